@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT */
+/* A program outside the tree that knows the installed library only. */
+#include <loci/loci.h>
+#include <stdio.h>
+
+int main(void)
+{
+    loci_plan *plan;
+    loci_error e;
+    loci_desc d = { .encoding = "alibi", .heads = 4, .dim = 16 };
+    if (loci_plan_create(&plan, &d, &e)) return fprintf(stderr, "%s\n", e.text), 1;
+    printf("loci %s: %s\n", loci_version_text(), loci_plan_text(plan));
+    loci_plan_destroy(plan);
+    return loci_version() != LOCI_VERSION;
+}
