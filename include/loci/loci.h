@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+/* loci: every positional encoding for Transformers, fused into attention, forward and backward.
+ *
+ *     loci_desc  d = { .encoding = "rope:pairing=half+fox", .heads = 8, .kv_heads = 2, .dim = 64 };
+ *     loci_error e;
+ *     loci_plan *plan;
+ *     if (loci_plan_create(&plan, &d, &e)) { fprintf(stderr, "%s\n", e.text); return 1; }
+ *
+ *     void *tables = aligned_alloc(64, loci_tables_size(plan, L));
+ *     loci_prepare(plan, L, tensors, tables);              // again when a learned tensor changes
+ *
+ *     loci_call call = { .batch = 1, .q_len = L, .k_len = L, .q = {q}, .k = {k}, .v = {v}, .o = {o},
+ *                        .tensors = tensors };
+ *     void *work = aligned_alloc(64, loci_workspace(plan, &call, 0));
+ *     loci_forward(plan, tables, work, &call);             // training, prefill and decode alike
+ *
+ * Who owns what.  You own every buffer; loci allocates plans and thread pools only, and keeps no pointer
+ * of yours.  Plans and prepared tables are read-only afterwards: any number of threads share them, each
+ * call with its own workspace.  Nothing in a workspace outlives the call.  Buffers named `tables` and
+ * `work` are aligned to 64 bytes, and their sizes are multiples of 64.
+ *
+ * Failure.  A function that can fail returns a loci_status, and on failure writes nothing but the error.
+ * The library prints nothing, has no globals and never exits.
+ *
+ * Zero means "the usual" in every struct, so designated initialisers say only what is special. */
+#ifndef LOCI_LOCI_H
+#define LOCI_LOCI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined _WIN32
+#define LOCI_API
+#else
+#define LOCI_API __attribute__((visibility("default")))
+#endif
+
+#define LOCI_VERSION 100                 /* 10000 major + 100 minor + patch */
+#define LOCI_NONE (-1)
+
+typedef enum { LOCI_OK, LOCI_BAD_ARG, LOCI_UNSUPPORTED, LOCI_NO_MEMORY, LOCI_CANCELLED } loci_status;
+typedef enum { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 } loci_dtype;
+typedef struct { loci_status status; char text[256]; } loci_error;   /* one sentence: value, rule, hint */
+
+/* ---- Describe ------------------------------------------------------------------------------------ */
+
+/* A tensor that an encoding wants.  LEARNED and FIXED ones are the same for all calls; an INPUT comes
+ * with each call, has the batch in front, and has a gradient like a LEARNED one. */
+typedef enum { LOCI_LEARNED, LOCI_FIXED, LOCI_INPUT } loci_role;
+enum { LOCI_DIM_BATCH = -1, LOCI_DIM_QUERIES = -2, LOCI_DIM_KEYS = -3 };  /* in a shape: known at the call */
+typedef struct {
+    const char *encoding, *name;
+    loci_role role;
+    int rank;
+    ptrdiff_t shape[5];
+} loci_tensor;
+
+/* Which stage of a Transformer the plan serves.  An encoding works in some of them only. */
+typedef enum { LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED } loci_stage;
+
+typedef struct {
+    size_t size;                         /* sizeof(loci_desc); 0 = that of version 0.1 */
+    const char *encoding;                /* "name:option=value,...+name..."; NULL = "nope" */
+    loci_stage stage;
+    int heads, kv_heads;                 /* kv_heads 0 = heads; query head h reads kv head h / (heads / kv_heads) */
+    int dim, value_dim, model_dim;       /* head width of q and k, of v (0 = dim); model width, for embeddings */
+    loci_dtype dtype;                    /* of q, k, v, o: F32 or F64 (16-bit storage is not built yet) */
+    int full;                            /* 0: a key is seen when pos_k <= pos_q; 1: no order */
+    int64_t window_left, window_right;   /* seen only when pos_q - pos_k <= left, pos_k - pos_q <= right;
+                                            0 = open; LOCI_NONE = nothing on that side */
+    double scale;                        /* of q.k; 0 = the encoding's rule, usually 1/sqrt(dim) */
+    ptrdiff_t max_len;                   /* for rules that depend on a context length; decided once, here */
+    int keys_rotated;                    /* k comes from a cache that loci_rotate(LOCI_CACHE) filled */
+    const char *isa;                     /* NULL = the best this CPU runs; else a name of loci_isas */
+    const loci_tensor *tensors;          /* the tensors you hold, where an encoding knows more than one form (a table */
+    int tensor_count;                    /* per head or shared, an optional second one); NULL = the usual form */
+} loci_desc;
+
+typedef struct loci_plan loci_plan;
+
+/* Every decision and every error of wish happens here.  On failure *plan is NULL. */
+LOCI_API loci_status loci_plan_create(loci_plan **plan, const loci_desc *, loci_error *);
+LOCI_API void        loci_plan_destroy(loci_plan *);
+LOCI_API const char *loci_plan_text(const loci_plan *);  /* encoding with all options, scale, ISA: for logs */
+
+/* The tensors of a plan in a fixed order.  Everywhere below, `tensors` and `dtensors` are lists of pointers
+ * in this order (float, or double when dtype is F64).  Returns how many there are; fills at most `room`. */
+LOCI_API int  loci_tensors(const loci_plan *, loci_tensor *list, int room);
+LOCI_API void loci_tensor_init(const loci_plan *, int which, uint64_t seed, void *data);  /* as the paper starts it */
+
+/* ---- Plan's tables: what learned and fixed tensors become ------------------------------------------ */
+
+/* max_distance bounds |pos_q - pos_k| in later calls.  Pure functions of the tensors: prepare again when they change. */
+LOCI_API size_t      loci_tables_size(const loci_plan *, ptrdiff_t max_distance);      /* 0 = too large */
+LOCI_API loci_status loci_prepare(const loci_plan *, ptrdiff_t max_distance, const void *const *tensors, void *tables);
+
+/* ---- Execute --------------------------------------------------------------------------------------- */
+
+/* Threads and cancelling are the host's.  run() must call job(arg, 0) ... job(arg, n - 1), in any order,
+ * overlapping as it likes, and return when all are done; `threads` is how many may overlap. */
+typedef struct {
+    void (*run)(void *user, int n, void (*job)(void *arg, int index), void *arg);
+    int  (*cancelled)(void *user);       /* asked before each work item; NULL = never */
+    void *user;
+    int   threads;
+} loci_host;
+LOCI_API loci_status loci_pool_create(loci_host *, int threads);     /* a host with threads of its own */
+LOCI_API void        loci_pool_destroy(loci_host *);
+
+/* A tensor [batch][head][row][width].  Strides count elements; the last dimension is contiguous.  All strides
+ * zero = dense; for inputs, single zero strides broadcast.  Covers bhld, blhd, packed qkv and token-major. */
+typedef struct { void *data; ptrdiff_t batch, head, row; } loci_view;
+
+typedef struct {
+    size_t size;                         /* sizeof(loci_call); 0 = that of version 0.1 */
+    ptrdiff_t batch, q_len, k_len;
+    loci_view q, k, v, o;                /* o is written, and so are lse and rem where given */
+    void *lse, *rem;                     /* [batch][heads][q_len]: log of the sum of weights; sba's remainder */
+    const int64_t *q_pos, *k_pos;        /* both or neither; NULL: keys 0..k_len-1, queries the last q_len of them */
+    const double *q_coord, *k_coord;     /* [axes][len], for encodings with several axes; turn vectors, nothing else */
+    const int64_t *q_seg, *k_seg;        /* both or neither; rows see keys of their own segment; negative = padding */
+    int per_batch;                       /* positions, coordinates and segments have the batch in front */
+    const void *const *tensors;          /* only INPUT entries are read here */
+    const loci_host *host;               /* NULL = the calling thread */
+    loci_error *error;                   /* where a failing call puts its sentence; NULL = nowhere */
+} loci_call;
+
+/* Bytes of `work`.  Shapes, which pointers are NULL, and host->threads matter; contents do not.  0 = impossible. */
+LOCI_API size_t loci_workspace(const loci_plan *, const loci_call *, int backward);
+
+/* One function for training, prefill and decode.  The bits of a row depend on its query, the keys it sees and the
+ * parameters: not on the number of threads, the instruction set, the chunking of a prefill, or its neighbours. */
+LOCI_API loci_status loci_forward(const loci_plan *, const void *tables, void *work, const loci_call *);
+
+/* Gradients of sum(dout * o) + sum(dlse * lse) + sum(drem * rem).  The call is that of the forward pass; its o and
+ * lse (sba: rem) are read.  Outputs are written, never added to; those that are NULL are not wanted. */
+typedef struct {
+    size_t size;                         /* sizeof(loci_grad); 0 = that of version 0.1 */
+    loci_view dout;                      /* data NULL = zero */
+    const void *dlse, *drem;             /* NULL = zero */
+    loci_view dq, dk, dv;
+    void *const *dtensors;               /* NULL, or a list with NULL where a gradient is not wanted */
+} loci_grad;
+LOCI_API loci_status loci_backward(const loci_plan *, const void *tables, void *work, const loci_call *, const loci_grad *);
+
+/* Rotation alone (stages ATTENTION and ROTATE): inspect it, fill a cache, shift a cache.  QUERY reads q_len, q_pos and
+ * q_coord of the call, the others k_len, k_pos, k_coord; CACHE is the key as a cache keeps it.  y may be x. */
+typedef enum { LOCI_QUERY, LOCI_KEY, LOCI_CACHE } loci_which;
+LOCI_API loci_status loci_rotate(const loci_plan *, const void *tables, void *work, const loci_call *, loci_which,
+                                 loci_view x, loci_view y);
+LOCI_API loci_status loci_rotate_backward(const loci_plan *, const void *tables, void *work, const loci_call *, loci_which,
+                                          loci_view x, loci_view dy, loci_view dx, void *const *dtensors);
+
+/* y = x + p(pos) for q_len rows of width model_dim (stage EMBED); y may be x.  dx is dy; dtensors get the rest. */
+LOCI_API loci_status loci_embed(const loci_plan *, const void *tables, const loci_call *, loci_view x, loci_view y);
+LOCI_API loci_status loci_embed_backward(const loci_plan *, const void *tables, void *work, const loci_call *, loci_view dy,
+                                         void *const *dtensors);
+
+/* ---- What is there ----------------------------------------------------------------------------------- */
+
+typedef enum { LOCI_NUMBER, LOCI_WHOLE, LOCI_WORD, LOCI_LIST } loci_option_kind;
+typedef struct {
+    const char *name;
+    loci_option_kind kind;
+    int must;                            /* has no default: an encoding without it is an error */
+    double usual, low, high;             /* NaN in usual: by a rule that `help` tells; WORD: index into words */
+    const char *words;                   /* "half|interleaved" */
+    const char *help;
+} loci_option;
+enum { LOCI_PLACE_EMBED = 1, LOCI_PLACE_ROTATE = 2, LOCI_PLACE_SCORE = 4, LOCI_PLACE_MIX = 8, LOCI_PLACE_WEIGHT = 16, LOCI_PLACE_VALUE = 32 };
+typedef struct {
+    const char *name, *cite, *brief;     /* brief: the formula or the idea in one line */
+    int places;                          /* where it enters, LOCI_PLACE_... */
+    int causal_only;
+    int option_count;
+    const loci_option *options;
+    double tolerance;                    /* the file's claim: error of the f32 pass relative to 1 + max|exact| */
+    const char *example;                 /* an encoding text that works with any even head width */
+} loci_encoding_info;
+LOCI_API int         loci_encodings(const loci_encoding_info **list);      /* one array, in list order */
+LOCI_API int         loci_isas(const char **names, int room);              /* what this CPU runs, worst first */
+LOCI_API int         loci_version(void);
+LOCI_API const char *loci_version_text(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
