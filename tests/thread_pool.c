@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/* The pool: every index exactly once, at most `threads` at a time, from several callers, nested, after a fork. */
+#define _POSIX_C_SOURCE 200809L
+#include "loci/loci.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef LOCI_SANITIZED                   /* a sanitizer reserves terabytes of address space, so no limit can be set */
+#define LOCI_SANITIZED 0
+#endif
+
+static atomic_int passed, failed;
+
+static void check(int ok, const char *what, int a, int b)
+{
+    atomic_fetch_add(ok ? &passed : &failed, 1);
+    if (!ok) printf("thread_pool: %s (%d, %d)\n", what, a, b);
+}
+
+enum { MOST = 5000 };
+struct count {
+    const loci_host *host;
+    atomic_int seen[MOST], now, most;
+    int plain[MOST];                     /* written without atomics: run() must publish it */
+};
+
+static void count_job(void *arg, int i)
+{
+    struct count *c = arg;
+    int now = atomic_fetch_add(&c->now, 1) + 1, most = atomic_load(&c->most);
+    while (now > most && !atomic_compare_exchange_weak(&c->most, &most, now)) { }
+    atomic_fetch_add(&c->seen[i], 1);
+    c->plain[i] = i + 1;
+    atomic_fetch_sub(&c->now, 1);
+}
+
+static void check_once(const loci_host *host, int n)
+{
+    struct count *c = calloc(1, sizeof *c);
+    host->run(host->user, n, count_job, c);
+    int wrong = 0;
+    for (int i = 0; i < MOST; i++) wrong += c->seen[i] != (i < n) || c->plain[i] != (i < n ? i + 1 : 0);
+    check(wrong == 0, "an index was not run exactly once", host->threads, n);
+    check(c->most <= host->threads, "too many jobs overlapped", host->threads, c->most);
+    free(c);
+}
+
+static void inner_job(void *arg, int i) { atomic_fetch_add((atomic_int *)arg, i); }
+
+struct outer { const loci_host *host; atomic_int sum; };
+static void outer_job(void *arg, int i)
+{
+    struct outer *o = arg;
+    atomic_int mine = 0;
+    o->host->run(o->host->user, 50 + i, inner_job, &mine);
+    atomic_fetch_add(&o->sum, mine == (50 + i) * (49 + i) / 2);
+}
+
+static void check_nested(const loci_host *host)
+{
+    struct outer o = { .host = host };
+    host->run(host->user, 40, outer_job, &o);
+    check(o.sum == 40, "nested batches were not complete", host->threads, o.sum);
+}
+
+static void *caller(void *arg)
+{
+    const loci_host *host = arg;
+    for (int i = 0; i < 50; i++) check_once(host, 1 + 13 * i);
+    check_nested(host);
+    return NULL;
+}
+
+static void check_callers(loci_host *host)
+{
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++) pthread_create(&thread[i], NULL, caller, host);
+    for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
+}
+
+/* Runs `child` in a forked process and returns its exit status, or -1 when it hung or crashed. */
+static int in_child(int (*child)(loci_host *), loci_host *host)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(30);
+        _exit(child(host));
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int use_and_destroy(loci_host *host)
+{
+    atomic_int sum = 0;
+    host->run(host->user, 100, inner_job, &sum);
+    loci_pool_destroy(host);
+    return sum == 4950 ? 0 : 1;
+}
+
+/* With hardly any address space left, 255 stacks cannot be had. */
+static int starve(loci_host *host)
+{
+    (void)host;
+    struct rlimit limit = { 64 << 20, 64 << 20 };
+    setrlimit(RLIMIT_AS, &limit);
+    loci_host fresh, before;
+    memset(&fresh, 0x5a, sizeof fresh);
+    before = fresh;
+    loci_status status = loci_pool_create(&fresh, 256);
+    if (status == LOCI_OK) return use_and_destroy(&fresh);
+    return status == LOCI_NO_MEMORY && memcmp(&fresh, &before, sizeof fresh) == 0 ? 0 : 1;
+}
+
+int main(void)
+{
+    loci_host host;
+    static const int bad[] = { -1, 0, 257 };
+    for (int i = 0; i < 3; i++) {
+        memset(&host, 0x5a, sizeof host);
+        loci_host before = host;
+        check(loci_pool_create(&host, bad[i]) == LOCI_BAD_ARG, "a bad number of threads was taken", bad[i], 0);
+        check(memcmp(&host, &before, sizeof host) == 0, "a failing create wrote the host", bad[i], 0);
+    }
+    check(loci_pool_create(NULL, 1) == LOCI_BAD_ARG, "no host was taken", 0, 0);
+
+    static const int threads[] = { 1, 2, 3, 8, 40, 256 }, items[] = { 0, 1, 2, 3, 17, MOST };
+    for (int t = 0; t < 6; t++) {
+        check(loci_pool_create(&host, threads[t]) == LOCI_OK, "create failed", threads[t], 0);
+        check(host.threads == threads[t] && !host.cancelled, "the host is not as asked", threads[t], host.threads);
+        for (int i = 0; i < 6; i++) check_once(&host, items[i]);
+        for (int i = 0; i < 200; i++) check_once(&host, 2);
+        check_nested(&host);
+        if (threads[t] <= 8) check_callers(&host);
+        check(in_child(use_and_destroy, &host) == 0, "a forked child could not use the pool", threads[t], 0);
+        check_once(&host, 100);
+        loci_pool_destroy(&host);
+        check(!host.user && !host.run, "destroy left the host standing", threads[t], 0);
+        loci_pool_destroy(&host);
+    }
+    for (int i = 0; i < 50; i++) {
+        check(loci_pool_create(&host, 4) == LOCI_OK, "create failed", 4, i);
+        loci_pool_destroy(&host);
+    }
+    if (!LOCI_SANITIZED) check(in_child(starve, NULL) == 0, "a pool without memory for stacks", 256, 0);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
