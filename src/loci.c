@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* loci.c -- what the public header offers beside plans and attention: tensors and their start, tables, embeddings, and
+ * the list of encodings. */
+#include "loci/loci.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "pe.h"
+#include "tables.h"
+
+
+int loci_version(void) { return LOCI_VERSION; }
+const char *loci_version_text(void)
+{
+    _Static_assert(LOCI_VERSION == 100, "the text says 0.1.0");
+    return "0.1.0";
+}
+
+/* ---- Tensors ---------------------------------------------------------------------------------------- */
+
+int loci_tensors(const loci_plan *p, loci_tensor *list, int room)
+{
+    if (!p) return 0;
+    for (int i = 0; list && i < p->tensors.n && i < room; i++) list[i] = p->tensors.list[i];
+    return p->tensors.n;
+}
+
+/* Random numbers by counting: number i of a stream depends on the stream and i alone. */
+static uint64_t scramble(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static double uniform(uint64_t stream, uint64_t i)      /* in (0, 1) */
+{
+    return ((double)(scramble(stream + (i + 1) * 0x9e3779b97f4a7c15u) >> 11) + 0.5) * 0x1p-53;
+}
+
+static double normal(uint64_t stream, uint64_t i)
+{
+    const double two_pi = 6.283185307179586;
+    return sqrt(-2 * log(uniform(stream, 2 * i))) * cos(two_pi * uniform(stream, 2 * i + 1));
+}
+
+static double start(const loci_plan *p, int enc, int which, uint64_t stream, ptrdiff_t i)
+{
+    const struct tensors *t = &p->tensors;
+    double a = t->init[which].a, b = t->init[which].b;
+    if (t->fill[which]) return t->fill[which](&p->enc[enc], i);
+    switch (t->init[which].kind) {
+    case INIT_CONSTANT: return a;
+    case INIT_NORMAL:   return a * normal(stream, (uint64_t)i);
+    case INIT_UNIFORM:  return b == 0 ? a * (2 * uniform(stream, (uint64_t)i) - 1) : a + (b - a) * uniform(stream, (uint64_t)i);
+    default:            return 0;
+    }
+}
+
+void loci_tensor_init(const loci_plan *p, int which, uint64_t seed, void *data)
+{
+    if (!p || !data || which < 0 || which >= p->tensors.n || p->tensors.list[which].role == LOCI_INPUT) return;
+    int enc = 0;
+    while (which >= p->first_tensor[enc + 1]) enc++;
+    uint64_t stream = scramble(scramble(seed) + (uint64_t)which);
+    ptrdiff_t n = tensor_count(&p->tensors.list[which]);
+    for (ptrdiff_t i = 0; i < n; i++) store_real(data, p->f64, i, start(p, enc, which, stream, i));
+}
+
+/* ---- Tables ------------------------------------------------------------------------------------------ */
+
+static const int64_t most_distance = (int64_t)1 << 40;
+
+struct head { uint64_t magic, bytes; int64_t range; };
+
+static bool aligned(const void *p) { return p && (uintptr_t)p % ALIGN == 0; }
+
+static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
+{
+    const struct loci_pe *pe = p->enc[enc].pe;
+    return pe->size ? pe->size(&p->enc[enc], range, p->real) : 0;
+}
+
+size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
+{
+    if (!p || max_distance < 0 || max_distance > most_distance) return 0;
+    size_t bytes = ALIGN;
+    for (int e = 0; e < p->encs; e++) {
+        size_t n = table_size(p, e, max_distance);
+        if (n > PTRDIFF_MAX - ALIGN || round_up(n) > PTRDIFF_MAX - bytes) return 0;
+        bytes += round_up(n);
+    }
+    return bytes;
+}
+
+ptrdiff_t loci_table_range(const void *tables)
+{
+    const struct head *head = tables;
+    return aligned(tables) && head->magic == TABLES_MAGIC ? (ptrdiff_t)head->range : -1;
+}
+
+const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
+{
+    const char *at = (const char *)tables + ALIGN;
+    for (int e = 0; e < enc; e++) at += round_up(table_size(p, e, loci_table_range(tables)));
+    return at;
+}
+
+loci_status loci_check_tables(const loci_plan *p, const void *tables, loci_error *e)
+{
+    CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes", ALIGN);
+    ptrdiff_t range = loci_table_range(tables);
+    CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
+    CHECK(e, ((const struct head *)tables)->bytes == loci_tables_size(p, range), LOCI_BAD_ARG,
+          "tables were prepared for another plan");
+    return LOCI_OK;
+}
+
+loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void *const *tensors, void *tables)
+{
+    size_t bytes = loci_tables_size(p, max_distance);
+    if (bytes == 0 || !aligned(tables)) return LOCI_BAD_ARG;
+    for (int i = 0; i < p->tensors.n; i++)
+        if (p->tensors.list[i].role != LOCI_INPUT && (!tensors || !tensors[i])) return LOCI_BAD_ARG;
+
+    memset(tables, 0, ALIGN);
+    char *at = (char *)tables + ALIGN;
+    for (int e = 0; e < p->encs; e++) {
+        int first = p->first_tensor[e];
+        size_t n = table_size(p, e, max_distance);
+        struct prep prep = {
+            .cfg = &p->enc[e], .tensor = p->tensors.list + first, .data = tensors ? tensors + first : NULL,
+            .f64 = p->f64, .range = max_distance, .table = at,
+        };
+        if (p->enc[e].pe->prepare) p->enc[e].pe->prepare(&prep);
+        memset(at + n, 0, round_up(n) - n);
+        at += round_up(n);
+    }
+    *(struct head *)tables = (struct head){ TABLES_MAGIC, bytes, max_distance };
+    return LOCI_OK;
+}
+
+/* ---- Embeddings --------------------------------------------------------------------------------------- */
+
+enum { EMBED_ROWS = 64, EMBED_COLUMNS = 256 };          /* rows of a work item; columns made at a time */
+
+struct embedding {
+    const loci_plan *plan;
+    const void *table;
+    const loci_call *call;
+    loci_view x, y;
+    atomic_bool cancelled;
+};
+
+static int64_t embed_pos(const loci_call *c, ptrdiff_t b, ptrdiff_t i)
+{
+    if (c->q_pos) return c->q_pos[(c->per_batch ? b * c->q_len : 0) + i];
+    return (c->k_len ? c->k_len - c->q_len : 0) + i;
+}
+
+/* A view of [B][L][Dm]; dense when no stride is given. */
+static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view *v, const char *name, bool written)
+{
+    CHECK(c->error, v->data || c->batch == 0 || c->q_len == 0, LOCI_BAD_ARG, "%s is NULL", name);
+    if (v->batch == 0 && v->row == 0 && v->head == 0) {
+        v->row = p->model_dim;
+        v->batch = c->q_len * v->row;
+    }
+    CHECK(c->error, !written || c->q_len <= 1 || v->row >= p->model_dim || v->row <= -p->model_dim, LOCI_BAD_ARG,
+          "rows of %s overlap: their stride is %td, their width %d", name, v->row, p->model_dim);
+    CHECK(c->error, !written || c->batch <= 1 || v->batch >= p->model_dim || v->batch <= -p->model_dim, LOCI_BAD_ARG,
+          "batch entries of %s overlap: their stride is %td", name, v->batch);
+    return LOCI_OK;
+}
+
+static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
+{
+    if (!c) return LOCI_BAD_ARG;
+    CHECK(c->error, p, LOCI_BAD_ARG, "the plan is NULL");
+    CHECK(c->error, c->size == 0 || c->size == sizeof *c, LOCI_BAD_ARG, "call.size is %zu, this library's is %zu", c->size,
+          sizeof *c);
+    CHECK(c->error, p->stage == LOCI_EMBED, LOCI_BAD_ARG, "the plan is not one of stage embed");
+    CHECK(c->error, c->batch >= 0 && c->q_len >= 0, LOCI_BAD_ARG, "batch %td and q_len %td must not be negative", c->batch,
+          c->q_len);
+    CHECK(c->error, c->q_len <= PTRDIFF_MAX / 16 / p->model_dim &&
+          (c->q_len == 0 || c->batch <= PTRDIFF_MAX / 16 / p->model_dim / c->q_len) &&
+          c->q_len / EMBED_ROWS < INT32_MAX, LOCI_BAD_ARG, "batch %td times q_len %td is too large", c->batch, c->q_len);
+    CHECK(c->error, c->k_len == 0 || c->k_len >= c->q_len, LOCI_BAD_ARG,
+          "k_len %td must be 0, or the number of positions so far, at least q_len %td", c->k_len, c->q_len);
+    const struct loci_pe *pe = p->enc[0].pe;
+    ptrdiff_t positions = pe->positions ? pe->positions(&p->enc[0]) : 0;
+    for (ptrdiff_t b = 0; b < c->batch && pe->positions; b++)
+        for (ptrdiff_t i = 0; i < c->q_len; i++) {
+            int64_t pos = embed_pos(c, b, i);
+            CHECK(c->error, pos >= 0 && pos < positions, LOCI_BAD_ARG, "%s: position %lld of row %td is outside the table, 0 to %td",
+                  pe->name, (long long)pos, i, positions - 1);
+        }
+    return LOCI_OK;
+}
+
+/* Columns from .. from + n - 1 of row i, in every batch entry. */
+static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
+{
+    const loci_plan *p = e->plan;
+    const struct config *cfg = &p->enc[0];
+    double row[EMBED_COLUMNS];
+    for (ptrdiff_t b = 0; b < e->call->batch; b++) {
+        if (b == 0 || (e->call->q_pos && e->call->per_batch))
+            cfg->pe->embed(cfg, e->table, p->f64, embed_pos(e->call, b, i), from, n, row);
+        ptrdiff_t x = b * e->x.batch + i * e->x.row + from, y = b * e->y.batch + i * e->y.row + from;
+        for (int c = 0; c < n; c++) store_real(e->y.data, p->f64, y + c, load_real(e->x.data, p->f64, x + c) + row[c]);
+    }
+}
+
+static void embed_item(void *arg, int item)
+{
+    struct embedding *e = arg;
+    const loci_host *host = e->call->host;
+    if (host && host->cancelled && host->cancelled(host->user)) e->cancelled = true;
+    if (e->cancelled) return;
+    int width = e->plan->model_dim;
+    ptrdiff_t first = (ptrdiff_t)item * EMBED_ROWS, left = e->call->q_len - first;
+    for (ptrdiff_t i = first; i < first + (left < EMBED_ROWS ? left : EMBED_ROWS); i++)
+        for (int from = 0; from < width; from += EMBED_COLUMNS)
+            embed_row(e, i, from, width - from < EMBED_COLUMNS ? width - from : EMBED_COLUMNS);
+}
+
+loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *c, loci_view x, loci_view y)
+{
+    loci_status status;
+    if ((status = check_embed_call(p, c)) || (status = loci_check_tables(p, tables, c->error)) ||
+        (status = embed_view(p, c, &x, "x", false)) || (status = embed_view(p, c, &y, "y", true)))
+        return status;
+    struct embedding e = { .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y };
+    int items = (int)((c->q_len + EMBED_ROWS - 1) / EMBED_ROWS);
+    if (c->host && c->host->run && items > 1) c->host->run(c->host->user, items, embed_item, &e);
+    else
+        for (int i = 0; i < items; i++) embed_item(&e, i);
+    return e.cancelled ? loci_fail(c->error, LOCI_CANCELLED, "the call was cancelled by its host") : LOCI_OK;
+}
+
+/* Backward: a row, then the gradients of the tensors, all in double. */
+size_t loci_embed_workspace(const loci_plan *p, const loci_call *c)
+{
+    (void)c;
+    size_t bytes = round_up((size_t)p->model_dim * sizeof(double));
+    for (int i = 0; i < p->tensors.n; i++) {
+        size_t n = (size_t)tensor_count(&p->tensors.list[i]);
+        if (n > PTRDIFF_MAX / 2 / sizeof(double)) return 0;
+        bytes += round_up(n * sizeof(double));
+    }
+    return bytes;
+}
+
+loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *work, const loci_call *c, loci_view dy,
+                                void *const *dtensors)
+{
+    loci_status status;
+    (void)tables;                        /* rows are added, so their gradient does not depend on them */
+    if ((status = check_embed_call(p, c)) || (status = embed_view(p, c, &dy, "dy", false))) return status;
+    const struct config *cfg = &p->enc[0];
+    if (!dtensors || !cfg->pe->embed_bwd) return LOCI_OK;
+    CHECK(c->error, aligned(work), LOCI_BAD_ARG, "work must not be NULL and must start on %d bytes", ALIGN);
+
+    double *row = work, *dtensor[MAX_TENSORS] = { 0 };
+    char *at = (char *)work + round_up((size_t)p->model_dim * sizeof(double));
+    for (int i = 0; i < p->tensors.n; i++) {
+        size_t bytes = (size_t)tensor_count(&p->tensors.list[i]) * sizeof(double);
+        dtensor[i] = memset(at, 0, bytes);
+        at += round_up(bytes);
+    }
+    for (ptrdiff_t b = 0; b < c->batch; b++)
+        for (ptrdiff_t i = 0; i < c->q_len; i++) {
+            for (int k = 0; k < p->model_dim; k++) row[k] = load_real(dy.data, p->f64, b * dy.batch + i * dy.row + k);
+            cfg->pe->embed_bwd(cfg, embed_pos(c, b, i), row, dtensor);
+        }
+    for (int i = 0; i < p->tensors.n; i++)
+        for (ptrdiff_t k = 0; dtensors[i] && k < tensor_count(&p->tensors.list[i]); k++)
+            store_real(dtensors[i], p->f64, k, dtensor[i][k]);
+    return LOCI_OK;
+}
+
+/* ---- What is there ------------------------------------------------------------------------------------ */
+
+static const struct loci_pe *const encodings[] = {
+#define PE(name) &loci_pe_##name,
+#include "pe/list.h"
+#undef PE
+};
+static loci_encoding_info infos[COUNT(encodings)];      /* written once, and constant from then on */
+
+static void fill_infos(void)
+{
+    for (int i = 0; i < COUNT(encodings); i++) {
+        const struct loci_pe *pe = encodings[i];
+        int options = 0;
+        while (pe->opts[options].name) options++;
+        infos[i] = (loci_encoding_info){
+            .name = pe->name, .cite = pe->cite, .brief = pe->brief, .places = pe->places, .causal_only = pe->causal_only,
+            .option_count = options, .options = pe->opts, .tolerance = pe->tol, .example = pe->example,
+        };
+    }
+}
+
+int loci_encodings(const loci_encoding_info **list)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill_infos);
+    if (list) *list = infos;
+    return COUNT(encodings);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* cope.c -- contextual positions: a row counts the keys that its gates open for.  Golovneva et al., arXiv 2405.18719.
+ *
+ *     g_ij = sigmoid(gate_scale q_i.gk_j)       p_ij = min(sum of g_ik over visible k >= j, npos - 1)
+ *     S_ij = scale q_i.k_j + pos_scale z_i(p_ij)       z_i(p) = q_i.e[p], linear between whole p
+ *
+ * gk is k, v, or a tensor of the call's (gates=given, [B][Hkv][Lk][D]).  e is [npos][D], shared by the heads, or
+ * [H][npos][D], and starts at 0.  gate_scale and pos_scale differ between the paper's text (1, 1), its listing
+ * (1/sqrt D, 1) and the authors' repository (1/sqrt D, 1/sqrt D); ours are the listing's. */
+#include "pe.h"
+
+enum { NPOS, GATE_SCALE, POS_SCALE, GATES };
+enum { GATES_K, GATES_V, GATES_GIVEN };
+static const loci_option opts[] = {
+    [NPOS]       = { "npos", LOCI_WHOLE, 0, 64, 1, 65536, NULL, "learned positions; rows count no further" },
+    [GATE_SCALE] = { "gate_scale", LOCI_NUMBER, 0, BY_RULE, -1e6, 1e6, NULL, "of q.k inside the gates; by default 1/sqrt(dim)" },
+    [POS_SCALE]  = { "pos_scale", LOCI_NUMBER, 0, 1, -1e6, 1e6, NULL, "multiplies the position's score" },
+    [GATES]      = { "gates", LOCI_WORD, 0, GATES_K, 0, 0, "k|v|given", "what opens the gates" },
+    { 0 }
+};
+
+static loci_status check(struct config *c, loci_error *e)
+{
+    if (!c->given[GATE_SCALE]) c->opt[GATE_SCALE] = 1 / sqrt(c->dim);
+    CHECK(e, c->opt[GATES] != GATES_V || c->value_dim == c->dim, LOCI_BAD_ARG,
+          "cope: gates=v needs value_dim %d to be dim %d", c->value_dim, c->dim);
+    return LOCI_OK;
+}
+
+static void tensors(const struct config *c, struct tensors *t)
+{
+    const loci_tensor *e = loci_have(c, "e");
+    ptrdiff_t npos = (ptrdiff_t)c->opt[NPOS];
+    if (e && e->rank == 3) loci_add_tensor(t, c, "e", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, npos, c->dim));
+    else loci_add_tensor(t, c, "e", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(npos, c->dim));
+    if (c->opt[GATES] == GATES_GIVEN)
+        loci_add_tensor(t, c, "gate_k", LOCI_INPUT, INIT_ZERO, 0, 0, SHAPE(LOCI_DIM_BATCH, c->kv_heads, LOCI_DIM_KEYS, c->dim));
+}
+
+static void terms(const struct config *c, struct termlist *t)
+{
+    (void)c;
+    loci_add_term(t, TERM_scan, GROUP_ADD);
+}
+
+const struct loci_pe loci_pe_cope = {
+    .name = "cope", .cite = "Golovneva et al., 2024", .brief = "S += q_i.e[sum of sigmoid(q_i.k) over the keys from j on]",
+    .example = "cope", .places = LOCI_PLACE_SCORE, .tol = 1e-5, .opts = opts,
+    .check = check, .tensors = tensors, .terms = terms,
+};

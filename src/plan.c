@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: MIT */
+/* plan.c -- from a description to a plan: every rule that can be broken is checked here, so that a call cannot fail
+ * for anything but its own shapes and positions. */
+#define _POSIX_C_SOURCE 200809L          /* newlocale, uselocale */
+#include <assert.h>
+#include <locale.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine.h"
+#include "parse.h"
+#include "tables.h"
+
+enum { MAX_HEADS = 65536, MAX_DIM = 1024, MAX_MODEL_DIM = 1 << 20, MAX_ISAS = 8 };
+
+loci_status loci_fail(loci_error *e, loci_status status, const char *format, ...)
+{
+    if (!e) return status;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(e->text, sizeof e->text, format, args);
+    va_end(args);
+    for (char *c = e->text; *c; c++)     /* names come from outside; a sentence stays on its line */
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    e->status = status;
+    return status;
+}
+
+/* ---- What encodings call ---------------------------------------------------------------------------- */
+
+static const loci_tensor *find_tensor(const loci_tensor *list, int n, const char *encoding, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(list[i].encoding, encoding) && !strcmp(list[i].name, name)) return &list[i];
+    return NULL;
+}
+
+const loci_tensor *loci_have(const struct config *c, const char *name)
+{
+    return find_tensor(c->have, c->have_count, c->pe->name, name);
+}
+
+loci_tensor *loci_add_tensor(struct tensors *t, const struct config *c, const char *name, loci_role role,
+                             enum init kind, double a, double b, int rank, const ptrdiff_t *shape)
+{
+    assert(t->n < MAX_TENSORS && rank <= COUNT(t->list->shape));
+    int i = t->n++;
+    t->init[i].kind = kind;
+    t->init[i].a = a;
+    t->init[i].b = b;
+    t->list[i] = (loci_tensor){ .encoding = c->pe->name, .name = name, .role = role, .rank = rank };
+    memcpy(t->list[i].shape, shape, (size_t)rank * sizeof *shape);
+    return &t->list[i];
+}
+
+void loci_add_term(struct termlist *t, enum term_id term, enum group group)
+{
+    assert(t->n < MAX_USES);
+    t->use[t->n++] = (struct use){ term, group, t->enc };
+}
+
+/* ---- The problem ------------------------------------------------------------------------------------ */
+
+static loci_status check_kind(const loci_desc *d, loci_error *e)
+{
+    CHECK(e, d->size == 0 || d->size == sizeof *d, LOCI_BAD_ARG,
+          "desc.size is %zu, this library's is %zu; the program was built with another loci.h", d->size, sizeof *d);
+    CHECK(e, d->stage == LOCI_ATTENTION || d->stage == LOCI_ROTATE || d->stage == LOCI_EMBED, LOCI_BAD_ARG,
+          "stage %d is none of LOCI_ATTENTION, LOCI_ROTATE and LOCI_EMBED", (int)d->stage);
+    CHECK(e, d->dtype != LOCI_BF16 && d->dtype != LOCI_F16, LOCI_UNSUPPORTED,
+          "dtype %s is not built yet; use LOCI_F32 or LOCI_F64", d->dtype == LOCI_BF16 ? "LOCI_BF16" : "LOCI_F16");
+    CHECK(e, d->dtype == LOCI_F32 || d->dtype == LOCI_F64, LOCI_BAD_ARG, "dtype %d is neither LOCI_F32 nor LOCI_F64",
+          (int)d->dtype);
+    CHECK(e, isfinite(d->scale), LOCI_BAD_ARG, "scale %g must be finite", d->scale);
+    CHECK(e, d->max_len >= 0, LOCI_BAD_ARG, "max_len %td must not be negative", d->max_len);
+    return LOCI_OK;
+}
+
+/* Heads and widths.  Stage EMBED has rows of model_dim only; there heads and dim may stay 0. */
+static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
+{
+    bool embed = d->stage == LOCI_EMBED;
+    p->heads = embed && d->heads == 0 ? 1 : d->heads;
+    p->kv_heads = d->kv_heads == 0 ? p->heads : d->kv_heads;
+    p->dim = d->dim;
+    p->value_dim = d->value_dim == 0 ? d->dim : d->value_dim;
+    p->model_dim = d->model_dim;
+    CHECK(e, p->heads >= 1 && p->heads <= MAX_HEADS, LOCI_BAD_ARG, "heads %d must be from 1 to %d", p->heads, MAX_HEADS);
+    CHECK(e, p->kv_heads >= 1 && p->heads % p->kv_heads == 0, LOCI_BAD_ARG,
+          "kv_heads %d must divide heads %d, as each key head serves the same number of query heads", p->kv_heads, p->heads);
+    CHECK(e, p->dim >= (embed ? 0 : 1) && p->dim <= MAX_DIM, LOCI_BAD_ARG, "dim %d must be from 1 to %d", p->dim, MAX_DIM);
+    CHECK(e, p->value_dim >= (embed ? 0 : 1) && p->value_dim <= MAX_DIM, LOCI_BAD_ARG,
+          "value_dim %d must be from 1 to %d, or 0 for that of the keys", p->value_dim, MAX_DIM);
+    CHECK(e, p->model_dim >= (embed ? 1 : 0) && p->model_dim <= MAX_MODEL_DIM, LOCI_BAD_ARG,
+          "model_dim %d must be from 1 to %d", p->model_dim, MAX_MODEL_DIM);
+    p->group = p->heads / p->kv_heads;
+    return LOCI_OK;
+}
+
+static loci_status set_window(int64_t *to, int64_t wish, const char *side, loci_error *e)
+{
+    CHECK(e, wish >= LOCI_NONE, LOCI_BAD_ARG, "window_%s %lld must be a distance, 0 for no limit, or LOCI_NONE", side,
+          (long long)wish);
+    *to = wish == 0 ? INT64_MAX : wish == LOCI_NONE ? 0 : wish;
+    return LOCI_OK;
+}
+
+static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
+{
+    loci_status status;
+    if ((status = check_kind(d, e)) || (status = set_shape(p, d, e)) ||
+        (status = set_window(&p->window_left, d->window_left, "left", e)) ||
+        (status = set_window(&p->window_right, d->window_right, "right", e)))
+        return status;
+    p->stage = d->stage;
+    p->dtype = d->dtype;
+    p->f64 = d->dtype == LOCI_F64;
+    p->real = p->f64 ? sizeof(double) : sizeof(float);
+    p->full = d->full != 0;
+    p->keys_rotated = d->keys_rotated != 0;
+    return LOCI_OK;
+}
+
+static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
+{
+    p->engine = loci_engine(d->isa, p->f64);
+    if (p->engine) return LOCI_OK;
+    const char *names[MAX_ISAS];
+    char list[128] = "";
+    int count = loci_isas(names, MAX_ISAS);
+    for (int i = 0; i < count && i < MAX_ISAS; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);
+    }
+    return loci_fail(e, LOCI_BAD_ARG, "isa '%.32s' is unknown or cannot run on this CPU, which has %s",
+                     d->isa ? d->isa : "(the best)", list);
+}
+
+/* ---- Encodings together ------------------------------------------------------------------------------ */
+
+static const char *stage_name(loci_stage stage)
+{
+    return stage == LOCI_EMBED ? "embed" : stage == LOCI_ROTATE ? "rotate" : "attention";
+}
+
+static loci_status check_stage(const loci_plan *p, loci_error *e)
+{
+    for (int i = 0; i < p->encs; i++) {
+        const struct loci_pe *pe = p->enc[i].pe;
+        bool fits = p->stage == LOCI_EMBED ? (pe->places & LOCI_PLACE_EMBED) != 0 :
+                    p->stage == LOCI_ROTATE ? pe->rotates : pe->places != LOCI_PLACE_EMBED;
+        CHECK(e, fits, LOCI_BAD_ARG, "%s does not work in stage %s%s", pe->name, stage_name(p->stage),
+              pe->places == LOCI_PLACE_EMBED ? "; it is added to the embeddings, in stage embed" : "");
+        CHECK(e, p->stage == LOCI_ATTENTION || p->encs == 1, LOCI_BAD_ARG, "stage %s takes one encoding, not %d",
+              stage_name(p->stage), p->encs);
+        CHECK(e, !pe->causal_only || !p->full, LOCI_BAD_ARG, "%s works with a causal mask only, not with a full one",
+              pe->name);
+    }
+    return LOCI_OK;
+}
+
+static loci_status check_encodings(loci_plan *p, const loci_desc *d, loci_error *e)
+{
+    int speaking = 0;                    /* nope says nothing, so next to it another is still alone */
+    for (int i = 0; i < p->encs; i++) speaking += p->enc[i].pe->places != 0;
+    for (int i = 0; i < p->encs; i++) {
+        struct config *c = &p->enc[i];
+        c->stage = p->stage;
+        c->heads = p->heads;
+        c->kv_heads = p->kv_heads;
+        c->dim = p->dim;
+        c->value_dim = p->value_dim;
+        c->model_dim = p->model_dim;
+        c->full = p->full;
+        c->max_len = d->max_len;
+        c->alone = speaking <= 1;
+        c->have = d->tensors;
+        c->have_count = d->tensor_count;
+        loci_status status = c->pe->check ? c->pe->check(c, e) : LOCI_OK;
+        if (status) return status;
+    }
+    return LOCI_OK;
+}
+
+/* One place that only one encoding can have: `at` becomes the index of its term. */
+static loci_status set_single(loci_plan *p, int *at, enum group group, const char *what, loci_error *e)
+{
+    *at = -1;
+    for (int i = 0; i < p->uses; i++) {
+        if (p->use[i].group != group) continue;
+        CHECK(e, *at < 0, LOCI_BAD_ARG, "%s and %s both %s; at most one encoding can", p->enc[p->use[*at].enc].pe->name,
+              p->enc[p->use[i].enc].pe->name, what);
+        *at = i;
+    }
+    return LOCI_OK;
+}
+
+static double option_named(const struct config *c, const char *name)
+{
+    for (int i = 0; c->pe->opts[i].name; i++)
+        if (!strcmp(c->pe->opts[i].name, name)) return c->opt[i];
+    return NAN;
+}
+
+static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
+{
+    struct termlist list = { 0 };
+    int adds[MAX_ENCODINGS] = { 0 }, all = 0;
+    for (int i = 0; i < p->encs; i++) {
+        list.enc = i;
+        if (p->enc[i].pe->terms) p->enc[i].pe->terms(&p->enc[i], &list);
+    }
+    p->uses = list.n;
+    memcpy(p->use, list.use, sizeof p->use);
+    for (int i = 0; i < p->uses; i++) {
+        adds[p->use[i].enc] += p->use[i].group == GROUP_ADD;
+        all += p->use[i].group == GROUP_ADD;
+    }
+    for (int i = 0; i < p->encs; i++) p->enc[i].adds = all - adds[i];
+
+    loci_status status;
+    if ((status = set_single(p, &p->rotate, GROUP_ROTATE, "turn q and k", e)) ||
+        (status = set_single(p, &p->mix, GROUP_MIX, "mix the scores of the heads", e)) ||
+        (status = set_single(p, &p->weight, GROUP_WEIGHT, "turn scores into weights", e)))
+        return status;
+    if (p->weight >= 0) p->strict = option_named(&p->enc[p->use[p->weight].enc], "current") == 0;
+
+    p->axes = 1;
+    p->scale = p->dim > 0 ? 1 / sqrt(p->dim) : 1;
+    for (int i = 0; i < p->encs; i++) {
+        const struct config *c = &p->enc[i];
+        if (c->pe->axes) p->axes = c->pe->axes(c);
+        if (c->pe->scale && c->alone) p->scale = c->pe->scale(c);
+    }
+    if (d->scale != 0) p->scale = d->scale;
+    return LOCI_OK;
+}
+
+/* ---- Tensors ----------------------------------------------------------------------------------------- */
+
+static loci_status check_list(const loci_desc *d, loci_error *e)
+{
+    CHECK(e, d->tensor_count >= 0, LOCI_BAD_ARG, "tensor_count %d must not be negative", d->tensor_count);
+    CHECK(e, d->tensors || d->tensor_count == 0, LOCI_BAD_ARG, "tensors is NULL, but tensor_count is %d", d->tensor_count);
+    for (int i = 0; i < d->tensor_count; i++) {
+        const loci_tensor *t = &d->tensors[i];
+        CHECK(e, t->encoding && t->name, LOCI_BAD_ARG, "tensors[%d] lacks its encoding or its name", i);
+        CHECK(e, t->rank >= 0 && t->rank <= COUNT(t->shape), LOCI_BAD_ARG, "tensor '%.32s' of %.32s has rank %d, at most %d can be",
+              t->name, t->encoding, t->rank, COUNT(t->shape));
+        CHECK(e, !find_tensor(d->tensors, i, t->encoding, t->name), LOCI_BAD_ARG, "tensor '%.32s' of %.32s is there twice",
+              t->name, t->encoding);
+    }
+    return LOCI_OK;
+}
+
+/* "[32,2]"; sizes that only a call knows by their letters, as in "[B,2,Lk]". */
+static const char *shape_text(const loci_tensor *t, char *text, size_t room)
+{
+    size_t n = 1;
+    snprintf(text, room, "[");
+    for (int i = 0; i < t->rank && n < room; i++) {
+        ptrdiff_t s = t->shape[i];
+        const char *comma = i ? "," : "";
+        if (s == LOCI_DIM_BATCH) n += (size_t)snprintf(text + n, room - n, "%sB", comma);
+        else if (s == LOCI_DIM_QUERIES) n += (size_t)snprintf(text + n, room - n, "%sLq", comma);
+        else if (s == LOCI_DIM_KEYS) n += (size_t)snprintf(text + n, room - n, "%sLk", comma);
+        else n += (size_t)snprintf(text + n, room - n, "%s%td", comma, s);
+    }
+    if (n < room) snprintf(text + n, room - n, "]");
+    return text;
+}
+
+static bool shape_fits(const loci_tensor *have, const loci_tensor *want)
+{
+    if (have->rank != want->rank) return false;
+    for (int i = 0; i < want->rank; i++)
+        if (have->shape[i] != want->shape[i] && (want->shape[i] >= 0 || have->shape[i] < 0)) return false;
+    return true;
+}
+
+static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci_error *e)
+{
+    char wanted[160] = "none";
+    size_t n = 0;
+    for (int i = 0; i < p->tensors.n && n < sizeof wanted; i++)
+        if (!strcmp(p->tensors.list[i].encoding, t->encoding))
+            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? ", " : "", p->tensors.list[i].name);
+    for (int i = 0; i < p->encs; i++)
+        CHECK(e, strcmp(p->enc[i].pe->name, t->encoding), LOCI_BAD_ARG, "%s: a tensor '%.32s' is not wanted here; wanted: %s",
+              t->encoding, t->name, wanted);
+    return loci_fail(e, LOCI_BAD_ARG, "tensor '%.32s' belongs to %.32s, which the encoding text does not name", t->name,
+                     t->encoding);
+}
+
+static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
+{
+    char have_text[96], want_text[96];
+    struct tensors *t = &p->tensors;
+    for (int i = 0; i < p->encs; i++) {
+        p->first_tensor[i] = t->n;
+        if (p->enc[i].pe->tensors) p->enc[i].pe->tensors(&p->enc[i], t);
+    }
+    p->first_tensor[p->encs] = t->n;
+    for (int i = 0; i < d->tensor_count; i++)
+        if (!find_tensor(t->list, t->n, d->tensors[i].encoding, d->tensors[i].name))
+            return unknown_tensor(p, &d->tensors[i], e);
+    for (int i = 0; i < t->n && d->tensors; i++) {
+        const loci_tensor *want = &t->list[i];
+        const loci_tensor *have = find_tensor(d->tensors, d->tensor_count, want->encoding, want->name);
+        shape_text(want, want_text, sizeof want_text);
+        CHECK(e, have, LOCI_BAD_ARG, "%s: tensor '%s' of shape %s is missing", want->encoding, want->name, want_text);
+        CHECK(e, shape_fits(have, want), LOCI_BAD_ARG, "%s: tensor '%s' has shape %s, wanted %s", want->encoding, want->name,
+              shape_text(have, have_text, sizeof have_text), want_text);
+    }
+    /* From here on the forms are known, and the caller's list may go away. */
+    for (int i = 0; i < p->encs; i++) {
+        p->enc[i].have = t->list;
+        p->enc[i].have_count = t->n;
+    }
+    return LOCI_OK;
+}
+
+/* ---- The plan ---------------------------------------------------------------------------------------- */
+
+static loci_status set_text(loci_plan *p, loci_error *e)
+{
+    char scale[NUMBER_TEXT], tail[96];
+    size_t n = loci_print(p, NULL, 0);
+    int more = snprintf(tail, sizeof tail, " scale=%s isa=%s", loci_number_text(p->scale, scale), p->engine->isa);
+    p->text = malloc(n + (size_t)more + 1);
+    CHECK(e, p->text, LOCI_NO_MEMORY, "no memory for the plan");
+    loci_print(p, p->text, n + 1);
+    memcpy(p->text + n, tail, (size_t)more + 1);
+    return LOCI_OK;
+}
+
+static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
+{
+    loci_status status;
+    p->magic = PLAN_MAGIC;
+    if ((status = set_problem(p, d, e)) || (status = check_list(d, e)) ||
+        (status = loci_parse(p, d->encoding ? d->encoding : "nope", e)) || (status = check_stage(p, e)) ||
+        (status = check_encodings(p, d, e)) || (status = set_terms(p, d, e)) || (status = set_tensors(p, d, e)) ||
+        (status = set_engine(p, d, e)) || (status = set_text(p, e)))
+        return status;
+    return LOCI_OK;
+}
+
+loci_status loci_plan_create(loci_plan **plan, const loci_desc *d, loci_error *e)
+{
+    CHECK(e, plan, LOCI_BAD_ARG, "loci_plan_create: there is nowhere to put the plan, plan is NULL");
+    *plan = NULL;
+    CHECK(e, d, LOCI_BAD_ARG, "loci_plan_create: desc is NULL");
+
+    /* Numbers in texts have a point, whatever the program's locale says. */
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    CHECK(e, c != (locale_t)0, LOCI_NO_MEMORY, "no memory for the plan");
+    locale_t before = uselocale(c);
+    loci_plan *p = calloc(1, sizeof *p);
+    loci_status status = p ? make(p, d, e) : loci_fail(e, LOCI_NO_MEMORY, "no memory for the plan");
+    uselocale(before);
+    freelocale(c);
+    if (status) loci_plan_destroy(p);
+    else *plan = p;
+    return status;
+}
+
+void loci_plan_destroy(loci_plan *p)
+{
+    if (!p) return;
+    for (int i = 0; i < p->encs; i++)
+        for (int o = 0; o < MAX_OPTIONS; o++) free(p->enc[i].list[o]);
+    free(p->text);
+    free(p);
+}
+
+const char *loci_plan_text(const loci_plan *p) { return p ? p->text : ""; }

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/* tables.h -- the block that loci_prepare() fills: a header of 64 bytes, then the table of each encoding, each
+ * starting on 64 bytes.  The header lets a call check what it is given. */
+#ifndef LOCI_TABLES_H
+#define LOCI_TABLES_H
+
+#include "pe.h"
+
+enum { TABLES_MAGIC = 0x6c6f7461, PLAN_MAGIC = 0x6c6f7069, ALIGN = 64 };
+
+static inline size_t round_up(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
+
+/* BAD_ARG with a sentence unless these tables were prepared for a plan like this one. */
+loci_status loci_check_tables(const loci_plan *, const void *tables, loci_error *);
+/* The largest distance they were prepared for; -1 when these are no tables. */
+ptrdiff_t loci_table_range(const void *tables);
+/* One encoding's part. */
+const void *loci_table_of(const void *tables, const loci_plan *, int enc);
+
+/* loci_workspace() of stage EMBED, where only the backward pass needs one. */
+size_t loci_embed_workspace(const loci_plan *, const loci_call *);
+
+#endif

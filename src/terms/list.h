@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT */
+/* Every term. */
+TERM(affine)
+TERM(distance)
+TERM(gate)
+TERM(band_q)
+TERM(scan)
+TERM(mix)
+TERM(stick)
+TERM(pairs)
