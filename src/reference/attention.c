@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT */
+/* attention.c -- attention with any encoding, row by row, and its whole gradient.
+ *
+ *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation
+ *     s_ij = a_ij + add_ij, or what a mix makes of the two
+ *     w_ij = exp(s_ij - lse_i),  lse_i = log sum_j exp s_ij, or another weight rule (sba)
+ *     o_i  = sum_j w_ij v_j + what the encodings add
+ *
+ * Sums run over the keys that row i sees.  A row that sees none has o 0 (and what the encodings add), lse -inf, rem 1. */
+#include <stdlib.h>
+
+#include "reference/problem.h"
+
+/* ---- Room ---------------------------------------------------------------------------------------------- */
+
+static double *take(double *base, ptrdiff_t *used, ptrdiff_t n)
+{
+    double *x = base ? base + *used : NULL;
+    *used += n;
+    return x;
+}
+
+/* Lays everything out at `base`, or with NULL only measures.  Returns the number of doubles. */
+static ptrdiff_t carve(struct problem *p, double *base)
+{
+    ptrdiff_t used = p->backward ? loci_reference_dtensors(p, base) : 0;
+    ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
+    double **whole[] = { &p->q, &p->dq, &p->k, &p->dk, &p->v, &p->dv };
+    ptrdiff_t size[] = { q, q, k, k, v, v };
+    for (int i = 0; i < COUNT(whole); i++) *whole[i] = take(base, &used, size[i]);
+
+    p->seen = (bool *)take(base, &used, p->Lk);
+    double **row[] = { &p->raw, &p->log_mul, &p->add, &p->a, &p->s, &p->w,
+                       &p->dadd, &p->draw, &p->dlog_mul, &p->da, &p->ds, &p->dw };
+    for (int i = 0; i < COUNT(row); i++) *row[i] = take(base, &used, p->H * p->Lk);
+    double **number[] = { &p->lse, &p->rem, &p->dlse, &p->drem };
+    for (int i = 0; i < COUNT(number); i++) *number[i] = take(base, &used, p->H);
+    p->o = take(base, &used, p->H * p->Dv);
+    p->dout = take(base, &used, p->H * p->Dv);
+
+    ptrdiff_t longest = p->Lk > p->D ? p->Lk : p->D;
+    if (p->Dv > longest) longest = p->Dv;
+    for (int t = 0; t < p->plan->tensors.n; t++)
+        for (int i = 0; i < p->plan->tensors.list[t].rank; i++)
+            if (p->plan->tensors.list[t].shape[i] > longest) longest = p->plan->tensors.list[t].shape[i];
+    for (int i = 0; i < COUNT(p->scratch); i++) p->scratch[i] = take(base, &used, longest);
+    return used;
+}
+
+static void zero(double *x, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = 0;
+}
+
+/* ---- Who sees whom ------------------------------------------------------------------------------------- */
+
+static bool visible(const struct problem *p, ptrdiff_t j)
+{
+    int64_t segment = q_segment(p, p->i), d = distance(p, j);
+    if (segment < 0 || segment != k_segment(p, j)) return false;
+    if (!p->plan->full && d < p->plan->strict) return false;
+    return d <= p->plan->window_left && -d <= p->plan->window_right;
+}
+
+/* ---- Rotation of all rows of a batch entry --------------------------------------------------------------- */
+
+/* The encoding that turns vectors, or -1. */
+static int turning(const struct problem *p, loci_which which)
+{
+    if (which == LOCI_KEY && p->plan->keys_rotated) return -1;
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->turn) return e;
+    return -1;
+}
+
+static void read_rows(const struct problem *p, loci_view x, int heads, ptrdiff_t rows, int width, double *y)
+{
+    x = dense(x, heads, rows, width);
+    for (int h = 0; h < heads; h++)
+        for (ptrdiff_t i = 0; i < rows; i++, y += width)
+            memcpy(y, view_row(x, p->b, h, i), (size_t)width * sizeof *y);
+}
+
+static void write_rows(const struct problem *p, loci_view x, int heads, ptrdiff_t rows, int width, const double *y)
+{
+    x = dense(x, heads, rows, width);
+    for (int h = 0; h < heads && x.data; h++)
+        for (ptrdiff_t i = 0; i < rows; i++, y += width)
+            memcpy(view_row(x, p->b, h, i), y, (size_t)width * sizeof *y);
+}
+
+static void read_turned(const struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, double *y)
+{
+    int e = turning(p, which);
+    read_rows(p, x, heads, rows, p->D, y);
+    for (int h = 0; h < heads && e >= 0; h++)
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            double *row = y + (h * rows + i) * p->D;
+            memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
+            p->def[e]->turn(p, e, which, h, i, p->scratch[0], row);
+        }
+}
+
+/* dy holds the gradients by the turned rows, and by those of x when it returns. */
+static void turn_back(const struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, double *dy)
+{
+    int e = turning(p, which);
+    x = dense(x, heads, rows, p->D);
+    for (int h = 0; h < heads && e >= 0; h++)
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            double *row = dy + (h * rows + i) * p->D;
+            memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
+            p->def[e]->turn_backward(p, e, which, h, i, view_row(x, p->b, h, i), p->scratch[0], row);
+        }
+}
+
+/* ---- Scores of row i, all heads -------------------------------------------------------------------------- */
+
+static void score(struct problem *p)
+{
+    for (int h = 0; h < p->H; h++)
+        for (int e = 0; e < p->plan->encs; e++)
+            if (p->def[e]->score) p->def[e]->score(p, e, h);
+    for (int h = 0; h < p->H; h++)
+        for (ptrdiff_t j = 0; j < p->Lk; j++) {
+            if (!p->seen[j]) continue;
+            ptrdiff_t hj = h * p->Lk + j;
+            double qk = dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D);
+            p->a[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
+            p->s[hj] = p->a[hj] + p->add[hj];
+        }
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->mix) p->def[e]->mix(p, e);
+}
+
+static void score_backward(struct problem *p)
+{
+    memcpy(p->da, p->ds, (size_t)(p->H * p->Lk) * sizeof *p->da);
+    memcpy(p->dadd, p->ds, (size_t)(p->H * p->Lk) * sizeof *p->dadd);
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->mix) p->def[e]->mix_backward(p, e);
+    for (int h = 0; h < p->H; h++)
+        for (ptrdiff_t j = 0; j < p->Lk; j++) {
+            if (!p->seen[j]) continue;
+            ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
+            p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * p->da[hj];
+            p->dlog_mul[hj] = p->a[hj] * p->da[hj];
+            add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
+            add_scaled(p->dk + k, p->draw[hj], p->q + q, p->D);
+        }
+    for (int h = 0; h < p->H; h++)
+        for (int e = 0; e < p->plan->encs; e++)
+            if (p->def[e]->score) p->def[e]->score_backward(p, e, h);
+}
+
+/* ---- Weights of row i, head h ---------------------------------------------------------------------------- */
+
+static void softmax(struct problem *p, int h)
+{
+    const double *s = of_head(p, p->s, h);
+    double *w = of_head(p, p->w, h), top = -INFINITY, sum = 0;
+    for (ptrdiff_t j = 0; j < p->Lk; j++)
+        if (p->seen[j] && s[j] > top) top = s[j];
+    p->lse[h] = -INFINITY;
+    if (top == -INFINITY) return;
+    for (ptrdiff_t j = 0; j < p->Lk; j++)
+        if (p->seen[j]) sum += w[j] = exp(s[j] - top);
+    for (ptrdiff_t j = 0; j < p->Lk; j++) w[j] /= sum;
+    p->lse[h] = top + log(sum);
+}
+
+static void softmax_backward(struct problem *p, int h)
+{
+    const double *w = of_head(p, p->w, h), *dw = of_head(p, p->dw, h);
+    double *ds = of_head(p, p->ds, h), mean = 0;
+    for (ptrdiff_t j = 0; j < p->Lk; j++) mean += w[j] * dw[j];
+    for (ptrdiff_t j = 0; j < p->Lk; j++)
+        if (w[j] > 0) ds[j] = w[j] * (dw[j] - mean + p->dlse[h]);
+}
+
+/* The encoding that has a weight rule of its own, or -1. */
+static int weighing(const struct problem *p)
+{
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->weigh) return e;
+    return -1;
+}
+
+/* ---- One row --------------------------------------------------------------------------------------------- */
+
+static void forward_row(struct problem *p)
+{
+    ptrdiff_t n = p->H * p->Lk;
+    double *clear[] = { p->raw, p->log_mul, p->add, p->a, p->s, p->w };
+    for (int i = 0; i < COUNT(clear); i++) zero(clear[i], n);
+    for (ptrdiff_t j = 0; j < p->Lk; j++) p->seen[j] = visible(p, j);
+
+    score(p);
+    int rule = weighing(p);
+    for (int h = 0; h < p->H; h++) {
+        p->rem[h] = 0;
+        if (rule >= 0) p->def[rule]->weigh(p, rule, h);
+        else softmax(p, h);
+        double *o = p->o + h * p->Dv;
+        zero(o, p->Dv);
+        for (ptrdiff_t j = 0; j < p->Lk; j++)
+            if (p->seen[j]) add_scaled(o, of_head(p, p->w, h)[j], p->v + v_row(p, h, j), p->Dv);
+        for (int e = 0; e < p->plan->encs; e++)
+            if (p->def[e]->value) p->def[e]->value(p, e, h);
+    }
+}
+
+/* Cotangents of the row: dout, dlse, drem. */
+static void read_cotangents(struct problem *p, const loci_grad *g)
+{
+    loci_view dout = dense(g->dout, p->H, p->Lq, p->Dv);
+    for (int h = 0; h < p->H; h++) {
+        ptrdiff_t bhi = (p->b * p->H + h) * p->Lq + p->i;
+        double *row = p->dout + h * p->Dv;
+        if (dout.data) memcpy(row, view_row(dout, p->b, h, p->i), (size_t)p->Dv * sizeof *row);
+        else zero(row, p->Dv);
+        p->dlse[h] = g->dlse ? ((const double *)g->dlse)[bhi] : 0;
+        p->drem[h] = g->drem ? ((const double *)g->drem)[bhi] : 0;
+    }
+}
+
+static void backward_row(struct problem *p)
+{
+    ptrdiff_t n = p->H * p->Lk;
+    double *clear[] = { p->dadd, p->draw, p->dlog_mul, p->da, p->ds, p->dw };
+    for (int i = 0; i < COUNT(clear); i++) zero(clear[i], n);
+
+    int rule = weighing(p);
+    for (int h = 0; h < p->H; h++) {
+        const double *dout = p->dout + h * p->Dv;
+        for (ptrdiff_t j = 0; j < p->Lk; j++) {
+            if (!p->seen[j]) continue;
+            of_head(p, p->dw, h)[j] = dot(dout, p->v + v_row(p, h, j), p->Dv);
+            add_scaled(p->dv + v_row(p, h, j), of_head(p, p->w, h)[j], dout, p->Dv);
+        }
+        for (int e = 0; e < p->plan->encs; e++)
+            if (p->def[e]->value) p->def[e]->value_backward(p, e, h);
+        if (rule >= 0) p->def[rule]->weigh_backward(p, rule, h);
+        else softmax_backward(p, h);
+    }
+    score_backward(p);
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------- */
+
+static void write_outputs(const struct problem *p)
+{
+    loci_view o = dense(p->call->o, p->H, p->Lq, p->Dv);
+    for (int h = 0; h < p->H; h++) {
+        ptrdiff_t bhi = (p->b * p->H + h) * p->Lq + p->i;
+        if (o.data) memcpy(view_row(o, p->b, h, p->i), p->o + h * p->Dv, (size_t)p->Dv * sizeof *p->o);
+        if (p->call->lse && weighing(p) < 0) ((double *)p->call->lse)[bhi] = p->lse[h];
+        if (p->call->rem && weighing(p) >= 0) ((double *)p->call->rem)[bhi] = p->rem[h];
+    }
+}
+
+static void batch_entry(struct problem *p, const loci_grad *grad)
+{
+    const loci_call *c = p->call;
+    read_turned(p, LOCI_QUERY, c->q, p->H, p->Lq, p->q);
+    read_turned(p, LOCI_KEY, c->k, p->Hkv, p->Lk, p->k);
+    read_rows(p, c->v, p->Hkv, p->Lk, p->Dv, p->v);
+    zero(p->dq, p->H * p->Lq * p->D);
+    zero(p->dk, p->Hkv * p->Lk * p->D);
+    zero(p->dv, p->Hkv * p->Lk * p->Dv);
+    for (p->i = 0; p->i < p->Lq; p->i++) {
+        forward_row(p);
+        write_outputs(p);
+        if (!grad) continue;
+        read_cotangents(p, grad);
+        backward_row(p);
+    }
+    if (!grad) return;
+    turn_back(p, LOCI_QUERY, c->q, p->H, p->Lq, p->dq);
+    turn_back(p, LOCI_KEY, c->k, p->Hkv, p->Lk, p->dk);
+    write_rows(p, grad->dq, p->H, p->Lq, p->D, p->dq);
+    write_rows(p, grad->dk, p->Hkv, p->Lk, p->D, p->dk);
+    write_rows(p, grad->dv, p->Hkv, p->Lk, p->Dv, p->dv);
+}
+
+loci_status loci_reference(const loci_plan *plan, const void *const *tensors, const loci_call *call, const loci_grad *grad)
+{
+    struct problem problem, *p = &problem;
+    loci_status status = loci_reference_open(p, plan, tensors, call);
+    if (status) return status;
+    CHECK(call->error, plan->stage == LOCI_ATTENTION, LOCI_BAD_ARG, "the plan is not one of stage attention");
+    for (int e = 0; e < plan->encs; e++)
+        if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
+
+    p->backward = grad != NULL;
+    double *room = calloc((size_t)carve(p, NULL) + 1, sizeof *room);
+    CHECK(call->error, room, LOCI_NO_MEMORY, "no memory for the reference");
+    carve(p, room);
+    for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, grad);
+    if (grad) loci_reference_give(p, grad->dtensors);
+    free(room);
+    return LOCI_OK;
+}

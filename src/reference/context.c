@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/* context.c -- encodings that read the content: what lies between key and query counts, not how far they are apart.
+ * fox, cope and sba count the keys that the row sees, in index order; `the last` is the last of these. */
+#include "reference/problem.h"
+
+/* ---- fox: add_ij = sum of log_f over the keys after j up to the last ------------------------------------------ */
+
+static ptrdiff_t fox_gates(const struct problem *p, int h) { return (p->b * p->H + h) * p->Lk; }
+
+static void fox(struct problem *p, int e, int h)
+{
+    const double *log_f = tensor(p, e, "log_f") + fox_gates(p, h);
+    double *add = of_head(p, p->add, h), after = 0;
+    for (ptrdiff_t j = p->Lk; j-- > 0;) {
+        if (!p->seen[j]) continue;
+        add[j] += after;
+        after += log_f[j];
+    }
+}
+static void fox_backward(struct problem *p, int e, int h)
+{
+    double *dlog_f = dtensor(p, e, "log_f") + fox_gates(p, h), before = 0;
+    const double *dadd = of_head(p, p->dadd, h);
+    for (ptrdiff_t j = 0; j < p->Lk; j++) {
+        if (!p->seen[j]) continue;
+        dlog_f[j] += before;
+        before += dadd[j];
+    }
+}
+const struct definition loci_define_fox = { .name = "fox", .score = fox, .score_backward = fox_backward };
+
+/* ---- cope: add_ij = pos_scale z_i(p_ij), p_ij = min(sum of the gates of the keys from j to the last, npos - 1) -- *
+ *
+ *     gate_ij = sigmoid(gate_scale q_i.g_j)     g: keys, values, or an input
+ *     z_i(p) = q_i.e[p], in between on the straight line of its neighbours */
+
+enum { GATES_K, GATES_V, GATES_GIVEN };
+
+struct cope {
+    double npos, gate_scale, pos_scale;
+    const double *e, *g;                 /* [npos][D]; row j of g at j * D */
+    double *de, *dg;
+};
+static struct cope cope_of(const struct problem *p, int e, int h)
+{
+    ptrdiff_t table = table_of_head(form(p, e, "e"), h), keys = k_row(p, h, 0);
+    int gates = (int)option(p, e, "gates", GATES_K);
+    struct cope c = {
+        .npos = option(p, e, "npos", 64), .gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
+        .pos_scale = option(p, e, "pos_scale", 1), .e = tensor(p, e, "e") + table,
+        .g = gates == GATES_K ? p->k + keys : p->v + keys, .dg = gates == GATES_K ? p->dk + keys : p->dv + keys,
+    };
+    ptrdiff_t batch = p->b * p->Hkv * p->Lk * p->D;
+    if (gates == GATES_GIVEN) c.g = tensor(p, e, "gate_k") + batch + keys;
+    if (!p->backward) return c;
+    c.de = dtensor(p, e, "e") + table;
+    if (gates == GATES_GIVEN) c.dg = dtensor(p, e, "gate_k") + batch + keys;
+    return c;
+}
+/* scratch[0] = the gates, scratch[1] = the sums of gates, unbounded. */
+static void cope_count(struct problem *p, const struct cope *c, int h)
+{
+    double sum = 0;
+    for (ptrdiff_t j = p->Lk; j-- > 0;) {
+        if (!p->seen[j]) continue;
+        p->scratch[0][j] = sigmoid(c->gate_scale * dot(p->q + q_row(p, h), c->g + j * p->D, p->D));
+        p->scratch[1][j] = sum += p->scratch[0][j];
+    }
+}
+
+static void cope(struct problem *p, int e, int h)
+{
+    struct cope c = cope_of(p, e, h);
+    const double *q = p->q + q_row(p, h);
+    cope_count(p, &c, h);
+    for (ptrdiff_t j = 0; j < p->Lk; j++) {
+        if (!p->seen[j]) continue;
+        double at = fmin(p->scratch[1][j], c.npos - 1), low = floor(at), high = ceil(at), t = at - low;
+        double z = (1 - t) * dot(q, c.e + (ptrdiff_t)low * p->D, p->D) + t * dot(q, c.e + (ptrdiff_t)high * p->D, p->D);
+        of_head(p, p->add, h)[j] += c.pos_scale * z;
+    }
+}
+static void cope_backward(struct problem *p, int e, int h)
+{
+    struct cope c = cope_of(p, e, h);
+    const double *q = p->q + q_row(p, h);
+    double *dq = p->dq + q_row(p, h), dgate = 0;         /* a gate moves the positions of all keys up to its own */
+    cope_count(p, &c, h);
+    for (ptrdiff_t j = 0; j < p->Lk; j++) {
+        if (!p->seen[j]) continue;
+        double at = fmin(p->scratch[1][j], c.npos - 1), low = floor(at), high = ceil(at), t = at - low;
+        double dz = c.pos_scale * of_head(p, p->dadd, h)[j];
+        ptrdiff_t l = (ptrdiff_t)low * p->D, u = (ptrdiff_t)high * p->D;
+        add_scaled(dq, dz * (1 - t), c.e + l, p->D);
+        add_scaled(dq, dz * t, c.e + u, p->D);
+        add_scaled(c.de + l, dz * (1 - t), q, p->D);
+        add_scaled(c.de + u, dz * t, q, p->D);
+
+        dgate += dz * (dot(q, c.e + u, p->D) - dot(q, c.e + l, p->D));
+        double gate = p->scratch[0][j], dlogit = c.gate_scale * dgate * gate * (1 - gate);
+        add_scaled(dq, dlogit, c.g + j * p->D, p->D);
+        add_scaled(c.dg + j * p->D, dlogit, q, p->D);
+    }
+}
+const struct definition loci_define_cope = { .name = "cope", .score = cope, .score_backward = cope_backward };
+
+/* ---- sba: w_ij = beta_ij prod of (1 - beta) over the keys after j, beta = sigmoid(s) -------------------------- *
+ *
+ * rem_i, what is left of the stick, is the product over all of them; the option `remainder` adds rem_i times the row's
+ * own value or a learned vector to o_i. */
+
+enum { REMAINDER_NONE, REMAINDER_VALUE, REMAINDER_VECTOR };
+
+static void sba(struct problem *p, int e, int h)
+{
+    const double *s = of_head(p, p->s, h);
+    double *w = of_head(p, p->w, h), left = 1;
+    (void)e;
+    for (ptrdiff_t j = p->Lk; j-- > 0;) {
+        if (!p->seen[j]) continue;
+        w[j] = left * sigmoid(s[j]);
+        left *= sigmoid(-s[j]);
+    }
+    p->rem[h] = left;
+}
+/* d log w_j / d s_j = 1 - beta_j, and -beta_j for the weights of the keys before j and for rem. */
+static void sba_backward(struct problem *p, int e, int h)
+{
+    const double *s = of_head(p, p->s, h), *w = of_head(p, p->w, h), *dw = of_head(p, p->dw, h);
+    double *ds = of_head(p, p->ds, h), before = p->rem[h] * p->drem[h];
+    (void)e;
+    for (ptrdiff_t j = 0; j < p->Lk; j++) {
+        if (!p->seen[j]) continue;
+        ds[j] = w[j] * dw[j] * sigmoid(-s[j]) - sigmoid(s[j]) * before;
+        before += w[j] * dw[j];
+    }
+}
+
+/* The row's own key: the first with its position, in its segment.  -1: none.  Padding has none and needs none. */
+static ptrdiff_t sba_own(const struct problem *p)
+{
+    for (ptrdiff_t j = 0; j < p->Lk; j++)
+        if (distance(p, j) == 0 && q_segment(p, p->i) == k_segment(p, j) && k_segment(p, j) >= 0) return j;
+    return -1;
+}
+static loci_status sba_check(const struct problem *p, int e, loci_error *error)
+{
+    struct problem at = *p;
+    if (option(p, e, "remainder", REMAINDER_NONE) != REMAINDER_VALUE) return LOCI_OK;
+    for (at.b = 0; at.b < at.B; at.b++)
+        for (at.i = 0; at.i < at.Lq; at.i++)
+            CHECK(error, q_segment(&at, at.i) < 0 || sba_own(&at) >= 0, LOCI_BAD_ARG,
+                  "sba: remainder=value needs a key at the position %lld of query %td", (long long)q_position(&at, at.i), at.i);
+    return LOCI_OK;
+}
+static void sba_value(struct problem *p, int e, int h)
+{
+    double remainder = option(p, e, "remainder", REMAINDER_NONE), *o = p->o + h * p->Dv;
+    ptrdiff_t own = sba_own(p);
+    if (remainder == REMAINDER_VALUE && own >= 0) add_scaled(o, p->rem[h], p->v + v_row(p, h, own), p->Dv);
+    if (remainder == REMAINDER_VECTOR) add_scaled(o, p->rem[h], tensor(p, e, "r") + h * p->Dv, p->Dv);
+}
+static void sba_value_backward(struct problem *p, int e, int h)
+{
+    double remainder = option(p, e, "remainder", REMAINDER_NONE);
+    const double *dout = p->dout + h * p->Dv;
+    ptrdiff_t own = sba_own(p);
+    if (remainder == REMAINDER_VALUE && own >= 0) {
+        p->drem[h] += dot(dout, p->v + v_row(p, h, own), p->Dv);
+        add_scaled(p->dv + v_row(p, h, own), p->rem[h], dout, p->Dv);
+    }
+    if (remainder == REMAINDER_VECTOR) {
+        p->drem[h] += dot(dout, tensor(p, e, "r") + h * p->Dv, p->Dv);
+        add_scaled(dtensor(p, e, "r") + h * p->Dv, p->rem[h], dout, p->Dv);
+    }
+}
+const struct definition loci_define_sba = {
+    .name = "sba", .check = sba_check, .weigh = sba, .weigh_backward = sba_backward,
+    .value = sba_value, .value_backward = sba_value_backward,
+};
+
+/* ---- cape: s = a + add + W2 leaky(W1 [a; add] + b1) + b2, across the heads of a pair --------------------------- */
+
+struct cape {
+    int hidden, H, width;                /* width 2H, or H where no encoding adds anything */
+    bool add_bias;
+    double leak;
+    const double *w1, *b1, *w2, *b2;
+};
+static struct cape cape_of(const struct problem *p, int e)
+{
+    return (struct cape){
+        .hidden = (int)form(p, e, "w1")->shape[0], .H = p->H, .width = (int)form(p, e, "w1")->shape[1],
+        .add_bias = option(p, e, "add_bias", 1) == 1, .leak = option(p, e, "leak", 0.01),
+        .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"), .w2 = tensor(p, e, "w2"), .b2 = tensor(p, e, "b2"),
+    };
+}
+/* Number x of what the network reads at key j. */
+static double cape_input(const struct problem *p, int x, ptrdiff_t j)
+{
+    return x < p->H ? of_head(p, p->a, x)[j] : of_head(p, p->add, x - p->H)[j];
+}
+static double cape_unit(const struct problem *p, const struct cape *c, int u, ptrdiff_t j)
+{
+    double t = c->b1[u];
+    for (int x = 0; x < c->width; x++) t += c->w1[u * c->width + x] * cape_input(p, x, j);
+    return t;
+}
+
+static void cape(struct problem *p, int e)
+{
+    struct cape c = cape_of(p, e);
+    for (ptrdiff_t j = 0; j < p->Lk; j++) {
+        if (!p->seen[j]) continue;
+        for (int h = 0; h < c.H; h++)
+            of_head(p, p->s, h)[j] = of_head(p, p->a, h)[j] + (c.add_bias ? of_head(p, p->add, h)[j] : 0) + c.b2[h];
+        for (int u = 0; u < c.hidden; u++) {
+            double t = cape_unit(p, &c, u, j), g = t > 0 ? t : c.leak * t;
+            for (int h = 0; h < c.H; h++) of_head(p, p->s, h)[j] += c.w2[h * c.hidden + u] * g;
+        }
+    }
+}
+static void cape_backward(struct problem *p, int e)
+{
+    struct cape c = cape_of(p, e);
+    double *dw1 = dtensor(p, e, "w1"), *db1 = dtensor(p, e, "b1"), *dw2 = dtensor(p, e, "w2"), *db2 = dtensor(p, e, "b2");
+    for (ptrdiff_t j = 0; j < p->Lk; j++) {
+        if (!p->seen[j]) continue;
+        for (int h = 0; h < c.H; h++) {
+            db2[h] += of_head(p, p->ds, h)[j];
+            if (!c.add_bias) of_head(p, p->dadd, h)[j] = 0;
+        }
+        for (int u = 0; u < c.hidden; u++) {
+            double t = cape_unit(p, &c, u, j), g = t > 0 ? t : c.leak * t, dg = 0;
+            for (int h = 0; h < c.H; h++) {
+                dg += c.w2[h * c.hidden + u] * of_head(p, p->ds, h)[j];
+                dw2[h * c.hidden + u] += g * of_head(p, p->ds, h)[j];
+            }
+            double dt = t > 0 ? dg : c.leak * dg;
+            db1[u] += dt;
+            for (int x = 0; x < c.width; x++) {
+                double *dx = x < c.H ? of_head(p, p->da, x) : of_head(p, p->dadd, x - c.H);
+                dw1[u * c.width + x] += dt * cape_input(p, x, j);
+                dx[j] += dt * c.w1[u * c.width + x];
+            }
+        }
+    }
+}
+const struct definition loci_define_cape = { .name = "cape", .mix = cape, .mix_backward = cape_backward };

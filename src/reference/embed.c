@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/* embed.c -- encodings that are added to the embeddings, and the adding. */
+#include <stdlib.h>
+
+#include "reference/problem.h"
+
+/* ---- sinusoidal: sines and cosines of pos w_t ------------------------------------------------------------- */
+
+/* The paper has w_t = base^(-2t/d) and pairs side by side; tensor2tensor ends exactly at 1/base and leaves the last
+ * channel of an odd width zero. */
+static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
+{
+    int d = p->plan->model_dim;
+    bool t2t = option(p, e, "freq", 0) == 1, halves = option(p, e, "layout", 0) == 1;
+    double base = option(p, e, "base", 10000), steps = d / 2 > 1 ? d / 2 - 1 : 1;
+    int count = t2t ? d / 2 : (d + 1) / 2;
+    for (int t = 0; t < count; t++) {
+        double angle = (double)pos * pow(base, t2t ? -t / steps : -2.0 * t / d);
+        int sine = halves ? t : 2 * t, cosine = halves ? count + t : 2 * t + 1;
+        y[sine] += sin(angle);
+        if (cosine < d) y[cosine] += cos(angle);
+    }
+}
+static void sinusoidal_backward(const struct problem *p, int e, int64_t pos, const double *dy)
+{
+    (void)p, (void)e, (void)pos, (void)dy;               /* nothing is learned */
+}
+const struct definition loci_define_sinusoidal = {
+    .name = "sinusoidal", .embed = sinusoidal, .embed_backward = sinusoidal_backward,
+};
+
+/* ---- learned: a row of a table per position --------------------------------------------------------------- */
+
+static loci_status learned_check(const struct problem *p, int e, loci_error *error)
+{
+    struct problem at = *p;
+    int64_t rows = form(p, e, "table")->shape[0];
+    for (at.b = 0; at.b < at.B; at.b++)
+        for (ptrdiff_t i = 0; i < at.Lq; i++) {
+            int64_t pos = q_position(&at, i);
+            CHECK(error, pos >= 0 && pos < rows, LOCI_BAD_ARG, "learned: position %lld is outside of the table's %lld rows",
+                  (long long)pos, (long long)rows);
+        }
+    return LOCI_OK;
+}
+static void learned(const struct problem *p, int e, int64_t pos, double *y)
+{
+    add_scaled(y, 1, tensor(p, e, "table") + pos * p->plan->model_dim, p->plan->model_dim);
+}
+static void learned_backward(const struct problem *p, int e, int64_t pos, const double *dy)
+{
+    add_scaled(dtensor(p, e, "table") + pos * p->plan->model_dim, 1, dy, p->plan->model_dim);
+}
+const struct definition loci_define_learned = {
+    .name = "learned", .check = learned_check, .embed = learned, .embed_backward = learned_backward,
+};
+
+/* ---- The adding -------------------------------------------------------------------------------------------- */
+
+loci_status loci_reference_embed(const loci_plan *plan, const void *const *tensors, const loci_call *call,
+                                 loci_view x, loci_view y, loci_view dy, void *const *dtensors)
+{
+    struct problem problem, *p = &problem;
+    loci_status status = loci_reference_open(p, plan, tensors, call);
+    if (status) return status;
+    CHECK(call->error, plan->stage == LOCI_EMBED, LOCI_BAD_ARG, "the plan is not one of stage embed");
+    for (int e = 0; e < plan->encs; e++)
+        if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
+
+    double *room = calloc((size_t)loci_reference_dtensors(p, NULL) + 1, sizeof *room);
+    CHECK(call->error, room, LOCI_NO_MEMORY, "no memory for the reference");
+    loci_reference_dtensors(p, room);
+    int width = plan->model_dim;
+    x = dense(x, 1, p->Lq, width), y = dense(y, 1, p->Lq, width), dy = dense(dy, 1, p->Lq, width);
+    for (p->b = 0; p->b < p->B; p->b++)
+        for (ptrdiff_t i = 0; i < p->Lq; i++) {
+            if (y.data) memmove(view_row(y, p->b, 0, i), view_row(x, p->b, 0, i), (size_t)width * sizeof(double));
+            for (int e = 0; e < plan->encs; e++) {
+                if (!p->def[e]->embed) continue;
+                if (y.data) p->def[e]->embed(p, e, q_position(p, i), view_row(y, p->b, 0, i));
+                if (dy.data) p->def[e]->embed_backward(p, e, q_position(p, i), view_row(dy, p->b, 0, i));
+            }
+        }
+    if (dy.data) loci_reference_give(p, dtensors);
+    free(room);
+    return LOCI_OK;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* problem.c -- checks and room that the three functions of the reference share. */
+#include "reference/problem.h"
+
+static const struct definition *const definitions[] = {
+#define DEFINITION(name) &loci_define_##name,
+#include "reference/list.h"
+#undef DEFINITION
+};
+
+const struct definition loci_define_nope = { .name = "nope" };
+
+static const struct definition *find(const char *name)
+{
+    for (int i = 0; i < COUNT(definitions); i++)
+        if (strcmp(definitions[i]->name, name) == 0) return definitions[i];
+    return NULL;
+}
+
+loci_status loci_reference_open(struct problem *p, const loci_plan *plan, const void *const *tensors,
+                                const loci_call *call)
+{
+    *p = (struct problem){
+        .plan = plan, .call = call, .tensors = tensors,
+        .B = call->batch, .Lq = call->q_len, .Lk = call->k_len,
+        .H = plan->heads, .Hkv = plan->kv_heads, .D = plan->dim, .Dv = plan->value_dim,
+    };
+    CHECK(call->error, plan->f64, LOCI_BAD_ARG, "the reference works in double: make the plan with dtype F64");
+    CHECK(call->error, p->B >= 0 && p->Lq >= 0 && p->Lk >= 0, LOCI_BAD_ARG, "batch %td, q_len %td and k_len %td cannot be "
+          "negative", p->B, p->Lq, p->Lk);
+    for (int t = 0; t < plan->tensors.n; t++)
+        CHECK(call->error, tensors && tensors[t], LOCI_BAD_ARG, "tensor %s of %s is missing", plan->tensors.list[t].name,
+              plan->tensors.list[t].encoding);
+    for (int e = 0; e < plan->encs; e++) {
+        p->def[e] = find(plan->enc[e].pe->name);
+        CHECK(call->error, p->def[e], LOCI_UNSUPPORTED, "the reference does not define %s yet", plan->enc[e].pe->name);
+    }
+    return LOCI_OK;
+}
+
+static ptrdiff_t elements(const struct problem *p, const loci_tensor *t)
+{
+    ptrdiff_t n = 1;
+    for (int i = 0; i < t->rank; i++)
+        n *= t->shape[i] == LOCI_DIM_BATCH ? p->B : t->shape[i] == LOCI_DIM_QUERIES ? p->Lq
+           : t->shape[i] == LOCI_DIM_KEYS ? p->Lk : t->shape[i];
+    return n;
+}
+
+ptrdiff_t loci_reference_dtensors(struct problem *p, double *base)
+{
+    ptrdiff_t used = 0;
+    for (int t = 0; t < p->plan->tensors.n; t++) {
+        p->dtensor[t] = base ? base + used : NULL;
+        used += elements(p, &p->plan->tensors.list[t]);
+    }
+    return used;
+}
+
+void loci_reference_give(const struct problem *p, void *const *dtensors)
+{
+    for (int t = 0; dtensors && t < p->plan->tensors.n; t++)
+        if (dtensors[t])
+            memcpy(dtensors[t], p->dtensor[t], (size_t)elements(p, &p->plan->tensors.list[t]) * sizeof(double));
+}

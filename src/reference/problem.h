@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT */
+/* problem.h -- what the files of the reference share: the problem, row by row, and how an encoding is defined. */
+#ifndef LOCI_REFERENCE_PROBLEM_H
+#define LOCI_REFERENCE_PROBLEM_H
+
+#include "pe.h"
+#include "reference/reference.h"
+
+/* One call.  b and i say which batch entry and which of its query rows the arrays hold at the moment.  Numbers of keys
+ * that the row does not see are never read: every loop over keys asks seen[j] first. */
+struct problem {
+    const loci_plan *plan;
+    const loci_call *call;
+    const void *const *tensors;
+    const struct definition *def[MAX_ENCODINGS];
+    ptrdiff_t B, Lq, Lk;
+    int H, Hkv, D, Dv;
+    bool backward;
+    double *dtensor[MAX_TENSORS];        /* sums, for all tensors; NULL in a forward pass */
+
+    ptrdiff_t b;
+    double *q, *k, *v;                   /* [H][Lq][D] and [Hkv][Lk][D] after rotation, [Hkv][Lk][Dv] */
+    double *dq, *dk, *dv;
+
+    ptrdiff_t i;
+    bool *seen;                          /* [Lk] */
+    double *raw, *log_mul, *add;         /* [H][Lk], as are the next two lines: what score() adds to */
+    double *a, *s, *w;                   /* a = mul scale (q.k + raw); s, the final score; w, the weight */
+    double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
+    double *lse, *rem, *dlse, *drem;     /* [H] */
+    double *o, *dout;                    /* [H][Dv] */
+    double *scratch[3];                  /* as long as Lk, D, Dv and every extent of a tensor */
+};
+
+/* An encoding, by the places where it enters attention; NULL where it does not.  e is its number in the plan.  Each
+ * backward function stands next to its forward and adds to dq, dk, dv and dtensor(). */
+struct definition {
+    const char *name;
+    /* What only a call can do wrong; before anything is written. */
+    loci_status (*check)(const struct problem *, int e, loci_error *);
+    /* One row of q or k: y from x; dx from dy. */
+    void (*turn)(const struct problem *, int e, loci_which, int head, ptrdiff_t row, const double *x, double *y);
+    void (*turn_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
+                          const double *x, const double *dy, double *dx);
+    /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
+    void (*score)(struct problem *, int e, int h), (*score_backward)(struct problem *, int e, int h);
+    /* Row i of all heads: s from a and add.  Backward: da and dadd from ds. */
+    void (*mix)(struct problem *, int e), (*mix_backward)(struct problem *, int e);
+    /* w and rem from s, instead of softmax.  Backward: ds from dw and drem. */
+    void (*weigh)(struct problem *, int e, int h), (*weigh_backward)(struct problem *, int e, int h);
+    /* Adds to o; backward adds to dw, drem. */
+    void (*value)(struct problem *, int e, int h), (*value_backward)(struct problem *, int e, int h);
+    /* Adds the row of a position to y. */
+    void (*embed)(const struct problem *, int e, int64_t pos, double *y);
+    void (*embed_backward)(const struct problem *, int e, int64_t pos, const double *dy);
+};
+
+#define DEFINITION(name) extern const struct definition loci_define_##name;
+#include "reference/list.h"
+#undef DEFINITION
+
+/* Checks what every call needs and finds the definitions. */
+loci_status loci_reference_open(struct problem *, const loci_plan *, const void *const *tensors, const loci_call *);
+/* Gives dtensor[] its room at `base`, or with NULL only measures.  Returns the number of doubles. */
+ptrdiff_t loci_reference_dtensors(struct problem *, double *base);
+/* Hands the sums out to the pointers that are not NULL. */
+void loci_reference_give(const struct problem *, void *const *dtensors);
+
+/* ---- Options and tensors by name ----------------------------------------------------------------------- */
+
+static inline double option(const struct problem *p, int e, const char *name, double by_rule)
+{
+    const struct config *cfg = &p->plan->enc[e];
+    for (int i = 0; cfg->pe->opts[i].name; i++)
+        if (strcmp(cfg->pe->opts[i].name, name) == 0) return isnan(cfg->opt[i]) ? by_rule : cfg->opt[i];
+    return by_rule;
+}
+
+static inline int tensor_number(const struct problem *p, int e, const char *name)   /* -1: this plan has none */
+{
+    for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
+        if (strcmp(p->plan->tensors.list[t].name, name) == 0) return t;
+    return -1;
+}
+static inline const loci_tensor *form(const struct problem *p, int e, const char *name)
+{
+    return &p->plan->tensors.list[tensor_number(p, e, name)];
+}
+static inline const double *tensor(const struct problem *p, int e, const char *name)   /* NULL: this plan has none */
+{
+    int t = tensor_number(p, e, name);
+    return t < 0 ? NULL : p->tensors[t];
+}
+static inline double *dtensor(const struct problem *p, int e, const char *name)
+{
+    int t = tensor_number(p, e, name);
+    return t < 0 ? NULL : p->dtensor[t];
+}
+/* Where head h begins in a tensor that has one table for all heads (rank 2), or a table per head (rank 3). */
+static inline ptrdiff_t table_of_head(const loci_tensor *t, int h)
+{
+    return t->rank == 3 ? h * t->shape[1] * t->shape[2] : 0;
+}
+
+/* ---- Positions ----------------------------------------------------------------------------------------- */
+
+static inline int64_t q_position(const struct problem *p, ptrdiff_t i)
+{
+    const loci_call *c = p->call;
+    if (c->q_pos) return c->q_pos[(c->per_batch ? p->b * p->Lq : 0) + i];
+    return p->Lk ? p->Lk - p->Lq + i : i;                /* without keys, as in stage EMBED, rows count from 0 */
+}
+static inline int64_t k_position(const struct problem *p, ptrdiff_t j)
+{
+    return p->call->k_pos ? p->call->k_pos[(p->call->per_batch ? p->b * p->Lk : 0) + j] : j;
+}
+static inline int64_t q_segment(const struct problem *p, ptrdiff_t i)
+{
+    return p->call->q_seg ? p->call->q_seg[(p->call->per_batch ? p->b * p->Lq : 0) + i] : 0;
+}
+static inline int64_t k_segment(const struct problem *p, ptrdiff_t j)
+{
+    return p->call->k_seg ? p->call->k_seg[(p->call->per_batch ? p->b * p->Lk : 0) + j] : 0;
+}
+/* What turns a vector: its coordinate on an axis where coordinates are given, else its position. */
+static inline double coordinate(const struct problem *p, loci_which which, int axis, ptrdiff_t row)
+{
+    const loci_call *c = p->call;
+    ptrdiff_t first = (c->per_batch ? p->b * p->plan->axes : 0) + axis;
+    if (which == LOCI_QUERY) return c->q_coord ? c->q_coord[first * p->Lq + row] : (double)q_position(p, row);
+    return c->k_coord ? c->k_coord[first * p->Lk + row] : (double)k_position(p, row);
+}
+static inline int64_t distance(const struct problem *p, ptrdiff_t j)   /* d > 0: the key lies behind the query */
+{
+    return q_position(p, p->i) - k_position(p, j);
+}
+
+/* ---- Rows ---------------------------------------------------------------------------------------------- */
+
+static inline int kv_head(const struct problem *p, int h) { return h / (p->H / p->Hkv); }
+static inline double *of_head(const struct problem *p, double *x, int h) { return x + h * p->Lk; }
+static inline ptrdiff_t q_row(const struct problem *p, int h) { return (h * p->Lq + p->i) * p->D; }
+static inline ptrdiff_t k_row(const struct problem *p, int h, ptrdiff_t j) { return (kv_head(p, h) * p->Lk + j) * p->D; }
+static inline ptrdiff_t v_row(const struct problem *p, int h, ptrdiff_t j) { return (kv_head(p, h) * p->Lk + j) * p->Dv; }
+
+static inline double dot(const double *x, const double *y, ptrdiff_t n)
+{
+    double sum = 0;
+    for (ptrdiff_t c = 0; c < n; c++) sum += x[c] * y[c];
+    return sum;
+}
+static inline void add_scaled(double *y, double a, const double *x, ptrdiff_t n)
+{
+    for (ptrdiff_t c = 0; c < n; c++) y[c] += a * x[c];
+}
+static inline double clip(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+static inline double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+
+/* ---- Views --------------------------------------------------------------------------------------------- */
+
+/* The view with its strides spelled out. */
+static inline loci_view dense(loci_view x, ptrdiff_t heads, ptrdiff_t rows, ptrdiff_t width)
+{
+    if (x.batch || x.head || x.row) return x;
+    return (loci_view){ .data = x.data, .batch = heads * rows * width, .head = rows * width, .row = width };
+}
+static inline double *view_row(loci_view x, ptrdiff_t b, int h, ptrdiff_t i)
+{
+    return (double *)x.data + b * x.batch + h * x.head + i * x.row;
+}
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* grad.c -- every gradient of the reference against differences of its forward pass.
+ *
+ * For each input x of each problem, a random direction u checks the whole tensor with four evaluations:
+ *
+ *     sum(u * dx) = (8 (L(x + hu) - L(x - hu)) - (L(x + 2hu) - L(x - 2hu))) / 12h + O(h^4)
+ *
+ * L = sum(dout * o) + sum(dlse * lse) + sum(drem * rem).  h is small, and smaller again when they differ, since cope and
+ * cape have corners: a step across one shows as an error, which a wrong gradient does at every h. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "reference/reference.h"
+#include "walk.h"
+
+static const double steps[] = { 0x1p-16, 0x1p-18, 0x1p-20 }, BOUND = 1e-8;
+static int passed, failed;
+static const char *only;                 /* the program's argument: this text alone */
+
+static loci_status run(struct walk *w, bool backward)
+{
+    if (w->stage == LOCI_ATTENTION) return loci_reference(w->plan, w->data, &w->call, backward ? &w->grad : NULL);
+    loci_view dout = backward ? w->grad.dout : (loci_view){ 0 };
+    if (w->stage == LOCI_ROTATE)
+        return loci_reference_rotate(w->plan, w->data, &w->call, LOCI_QUERY, w->call.q, w->call.o, dout, w->grad.dq,
+                                     w->grad.dtensors);
+    return loci_reference_embed(w->plan, w->data, &w->call, w->call.q, w->call.o, dout, w->grad.dtensors);
+}
+
+static double loss(struct walk *w)
+{
+    const double *o = w->call.o.data, *lse = w->call.lse, *rem = w->call.rem;
+    const double *dout = w->grad.dout.data, *dlse = w->grad.dlse, *drem = w->grad.drem;
+    double sum = 0;
+    if (run(w, false)) return NAN;
+    for (size_t i = 0; i < w->out_count; i++) sum += dout[i] * o[i];
+    for (size_t i = 0; i < w->row_count; i++) sum += (isinf(lse[i]) ? 0 : dlse[i] * lse[i]) + drem[i] * rem[i];
+    return sum;
+}
+
+static double loss_at(struct walk *w, double *x, const double *x0, const double *u, size_t count, double step)
+{
+    for (size_t i = 0; i < count; i++) x[i] = x0[i] + step * u[i];
+    return loss(w);
+}
+
+/* Slope of the loss along u. */
+static double difference(struct walk *w, double *x, const double *x0, const double *u, size_t count, double h)
+{
+    double near = loss_at(w, x, x0, u, count, h) - loss_at(w, x, x0, u, count, -h);
+    double far = loss_at(w, x, x0, u, count, 2 * h) - loss_at(w, x, x0, u, count, -2 * h);
+    return (8 * near - far) / (12 * h);
+}
+
+static void check_input(struct walk *w, int n)
+{
+    size_t count = w->input[n].count;
+    double *x = w->input[n].x, *x0 = malloc(2 * count * sizeof *x0 + 1), got = 0, want = 0, error = INFINITY;
+    if (!x0) exit(2);
+    double *u = x0 + count;
+    for (size_t i = 0; i < count; i++) {
+        x0[i] = x[i];
+        u[i] = walk_uniform();
+        got += u[i] * w->input[n].dx[i];
+    }
+    for (size_t i = 0; i < sizeof steps / sizeof *steps && !(error <= BOUND); i++) {
+        want = difference(w, x, x0, u, count, steps[i]);
+        error = fabs(got - want) / fmax(1, fabs(want));
+    }
+    for (size_t i = 0; i < count; i++) x[i] = x0[i];
+    free(x0);
+    if (error <= BOUND) {
+        passed++;
+        return;
+    }
+    failed++;
+    printf("%s (%s), d %s.%s: off by %.1e, got %.10g, differences say %.10g\n", w->encoding, w->shape, w->input[n].owner,
+           w->input[n].name, error, got, want);
+}
+
+static void check(struct walk *w)
+{
+    loci_error error = { 0 };
+    if (only && strcmp(only, w->encoding) != 0) return;
+    w->call.error = &error;
+    if (run(w, true)) {
+        failed++;
+        printf("%s (%s): %s\n", w->encoding, w->shape, error.text);
+        return;
+    }
+    /* What is added to the embeddings leaves their gradient alone. */
+    for (int n = w->stage == LOCI_EMBED; n < w->inputs; n++) check_input(w, n);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) only = argv[1];
+    failed += walk_all(WALK_SMALL, check);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/* walk.c -- the problems of walk.h: every encoding with its example text, and compositions, in several shapes. */
+#include "walk.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Options that examples leave alone, and encodings that meet.  square: value width must be the head width. */
+static const struct { const char *encoding; bool square; } texts[] = {
+    { "alibi:slopes=geometric", false },
+    { "alibi:slopes=given", false },
+    { "t5:buckets=8,max_distance=9,bidirectional=1,bias_scale=0.5", false },
+    { "rope:pairing=half,freq=given,attention_factor=1.2", false },
+    { "rope:pairing=interleaved,dim=4,offset=2", false },
+    { "shaw:left=3,right=2,sign=ij", false },
+    { "shaw:left=0,right=4,values=0", false },
+    { "cope:npos=4,gate_scale=0.7,pos_scale=0.6", false },
+    { "cope:npos=5,gates=given", false },
+    { "cope:npos=6,gates=v", true },
+    { "sba:current=1", false },
+    { "sba:remainder=value", false },
+    { "sba:current=1,remainder=vector", false },
+    { "cape:hidden=5,leak=0.2", false },
+    { "rope:pairing=half,base=500+fox", false },
+    { "alibi:slopes=given+cape:hidden=6", false },
+    { "t5:buckets=6,max_distance=10+cape:hidden=6,add_bias=0", false },
+    { "rope:pairing=interleaved,freq=given+sba", false },
+    { "rope:pairing=half+alibi+cope:npos=5", false },
+    { "cope:npos=5+t5:buckets=6,max_distance=10+fox", false },
+    { "alibi:slopes=given+shaw:left=4,right=4", false },
+    { "shaw:left=2,right=2+fox+cape:hidden=4+sba:remainder=vector", false },
+};
+
+enum places { CONSECUTIVE, SPREAD, PACKED };
+
+struct shape {
+    const char *name;
+    int batch, heads, kv_heads, q_len, k_len, dim, value_dim;
+    bool full;
+    int64_t left, right;
+    enum places places;
+    bool keys_rotated;
+};
+static const struct shape small[] = {
+    { "causal, grouped",        2, 4, 2,  9,  9, 6, 5, false, 0, 0,         CONSECUTIVE, false },
+    { "chunk in a window",      1, 3, 1,  7, 12, 6, 3, false, 5, 0,         CONSECUTIVE, false },
+    { "spread positions",       2, 2, 1,  6, 10, 6, 6, false, 0, 0,         SPREAD,      false },
+    { "packed, padded",         1, 2, 2, 12, 12, 8, 4, false, 4, 0,         PACKED,      false },
+    { "decode, turned keys",    2, 4, 1,  1, 11, 6, 6, false, 0, 0,         CONSECUTIVE, true  },
+    { "full, two-sided window", 1, 4, 2,  8, 11, 6, 7, true,  6, 4,         SPREAD,      false },
+    { "full, keys behind",      1, 2, 1,  9,  9, 6, 4, true,  0, LOCI_NONE, CONSECUTIVE, false },
+    { "one token",              1, 2, 2,  1,  1, 6, 6, false, 0, 0,         CONSECUTIVE, false },
+}, tiles[] = {
+    { "three tiles",            1, 2, 1, 130, 130,  34, 18, false, 0, 0,    CONSECUTIVE, false },
+    { "whole tiles",            1, 2, 2,  64, 128,  64, 64, false, 0, 0,    CONSECUTIVE, false },
+    { "window over a border",   2, 2, 1,  65, 129,  16, 33, false, 40, 0,   CONSECUTIVE, false },
+    { "gaps over a border",     1, 2, 1,  70, 135,  10, 10, false, 0, 0,    SPREAD,      false },
+    { "packed tiles",           1, 2, 1, 200, 200,   6,  6, false, 0, 0,    PACKED,      false },
+    { "full tiles",             1, 2, 1,  66,  97,  48,  7, true,  0, 0,    CONSECUTIVE, false },
+    { "far decode",             1, 4, 2,   3, 190,  80, 80, false, 0, 0,    CONSECUTIVE, false },
+};
+
+/* ---- Random numbers: xorshift64* -------------------------------------------------------------------------- */
+
+static uint64_t state = 0x9e3779b97f4a7c15u;
+
+double walk_uniform(void)
+{
+    state ^= state >> 12;
+    state ^= state << 25;
+    state ^= state >> 27;
+    return (double)(int64_t)(state * 0x2545f4914f6cdd1du) * 0x1p-63;
+}
+
+/* ---- Making a problem -------------------------------------------------------------------------------------- */
+
+static double *numbers(struct walk *w, size_t count, double size)
+{
+    double *x = calloc(count + 1, sizeof *x);
+    if (!x) {
+        fprintf(stderr, "walk: no memory\n");
+        exit(2);
+    }
+    for (size_t i = 0; i < count; i++) x[i] = (float)(size * walk_uniform());
+    return w->block[w->blocks++] = x;
+}
+
+static double *add_input(struct walk *w, const char *owner, const char *name, size_t count)
+{
+    int i = w->inputs++;
+    w->input[i].owner = owner;
+    w->input[i].name = name;
+    w->input[i].count = count;
+    w->input[i].x = numbers(w, count, 1);
+    w->input[i].dx = numbers(w, count, 0);
+    return w->input[i].x;
+}
+
+static void add_tensors(struct walk *w, const struct shape *s)
+{
+    w->tensors = loci_tensors(w->plan, w->tensor, WALK_TENSORS);
+    for (int t = 0; t < w->tensors; t++) {
+        const loci_tensor *f = &w->tensor[t];
+        size_t count = 1;
+        for (int i = 0; i < f->rank; i++)
+            count *= (size_t)(f->shape[i] == LOCI_DIM_BATCH ? s->batch : f->shape[i] == LOCI_DIM_QUERIES ? s->q_len :
+                              f->shape[i] == LOCI_DIM_KEYS ? s->k_len : f->shape[i]);
+        double *x = add_input(w, f->encoding, f->name, count);
+        /* As the paper starts it, and a little more: zeros would hide mistakes, and signs matter to some. */
+        if (f->role != LOCI_INPUT) {
+            double *start = numbers(w, count, 0);
+            loci_tensor_init(w->plan, t, 1, start);
+            for (size_t i = 0; i < count; i++) x[i] = (float)(start[i] + 0.1 + 0.2 * (1 + x[i]));
+        }
+        w->data[t] = x;
+        w->ddata[t] = w->input[w->inputs - 1].dx;
+    }
+}
+
+/* Every query stands where a key stands, so that each has its own. */
+static void place(struct walk *w, const struct shape *s)
+{
+    for (int j = 0; j < s->k_len; j++) {
+        w->k_pos[j] = s->places == SPREAD ? 3 + 2 * j + (j % 3 == 2) : j;
+        w->k_seg[j] = 0;
+        if (s->places == PACKED) {
+            /* Padding, then three segments, the middle one of a single token; ids rise among many keys only. */
+            const int first = s->k_len / 6, second = s->k_len * 7 / 12, few = s->k_len < 64;
+            w->k_seg[j] = j < first ? -1 : j < second ? 4 : j < second + 1 ? few ? 9 : 5 : few ? 5 : 6;
+            w->k_pos[j] = j < first ? 0 : j < second ? j - first : j < second + 1 ? 0 : j - second - 1;
+        }
+    }
+    for (int i = 0; i < s->q_len; i++) {
+        w->q_pos[i] = w->k_pos[s->k_len - s->q_len + i];
+        w->q_seg[i] = w->k_seg[s->k_len - s->q_len + i];
+    }
+    if (s->places != CONSECUTIVE) w->call.q_pos = w->q_pos, w->call.k_pos = w->k_pos;
+    if (s->places == PACKED) w->call.q_seg = w->q_seg, w->call.k_seg = w->k_seg;
+}
+
+static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
+{
+    size_t q_rows = (size_t)(s->batch * s->heads * s->q_len), k_rows = (size_t)(s->batch * s->kv_heads * s->k_len);
+    w->call.q.data = add_input(w, "call", "q", q_rows * (size_t)s->dim);
+    w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)s->dim);
+    w->call.v.data = add_input(w, "call", "v", k_rows * (size_t)value_dim);
+    w->grad.dq.data = w->input[0].dx;
+    w->grad.dk.data = w->input[1].dx;
+    w->grad.dv.data = w->input[2].dx;
+    w->out_count = q_rows * (size_t)value_dim;
+    w->row_count = q_rows;
+}
+
+/* Stages ROTATE and EMBED: x is q, y is o. */
+static void fill_rows(struct walk *w, const struct shape *s)
+{
+    w->out_count = (size_t)(s->batch * (w->stage == LOCI_EMBED ? 1 : s->heads) * s->q_len * s->dim);
+    w->row_count = 0;
+    w->call.q.data = add_input(w, "call", "x", w->out_count);
+    w->grad.dq.data = w->input[0].dx;
+}
+
+static void fill(struct walk *w, const struct shape *s, int value_dim)
+{
+    w->call.batch = s->batch;
+    w->call.q_len = s->q_len;
+    w->call.k_len = s->k_len;
+    if (w->stage != LOCI_ATTENTION) w->call.k_len = s->q_len;
+    if (w->stage == LOCI_ATTENTION) fill_attention(w, s, value_dim);
+    else fill_rows(w, s);
+    w->call.o.data = numbers(w, w->out_count, 0);
+    w->grad.dout.data = numbers(w, w->out_count, 1);
+    w->call.lse = numbers(w, w->row_count, 0);
+    w->call.rem = numbers(w, w->row_count, 0);
+    w->grad.dlse = numbers(w, w->row_count, 1);
+    w->grad.drem = numbers(w, w->row_count, 1);
+    add_tensors(w, s);
+    w->call.tensors = w->data;
+    w->grad.dtensors = w->ddata;
+    place(w, s);
+}
+
+static void release(struct walk *w)
+{
+    for (int i = 0; i < w->blocks; i++) free(w->block[i]);
+    loci_plan_destroy(w->plan);
+}
+
+/* ---- The walk ---------------------------------------------------------------------------------------------- */
+
+/* Is one of the encodings of the text for a causal mask only? */
+bool walk_causal_only(const char *text)
+{
+    const loci_encoding_info *list;
+    int count = loci_encodings(&list);
+    for (; text; text = strchr(text, '+') ? strchr(text, '+') + 1 : NULL)
+        for (int i = 0; i < count; i++)
+            if (strcspn(text, ":+") == strlen(list[i].name) && !strncmp(text, list[i].name, strlen(list[i].name)) &&
+                list[i].causal_only)
+                return true;
+    return false;
+}
+
+static int walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage, const struct shape *s, int value_dim)
+{
+    struct walk w = { .encoding = encoding, .shape = s->name, .stage = stage };
+    loci_desc d = {
+        .encoding = encoding, .stage = stage, .heads = s->heads, .kv_heads = stage == LOCI_ATTENTION ? s->kv_heads : 0,
+        .dim = s->dim, .value_dim = value_dim, .model_dim = s->dim, .dtype = LOCI_F64, .full = s->full,
+        .window_left = s->left, .window_right = s->right, .keys_rotated = s->keys_rotated, .max_len = 2 * WALK_LENGTH,
+    };
+    loci_error error;
+    if (loci_plan_create(&w.plan, &d, &error)) {
+        printf("%s (%s): %s\n", encoding, s->name, error.text);
+        return 1;
+    }
+    w.desc = d;
+    fill(&w, s, value_dim);
+    check(&w);
+    release(&w);
+    return 0;
+}
+
+const char *walk_text(int i, bool *square)
+{
+    const loci_encoding_info *list;
+    const int count = loci_encodings(&list);
+    *square = i >= count && i < count + (int)(sizeof texts / sizeof *texts) && texts[i - count].square;
+    return i < count ? list[i].example : i < count + (int)(sizeof texts / sizeof *texts) ? texts[i - count].encoding : NULL;
+}
+
+struct walker { enum walk_size size; void (*check)(struct walk *); };
+
+static int walk_shapes(struct walker w, const char *encoding, loci_stage stage, bool square)
+{
+    const struct shape *shapes = w.size == WALK_SMALL ? small : tiles;
+    const size_t count = w.size == WALK_SMALL ? sizeof small / sizeof *small : sizeof tiles / sizeof *tiles;
+    int failed = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct shape *s = &shapes[i];
+        if (s->full && walk_causal_only(encoding)) continue;
+        if (s->full && stage != LOCI_ATTENTION) continue;          /* there masks say nothing */
+        failed += walk_one(w.check, encoding, stage, s, square ? s->dim : s->value_dim);
+    }
+    return failed;
+}
+
+int walk_all(enum walk_size size, void (*check)(struct walk *))
+{
+    const struct walker w = { size, check };
+    const loci_encoding_info *list;
+    const int count = loci_encodings(&list);
+    int failed = 0;
+    bool square;
+    for (int i = 0; i < count; i++) {
+        if (list[i].places == LOCI_PLACE_EMBED) failed += walk_shapes(w, list[i].example, LOCI_EMBED, false);
+        if (list[i].places & LOCI_PLACE_ROTATE) failed += walk_shapes(w, list[i].example, LOCI_ROTATE, false);
+    }
+    for (int i = 0; walk_text(i, &square); i++)
+        if (i >= count || list[i].places != LOCI_PLACE_EMBED)
+            failed += walk_shapes(w, walk_text(i, &square), LOCI_ATTENTION, square);
+    return failed + walk_shapes(w, "rope:pairing=half,freq=given,attention_factor=1.2", LOCI_ROTATE, false);
+}

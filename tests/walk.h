@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* walk.h -- small problems with every encoding in them, for tests that treat all encodings alike. */
+#ifndef LOCI_TEST_WALK_H
+#define LOCI_TEST_WALK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "loci/loci.h"
+
+enum { WALK_TENSORS = 32, WALK_LENGTH = 256 };
+
+/* A problem with random contents, all of it in double and exact in float.  The buffers of outputs and gradients are there, zeroed. */
+struct walk {
+    const char *encoding, *shape;        /* what to print when it fails */
+    loci_stage stage;
+    loci_desc desc;
+    loci_plan *plan;
+    loci_call call;                      /* q, k, v, o, lse, rem, positions, segments, tensors; x = q, y = o elsewhere */
+    loci_grad grad;                      /* dout, dlse, drem; dq, dk, dv, dtensors */
+    int tensors;
+    loci_tensor tensor[WALK_TENSORS];
+
+    /* Whatever has a gradient: first the inputs of the stage, then the tensors. */
+    int inputs;
+    struct { const char *owner, *name; size_t count; double *x, *dx; } input[3 + WALK_TENSORS];
+    size_t out_count, row_count;         /* of o; of lse and rem */
+    void *block[64];                     /* everything allocated */
+    int blocks;
+    const void *data[WALK_TENSORS];
+    void *ddata[WALK_TENSORS];
+    int64_t q_pos[WALK_LENGTH], k_pos[WALK_LENGTH], q_seg[WALK_LENGTH], k_seg[WALK_LENGTH];
+};
+
+/* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on both sides of the
+ * borders of TILES.  Plans that cannot be made are printed and counted as failures.  Returns how many those were. */
+enum walk_size { WALK_SMALL, WALK_TILES };
+int walk_all(enum walk_size, void (*check)(struct walk *));
+
+/* The texts of the walk: every encoding's example, then options and compositions.  NULL past the last; square: the
+ * value width must be the head width. */
+const char *walk_text(int i, bool *square);
+bool walk_causal_only(const char *text);
+
+/* Random numbers: the same everywhere and every time. */
+double walk_uniform(void);               /* -1 .. 1 */
+
+#endif
