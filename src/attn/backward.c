@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: MIT */
+/* backward.c -- gradients: scores are computed again, five products per tile, no atomics.
+ *
+ *     P = e^(S - lse)    dP = dO V^T    dS = P (dP - delta),  delta = dO.o - dlse
+ *     dV += P^T dO       dK += dS^T Q   dQ = dS K
+ *
+ * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It sums dK, dV and the
+ * parameters' gradients into parts of its own; items run in waves, and after each wave the parts are added to the totals
+ * in the order of the items, so the sums do not depend on the number of threads. */
+#include "desk.h"
+
+#if QT > 1
+
+/* C[k][n] += sum over r of w[k][r] rows[r][n]: rows before the first that sees a key of the strip have w = 0. */
+static void outer(const struct tile *t, const real *w, const real *rows, int width, real *c)
+{
+    if (!t->partial || !t->run || t->qg) {
+        product(ADD, t->keys, width, QT, w, QT, 1, rows, width, c, width, NULL);
+        return;
+    }
+    const struct band b = band(t->c->plan);
+    for (int k = 0; k < t->keys; k += STRIP) {
+        const int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, b, k).first;
+        product(ADD, n, width, QT - first, w + k * QT + first, QT, 1, rows + first * width, width, c + k * width, width, NULL);
+    }
+}
+static void outer_safe(const struct tile *t, const real *w, const real *rows, int width, real *c)
+{
+    if (!t->partial || t->finite) {
+        outer(t, w, rows, width, c);
+        return;
+    }
+    for (int k = 0; k < t->keys; k++)
+        for (int n = 0; n < width; n++) {
+            real sum = 0;
+            for (int r = 0; r < QT; r++)
+                if (visible(t, k, r)) sum = fma_(w[k * QT + r], rows[r * width + n], sum);
+            c[k * width + n] += sum;
+        }
+}
+
+static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
+
+/* dO, delta and lse of the rows. */
+static void open_gradient(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const int Dv = p->value_dim, Dvp = padded(Dv);
+    const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
+    const real *lse = c->in->lse, *dlse = c->grad->dlse;
+
+    if (c->dout.data) load_rows(&c->dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dorows);
+    else zero(t->dorows, (ptrdiff_t)QT * Dvp);
+    transpose(t->dorows, Dvp, QT, Dv, t->dot, QT);
+    load_rows(&c->o, t->seq->b, t->h, t->i0, t->rows, Dv, t->scratch);
+    transpose(t->scratch, Dvp, QT, Dv, t->o, QT);
+    zero(t->delta, QT);
+    for (int n = 0; n < Dv; n++)
+        for (int r = 0; r < QT; r++) t->delta[r] = fma_(t->dot[n * QT + r], t->o[n * QT + r], t->delta[r]);
+    for (int r = 0; r < QT; r++) {
+        const bool live = r < t->rows;
+        t->lse[r] = live && lse && lse[at + r] != -INFINITY ? lse[at + r] : 0;
+        if (live && dlse) t->delta[r] -= dlse[at + r];
+    }
+    t->finite = finite_rows(t->qrows, padded(p->dim), t->rows, p->dim) && finite_rows(t->dorows, Dvp, t->rows, Dv);
+
+    zero(t->dqs, (ptrdiff_t)p->dim * QT);
+    EACH_USE(c, x, term) {
+        zero(t->own[x].grads, (ptrdiff_t)t->own[x].gradn * QT);
+        if (term->open) term->open(t, x);
+        if (term->open_bwd) term->open_bwd(t, x);
+    }
+}
+
+/* p and ds of a tile whose scores are there. */
+static void weigh_gradient(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    if (p->weight < 0)
+        for (int k = 0; k < t->keys; k++)
+            for (int r = 0; r < QT; r += VL)
+                vf_store(t->p + k * QT + r, vf_exp(vf_sub(vf_load(t->s + k * QT + r), vf_load(t->lse + r))));
+    else term_of(c, p->weight)->weigh(t, p->weight), term_of(c, p->weight)->whole(t, p->weight);
+    dot(t, t->v, t->vs, p->value_dim, t->dot, t->dp);
+    EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
+    if (p->weight < 0)
+        for (int k = 0; k < t->keys; k++)
+            for (int r = 0; r < QT; r += VL)
+                vf_store(t->ds + k * QT + r, vf_mul(vf_load(t->p + k * QT + r),
+                                                    vf_sub(vf_load(t->dp + k * QT + r), vf_load(t->delta + r))));
+    else term_of(c, p->weight)->weigh_bwd(t, p->weight);
+    mask(t, t->ds, 0);
+}
+
+/* From the gradient of the final scores to that of scale q.k, last stage first. */
+static void score_gradient(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    for (enum group g = GROUP_ADD; g >= GROUP_RAW; g--) {
+        for (int x = p->uses - 1; x >= 0; x--) {
+            const struct term *term = term_of(c, x);
+            if (p->use[x].group == g && term->score_bwd) term->score_bwd(t, x);
+        }
+        if (g == GROUP_ADD && p->mix >= 0) {
+            real *ds = t->ds;
+            t->ds = t->da, t->da = ds;
+        }
+    }
+    for (int x = p->uses - 1; x >= 0; x--)
+        if (term_of(c, x)->read_bwd) term_of(c, x)->read_bwd(t, x);
+}
+
+/* ---- One query tile ---------------------------------------------------------------------------------------- */
+
+/* Newest to oldest: the carries of all scans before each tile, for the sweep that runs the other way. */
+static void sweep_carries(const struct call *c, struct tile *t, int n, const struct bench *w, struct keyrange range)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
+    const struct term *weight = p->weight >= 0 ? term_of(c, p->weight) : NULL;
+    for (ptrdiff_t j = range.last >= range.first ? range.last / KT : -1; j >= range.first / KT && j >= 0; j--) {
+        bool seen = true;
+        for (int i = 0; i < n; i++) {
+            if (j == range.last / KT || j % (CHUNK / KT) == CHUNK / KT - 1) {
+                if (weight && j != range.last / KT) weight->join(&t[i], p->weight);
+                EACH_USE(c, x, term) if (term->chunk) term->chunk(&t[i], x);
+            }
+            seen &= place(&t[i], j * KT, range.last);
+            EACH_USE(c, x, term) {
+                const size_t rows = (size_t)t[i].own[x].carryn * QT;
+                if (rows) memcpy(w->carry[x] + ((ptrdiff_t)i * tiles + j) * (ptrdiff_t)rows, t[i].own[x].carry, rows * sizeof(real));
+            }
+        }
+        if (!seen || all_spent(t, n)) continue;
+        for (int i = 0; i < n; i++) find_keys(&t[i]), score(&t[i]);
+        if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
+        if (weight) for (int i = 0; i < n; i++) weight->weigh(&t[i], p->weight);
+    }
+}
+
+static void backward_tile(const struct call *c, struct tile *t, const struct bench *w, const struct keyrange range, ptrdiff_t j)
+{
+    const struct loci_plan *p = c->plan;
+    const int n = locked(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
+    const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
+    for (int i = 0; i < n; i++) {
+        if (!place(&t[i], j * KT, range.last)) return;
+        EACH_USE(c, x, term) {
+            const size_t rows = (size_t)t[i].own[x].carryn * QT;
+            if (rows) memcpy(t[i].own[x].carry, w->carry[x] + ((ptrdiff_t)i * tiles + j) * (ptrdiff_t)rows, rows * sizeof(real));
+        }
+    }
+    if (skips(c) && negligible(t, t->lse)) return;
+    if (all_spent(t, n)) return;
+
+    for (int i = 0; i < n; i++) find_keys(&t[i]), score(&t[i]);
+    if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
+    for (int i = 0; i < n; i++) {
+        const ptrdiff_t part = n > 1 ? t[i].kvh * c->longest : 0;
+        weigh_gradient(&t[i]);
+        if (c->dv.data) outer_safe(&t[i], t[i].p, t[i].dorows, Dvp, w->dv + (part + j * KT) * Dvp);
+    }
+    if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
+    for (int i = 0; i < n; i++) {
+        const ptrdiff_t part = n > 1 ? t[i].kvh * c->longest : 0;
+        score_gradient(&t[i]);
+        if (c->dk.data) outer_safe(&t[i], t[i].ds, t[i].qrows, Dp, w->dk + (part + j * KT) * Dp);
+        mix_safe(&t[i], t[i].k, t[i].ks, p->dim, t[i].ds, t[i].dq, t[i].alpha);
+    }
+}
+
+static void close_gradient(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const int D = p->dim, Dp = padded(D);
+    EACH_USE(c, x, term) if (term->close_bwd) term->close_bwd(t, x);
+    transpose(t->dqs, QT, D, QT, t->scratch, Dp);
+    if (p->rotate >= 0)
+        term_of(c, p->rotate)->turn_bwd(c, p->rotate, t->seq->b, t->kvh, true, t->i0, t->rows, t->qrows, t->scratch, Dp,
+                                        t->own[p->rotate].part);
+    if (!c->dq.data) return;
+    const real scale = (real)p->scale;
+    for (int r = 0; r < t->rows; r++) {
+        real *to = (real *)c->dq.data + t->seq->b * c->dq.batch + t->h * c->dq.head + (t->i0 + r) * c->dq.row;
+        for (int d = 0; d < D; d++) to[d] = t->scratch[r * Dp + d] * scale;
+    }
+}
+
+/* The rows of one query tile, all keys they see, oldest first. */
+static void backward_rows(const struct call *c, struct tile *t, const struct bench *w, const struct sequence *q, int h, ptrdiff_t row)
+{
+    const struct loci_plan *p = c->plan;
+    const int n = locked(p), rows = q->nq - row < QT ? (int)(q->nq - row) : QT;
+    const struct keyrange range = keys_of(c, q, row, rows);
+    bool scans = false;
+    EACH_USE(c, x, term) scans |= term->carry != NULL;
+
+    for (int i = 0; i < n; i++) {
+        struct tile *one = &t[i];
+        EACH_USE(c, x, term) {
+            const ptrdiff_t size = term->part ? term->part(c, x) : 0;
+            const int slot = p->mix >= 0 ? i : h % p->group;
+            one->own[x].part = size && c->total[x] ? w->part[x] + slot * size : NULL;
+        }
+        open_rows(one, q, h + i, row, rows);
+        if (skips(c)) measure_rows(one);
+        open_gradient(one);
+        for (int r = 0; r < QT; r++) one->alpha[r] = 1;
+    }
+    if (scans) sweep_carries(c, t, n, w, range);
+    for (ptrdiff_t j = range.first / KT; j <= range.last / KT && range.last >= range.first; j++) {
+        if (j == range.first / KT || j % (CHUNK / KT) == 0)
+            for (int i = 0; i < n; i++) {
+                zero(t[i].dq, (ptrdiff_t)p->dim * QT);
+                EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
+            }
+        backward_tile(c, t, w, range, j);
+        if (j % (CHUNK / KT) == CHUNK / KT - 1 || j == range.last / KT)
+            for (int i = 0; i < n; i++) {
+                for (int k = 0; k < p->dim * QT; k++) t[i].dqs[k] += t[i].dq[k];
+                EACH_USE(c, x, term)
+                    for (int k = 0; k < t[i].own[x].gradn * QT; k++) t[i].own[x].grads[k] += t[i].own[x].grad[k];
+            }
+    }
+    for (int i = 0; i < n; i++) close_gradient(&t[i]);
+}
+
+/* ---- Work items and waves ------------------------------------------------------------------------------------ */
+
+struct item { const struct sequence *q; ptrdiff_t row, rows; int kvh; };     /* kvh: its only, or its first kv head */
+
+/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that a wave is balanced. */
+static struct item item_of(const struct call *c, ptrdiff_t i)
+{
+    const int groups = c->plan->kv_heads / item_kv_heads(c->plan);
+    const ptrdiff_t chunk = c->chunks - 1 - i / groups;
+    struct item a = { .q = find_sequence(c, BY_CHUNK, chunk), .kvh = (int)(i % groups) };
+    a.row = (chunk - a.q->first_chunk) * ROW_CHUNK;
+    a.rows = a.q->nq - a.row < ROW_CHUNK ? a.q->nq - a.row : ROW_CHUNK;
+    return a;
+}
+/* Keys that any row of an item may see. */
+static struct keyrange item_keys(const struct call *c, const struct item *a)
+{
+    return keys_of(c, a->q, a->row, (int)a->rows);
+}
+
+struct wave { struct call *c; ptrdiff_t first, n; bool *stop; };
+
+static void item_job(void *arg, int index)
+{
+    const struct wave *a = arg;
+    struct call *c = a->c;
+    const struct loci_plan *p = c->plan;
+    const loci_host *host = c->in->host;
+    if (host && host->cancelled && host->cancelled(host->user)) {
+        a->stop[index] = true;
+        return;
+    }
+    struct desk d = N(open_desk)(c, index, true);
+    const struct item item = item_of(c, a->first + index);
+    const struct keyrange keys = item_keys(c, &item);
+    const int kv = item_kv_heads(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
+    for (int h = 0; h < kv && keys.last >= keys.first; h++) {
+        zero(d.bench.dk + (h * c->longest + keys.first / KT * KT) * Dp, (keys.last + 1 - keys.first / KT * KT) * Dp);
+        zero(d.bench.dv + (h * c->longest + keys.first / KT * KT) * Dvp, (keys.last + 1 - keys.first / KT * KT) * Dvp);
+    }
+    EACH_USE(c, x, term) if (term->part) zero(d.bench.part[x], item_heads(p) * term->part(c, x));
+    for (int h = 0; h < item_heads(p); h += locked(p))
+        for (ptrdiff_t row = 0; row < item.rows; row += QT)
+            backward_rows(c, d.tile, &d.bench, item.q, item.kvh * p->group + h, item.row + row);
+}
+
+/* Adds rows first .. of every item's dK and dV to the totals, in the order of the items. */
+static void add_job(void *arg, int index)
+{
+    const struct wave *a = arg;
+    struct call *c = a->c;
+    const struct loci_plan *p = c->plan;
+    const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
+    for (ptrdiff_t i = 0; i < a->n; i++) {
+        const struct desk d = N(open_desk)(c, (int)i, true);
+        const struct item item = item_of(c, a->first + i);
+        const struct keyrange keys = item_keys(c, &item);
+        const ptrdiff_t count = keys.last - keys.first + 1, first = keys.first + count * index / c->threads,
+                        end = keys.first + count * (index + 1) / c->threads;
+        for (int h = 0; h < item_kv_heads(p); h++)
+            for (ptrdiff_t j = first; j < end; j++) {
+                const ptrdiff_t key = item.q->k0 + j;
+                if (c->dk.data) {
+                    real *to = (real *)c->dk.data + item.q->b * c->dk.batch + (item.kvh + h) * c->dk.head + key * c->dk.row;
+                    const real *from = d.bench.dk + (h * c->longest + j) * Dp;
+                    for (int n = 0; n < p->dim; n++) to[n] += from[n];
+                }
+                if (c->dv.data) {
+                    real *to = (real *)c->dv.data + item.q->b * c->dv.batch + (item.kvh + h) * c->dv.head + key * c->dv.row;
+                    const real *from = d.bench.dv + (h * c->longest + j) * Dvp;
+                    for (int n = 0; n < p->value_dim; n++) to[n] += from[n];
+                }
+            }
+    }
+}
+
+/* Parts of one item's heads, added in double where they belong. */
+static void add_parts(struct call *c, int index, ptrdiff_t b, int h0, int heads)
+{
+    const struct desk d = N(open_desk)(c, index, true);
+    EACH_USE(c, x, term) {
+        if (!c->total[x] || !term->part) continue;
+        const ptrdiff_t size = term->part(c, x);
+        for (int h = 0; h < heads; h++) {
+            double *to = c->total[x] + term->home(c, x, b, h0 + h);
+            const real *from = d.bench.part[x] + h * size;
+            for (ptrdiff_t i = 0; i < size; i++) to[i] += (double)from[i];
+        }
+    }
+}
+
+static loci_status run_items(struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t items = c->chunks * (p->kv_heads / item_kv_heads(p));
+    bool stop[MAX_THREADS] = { false };
+    for (ptrdiff_t first = 0; first < items; first += c->threads) {
+        struct wave a = { .c = c, .first = first, .n = items - first < c->threads ? items - first : c->threads, .stop = stop };
+        N(run)(c, (int)a.n, item_job, &a);
+        for (int i = 0; i < a.n; i++) if (stop[i]) return LOCI_CANCELLED;
+        N(run)(c, c->threads, add_job, &a);
+        for (int i = 0; i < a.n; i++) {
+            const struct item item = item_of(c, first + i);
+            add_parts(c, i, item.q->b, item.kvh * p->group, item_heads(p));
+        }
+    }
+    return LOCI_OK;
+}
+
+/* ---- dK through the rotation ----------------------------------------------------------------------------------- */
+
+static void unturn_job(void *arg, int index)
+{
+    const struct wave *a = arg;
+    struct call *c = a->c;
+    const struct loci_plan *p = c->plan;
+    const struct term *term = term_of(c, p->rotate);
+    const struct desk d = N(open_desk)(c, index, true);
+    const ptrdiff_t i = a->first + index, tile = i / p->kv_heads;
+    const int kvh = (int)(i % p->kv_heads);
+    const struct sequence *q = find_sequence(c, BY_KTILE, tile);
+    const ptrdiff_t j = q->k0 + (tile - q->first_ktile) * KT;
+    const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
+    const ptrdiff_t size = term->part ? term->part(c, p->rotate) : 0;
+    real *part = size && c->total[p->rotate] ? d.bench.part[p->rotate] : NULL;
+    if (part) zero(part, size);
+
+    real *dk = (real *)c->dk.data + q->b * c->dk.batch + kvh * c->dk.head + j * c->dk.row;
+    const int Dp = padded(p->dim);
+    real *g = d.tile->scratch, *x = d.tile->qrows;
+    for (int k = 0; k < n; k++) {
+        memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->dk.row, sizeof(real) * (size_t)p->dim);
+        memcpy(x + (ptrdiff_t)k * Dp, c->turned ? (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j + k) * p->dim
+                                               : row_of(&c->k, q->b, kvh, j + k), sizeof(real) * (size_t)p->dim);
+    }
+    term->turn_bwd(c, p->rotate, q->b, kvh, false, j, n, x, g, Dp, part);
+    for (int k = 0; k < n; k++) memcpy(dk + k * c->dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
+}
+
+static void unturn_keys(struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    if (!c->turned || !c->dk.data) return;
+    const ptrdiff_t items = c->ktiles * p->kv_heads;
+    for (ptrdiff_t first = 0; first < items; first += c->threads) {
+        struct wave a = { .c = c, .first = first, .n = items - first < c->threads ? items - first : c->threads };
+        N(run)(c, (int)a.n, unturn_job, &a);
+        if (!c->total[p->rotate]) continue;
+        for (int i = 0; i < a.n; i++) {
+            const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->kv_heads);
+            const struct desk d = N(open_desk)(c, i, true);
+            const struct term *term = term_of(c, p->rotate);
+            double *to = c->total[p->rotate] + term->home(c, p->rotate, q->b, (int)((first + i) % p->kv_heads) * p->group);
+            for (ptrdiff_t n = 0; n < term->part(c, p->rotate); n++) to[n] += (double)d.bench.part[p->rotate][n];
+        }
+    }
+}
+
+static void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width)
+{
+    if (!v->data) return;
+    for (ptrdiff_t b = 0; b < B; b++)
+        for (int h = 0; h < H; h++)
+            for (ptrdiff_t i = 0; i < L; i++)
+                memset((real *)v->data + b * v->batch + h * v->head + i * v->row, 0, sizeof(real) * (size_t)width);
+}
+
+loci_status N(backward)(struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    clear(&c->dq, c->B, p->heads, c->Lq, p->dim);
+    clear(&c->dk, c->B, p->kv_heads, c->Lk, p->dim);
+    clear(&c->dv, c->B, p->kv_heads, c->Lk, p->value_dim);
+    loci_status status = run_items(c);
+    if (status == LOCI_OK) unturn_keys(c);
+    return status;
+}
+#endif

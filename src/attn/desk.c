@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/* desk.c -- lays out the workspace.  One function measures and lays out, so that size and layout cannot disagree. */
+#include "desk.h"
+
+static real *reals(struct arena *a, ptrdiff_t n) { return take_bytes(a, (size_t)n, sizeof(real)); }
+
+static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct call *c, int x) { return size ? size(c, x) : 0; }
+
+static void carve_tile(const struct call *c, struct arena *a, bool backward, struct tile *t)
+{
+    const struct loci_plan *p = c->plan;
+    const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
+    bool mul = false;
+    for (int x = 0; x < p->uses; x++) mul |= p->use[x].group == GROUP_MUL;
+
+    *t = (struct tile){ .c = c };
+    t->qrows = reals(a, (ptrdiff_t)QT * Dp), t->qt = reals(a, (ptrdiff_t)D * QT);
+    t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
+    if (p->mix >= 0) t->a = reals(a, KT * QT);
+    if (mul) t->pre = reals(a, KT * QT);
+    t->m = reals(a, QT), t->l = reals(a, QT), t->M = reals(a, QT), t->L = reals(a, QT);
+    t->alpha = reals(a, QT), t->qnorm = reals(a, QT);
+    t->o = reals(a, (ptrdiff_t)Dv * QT), t->O = reals(a, (ptrdiff_t)Dv * QT);
+    t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
+    if (backward) {
+        t->dot = reals(a, (ptrdiff_t)Dv * QT), t->dorows = reals(a, (ptrdiff_t)QT * Dvp);
+        t->dp = reals(a, KT * QT), t->ds = reals(a, KT * QT);
+        if (p->mix >= 0) t->da = reals(a, KT * QT);
+        t->lse = reals(a, QT), t->delta = reals(a, QT);
+        t->dq = reals(a, (ptrdiff_t)D * QT), t->dqs = reals(a, (ptrdiff_t)D * QT);
+        t->scratch = reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
+    }
+    EACH_USE(c, x, term) {
+        struct own *w = &t->own[x];
+        w->table = c->table[p->use[x].enc], w->scratch = c->scratch[p->use[x].enc];
+        w->mem = reals(a, ask(term->mem, c, x) * QT);
+        w->outn = (int)ask(term->out, c, x);
+        w->out = reals(a, (ptrdiff_t)w->outn * QT), w->outs = reals(a, (ptrdiff_t)w->outn * QT);
+        w->carryn = term->carry ? term->carry(c, x) : 0;
+        w->carry = reals(a, (ptrdiff_t)w->carryn * QT);
+        if (!backward) continue;
+        w->gradn = (int)ask(term->grad, c, x);
+        w->grad = reals(a, (ptrdiff_t)w->gradn * QT), w->grads = reals(a, (ptrdiff_t)w->gradn * QT);
+    }
+}
+
+size_t N(carve_desk)(const struct call *c, char *base, bool backward, struct desk *d)
+{
+    const struct loci_plan *p = c->plan;
+    struct arena a = { .base = base };
+    const int n = locked(p);
+    struct tile *t = take_bytes(&a, (size_t)n, sizeof *t), spare;
+    for (int i = 0; i < n; i++) {
+        struct tile *one = base ? &t[i] : &spare;
+        carve_tile(c, &a, backward, one);
+        one->all = t, one->tiles = n;
+    }
+    *d = (struct desk){ .tile = t };
+    if (backward) {
+        const ptrdiff_t kv = item_kv_heads(p), tiles = (c->longest + KT - 1) / KT;
+        d->bench.dk = take_bytes(&a, (size_t)(kv * c->longest), (size_t)padded(p->dim) * sizeof(real));
+        d->bench.dv = take_bytes(&a, (size_t)(kv * c->longest), (size_t)padded(p->value_dim) * sizeof(real));
+        EACH_USE(c, x, term) {
+            d->bench.part[x] = reals(&a, item_heads(p) * ask(term->part, c, x));
+            if (term->carry) d->bench.carry[x] = take_bytes(&a, (size_t)(n * tiles), (size_t)(term->carry(c, x) * QT) * sizeof(real));
+        }
+    }
+    return a.full ? SIZE_MAX : a.used;
+}
+
+struct desk N(open_desk)(const struct call *c, int index, bool backward)
+{
+    struct desk d;
+    N(carve_desk)(c, c->desks + (size_t)index * c->desk, backward, &d);
+    return d;
+}
+
+void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)
+{
+    if (c->in->host && c->in->host->run && n > 1) {
+        c->in->host->run(c->in->host->user, n, job, arg);
+        return;
+    }
+    for (int i = 0; i < n; i++) job(arg, i);
+}
+
+/* ---- Keys -------------------------------------------------------------------------------------------------- */
+
+struct keys { struct call *c; atomic_llong next; };
+
+static void keys_item(struct call *c, const struct sequence *q, ptrdiff_t tile, int kvh)
+{
+    const struct loci_plan *p = c->plan;
+    const int D = p->dim;
+    const ptrdiff_t j = q->k0 + tile * KT;
+    const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
+    const real *rows = row_of(&c->k, q->b, kvh, j);
+    ptrdiff_t stride = c->k.row;
+    if (c->turned) {
+        real *to = (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j) * D;
+        for (int k = 0; k < n; k++) memcpy(to + (ptrdiff_t)k * D, rows + k * stride, sizeof(real) * (size_t)D);
+        term_of(c, p->rotate)->turn(c, p->rotate, q->b, kvh, false, j, n, to, D);
+        rows = to, stride = D;
+    }
+    if (c->knorm) {
+        double most = 0;
+        for (int k = 0; k < n; k++) {
+            double sum = 0;
+            for (int d = 0; d < D; d++) sum += (double)rows[k * stride + d] * (double)rows[k * stride + d];
+            most = sum > most || sum != sum ? sum : most;
+        }
+        if (!finite_rows(rows, stride, n, D) || !finite_rows(row_of(&c->v, q->b, kvh, j), c->v.row, n, p->value_dim)) most = NAN;
+        c->knorm[kvh * c->ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
+    }
+}
+static void keys_job(void *arg, int index)
+{
+    struct keys *a = arg;
+    struct call *c = a->c;
+    (void)index;
+    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->ktiles * c->plan->kv_heads;) {
+        const ptrdiff_t tile = s / c->plan->kv_heads;
+        const struct sequence *q = find_sequence(c, BY_KTILE, tile);
+        keys_item(c, q, tile - q->first_ktile, (int)(s % c->plan->kv_heads));
+    }
+}
+void N(prepare_keys)(struct call *c)
+{
+    if (!c->turned && !c->knorm) return;
+    struct keys a = { .c = c };
+    atomic_init(&a.next, 0);
+    N(run)(c, c->threads, keys_job, &a);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* desk.h -- the memory a thread works on, and how work is handed to threads. */
+#ifndef LOCI_DESK_H
+#define LOCI_DESK_H
+
+#include <stdatomic.h>
+
+#include "walk.h"
+
+/* What a thread has for the backward pass beside its tiles. */
+struct bench {
+    real *dk, *dv;                       /* [kv heads of an item][longest][Dp], [..][Dvp]: this item's part */
+    real *part[MAX_USES];                /* [heads of an item][part of the term] */
+    real *carry[MAX_USES];               /* [key tiles][carry rows][QT], per head of an item when they mix */
+};
+struct desk { struct tile *tile; struct bench bench; };
+
+/* Heads that an item handles in lockstep; heads and kv heads that a backward item owns. */
+INLINE int locked(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : 1; }
+INLINE int item_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : p->group; }
+INLINE int item_kv_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->kv_heads : 1; }
+
+size_t N(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
+struct desk N(open_desk)(const struct call *, int index, bool backward);
+
+/* Runs job(arg, 0) .. job(arg, n - 1) on the host's threads, or here. */
+void N(run)(const struct call *, int n, void (*job)(void *, int), void *arg);
+/* Turns and stages the keys, and measures them, where the plan asks for it. */
+void N(prepare_keys)(struct call *);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* engine.c -- the table of this instruction set, and of this tile width the list of terms. */
+#include "engine.h"
+#include "desk.h"
+
+const struct term *const N(terms)[TERM_COUNT] = {
+#define TERM(name) [TERM_##name] = &N(term_##name),
+#include "terms/list.h"
+#undef TERM
+};
+
+#if QT > 1
+#define NARROW(name) PASTE(name, LOCI_ISA, 1)
+#define ENGINE2(isa) loci_engine_##isa
+#define ENGINE(isa) ENGINE2(isa)
+#define TEXT2(x) #x
+#define TEXT(x) TEXT2(x)
+
+struct desk;
+size_t NARROW(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
+loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *);
+void N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
+void N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *, const loci_view *);
+
+static size_t desk(const struct call *c, bool backward)
+{
+    struct desk d;
+    return c->narrow ? NARROW(carve_desk)(c, NULL, false, &d) : N(carve_desk)(c, NULL, backward, &d);
+}
+static ptrdiff_t total(const struct call *c, int x)
+{
+    const struct term *term = term_of(c, x);
+    return term->total ? term->total(c, x) : 0;
+}
+static loci_status forward(struct call *c) { return c->narrow ? NARROW(forward)(c) : N(forward)(c); }
+static bool asks(const struct call *c) { return !c->narrow && skips(c); }
+
+const struct engine ENGINE(LOCI_ISA) = {
+    .isa = TEXT(LOCI_ISA), .desk = desk, .total = total, .skips = asks, .keys = N(prepare_keys), .forward = forward, .backward = N(backward),
+    .rotate = N(rotate), .rotate_backward = N(rotate_backward),
+};
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* product.h -- the one matrix product of loci:  C[m][n] = sum over k of A(m, k) B[k][n].
+ *
+ * Lanes run over n; every element is one fma chain over k = 0 .. K-1 that starts at 0, so its bits do not depend on
+ * vector width or blocking.  A is read one number at a time and broadcast, at a[m * am + k * ak], so the same code is
+ *     dot    S^T = K Q^T      rows of K against the transposed queries
+ *     mix    O^T += V^T P     columns of V against the weights
+ *     outer  dK  += dS Q      rows of dS against the rows of Q
+ * and, with a table in the place of K, V or P, everything that positions need of matrix arithmetic. */
+#ifndef LOCI_PRODUCT_H
+#define LOCI_PRODUCT_H
+
+#include "num.h"
+
+/* What happens to C: C = sum;  C = C + sum;  C = C * factor[n] + sum. */
+enum then { SET, ADD, FADE };
+
+INLINE void product_block(const int mb, const int nb, const enum then then, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
+                          const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor)
+{
+    vf acc[MR][NR];
+    UNROLL for (int m = 0; m < mb; m++)
+        UNROLL for (int n = 0; n < nb; n++) acc[m][n] = vf_set1(0);
+    for (int k = 0; k < K; k++) {
+        vf x[NR];
+        UNROLL for (int n = 0; n < nb; n++) x[n] = vf_load(b + k * bk + n * VL);
+        UNROLL for (int m = 0; m < mb; m++) {
+            vf y = vf_set1(a[m * am + k * ak]);
+            UNROLL for (int n = 0; n < nb; n++) acc[m][n] = vf_fma(y, x[n], acc[m][n]);
+        }
+    }
+    UNROLL for (int m = 0; m < mb; m++)
+        UNROLL for (int n = 0; n < nb; n++) {
+            real *p = c + m * cm + n * VL;
+            vf y = acc[m][n];
+            if (then == ADD) y = vf_add(vf_load(p), y);
+            if (then == FADE) y = vf_fma(vf_load(p), vf_load(factor + n * VL), y);
+            vf_store(p, y);
+        }
+}
+
+/* All rows of one column block of nb vectors. */
+INLINE void product_column(const int nb, const enum then then, int M, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
+                           const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor)
+{
+    int m = 0;
+    for (; m + MR <= M; m += MR)
+        product_block(MR, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor);
+    for (; m < M; m++)
+        product_block(1, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor);
+}
+
+/* n counts columns and is a multiple of VL. */
+INLINE void product(const enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
+                    const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor)
+{
+    int v = 0, all = n / VL;
+    for (; v + NR <= all; v += NR)
+        product_column(NR, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL);
+    for (; v < all; v++)
+        product_column(1, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL);
+}
+
+#endif

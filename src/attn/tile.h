@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/* tile.h -- what a term is, and the tile that its hooks work on.  Compiled per instruction set and tile width.
+ *
+ * A tile is KT = 64 keys against QT query rows (64, or 1 for decode), key-major with the rows in the lanes:
+ * s[k][r].  All loops are `for k < keys, for r < QT`; with QT = 1 they collapse to a loop over keys.
+ *
+ * The law of pure rows: the bits of row r depend on its query, the keys it sees and the parameters, on nothing else.
+ * So every shortcut (far tile, spent stick) gives the bits of the long way, and sums over the keys of a tile start at
+ * 0, run over ascending keys, and are added to what came before once. */
+#ifndef LOCI_TILE_H
+#define LOCI_TILE_H
+
+#include "product.h"
+
+/* One term's own memory beside a tile. */
+struct own {
+    const void *table;                   /* of its encoding, prepared */
+    void *scratch;                       /* of its encoding, made by begin() for this call */
+    real *mem;                           /* [mem rows][QT], of this query tile */
+    real *out, *outs;                    /* [out rows][QT]: sums of weights, of this chunk and in all */
+    real *grad, *grads;                  /* [grad rows][QT]: sums of gradients, likewise */
+    real *carry;                         /* [carry rows][QT] reals, or doubles in twice the rows: state of a scan, newest
+                                            to oldest; the backward pass restores it before each tile */
+    real *part;                          /* gradient of tables: this work item's part for this head; NULL: not wanted */
+    int outn, gradn, carryn;
+};
+
+struct tile {
+    const struct call *c;
+    const struct sequence *seq;
+    int h, kvh;
+    ptrdiff_t i0, j0;                    /* first row and key, counted in the batch entry */
+    int rows, keys;                      /* live ones.  Dead rows have q = 0 and are masked; keys past `keys` are not there */
+    bool run;                            /* distance of (key k, row r) is d + r - k; else qp[r] - kp[k] */
+    int64_t d;
+    const int64_t *qp, *kp;              /* positions; only when !run or when segments are compared */
+    const int64_t *qg, *kg;              /* segments, or NULL */
+    bool partial;                        /* some score of a live row is masked, or some row is dead */
+
+    const real *k, *v;                   /* rows of keys (turned) and values, ks and vs apart */
+    ptrdiff_t ks, vs;
+    real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] (backward) */
+    real *dot, *dorows;                  /* dO^T [Dv][QT] and its rows [QT][Dvp] (backward) */
+    real *s;                             /* [KT][QT]: the scores; what score hooks add to (with a mix: the sum of ADDs) */
+    real *a;                             /* with a mix: the scores without ADDs, while s is their sum */
+    real *pre;                           /* with a MUL: the scores before it */
+    real *p, *dp, *ds;                   /* weights; their gradient; gradient of the stage whose backward runs */
+    real *da;                            /* with a mix: mix_bwd turns ds into da (scores) and ds (sum of ADDs) */
+    real *m, *l, *o;                     /* [QT], [QT], [Dv][QT]: max, sum, output of the chunk (stick: r, -, o) */
+    real *M, *L, *O;                     /* in all */
+    real *alpha;                         /* [QT]: what the sums so far are multiplied by */
+    real *lse, *delta;                   /* [QT] (backward) */
+    real *dq, *dqs;                      /* [D][QT]: of the chunk, in all (backward) */
+    real *scratch;                       /* [QT][widest padded]: rows on their way (backward) */
+    bool finite;                         /* all of Q and dO (backward) */
+    real *qnorm;                         /* [QT]: |q| times scale, rounded up; bounds scores */
+    struct own own[MAX_USES];
+    struct tile *all;                    /* the tiles of all heads of this work item (mix) */
+    int tiles;
+};
+
+#define S(t, k, r) ((t)->s[(k) * QT + (r)])
+
+struct term {
+    const char *name;
+    /* Sizes, for one query tile of one head: rows of QT reals; reals of a part; where a part is summed. */
+    ptrdiff_t (*mem)(const struct call *, int x), (*out)(const struct call *, int x), (*grad)(const struct call *, int x);
+    int (*carry)(const struct call *, int x);
+    ptrdiff_t (*part)(const struct call *, int x);                         /* reals per head */
+    ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);     /* offset of that part in the total */
+    ptrdiff_t (*total)(const struct call *, int x);                        /* reals of the total */
+
+    void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x); /* once per query tile; dO is there in _bwd */
+    void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x); /* sees scale q.k alone; adds to ds, last */
+    void (*score)(struct tile *, int x), (*score_bwd)(struct tile *, int x);   /* s += or s *= ; reads ds */
+    void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);   /* p -> out ; dp += */
+    void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);   /* outs -> O ; grads -> dqs, part */
+    real (*ceiling)(const struct tile *, int x);    /* most it adds to any score of this tile; NULL: no promise */
+    bool fades;                                     /* its ceiling falls with the distance: worth asking for */
+
+    void (*mix)(struct tile *, int x), (*mix_bwd)(struct tile *, int x);   /* all heads at once; t = first tile */
+
+    /* The weight place.  Without such a term the engine's softmax weighs. */
+    void (*weigh)(struct tile *, int x), (*join)(struct tile *, int x), (*weigh_bwd)(struct tile *, int x);
+    void (*chunk)(struct tile *, int x);            /* begins a chunk */
+    void (*whole)(struct tile *, int x);            /* backward, after weigh: p becomes the final weights (chunk x total) */
+    bool (*spent)(const struct tile *, int x);      /* every weight from here on in this chunk is an exact 0 */
+
+    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b, in place. */
+    void (*turn)(const struct call *, int x, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
+    /* rows hold what turn() gave, d its gradient: d becomes the gradient of turn()'s input. */
+    void (*turn_bwd)(const struct call *, int x, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
+                     const real *rows, real *d, ptrdiff_t stride, real *part);
+};
+
+#define TERM(name) extern const struct term N(term_##name) __attribute__((weak));
+#include "terms/list.h"
+#undef TERM
+
+/* Distance of a pair, and whether the row sees the key. */
+INLINE int64_t distance(const struct tile *t, int k, int r) { return t->run ? t->d + r - k : t->qp[r] - t->kp[k]; }
+
+INLINE bool visible(const struct tile *t, int k, int r)
+{
+    const struct loci_plan *p = t->c->plan;
+    int64_t d = distance(t, k, r);
+    return r < t->rows && (p->full || d >= p->strict) && d <= p->window_left && -d <= p->window_right
+        && (!t->qg || (t->qg[r] == t->kg[k] && t->kg[k] >= 0));
+}
+
+#endif

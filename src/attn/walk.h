@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT */
+/* walk.h -- what the forward and the backward pass share: packing queries, the range of keys that rows see, scores. */
+#ifndef LOCI_WALK_H
+#define LOCI_WALK_H
+
+#include "tile.h"
+
+enum { PAD = 16 };                       /* rows of queries and gradients are padded to whole vectors of every ISA */
+INLINE int padded(int n) { return (n + PAD - 1) / PAD * PAD; }
+
+INLINE const struct term *term_of(const struct call *c, int x)
+{
+    extern const struct term *const N(terms)[TERM_COUNT];
+    return N(terms)[c->plan->use[x].term];
+}
+#define EACH_USE(c, x, term) \
+    for (int x = 0; x < (c)->plan->uses; x++) \
+        for (const struct term *term = term_of(c, x); term; term = NULL)
+
+/* ---- Which keys ------------------------------------------------------------------------------------------ */
+
+/* Distances that are visible: lo <= d <= hi. */
+struct band { int64_t lo, hi; };
+INLINE struct band band(const struct loci_plan *p)
+{
+    int64_t lo = p->full ? -((int64_t)1 << 60) : p->strict;
+    if (p->window_right < -lo) lo = -p->window_right;
+    return (struct band){ lo, p->window_left };
+}
+
+/* Keys of the sequence that some row of the tile may see: first .. last (none when last < first). */
+struct keyrange { ptrdiff_t first, last; };
+INLINE struct keyrange keys_of(const struct call *c, const struct sequence *q, ptrdiff_t row, int rows)
+{
+    struct keyrange a = { 0, q->nk - 1 };
+    if (!q->run || q->segments) return a;
+    struct band w = band(c->plan);
+    int64_t d = q->d0 + row;             /* distance of the tile's first row to key 0 */
+    if (d + rows - 1 - w.lo < a.last) a.last = (ptrdiff_t)(d + rows - 1 - w.lo);
+    if (w.hi < d) a.first = (ptrdiff_t)(d - w.hi);
+    return a;
+}
+
+/* Puts the tile on the keys j .. of its sequence, at most to `last`.  False when no row sees any of them. */
+INLINE bool place(struct tile *t, ptrdiff_t j, ptrdiff_t last)
+{
+    const struct call *c = t->c;
+    const struct sequence *q = t->seq;
+    struct band w = band(c->plan);
+    t->j0 = q->k0 + j;
+    t->keys = last - j + 1 < KT ? (int)(last - j + 1) : KT;
+    if (t->run && !t->qg) {
+        t->d = q->d0 + (t->i0 - q->q0) - j;
+        t->partial = t->rows < QT || t->d - (t->keys - 1) < w.lo || t->d + t->rows - 1 > w.hi;
+        return true;
+    }
+    if (t->run) t->d = q->d0 + (t->i0 - q->q0) - j;
+    int64_t *kp = (int64_t *)t->kp, *kg = (int64_t *)t->kg;
+    int64_t low = INT64_MAX, high = INT64_MIN;
+    for (int k = 0; k < t->keys; k++) {
+        kp[k] = pos_k(c, q->b, t->j0 + k);
+        if (kg) kg[k] = seg_k(c, q->b, t->j0 + k);
+        if (kp[k] < low) low = kp[k];
+        if (kp[k] > high) high = kp[k];
+    }
+    int64_t qlow = INT64_MAX, qhigh = INT64_MIN;
+    for (int r = 0; r < t->rows; r++) {
+        if (t->qp[r] < qlow) qlow = t->qp[r];
+        if (t->qp[r] > qhigh) qhigh = t->qp[r];
+    }
+    t->partial = t->rows < QT || kg || qlow - high < w.lo || qhigh - low > w.hi;
+    return qhigh - low >= w.lo && qlow - high <= w.hi;
+}
+
+/* Rows of a run that see key k: first .. end. */
+struct rowrange { int first, end; };
+INLINE struct rowrange rows_of(const struct tile *t, struct band w, int k)
+{
+    int64_t first = w.lo - t->d + k, end = w.hi >= ((int64_t)1 << 60) ? t->rows : w.hi - t->d + k + 1;
+    if (first < 0) first = 0;
+    if (end > t->rows) end = t->rows;
+    if (first > end) first = end < 0 ? 0 : end;
+    if (end < first) end = first;
+    return (struct rowrange){ (int)first, (int)end };
+}
+
+/* What a masked score becomes. */
+INLINE void mask(const struct tile *t, real *s, real with)
+{
+    if (!t->partial) return;
+    struct band w = band(t->c->plan);
+    for (int k = 0; k < t->keys; k++) {
+        real *row = s + k * QT;
+        if (t->run && !t->qg) {
+            struct rowrange a = rows_of(t, w, k);
+            for (int r = 0; r < a.first; r++) row[r] = with;
+            for (int r = a.end; r < QT; r++) row[r] = with;
+        } else {
+            for (int r = 0; r < QT; r++)
+                if (!visible(t, k, r)) row[r] = with;
+        }
+    }
+}
+
+/* ---- Products of a tile ------------------------------------------------------------------------------------ */
+
+#if QT == 1
+/* One query: C[k] = sum over d of a[k][d] q[d], lanes over keys, VL x VL blocks turned in registers. */
+INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *q, real *c)
+{
+    int k = 0;
+#if VL > 1
+    for (; k + VL <= t->keys; k += VL) {
+        vf acc = vf_set1(0);
+        int d = 0;
+        for (; d + VL <= D; d += VL) {
+            vf x[VL];
+            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(a + (k + i) * as + d);
+            vf_transpose(x);
+            UNROLL for (int i = 0; i < VL; i++) acc = vf_fma(x[i], vf_set1(q[d + i]), acc);
+        }
+        for (; d < D; d++) {
+            real x[VL];
+            for (int i = 0; i < VL; i++) x[i] = a[(k + i) * as + d];
+            acc = vf_fma(vf_load(x), vf_set1(q[d]), acc);
+        }
+        vf_store(c + k, acc);
+    }
+#endif
+    for (; k < t->keys; k++) {
+        real sum = 0;
+        for (int d = 0; d < D; d++) sum = fma_(a[k * as + d], q[d], sum);
+        c[k] = sum;
+    }
+}
+/* C[n] = C[n] * fade + sum over k of a[k][n] p[k], lanes over n. */
+INLINE void mix(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+{
+    int n = 0;
+    for (; n + 4 * VL <= D; n += 4 * VL) {
+        vf x[4];
+        UNROLL for (int i = 0; i < 4; i++) x[i] = vf_set1(0);
+        for (int k = 0; k < t->keys; k++) {
+            vf w = vf_set1(p[k]);
+            UNROLL for (int i = 0; i < 4; i++) x[i] = vf_fma(vf_load(a + k * as + n + i * VL), w, x[i]);
+        }
+        UNROLL for (int i = 0; i < 4; i++)
+            vf_store(c + n + i * VL, vf_fma(vf_load(c + n + i * VL), vf_set1(*fade), x[i]));
+    }
+    for (; n + VL <= D; n += VL) {
+        vf x = vf_set1(0);
+        for (int k = 0; k < t->keys; k++) x = vf_fma(vf_load(a + k * as + n), vf_set1(p[k]), x);
+        vf_store(c + n, vf_fma(vf_load(c + n), vf_set1(*fade), x));
+    }
+    for (; n < D; n++) {
+        real x = 0;
+        for (int k = 0; k < t->keys; k++) x = fma_(a[k * as + n], p[k], x);
+        c[n] = fma_(c[n], *fade, x);
+    }
+}
+#else
+enum { STRIP = 16 };
+
+/* C[k][r] = sum over d of a[k][d] b[d][r].  In a tile that the diagonal crosses, rows before the first that sees
+ * any key of a strip are left alone: the mask overwrites them. */
+INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c)
+{
+    if (!t->partial || !t->run || t->qg) {
+        product(SET, t->keys, QT, D, a, as, 1, b, QT, c, QT, NULL);
+        return;
+    }
+    struct band w = band(t->c->plan);
+    for (int k = 0; k < t->keys; k += STRIP) {
+        int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, w, k).first / VL * VL;
+        if (first >= QT) continue;
+        product(SET, n, QT - first, D, a + k * as, as, 1, b + first, QT, c + k * QT + first, QT, NULL);
+    }
+}
+/* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r]; keys after the last that a strip of rows sees have
+ * p = 0 and are left out. */
+INLINE void mix(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+{
+    if (!t->partial || !t->run || t->qg) {
+        product(FADE, D, QT, t->keys, a, 1, as, p, QT, c, QT, fade);
+        return;
+    }
+    struct band w = band(t->c->plan);
+    for (int r = 0; r < QT; r += STRIP) {
+        int64_t last = t->d + r + STRIP - 1 - w.lo;
+        int keys = last + 1 < t->keys ? (int)(last + 1 > 0 ? last + 1 : 0) : t->keys;
+        product(FADE, D, STRIP, keys, a, 1, as, p + r, QT, c + r, QT, fade + r);
+    }
+}
+#endif
+
+/* Is every number of these rows finite?  Where not, 0 * NaN must not reach rows that do not see the key. */
+INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
+{
+    real bad = 0;
+    for (int i = 0; i < rows; i++)
+        for (int n = 0; n < width; n++) bad += x[i * stride + n] * 0;
+    return bad == 0;
+}
+/* mix() over visible keys only: the same sums where all is finite. */
+INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+{
+    for (int n = 0; n < D; n++)
+        for (int r = 0; r < QT; r++) {
+            real sum = 0;
+            for (int k = 0; k < t->keys; k++)
+                if (visible(t, k, r)) sum = fma_(a[k * as + n], p[k * QT + r], sum);
+            c[n * QT + r] = fma_(c[n * QT + r], fade[r], sum);
+        }
+}
+INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+{
+    if (t->partial && !finite_rows(a, as, t->keys, D)) mix_visible(t, a, as, D, p, c, fade);
+    else mix(t, a, as, D, p, c, fade);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------------------- */
+
+/* n rows of a view as padded reals; rows past n up to QT, and the padding, are 0. */
+INLINE void load_rows(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, real *rows)
+{
+    const int stride = padded(width);
+    for (int r = 0; r < QT; r++) {
+        real *to = rows + (ptrdiff_t)r * stride;
+        if (r < n) memcpy(to, (const real *)v->data + b * v->batch + h * v->head + (i + r) * v->row, sizeof(real) * (size_t)width);
+        for (int d = r < n ? width : 0; d < stride; d++) to[d] = 0;
+    }
+}
+INLINE const real *row_of(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i)
+{
+    return (const real *)v->data + b * v->batch + h * v->head + i * v->row;
+}
+
+/* Begins a query tile: positions, Q turned, scaled and transposed. */
+INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t row, int rows)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const int Dp = padded(p->dim);
+    t->seq = q, t->h = h, t->kvh = h / p->group;
+    t->i0 = q->q0 + row, t->rows = rows, t->run = q->run;
+    t->qg = NULL, t->kg = NULL;
+    if (!q->run || q->segments) {
+        int64_t *qp = (int64_t *)t->qp;
+        for (int r = 0; r < rows; r++) qp[r] = pos_q(c, q->b, t->i0 + r);
+    }
+    if (q->segments) {
+        int64_t *qg = (int64_t *)t->qp + QT;
+        for (int r = 0; r < rows; r++) qg[r] = seg_q(c, q->b, t->i0 + r);
+        t->qg = qg, t->kg = t->kp + KT;
+    }
+    load_rows(&c->q, q->b, h, t->i0, rows, p->dim, t->qrows);
+    if (p->rotate >= 0) term_of(c, p->rotate)->turn(c, p->rotate, q->b, t->kvh, true, t->i0, rows, t->qrows, Dp);
+    const real scale = (real)p->scale;
+    for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
+    transpose(t->qrows, Dp, QT, p->dim, t->qt, QT);
+}
+
+/* The keys and values of the tile: in place, or turned and staged. */
+INLINE void find_keys(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const struct sequence *q = t->seq;
+    if (c->turned) {
+        t->k = (const real *)c->turned + ((q->b * p->kv_heads + t->kvh) * c->Lk + t->j0) * p->dim;
+        t->ks = p->dim;
+    } else {
+        t->k = row_of(&c->k, q->b, t->kvh, t->j0);
+        t->ks = c->k.row;
+    }
+    t->v = row_of(&c->v, q->b, t->kvh, t->j0);
+    t->vs = c->v.row;
+}
+
+/* ---- Scores ------------------------------------------------------------------------------------------------ */
+
+/* The tile's s, all but mix: scale q.k, masked, then the hooks.  With a mix, a gets the scores and s the sum of ADDs. */
+INLINE void score(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    dot(t, t->k, t->ks, p->dim, t->qt, t->s);
+    mask(t, t->s, -INFINITY);
+    if (!p->uses) return;
+    EACH_USE(c, x, term) if (term->read) term->read(t, x);
+    bool mul = false;
+    for (enum group g = GROUP_RAW; g <= GROUP_ADD; g++) {
+        if (g == GROUP_ADD && p->mix >= 0) {
+            real *a = t->a;
+            t->a = t->s, t->s = a;
+            memset(t->s, 0, sizeof(real) * KT * QT);
+        }
+        EACH_USE(c, x, term) {
+            if (p->use[x].group != g || !term->score) continue;
+            if (g == GROUP_MUL && !mul) memcpy(t->pre, t->s, sizeof(real) * KT * QT), mul = true;
+            term->score(t, x);
+        }
+        if (g == GROUP_MUL && mul) mask(t, t->s, -INFINITY);
+    }
+}
+
+/* Sum of the ceilings of all terms for this tile; +inf when one of them promises nothing. */
+INLINE real ceilings(const struct tile *t)
+{
+    real sum = 0;
+    EACH_USE(t->c, x, term) {
+        enum group g = t->c->plan->use[x].group;
+        if (g == GROUP_ROTATE) continue;
+        if (!term->ceiling) return INFINITY;
+        sum += term->ceiling(t, x);
+    }
+    return sum;
+}
+
+/* Is it worth asking for ceilings at all? */
+INLINE bool skips(const struct call *c)
+{
+    if (QT == 1 || !c->knorm || c->plan->mix >= 0 || c->plan->weight >= 0) return false;
+    bool fades = false;
+    EACH_USE(c, x, term) {
+        enum group g = c->plan->use[x].group;
+        fades |= term->fades;
+        if (g != GROUP_ROTATE && (!term->ceiling || g == GROUP_MUL)) return false;
+    }
+    return fades;
+}
+/* No score of the tile can come closer than EXP_LOW to `floor` of its row, so all its weights are exact zeros. */
+INLINE bool negligible(const struct tile *t, const real *floor)
+{
+    const struct sequence *q = t->seq;
+    const real most = ceilings(t);
+    if (!(most < INFINITY)) return false;
+    const real knorm = t->c->knorm[t->kvh * t->c->ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
+    for (int r = 0; r < t->rows; r++) {
+        real bound = t->qnorm[r] * knorm + most;
+        bound += abs_(bound) * (real)1e-5 + (real)1e-3;
+        if (!(bound - floor[r] < EXP_LOW)) return false;
+    }
+    return true;
+}
+/* Has the weight term nothing left to give in any of the tiles? */
+INLINE bool all_spent(const struct tile *t, int n)
+{
+    const int x = t->c->plan->weight;
+    if (x < 0) return false;
+    for (int i = 0; i < n; i++)
+        if (!term_of(t->c, x)->spent(&t[i], x)) return false;
+    return true;
+}
+/* |q| of every row (scaled already), a little larger than it is. */
+INLINE void measure_rows(struct tile *t)
+{
+    const int D = t->c->plan->dim;
+    for (int r = 0; r < QT; r++) t->qnorm[r] = 0;
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++) t->qnorm[r] = fma_(t->qt[d * QT + r], t->qt[d * QT + r], t->qnorm[r]);
+    for (int r = 0; r < QT; r++) t->qnorm[r] = (real)(sqrt((double)t->qnorm[r]) * 1.0001);
+}
+
+#endif

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: MIT */
+/* call.c -- from a public call to the engine's: everything is checked, sequences are found and the workspace is laid
+ * out before anything is written. */
+#include "engine.h"
+#include "tables.h"
+
+static const int64_t far = (int64_t)1 << 40;      /* positions beyond are refused: differences stay exact */
+enum { FEW_ROWS = 4 };                            /* up to here per sequence, rows are walked one by one */
+
+/* ---- Views --------------------------------------------------------------------------------------------- */
+
+/* Largest offset that a view reaches, or -1 when it is not a legal view of that shape. */
+static ptrdiff_t reach(const loci_view *v, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
+{
+    ptrdiff_t a, b, c, sum;
+    if (v->batch < 0 || v->head < 0 || v->row < 0) return -1;
+    if (B == 0 || L == 0) return 0;
+    if (__builtin_mul_overflow(B - 1, v->batch, &a) || __builtin_mul_overflow(H - 1, v->head, &b)
+        || __builtin_mul_overflow(L - 1, v->row, &c) || __builtin_add_overflow(a, b, &sum)
+        || __builtin_add_overflow(sum, c, &sum) || __builtin_add_overflow(sum, width, &sum) || sum > PTRDIFF_MAX / 8)
+        return -1;
+    return sum;
+}
+
+/* Resolves strides; an output must not meet itself, so that its rows can be written in any order. */
+static loci_status view(const struct call *c, loci_view *to, const loci_view *from, const char *name, ptrdiff_t H,
+                        ptrdiff_t L, ptrdiff_t width, bool output)
+{
+    loci_error *e = c->in->error;
+    *to = *from;
+    if (!to->batch && !to->head && !to->row) {
+        if (__builtin_mul_overflow(L, width, &to->head) || __builtin_mul_overflow(to->head, H, &to->batch))
+            return loci_fail(e, LOCI_BAD_ARG, "%s: %td rows of %td in %td heads are too many numbers", name, L, width, H);
+        to->row = width;
+    }
+    if (!to->data) return LOCI_OK;
+    CHECK(e, (uintptr_t)to->data % c->plan->real == 0, LOCI_BAD_ARG, "%s must start on a multiple of %zu bytes", name, c->plan->real);
+    CHECK(e, reach(to, c->B, H, L, width) >= 0, LOCI_BAD_ARG,
+          "%s: strides %td, %td, %td are negative or reach too far", name, to->batch, to->head, to->row);
+    if (output)
+        CHECK(e, (c->B < 2 || to->batch >= width) && (H < 2 || to->head >= width) && (L < 2 || to->row >= width), LOCI_BAD_ARG,
+              "%s: strides %td, %td, %td let rows of an output overlap", name, to->batch, to->head, to->row);
+    return LOCI_OK;
+}
+static loci_status need(const struct call *c, const void *p, const char *name)
+{
+    CHECK(c->in->error, p, LOCI_BAD_ARG, "%s must not be NULL", name);
+    return LOCI_OK;
+}
+/* Do the bytes of two views meet?  An output must not change what is still read. */
+static bool meet(const struct call *c, const loci_view *a, ptrdiff_t Ha, ptrdiff_t La, ptrdiff_t wa,
+                 const loci_view *b, ptrdiff_t Hb, ptrdiff_t Lb, ptrdiff_t wb)
+{
+    if (!a->data || !b->data || !La || !Lb || !c->B) return false;
+    const uintptr_t a0 = (uintptr_t)a->data, b0 = (uintptr_t)b->data;
+    return a0 < b0 + (uintptr_t)reach(b, c->B, Hb, Lb, wb) * c->plan->real
+        && b0 < a0 + (uintptr_t)reach(a, c->B, Ha, La, wa) * c->plan->real;
+}
+
+/* ---- Sequences ------------------------------------------------------------------------------------------- */
+
+static bool consecutive_q(const struct call *c, ptrdiff_t b, ptrdiff_t i, ptrdiff_t n)
+{
+    if (!c->in->q_pos) return true;
+    for (ptrdiff_t k = 1; k < n; k++)
+        if (pos_q(c, b, i + k) != pos_q(c, b, i) + k) return false;
+    return true;
+}
+static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdiff_t n)
+{
+    if (!c->in->k_pos) return true;
+    for (ptrdiff_t k = 1; k < n; k++)
+        if (pos_k(c, b, j + k) != pos_k(c, b, j) + k) return false;
+    return true;
+}
+
+static ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return (n + of - 1) / of; }
+
+static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq, ptrdiff_t k0, ptrdiff_t nk, bool segments)
+{
+    struct sequence *s = &c->seq[c->sequences++];
+    *s = (struct sequence){ .b = b, .q0 = q0, .nq = nq, .k0 = k0, .nk = nk, .segments = segments,
+                            .first_row = c->rows, .first_tile = c->tiles, .first_chunk = c->chunks, .first_ktile = c->ktiles };
+    s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, k0, nk);
+    if (s->run && nq && nk) s->d0 = pos_q(c, b, q0) - pos_k(c, b, k0);
+    c->rows += nq, c->tiles += tiles(nq, ROWS), c->chunks += tiles(nq, ROW_CHUNK), c->ktiles += tiles(nk, KT);
+    if (nk > c->longest) c->longest = nk;
+}
+
+/* First and count of the neighbours from `i` on that share a segment. */
+static ptrdiff_t run_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
+{
+    ptrdiff_t n = 1;
+    while (i + n < c->Lq && seg_q(c, b, i + n) == seg_q(c, b, i)) n++;
+    return n;
+}
+static ptrdiff_t run_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
+{
+    ptrdiff_t n = 1;
+    while (j + n < c->Lk && seg_k(c, b, j + n) == seg_k(c, b, j)) n++;
+    return n;
+}
+
+/* Segments that come as runs of neighbours, in the same order among rows and keys, are sequences of their own: their
+ * tile grid starts at their first key, so a packed row has the bits it has alone.  False for any other segments.
+ * With `add` false it only looks. */
+static bool walk_runs(struct call *c, ptrdiff_t b, bool add)
+{
+    ptrdiff_t i = 0, j = 0;
+    while (i < c->Lq || j < c->Lk) {
+        while (j < c->Lk && seg_k(c, b, j) < 0) j += run_k(c, b, j);
+        const bool padding = i < c->Lq && seg_q(c, b, i) < 0;
+        const ptrdiff_t nq = i < c->Lq ? run_q(c, b, i) : 0;
+        if (padding) {
+            if (add) add_sequence(c, b, i, nq, 0, 0, false);
+            i += nq;
+            continue;
+        }
+        const ptrdiff_t nk = j < c->Lk ? run_k(c, b, j) : 0;
+        if (nq && nk && seg_q(c, b, i) == seg_k(c, b, j)) {
+            if (add) add_sequence(c, b, i, nq, j, nk, false);
+            i += nq, j += nk;
+        } else if (nk && (!nq || seg_k(c, b, j) < seg_q(c, b, i))) {
+            if (add) add_sequence(c, b, c->Lq, 0, j, nk, false);      /* keys that no row asks for */
+            j += nk;
+        } else {
+            if (add) add_sequence(c, b, i, nq, 0, 0, false);
+            i += nq;
+        }
+    }
+    return true;
+}
+/* Do the runs come with rising ids on both sides (padding aside)?  Then equal ids meet once and nothing is missed. */
+static bool rising(const struct call *c, ptrdiff_t b)
+{
+    int64_t last = -1;
+    for (ptrdiff_t i = 0; i < c->Lq; i += run_q(c, b, i))
+        if (seg_q(c, b, i) >= 0) {
+            if (seg_q(c, b, i) <= last) return false;
+            last = seg_q(c, b, i);
+        }
+    last = -1;
+    for (ptrdiff_t j = 0; j < c->Lk; j += run_k(c, b, j))
+        if (seg_k(c, b, j) >= 0) {
+            if (seg_k(c, b, j) <= last) return false;
+            last = seg_k(c, b, j);
+        }
+    return true;
+}
+static void find_sequences(struct call *c)
+{
+    c->sequences = c->rows = c->tiles = c->chunks = c->ktiles = c->longest = 0;
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, c->Lk, false);
+        else if (rising(c, b)) walk_runs(c, b, true);
+        else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true);
+    }
+}
+
+/* Distances that visible pairs can have must lie within what the tables were prepared for. */
+static loci_status check_positions(const struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    loci_error *e = c->in->error;
+    for (ptrdiff_t s = 0; s < c->sequences; s++) {
+        const struct sequence *q = &c->seq[s];
+        int64_t qlow = INT64_MAX, qhigh = INT64_MIN, klow = INT64_MAX, khigh = INT64_MIN;
+        if (!q->nq || !q->nk) continue;
+        for (ptrdiff_t i = 0; i < q->nq; i += q->run && q->nq > 1 ? q->nq - 1 : 1) {
+            const int64_t x = pos_q(c, q->b, q->q0 + i);
+            CHECK(e, x >= -far && x <= far, LOCI_BAD_ARG, "q_pos: position %lld must lie within 2^40", (long long)x);
+            if (x < qlow) qlow = x;
+            if (x > qhigh) qhigh = x;
+        }
+        for (ptrdiff_t j = 0; j < q->nk; j += q->run && q->nk > 1 ? q->nk - 1 : 1) {
+            const int64_t x = pos_k(c, q->b, q->k0 + j);
+            CHECK(e, x >= -far && x <= far, LOCI_BAD_ARG, "k_pos: position %lld must lie within 2^40", (long long)x);
+            if (x < klow) klow = x;
+            if (x > khigh) khigh = x;
+        }
+        int64_t most = qhigh - klow, ahead = p->full ? khigh - qlow : 0;
+        if (most > p->window_left) most = p->window_left;
+        if (ahead > p->window_right) ahead = p->window_right;
+        if (ahead > most) most = ahead;
+        CHECK(e, most <= c->range, LOCI_BAD_ARG, "distances up to %lld occur, but the tables were prepared for %lld",
+              (long long)most, (long long)c->range);
+    }
+    return LOCI_OK;
+}
+
+/* ---- Workspace ------------------------------------------------------------------------------------------- */
+
+static size_t most_sequences(const struct call *c)
+{
+    if (!c->in->q_seg) return (size_t)c->B;
+    return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* runs of one row each */
+}
+/* Lays out the workspace; with base NULL it only measures, for the worst contents that these shapes can have. */
+static size_t carve(struct call *c, char *base, bool backward)
+{
+    const struct loci_plan *p = c->plan;
+    const struct engine *engine = p->engine;
+    struct arena a = { .base = base };
+    const ptrdiff_t rows = c->B * c->Lk;
+    const bool measure = !base;
+    void *seq = take_bytes(&a, most_sequences(c), sizeof(struct sequence));
+    if (base) {
+        c->seq = seq;
+        find_sequences(c);
+    } else {
+        c->longest = c->Lk;
+        c->ktiles = (ptrdiff_t)(c->in->q_seg ? (size_t)c->B * (size_t)c->Lk : (size_t)(c->B * tiles(c->Lk, KT)));
+    }
+    const ptrdiff_t longest = c->longest;
+    for (int e = 0; e < p->encs; e++) {
+        const struct loci_pe *pe = p->enc[e].pe;
+        c->scratch[e] = pe->scratch ? take_bytes(&a, pe->scratch(c, e), 1) : NULL;
+    }
+    if (p->rotate >= 0 && !p->keys_rotated)
+        c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
+    if (engine->skips(c) || measure) {
+        const size_t most = (size_t)(c->in->q_seg ? rows : c->B * tiles(c->Lk, KT));
+        c->knorm = take_bytes(&a, most, sizeof(float) * (size_t)p->kv_heads);
+    }
+    if (backward) {
+        bool learns = false;
+        for (int x = 0; x < p->uses; x++) {
+            const ptrdiff_t total = engine->total(c, x);
+            if (!total) continue;
+            if (x == p->rotate) learns = true;
+            c->total[x] = take_bytes(&a, (size_t)total, sizeof(double));
+        }
+        for (int i = 0; i < p->tensors.n; i++) {
+            ptrdiff_t n = 1;
+            const loci_tensor *t = &p->tensors.list[i];
+            for (int k = 0; k < t->rank; k++)
+                n *= t->shape[k] == LOCI_DIM_BATCH ? c->B : t->shape[k] == LOCI_DIM_QUERIES ? c->Lq : t->shape[k] == LOCI_DIM_KEYS ? c->Lk : t->shape[k];
+            c->dtensor_count[i] = n;
+            c->dtensor[i] = take_bytes(&a, (size_t)n, sizeof(double));
+        }
+        if (learns) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
+    }
+    c->longest = c->Lk;                           /* the desk's size depends on shapes only */
+    c->desk = engine->desk(c, backward);
+    if (c->desk == SIZE_MAX) return SIZE_MAX;
+    c->desks = take_bytes(&a, (size_t)c->threads, c->desk);
+    c->longest = longest;
+    return a.full ? SIZE_MAX : a.used ? a.used : 64;
+}
+
+/* ---- Checks that all calls share --------------------------------------------------------------------------- */
+
+static loci_status open_call(struct call *c, const loci_plan *p, const loci_call *in, bool backward)
+{
+    loci_error *e = in->error;
+    *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len };
+    CHECK(e, in->size == 0 || in->size == sizeof(loci_call), LOCI_BAD_ARG, "loci_call: size %zu must be 0 or %zu", in->size, sizeof(loci_call));
+    CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG, "batch %td, q_len %td and k_len %td must not be negative",
+          in->batch, in->q_len, in->k_len);
+    const ptrdiff_t most = (ptrdiff_t)1 << 48;
+    ptrdiff_t n = p->heads;
+    CHECK(e, !__builtin_mul_overflow(n, in->batch ? in->batch : 1, &n)
+             && !__builtin_mul_overflow(n, in->q_len > in->k_len ? in->q_len + 1 : in->k_len + 1, &n)
+             && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < most,
+          LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch, p->heads, in->q_len > in->k_len ? in->q_len : in->k_len);
+    CHECK(e, !in->q_pos == !in->k_pos, LOCI_BAD_ARG, "q_pos and k_pos must be given together");
+    CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
+    c->threads = in->host && in->host->run ? in->host->threads : 1;
+    CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
+    c->narrow = !backward && in->q_len <= FEW_ROWS;
+    return LOCI_OK;
+}
+static loci_status check_inputs(const struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    for (int i = 0; i < p->tensors.n; i++)
+        if (p->tensors.list[i].role == LOCI_INPUT)
+            CHECK(c->in->error, c->in->tensors && c->in->tensors[i], LOCI_BAD_ARG, "%s: input tensor '%s' must be given with the call",
+                  p->tensors.list[i].encoding, p->tensors.list[i].name);
+    return LOCI_OK;
+}
+static loci_status open_tables(struct call *c, const void *tables)
+{
+    const loci_status status = loci_check_tables(c->plan, tables, c->in->error);
+    if (status) return status;
+    for (int e = 0; e < c->plan->encs; e++) c->table[e] = loci_table_of(tables, c->plan, e);
+    c->range = loci_table_range(tables);
+    return LOCI_OK;
+}
+static loci_status open_work(struct call *c, void *work, bool backward)
+{
+    CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG, "work must not be NULL and must start on 64 bytes");
+    CHECK(c->in->error, carve(c, NULL, backward) != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
+    c->knorm = NULL, c->dk_sum = NULL;
+    carve(c, work, backward);
+    return LOCI_OK;
+}
+#define TRY(x) do { const loci_status status_ = (x); if (status_) return status_; } while (0)
+
+static bool plan_ok(const loci_plan *p, loci_stage stage) { return p && p->magic == PLAN_MAGIC && p->stage == stage; }
+
+/* ---- Attention ----------------------------------------------------------------------------------------------- */
+
+size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
+{
+    struct call c;
+    if (!p || !in || p->magic != PLAN_MAGIC || open_call(&c, p, in, backward)) return 0;
+    if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
+    if (p->stage == LOCI_ROTATE) c.narrow = false, backward = true;
+    const size_t n = carve(&c, NULL, backward);
+    return n == SIZE_MAX || n > PTRDIFF_MAX ? 0 : n;
+}
+
+static loci_status open_attention(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, bool backward)
+{
+    CHECK(in->error, plan_ok(p, LOCI_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage ATTENTION");
+    TRY(open_call(c, p, in, backward));
+    TRY(view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim, false));
+    TRY(view(c, &c->k, &in->k, "k", p->kv_heads, c->Lk, p->dim, false));
+    TRY(view(c, &c->v, &in->v, "v", p->kv_heads, c->Lk, p->value_dim, false));
+    TRY(view(c, &c->o, &in->o, "o", p->heads, c->Lq, p->value_dim, true));
+    const bool rows = c->B && c->Lq, keys = c->B && c->Lk;
+    if (rows) { TRY(need(c, c->q.data, "q")); TRY(need(c, c->o.data, "o")); }
+    if (keys) { TRY(need(c, c->k.data, "k")); TRY(need(c, c->v.data, "v")); }
+    CHECK(in->error, p->axes == 1 || (in->q_coord && in->k_coord), LOCI_BAD_ARG, "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
+    if (!backward) {
+        const loci_view *from[] = { &c->q, &c->k, &c->v };
+        const ptrdiff_t H[] = { p->heads, p->kv_heads, p->kv_heads }, L[] = { c->Lq, c->Lk, c->Lk }, W[] = { p->dim, p->dim, p->value_dim };
+        for (int i = 0; i < 3; i++)
+            CHECK(in->error, !meet(c, &c->o, p->heads, c->Lq, p->value_dim, from[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
+                  "o must not overlap q, k or v");
+    }
+    TRY(check_inputs(c));
+    TRY(open_tables(c, tables));
+    TRY(open_work(c, work, backward));
+    return check_positions(c);
+}
+
+/* begin() of the rotation, then the keys, then begin() of the others, which may read turned keys. */
+static void begin(struct call *c, bool keys)
+{
+    const struct loci_plan *p = c->plan;
+    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
+    if (rotation >= 0 && p->enc[rotation].pe->begin) p->enc[rotation].pe->begin(c, rotation);
+    if (!keys) return;
+    p->engine->keys(c);
+    for (int e = 0; e < p->encs; e++)
+        if (e != rotation && p->enc[e].pe->begin) p->enc[e].pe->begin(c, e);
+}
+static void end(struct call *c)
+{
+    for (int e = 0; e < c->plan->encs; e++)
+        if (c->plan->enc[e].pe->end) c->plan->enc[e].pe->end(c, e);
+}
+
+loci_status loci_forward(const loci_plan *p, const void *tables, void *work, const loci_call *in)
+{
+    struct call c;
+    if (!in) return LOCI_BAD_ARG;
+    TRY(open_attention(&c, p, tables, work, in, false));
+    if (!c.B || !c.Lq) return LOCI_OK;
+    begin(&c, true);
+    const loci_status status = p->engine->forward(&c);
+    return status ? loci_fail(in->error, status, "cancelled by the host") : LOCI_OK;
+}
+
+/* Sums of parts become gradients of tensors, are rounded once and written. */
+static void fold(struct call *c, void *const *out)
+{
+    const struct loci_plan *p = c->plan;
+    end(c);
+    for (int e = 0; e < p->encs; e++) {
+        const int first = p->first_tensor[e], n = p->first_tensor[e + 1] - first;
+        const double *totals[MAX_USES];
+        const void *data[MAX_TENSORS];
+        int uses = 0;
+        for (int x = 0; x < p->uses; x++)
+            if (p->use[x].enc == e) totals[uses++] = c->total[x];
+        for (int i = 0; i < n; i++) data[i] = c->in->tensors ? c->in->tensors[first + i] : NULL;
+        const struct prep prep = { .cfg = &p->enc[e], .tensor = p->tensors.list + first, .data = data, .f64 = p->f64, .range = c->range,
+                                   .table = (void *)c->table[e], .dtable = totals, .dtensor = c->dtensor + first };
+        if (p->enc[e].pe->fold) p->enc[e].pe->fold(&prep);
+        for (int i = 0; i < n; i++) {
+            if (!out || !out[first + i]) continue;
+            for (ptrdiff_t k = 0; k < c->dtensor_count[first + i]; k++) store_real(out[first + i], p->f64, k, c->dtensor[first + i][k]);
+        }
+    }
+}
+
+/* Keeps the totals and gradients that somebody wants, zeroed; NULL for the others. */
+static void want(struct call *c, void *const *out)
+{
+    const struct loci_plan *p = c->plan;
+    for (int e = 0; e < p->encs; e++) {
+        bool any = false;
+        for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++) {
+            if (!out || !out[i]) c->dtensor[i] = NULL;
+            else any = true, memset(c->dtensor[i], 0, sizeof(double) * (size_t)c->dtensor_count[i]);
+        }
+        for (int x = 0; x < p->uses; x++) {
+            if (p->use[x].enc != e || !c->total[x]) continue;
+            if (!any) c->total[x] = NULL;
+            else memset(c->total[x], 0, sizeof(double) * (size_t)p->engine->total(c, x));
+        }
+    }
+}
+
+loci_status loci_backward(const loci_plan *p, const void *tables, void *work, const loci_call *in, const loci_grad *grad)
+{
+    struct call c;
+    if (!in) return LOCI_BAD_ARG;
+    CHECK(in->error, grad, LOCI_BAD_ARG, "grad must not be NULL");
+    CHECK(in->error, grad->size == 0 || grad->size == sizeof(loci_grad), LOCI_BAD_ARG, "loci_grad: size %zu must be 0 or %zu", grad->size, sizeof(loci_grad));
+    TRY(open_attention(&c, p, tables, work, in, true));
+    c.grad = grad;
+    TRY(view(&c, &c.dout, &grad->dout, "dout", p->heads, c.Lq, p->value_dim, false));
+    TRY(view(&c, &c.dq, &grad->dq, "dq", p->heads, c.Lq, p->dim, true));
+    TRY(view(&c, &c.dk, &grad->dk, "dk", p->kv_heads, c.Lk, p->dim, true));
+    TRY(view(&c, &c.dv, &grad->dv, "dv", p->kv_heads, c.Lk, p->value_dim, true));
+    const bool stick = p->weight >= 0;
+    CHECK(in->error, stick || !c.B || !c.Lq || in->lse, LOCI_BAD_ARG, "lse must be the one that loci_forward wrote");
+    CHECK(in->error, !stick || !c.B || !c.Lq || in->rem, LOCI_BAD_ARG, "rem must be the one that loci_forward wrote");
+    CHECK(in->error, !grad->dlse || !stick, LOCI_BAD_ARG, "dlse: these weights have no log of a sum");
+    CHECK(in->error, !grad->drem || stick, LOCI_BAD_ARG, "drem: a softmax leaves no remainder");
+    want(&c, grad->dtensors);
+    if (!c.dk.data && p->rotate >= 0 && c.total[p->rotate]) {
+        c.dk = (loci_view){ c.dk_sum, 0, 0, 0 };
+        TRY(view(&c, &c.dk, &c.dk, "dk", p->kv_heads, c.Lk, p->dim, true));
+    }
+    begin(&c, true);
+    const loci_status status = p->engine->backward(&c);
+    if (status) return loci_fail(in->error, status, "cancelled by the host");
+    fold(&c, grad->dtensors);
+    return LOCI_OK;
+}
+
+/* ---- Rotation alone -------------------------------------------------------------------------------------------- */
+
+static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which)
+{
+    CHECK(in->error, plan_ok(p, LOCI_ROTATE) || plan_ok(p, LOCI_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage ROTATE or ATTENTION");
+    CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
+    CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG, "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
+    TRY(open_call(c, p, in, true));
+    CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : in->k_coord), LOCI_BAD_ARG,
+          "coordinates must be given: the encoding has %d axes", p->axes);
+    TRY(open_tables(c, tables));
+    return open_work(c, work, true);
+}
+static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which, bool output, bool optional)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads, L = which == LOCI_QUERY ? c->Lq : c->Lk;
+    const loci_view from = *v;
+    TRY(view(c, v, &from, name, H, L, p->dim, output));
+    return optional || !c->B || !L ? LOCI_OK : need(c, v->data, name);
+}
+
+loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which, loci_view x, loci_view y)
+{
+    struct call c;
+    if (!in) return LOCI_BAD_ARG;
+    TRY(open_rotation(&c, p, tables, work, in, which));
+    TRY(rotation_view(&c, &x, "x", which, false, false));
+    TRY(rotation_view(&c, &y, "y", which, true, false));
+    begin(&c, false);
+    p->engine->rotate(&c, which, &x, &y);
+    return LOCI_OK;
+}
+
+loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which,
+                                 loci_view x, loci_view dy, loci_view dx, void *const *dtensors)
+{
+    struct call c;
+    if (!in) return LOCI_BAD_ARG;
+    TRY(open_rotation(&c, p, tables, work, in, which));
+    TRY(rotation_view(&c, &x, "x", which, false, false));
+    TRY(rotation_view(&c, &dy, "dy", which, false, false));
+    TRY(rotation_view(&c, &dx, "dx", which, true, true));
+    want(&c, dtensors);
+    begin(&c, false);
+    p->engine->rotate_backward(&c, which, &x, &dy, &dx);
+    fold(&c, dtensors);
+    return LOCI_OK;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/* engine.h -- one build of the engine: the same sources for every instruction set, and once more in double. */
+#ifndef LOCI_ENGINE_H
+#define LOCI_ENGINE_H
+
+#include "pe.h"
+
+struct engine {
+    const char *isa;                     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double build */
+    /* Bytes of one thread's desk, SIZE_MAX when too many; reals of the total of a term's parts (0: it has none). */
+    size_t    (*desk)(const struct call *, bool backward);
+    ptrdiff_t (*total)(const struct call *, int x);
+    bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
+    void      (*keys)(struct call *);                /* turns and measures them */
+    loci_status (*forward)(struct call *), (*backward)(struct call *);
+    void      (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
+    void      (*rotate_backward)(struct call *, loci_which, const loci_view *x, const loci_view *dy, const loci_view *dx);
+};
+
+/* isa.c: the best engine this CPU and operating system run, or the one asked for (NULL: unknown, or cannot run here).
+ * The f64 engine is portable C and the same for every ISA name. */
+const struct engine *loci_engine(const char *isa, bool f64);
+
+#endif

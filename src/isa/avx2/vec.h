@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* vec.h for AVX2 with FMA: 8 floats.  See isa/avx512/vec.h for the meaning of each word. */
+#include <immintrin.h>
+
+typedef float real;
+typedef __m256 vf;
+#define VL 8
+enum { MR = 4, NR = 2 };
+
+static inline vf vf_load(const real *p) { return _mm256_loadu_ps(p); }
+static inline void vf_store(real *p, vf x) { _mm256_storeu_ps(p, x); }
+static inline vf vf_set1(real x) { return _mm256_set1_ps(x); }
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+static inline vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+static inline vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf vf_zero_below(vf x, real limit, vf y)
+{
+    return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_NLT_UQ), y);
+}
+static inline vf vf_scale2(vf y, vf t)
+{
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+}
+static inline vf vf_pick(int bit, vf lo, vf hi)
+{
+    switch (bit) {
+    case 0: return _mm256_blend_ps(lo, hi, 0xaa);
+    case 1: return _mm256_blend_ps(lo, hi, 0xcc);
+    default: return _mm256_blend_ps(lo, hi, 0xf0);
+    }
+}
+static inline vf vf_swap(int bit, vf x)
+{
+    switch (bit) {
+    case 0: return _mm256_permute_ps(x, 0xb1);
+    case 1: return _mm256_permute_ps(x, 0x4e);
+    default: return _mm256_permute2f128_ps(x, x, 0x01);
+    }
+}
+enum { VBITS = 3 };

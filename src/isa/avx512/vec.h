@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* vec.h for AVX-512: 16 floats.  The vocabulary is the same in every isa/ folder; attn/num.h builds on it. */
+#include <immintrin.h>
+
+typedef float real;
+typedef __m512 vf;
+#define VL 16
+enum { MR = 4, NR = 4 };                 /* register block of a product: rows, vectors */
+
+static inline vf vf_load(const real *p) { return _mm512_loadu_ps(p); }
+static inline void vf_store(real *p, vf x) { _mm512_storeu_ps(p, x); }
+static inline vf vf_set1(real x) { return _mm512_set1_ps(x); }
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+static inline vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+static inline vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }      /* a > b ? a : b, so b where a is NaN */
+
+/* x < limit ? 0 : y; NaN keeps y. */
+static inline vf vf_zero_below(vf x, real limit, vf y)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ), y);
+}
+/* y times 2 to the power that the low bits of t hold. */
+static inline vf vf_scale2(vf y, vf t)
+{
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+}
+/* Lanes whose number has the bit set come from hi, the others from lo. */
+static inline vf vf_pick(int bit, vf lo, vf hi)
+{
+    static const unsigned short mask[4] = { 0xaaaa, 0xcccc, 0xf0f0, 0xff00 };
+    return _mm512_mask_blend_ps(mask[bit], lo, hi);
+}
+/* Swaps lane n with lane n ^ 2^bit. */
+static inline vf vf_swap(int bit, vf x)
+{
+    switch (bit) {
+    case 0: return _mm512_permute_ps(x, 0xb1);
+    case 1: return _mm512_permute_ps(x, 0x4e);
+    case 2: return _mm512_shuffle_f32x4(x, x, 0xb1);
+    default: return _mm512_shuffle_f32x4(x, x, 0x4e);
+    }
+}
+enum { VBITS = 4 };

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT */
+/* vec.h: the f64 build, one double at a time and no fma needed: same sources, libm's exp. */
+typedef double real;
+typedef real vf;
+#define VL 1
+enum { MR = 4, NR = 4 };
+
+static inline vf vf_load(const real *p) { return *p; }
+static inline void vf_store(real *p, vf x) { *p = x; }
+static inline vf vf_set1(real x) { return x; }
+static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
+static inline vf vf_add(vf a, vf b) { return a + b; }
+static inline vf vf_sub(vf a, vf b) { return a - b; }
+static inline vf vf_mul(vf a, vf b) { return a * b; }
+static inline vf vf_max(vf a, vf b) { return a > b ? a : b; }
+enum { VBITS = 0 };
+#define LOCI_DOUBLE 1

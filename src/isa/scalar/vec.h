@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+/* vec.h: plain C, one float at a time; fma() where the CPU has none is exact and slow. */
+typedef float real;
+typedef real vf;
+#define VL 1
+enum { MR = 4, NR = 4 };
+
+static inline vf vf_load(const real *p) { return *p; }
+static inline void vf_store(real *p, vf x) { *p = x; }
+static inline vf vf_set1(real x) { return x; }
+static inline vf vf_fma(vf a, vf b, vf c) { return __builtin_fmaf(a, b, c); }
+static inline vf vf_add(vf a, vf b) { return a + b; }
+static inline vf vf_sub(vf a, vf b) { return a - b; }
+static inline vf vf_mul(vf a, vf b) { return a * b; }
+static inline vf vf_max(vf a, vf b) { return a > b ? a : b; }
+enum { VBITS = 0 };
