@@ -73,6 +73,8 @@ double walk_uniform(void)
     return (double)(int64_t)(state * 0x2545f4914f6cdd1du) * 0x1p-63;
 }
 
+void walk_restart(int seed) { state = 0x9e3779b97f4a7c15u * (uint64_t)(2 * seed + 1); }
+
 /* ---- Making a problem -------------------------------------------------------------------------------------- */
 
 static double *numbers(struct walk *w, size_t count, double size)

@@ -44,5 +44,6 @@ bool walk_causal_only(const char *text);
 
 /* Random numbers: the same everywhere and every time. */
 double walk_uniform(void);               /* -1 .. 1 */
+void walk_restart(int seed);
 
 #endif

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT */
+/* edges.c -- what happens at the edges: rows that see nothing, numbers that are none, huge logits, odd strides, a host
+ * that cancels, memory that grows with the length. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pe.h"
+#include "walk.h"
+
+static int passed, failed;
+
+static void check(bool holds, const char *what)
+{
+    if (holds) passed++;
+    else failed++, printf("%s\n", what);
+}
+
+enum { H = 2, L = 130, D = 20, N = H * L * D };
+
+struct task {
+    float q[N], k[N], v[N], o[N], lse[H * L], dout[N], dq[N], dk[N], dv[N];
+    loci_call call;
+    loci_grad grad;
+    loci_error error;
+};
+
+static struct task *fresh(void)
+{
+    struct task *t = calloc(1, sizeof *t);
+    if (!t) exit(2);
+    walk_restart(3);
+    for (int i = 0; i < N; i++) {
+        t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform();
+        t->v[i] = (float)walk_uniform(), t->dout[i] = (float)walk_uniform();
+    }
+    t->call = (loci_call){ .batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 }, .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
+                           .o = { t->o, 0, 0, 0 }, .lse = t->lse, .error = &t->error };
+    t->grad = (loci_grad){ .dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 }, .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 } };
+    return t;
+}
+
+/* Both passes on the best engine; the status of the first that fails. */
+static loci_status run(struct task *t, const loci_desc *like)
+{
+    loci_desc d = *like;
+    loci_plan *plan;
+    d.heads = H, d.dim = D;
+    loci_status status = loci_plan_create(&plan, &d, &t->error);
+    if (status) return status;
+    void *tables = aligned_alloc(64, loci_tables_size(plan, 4096)), *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
+    if (!tables || !work) exit(2);
+    memset(work, 0xff, loci_workspace(plan, &t->call, 1));
+    status = loci_prepare(plan, 4096, NULL, tables);
+    if (!status) status = loci_forward(plan, tables, work, &t->call);
+    if (!status) status = loci_backward(plan, tables, work, &t->call, &t->grad);
+    if (status) printf("%s: %s\n", d.encoding ? d.encoding : "nope", t->error.text);
+    free(tables);
+    free(work);
+    loci_plan_destroy(plan);
+    return status;
+}
+static bool same(const float *a, const float *b, size_t n) { return memcmp(a, b, n * sizeof *a) == 0; }
+static bool zero(const float *a, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (a[i] != 0) return false;
+    return true;
+}
+static bool finite_all(const float *a, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(a[i])) return false;
+    return true;
+}
+
+/* ---- Rows that see no key -------------------------------------------------------------------------------------- */
+
+static void empty_rows(const char *encoding)
+{
+    struct task *t = fresh();
+    int64_t q_pos[L], k_pos[L];
+    for (int i = 0; i < L; i++) q_pos[i] = i, k_pos[i] = i + 66;       /* rows before 66 see nothing */
+    t->call.q_pos = q_pos, t->call.k_pos = k_pos;
+    memset(t->o, 0xff, sizeof t->o), memset(t->dq, 0xff, sizeof t->dq);
+    check(!run(t, &(loci_desc){ .encoding = encoding }), "rows that see nothing are no error");
+    check(zero(t->o, 66 * D) && zero(t->o + L * D, 66 * D), "rows that see nothing give 0");
+    check(zero(t->dq, 66 * D), "rows that see nothing have no gradient");
+    check(t->lse[0] == -INFINITY && t->lse[65] == -INFINITY && isfinite(t->lse[66]), "their lse is -inf");
+    check(zero(t->dk + 64 * D, 66 * D) && zero(t->dv + 64 * D, 66 * D), "keys that nobody sees have no gradient");
+    check(finite_all(t->o, N) && finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N), "nothing becomes NaN");
+    free(t);
+}
+
+/* No queries, no keys, one of each. */
+static void no_rows(void)
+{
+    struct task *t = fresh();
+    t->call.k_len = 0;
+    t->call.k.data = t->call.v.data = NULL;
+    memset(t->o, 0xff, sizeof t->o);
+    check(!run(t, &(loci_desc){ 0 }) && zero(t->o, N) && t->lse[7] == -INFINITY, "no keys: outputs are 0");
+    t->call.q_len = 0, t->call.k_len = L, t->call.k.data = t->k, t->call.v.data = t->v;
+    memset(t->dk, 0xff, sizeof t->dk);
+    check(!run(t, &(loci_desc){ 0 }) && zero(t->dk, N), "no queries: gradients of keys are 0");
+    t->call.batch = 0, t->call.q_len = L;
+    check(!run(t, &(loci_desc){ 0 }), "an empty batch is no error");
+    t->call.batch = 1, t->call.q_len = t->call.k_len = 1;
+    check(!run(t, &(loci_desc){ 0 }) && same(t->o, t->v, D), "one key gets all the weight");
+    free(t);
+}
+
+/* ---- Numbers that are none --------------------------------------------------------------------------------------- */
+
+/* NaN in keys and values reaches the rows that see them and no others, whatever tile they share. */
+static void poison(const char *encoding, float with, const char *what)
+{
+    enum { KEY = 75 };
+    struct task *clean = fresh(), *t = fresh();
+    loci_desc d = { .encoding = encoding };
+    for (int i = 0; i < D; i++) t->k[KEY * D + i] = t->v[KEY * D + i] = with;
+    check(!run(clean, &d) && !run(t, &d), what);
+    check(same(t->o, clean->o, KEY * D) && same(t->o + L * D, clean->o + L * D, L * D), "rows before a bad key are untouched");
+    check(same(t->lse, clean->lse, KEY), "and so is their lse");
+    check(!isfinite(t->o[KEY * D]) && !isfinite(t->o[(L - 1) * D]), "rows that see a bad key show it");
+    check(same(t->dq, clean->dq, KEY * D), "gradients of rows before a bad key are untouched");
+    free(clean);
+    free(t);
+}
+/* A bad query or cotangent stays with its own row. */
+static void bad_query(void)
+{
+    enum { ROW = 70 };
+    struct task *clean = fresh(), *t = fresh();
+    t->q[ROW * D] = NAN, t->dout[(ROW + 1) * D] = INFINITY;
+    check(!run(clean, &(loci_desc){ 0 }) && !run(t, &(loci_desc){ 0 }), "a bad query is no error");
+    check(same(t->o, clean->o, ROW * D) && same(t->o + (ROW + 1) * D, clean->o + (ROW + 1) * D, (L - ROW - 1) * D), "other rows are untouched");
+    check(isnan(t->o[ROW * D]), "its own row is NaN");
+    check(same(t->dk + (ROW + 2) * D, clean->dk + (ROW + 2) * D, (L - ROW - 2) * D), "keys that it does not see keep their gradient");
+    free(clean);
+    free(t);
+}
+
+static void huge_logits(void)
+{
+    struct task *t = fresh();
+    for (int i = 0; i < N; i++) t->q[i] *= 3e4f;
+    check(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N) && finite_all(t->lse, H * L), "logits of 1e5 are fine");
+    check(finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N), "and their gradients");
+    for (int i = 0; i < N; i++) t->q[i] = 0;
+    check(!run(t, &(loci_desc){ 0 }) && fabsf(t->lse[L - 1] - logf(L)) < 1e-5f, "equal logits count the keys");
+    free(t);
+}
+
+/* ---- Views --------------------------------------------------------------------------------------------------------- */
+
+static void strides(void)
+{
+    struct task *dense = fresh(), *t = fresh();
+    check(!run(dense, &(loci_desc){ 0 }), "dense runs");
+    float *wide = calloc(3 * N + 8, sizeof *wide), *out = calloc(2 * N + 8, sizeof *out);     /* [L][3][H][D]: packed, token-major */
+    if (!wide || !out) exit(2);
+    for (int h = 0; h < H; h++)
+        for (int i = 0; i < L; i++)
+            for (int d = 0; d < D; d++) {
+                wide[1 + ((i * 3 + 0) * H + h) * D + d] = dense->q[(h * L + i) * D + d];
+                wide[1 + ((i * 3 + 1) * H + h) * D + d] = dense->k[(h * L + i) * D + d];
+                wide[1 + ((i * 3 + 2) * H + h) * D + d] = dense->v[(h * L + i) * D + d];
+            }
+    t->call.q = (loci_view){ wide + 1, 0, D, 3 * H * D }, t->call.k = (loci_view){ wide + 1 + H * D, 0, D, 3 * H * D };
+    t->call.v = (loci_view){ wide + 1 + 2 * H * D, 0, D, 3 * H * D }, t->call.o = (loci_view){ out + 3, 0, D, 2 * H * D };
+    check(!run(t, &(loci_desc){ 0 }), "packed qkv runs");
+    bool equal = true, untouched = true;
+    for (int h = 0; h < H; h++)
+        for (int i = 0; i < L; i++) {
+            equal &= same(out + 3 + (i * 2 * H + h) * D, dense->o + (h * L + i) * D, D);
+            untouched &= zero(out + 3 + (i * 2 * H + H + h) * D, i < L - 1 ? D : 0);
+        }
+    check(equal, "packed qkv gives the same bits");
+    check(untouched, "nothing is written between the rows of an output");
+    check(same(t->dq, dense->dq, N) && same(t->dk, dense->dk, N) && same(t->dv, dense->dv, N), "and the same gradients");
+    t->call = dense->call, t->call.o.data = t->o;
+    t->call.k = t->call.v = (loci_view){ dense->k, L * D, 0, D };     /* one head's keys broadcast */
+    check(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N), "a stride of 0 broadcasts an input");
+    free(wide);
+    free(out);
+    free(dense);
+    free(t);
+}
+
+/* ---- Cancelling ------------------------------------------------------------------------------------------------------ */
+
+static int countdown;
+static int stop_later(void *user) { (void)user; return countdown-- <= 0; }
+static void cancelling(void)
+{
+    struct task *t = fresh();
+    loci_host host = { .cancelled = stop_later };
+    t->call.host = &host;
+    countdown = 1;
+    loci_plan *plan;
+    if (loci_plan_create(&plan, &(loci_desc){ .heads = H, .dim = D }, NULL)) exit(2);
+    void *tables = aligned_alloc(64, loci_tables_size(plan, L)), *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
+    if (!tables || !work || loci_prepare(plan, L, NULL, tables)) exit(2);
+    check(loci_forward(plan, tables, work, &t->call) == LOCI_CANCELLED, "a host can cancel the forward pass");
+    countdown = 1000;
+    check(loci_forward(plan, tables, work, &t->call) == LOCI_OK, "or let it finish");
+    countdown = 1;
+    check(loci_backward(plan, tables, work, &t->call, &t->grad) == LOCI_CANCELLED, "a host can cancel the backward pass");
+    free(tables);
+    free(work);
+    loci_plan_destroy(plan);
+    free(t);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------------ */
+
+/* The workspace grows at most with the length: the exponent of a fit over 1k .. 64k. */
+static void growth(const char *encoding)
+{
+    loci_plan *plan;
+    loci_error e;
+    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = 4, .dim = 64 }, &e)) {
+        printf("%s: %s\n", encoding, e.text);
+        failed++;
+        return;
+    }
+    for (int backward = 0; backward < 2; backward++) {
+        double sx = 0, sy = 0, sxx = 0, sxy = 0;
+        int n = 0;
+        for (ptrdiff_t length = 1024; length <= 65536; length *= 2, n++) {
+            const loci_call call = { .batch = 1, .q_len = length, .k_len = length };
+            const double bytes = (double)loci_workspace(plan, &call, backward) + (double)loci_tables_size(plan, length);
+            const double x = log((double)length), y = log(bytes);
+            sx += x, sy += y, sxx += x * x, sxy += x * y;
+        }
+        const double exponent = (n * sxy - sx * sy) / (n * sxx - sx * sx);
+        if (exponent <= 1.0) passed++;
+        else failed++, printf("%s: memory of %s grows with L^%.3f\n", encoding, backward ? "backward" : "forward", exponent);
+    }
+    loci_plan_destroy(plan);
+}
+
+int main(void)
+{
+    const char *text;
+    bool square;
+    empty_rows(NULL);
+    no_rows();
+    poison(NULL, NAN, "a NaN among the keys is no error");
+    poison(NULL, INFINITY, "an infinity among the keys is no error");
+    bad_query();
+    huge_logits();
+    strides();
+    cancelling();
+    for (int i = 0; (text = walk_text(i, &square)); i++) {
+        const loci_encoding_info *list;
+        if (i < loci_encodings(&list) && list[i].places == LOCI_PLACE_EMBED) continue;
+        growth(text);
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
