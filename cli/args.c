@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+/* args.c -- the command line, errors, and small helpers of all commands. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* ---- Errors, memory, time ------------------------------------------------------------------------------- */
+
+/* What comes from a file must not steer a terminal: C0, DEL and the C1 range (C2 80 .. C2 9F in UTF-8). */
+static void print_escaped(FILE *to, const char *text)
+{
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) fprintf(to, "\\u%04x", *++p);
+        else if (*p < 0x20 || *p == 0x7f) fprintf(to, "\\x%02x", *p);
+        else putc(*p, to);
+    }
+}
+
+int fail(const char *format, ...)
+{
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fflush(stdout);
+    fputs("loci: ", stderr);
+    print_escaped(stderr, text);
+    putc('\n', stderr);
+    return EXIT_ERROR;
+}
+
+void *take(size_t count, size_t each)
+{
+    size_t bytes;
+    void *p = NULL;
+    if (!__builtin_mul_overflow(count, each, &bytes) && bytes < SIZE_MAX - 64) {
+        bytes = bytes ? (bytes + 63) / 64 * 64 : 64;
+        p = aligned_alloc(64, bytes);
+    }
+    if (!p) exit(fail("out of memory: %zu values of %zu bytes were asked for", count, each));
+    return memset(p, 0, bytes);
+}
+
+double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double median(double *x, int count)
+{
+    qsort(x, (size_t)count, sizeof *x, by_size);
+    return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
+}
+
+bool colours(void)
+{
+    const char *term = getenv("TERM"), *off = getenv("NO_COLOR");
+    return isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") && !(off && *off);
+}
+
+/* ---- Names ---------------------------------------------------------------------------------------------- */
+
+const loci_encoding_info *find_encoding(const char *name, size_t length)
+{
+    const loci_encoding_info *list;
+    int n = loci_encodings(&list);
+    for (int i = 0; i < n; i++)
+        if (strlen(list[i].name) == length && !memcmp(list[i].name, name, length)) return &list[i];
+    return NULL;
+}
+
+int text_places(const char *text)
+{
+    int places = 0;
+    for (const char *p = text ? text : ""; *p; p += strcspn(p, "+"), p += *p == '+') {
+        const loci_encoding_info *info = find_encoding(p, strcspn(p, ":+"));
+        if (info) places |= info->places;
+    }
+    return places;
+}
+
+const char *runnable_text(const char *text)
+{
+    const loci_encoding_info *info = find_encoding(text, strlen(text));
+    for (int i = 0; info && i < info->option_count; i++)
+        if (info->options[i].must) return info->example;
+    return text;
+}
+
+const char *best_isa(void)
+{
+    const char *names[16];
+    int n = loci_isas(names, COUNT(names));
+    return n > 0 ? names[(n < COUNT(names) ? n : COUNT(names)) - 1] : "scalar";
+}
+
+const char *cpu_name(char *buffer, size_t room)
+{
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    snprintf(buffer, room, "unknown");
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, "model name", 10) || !strchr(line, ':')) continue;
+        snprintf(buffer, room, "%s", strchr(line, ':') + 1 + (strchr(line, ':')[1] == ' '));
+        buffer[strcspn(buffer, "\n")] = 0;
+        break;
+    }
+    if (f) fclose(f);
+    return buffer;
+}
+
+/* How many letters must change to turn a into b (Levenshtein), for words of ordinary length. */
+static int edits(const char *a, const char *b)
+{
+    enum { ROOM = 32 };
+    int row[ROOM + 1];
+    int m = (int)strlen(a), n = (int)strlen(b);
+    if (m > ROOM || n > ROOM) return ROOM;
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; i <= m; i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+const char *nearest(const char *word, const char *(*name)(int), int count)
+{
+    const char *best = NULL;
+    int least = (int)strlen(word) / 2 + 1;
+    for (int i = 0; i < count; i++) {
+        int d = edits(word, name(i));
+        if (d < least) least = d, best = name(i);
+    }
+    return best;
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------------------ */
+
+static const struct flag *flags;         /* of the command being parsed, for nearest() */
+static const char *flag_name(int i) { return flags[i].name; }
+
+static bool unknown_flag(const struct command *c, const char *given, const char *name)
+{
+    int n = 0;
+    while (c->flags[n].name) n++;
+    flags = c->flags;
+    const char *hint = nearest(name, flag_name, n);
+    if (hint)
+        fail("%s: unknown option '%s'; did you mean --%s? ('loci %s --help' lists all)", c->name, given, hint,
+             c->name);
+    else fail("%s: unknown option '%s'; 'loci %s --help' lists all", c->name, given, c->name);
+    return false;
+}
+
+/* argv[*i] is "--name", "--name=value", "-l" or "-lvalue"; takes a second argument where the value stands apart. */
+static bool parse_flag(struct args *a, int argc, char **argv, int *i)
+{
+    const struct command *c = a->command;
+    const char *given = argv[*i], *value = NULL;
+    bool is_long = given[1] == '-';
+    char name[64];
+    if (is_long) {
+        size_t n = strcspn(given + 2, "=");
+        snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), given + 2);
+        if (given[2 + n]) value = given + 3 + n;
+    } else {
+        snprintf(name, sizeof name, "%c", given[1]);
+        if (given[2]) value = given + 2;
+    }
+    if (is_long ? !strcmp(name, "help") : !strcmp(given, "-h")) return a->help = true;
+
+    int k = 0;
+    while (c->flags[k].name &&
+           (is_long ? strcmp(c->flags[k].name, name) : !c->flags[k].letter || strcmp(c->flags[k].letter, name)))
+        k++;
+    if (!c->flags[k].name) return unknown_flag(c, given, name);
+    if (!c->flags[k].value) {
+        if (value) return refuse("%s: --%s takes no value", c->name, c->flags[k].name);
+        value = "";
+    } else if (!value) {
+        if (*i + 1 >= argc)
+            return refuse("%s: --%s needs a value: %s", c->name, c->flags[k].name, c->flags[k].value);
+        value = argv[++*i];
+    }
+    a->value[k] = value;
+    return true;
+}
+
+bool args_parse(struct args *a, const struct command *c, int argc, char **argv)
+{
+    *a = (struct args){ .command = c, .rest = (const char **)argv };
+    bool options = true;                 /* "--" ends them; what is no option is gathered at the front of argv */
+    for (int i = 0; i < argc; i++) {
+        if (options && !strcmp(argv[i], "--")) options = false;
+        else if (options && argv[i][0] == '-' && argv[i][1]) {
+            if (!parse_flag(a, argc, argv, &i)) return false;
+        } else a->rest[a->rest_count++] = argv[i];
+    }
+    return true;
+}
+
+bool parse_whole(const char *text, int64_t *value)
+{
+    char *end;
+    if (!(text[0] >= '0' && text[0] <= '9') && !(text[0] == '-' && text[1] >= '0' && text[1] <= '9')) return false;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (*end || errno) return false;
+    *value = v;
+    return true;
+}
+
+bool parse_number(const char *text, double *value)
+{
+    char *end;
+    if (!strchr("+-.0123456789", text[0]) || !text[0]) return false;
+    *value = strtod(text, &end);
+    return !*end && isfinite(*value);
+}
+
+bool args_whole(const struct args *a, int flag, int low, int high, int *value)
+{
+    int64_t v;
+    if (!a->value[flag]) return true;
+    if (!parse_whole(a->value[flag], &v) || v < low || v > high) {
+        fail("%s: --%s must be a whole number from %d to %d, not '%s'", a->command->name,
+             a->command->flags[flag].name, low, high, a->value[flag]);
+        return false;
+    }
+    *value = (int)v;
+    return true;
+}
+
+bool args_word(const struct args *a, int flag, const char *words, int *index)
+{
+    const char *given = a->value[flag];
+    if (!given) return true;
+    int k = 0;
+    for (const char *p = words; *p; p += strcspn(p, "|"), p += *p == '|', k++)
+        if (strcspn(p, "|") == strlen(given) && !memcmp(p, given, strlen(given))) return *index = k, true;
+    fail("%s: --%s must be one of %s, not '%s'", a->command->name, a->command->flags[flag].name, words, given);
+    return false;
+}
+
+bool args_no_rest(const struct args *a)
+{
+    if (a->rest_count == 0) return true;
+    fail("%s: '%s' is one argument too many; 'loci %s --help' shows what it takes", a->command->name, a->rest[0],
+         a->command->name);
+    return false;
+}

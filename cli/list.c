@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT */
+/* list.c -- `loci list`, `loci info`, `loci version`: what is there. */
+#define _DEFAULT_SOURCE
+
+#include <math.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "cli.h"
+#include "json.h"
+
+/* ---- list ----------------------------------------------------------------------------------------------- */
+
+static const struct { int place; const char *name; } places[] = {
+    { LOCI_PLACE_EMBED, "embed" }, { LOCI_PLACE_ROTATE, "rotate" }, { LOCI_PLACE_SCORE, "score" },
+    { LOCI_PLACE_MIX, "mix" }, { LOCI_PLACE_WEIGHT, "weight" }, { LOCI_PLACE_VALUE, "value" },
+};
+
+static const char *place_names(int set, char *buffer, size_t room)
+{
+    buffer[0] = 0;
+    for (int i = 0; i < COUNT(places); i++)
+        if (set & places[i].place)
+            snprintf(buffer + strlen(buffer), room - strlen(buffer), "%s%s", buffer[0] ? "," : "", places[i].name);
+    if (!buffer[0]) snprintf(buffer, room, "-");
+    return buffer;
+}
+
+/* The usual value of an option, as it would be written. */
+static const char *usual(const loci_option *o, char *buffer, size_t room)
+{
+    if (o->must) snprintf(buffer, room, "must be given");
+    else if (o->kind == LOCI_LIST) snprintf(buffer, room, "none");
+    else if (isnan(o->usual)) snprintf(buffer, room, "by rule");
+    else if (o->kind == LOCI_WORD) {
+        const char *p = o->words;
+        for (int k = (int)o->usual; k > 0 && *p; k--) p += strcspn(p, "|"), p += *p == '|';
+        snprintf(buffer, room, "%.*s", (int)strcspn(p, "|"), p);
+    } else snprintf(buffer, room, "%.10g", o->usual);
+    return buffer;
+}
+
+static const char *accepted(const loci_option *o, char *buffer, size_t room)
+{
+    if (o->kind == LOCI_WORD) snprintf(buffer, room, "%s", o->words);
+    else
+        snprintf(buffer, room, "%s %.10g .. %.10g",
+                 o->kind == LOCI_WHOLE  ? "whole"
+                 : o->kind == LOCI_LIST ? "list of"
+                                        : "number",
+                 o->low, o->high);
+    return buffer;
+}
+
+static void print_details(const loci_encoding_info *e)
+{
+    char a[128], b[128];
+    printf("%s%s%s  %s\n", PAINT("1"), e->name, PAINT("0"), e->brief);
+    printf("    enters at   %s%s\n", place_names(e->places, a, sizeof a),
+           e->causal_only ? "; causal masks only" : "");
+    printf("    from        %s\n    example     %s\n    tolerance   %g of 1 + the largest exact value\n", e->cite,
+           e->example, e->tolerance);
+    for (int i = 0; i < e->option_count; i++)
+        printf("    %s%-18s %-20s %-28s %s\n", i ? "            " : "options     ", e->options[i].name,
+               usual(&e->options[i], a, sizeof a), accepted(&e->options[i], b, sizeof b), e->options[i].help);
+    printf("\n");
+}
+
+static json_t *option_json(const loci_option *o)
+{
+    static const char *const kinds[] = { "number", "whole", "word", "list" };
+    char a[128];
+    json_t *j = json_object();
+    json_object_set_new(j, "name", json_string(o->name));
+    json_object_set_new(j, "kind", json_string(kinds[o->kind]));
+    json_object_set_new(j, "must", json_boolean(o->must));
+    if (o->kind == LOCI_WORD) {
+        json_object_set_new(j, "usual",
+                            isnan(o->usual) || o->must ? json_null() : json_string(usual(o, a, sizeof a)));
+        json_object_set_new(j, "words", json_string(o->words));
+    } else {
+        json_object_set_new(j, "usual", o->must ? json_null() : json_number_or_null(o->usual));
+        json_object_set_new(j, "low", json_number_or_null(o->low));
+        json_object_set_new(j, "high", json_number_or_null(o->high));
+    }
+    json_object_set_new(j, "help", json_string(o->help));
+    return j;
+}
+
+static void print_encoding_json(const loci_encoding_info *e)
+{
+    json_t *j = json_object(), *where = json_array(), *options = json_array();
+    for (int i = 0; i < COUNT(places); i++)
+        if (e->places & places[i].place) json_array_append_new(where, json_string(places[i].name));
+    for (int i = 0; i < e->option_count; i++) json_array_append_new(options, option_json(&e->options[i]));
+    json_object_set_new(j, "name", json_string(e->name));
+    json_object_set_new(j, "brief", json_string(e->brief));
+    json_object_set_new(j, "cite", json_string(e->cite));
+    json_object_set_new(j, "places", where);
+    json_object_set_new(j, "causal_only", json_boolean(e->causal_only));
+    json_object_set_new(j, "tolerance", json_number_or_null(e->tolerance));
+    json_object_set_new(j, "example", json_string(e->example));
+    json_object_set_new(j, "options", options);
+    json_print(j);
+}
+
+static const char *encoding_name(int i)
+{
+    const loci_encoding_info *list;
+    loci_encodings(&list);
+    return list[i].name;
+}
+
+enum { LIST_JSON };
+static const struct flag list_flags[] = {
+    [LIST_JSON] = { "json", NULL, NULL, "one JSON object per line, options included" },
+    { NULL, NULL, NULL, NULL }
+};
+
+static int list_run(const struct args *a)
+{
+    const loci_encoding_info *list;
+    int n = loci_encodings(&list);
+    char where[64];
+    for (int i = 0; i < a->rest_count; i++) {
+        if (find_encoding(a->rest[i], strlen(a->rest[i]))) continue;
+        const char *hint = nearest(a->rest[i], encoding_name, n);
+        return fail("list: unknown encoding '%s'%s%s%s", a->rest[i], hint ? "; did you mean " : "",
+                    hint ? hint : "", hint ? "?" : "");
+    }
+    if (!a->value[LIST_JSON] && a->rest_count == 0)
+        printf("%s%-12s %-16s %s%s\n", PAINT("1"), "encoding", "enters at", "what it does", PAINT("0"));
+    for (int i = 0; i < n; i++) {
+        bool wanted = a->rest_count == 0;
+        for (int k = 0; k < a->rest_count; k++) wanted = wanted || !strcmp(a->rest[k], list[i].name);
+        if (!wanted) continue;
+        if (a->value[LIST_JSON]) print_encoding_json(&list[i]);
+        else if (a->rest_count) print_details(&list[i]);
+        else
+            printf("%-12s %-16s %s\n", list[i].name, place_names(list[i].places, where, sizeof where),
+                   list[i].brief);
+    }
+    return EXIT_DONE;
+}
+
+const struct command cmd_list = {
+    .name = "list", .brief = "the encodings, and the options of each", .synopsis = "loci list [ENCODING...] [--json]",
+    .about = "    Without names: one line per encoding.  With names: their options, defaults, ranges and sources.\n"
+             "    An encoding is written name:option=value,... and several are joined by '+'.\n",
+    .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
+    .flags = list_flags, .run = list_run,
+};
+
+/* ---- info ----------------------------------------------------------------------------------------------- */
+
+enum { INFO_JSON };
+static const struct flag info_flags[] = {
+    [INFO_JSON] = { "json", NULL, NULL, "one JSON object" },
+    { NULL, NULL, NULL, NULL }
+};
+
+#if defined __clang__
+#define COMPILER "clang " __clang_version__
+#elif defined __GNUC__
+#define COMPILER "gcc " __VERSION__
+#else
+#define COMPILER "unknown compiler"
+#endif
+
+static int info_run(const struct args *a)
+{
+    if (!args_no_rest(a)) return EXIT_ERROR;
+    char cpu[128];
+    const char *names[16];
+    struct utsname os;
+    int n = loci_isas(names, COUNT(names));
+    if (n > COUNT(names)) n = COUNT(names);
+    bool known = uname(&os) >= 0;
+    const char *system = known ? os.sysname : "unknown", *machine = known ? os.machine : "unknown";
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    if (a->value[INFO_JSON]) {
+        json_t *j = json_object(), *isas = json_array();
+        for (int i = 0; i < n; i++) json_array_append_new(isas, json_string(names[i]));
+        json_object_set_new(j, "version", json_string(loci_version_text()));
+        json_object_set_new(j, "cpu", json_string(cpu_name(cpu, sizeof cpu)));
+        json_object_set_new(j, "cpus", json_integer(cpus));
+        json_object_set_new(j, "system", json_string(system));
+        json_object_set_new(j, "machine", json_string(machine));
+        json_object_set_new(j, "isas", isas);
+        json_object_set_new(j, "isa", json_string(best_isa()));
+        json_object_set_new(j, "compiler", json_string(COMPILER));
+        json_print(j);
+        return EXIT_DONE;
+    }
+    printf("loci      %s\ncpu       %s, %ld online\nsystem    %s %s\nisas      ", loci_version_text(),
+           cpu_name(cpu, sizeof cpu), cpus, system, machine);
+    for (int i = 0; i < n; i++) printf("%s%s", names[i], i + 1 < n ? ", " : "");
+    printf("  (in use: %s)\ncompiler  %s\n", best_isa(), COMPILER);
+    return EXIT_DONE;
+}
+
+const struct command cmd_info = {
+    .name = "info", .brief = "version, processor, instruction sets and build", .synopsis = "loci info [--json]",
+    .about = "    What to put into a bug report.  The instruction sets are those that this processor and this\n"
+             "    build have in common, worst first; the last one is used unless --isa says otherwise.\n",
+    .examples = "    loci info\n    loci info --json\n",
+    .flags = info_flags, .run = info_run,
+};
+
+/* ---- version -------------------------------------------------------------------------------------------- */
+
+static int version_run(const struct args *a)
+{
+    if (!args_no_rest(a)) return EXIT_ERROR;
+    printf("loci %s\n", loci_version_text());
+    return EXIT_DONE;
+}
+
+static const struct flag no_flags[] = { { NULL, NULL, NULL, NULL } };
+const struct command cmd_version = {
+    .name = "version", .brief = "the version", .synopsis = "loci version",
+    .about = "    Prints the version and nothing else.\n",
+    .examples = "    loci version\n", .flags = no_flags, .run = version_run,
+};

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT */
+/* probe.c -- see probe.h.
+ *
+ * Functions for an instruction set carry it as an attribute, so the file needs no flags of its own; they are called
+ * only for the name that the library says it uses.  Twelve independent chains cover a latency of four cycles on two
+ * pipes, with room to spare, and fit into 16 registers with both factors; the sum of the results keeps the compiler
+ * from dropping any. */
+#define _DEFAULT_SOURCE
+
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "probe.h"
+
+#if defined __x86_64__
+#include <immintrin.h>
+#elif defined __aarch64__
+#include <arm_neon.h>
+#endif
+
+enum { MAX_THREADS = 256, CHAINS = 12, STEPS = 40000 };
+enum { JOBS = 8 };                       /* pieces per thread, so that a late thread costs little */
+
+/* ---- Multiply-adds: x = x a + b, which goes to 1 and stays there ---------------------------------------------- */
+
+typedef float four __attribute__((vector_size(16)));
+
+/* What the compiler's baseline has: a multiplication and an addition of four. */
+static float flops_base(float a, float b)
+{
+    four x[CHAINS], va = { a, a, a, a }, vb = { b, b, b, b }, sum = { 0 };
+    for (int i = 0; i < CHAINS; i++) x[i] = vb * (float)i;
+    for (int n = 0; n < STEPS; n++)
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++) x[i] = x[i] * va + vb;
+    for (int i = 0; i < CHAINS; i++) sum += x[i];
+    return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+static float read_base(const float *p, size_t n)
+{
+    four s[8] = { { 0 } }, v;
+    for (size_t k = 0; k + 32 <= n; k += 32)
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {
+            memcpy(&v, p + k + 4 * i, sizeof v);
+            s[i] += v;
+        }
+    four t = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+    return t[0] + t[1] + t[2] + t[3];
+}
+
+#if defined __x86_64__
+__attribute__((target("avx512f"))) static float flops_avx512(float a, float b)
+{
+    __m512 x[CHAINS], va = _mm512_set1_ps(a), vb = _mm512_set1_ps(b), sum = vb;
+    for (int i = 0; i < CHAINS; i++) x[i] = _mm512_set1_ps((float)i);
+    for (int n = 0; n < STEPS; n++)
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++) x[i] = _mm512_fmadd_ps(x[i], va, vb);
+    for (int i = 0; i < CHAINS; i++) sum = _mm512_add_ps(sum, x[i]);
+    return _mm512_cvtss_f32(sum);
+}
+
+__attribute__((target("avx512f"))) static float read_avx512(const float *p, size_t n)
+{
+    __m512 s[8], t = _mm512_setzero_ps();
+    for (int i = 0; i < 8; i++) s[i] = t;
+    for (size_t k = 0; k + 128 <= n; k += 128)
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) s[i] = _mm512_add_ps(s[i], _mm512_loadu_ps(p + k + 16 * i));
+    for (int i = 0; i < 8; i++) t = _mm512_add_ps(t, s[i]);
+    return _mm512_cvtss_f32(t);
+}
+
+__attribute__((target("avx2,fma"))) static float flops_avx2(float a, float b)
+{
+    __m256 x[CHAINS], va = _mm256_set1_ps(a), vb = _mm256_set1_ps(b), sum = vb;
+    for (int i = 0; i < CHAINS; i++) x[i] = _mm256_set1_ps((float)i);
+    for (int n = 0; n < STEPS; n++)
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++) x[i] = _mm256_fmadd_ps(x[i], va, vb);
+    for (int i = 0; i < CHAINS; i++) sum = _mm256_add_ps(sum, x[i]);
+    return _mm256_cvtss_f32(sum);
+}
+
+__attribute__((target("avx2,fma"))) static float read_avx2(const float *p, size_t n)
+{
+    __m256 s[8], t = _mm256_setzero_ps();
+    for (int i = 0; i < 8; i++) s[i] = t;
+    for (size_t k = 0; k + 64 <= n; k += 64)
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) s[i] = _mm256_add_ps(s[i], _mm256_loadu_ps(p + k + 8 * i));
+    for (int i = 0; i < 8; i++) t = _mm256_add_ps(t, s[i]);
+    return _mm256_cvtss_f32(t);
+}
+#elif defined __aarch64__
+enum { NEON_CHAINS = 24 };               /* up to four pipes, and 32 registers */
+static float flops_neon(float a, float b)
+{
+    float32x4_t x[NEON_CHAINS], va = vdupq_n_f32(a), vb = vdupq_n_f32(b), sum = vb;
+    for (int i = 0; i < NEON_CHAINS; i++) x[i] = vdupq_n_f32((float)i);
+    for (int n = 0; n < STEPS * CHAINS / NEON_CHAINS; n++)
+#pragma GCC unroll 24
+        for (int i = 0; i < NEON_CHAINS; i++) x[i] = vfmaq_f32(vb, x[i], va);
+    for (int i = 0; i < NEON_CHAINS; i++) sum = vaddq_f32(sum, x[i]);
+    return vgetq_lane_f32(sum, 0);
+}
+#endif
+
+static const struct kernels {
+    const char *isa;
+    int lanes;
+    float (*flops)(float a, float b), (*read)(const float *, size_t count);
+} kernels[] = {
+#if defined __x86_64__
+    { "avx512", 16, flops_avx512, read_avx512 },
+    { "avx2", 8, flops_avx2, read_avx2 },
+#elif defined __aarch64__
+    { "neon", 4, flops_neon, read_base },
+#endif
+    { NULL, 4, flops_base, read_base },  /* everything else */
+};
+
+static const struct kernels *find_kernels(const char *isa)
+{
+    const struct kernels *k = kernels;
+    while (k->isa && strcmp(k->isa, isa)) k++;
+    return k;
+}
+
+/* ---- On all threads --------------------------------------------------------------------------------------- */
+
+struct work {
+    const struct kernels *kernels;
+    float *to;
+    const float *from;
+    size_t count;                        /* floats per piece */
+    volatile float *sink;                /* per piece */
+};
+
+static void flops_job(void *arg, int i)
+{
+    struct work *w = arg;
+    volatile float a = 0.999f, b = 0.001f;     /* the compiler must not know them */
+    w->sink[i] = w->kernels->flops(a, b);
+}
+
+static void read_job(void *arg, int i)
+{
+    struct work *w = arg;
+    w->sink[i] = w->kernels->read(w->from + (size_t)i * w->count, w->count);
+}
+
+static void copy_job(void *arg, int i)
+{
+    struct work *w = arg;
+    memcpy(w->to + (size_t)i * w->count, w->from + (size_t)i * w->count, w->count * sizeof *w->to);
+}
+
+static double seconds(struct work *w, void (*job)(void *, int), const loci_host *host, int pieces)
+{
+    volatile float sink[MAX_THREADS * JOBS];
+    w->sink = sink;
+    double start = now();
+    if (host) host->run(host->user, pieces, job, w);
+    else for (int i = 0; i < pieces; i++) job(w, i);
+    return now() - start;
+}
+
+double probe_flops(const char *isa, const loci_host *host, int threads)
+{
+    struct work w = { .kernels = find_kernels(isa) };
+    int pieces = threads * JOBS;
+    return 2.0 * w.kernels->lanes * CHAINS * STEPS * pieces / seconds(&w, flops_job, host, pieces);
+}
+
+double probe_read(const char *isa, const float *from, size_t bytes, const loci_host *host, int threads)
+{
+    int pieces = threads > 1 ? threads * JOBS : 1;
+    struct work w = { .kernels = find_kernels(isa), .from = from };
+    w.count = bytes / sizeof *from / (size_t)pieces / 128 * 128;
+    return (double)(w.count * sizeof *from) * pieces / seconds(&w, read_job, host, pieces);
+}
+
+double probe_copy(float *to, const float *from, size_t bytes, const loci_host *host, int threads)
+{
+    int pieces = threads > 1 ? threads * JOBS : 1;
+    struct work w = { .to = to, .from = from, .count = bytes / sizeof *from / (size_t)pieces };
+    return 2.0 * (double)(w.count * sizeof *from) * pieces / seconds(&w, copy_job, host, pieces);
+}
+
+size_t last_cache_bytes(void)
+{
+    long bytes = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (size_t)bytes : (size_t)32 << 20;
+}

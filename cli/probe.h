@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* probe.h -- what this machine can do at most, measured: the yardsticks of `loci bench`. */
+#ifndef LOCI_CLI_PROBE_H
+#define LOCI_CLI_PROBE_H
+
+#include <stddef.h>
+
+#include "loci/loci.h"
+
+/* Each runs on `threads` threads of the host (NULL: on this one) for a few milliseconds, and returns what it did per
+ * second: f32 flops, two per multiply-add; bytes read; bytes read and written together. */
+double probe_flops(const char *isa, const loci_host *, int threads);
+double probe_read(const char *isa, const float *, size_t bytes, const loci_host *, int threads);
+double probe_copy(float *to, const float *from, size_t bytes, const loci_host *, int threads);
+
+size_t last_cache_bytes(void);           /* of the last level; a guess where the system does not say */
+
+#endif

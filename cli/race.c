@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT */
+/* race.c -- `loci race`: every encoding, fused, against textbook attention without any encoding, in one table. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "naive.h"
+#include "task.h"
+
+enum { LEN, DIM, HEADS, THREADS, ISA };
+static const struct flag flags[] = {
+    [LEN]     = { "len", NULL, "N", "tokens (default 2048)" },
+    [DIM]     = { "dim", NULL, "D", "width of a head, even (default 64)" },
+    [HEADS]   = { "heads", NULL, "H", "heads (default 2)" },
+    [THREADS] = { "threads", NULL, "N", "threads of the fused runner (default 1; the naive one has one)" },
+    [ISA]     = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
+    { NULL, NULL, NULL, NULL }
+};
+
+struct race {
+    int len, dim, heads, threads;
+    const char *isa;
+    const loci_host *host;
+};
+struct score { double forward, step, megabytes, error; };          /* milliseconds, of the fastest try */
+
+static const double patience = 0.3;      /* seconds for the tries of one pass; at least two are made */
+enum { SEED = 7, MAX_TRIES = 20 };
+
+/* ---- The exact result ---------------------------------------------------------------------------------------- */
+
+/* Largest difference relative to 1 + the largest exact value. */
+static double error_of(const float *got, const double *exact, ptrdiff_t n)
+{
+    double most = 0, worst = 0;
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (isfinite(exact[i])) most = fmax(most, fabs(exact[i]));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        double d = got[i] == exact[i] ? 0 : fabs(got[i] - exact[i]);     /* equal infinities are no error */
+        if (!(d <= worst)) worst = d;                                    /* and NaN is the largest one */
+    }
+    return worst / (1 + most);
+}
+
+static double *widen(struct task *t, const void *from, ptrdiff_t n)
+{
+    double *d = task_take(t, (size_t)n, sizeof *d);
+    for (ptrdiff_t i = 0; i < n; i++) d[i] = ((const float *)from)[i];
+    return d;
+}
+
+/* The same problem in float64, by the reference; then the largest error of the results in t. */
+static bool judge(const struct task *t, double *error)
+{
+    struct task e;
+    loci_desc d = t->desc;
+    d.dtype = LOCI_F64;
+    bool ok = task_open(&e, &d, t->batch, t->q_len, t->k_len, NULL);
+    if (ok) {
+        ptrdiff_t wide = t->batch * t->q_len * (d.stage == LOCI_EMBED ? d.model_dim : (ptrdiff_t)d.heads * d.dim),
+                  rows = t->batch * t->q_len * d.heads;
+        task_random_inputs(&e, SEED);
+        task_gradients(&e);
+        for (int i = 0; i < t->tensors; i++)
+            e.data[i] = widen(&e, t->data[i], shape_count(t->tensor[i].rank, t->tensor[i].shape));
+        ok = !task_reference(&e, true) || refuse("%s: %s", d.encoding, e.error.text);
+        struct { const void *got, *exact; ptrdiff_t n;
+        } pairs[] = {
+            { t->y.data, e.y.data, wide },
+            { t->call.o.data, e.call.o.data, wide },
+            { t->call.lse, e.call.lse, rows },
+            { t->call.rem, e.call.rem, rows },
+            { t->grad.dq.data, e.grad.dq.data, wide },
+            { t->grad.dk.data, e.grad.dk.data, wide },
+            { t->grad.dv.data, e.grad.dv.data, wide },
+        };
+        for (int i = 0; i < COUNT(pairs); i++)
+            if (ok && pairs[i].got) *error = fmax(*error, error_of(pairs[i].got, pairs[i].exact, pairs[i].n));
+        for (int i = 0; ok && i < t->tensors; i++)
+            if (t->ddata[i])
+                *error = fmax(
+                    *error, error_of(t->ddata[i], e.ddata[i], shape_count(t->tensor[i].rank, t->tensor[i].shape)));
+    }
+    task_close(&e);
+    return ok;
+}
+
+/* ---- The runners --------------------------------------------------------------------------------------------- */
+
+/* The fused runner: attention, after an embedding where the encoding is one. */
+struct fused { struct task main, embed; bool embeds; loci_status status; };
+
+static void fused_pass(void *arg, bool backward)
+{
+    struct fused *f = arg;
+    if (f->embeds && !f->status) f->status = task_forward(&f->embed);
+    if (!f->status) f->status = task_forward(&f->main);
+    if (backward && !f->status) f->status = task_backward(&f->main);
+    if (backward && f->embeds && !f->status) f->status = task_backward(&f->embed);
+}
+
+static void naive_pass(void *arg, bool backward)
+{
+    naive_forward(arg);
+    if (backward) naive_backward(arg);
+}
+
+/* Milliseconds of the fastest try. */
+static double run_fastest(void (*pass)(void *, bool), void *runner, bool backward)
+{
+    double best = INFINITY, until = now() + patience;
+    for (int i = 0; i < MAX_TRIES && (i < 2 || now() < until); i++) {
+        double start = now();
+        pass(runner, backward);
+        best = fmin(best, now() - start);
+    }
+    return 1e3 * best;
+}
+
+static bool ready(const struct race *r, struct task *t)
+{
+    task_random_tensors(t, SEED);
+    task_random_inputs(t, SEED);
+    task_gradients(t);
+    t->call.host = r->host;
+    return !task_prepare(t, r->len, true) || refuse("%s: %s", t->desc.encoding, t->error.text);
+}
+
+static bool open_fused(const struct race *r, struct fused *f, const char *encoding)
+{
+    *f = (struct fused){ .embeds = text_places(encoding) == LOCI_PLACE_EMBED };
+    loci_desc d = { .size = sizeof d, .encoding = f->embeds ? "nope" : encoding, .heads = r->heads, .dim = r->dim,
+                    .max_len = r->len, .isa = r->isa };
+    loci_desc e = { .size = sizeof e, .encoding = encoding, .stage = LOCI_EMBED, .model_dim = r->heads * r->dim,
+                    .max_len = r->len, .isa = r->isa };
+    if (!task_open(&f->main, &d, 1, r->len, r->len, NULL) || !ready(r, &f->main)) return false;
+    return !f->embeds || (task_open(&f->embed, &e, 1, r->len, r->len, NULL) && ready(r, &f->embed));
+}
+
+static bool run_fused(const struct race *r, const char *encoding, struct score *s)
+{
+    struct fused f;
+    bool ok = open_fused(r, &f, encoding);
+    *s = (struct score){ 0 };
+    if (ok) {
+        s->forward = run_fastest(fused_pass, &f, false);
+        s->step = run_fastest(fused_pass, &f, true);
+        s->megabytes =
+            1e-6 * (double)(f.main.table_bytes + f.main.work_bytes + f.embed.table_bytes + f.embed.work_bytes);
+        if (f.status)
+            ok = refuse("%s: %s", encoding, f.main.error.text[0] ? f.main.error.text : f.embed.error.text);
+        ok = ok && judge(&f.main, &s->error) && (!f.embeds || judge(&f.embed, &s->error));
+    }
+    task_close(&f.main);
+    task_close(&f.embed);
+    return ok;
+}
+
+/* Runs on the buffers of a plain task, which then holds its results and can be judged like a fused one. */
+static bool run_naive(const struct race *r, struct score *s)
+{
+    struct task t;
+    struct naive n;
+    loci_desc d = { .size = sizeof d, .encoding = "nope", .heads = r->heads, .dim = r->dim, .isa = r->isa };
+    bool ok = task_open(&t, &d, 1, r->len, r->len, NULL);
+    *s = (struct score){ 0 };
+    if (ok) {
+        task_random_inputs(&t, SEED);
+        naive_open(&n, r->heads, r->len, r->dim);
+        n.q = t.call.q.data, n.k = t.call.k.data, n.v = t.call.v.data, n.dout = t.grad.dout.data;
+        n.o = t.call.o.data, n.lse = t.call.lse, n.dq = t.grad.dq.data, n.dk = t.grad.dk.data,
+        n.dv = t.grad.dv.data;
+        s->forward = run_fastest(naive_pass, &n, false);
+        s->step = run_fastest(naive_pass, &n, true);
+        s->megabytes = 1e-6 * (double)n.bytes;
+        naive_close(&n);
+        ok = judge(&t, &s->error);
+    }
+    task_close(&t);
+    return ok;
+}
+
+/* ---- The table ----------------------------------------------------------------------------------------------- */
+
+static void print_line(void)
+{
+    for (int i = 0; i < 98; i++) putchar('-');
+    putchar('\n');
+}
+
+static void print_header(const struct race *r)
+{
+    char cpu[128];
+    printf("%sloci race%s  what fusing the position encoding into attention buys, on %s\n\n", PAINT("1"),
+           PAINT("0"), cpu_name(cpu, sizeof cpu));
+    printf(
+        "  the task   %d tokens, %d heads of width %d, causal: attention, and a training step (forward and\n"
+        "             backward with the gradients of q, k, v and of everything the encoding learns)\n"
+        "  naive      textbook attention in float32, one thread, and %sno encoding at all%s: all scores in\n"
+        "             memory, softmax, product; whatever an encoding costs would come on top\n"
+        "  fused      loci %s in float32, %s, %d thread%s, %swith the encoding%s\n\n",
+        r->len, r->heads, r->dim, PAINT("1"), PAINT("0"), loci_version_text(), r->isa, r->threads,
+        r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"));
+    printf("%-26s  %18s  %20s  %17s  %8s\n", "", "forward    ", "training step    ", "memory    ", "error");
+    printf("%s%-26s  %9s %8s  %11s %8s  %8s %8s  %8s%s\n", PAINT("1"), "", "ms", "faster", "ms", "faster", "MB",
+           "less", "to f64", PAINT("0"));
+    print_line();
+}
+
+static void print_row(const char *name, const struct score *s, const struct score *naive, const char *paint)
+{
+    printf("%-26.26s  %9.2f %s%7.1fx%s  %11.2f %s%7.1fx%s  %8.2f %s%7.0fx%s  %8.1e\n", name, s->forward, paint,
+           naive->forward / s->forward, *paint ? PAINT("0") : "", s->step, paint, naive->step / s->step,
+           *paint ? PAINT("0") : "", s->megabytes, paint, naive->megabytes / s->megabytes, *paint ? PAINT("0") : "",
+           s->error);
+    fflush(stdout);
+}
+
+static void print_closing(void)
+{
+    print_line();
+    printf(
+        "How to read it: a row is one encoding, fused; 'faster' and 'less' compare it with the naive row on\n"
+        "top.  Memory is what a training step allocates beside its inputs and results.  The error is the\n"
+        "largest difference from the same computation in float64, over all results and gradients, relative\n"
+        "to 1 + the largest value; float32 itself resolves 6e-08.  Next: 'loci list' explains the\n"
+        "encodings, 'loci bench' measures them in earnest.\n");
+}
+
+static int run_all(const struct race *r, const struct args *a)
+{
+    const loci_encoding_info *list;
+    struct score naive, s;
+    int known = loci_encodings(&list), count = a->rest_count ? a->rest_count : known;
+    print_header(r);
+    if (!run_naive(r, &naive)) return EXIT_ERROR;
+    print_row("naive, no encoding", &naive, &naive, "");
+    print_line();
+    for (int i = 0; i < count; i++) {
+        const char *encoding = a->rest_count ? runnable_text(a->rest[i]) : list[i].example;
+        if (!run_fused(r, encoding, &s)) return EXIT_ERROR;
+        print_row(encoding, &s, &naive, PAINT("32"));
+    }
+    print_closing();
+    return EXIT_DONE;
+}
+
+static int run(const struct args *a)
+{
+    const char *isa = a->value[ISA] ? a->value[ISA] : best_isa();
+    struct race r = { .len = 2048, .dim = 64, .heads = 2, .threads = 1, .isa = isa };
+    loci_host pool;
+    if (!args_whole(a, LEN, 1, 16384, &r.len) || !args_whole(a, DIM, 1, 1024, &r.dim) ||
+        !args_whole(a, HEADS, 1, 256, &r.heads) || !args_whole(a, THREADS, 1, 256, &r.threads))
+        return EXIT_ERROR;
+    if (r.threads > 1) {
+        if (loci_pool_create(&pool, r.threads)) return fail("race: %d threads cannot be started", r.threads);
+        r.host = &pool;
+    }
+    int code = run_all(&r, a);
+    if (r.host) loci_pool_destroy(&pool);
+    return code;
+}
+
+const struct command cmd_race = {
+    .name = "race", .brief = "every encoding, fused, against naive attention: time, memory, error",
+    .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--threads N] [--isa NAME]",
+    .about =
+        "    Runs each encoding (without names: all of them) forward, and forward with backward.  Time and\n"
+        "    memory are compared with textbook attention that has no encoding at all, all results and\n"
+        "    gradients with the float64 reference.  Takes well under a minute.  For figures to rely on, use\n"
+        "    'loci bench'.\n",
+    .examples = "    loci race\n    loci race t5 alibi rope:pairing=interleaved+fox --len 4096 --threads 2\n",
+    .flags = flags, .run = run,
+};

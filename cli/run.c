@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/* run.c -- `loci run`: computes case files, writes the results, compares them with what the case expects. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "case.h"
+
+enum { OUTPUT, DTYPE, ISA, THREADS, ENGINE, TOL };
+static const struct flag flags[] = {
+    [OUTPUT]  = { "output", "o", "FILE", "write the results there, as safetensors (one case only)" },
+    [DTYPE]   = { "dtype", NULL, "TYPE", "f32 (default) or f64; bf16 and f16 are not built yet" },
+    [ISA]     = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
+    [THREADS] = { "threads", NULL, "N", "threads (default 1; the results do not depend on it)" },
+    [ENGINE]  = { "engine", NULL, "NAME", "fused (default), or reference: the float64 definition" },
+    [TOL]     = { "tol", NULL, "F,G", "bounds for results and for gradients, instead of loci.tol" },
+    { NULL, NULL, NULL, NULL }
+};
+
+static double number(const struct output *o, size_t real, ptrdiff_t i)
+{
+    return real == sizeof(double) ? ((const double *)o->data)[i] : ((const float *)o->data)[i];
+}
+
+/* Prints the line of one result; false when its bound is broken. */
+static bool compare(const struct output *o, size_t real, double factor)
+{
+    double largest = 0, error = 0;
+    bool finite = true;
+    ptrdiff_t n = shape_count(o->rank, o->shape);
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (isfinite(o->expect[i])) largest = fmax(largest, fabs(o->expect[i]));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        double got = number(o, real, i), want = o->expect[i];
+        if (!isfinite(want)) finite = finite && (isnan(want) ? isnan(got) : got == want);
+        else if (!isfinite(got)) finite = false;
+        else error = fmax(error, fabs(got - want));
+    }
+    double bound = factor * (1 + largest);
+    bool ok = finite && error <= bound;
+    printf("  %-28s max abs %8.2e  max rel %8.2e  bound %8.2e  %s%s\n", o->name, error,
+           largest > 0 ? error / largest : error, bound, ok ? "ok" : "FAIL",
+           finite ? "" : " (infinite or NaN where it should not be, or the other way round)");
+    return ok;
+}
+
+static void summarize(const struct output *o, size_t real)
+{
+    double low = INFINITY, high = -INFINITY;
+    ptrdiff_t n = shape_count(o->rank, o->shape);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        low = fmin(low, number(o, real, i));
+        high = fmax(high, number(o, real, i));
+    }
+    printf("  %-28s [", o->name);
+    for (int k = 0; k < o->rank; k++) printf("%s%td", k ? "," : "", o->shape[k]);
+    printf("]  from %.6g to %.6g\n", low, high);
+}
+
+/* The file says what was computed, not by which instruction set: its bytes are the same for all of them. */
+static bool write_output(const struct case_file *c, const char *path)
+{
+    enum safetensors_type type = c->task.real == sizeof(double) ? ST_F64 : ST_F32;
+    struct safetensor tensor[COUNT(c->output)];
+    const void *data[COUNT(c->output)];
+    for (int i = 0; i < c->outputs; i++) {
+        const struct output *o = &c->output[i];
+        tensor[i] = (struct safetensor){ .name = o->name, .type = type, .rank = o->rank };
+        memcpy(tensor[i].shape, o->shape, sizeof o->shape);
+        data[i] = o->data;
+    }
+    const char *text = loci_plan_text(c->task.plan), *end = strstr(text, " isa=");
+    char *plan = take(strlen(text) + 1, 1);
+    memcpy(plan, text, end ? (size_t)(end - text) : strlen(text));
+    struct safetensors_meta meta = { "loci.plan", plan };
+    loci_error e;
+    loci_status status = loci_safetensors_write(path, c->outputs, tensor, data, 1, &meta, &e);
+    free(plan);
+    return !status || refuse("%s: %s", path, e.text);
+}
+
+static loci_status compute(struct case_file *c, bool reference, const loci_host *host)
+{
+    struct task *t = &c->task;
+    t->call.host = host;
+    t->error = (loci_error){ .text = "this call is impossible" };
+    if (reference) return task_reference(t, c->backward);
+    loci_status status = task_prepare(t, c->max_distance, c->backward);
+    if (!status) status = task_forward(t);
+    return !status && c->backward ? task_backward(t) : status;
+}
+
+static int report(const struct case_file *c, bool quiet)
+{
+    bool expected = false, ok = true;
+    for (int i = 0; i < c->outputs; i++) expected = expected || c->output[i].expect;
+    if (!expected && quiet) return EXIT_DONE;
+    printf("%s: %s\n", c->path, loci_plan_text(c->task.plan));
+    for (int i = 0; i < c->outputs; i++) {
+        const struct output *o = &c->output[i];
+        if (o->expect) ok &= compare(o, c->task.real, c->tol[!strncmp(o->name, "d.", 2)]);
+        else if (!expected) summarize(o, c->task.real);
+    }
+    return ok ? EXIT_DONE : EXIT_BROKEN;
+}
+
+/* What the options say. */
+struct wish {
+    loci_dtype dtype;
+    const char *isa, *output;
+    bool reference;
+    double tol[2];                       /* negative: as the case says */
+    const loci_host *host;
+};
+
+static int run_case(const char *path, const struct wish *w)
+{
+    struct case_file c;
+    int code = EXIT_ERROR;
+    if (case_open(&c, path, w->dtype, w->isa)) {
+        if (w->tol[0] >= 0) memcpy(c.tol, w->tol, sizeof c.tol);
+        if (compute(&c, w->reference, w->host)) fail("%s: %s", path, c.task.error.text);
+        else if (!w->output || write_output(&c, w->output)) code = report(&c, w->output != NULL);
+    }
+    case_close(&c);
+    return code;
+}
+
+static bool parse_tol(const char *text, double tol[2])
+{
+    char f[64], g[64], more;
+    if (!text || (sscanf(text, "%63[^,],%63[^,]%c", f, g, &more) == 2 && parse_number(f, &tol[0]) &&
+                  parse_number(g, &tol[1]) && tol[0] >= 0 && tol[1] >= 0))
+        return true;
+    return refuse("run: --tol must be two numbers, none negative, as in 1e-5,1e-4, not '%s'", text);
+}
+
+static int run(const struct args *a)
+{
+    static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
+    struct wish w = { .isa = a->value[ISA], .output = a->value[OUTPUT], .tol = { -1, -1 } };
+    int dtype = 0, threads = 1, reference = 0, code = EXIT_DONE;
+    if (!args_word(a, DTYPE, "f32|f64|bf16|f16", &dtype) || !args_whole(a, THREADS, 1, 256, &threads) ||
+        !args_word(a, ENGINE, "fused|reference", &reference) || !parse_tol(a->value[TOL], w.tol))
+        return EXIT_ERROR;
+    if (a->rest_count == 0) return fail("run: no case given; 'loci run --help' shows how");
+    if (a->rest_count > 1 && a->value[OUTPUT])
+        return fail("run: -o takes the results of one case, and %d are given", a->rest_count);
+    if (reference && a->value[DTYPE] && dtypes[dtype] != LOCI_F64)
+        return fail("run: the reference computes in f64 only, not in %s", a->value[DTYPE]);
+    w.dtype = reference ? LOCI_F64 : dtypes[dtype];
+    w.reference = reference;
+
+    loci_host pool;
+    if (threads > 1) {
+        if (loci_pool_create(&pool, threads)) return fail("run: %d threads cannot be started", threads);
+        w.host = &pool;
+    }
+    for (int i = 0; i < a->rest_count; i++) {
+        int one = run_case(a->rest[i], &w);
+        if (one > code) code = one;
+    }
+    if (w.host) loci_pool_destroy(&pool);
+    return code;
+}
+
+const struct command cmd_run = {
+    .name = "run", .brief = "compute case files, and compare with what they expect",
+    .synopsis = "loci run CASE... [-o FILE] [--dtype TYPE] [--isa NAME] [--threads N] [--engine NAME]\n"
+                "             [--tol F,G]",
+    .about =
+        "    A case is a safetensors file that holds a whole problem: in its metadata loci.case = 1,\n"
+        "    loci.encoding and, if need be, loci.stage, loci.mask, loci.window_left, loci.window_right,\n"
+        "    loci.scale, loci.role and loci.tol; the tensors q, k, v (or x); those of the encoding as\n"
+        "    param.ENCODING.NAME; optionally positions (q_pos, k_pos; pos), segments (q_seg, k_seg) and\n"
+        "    cotangents (dout, dlse, drem).  With a cotangent all gradients are computed too.\n\n"
+        "    Results are out, lse (or rem), and d.NAME for each input.  Where the case holds expect.NAME, a\n"
+        "    line says how far the result is from it: the largest difference, the same relative to the\n"
+        "    largest expected value, and the bound f (1 + largest expected value), where f is the first\n"
+        "    number of loci.tol for results and the second one for gradients (usually 2e-5 and 2e-4).\n"
+        "    The file that -o writes has the results under their names, without expect., and the same bytes\n"
+        "    whatever the instruction set and the number of threads.\n",
+    .examples = "    loci run case.safetensors\n    loci run case.safetensors -o result.safetensors --threads 2\n"
+                "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n",
+    .flags = flags, .run = run,
+};

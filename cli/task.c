@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* task.c -- see task.h. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "reference/reference.h"
+#include "task.h"
+
+void *task_take(struct task *t, size_t count, size_t each)
+{
+    if (t->owned == t->room) {
+        t->room = t->room ? 2 * t->room : 16;
+        void **own = realloc(t->own, (size_t)t->room * sizeof *own);
+        if (!own) exit(fail("out of memory"));
+        t->own = own;
+    }
+    return t->own[t->owned++] = take(count, each);
+}
+
+void task_close(struct task *t)
+{
+    for (int i = 0; i < t->owned; i++) free(t->own[i]);
+    free(t->own);
+    loci_plan_destroy(t->plan);
+    *t = (struct task){ 0 };
+}
+
+ptrdiff_t shape_count(int rank, const ptrdiff_t *shape)
+{
+    ptrdiff_t n = 1;
+    for (int i = 0; i < rank; i++)
+        if (__builtin_mul_overflow(n, shape[i], &n)) return 0;
+    return n;
+}
+
+bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len,
+               const char *about)
+{
+    *t = (struct task){ .desc = *d, .batch = batch, .q_len = q_len, .k_len = k_len };
+    t->real = d->dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
+    if (loci_plan_create(&t->plan, d, &t->error)) {
+        fail("%s%s%s", about ? about : "", about ? ": " : "", t->error.text);
+        return false;
+    }
+    t->tensors = loci_tensors(t->plan, NULL, 0);
+    t->tensor = task_take(t, (size_t)t->tensors, sizeof *t->tensor);
+    t->data = task_take(t, (size_t)t->tensors, sizeof *t->data);
+    t->ddata = task_take(t, (size_t)t->tensors, sizeof *t->ddata);
+    loci_tensors(t->plan, t->tensor, t->tensors);
+    for (int i = 0; i < t->tensors; i++)
+        for (int k = 0; k < t->tensor[i].rank; k++) {
+            ptrdiff_t *n = &t->tensor[i].shape[k];
+            if (*n == LOCI_DIM_BATCH) *n = batch;
+            else if (*n == LOCI_DIM_QUERIES) *n = q_len;
+            else if (*n == LOCI_DIM_KEYS) *n = k_len;
+        }
+    t->call = (loci_call){ .size = sizeof t->call, .batch = batch, .q_len = q_len, .k_len = k_len,
+                           .tensors = (const void *const *)t->data, .error = &t->error };
+    t->grad = (loci_grad){ .size = sizeof t->grad, .dtensors = t->ddata };
+    return true;
+}
+
+void task_gradients(struct task *t)
+{
+    for (int i = 0; i < t->tensors; i++)
+        if (t->tensor[i].role != LOCI_FIXED)
+            t->ddata[i] = task_take(t, (size_t)shape_count(t->tensor[i].rank, t->tensor[i].shape), t->real);
+}
+
+/* ---- Random data ------------------------------------------------------------------------------------------ */
+
+/* Steele, Lea, Flood 2014: a counter, well mixed. */
+static uint64_t next(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+/* The sum of twelve uniform numbers has variance 1 (and no tails, which serves a benchmark well); four 16-bit ones
+ * from each of three draws. */
+static double normal(uint64_t *state)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < 3; i++)
+        for (uint64_t z = next(state), k = 0; k < 4; k++, z >>= 16) sum += z & 0xffff;
+    return (double)sum / 65536 - 6;
+}
+
+static void store(void *data, size_t real, ptrdiff_t i, double x)
+{
+    if (real == sizeof(double)) ((double *)data)[i] = (float)x;      /* so that both dtypes hold the same numbers */
+    else ((float *)data)[i] = (float)x;
+}
+
+void fill_normal(void *data, size_t real, ptrdiff_t count, uint64_t seed, double scale)
+{
+    for (ptrdiff_t i = 0; i < count; i++) store(data, real, i, scale * normal(&seed));
+}
+
+static bool all_zero(const void *data, size_t bytes)
+{
+    const char *p = data;
+    return bytes == 0 || (p[0] == 0 && !memcmp(p, p + 1, bytes - 1));
+}
+
+/* Tables that start at zero get small numbers, lest a pass be cheaper than in real life.  Inputs whose name says that
+ * they are logarithms of gates get log(sigmoid(N(3, 1))). */
+void task_random_tensors(struct task *t, uint64_t seed)
+{
+    for (int i = 0; i < t->tensors; i++) {
+        ptrdiff_t n = shape_count(t->tensor[i].rank, t->tensor[i].shape);
+        uint64_t state = seed + 1000 * (uint64_t)(i + 1);
+        t->data[i] = task_take(t, (size_t)n, t->real);
+        if (t->tensor[i].role == LOCI_INPUT) {
+            bool gate = !strncmp(t->tensor[i].name, "log_", 4);
+            for (ptrdiff_t k = 0; k < n; k++)
+                store(t->data[i], t->real, k, gate ? -log1p(exp(-3 - normal(&state))) : normal(&state));
+        } else {
+            loci_tensor_init(t->plan, i, state, t->data[i]);
+            if (all_zero(t->data[i], (size_t)n * t->real)) fill_normal(t->data[i], t->real, n, state, 0.1);
+        }
+    }
+}
+
+static loci_view random_view(struct task *t, ptrdiff_t count, uint64_t seed)
+{
+    loci_view v = { .data = task_take(t, (size_t)count, t->real) };
+    if (seed) fill_normal(v.data, t->real, count, seed, 1);
+    return v;
+}
+
+void task_random_inputs(struct task *t, uint64_t seed)
+{
+    const loci_desc *d = &t->desc;
+    int kv_heads = d->kv_heads ? d->kv_heads : d->heads;
+    ptrdiff_t rows = t->batch * t->q_len, keys = t->batch * t->k_len,
+              value_dim = d->value_dim ? d->value_dim : d->dim;
+    if (d->stage != LOCI_ATTENTION) {
+        ptrdiff_t n = rows * (d->stage == LOCI_EMBED ? d->model_dim : d->heads * d->dim);
+        t->x = random_view(t, n, seed + 1);
+        t->dy = random_view(t, n, seed + 2);
+        t->y = random_view(t, n, 0);
+        t->dx = random_view(t, n, 0);
+        return;
+    }
+    t->call.q = random_view(t, rows * d->heads * d->dim, seed + 1);
+    t->call.k = random_view(t, keys * kv_heads * d->dim, seed + 2);
+    t->call.v = random_view(t, keys * kv_heads * value_dim, seed + 3);
+    t->grad.dout = random_view(t, rows * d->heads * value_dim, seed + 4);
+    t->call.o = random_view(t, rows * d->heads * value_dim, 0);
+    t->grad.dq = random_view(t, rows * d->heads * d->dim, 0);
+    t->grad.dk = random_view(t, keys * kv_heads * d->dim, 0);
+    t->grad.dv = random_view(t, keys * kv_heads * value_dim, 0);
+    void *row = task_take(t, (size_t)(rows * d->heads), t->real);
+    if (text_places(d->encoding) & LOCI_PLACE_WEIGHT) t->call.rem = row;
+    else t->call.lse = row;
+}
+
+/* ---- Running ---------------------------------------------------------------------------------------------- */
+
+enum { MAX_TABLE_BYTES = 1 << 28 };      /* a small file must not ask for a huge table: positions can be any numbers */
+
+static loci_status impossible(struct task *t, const char *what)
+{
+    t->error.status = LOCI_BAD_ARG;
+    snprintf(t->error.text, sizeof t->error.text, "%s", what);
+    return LOCI_BAD_ARG;
+}
+
+loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
+{
+    t->table_bytes = loci_tables_size(t->plan, max_distance);
+    if (t->table_bytes == 0 || t->table_bytes > MAX_TABLE_BYTES)
+        return impossible(t, "positions are so far apart that the encoding's tables would not fit into 256 MiB");
+    t->tables = task_take(t, t->table_bytes, 1);
+    loci_status status = loci_prepare(t->plan, max_distance, (const void *const *)t->data, t->tables);
+    if (status) return impossible(t, "the encoding's tables cannot be prepared from these tensors");
+
+    for (int pass = 0; pass <= backward; pass++) {
+        if (t->desc.stage == LOCI_EMBED && pass == 0) continue;      /* loci_embed works without */
+        t->error.text[0] = 0;
+        size_t bytes = loci_workspace(t->plan, &t->call, pass);
+        if (bytes == 0)
+            return t->error.text[0] ? LOCI_BAD_ARG : impossible(t, "a call of these sizes is impossible");
+        if (bytes > t->work_bytes) t->work_bytes = bytes;
+    }
+    if (t->work_bytes) t->work = task_take(t, t->work_bytes, 1);
+    return LOCI_OK;
+}
+
+loci_status task_forward(struct task *t)
+{
+    if (t->desc.stage == LOCI_EMBED) return loci_embed(t->plan, t->tables, &t->call, t->x, t->y);
+    if (t->desc.stage == LOCI_ROTATE)
+        return loci_rotate(t->plan, t->tables, t->work, &t->call, t->which, t->x, t->y);
+    return loci_forward(t->plan, t->tables, t->work, &t->call);
+}
+
+static size_t x_bytes(const struct task *t)
+{
+    ptrdiff_t width = t->desc.stage == LOCI_EMBED ? t->desc.model_dim : (ptrdiff_t)t->desc.heads * t->desc.dim;
+    return (size_t)(t->batch * t->q_len * width) * t->real;
+}
+
+loci_status task_backward(struct task *t)
+{
+    if (t->desc.stage == LOCI_EMBED) {
+        memcpy(t->dx.data, t->dy.data, x_bytes(t));
+        return loci_embed_backward(t->plan, t->tables, t->work, &t->call, t->dy, t->ddata);
+    }
+    if (t->desc.stage == LOCI_ROTATE)
+        return loci_rotate_backward(t->plan, t->tables, t->work, &t->call, t->which, t->x, t->dy, t->dx, t->ddata);
+    return loci_backward(t->plan, t->tables, t->work, &t->call, &t->grad);
+}
+
+loci_status task_reference(struct task *t, bool backward)
+{
+    const void *const *data = (const void *const *)t->data;
+    loci_view none = { 0 };
+    if (t->desc.stage == LOCI_ROTATE)
+        return loci_reference_rotate(t->plan, data, &t->call, t->which, t->x, t->y, backward ? t->dy : none, t->dx,
+                                     t->ddata);
+    if (t->desc.stage == LOCI_EMBED) {
+        if (backward) memcpy(t->dx.data, t->dy.data, x_bytes(t));
+        return loci_reference_embed(t->plan, data, &t->call, t->x, t->y, backward ? t->dy : none, t->ddata);
+    }
+    return loci_reference(t->plan, data, &t->call, backward ? &t->grad : NULL);
+}

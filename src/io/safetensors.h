@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/* safetensors.h -- reading and writing .safetensors files, strictly.
+ *
+ * A file is a length (u64, little-endian), a JSON header of that many bytes, and the tensors' data.  The reader
+ * trusts nothing: the whole header is checked before anything that depends on it is allocated or read, and a file
+ * is refused unless its tensors lie end to end from the header to the end of the file.  Names and metadata are
+ * valid UTF-8 without NUL, but may hold control characters: escape them before printing. */
+#ifndef LOCI_IO_SAFETENSORS_H
+#define LOCI_IO_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "loci/loci.h"
+
+enum safetensors_type {
+    ST_BOOL, ST_U8, ST_I8, ST_U16, ST_I16, ST_F16, ST_BF16, ST_U32, ST_I32, ST_F32, ST_U64, ST_I64, ST_F64
+};
+enum { ST_MAX_RANK = 8, ST_MAX_NAME = 1024, ST_MAX_HEADER = 16 << 20 };
+
+struct safetensor {
+    const char *name;
+    enum safetensors_type type;
+    int rank;
+    ptrdiff_t shape[ST_MAX_RANK];
+    ptrdiff_t count;                     /* elements */
+    uint64_t offset, bytes;              /* in the data part */
+};
+struct safetensors_meta { const char *key, *value; };
+
+struct safetensors {
+    int count, meta_count;
+    struct safetensor *tensor;           /* in the order of the data */
+    struct safetensors_meta *meta;
+    int fd;
+    uint64_t data;                       /* where the data part starts */
+    void *json;                          /* owns the strings */
+};
+
+/* On failure nothing is left open.  Sentences do not name the file: the caller knows it. */
+loci_status loci_safetensors_open(struct safetensors *, const char *path, loci_error *);
+void        loci_safetensors_close(struct safetensors *);
+
+const char *loci_safetensors_meta(const struct safetensors *, const char *key);   /* NULL: not there */
+const char *loci_safetensors_type_name(enum safetensors_type);
+size_t      loci_safetensors_type_size(enum safetensors_type);
+
+/* Reads t->count elements as they are stored. */
+loci_status loci_safetensors_read(const struct safetensors *, const struct safetensor *, void *data, loci_error *);
+
+/* Writes a file of `count` tensors (name, type, rank and shape matter; the rest is worked out) beside `path` and
+ * renames it, so that `path` is the old file, the new one, or absent, never a part.  On failure nothing is left. */
+loci_status loci_safetensors_write(const char *path, int count, const struct safetensor *, const void *const *data,
+                                   int meta_count, const struct safetensors_meta *, loci_error *);
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT */
+/* write.c -- writes safetensors files atomically.
+ *
+ * The new file grows under one fixed name, "<path>.loci-tmp", which is locked: what a killed program left there is
+ * taken over and overwritten, so strays never pile up, and two writers of one file cannot mix. */
+#define _DEFAULT_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "io.h"
+
+static loci_status system_error(loci_error *e, const char *what)
+{
+    return loci_io_fail(e, LOCI_BAD_ARG, "cannot %s: %s", what, strerror(errno));
+}
+
+/* The header's text, padded so that the data starts on 8 bytes; NULL: out of memory, or a name that is no UTF-8. */
+static char *header(int count, const struct safetensor *t, int meta_count, const struct safetensors_meta *meta,
+                    size_t *length)
+{
+    json_t *root = json_object(), *strings = json_object();
+    bool ok = root && strings;
+    for (int i = 0; i < meta_count && ok; i++)
+        ok = !json_object_set_new(strings, meta[i].key, json_string(meta[i].value));
+    ok = ok && (!meta_count || !json_object_set(root, "__metadata__", strings));
+    json_int_t at = 0;
+    for (int i = 0; i < count && ok; i++) {
+        json_t *shape = json_array();
+        json_int_t bytes = (json_int_t)loci_safetensors_type_size(t[i].type);
+        for (int k = 0; k < t[i].rank && ok; k++) {
+            ok = !json_array_append_new(shape, json_integer(t[i].shape[k]));
+            bytes *= t[i].shape[k];
+        }
+        json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", loci_safetensors_type_name(t[i].type), "shape", shape,
+                                  "data_offsets", at, at + bytes);
+        ok = ok && !json_object_set_new(root, t[i].name, entry);
+        at += bytes;
+    }
+    char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL, *padded = NULL;
+    if (text) {
+        size_t n = strlen(text);
+        *length = (n + 7) / 8 * 8;
+        padded = malloc(*length + 1);
+        if (padded) snprintf(padded, *length + 1, "%-*s", (int)*length, text);
+    }
+    free(text);
+    json_decref(strings);
+    json_decref(root);
+    return padded;
+}
+
+static bool write_all(int fd, const void *from, size_t bytes)
+{
+    const char *p = from;
+    while (bytes > 0) {
+        ssize_t n = write(fd, p, bytes < (1 << 30) ? bytes : 1 << 30);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        p += n, bytes -= (size_t)n;
+    }
+    return true;
+}
+
+/* Opens and locks the temporary name; -1 and errno on failure.  Whoever held the lock before us may have renamed
+ * the file away in the meantime: then the name stands for another file, and we try again. */
+static int open_locked(const char *temp)
+{
+    for (;;) {
+        int fd = open(temp, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+        if (fd < 0) return -1;
+        struct stat ours, named;
+        if (flock(fd, LOCK_EX | LOCK_NB) || fstat(fd, &ours)) {
+            int why = errno;
+            close(fd);
+            errno = why;
+            return -1;
+        }
+        if (!stat(temp, &named) && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev) return fd;
+        close(fd);
+    }
+}
+
+static void sync_folder(const char *path)
+{
+    char *folder = strdup(path);
+    if (!folder) return;
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = 0;
+    int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        fsync(fd);                       /* a filesystem that cannot is no reason to fail: the data is safe already */
+        close(fd);
+    }
+    free(folder);
+}
+
+static bool write_file(int fd, const char *head, size_t length, int count, const struct safetensor *t,
+                       const void *const *data)
+{
+    if (ftruncate(fd, 0)) return false;
+    uint64_t n = length;
+    bool ok = write_all(fd, &n, 8) && write_all(fd, head, length);
+    for (int i = 0; i < count && ok; i++) {
+        size_t bytes = loci_safetensors_type_size(t[i].type);
+        for (int k = 0; k < t[i].rank; k++) bytes *= (size_t)t[i].shape[k];
+        ok = write_all(fd, data[i], bytes);
+    }
+    return ok && !fsync(fd);
+}
+
+loci_status loci_safetensors_write(const char *path, int count, const struct safetensor *t, const void *const *data,
+                                   int meta_count, const struct safetensors_meta *meta, loci_error *e)
+{
+    struct stat st;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode))
+        return loci_io_fail(e, LOCI_BAD_ARG, "cannot write: this is not a regular file");
+    size_t length = 0, room = strlen(path) + sizeof ".loci-tmp";
+    char *temp = malloc(room), *head = header(count, t, meta_count, meta, &length);
+    loci_status s = LOCI_OK;
+    if (!temp || !head) {
+        s = loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+    } else {
+        snprintf(temp, room, "%s.loci-tmp", path);
+        int fd = open_locked(temp);
+        if (fd < 0) {
+            s = errno == EWOULDBLOCK ? loci_io_fail(e, LOCI_BAD_ARG, "another program is writing this file")
+                                     : system_error(e, "write");
+        } else {
+            if (!write_file(fd, head, length, count, t, data) || rename(temp, path)) {
+                s = system_error(e, "write");
+                unlink(temp);
+            } else {
+                sync_folder(path);
+            }
+            close(fd);
+        }
+    }
+    free(temp);
+    free(head);
+    return s;
+}

@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# The program's surface: help, exit codes, one sentence per error, machine-readable output.
+passed=0 failed=0
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+
+check() {                                # NAME CONDITION...
+    local name=$1
+    shift
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "program: $name"; fi
+}
+refused() {                              # exit code 2, nothing on stdout, one line on stderr that starts with "loci: "
+    "$LOCI" "$@" >"$work/out" 2>"$work/err"
+    [ $? -eq 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -q '^loci: ' "$work/err"
+}
+prints() {                               # PATTERN ARGUMENTS...: exit code 0, and a line that matches
+    local pattern=$1
+    shift
+    "$LOCI" "$@" >"$work/out" 2>"$work/err" && [ ! -s "$work/err" ] && grep -Eq -- "$pattern" "$work/out"
+}
+narrow() { [ "$("$LOCI" "$@" | awk 'length > 100' | wc -l)" -eq 0 ]; }
+
+check "help" prints 'COMMANDS' --help
+check "version" prints '^loci [0-9]+\.[0-9]+\.[0-9]+$' version
+check "--version" prints '^loci ' --version
+check "info" prints 'isas' info
+check "info --json" prints '^\{"version":.*"isa":".*\}$' info --json
+check "list" prints '^nope ' list
+check "list NAME" prints 'must be given' list rope
+check "list --json" prints '^\{"name":"nope",' list --json
+for command in '' race list run bench info version; do
+    check "help of '$command'" prints 'EXIT CODES' $command --help
+    check "help of '$command' fits into 100 columns" narrow $command --help
+done
+check "list fits into 100 columns" narrow list
+
+check "no command" refused
+check "unknown command" refused frobnicate
+check "unknown option" refused bench --lem 5
+check "an option's value is missing" refused bench --len
+check "an option takes no value" refused bench --json=yes
+check "an argument too many" refused info now
+check "a number out of range" refused bench --repeat 2
+check "no number" refused race --len many
+check "a word that is none of the list" refused run case --dtype f8
+check "an unknown instruction set" refused bench --isa sse9
+check "bf16 is not there yet" refused bench nope --dtype bf16
+check "an unknown encoding" refused bench rotary
+check "an unknown encoding to list" refused list rotary
+check "no case" refused run
+check "no such file" refused run "$work/none"
+check "a folder is no case" refused run "$work"
+check "two cases, one output" refused run a b -o c
+check "the reference has one dtype" refused run case --engine reference --dtype f32
+refused bench --lem 5
+check "a hint" grep -q 'did you mean --len' "$work/err"
+
+printf '\x02\0\0\0\0\0\0\0{}' >"$work/empty"
+check "an empty file of tensors" refused run "$work/empty" -o "$work/result"
+check "nothing is left behind" test ! -e "$work/result" -a ! -e "$work/result.loci-tmp"
+check "bench" prints '^nope ' bench nope --len 32 --heads 1 --repeat 5
+check "bench --json" prints '"ratio_to_nope":[0-9.]+' bench nope --len 32 --heads 1 --json
+check "bench decode" prints '"percent_of_stream":[0-9.]+' bench nope --pass decode --len 4096 --heads 8 --repeat 5 --json
+check "race" prints '^nope ' race nope --len 64
+check "race fits into 100 columns" narrow race nope --len 64
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
