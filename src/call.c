@@ -334,7 +334,10 @@ static loci_status open_attention(struct call *c, const loci_plan *p, const void
     TRY(check_inputs(c));
     TRY(open_tables(c, tables));
     TRY(open_work(c, work, backward));
-    return check_positions(c);
+    TRY(check_positions(c));
+    for (int e = 0; e < p->encs; e++)
+        if (p->enc[e].pe->accept) TRY(p->enc[e].pe->accept(c, e));
+    return LOCI_OK;
 }
 
 /* begin() of the rotation, then the keys, then begin() of the others, which may read turned keys. */

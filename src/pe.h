@@ -117,6 +117,7 @@ static inline void put(const struct prep *p, ptrdiff_t i, double x) { store_real
 /* ---- The encoding ------------------------------------------------------------------------------------- */
 
 struct call;
+struct vectors;
 struct loci_pe {
     const char *name, *cite, *brief, *example;
     int places;                          /* LOCI_PLACE_... */
@@ -130,12 +131,15 @@ struct loci_pe {
     double    (*scale)(const struct config *);                        /* default scale when alone; NULL: 1/sqrt(dim) */
     void      (*tensors)(const struct config *, struct tensors *);
     void      (*terms)(const struct config *, struct termlist *);
+    struct vectors (*vectors)(const struct config *);                 /* of those whose term is band_q: terms/vectors.h */
 
     /* Tables */
     size_t    (*size)(const struct config *, ptrdiff_t range, size_t real);   /* bytes; real = sizeof of one */
     void      (*prepare)(const struct prep *), (*fold)(const struct prep *);
 
-    /* Call: inputs and positions -> scratch (bytes), and the adjoint after the backward pass. */
+    /* Call: what only a call can do wrong, before anything is written; inputs and positions -> scratch (bytes), and the
+     * adjoint after the backward pass. */
+    loci_status (*accept)(const struct call *, int enc);
     size_t    (*scratch)(const struct call *, int enc);
     void      (*begin)(struct call *, int enc), (*end)(struct call *, int enc);
 
@@ -247,7 +251,8 @@ static inline void *take_bytes(struct arena *a, size_t count, size_t each)
 
 static inline int64_t pos_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
-    return c->in->q_pos ? c->in->q_pos[(c->in->per_batch ? b * c->Lq : 0) + i] : c->Lk - c->Lq + i;
+    if (c->in->q_pos) return c->in->q_pos[(c->in->per_batch ? b * c->Lq : 0) + i];
+    return c->Lk ? c->Lk - c->Lq + i : i;            /* without keys, as in a rotation of queries alone, rows count from 0 */
 }
 static inline int64_t pos_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
 {

@@ -376,3 +376,4 @@ void loci_plan_destroy(loci_plan *p)
 }
 
 const char *loci_plan_text(const loci_plan *p) { return p ? p->text : ""; }
+int loci_axes(const loci_plan *p) { return p ? p->axes : 0; }

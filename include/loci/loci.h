@@ -86,6 +86,7 @@ typedef struct loci_plan loci_plan;
 LOCI_API loci_status loci_plan_create(loci_plan **plan, const loci_desc *, loci_error *);
 LOCI_API void        loci_plan_destroy(loci_plan *);
 LOCI_API const char *loci_plan_text(const loci_plan *);  /* encoding with all options, scale, ISA: for logs */
+LOCI_API int         loci_axes(const loci_plan *);       /* coordinates per position that it wants; 1: positions do */
 
 /* The tensors of a plan in a fixed order.  Everywhere below, `tensors` and `dtensors` are lists of pointers
  * in this order (float, or double when dtype is F64).  Returns how many there are; fills at most `room`. */

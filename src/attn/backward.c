@@ -11,34 +11,6 @@
 
 #if QT > 1
 
-/* C[k][n] += sum over r of w[k][r] rows[r][n]: rows before the first that sees a key of the strip have w = 0. */
-static void outer(const struct tile *t, const real *w, const real *rows, int width, real *c)
-{
-    if (!t->partial || !t->run || t->qg) {
-        product(ADD, t->keys, width, QT, w, QT, 1, rows, width, c, width, NULL);
-        return;
-    }
-    const struct band b = band(t->c->plan);
-    for (int k = 0; k < t->keys; k += STRIP) {
-        const int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, b, k).first;
-        product(ADD, n, width, QT - first, w + k * QT + first, QT, 1, rows + first * width, width, c + k * width, width, NULL);
-    }
-}
-static void outer_safe(const struct tile *t, const real *w, const real *rows, int width, real *c)
-{
-    if (!t->partial || t->finite) {
-        outer(t, w, rows, width, c);
-        return;
-    }
-    for (int k = 0; k < t->keys; k++)
-        for (int n = 0; n < width; n++) {
-            real sum = 0;
-            for (int r = 0; r < QT; r++)
-                if (visible(t, k, r)) sum = fma_(w[k * QT + r], rows[r * width + n], sum);
-            c[k * width + n] += sum;
-        }
-}
-
 static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
 
 /* dO, delta and lse of the rows. */
@@ -115,29 +87,36 @@ static void score_gradient(struct tile *t)
 
 /* ---- One query tile ---------------------------------------------------------------------------------------- */
 
+/* Will no scan move its carry any more? */
+static bool all_settled(const struct tile *t, int n)
+{
+    for (int i = 0; i < n; i++)
+        EACH_USE(t->c, x, term)
+            if (term->carry && !(term->settled && term->settled(&t[i], x))) return false;
+    return true;
+}
+
 /* Newest to oldest: the carries of all scans before each tile, for the sweep that runs the other way. */
 static void sweep_carries(const struct call *c, struct tile *t, int n, const struct bench *w, struct keyrange range)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
-    const struct term *weight = p->weight >= 0 ? term_of(c, p->weight) : NULL;
     for (ptrdiff_t j = range.last >= range.first ? range.last / KT : -1; j >= range.first / KT && j >= 0; j--) {
         bool seen = true;
         for (int i = 0; i < n; i++) {
-            if (j == range.last / KT || j % (CHUNK / KT) == CHUNK / KT - 1) {
-                if (weight && j != range.last / KT) weight->join(&t[i], p->weight);
+            if (j == range.last / KT || j % (CHUNK / KT) == CHUNK / KT - 1)
                 EACH_USE(c, x, term) if (term->chunk) term->chunk(&t[i], x);
-            }
             seen &= place(&t[i], j * KT, range.last);
             EACH_USE(c, x, term) {
                 const size_t rows = (size_t)t[i].own[x].carryn * QT;
                 if (rows) memcpy(w->carry[x] + ((ptrdiff_t)i * tiles + j) * (ptrdiff_t)rows, t[i].own[x].carry, rows * sizeof(real));
             }
         }
-        if (!seen || all_spent(t, n)) continue;
-        for (int i = 0; i < n; i++) find_keys(&t[i]), score(&t[i]);
+        if (!seen || all_spent(t, n) || all_settled(t, n)) continue;
+        if (w->scores) t->s = w->scores + j * KT * QT;
+        for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
         if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
-        if (weight) for (int i = 0; i < n; i++) weight->weigh(&t[i], p->weight);
+        for (int i = 0; i < n && p->weight >= 0; i++) term_of(c, p->weight)->weigh(&t[i], p->weight);
     }
 }
 
@@ -156,12 +135,17 @@ static void backward_tile(const struct call *c, struct tile *t, const struct ben
     if (skips(c) && negligible(t, t->lse)) return;
     if (all_spent(t, n)) return;
 
-    for (int i = 0; i < n; i++) find_keys(&t[i]), score(&t[i]);
+    if (w->scores) t->s = w->scores + j * KT * QT;
+    for (int i = 0; i < n; i++) {
+        find_keys(&t[i]);
+        if (!w->scores) score_tile(&t[i]);
+    }
     if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
     for (int i = 0; i < n; i++) {
         const ptrdiff_t part = n > 1 ? t[i].kvh * c->longest : 0;
+        t[i].dv_part = c->dv.data ? w->dv + (part + j * KT) * Dvp : NULL;
         weigh_gradient(&t[i]);
-        if (c->dv.data) outer_safe(&t[i], t[i].p, t[i].dorows, Dvp, w->dv + (part + j * KT) * Dvp);
+        if (c->dv.data) outer_safe(&t[i], t[i].p, t[i].dorows, Dvp, t[i].dv_part);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
     for (int i = 0; i < n; i++) {
@@ -180,7 +164,7 @@ static void close_gradient(struct tile *t)
     EACH_USE(c, x, term) if (term->close_bwd) term->close_bwd(t, x);
     transpose(t->dqs, QT, D, QT, t->scratch, Dp);
     if (p->rotate >= 0)
-        term_of(c, p->rotate)->turn_bwd(c, p->rotate, t->seq->b, t->kvh, true, t->i0, t->rows, t->qrows, t->scratch, Dp,
+        term_of(c, p->rotate)->turn_bwd(c, p->rotate, t->heading, t->seq->b, t->kvh, true, t->i0, t->rows, t->qrows, t->scratch, Dp,
                                         t->own[p->rotate].part);
     if (!c->dq.data) return;
     const real scale = (real)p->scale;
@@ -364,7 +348,7 @@ static void unturn_job(void *arg, int index)
         memcpy(x + (ptrdiff_t)k * Dp, c->turned ? (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j + k) * p->dim
                                                : row_of(&c->k, q->b, kvh, j + k), sizeof(real) * (size_t)p->dim);
     }
-    term->turn_bwd(c, p->rotate, q->b, kvh, false, j, n, x, g, Dp, part);
+    term->turn_bwd(c, p->rotate, d.tile->heading, q->b, kvh, false, j, n, x, g, Dp, part);
     for (int k = 0; k < n; k++) memcpy(dk + k * c->dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
 

@@ -6,7 +6,8 @@ static real *reals(struct arena *a, ptrdiff_t n) { return take_bytes(a, (size_t)
 
 static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct call *c, int x) { return size ? size(c, x) : 0; }
 
-static void carve_tile(const struct call *c, struct arena *a, bool backward, struct tile *t)
+/* first: of its work item; a mix works in the first tile's mem. */
+static void carve_tile(const struct call *c, struct arena *a, bool backward, bool first, struct tile *t)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
@@ -17,7 +18,6 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, str
     t->qrows = reals(a, (ptrdiff_t)QT * Dp), t->qt = reals(a, (ptrdiff_t)D * QT);
     t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
     if (p->mix >= 0) t->a = reals(a, KT * QT);
-    if (mul) t->pre = reals(a, KT * QT);
     t->m = reals(a, QT), t->l = reals(a, QT), t->M = reals(a, QT), t->L = reals(a, QT);
     t->alpha = reals(a, QT), t->qnorm = reals(a, QT);
     t->o = reals(a, (ptrdiff_t)Dv * QT), t->O = reals(a, (ptrdiff_t)Dv * QT);
@@ -26,6 +26,7 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, str
         t->dot = reals(a, (ptrdiff_t)Dv * QT), t->dorows = reals(a, (ptrdiff_t)QT * Dvp);
         t->dp = reals(a, KT * QT), t->ds = reals(a, KT * QT);
         if (p->mix >= 0) t->da = reals(a, KT * QT);
+        if (mul) t->pre = reals(a, KT * QT);
         t->lse = reals(a, QT), t->delta = reals(a, QT);
         t->dq = reals(a, (ptrdiff_t)D * QT), t->dqs = reals(a, (ptrdiff_t)D * QT);
         t->scratch = reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
@@ -33,7 +34,7 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, str
     EACH_USE(c, x, term) {
         struct own *w = &t->own[x];
         w->table = c->table[p->use[x].enc], w->scratch = c->scratch[p->use[x].enc];
-        w->mem = reals(a, ask(term->mem, c, x) * QT);
+        w->mem = reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
         w->outn = (int)ask(term->out, c, x);
         w->out = reals(a, (ptrdiff_t)w->outn * QT), w->outs = reals(a, (ptrdiff_t)w->outn * QT);
         w->carryn = term->carry ? term->carry(c, x) : 0;
@@ -44,16 +45,27 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, str
     }
 }
 
+static struct heading *carve_heading(const struct call *c, struct arena *a)
+{
+    const int x = c->plan->rotate;
+    if (x < 0) return NULL;
+    struct heading *heading = take_bytes(a, 1, sizeof *heading);
+    real *room = reals(a, ask(term_of(c, x)->room, c, x));
+    if (heading) *heading = (struct heading){ .room = room };
+    return heading;
+}
+
 size_t N(carve_desk)(const struct call *c, char *base, bool backward, struct desk *d)
 {
     const struct loci_plan *p = c->plan;
     struct arena a = { .base = base };
     const int n = locked(p);
+    struct heading *heading = carve_heading(c, &a);
     struct tile *t = take_bytes(&a, (size_t)n, sizeof *t), spare;
     for (int i = 0; i < n; i++) {
         struct tile *one = base ? &t[i] : &spare;
-        carve_tile(c, &a, backward, one);
-        one->all = t, one->tiles = n;
+        carve_tile(c, &a, backward, i == 0, one);
+        one->all = t, one->tiles = n, one->heading = heading;
     }
     *d = (struct desk){ .tile = t };
     if (backward) {
@@ -64,6 +76,7 @@ size_t N(carve_desk)(const struct call *c, char *base, bool backward, struct des
             d->bench.part[x] = reals(&a, item_heads(p) * ask(term->part, c, x));
             if (term->carry) d->bench.carry[x] = take_bytes(&a, (size_t)(n * tiles), (size_t)(term->carry(c, x) * QT) * sizeof(real));
         }
+        if (keeps_scores(c)) d->bench.scores = take_bytes(&a, (size_t)tiles, KT * QT * sizeof(real));
     }
     return a.full ? SIZE_MAX : a.used;
 }
@@ -73,6 +86,12 @@ struct desk N(open_desk)(const struct call *c, int index, bool backward)
     struct desk d;
     N(carve_desk)(c, c->desks + (size_t)index * c->desk, backward, &d);
     return d;
+}
+
+struct heading *N(open_heading)(const struct call *c, int index)
+{
+    struct arena a = { .base = c->desks + (size_t)index * c->desk };
+    return carve_heading(c, &a);
 }
 
 void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)
@@ -88,7 +107,21 @@ void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)
 
 struct keys { struct call *c; atomic_llong next; };
 
-static void keys_item(struct call *c, const struct sequence *q, ptrdiff_t tile, int kvh)
+/* |x|^2, for bounds: in any order of sums. */
+static double square(const real *x, int n)
+{
+    vf sum = vf_set1(0);
+    real lanes[VL];
+    double all = 0;
+    int i = 0;
+    for (; i + VL <= n; i += VL) sum = vf_fma(vf_load(x + i), vf_load(x + i), sum);
+    vf_store(lanes, sum);
+    for (int v = 0; v < VL; v++) all += (double)lanes[v];
+    for (; i < n; i++) all += (double)x[i] * (double)x[i];
+    return all;
+}
+
+static void keys_item(struct call *c, struct heading *heading, const struct sequence *q, ptrdiff_t tile, int kvh)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim;
@@ -99,14 +132,13 @@ static void keys_item(struct call *c, const struct sequence *q, ptrdiff_t tile, 
     if (c->turned) {
         real *to = (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j) * D;
         for (int k = 0; k < n; k++) memcpy(to + (ptrdiff_t)k * D, rows + k * stride, sizeof(real) * (size_t)D);
-        term_of(c, p->rotate)->turn(c, p->rotate, q->b, kvh, false, j, n, to, D);
+        term_of(c, p->rotate)->turn(c, p->rotate, heading, q->b, kvh, false, j, n, to, D);
         rows = to, stride = D;
     }
     if (c->knorm) {
         double most = 0;
         for (int k = 0; k < n; k++) {
-            double sum = 0;
-            for (int d = 0; d < D; d++) sum += (double)rows[k * stride + d] * (double)rows[k * stride + d];
+            const double sum = square(rows + k * stride, D);
             most = sum > most || sum != sum ? sum : most;
         }
         if (!finite_rows(rows, stride, n, D) || !finite_rows(row_of(&c->v, q->b, kvh, j), c->v.row, n, p->value_dim)) most = NAN;
@@ -117,11 +149,11 @@ static void keys_job(void *arg, int index)
 {
     struct keys *a = arg;
     struct call *c = a->c;
-    (void)index;
+    struct heading *heading = N(open_heading)(c, index);
     for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->ktiles * c->plan->kv_heads;) {
         const ptrdiff_t tile = s / c->plan->kv_heads;
         const struct sequence *q = find_sequence(c, BY_KTILE, tile);
-        keys_item(c, q, tile - q->first_ktile, (int)(s % c->plan->kv_heads));
+        keys_item(c, heading, q, tile - q->first_ktile, (int)(s % c->plan->kv_heads));
     }
 }
 void N(prepare_keys)(struct call *c)

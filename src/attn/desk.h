@@ -12,6 +12,7 @@ struct bench {
     real *dk, *dv;                       /* [kv heads of an item][longest][Dp], [..][Dvp]: this item's part */
     real *part[MAX_USES];                /* [heads of an item][part of the term] */
     real *carry[MAX_USES];               /* [key tiles][carry rows][QT], per head of an item when they mix */
+    real *scores;                        /* [key tiles][KT][QT], kept by the sweep of carries; NULL: made twice */
 };
 struct desk { struct tile *tile; struct bench bench; };
 
@@ -19,9 +20,21 @@ struct desk { struct tile *tile; struct bench bench; };
 INLINE int locked(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : 1; }
 INLINE int item_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : p->group; }
 INLINE int item_kv_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->kv_heads : 1; }
+/* Can the scores that the sweep of carries made serve again?  Not when score() may leave something behind for
+ * score_bwd(), which takes memory of its own.  Only a weight term's sweep leads to the final scores and no further. */
+INLINE bool keeps_scores(const struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    if (p->weight < 0 || p->mix >= 0) return false;
+    EACH_USE(c, x, term)
+        if (x != p->weight && x != p->rotate && (term->mem || term->carry || term->read || p->use[x].group == GROUP_MUL)) return false;
+    return term_of(c, p->weight)->carry != NULL;
+}
 
 size_t N(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
 struct desk N(open_desk)(const struct call *, int index, bool backward);
+/* Its heading, which comes first in desks of every tile width. */
+struct heading *N(open_heading)(const struct call *, int index);
 
 /* Runs job(arg, 0) .. job(arg, n - 1) on the host's threads, or here. */
 void N(run)(const struct call *, int n, void (*job)(void *, int), void *arg);

@@ -127,6 +127,14 @@ static void close_rows(struct tile *t)
     transpose(t->O, QT, p->value_dim, t->rows, (real *)c->o.data + t->seq->b * c->o.batch + t->h * c->o.head + t->i0 * c->o.row, c->o.row);
 }
 
+/* Is every tile first .. end of a chunk so far below the total that the chunk's sums would join it as exact zeros? */
+static bool negligible_chunk(struct tile *t, ptrdiff_t first, ptrdiff_t end, ptrdiff_t last)
+{
+    for (ptrdiff_t j = end; j >= first; j--)
+        if (place(t, j * KT, last) && !negligible(t, t->M)) return false;
+    return true;
+}
+
 /* One work item: QT rows of one head, or of all heads when a term mixes them. */
 static void forward_item(struct call *c, struct tile *t, int n, const struct sequence *q, int h, ptrdiff_t row)
 {
@@ -142,16 +150,17 @@ static void forward_item(struct call *c, struct tile *t, int n, const struct seq
     }
     const struct term *weight = p->weight >= 0 ? term_of(c, p->weight) : NULL;
     for (ptrdiff_t chunk = range.last >= range.first ? range.last / CHUNK : -1; chunk >= range.first / CHUNK && chunk >= 0; chunk--) {
-        for (int i = 0; i < n; i++) open_chunk(&t[i]);
         const ptrdiff_t end = range.last / KT < chunk * (CHUNK / KT) + CHUNK / KT - 1 ? range.last / KT : chunk * (CHUNK / KT) + CHUNK / KT - 1;
         const ptrdiff_t start = range.first / KT > chunk * (CHUNK / KT) ? range.first / KT : chunk * (CHUNK / KT);
+        if (skip && negligible_chunk(t, start, end, range.last)) continue;
+        for (int i = 0; i < n; i++) open_chunk(&t[i]);
         for (ptrdiff_t j = end; j >= start; j--) {
             bool seen = true;
             for (int i = 0; i < n; i++) seen &= place(&t[i], j * KT, range.last);
             if (!seen) continue;
             if (skip && negligible(t, t->m)) continue;
             if (all_spent(t, n)) break;
-            for (int i = 0; i < n; i++) find_keys(&t[i]), score(&t[i]);
+            for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
             if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
             for (int i = 0; i < n; i++) take(&t[i]);
         }

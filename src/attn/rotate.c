@@ -3,29 +3,49 @@
 #include "desk.h"
 
 #if QT > 1
-struct rows { struct call *c; const loci_view *x, *y, *dx; bool query, back; ptrdiff_t items, tiles, len, first; int heads; atomic_llong next; };
+struct rows {
+    struct call *c;
+    const loci_view *x, *y, *dx;         /* forward: x to y; back: y is the gradient that becomes dx */
+    bool query, back;
+    ptrdiff_t items, tiles, len, first;
+    int heads;
+    atomic_llong next;
+};
 
+/* Item by item the heads of a tile follow each other, so that they share cos and sin. */
+struct place { ptrdiff_t b, i; int h; };
+static struct place place_of(const struct rows *a, ptrdiff_t item)
+{
+    const ptrdiff_t tile = item / a->heads;
+    return (struct place){ .b = tile / a->tiles, .i = tile % a->tiles * QT, .h = (int)(item % a->heads) };
+}
+
+/* Copies the rows where they go, if they go anywhere else, and turns them there. */
 static void rotate_item(const struct rows *a, ptrdiff_t item, const struct desk *d, real *part)
 {
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const struct term *term = term_of(c, p->rotate);
     const int D = p->dim, Dp = padded(D);
-    const ptrdiff_t b = item / (a->heads * a->tiles), i = item % a->tiles * QT;
-    const int h = (int)(item / a->tiles % a->heads), kvh = a->query ? h / p->group : h;
-    const int n = a->len - i < QT ? (int)(a->len - i) : QT;
-    real *rows = d->tile->qrows, *g = d->tile->scratch;
-    load_rows(a->x, b, h, i, n, D, rows);
-    term->turn(c, p->rotate, b, kvh, a->query, i, n, rows, Dp);
-    const loci_view *to = a->back ? a->dx : a->y;
-    if (a->back) {
-        load_rows(a->y, b, h, i, n, D, g);
-        term->turn_bwd(c, p->rotate, b, kvh, a->query, i, n, rows, g, Dp, part);
-        rows = g;
+    const struct place at = place_of(a, item);
+    const int kvh = a->query ? at.h / p->group : at.h, n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
+    struct heading *heading = d->tile->heading;
+    const loci_view *from = a->back ? a->y : a->x, *to = a->back ? a->dx : a->y;
+    real *x = d->tile->qrows, *g = d->tile->scratch;
+    if (part) {
+        load_rows(a->x, at.b, at.h, at.i, n, D, x);
+        load_rows(from, at.b, at.h, at.i, n, D, g);
+        term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, x, Dp);
+        term->turn_bwd(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, x, g, Dp, part);
     }
     if (!to->data) return;
-    for (int r = 0; r < n; r++)
-        memcpy((real *)to->data + b * to->batch + h * to->head + (i + r) * to->row, rows + (ptrdiff_t)r * Dp, sizeof(real) * (size_t)D);
+    const real *source = part ? g : row_of(from, at.b, at.h, at.i);
+    const ptrdiff_t stride = part ? Dp : from->row;
+    real *rows = (real *)to->data + at.b * to->batch + at.h * to->head + at.i * to->row;
+    for (int r = 0; r < n && rows != source; r++) memcpy(rows + r * to->row, source + r * stride, sizeof(real) * (size_t)D);
+    if (part) return;
+    if (a->back) term->turn_bwd(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, NULL, rows, to->row, NULL);
+    else term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, rows, to->row);
 }
 static void rotate_job(void *arg, int index)
 {
@@ -73,9 +93,8 @@ void N(rotate_backward)(struct call *c, loci_which which, const loci_view *x, co
         const int n = a.items - a.first < c->threads ? (int)(a.items - a.first) : c->threads;
         N(run)(c, n, wave_job, &a);
         for (int i = 0; i < n; i++) {
-            const ptrdiff_t item = a.first + i;
-            const int h = (int)(item / a.tiles % a.heads) * (a.query ? 1 : c->plan->group);
-            double *to = total + term->home(c, u, item / (a.heads * a.tiles), h);
+            const struct place at = place_of(&a, a.first + i);
+            double *to = total + term->home(c, u, at.b, at.h * (a.query ? 1 : c->plan->group));
             const struct desk d = N(open_desk)(c, i, true);
             for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)d.bench.part[u][k];
         }

@@ -25,8 +25,17 @@ struct own {
     int outn, gradn, carryn;
 };
 
+/* The rows that a thread turned last, so that heads that turn alike share cos and sin. */
+struct heading {
+    bool set, query;
+    int group, rows;
+    ptrdiff_t b, i0;
+    real *room;                          /* what the term asked for */
+};
+
 struct tile {
     const struct call *c;
+    struct heading *heading;
     const struct sequence *seq;
     int h, kvh;
     ptrdiff_t i0, j0;                    /* first row and key, counted in the batch entry */
@@ -43,7 +52,7 @@ struct tile {
     real *dot, *dorows;                  /* dO^T [Dv][QT] and its rows [QT][Dvp] (backward) */
     real *s;                             /* [KT][QT]: the scores; what score hooks add to (with a mix: the sum of ADDs) */
     real *a;                             /* with a mix: the scores without ADDs, while s is their sum */
-    real *pre;                           /* with a MUL: the scores before it */
+    real *pre;                           /* with a MUL: the scores before it (backward) */
     real *p, *dp, *ds;                   /* weights; their gradient; gradient of the stage whose backward runs */
     real *da;                            /* with a mix: mix_bwd turns ds into da (scores) and ds (sum of ADDs) */
     real *m, *l, *o;                     /* [QT], [QT], [Dv][QT]: max, sum, output of the chunk (stick: r, -, o) */
@@ -51,6 +60,7 @@ struct tile {
     real *alpha;                         /* [QT]: what the sums so far are multiplied by */
     real *lse, *delta;                   /* [QT] (backward) */
     real *dq, *dqs;                      /* [D][QT]: of the chunk, in all (backward) */
+    real *dv_part;                       /* this item's dV from the tile's first key on, rows of Dvp; NULL: not wanted (backward) */
     real *scratch;                       /* [QT][widest padded]: rows on their way (backward) */
     bool finite;                         /* all of Q and dO (backward) */
     real *qnorm;                         /* [QT]: |q| times scale, rounded up; bounds scores */
@@ -76,7 +86,9 @@ struct term {
     void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);   /* p -> out ; dp += */
     void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);   /* outs -> O ; grads -> dqs, part */
     real (*ceiling)(const struct tile *, int x);    /* most it adds to any score of this tile; NULL: no promise */
+    bool (*settled)(const struct tile *, int x);    /* no tile moves the carry any more: the sweep for it can end */
     bool fades;                                     /* its ceiling falls with the distance: worth asking for */
+    bool (*spent)(const struct tile *, int x);      /* every weight from here on in this chunk is an exact 0 */
 
     void (*mix)(struct tile *, int x), (*mix_bwd)(struct tile *, int x);   /* all heads at once; t = first tile */
 
@@ -84,16 +96,16 @@ struct term {
     void (*weigh)(struct tile *, int x), (*join)(struct tile *, int x), (*weigh_bwd)(struct tile *, int x);
     void (*chunk)(struct tile *, int x);            /* begins a chunk */
     void (*whole)(struct tile *, int x);            /* backward, after weigh: p becomes the final weights (chunk x total) */
-    bool (*spent)(const struct tile *, int x);      /* every weight from here on in this chunk is an exact 0 */
 
-    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b, in place. */
-    void (*turn)(const struct call *, int x, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
-    /* rows hold what turn() gave, d its gradient: d becomes the gradient of turn()'s input. */
-    void (*turn_bwd)(const struct call *, int x, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
+    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b, in place.  room: reals of a heading. */
+    ptrdiff_t (*room)(const struct call *, int x);
+    void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
+    /* rows hold what turn() gave (read only for a part), d its gradient: d becomes the gradient of turn()'s input. */
+    void (*turn_bwd)(const struct call *, int x, struct heading *, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
                      const real *rows, real *d, ptrdiff_t stride, real *part);
 };
 
-#define TERM(name) extern const struct term N(term_##name) __attribute__((weak));
+#define TERM(name) extern const struct term N(term_##name);
 #include "terms/list.h"
 #undef TERM
 

@@ -134,7 +134,7 @@ INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const 
     }
 }
 /* C[n] = C[n] * fade + sum over k of a[k][n] p[k], lanes over n. */
-INLINE void mix(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
 {
     int n = 0;
     for (; n + 4 * VL <= D; n += 4 * VL) {
@@ -178,7 +178,7 @@ INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const 
 }
 /* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r]; keys after the last that a strip of rows sees have
  * p = 0 and are left out. */
-INLINE void mix(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
 {
     if (!t->partial || !t->run || t->qg) {
         product(FADE, D, QT, t->keys, a, 1, as, p, QT, c, QT, fade);
@@ -196,12 +196,19 @@ INLINE void mix(const struct tile *t, const real *a, ptrdiff_t as, int D, const 
 /* Is every number of these rows finite?  Where not, 0 * NaN must not reach rows that do not see the key. */
 INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
 {
-    real bad = 0;
-    for (int i = 0; i < rows; i++)
-        for (int n = 0; n < width; n++) bad += x[i * stride + n] * 0;
+    vf zeros[4] = { vf_set1(0), vf_set1(0), vf_set1(0), vf_set1(0) };
+    real bad = 0, lanes[VL];
+    for (int i = 0; i < rows; i++) {
+        int n = 0;
+        for (; n + 4 * VL <= width; n += 4 * VL)
+            UNROLL for (int v = 0; v < 4; v++) zeros[v] = vf_fma(vf_load(x + i * stride + n + v * VL), vf_set1(0), zeros[v]);
+        for (; n < width; n++) bad += x[i * stride + n] * 0;
+    }
+    vf_store(lanes, vf_add(vf_add(zeros[0], zeros[1]), vf_add(zeros[2], zeros[3])));
+    for (int v = 0; v < VL; v++) bad += lanes[v];
     return bad == 0;
 }
-/* mix() over visible keys only: the same sums where all is finite. */
+/* mix_tile() over visible keys only: the same sums where all is finite. */
 INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
 {
     for (int n = 0; n < D; n++)
@@ -215,8 +222,38 @@ INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D
 INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
 {
     if (t->partial && !finite_rows(a, as, t->keys, D)) mix_visible(t, a, as, D, p, c, fade);
-    else mix(t, a, as, D, p, c, fade);
+    else mix_tile(t, a, as, D, p, c, fade);
 }
+
+#if QT > 1
+/* C[k][n] += sum over r of w[k][r] rows[r][n]: rows before the first that sees a key of the strip have w = 0. */
+INLINE void outer(const struct tile *t, const real *w, const real *rows, int width, real *c)
+{
+    if (!t->partial || !t->run || t->qg) {
+        product(ADD, t->keys, width, QT, w, QT, 1, rows, width, c, width, NULL);
+        return;
+    }
+    const struct band b = band(t->c->plan);
+    for (int k = 0; k < t->keys; k += STRIP) {
+        const int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, b, k).first;
+        product(ADD, n, width, QT - first, w + k * QT + first, QT, 1, rows + first * width, width, c + k * width, width, NULL);
+    }
+}
+INLINE void outer_safe(const struct tile *t, const real *w, const real *rows, int width, real *c)
+{
+    if (!t->partial || t->finite) {
+        outer(t, w, rows, width, c);
+        return;
+    }
+    for (int k = 0; k < t->keys; k++)
+        for (int n = 0; n < width; n++) {
+            real sum = 0;
+            for (int r = 0; r < QT; r++)
+                if (visible(t, k, r)) sum = fma_(w[k * QT + r], rows[r * width + n], sum);
+            c[k * width + n] += sum;
+        }
+}
+#endif
 
 /* ---- Rows ------------------------------------------------------------------------------------------------- */
 
@@ -254,7 +291,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         t->qg = qg, t->kg = t->kp + KT;
     }
     load_rows(&c->q, q->b, h, t->i0, rows, p->dim, t->qrows);
-    if (p->rotate >= 0) term_of(c, p->rotate)->turn(c, p->rotate, q->b, t->kvh, true, t->i0, rows, t->qrows, Dp);
+    if (p->rotate >= 0) term_of(c, p->rotate)->turn(c, p->rotate, t->heading, q->b, t->kvh, true, t->i0, rows, t->qrows, Dp);
     const real scale = (real)p->scale;
     for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
     transpose(t->qrows, Dp, QT, p->dim, t->qt, QT);
@@ -280,7 +317,7 @@ INLINE void find_keys(struct tile *t)
 /* ---- Scores ------------------------------------------------------------------------------------------------ */
 
 /* The tile's s, all but mix: scale q.k, masked, then the hooks.  With a mix, a gets the scores and s the sum of ADDs. */
-INLINE void score(struct tile *t)
+INLINE void score_tile(struct tile *t)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
@@ -297,7 +334,8 @@ INLINE void score(struct tile *t)
         }
         EACH_USE(c, x, term) {
             if (p->use[x].group != g || !term->score) continue;
-            if (g == GROUP_MUL && !mul) memcpy(t->pre, t->s, sizeof(real) * KT * QT), mul = true;
+            if (g == GROUP_MUL && !mul && t->pre) memcpy(t->pre, t->s, sizeof(real) * KT * QT);
+            mul |= g == GROUP_MUL;
             term->score(t, x);
         }
         if (g == GROUP_MUL && mul) mask(t, t->s, -INFINITY);
@@ -320,7 +358,7 @@ INLINE real ceilings(const struct tile *t)
 /* Is it worth asking for ceilings at all? */
 INLINE bool skips(const struct call *c)
 {
-    if (QT == 1 || !c->knorm || c->plan->mix >= 0 || c->plan->weight >= 0) return false;
+    if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0) return false;
     bool fades = false;
     EACH_USE(c, x, term) {
         enum group g = c->plan->use[x].group;
@@ -343,13 +381,14 @@ INLINE bool negligible(const struct tile *t, const real *floor)
     }
     return true;
 }
-/* Has the weight term nothing left to give in any of the tiles? */
+/* Does some term see to it that no tile has a weight left? */
 INLINE bool all_spent(const struct tile *t, int n)
 {
-    const int x = t->c->plan->weight;
-    if (x < 0) return false;
-    for (int i = 0; i < n; i++)
-        if (!term_of(t->c, x)->spent(&t[i], x)) return false;
+    for (int i = 0; i < n; i++) {
+        bool some = false;
+        EACH_USE(t->c, x, term) some |= term->spent && term->spent(&t[i], x);
+        if (!some) return false;
+    }
     return true;
 }
 /* |q| of every row (scaled already), a little larger than it is. */

@@ -62,8 +62,18 @@ static void prepare(const struct prep *p)
     }
 }
 
+static void fold(const struct prep *p)
+{
+    const double *sum = p->dtable[0];               /* [H][2]: left, right */
+    double *left = p->dtensor[LEFT], *right = loci_have(p->cfg, "slopes_right") ? p->dtensor[RIGHT] : left;
+    for (int h = 0; h < p->cfg->heads && sum && p->cfg->opt[SLOPES] == GIVEN; h++) {
+        if (left) left[h] += sum[2 * h];
+        if (right) right[h] += sum[2 * h + 1];
+    }
+}
+
 const struct loci_pe loci_pe_alibi = {
     .name = "alibi", .cite = "Press et al., ICLR 2022", .brief = "S += -m[h] |i - j|",
     .example = "alibi", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
+    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

@@ -31,8 +31,59 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_mix, GROUP_MIX);
 }
 
+/* Table: leak, add_bias, up to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp] with the columns of add before those of a; W2 [H][Gp].
+ * Gp is hidden padded to 16, with zeros: units that stay 0. */
+enum { W1, B1, W2, B2 };
+struct sizes { ptrdiff_t H, in, hidden, Gp; };
+static ptrdiff_t up(ptrdiff_t n) { return (n + 15) / 16 * 16; }
+static struct sizes sizes_of(const struct config *c)
+{
+    const ptrdiff_t hidden = (ptrdiff_t)c->opt[HIDDEN];
+    return (struct sizes){ c->heads, c->adds ? 2 * (ptrdiff_t)c->heads : c->heads, hidden, up(hidden) };
+}
+/* The column of W1 that row x of the table holds. */
+static ptrdiff_t column(struct sizes n, ptrdiff_t x) { return n.in == n.H ? x : x < n.H ? n.H + x : x - n.H; }
+
+static size_t size(const struct config *c, ptrdiff_t range, size_t real)
+{
+    const struct sizes n = sizes_of(c);
+    (void)range;
+    return (size_t)(16 + n.Gp + up(n.H) + (n.in + n.H) * n.Gp) * real;
+}
+
+static void prepare(const struct prep *p)
+{
+    const struct sizes n = sizes_of(p->cfg);
+    ptrdiff_t at = 0;
+    for (; at < 16; at++) put(p, at, at == 0 ? p->cfg->opt[LEAK] : at == 1 ? p->cfg->opt[ADD_BIAS] : 0);
+    for (ptrdiff_t g = 0; g < n.Gp; g++) put(p, at++, g < n.hidden ? param(p, B1, g) : 0);
+    for (ptrdiff_t h = 0; h < up(n.H); h++) put(p, at++, h < n.H ? param(p, B2, h) : 0);
+    for (ptrdiff_t x = 0; x < n.in; x++)
+        for (ptrdiff_t g = 0; g < n.Gp; g++) put(p, at++, g < n.hidden ? param(p, W1, g * n.in + column(n, x)) : 0);
+    for (ptrdiff_t h = 0; h < n.H; h++)
+        for (ptrdiff_t g = 0; g < n.Gp; g++) put(p, at++, g < n.hidden ? param(p, W2, h * n.hidden + g) : 0);
+}
+
+/* The term sums, for each head: its row of W2 [Gp], its columns of W1 for add and a [Gp] each, b1 [Gp] (head 0), b2, up to 16. */
+static void fold(const struct prep *p)
+{
+    const struct sizes n = sizes_of(p->cfg);
+    if (!p->dtable[0]) return;
+    double *dw1 = p->dtensor[W1], *db1 = p->dtensor[B1], *dw2 = p->dtensor[W2], *db2 = p->dtensor[B2];
+    for (ptrdiff_t h = 0; h < n.H; h++) {
+        const double *d = p->dtable[0] + h * (4 * n.Gp + 16);
+        for (ptrdiff_t g = 0; g < n.hidden; g++) {
+            if (dw2) dw2[h * n.hidden + g] = d[g];
+            if (dw1) dw1[g * n.in + h] = d[2 * n.Gp + g];
+            if (dw1 && n.in > n.H) dw1[g * n.in + n.H + h] = d[n.Gp + g];
+            if (db1) db1[g] += d[3 * n.Gp + g];
+        }
+        if (db2) db2[h] = d[4 * n.Gp];
+    }
+}
+
 const struct loci_pe loci_pe_cape = {
     .name = "cape", .cite = "Zheng et al., NeurIPS 2024", .brief = "S = a + add + MLP([a; add]) over the heads",
     .example = "cape", .places = LOCI_PLACE_MIX, .tol = 5e-6, .opts = opts,
-    .tensors = tensors, .terms = terms,
+    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

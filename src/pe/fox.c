@@ -5,14 +5,15 @@
  *
  * log_f = log sigmoid(gate) is made by the layer and comes with each call, [B][H][Lk] by query head.  The gate of the
  * key itself does not count, that of the newest key does.  Keys are counted in index order, so the mask is causal.
- * With a constant gate this is alibi with slope -log f. */
-#include "pe.h"
+ * With a constant gate this is alibi with slope -log f.  A gate that is shut (log_f = -inf) leaves the keys before it
+ * no weight at all. */
+#include "terms/gate.h"
 
-enum { STOP };
 static const loci_option opts[] = {
-    [STOP] = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL, "weight mass that may be dropped per row; 0 is exact" },
+    [GATE_STOP] = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL, "weight mass that may be dropped per row; 0 is exact" },
     { 0 }
 };
+enum { LOG_F };                          /* the tensor */
 
 static void tensors(const struct config *c, struct tensors *t)
 {
@@ -25,8 +26,189 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_gate, GROUP_ADD);
 }
 
+/* Rows of a sequence whose keys are not consecutive: the term counts their gates itself. */
+static bool whole(const struct sequence *q) { return q->run && !q->segments; }
+
+/* The bound on what is dropped speaks of softmax weights and q.k alone, and must not rest on keys that a window hides. */
+static bool stops(const struct call *c, int enc)
+{
+    const struct loci_plan *p = c->plan;
+    bool alone = p->window_left == INT64_MAX;
+    for (int x = 0; x < p->uses; x++) alone &= p->use[x].enc == enc || p->use[x].group == GROUP_ROTATE;
+    return alone && p->enc[enc].opt[GATE_STOP] > 0;
+}
+
+/* ---- Sums of log_f ----------------------------------------------------------------------------------------------- */
+
+static struct gate_sums *carve(const struct call *c, int enc, struct arena *a)
+{
+    const struct loci_plan *p = c->plan;
+    const size_t tiles = (size_t)p->heads * (size_t)c->ktiles;
+    struct gate_sums *g = take_bytes(a, 1, sizeof *g), spare, *to = a->base ? g : &spare;
+    *to = (struct gate_sums){ .stops = stops(c, enc) };
+    to->sum = take_bytes(a, tiles, sizeof *to->sum);
+    to->marks = take_bytes(a, tiles, sizeof *to->marks);
+    to->top = take_bytes(a, tiles, p->real);
+    to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)c->Lk, p->real);
+    if (to->stops) {
+        to->rise = take_bytes(a, tiles, sizeof *to->rise);
+        to->knorm = take_bytes(a, (size_t)p->kv_heads * (size_t)c->ktiles, sizeof *to->knorm);
+    }
+    return g;
+}
+static size_t scratch(const struct call *c, int enc)
+{
+    struct arena a = { 0 };
+    carve(c, enc, &a);
+    return a.full ? SIZE_MAX : a.used;
+}
+
+static double higher(double a, double b) { return a > b || a != a ? a : b; }      /* NaN wins */
+
+enum { ABREAST = 8 };                    /* tiles whose chains of sums run side by side */
+
+/* `later` of tiles of n keys from key `at` on, and each tile's sum and largest `later`: as they come, so not finite where
+ * a gate is shut or no number. */
+static inline void sum_tiles(const struct gate_sums *g, const void *log_f, const bool f64, ptrdiff_t at, const int tiles, int n,
+                             double *sum, double *top)
+{
+    for (int i = 0; i < tiles; i++) sum[i] = top[i] = 0;
+    for (int k = n - 1; k >= 0; k--)
+        for (int i = 0; i < tiles; i++) {
+            const ptrdiff_t key = at + i * KT + k;
+            store_real(g->later, f64, key, sum[i]);
+            top[i] = sum[i] > top[i] ? sum[i] : top[i];
+            sum[i] += load_real(log_f, f64, key);
+        }
+    for (int i = 0; i < tiles; i++) top[i] = sum[i] < INFINITY ? top[i] : NAN;
+}
+/* The sum of what is finite; counts the rest. */
+static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n, int64_t *marks)
+{
+    double sum = 0;
+    for (int k = n - 1; k >= 0; k--) {
+        const double x = load_real(log_f, f64, at + k);
+        if (gate_mark(x)) *marks += gate_mark(x);
+        else sum += x;
+    }
+    return sum;
+}
+static double higher(double a, double b) { return a > b || a != a ? a : b; }      /* NaN wins */
+
+/* Sums of one head in one sequence. */
+static inline void sum_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q, int h, const void *log_f,
+                            const bool f64)
+{
+    const ptrdiff_t first = (q->b * c->plan->heads + h) * c->Lk + q->k0, slot = h * c->ktiles + q->first_ktile;
+    double C = 0, rise = -INFINITY, sum[ABREAST], top[ABREAST];
+    int64_t marks = 0;
+    int doublings = 6;                   /* 64 (J + 1) keys are at most 2^doublings */
+    for (ptrdiff_t J = 0, tiles; J * KT < q->nk; J += tiles) {
+        const ptrdiff_t left = q->nk - J * KT, at = first + J * KT;
+        tiles = left < ABREAST * KT ? 1 : ABREAST;
+        const int n = left < KT ? (int)left : KT;
+        if (tiles > 1) sum_tiles(g, log_f, f64, at, ABREAST, KT, sum, top);
+        else sum_tiles(g, log_f, f64, at, 1, n, sum, top);
+        for (int i = 0; i < tiles; i++) {
+            C += sum[i] - sum[i] == 0 ? sum[i] : sum_finite(log_f, f64, at + i * KT, n, &marks);
+            g->sum[slot + J + i] = C, g->marks[slot + J + i] = marks;
+            store_real(g->top, f64, slot + J + i, top[i]);
+            if (!g->stops) continue;
+            while (J + i + 1 > (ptrdiff_t)1 << (doublings - 6)) doublings++;
+            rise = higher(top[i], sum[i] + rise);
+            g->rise[slot + J + i] = rise + doublings * 0.69314718055994531;
+        }
+    }
+}
+
+/* Largest |k| up to each tile's end, a little larger than it is; not finite from a key on that is not. */
+static double norm_squared(const void *k, bool f64, ptrdiff_t at, int D)
+{
+    double all = 0;
+    if (f64) {
+        for (int d = 0; d < D; d++) all += load_real(k, true, at + d) * load_real(k, true, at + d);
+        return all;
+    }
+    const float *x = (const float *)k + at;
+    float sum[16] = { 0 };
+    int d = 0;
+    for (; d + 16 <= D; d += 16)
+        for (int n = 0; n < 16; n++) sum[n] += x[d + n] * x[d + n];
+    for (; d < D; d++) sum[0] += x[d] * x[d];
+    for (int n = 0; n < 16; n++) all += (double)sum[n];
+    return all;
+}
+static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q, int kvh)
+{
+    const struct loci_plan *p = c->plan;
+    const void *k = c->turned ? c->turned : c->k.data;
+    const ptrdiff_t row = c->turned ? p->dim : c->k.row;
+    const ptrdiff_t first = c->turned ? ((q->b * p->kv_heads + kvh) * c->Lk + q->k0) * p->dim
+                                      : q->b * c->k.batch + kvh * c->k.head + q->k0 * c->k.row;
+    double most = 0;
+    for (ptrdiff_t j = 0; j < q->nk; j++) {
+        most = higher(norm_squared(k, p->f64, first + j * row, p->dim), most);
+        if (j % KT == KT - 1 || j == q->nk - 1) g->knorm[kvh * c->ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
+    }
+}
+
+/* Heads are shared out among the host's threads when that is worth it. */
+struct job { const struct call *c; const struct gate_sums *g; const void *log_f; int jobs; };
+static void head_job(void *arg, int index)
+{
+    const struct job *a = arg;
+    const struct loci_plan *p = a->c->plan;
+    for (ptrdiff_t s = 0; s < a->c->sequences; s++) {
+        const struct sequence *q = &a->c->seq[s];
+        if (!whole(q) || !q->nq) continue;
+        for (int h = index; h < p->heads; h += a->jobs)
+            if (p->f64) sum_keys(a->c, a->g, q, h, a->log_f, true);
+            else sum_keys(a->c, a->g, q, h, a->log_f, false);
+        for (int h = index; a->g->stops && h < p->kv_heads; h += a->jobs) measure_keys(a->c, a->g, q, h);
+    }
+}
+static void begin(struct call *c, int enc)
+{
+    struct arena a = { .base = c->scratch[enc] };
+    const loci_host *host = c->in->host;
+    const ptrdiff_t few = 1 << 15;
+    struct job job = { .c = c, .g = carve(c, enc, &a), .log_f = input(c, enc, LOG_F), .jobs = 1 };
+    if (host && host->run && c->threads > 1 && c->B * c->Lk * c->plan->heads > few) {
+        job.jobs = c->threads;
+        host->run(host->user, job.jobs, head_job, &job);
+    } else {
+        head_job(&job, 0);
+    }
+}
+
+/* ---- Gradient ----------------------------------------------------------------------------------------------------- */
+
+/* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all of it sums to 0,
+ * minus the sum over those before l; elsewhere they are dlog_f itself.  Keys that no row sees have none. */
+static void end(struct call *c, int enc)
+{
+    const struct loci_plan *p = c->plan;
+    double *dlog_f = c->dtensor[p->first_tensor[enc] + LOG_F];
+    const double *total = NULL;
+    for (int x = 0; x < p->uses; x++)
+        if (p->use[x].enc == enc) total = c->total[x];
+    if (!dlog_f || !total) return;
+    for (ptrdiff_t s = 0; s < c->sequences; s++) {
+        const struct sequence *q = &c->seq[s];
+        const ptrdiff_t seen = whole(q) ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
+        for (int h = 0; h < p->heads && q->nq; h++) {
+            const ptrdiff_t first = (q->b * p->heads + h) * c->Lk + q->k0;
+            double older = 0;
+            for (ptrdiff_t l = first; l < first + seen; l++) {
+                dlog_f[l] = whole(q) ? -older : total[l];
+                older += total[l];
+            }
+        }
+    }
+}
+
 const struct loci_pe loci_pe_fox = {
     .name = "fox", .cite = "Lin et al., ICLR 2025", .brief = "S += sum of log f over the keys after j",
     .example = "fox", .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts,
-    .tensors = tensors, .terms = terms,
+    .tensors = tensors, .terms = terms, .scratch = scratch, .begin = begin, .end = end,
 };

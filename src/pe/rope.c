@@ -7,10 +7,11 @@
  * (RoFormer, GPT-J) and (t, t + dim/2) in half style (GPT-NeoX, Llama as most files store it).  The two differ by a
  * permutation of the channels and fit different weights, hence no default.  m is attention_factor, on q and on k.
  * Some code rounds an odd width up; we refuse it, as no pair is complete then. */
-#include "pe.h"
+#include "pairs.h"
 #include "trig.h"
 
 enum { PAIRING, BASE, DIM, OFFSET, FREQ, ATTENTION_FACTOR };
+enum { HALF, INTERLEAVED };              /* words of PAIRING and of FREQ */
 enum { FORMULA, GIVEN };
 static const double usual_base = 10000;
 static const loci_option opts[] = {
@@ -56,8 +57,38 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_pairs, GROUP_ROTATE);
 }
 
+/* ---- Tables: the frequencies, and what pairs.h says about them ----------------------------------------------- */
+
+static size_t size(const struct config *c, ptrdiff_t range, size_t real)
+{
+    (void)range, (void)real;
+    return loci_pairs_size((int)c->opt[DIM] / 2, 1, 1);
+}
+static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
+{
+    const double *o = p->cfg->opt;
+    (void)axis, (void)group;
+    if (o[FREQ] == GIVEN) *hi = param(p, 0, t), *lo = 0;
+    else loci_pow_dd(o[BASE], 2.0 * t, o[DIM], hi, lo);
+}
+static void prepare(const struct prep *p)
+{
+    const double *o = p->cfg->opt;
+    loci_pairs_prepare(p, (struct pairs){ .count = (int)o[DIM] / 2, .offset = (int)o[OFFSET], .interleaved = o[PAIRING] == INTERLEAVED,
+                                          .axes = 1, .groups = 1, .factor = o[ATTENTION_FACTOR] }, frequency);
+}
+/* All heads turn alike, so their gradients add up. */
+static void fold(const struct prep *p)
+{
+    const struct config *c = p->cfg;
+    if (c->opt[FREQ] != GIVEN || !p->dtensor[0]) return;
+    const ptrdiff_t part = pairs_part(c->dim, 1);
+    for (int h = 0; h < c->kv_heads; h++)
+        for (int t = 0; t < (int)c->opt[DIM] / 2; t++) p->dtensor[0][t] += p->dtable[0][h * part + t];
+}
+
 const struct loci_pe loci_pe_rope = {
     .name = "rope", .cite = "Su et al., Neurocomputing 2024", .brief = "pairs of channels of q and k turn by pos base^(-2t/dim)",
     .example = "rope:pairing=half", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts,
-    .check = check, .tensors = tensors, .terms = terms,
+    .check = check, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

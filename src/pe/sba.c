@@ -6,21 +6,22 @@
  * in place of the softmax.  As in the paper a row does not see its own key, unless current=1.  The paper drops what is
  * left of the stick; the authors' tests give it to the row's own value (remainder=value), their trained models to a
  * learned vector per head (remainder=vector, r [H][Dv], 0 at the start). */
-#include "pe.h"
+#include "terms/stick.h"
 
-enum { CURRENT, REMAINDER, STOP };
-enum { NONE, VALUE, VECTOR };
 static const loci_option opts[] = {
-    [CURRENT]   = { "current", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: a row sees its own key" },
-    [REMAINDER] = { "remainder", LOCI_WORD, 0, NONE, 0, 0, "none|value|vector", "who gets what is left of the stick" },
-    [STOP]      = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL, "stick length below which a row may end; 0 is exact" },
+    [STICK_CURRENT]   = { "current", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: a row sees its own key" },
+    [STICK_REMAINDER] = { "remainder", LOCI_WORD, 0, REMAINDER_NONE, 0, 0, "none|value|vector", "who gets what is left of the stick" },
+    [STICK_STOP]      = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL, "stick length below which a row may end; 0 is exact" },
     { 0 }
 };
+enum { VECTOR };                         /* the tensor */
+
+static bool to_vector(const struct config *c) { return c->opt[STICK_REMAINDER] == REMAINDER_VECTOR; }
+static bool to_value(const struct call *c, int enc) { return c->plan->enc[enc].opt[STICK_REMAINDER] == REMAINDER_VALUE; }
 
 static void tensors(const struct config *c, struct tensors *t)
 {
-    if (c->opt[REMAINDER] == VECTOR)
-        loci_add_tensor(t, c, "r", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, c->value_dim));
+    if (to_vector(c)) loci_add_tensor(t, c, "r", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, c->value_dim));
 }
 
 static void terms(const struct config *c, struct termlist *t)
@@ -29,8 +30,93 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_stick, GROUP_WEIGHT);
 }
 
+/* ---- The vector of each head ---------------------------------------------------------------------------------- */
+
+static ptrdiff_t numbers(const struct config *c) { return to_vector(c) ? (ptrdiff_t)c->heads * c->value_dim : 0; }
+static size_t size(const struct config *c, ptrdiff_t range, size_t real)
+{
+    (void)range;
+    return (size_t)numbers(c) * real;
+}
+static void prepare(const struct prep *p)
+{
+    for (ptrdiff_t i = 0; i < numbers(p->cfg); i++) put(p, i, param(p, VECTOR, i));
+}
+static void fold(const struct prep *p)
+{
+    if (!to_vector(p->cfg) || !p->dtensor[VECTOR]) return;
+    for (ptrdiff_t i = 0; i < numbers(p->cfg); i++) p->dtensor[VECTOR][i] += p->dtable[0][i];
+}
+
+/* ---- The row's own key ---------------------------------------------------------------------------------------- */
+
+static bool rising_keys(const struct call *c, const struct sequence *q)
+{
+    for (ptrdiff_t j = 1; j < q->nk; j++)
+        if (pos_k(c, q->b, q->k0 + j) <= pos_k(c, q->b, q->k0 + j - 1)) return false;
+    return true;
+}
+/* The first key of the row's sequence and segment that has its position, or -1. */
+static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool rising, ptrdiff_t row)
+{
+    const int64_t pos = pos_q(c, q->b, row);
+    ptrdiff_t low = q->k0, end = q->k0 + q->nk;
+    while (rising && end - low > 1) {
+        const ptrdiff_t middle = low + (end - low) / 2;
+        if (pos_k(c, q->b, middle) <= pos) low = middle;
+        else end = middle;
+    }
+    for (; low < end; low++)
+        if (pos_k(c, q->b, low) == pos && seg_k(c, q->b, low) == seg_q(c, q->b, row) && seg_k(c, q->b, low) >= 0) return low;
+    return -1;
+}
+
+static loci_status accept(const struct call *c, int enc)
+{
+    if (!to_value(c, enc)) return LOCI_OK;
+    for (ptrdiff_t s = 0; s < c->sequences; s++) {
+        const struct sequence *q = &c->seq[s];
+        const bool rising = rising_keys(c, q);
+        for (ptrdiff_t i = q->q0; i < q->q0 + q->nq; i++)
+            CHECK(c->in->error, seg_q(c, q->b, i) < 0 || own_key(c, q, rising, i) >= 0, LOCI_BAD_ARG,
+                  "sba: remainder=value needs a key at the position %lld of query %td", (long long)pos_q(c, q->b, i), i);
+    }
+    return LOCI_OK;
+}
+
+static size_t scratch(const struct call *c, int enc)
+{
+    return to_value(c, enc) ? (size_t)(c->B * c->Lq) * sizeof(ptrdiff_t) : 0;
+}
+static void begin(struct call *c, int enc)
+{
+    if (!to_value(c, enc)) return;
+    ptrdiff_t *own = c->scratch[enc];
+    for (ptrdiff_t s = 0; s < c->sequences; s++) {
+        const struct sequence *q = &c->seq[s];
+        const bool rising = rising_keys(c, q);
+        for (ptrdiff_t i = q->q0; i < q->q0 + q->nq; i++) own[q->b * c->Lq + i] = own_key(c, q, rising, i);
+    }
+}
+/* dv of the own key += rem do, heads and rows ascending. */
+static void end(struct call *c, int enc)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t *own = c->scratch[enc];
+    if (!to_value(c, enc) || !c->dv.data || !c->dout.data) return;
+    for (ptrdiff_t i = 0; i < c->B * p->heads * c->Lq; i++) {
+        const ptrdiff_t b = i / c->Lq / p->heads, h = i / c->Lq % p->heads, row = i % c->Lq, key = own[b * c->Lq + row];
+        const ptrdiff_t dout = b * c->dout.batch + h * c->dout.head + row * c->dout.row;
+        const ptrdiff_t dv = b * c->dv.batch + h / p->group * c->dv.head + key * c->dv.row;
+        const double rem = load_real(c->in->rem, p->f64, i);
+        for (int n = 0; key >= 0 && n < p->value_dim; n++)
+            store_real(c->dv.data, p->f64, dv + n, load_real(c->dv.data, p->f64, dv + n) + rem * load_real(c->dout.data, p->f64, dout + n));
+    }
+}
+
 const struct loci_pe loci_pe_sba = {
     .name = "sba", .cite = "Tan et al., ICLR 2025", .brief = "weights break a stick from the newest key on, no softmax",
     .example = "sba", .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts,
-    .tensors = tensors, .terms = terms,
+    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .accept = accept, .scratch = scratch, .begin = begin, .end = end,
 };

@@ -7,6 +7,7 @@
  * [left+right+1][D], av [left+right+1][Dv], shared by the heads; a caller who holds them with H in front has them per
  * query head.  values=0 leaves av out.  The authors leave the start to their framework's default, uniform as below. */
 #include "pe.h"
+#include "terms/vectors.h"
 
 enum { LEFT_SIDE, RIGHT_SIDE, VALUES, SIGN };
 static const loci_option opts[] = {
@@ -17,20 +18,25 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-static void add_vectors(struct tensors *t, const struct config *c, const char *name, int width, bool per_head)
+static void add_vectors(struct tensors *t, const struct config *c, const char *name, int width, bool heads)
 {
     ptrdiff_t rows = (ptrdiff_t)(c->opt[LEFT_SIDE] + c->opt[RIGHT_SIDE]) + 1;
     double bound = sqrt(6.0 / (double)(rows + width));     /* Glorot's */
-    if (per_head) loci_add_tensor(t, c, name, LOCI_LEARNED, INIT_UNIFORM, bound, 0, SHAPE(c->heads, rows, width));
+    if (heads) loci_add_tensor(t, c, name, LOCI_LEARNED, INIT_UNIFORM, bound, 0, SHAPE(c->heads, rows, width));
     else loci_add_tensor(t, c, name, LOCI_LEARNED, INIT_UNIFORM, bound, 0, SHAPE(rows, width));
 }
 
-static void tensors(const struct config *c, struct tensors *t)
+static bool per_head(const struct config *c)
 {
     const loci_tensor *k = loci_have(c, "k");
-    bool per_head = k && k->rank == 3;
-    add_vectors(t, c, "k", c->dim, per_head);
-    if (c->opt[VALUES]) add_vectors(t, c, "v", c->value_dim, per_head);
+    return k && k->rank == 3;
+}
+
+enum { QUERY_VECTORS, VALUE_VECTORS };
+static void tensors(const struct config *c, struct tensors *t)
+{
+    add_vectors(t, c, "k", c->dim, per_head(c));
+    if (c->opt[VALUES]) add_vectors(t, c, "v", c->value_dim, per_head(c));
 }
 
 static void terms(const struct config *c, struct termlist *t)
@@ -39,8 +45,62 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_band_q, GROUP_RAW);
 }
 
+/* The term counts distances pos_q - pos_k, that is -d, or d with sign=ij. */
+static struct vectors vectors(const struct config *c)
+{
+    const int left = (int)c->opt[LEFT_SIDE], right = (int)c->opt[RIGHT_SIDE];
+    const bool ij = c->opt[SIGN];
+    return (struct vectors){ .lo = ij ? -left : -right, .hi = ij ? right : left, .rows = left + right + 1,
+                             .tables = per_head(c) ? c->heads : 1, .values = c->opt[VALUES] };
+}
+
+static size_t size(const struct config *c, ptrdiff_t range, size_t real)
+{
+    const struct vectors v = vectors(c);
+    (void)range;
+    return vectors_size(&v, c->dim, c->value_dim, real);
+}
+
+static void prepare(const struct prep *p)
+{
+    const struct config *c = p->cfg;
+    const struct vectors v = vectors(c);
+    const size_t real = p->f64 ? sizeof(double) : sizeof(float), table = vectors_table(&v, c->dim, c->value_dim);
+    const ptrdiff_t columns = (ptrdiff_t)vectors_columns(&v), width = (ptrdiff_t)vectors_width(c->value_dim);
+    memset(p->table, 0, vectors_size(&v, c->dim, c->value_dim, real));
+    int32_t *row = p->table;
+    for (int d = v.lo; d <= v.hi; d++) row[d - v.lo] = c->opt[SIGN] ? d - v.lo : v.hi - d;
+    for (int h = 0; h < v.tables; h++) {
+        char *k = (char *)p->table + vectors_index(&v) + (size_t)h * table * real, *values = k + vectors_values(&v, c->dim) * real;
+        for (ptrdiff_t n = 0; n < v.rows; n++) {
+            for (int d = 0; d < c->dim; d++)
+                store_real(k, p->f64, d * columns + n, param(p, QUERY_VECTORS, (h * (ptrdiff_t)v.rows + n) * c->dim + d));
+            for (int d = 0; d < c->value_dim && v.values; d++)
+                store_real(values, p->f64, n * width + d, param(p, VALUE_VECTORS, (h * (ptrdiff_t)v.rows + n) * c->value_dim + d));
+        }
+    }
+}
+
+static void add_gradient(double *to, const double *from, ptrdiff_t rows, int width)
+{
+    for (ptrdiff_t n = 0; to && n < rows; n++)
+        for (int d = 0; d < width; d++) to[n * width + d] += from[n * (ptrdiff_t)vectors_padded(width) + d];
+}
+static void fold(const struct prep *p)
+{
+    const struct config *c = p->cfg;
+    const struct vectors v = vectors(c);
+    const ptrdiff_t rows = v.rows;
+    for (int h = 0; h < v.tables && p->dtable[0]; h++) {
+        const double *part = p->dtable[0] + (size_t)h * vectors_part(&v, c->dim, c->value_dim);
+        double *dk = p->dtensor[QUERY_VECTORS], *dv = v.values ? p->dtensor[VALUE_VECTORS] : NULL;
+        add_gradient(dk ? dk + h * rows * c->dim : NULL, part, rows, c->dim);
+        add_gradient(dv ? dv + h * rows * c->value_dim : NULL, part + (size_t)rows * vectors_padded(c->dim), rows, c->value_dim);
+    }
+}
+
 const struct loci_pe loci_pe_shaw = {
     .name = "shaw", .cite = "Shaw et al., NAACL 2018", .brief = "k += ak[clip(j - i)], v += av[clip(j - i)]",
     .example = "shaw", .places = LOCI_PLACE_SCORE | LOCI_PLACE_VALUE, .tol = 4e-6, .opts = opts,
-    .tensors = tensors, .terms = terms,
+    .tensors = tensors, .terms = terms, .vectors = vectors, .size = size, .prepare = prepare, .fold = fold,
 };

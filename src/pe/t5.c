@@ -7,7 +7,8 @@
  * shares the last.  (A description in circulation numbers that last bucket N, one past the table; the official code
  * clamps to N-1, and so do we.)  Keys ahead of the query fall into bucket 0, or with bidirectional=1 into the upper half
  * of the table.  Ports that divide the scores by sqrt(D) have bias_scale = sqrt(D). */
-#include "pe.h"
+#include "terms/distances.h"
+#include "trig.h"
 
 enum { BUCKETS, MAX_DISTANCE, BIDIRECTIONAL, BIAS_SCALE };
 static const loci_option opts[] = {
@@ -49,8 +50,55 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_distance, GROUP_ADD);
 }
 
+/* First distance of bucket b, ceil(e (max_distance / e)^((b - e) / (n - e))), of n buckets a side, e of them exact.  The
+ * powers have 100 bits, so that a first distance that is a whole number stays it. */
+static double first(const double *opt, int b)
+{
+    const int n = side(opt), e = n / 2;
+    if (b <= e) return b;
+    double far, far_rest, exact, exact_rest;
+    loci_pow_dd(opt[MAX_DISTANCE], -(b - e), n - e, &far, &far_rest);
+    loci_pow_dd(e, -(n - b), n - e, &exact, &exact_rest);
+    const double x = far * exact, rest = fma(far, exact, -x) + far * exact_rest + far_rest * exact, whole = rint(x);
+    return x - whole + rest > 1e-20 * x ? whole + 1 : whole;
+}
+
+/* Table: numbers by distance, up to the one from which on all share a bucket; keys ahead count only in both directions. */
+static struct distances layout(const struct config *c, ptrdiff_t range, size_t real)
+{
+    const int64_t max = (int64_t)c->opt[MAX_DISTANCE], hi = range < max ? range : max;
+    return distances_layout(c->heads, c->full && c->opt[BIDIRECTIONAL] ? -hi : 0, hi, true, 0, 0, real);
+}
+static size_t size(const struct config *c, ptrdiff_t range, size_t real) { return distances_size(layout(c, range, real).bytes); }
+
+static void prepare(const struct prep *p)
+{
+    const struct config *c = p->cfg;
+    const struct distances form = layout(c, p->range, p->f64 ? sizeof(double) : sizeof(float));
+    struct distances *t = distances_open(p, p->table, &form);
+    const int n = side(c->opt);
+    double next = first(c->opt, 1);
+    for (int64_t d = 0, b = 0; d <= t->hi; d++) {
+        while (b + 1 < n && (double)d >= next) next = first(c->opt, (int)++b + 1);
+        distances_classes(t)[d - t->lo] = (int32_t)b;
+        if (t->lo && d) distances_classes(t)[-d - t->lo] = (int32_t)b + n;
+    }
+    for (int64_t d = t->lo; d <= t->hi; d++)
+        for (int h = 0; h < c->heads; h++)
+            distances_put(p, t, h, d, c->opt[BIAS_SCALE] * param(p, TABLE, (ptrdiff_t)distances_classes(t)[d - t->lo] * c->heads + h));
+}
+
+static void fold(const struct prep *p)
+{
+    const struct config *c = p->cfg;
+    const ptrdiff_t buckets = (ptrdiff_t)c->opt[BUCKETS];
+    for (int h = 0; h < c->heads && p->dtensor[TABLE]; h++)
+        for (ptrdiff_t b = 0; b < buckets; b++)
+            p->dtensor[TABLE][b * c->heads + h] += c->opt[BIAS_SCALE] * p->dtable[0][h * buckets + b];
+}
+
 const struct loci_pe loci_pe_t5 = {
     .name = "t5", .cite = "Raffel et al., JMLR 2020", .brief = "S += table[bucket(i - j)][h], buckets widen with the distance",
     .example = "t5", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
-    .check = check, .scale = scale, .tensors = tensors, .terms = terms,
+    .check = check, .scale = scale, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

@@ -14,8 +14,14 @@ static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 static inline vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 static inline vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+static inline vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }      /* a > b ? a : b, so b where a is NaN */
 
+/* x < 0 ? a : b, so b where x is NaN. */
+static inline vf vf_negative(vf x, vf a, vf b)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ), b, a);
+}
 /* x < limit ? 0 : y; NaN keeps y. */
 static inline vf vf_zero_below(vf x, real limit, vf y)
 {

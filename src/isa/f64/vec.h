@@ -12,6 +12,8 @@ static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 static inline vf vf_add(vf a, vf b) { return a + b; }
 static inline vf vf_sub(vf a, vf b) { return a - b; }
 static inline vf vf_mul(vf a, vf b) { return a * b; }
+static inline vf vf_div(vf a, vf b) { return a / b; }
 static inline vf vf_max(vf a, vf b) { return a > b ? a : b; }
+static inline vf vf_negative(vf x, vf a, vf b) { return x < 0 ? a : b; }
 enum { VBITS = 0 };
 #define LOCI_DOUBLE 1

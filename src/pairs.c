@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/* pairs.c -- fills the table of the term `pairs`. */
+#include "pairs.h"
+#include "trig.h"
+
+size_t loci_pairs_size(int count, int axes, int groups)
+{
+    return 64 + (size_t)(axes * groups) * (2 + 2 * PAIR_STEPS) * (size_t)pairs_width(count) * sizeof(double);
+}
+
+void loci_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency *frequency)
+{
+    struct pairs *pairs = p->table;
+    form.width = pairs_width(form.count);
+    memset(pairs, 0, 64);
+    *pairs = form;
+    const int W = form.width;
+    for (int g = 0; g < form.groups; g++)
+        for (int axis = 0; axis < form.axes; axis++) {
+            double *hi = (double *)pairs_rows(pairs, g, axis), *lo = hi + W, *step = lo + W;
+            const double m = axis == 0 ? form.factor : 1;
+            for (int t = 0; t < W; t++) {
+                hi[t] = lo[t] = 0;
+                if (t < form.count) frequency(p, axis, g, t, &hi[t], &lo[t]);
+            }
+            for (int n = 0; n < PAIR_STEPS; n++)
+                for (int t = 0; t < W; t++) {
+                    double cos, sin;
+                    loci_sincos(n, hi[t], lo[t], &cos, &sin);
+                    step[2 * n * W + t] = m * cos, step[(2 * n + 1) * W + t] = m * sin;
+                }
+        }
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT */
+/* distance.c -- a number b[h][d] for every head and distance, added to the score or, in the group MUL, multiplied with it.
+ *
+ *     s[k][r] += b[d + r - k]        one contiguous load per key, or one constant where the table has ended
+ *     s[k][r] *= b[d + r - k]
+ *
+ * Backward: sums of dS (times the score before it was multiplied) by distance, then by learned number. */
+#include "terms/distances.h"
+#include "terms/diagonals.h"
+#include "walk.h"
+
+/* Tables of an encoding follow one another in the order of its terms. */
+static const struct distances *table_of(const struct tile *t, int x)
+{
+    const struct loci_plan *p = t->c->plan;
+    const struct distances *b = t->own[x].table;
+    for (int y = 0; y < x; y++)
+        if (p->use[y].enc == p->use[x].enc) b = distances_at(b, b->bytes);
+    return b;
+}
+
+static int64_t clamp(const struct distances *b, int64_t d) { return d < b->lo ? b->lo : d > b->hi ? b->hi : d; }
+
+/* Numbers at the distances d - (KT - 1) .. d + QT - 1 of a run's tile: in place, or, where the table ends, copied. */
+enum { WINDOW = KT + QT - 1 };
+static const real *window(const struct distances *b, const real *row, int64_t d, real *copy)
+{
+    const int64_t first = d - (KT - 1);
+    if (first >= b->lo && d + QT - 1 <= b->hi) return row + (first - b->lo);
+    for (int n = 0; n < WINDOW; n++) copy[n] = row[clamp(b, first + n) - b->lo];
+    return copy;
+}
+
+/* Have all pairs of a run's tile the number of one end?  Then *d becomes it. */
+static bool beyond(const struct distances *b, const struct tile *t, int64_t *d)
+{
+    *d = t->d - (t->keys - 1) >= b->hi ? b->hi : b->lo;
+    return *d == b->hi || t->d + QT - 1 <= b->lo;
+}
+
+INLINE real meet(bool mul, real s, real b) { return mul ? s * b : s + b; }
+
+/* s[k][r] meets the number of its distance. */
+INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
+{
+    const struct distances *b = table_of(t, x);
+    const real *row = distances_numbers(b, t->h, sizeof(real));
+    const int keys = t->keys;
+    int64_t end;
+    if (!t->run) {
+        for (int k = 0; k < keys; k++)
+            for (int r = 0; r < t->rows; r++) s[k * QT + r] = meet(mul, s[k * QT + r], row[clamp(b, distance(t, k, r)) - b->lo]);
+    } else if (beyond(b, t, &end)) {
+        const real same = row[end - b->lo];
+        for (int n = 0; n < keys * QT; n++) s[n] = meet(mul, s[n], same);
+    } else {
+        real copy[WINDOW];
+        const real *restrict w = window(b, row, t->d, copy);
+        for (int k = 0; k < keys; k++)
+            for (int r = 0; r < QT; r++) s[k * QT + r] = meet(mul, s[k * QT + r], w[KT - 1 - k + r]);
+    }
+}
+
+static bool multiplies(const struct tile *t, int x) { return t->c->plan->use[x].group == GROUP_MUL; }
+
+static void score(struct tile *t, int x)
+{
+    if (multiplies(t, x)) apply(t, x, true, t->s);
+    else apply(t, x, false, t->s);
+}
+
+static real ceiling(const struct tile *t, int x)
+{
+    const struct distances *b = table_of(t, x);
+    const real *largest = distances_at(b, b->largest);
+    return largest[t->h];
+}
+
+/* A part has one sum for each learned number of a head, in the order of the encoding's tensors. */
+static ptrdiff_t part(const struct call *c, int x)
+{
+    const struct loci_plan *p = c->plan;
+    const int e = p->use[x].enc;
+    ptrdiff_t n = 0;
+    for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++) n += tensor_count(&p->tensors.list[i]);
+    return n / p->heads;
+}
+static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+{
+    (void)b;
+    return h * part(c, x);
+}
+static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
+
+#if QT > 1
+/* Adds the sum of dS at distance d (one that the table has). */
+static void give(const struct distances *b, const struct tile *t, real *to, int64_t d, real sum)
+{
+    const int32_t *class_of = distances_classes(b);
+    if (class_of) to[class_of[d - b->lo]] += sum;
+    for (int i = 0; i < b->slopes; i++) {
+        const real *slope = distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real));
+        to[b->first + i] += sum * slope[d - b->lo];
+    }
+}
+
+/* The same for the sums[n] of a run's tile at the distances t->d - (KT - 1) + n. */
+static void give_diagonals(const struct distances *b, const struct tile *t, real *to, const real *sums)
+{
+    const int32_t *class_of = distances_classes(b);
+    const int64_t first = t->d - (KT - 1);
+    for (int n = 0; n < WINDOW && class_of; n++) to[class_of[clamp(b, first + n) - b->lo]] += sums[n];
+    for (int i = 0; i < b->slopes; i++) {
+        real copy[WINDOW], product[DIAGONALS];
+        const real *slope = window(b, distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real)), t->d, copy);
+        for (int n = 0; n < WINDOW; n++) product[n] = sums[n] * slope[n];
+        product[WINDOW] = 0;
+        to[b->first + i] += fold_halves(product, DIAGONALS);
+    }
+}
+
+/* ds is the gradient of the sums by number; its rows from `keys` on may be overwritten. */
+static void give_tile(const struct distances *b, const struct tile *t, real *to, real *ds)
+{
+    real sums[DIAGONALS];
+    int64_t end;
+    if (!t->run) {
+        for (int k = 0; k < t->keys; k++)
+            for (int r = 0; r < t->rows; r++) give(b, t, to, clamp(b, distance(t, k, r)), ds[k * QT + r]);
+    } else if (beyond(b, t, &end)) {
+        give(b, t, to, end, tile_sum(t->keys, ds));
+    } else {
+        diagonals(t->keys, ds, sums);
+        give_diagonals(b, t, to, sums);
+    }
+}
+
+static void score_bwd(struct tile *t, int x)
+{
+    real *to = t->own[x].part;
+    if (!multiplies(t, x)) {
+        if (to) give_tile(table_of(t, x), t, to, t->ds);
+        return;
+    }
+    if (to) {
+        mask(t, t->pre, 0);
+        for (int n = 0; n < t->keys * QT; n++) t->pre[n] *= t->ds[n];
+        give_tile(table_of(t, x), t, to, t->pre);
+    }
+    apply(t, x, true, t->ds);
+}
+#endif
+
+const struct term N(term_distance) = {
+    .name = "distance", .part = part, .home = home, .total = total, .score = score, .ceiling = ceiling,
+#if QT > 1
+    .score_bwd = score_bwd,
+#endif
+};

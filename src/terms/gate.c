@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+/* gate.c -- forget gates: s += D_ij, the sum of log_f over the keys after j up to the newest key n that row i sees.
+ *
+ *     C(k) = sum of log_f up to key k, in double; per tile from the oldest key on
+ *     j in an older tile than n:    D = c + later[j]      c = C(n) - C(end of the tile of j), rounded once
+ *     j in the tile of n:           D = C(n) - C(j), rounded once
+ *
+ * Neither loses anything to gates that lie before both keys.  Where the keys that a row sees are no interval of the
+ * index, C counts visible keys only, per row, and so does the rest: the same sums, key by key.
+ *
+ * Backward, on a run: dC(j) = -sum over rows of dS_ij, dC(n) += sum over keys of dS_ij, which is 0 but for dlse, a mix
+ * or a stick; fox.c turns dC into dlog_f.  Elsewhere dlog_f(l) = sum over rows that see l of the sum of dS over the
+ * visible keys before l.
+ *
+ * stop: row i ends at the first tile border where all older keys together can have at most that share of its weight,
+ *
+ *     |q_i| max |k_j| + max D_ij + log(number of these keys) - s_in <= log stop
+ *
+ * with s_in the score of its newest key, where D = 0.  A function of the row alone, the same in every pass. */
+#include "terms/gate.h"
+#include "walk.h"
+
+enum { LANES = 16 };                     /* that sum a key's gradient over the rows */
+
+static bool whole(const struct tile *t) { return t->run && !t->qg; }       /* rows see intervals of the keys */
+static ptrdiff_t tile_number(const struct tile *t) { return (t->j0 - t->seq->k0) / KT; }
+
+/* What a query tile keeps per row; sum and marks of every key tile only where rows see no intervals. */
+struct gate {
+    double C[QT];                        /* of the newest key */
+    double most_C;                       /* of all live rows */
+    int64_t mark[QT], first_mark, last_mark;   /* first, last: of all live rows */
+    ptrdiff_t newest[QT];                /* counted in the sequence; negative: none */
+    ptrdiff_t end[QT], first_end, last_end;    /* first tile that counts; smallest and largest of the live rows */
+    double before[QT];                   /* backward, not whole: sum of dS of the older keys */
+};
+static bool can_scatter(const struct call *c) { return c->in->q_pos || c->in->q_seg; }
+static ptrdiff_t mem(const struct call *c, int x)
+{
+    (void)x;
+    const ptrdiff_t row = QT * sizeof(real), tiles = can_scatter(c) ? (c->Lk + KT - 1) / KT : 0;
+    return ((ptrdiff_t)sizeof(struct gate) + row - 1) / row + tiles * 2 * (ptrdiff_t)(sizeof(double) / sizeof(real));
+}
+static struct gate *gate_of(const struct tile *t, int x) { return (struct gate *)t->own[x].mem; }
+static double *row_sums(const struct tile *t, int x) { return (double *)(gate_of(t, x) + 1); }
+static int64_t *row_marks(const struct tile *t, int x) { return (int64_t *)(row_sums(t, x) + (t->c->Lk + KT - 1) / KT * QT); }
+
+static const struct gate_sums *sums_of(const struct tile *t, int x) { return t->own[x].scratch; }
+static ptrdiff_t slot(const struct tile *t, ptrdiff_t J) { return t->h * t->c->ktiles + t->seq->first_ktile + J; }
+static ptrdiff_t key_slot(const struct tile *t) { return (t->seq->b * t->c->plan->heads + t->h) * t->c->Lk; }
+static const real *log_f(const struct tile *t, int x) { return (const real *)input(t->c, t->c->plan->use[x].enc, 0) + key_slot(t); }
+
+/* C at the end of tile J as row r counts it, J >= -1, and the marks. */
+struct point { double C; int64_t mark; };
+static struct point end_of(const struct tile *t, int x, ptrdiff_t J, int r)
+{
+    if (J < 0) return (struct point){ 0, 0 };
+    if (whole(t)) return (struct point){ sums_of(t, x)->sum[slot(t, J)], sums_of(t, x)->marks[slot(t, J)] };
+    return (struct point){ row_sums(t, x)[J * QT + r], row_marks(t, x)[J * QT + r] };
+}
+
+/* C and marks of keys 0 .. n - 1 of tile J, on a run. */
+static void count(const struct tile *t, int x, ptrdiff_t J, int n, double *C, int64_t *marks)
+{
+    const real *f = log_f(t, x) + t->seq->k0 + J * KT;
+    const struct point start = end_of(t, x, J - 1, 0);
+    double sum = 0;
+    int64_t mark = start.mark;
+    for (int k = 0; k < n; k++) {
+        const int64_t more = gate_mark((double)f[k]);
+        if (more) mark += more;
+        else sum += (double)f[k];
+        C[k] = start.C + sum, marks[k] = mark;
+    }
+}
+/* D over marks that differ: a gate in between is shut, or no number; a negative number of marks is that of masked pairs. */
+static double across(int64_t marks) { return marks < NOT_A_GATE ? -INFINITY : NAN; }
+
+/* ---- Rows ------------------------------------------------------------------------------------------------------ */
+
+static void open_whole(struct tile *t, int x)
+{
+    struct gate *g = gate_of(t, x);
+    double C[KT];
+    int64_t marks[KT];
+    ptrdiff_t counted = -1;
+    for (int r = 0; r < t->rows; r++) {
+        g->newest[r] = gate_newest(t->c, t->seq, t->i0 - t->seq->q0 + r);
+        if (g->newest[r] < 0) continue;
+        const ptrdiff_t J = g->newest[r] / KT, n = t->seq->nk - J * KT;
+        if (J != counted) count(t, x, J, QT == 1 ? (int)(g->newest[r] % KT) + 1 : n < KT ? (int)n : KT, C, marks);
+        counted = J;
+        g->C[r] = C[g->newest[r] % KT], g->mark[r] = marks[g->newest[r] % KT];
+    }
+}
+/* The same order of sums as on a run: a tile up to the newest key oldest first, whole tiles newest first. */
+static void open_scattered(struct tile *t, int x)
+{
+    struct gate *g = gate_of(t, x);
+    double *sums = row_sums(t, x);
+    int64_t *marks = row_marks(t, x);
+    for (ptrdiff_t J = 0; J * KT < t->seq->nk; J++, sums += QT, marks += QT) {
+        const bool seen = place(t, J * KT, t->seq->nk - 1);
+        const real *f = log_f(t, x) + t->j0;
+        for (int r = 0; r < t->rows; r++) {
+            const double start = J ? sums[r - QT] : 0;
+            double up = 0, down = 0;
+            for (int k = 0; seen && k < t->keys; k++) {
+                if (!visible(t, k, r)) continue;
+                const int64_t more = gate_mark((double)f[k]);
+                if (more) g->mark[r] += more;
+                else up += (double)f[k];
+                g->newest[r] = J * KT + k, g->C[r] = start + up;
+            }
+            for (int k = t->keys - 1; seen && k >= 0; k--)
+                if (visible(t, k, r) && !gate_mark((double)f[k])) down += (double)f[k];
+            sums[r] = start + down, marks[r] = g->mark[r];
+        }
+    }
+}
+
+/* First tile of row r whose keys count: the first that breaks the rule above. */
+static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
+{
+    const struct call *c = t->c;
+    const struct gate *g = gate_of(t, x);
+    const struct gate_sums *a = sums_of(t, x);
+    const struct sequence *q = t->seq;
+    if (g->newest[r] < KT) return 0;
+    const ptrdiff_t j = q->k0 + g->newest[r];
+    const real *key = c->turned ? (const real *)c->turned + ((q->b * c->plan->kv_heads + t->kvh) * c->Lk + j) * c->plan->dim
+                                : row_of(&c->k, q->b, t->kvh, j);
+    real newest = 0;
+    for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->qt[d * QT + r], newest);
+    const double *knorm = a->knorm + t->kvh * c->ktiles + q->first_ktile;
+    ptrdiff_t low = 0, high = g->newest[r] / KT;     /* tiles before low are forgotten, high is not */
+    while (low < high) {
+        const ptrdiff_t J = low + (high - low) / 2;
+        const struct point at = end_of(t, x, J, r);
+        const double D = g->mark[r] == at.mark ? g->C[r] - at.C : across(g->mark[r] - at.mark);
+        if ((double)t->qnorm[r] * knorm[J] + a->rise[slot(t, J)] + D - (double)newest <= log_stop) low = J + 1;
+        else high = J;
+    }
+    return low;
+}
+
+static void open(struct tile *t, int x)
+{
+    struct gate *g = gate_of(t, x);
+    memset(g, 0, sizeof *g);
+    for (int r = 0; r < QT; r++) g->newest[r] = -1;
+    if (whole(t)) open_whole(t, x);
+    else open_scattered(t, x);
+    g->most_C = g->C[0], g->first_mark = g->last_mark = g->mark[0];
+    for (int r = 1; r < t->rows; r++) {
+        if (g->C[r] > g->most_C) g->most_C = g->C[r];
+        if (g->mark[r] < g->first_mark) g->first_mark = g->mark[r];
+        if (g->mark[r] > g->last_mark) g->last_mark = g->mark[r];
+    }
+    if (!sums_of(t, x)->stops || !whole(t)) return;
+    const double log_stop = log_(t->c->plan->enc[t->c->plan->use[x].enc].opt[GATE_STOP]);
+    measure_rows(t);
+    for (int r = 0; r < t->rows; r++) {
+        g->end[r] = end_of_row(t, x, r, log_stop);
+        if (r == 0 || g->end[r] < g->first_end) g->first_end = g->end[r];
+        if (r == 0 || g->end[r] > g->last_end) g->last_end = g->end[r];
+    }
+}
+static bool spent(const struct tile *t, int x) { return tile_number(t) < gate_of(t, x)->first_end; }
+
+/* ---- Scores ---------------------------------------------------------------------------------------------------- */
+
+/* Rows of a run whose newest key is in this tile or an older one: they are the first. */
+static int near_rows(const struct tile *t)
+{
+    const struct sequence *q = t->seq;
+    const ptrdiff_t j = t->j0 - q->k0 + KT;
+    if (j >= q->nk) return QT;
+    const ptrdiff_t rows = j - gate_newest(t->c, q, t->i0 - q->q0);
+    return rows < 0 ? 0 : rows < QT ? (int)rows : QT;
+}
+
+/* c of every row, for the keys of this tile. */
+static void gaps(const struct tile *t, int x, real *c)
+{
+    const struct gate *g = gate_of(t, x);
+    const struct point end = end_of(t, x, tile_number(t), 0);
+    for (int r = 0; r < QT; r++) c[r] = (real)(g->C[r] - end.C);
+    if (g->last_mark == end.mark) return;
+    for (int r = 0; r < QT; r++)
+        if (g->mark[r] != end.mark) c[r] = (real)across(g->mark[r] - end.mark);
+}
+
+static void add_run(struct tile *t, int x)
+{
+    const struct gate *g = gate_of(t, x);
+    const real *later = (const real *)sums_of(t, x)->later + key_slot(t) + t->j0;
+    const int near = near_rows(t);
+    real *restrict s = t->s, c[QT];
+    double C[KT];
+    int64_t marks[KT];
+    gaps(t, x, c);
+    if (near) count(t, x, tile_number(t), t->keys, C, marks);
+    for (int k = 0; near && k < t->keys; k++)
+        for (int r = 0; r < near; r++) s[k * QT + r] += (real)(g->C[r] - C[k]);
+    if (!near)
+        for (int k = 0; k < t->keys; k++)
+            for (int r = 0; r < QT; r++) s[k * QT + r] += c[r] + later[k];
+    else
+        for (int k = 0; near < QT && k < t->keys; k++)
+            for (int r = near; r < QT; r++) s[k * QT + r] += c[r] + later[k];
+}
+
+/* The same, pair by pair: where rows see no intervals, and in tiles with a gate that is shut or no number. */
+static void add_row(struct tile *t, int x, int r)
+{
+    const struct gate *g = gate_of(t, x);
+    const ptrdiff_t J = tile_number(t);
+    const real *f = log_f(t, x) + t->j0;
+    const ptrdiff_t newest = g->newest[r] - J * KT;
+    const struct point start = end_of(t, x, J - 1, r), end = end_of(t, x, J, r);
+    double sum = 0;
+    if (newest < 0) return;
+    if (newest < KT) {
+        int64_t mark = start.mark;
+        for (int k = 0; k <= newest; k++) {
+            const bool sees = visible(t, k, r);
+            if (!sees && !whole(t)) continue;
+            const int64_t more = gate_mark((double)f[k]);
+            if (more) mark += more;
+            else sum += (double)f[k];
+            if (sees) S(t, k, r) += (real)(g->mark[r] == mark ? g->C[r] - (start.C + sum) : across(g->mark[r] - mark));
+        }
+    } else {
+        const real c = (real)(g->mark[r] == end.mark ? g->C[r] - end.C : across(g->mark[r] - end.mark));
+        for (int k = t->keys - 1; k >= 0; k--) {
+            const bool sees = visible(t, k, r);
+            if (sees) S(t, k, r) += c + (real)sum;
+            if (sees || whole(t)) sum += (double)f[k];
+        }
+    }
+}
+
+static void add_gates(struct tile *t, int x)
+{
+    const struct gate *g = gate_of(t, x);
+    const ptrdiff_t J = tile_number(t);
+    if (whole(t) && end_of(t, x, J, 0).mark == end_of(t, x, J - 1, 0).mark) add_run(t, x);
+    else for (int r = 0; r < t->rows; r++) add_row(t, x, r);
+    for (int r = 0; J < g->last_end && r < t->rows; r++)
+        for (int k = 0; J < g->end[r] && k < t->keys; k++) S(t, k, r) = -INFINITY;
+}
+
+/* Finite where rows forget all, so that sums of ceilings stay numbers. */
+static real ceiling(const struct tile *t, int x)
+{
+    const struct gate *g = gate_of(t, x);
+    const real low = -FLT_MAX / 8;
+    if (!whole(t) || near_rows(t) > 0) return INFINITY;
+    const struct point end = end_of(t, x, tile_number(t), 0);
+    if (g->last_mark - end.mark >= NOT_A_GATE) return INFINITY;
+    if (g->first_mark > end.mark) return low;
+    return max_((real)(g->most_C - end.C), low) + ((const real *)sums_of(t, x)->top)[slot(t, tile_number(t))];
+}
+
+/* ---- Backward --------------------------------------------------------------------------------------------------- */
+
+/* A part is dC or dlog_f of a head's keys; a row of gradient the sum of its dS. */
+static ptrdiff_t part(const struct call *c, int x)
+{
+    (void)x;
+    return c->Lk;
+}
+static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+{
+    (void)x;
+    return (b * c->plan->heads + h) * c->Lk;
+}
+static ptrdiff_t total(const struct call *c, int x)
+{
+    (void)x;
+    return c->B * c->plan->heads * c->Lk;
+}
+static ptrdiff_t grad(const struct call *c, int x)
+{
+    (void)c, (void)x;
+    return 1;
+}
+
+#if QT > 1
+/* Sums of dS over the keys, and over the rows: rows n, 16 + n, 32 + n, 48 + n in lane n, then halves of the lanes. */
+static void sums_run(const struct tile *t, real *part_of_tile, real *rows)
+{
+    enum { ALL = QT / VL, STEP = LANES / VL };
+    real lanes[KT * LANES], turned[LANES * KT];
+    vf all[ALL], x[ALL];
+    UNROLL for (int n = 0; n < ALL; n++) all[n] = vf_set1(0);
+    for (int k = 0; k < t->keys; k++) {
+        UNROLL for (int n = 0; n < ALL; n++) {
+            x[n] = vf_load(t->ds + k * QT + n * VL);
+            all[n] = vf_add(all[n], x[n]);
+        }
+        UNROLL for (int n = 0; n < STEP; n++)
+            vf_store(lanes + k * LANES + n * VL, vf_add(vf_add(vf_add(x[n], x[STEP + n]), x[2 * STEP + n]), x[3 * STEP + n]));
+    }
+    UNROLL for (int n = 0; n < ALL; n++) vf_store(rows + n * VL, vf_add(vf_load(rows + n * VL), all[n]));
+    transpose(lanes, LANES, t->keys, LANES, turned, KT);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int n = 0; n < half; n++)
+            for (int k = 0; k < t->keys; k++) turned[n * KT + k] += turned[(n + half) * KT + k];
+    for (int k = 0; k < t->keys; k++) part_of_tile[k] -= turned[k];
+}
+static void score_bwd(struct tile *t, int x)
+{
+    if (!t->own[x].part) return;
+    real *part_of_tile = t->own[x].part + t->j0;
+    if (whole(t)) {
+        sums_run(t, part_of_tile, t->own[x].grad);
+        return;
+    }
+    double *before = gate_of(t, x)->before;
+    for (int k = 0; k < t->keys; k++) {
+        double sum = 0;
+        for (int r = 0; r < t->rows; r++) {
+            if (!visible(t, k, r)) continue;
+            sum += before[r];
+            before[r] += (double)t->ds[k * QT + r];
+        }
+        part_of_tile[k] += (real)sum;
+    }
+}
+static void close_bwd(struct tile *t, int x)
+{
+    const struct gate *g = gate_of(t, x);
+    if (!t->own[x].part || !whole(t)) return;
+    for (int r = 0; r < t->rows; r++)
+        if (g->newest[r] >= 0) t->own[x].part[t->seq->k0 + g->newest[r]] += t->own[x].grads[r];
+}
+#endif
+
+const struct term N(term_gate) = {
+    .name = "gate", .mem = mem, .part = part, .home = home, .total = total, .grad = grad,
+    .open = open, .score = add_gates, .ceiling = ceiling, .fades = true, .spent = spent,
+#if QT > 1
+    .score_bwd = score_bwd, .close_bwd = close_bwd,
+#endif
+};

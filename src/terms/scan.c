@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+/* scan.c -- adds z_i(p_ij), where p_ij counts the gates from the row's newest key back to j; pe/cope.c has the formula.
+ *
+ * Rows carry p as a whole number and a fraction, so that positions stay exact however many keys there are, and floor(p)
+ * comes free.  A gate is at most 1, so from key to key floor(p) stays or moves by one: the value at the next position
+ * becomes the value at this one, and one number is looked up.  At npos - 1 a row stays, with fraction 0: then the carry
+ * moves no more, and a tile whose rows are all there needs no gates.
+ *
+ * Backward, oldest key first: a gate moves the positions of its own key and all older ones, so its gradient is the running
+ * sum of theirs. */
+#include "walk.h"
+
+#include "scan.h"
+
+/* Rows of own.mem.  Z has npos + 1 of them, the last twice, so that every position has a next one. */
+#if QT > 1
+enum { GATE, FRACTION = GATE + KT, WHOLE = FRACTION + KT, SLOPE = WHOLE + KT, SUM = SLOPE + KT, STILL, Z };
+#else
+enum { GATE, STILL = GATE + KT, Z };
+#endif
+
+enum { LANES = QT < 16 ? QT : 16 };      /* rows that are looked up together, if one of them moved */
+
+static real *rows_at(const struct tile *t, int x, int row) { return t->own[x].mem + (ptrdiff_t)row * QT; }
+static struct scan scan_at(const struct tile *t, int x) { return scan_of(t->c, t->c->plan->use[x].enc); }
+
+static ptrdiff_t mem(const struct call *c, int x) { return Z + scan_of(c, c->plan->use[x].enc).npos + 1; }
+static int carry(const struct call *c, int x)
+{
+    (void)c, (void)x;
+    return 2;                            /* whole, fraction */
+}
+
+static const real *positions(const struct tile *t, int x, const struct scan *a)
+{
+    return (const real *)t->own[x].table + (ptrdiff_t)(a->per_head ? t->h : 0) * a->npos * t->c->plan->dim;
+}
+
+static void open(struct tile *t, int x)
+{
+    const struct scan a = scan_at(t, x);
+    const int D = t->c->plan->dim;
+    const struct tile all = { .keys = a.npos };
+    const real factor = (real)a.pos;
+    real *z = rows_at(t, x, Z);
+    dot(&all, positions(t, x, &a), D, D, t->qt, z);
+    for (int i = 0; i < a.npos * QT; i++) z[i] *= factor;
+    memcpy(z + (ptrdiff_t)a.npos * QT, z + (ptrdiff_t)(a.npos - 1) * QT, sizeof(real) * QT);
+    memset(t->own[x].carry, 0, sizeof(real) * 2 * QT);
+}
+
+static bool settled(const struct tile *t, int x)
+{
+    const int last = scan_at(t, x).npos - 1;
+    bool all = true;
+    for (int r = 0; r < t->rows; r++) all &= t->own[x].carry[r] == last;
+    return all;
+}
+
+/* The keys of the gates beside the tile's keys. */
+static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrdiff_t *stride)
+{
+    const struct call *c = t->c;
+    *stride = gates == GATES_V ? t->vs : c->plan->dim;
+    if (gates == GATES_V) return t->v;
+    return (const real *)input(c, c->plan->use[x].enc, SCAN_GATE_K)
+         + ((t->seq->b * c->plan->kv_heads + t->kvh) * c->Lk + t->j0) * c->plan->dim;
+}
+
+/* Gates of the tile; of masked pairs, 0.  Logits that are not those of q.k pass through p, which nobody needs yet. */
+static void read(struct tile *t, int x)
+{
+    const struct scan a = scan_at(t, x);
+    const bool still = settled(t, x);
+    *rows_at(t, x, STILL) = still;
+    if (still) return;
+    if (a.gates != GATES_K) {
+        ptrdiff_t stride;
+        const real *k = gate_keys(t, x, a.gates, &stride);
+        dot(t, k, stride, t->c->plan->dim, t->qt, t->p);
+    }
+    const real factor = (real)a.gate, *restrict s = t->s, *restrict logit = a.gates == GATES_K ? t->s : t->p;
+    real *restrict gate = rows_at(t, x, GATE);
+    const int n = t->keys * QT;
+    for (int i = 0; i < n; i++) {
+        const real y = logit[i] * factor, e = exp_(-abs_(y)), g = (y < 0 ? e : 1) / (1 + e);
+        gate[i] = s[i] == -INFINITY ? 0 : g;
+    }
+}
+
+static void add(struct tile *t, int x)
+{
+    const int end = (scan_at(t, x).npos - 1) * QT;
+    const real *restrict z = rows_at(t, x, Z), *restrict gate = rows_at(t, x, GATE);
+    real *restrict s = t->s;
+    if (*rows_at(t, x, STILL) != 0) {
+        for (int k = 0; k < t->keys; k++)
+            for (int r = 0; r < QT; r++) s[k * QT + r] += z[end + r];
+        return;
+    }
+    real *whole = t->own[x].carry, *fraction = whole + QT;
+    real f[QT], low[QT], high[QT];       /* z at floor(p) and at the next position */
+    int at[QT], up[QT];                  /* floor(p) QT; did it move? */
+    for (int r = 0; r < QT; r++) {
+        at[r] = (int)whole[r] * QT;
+        f[r] = fraction[r], low[r] = z[at[r] + r], high[r] = z[at[r] + QT + r];
+    }
+#if QT > 1
+    real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x, WHOLE), *restrict slopes = rows_at(t, x, SLOPE);
+#endif
+    for (int k = t->keys - 1; k >= 0; k--) {
+        for (int r = 0; r < QT; r++) {
+            const real sum = f[r] + gate[k * QT + r], rest = sum >= 1 ? sum - 1 : sum;
+            const int next = sum >= 1 && at[r] < end ? at[r] + QT : at[r];
+            up[r] = next != at[r];
+            low[r] = up[r] ? high[r] : low[r];
+            at[r] = next;
+            f[r] = next == end ? 0 : rest;
+        }
+        for (int r0 = 0; r0 < QT; r0 += LANES) {
+            int moved = 0;
+            for (int r = r0; r < r0 + LANES; r++) moved |= up[r];
+            if (!moved) continue;
+            for (int r = r0; r < r0 + LANES; r++) high[r] = z[at[r] + QT + r];
+        }
+        for (int r = 0; r < QT; r++) {
+            const real slope = high[r] - low[r];
+            s[k * QT + r] += fma_(f[r], slope, low[r]);
+#if QT > 1
+            fractions[k * QT + r] = f[r], wholes[k * QT + r] = (real)at[r], slopes[k * QT + r] = f[r] > 0 ? slope : 0;
+#endif
+        }
+    }
+    for (int r = 0; r < QT; r++) whole[r] = (real)(at[r] / QT), fraction[r] = f[r];
+}
+
+#if QT > 1
+static ptrdiff_t grad(const struct call *c, int x) { return scan_of(c, c->plan->use[x].enc).npos + 1; }
+static ptrdiff_t part(const struct call *c, int x) { return scan_of(c, c->plan->use[x].enc).part; }
+static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+{
+    const struct scan a = scan_of(c, c->plan->use[x].enc);
+    return scan_home(c, &a, b, h);
+}
+static ptrdiff_t total(const struct call *c, int x)
+{
+    const struct scan a = scan_of(c, c->plan->use[x].enc);
+    return scan_total(c, &a);
+}
+
+static void open_bwd(struct tile *t, int x) { memset(rows_at(t, x, SUM), 0, sizeof(real) * QT); }
+
+/* dz, and over the gates the gradient of their logits, as a factor of scale q.k. */
+static void add_bwd(struct tile *t, int x)
+{
+    const struct scan a = scan_at(t, x);
+    const real *restrict ds = t->ds, factor = (real)a.gate;
+    real *restrict dz = t->own[x].grad;
+    if (*rows_at(t, x, STILL) != 0) {
+        real sum[QT] = { 0 };
+        for (int k = 0; k < t->keys; k++)
+            for (int r = 0; r < QT; r++) sum[r] += ds[k * QT + r];
+        for (int r = 0; r < QT; r++) dz[(a.npos - 1) * QT + r] += sum[r];
+        return;
+    }
+    const real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x, WHOLE), *restrict slopes = rows_at(t, x, SLOPE);
+    real *restrict gate = rows_at(t, x, GATE), *restrict before = rows_at(t, x, SUM);
+    real low[QT] = { 0 }, high[QT] = { 0 };          /* of dz at floor(p) and after it, of this tile */
+    int at[QT];
+    for (int r = 0; r < QT; r++) at[r] = (int)wholes[r];
+    for (int k = 0; k < t->keys; k++) {
+        for (int r0 = 0; r0 < QT; r0 += LANES) {
+            int moved = 0;
+            for (int r = r0; r < r0 + LANES; r++) moved |= (int)wholes[k * QT + r] != at[r];
+            if (!moved) continue;
+            for (int r = r0; r < r0 + LANES; r++) {
+                const int now = (int)wholes[k * QT + r];
+                if (now == at[r]) continue;
+                dz[at[r] + QT + r] += high[r];
+                high[r] = low[r], low[r] = 0, at[r] = now;
+            }
+        }
+        for (int r = 0; r < QT; r++) {
+            const real w = fractions[k * QT + r], d = ds[k * QT + r], g = gate[k * QT + r];
+            high[r] = fma_(w, d, high[r]);
+            low[r] = fma_(1 - w, d, low[r]);
+            before[r] = fma_(d, slopes[k * QT + r], before[r]);
+            gate[k * QT + r] = g == 0 ? 0 : before[r] * factor * (g * (1 - g));
+        }
+    }
+    for (int r = 0; r < QT; r++) dz[at[r] + QT + r] += high[r], dz[at[r] + r] += low[r];
+}
+
+static void read_bwd(struct tile *t, int x)
+{
+    const struct scan a = scan_at(t, x);
+    const real *restrict dlogit = rows_at(t, x, GATE);
+    const int n = t->keys * QT, D = t->c->plan->dim;
+    if (*rows_at(t, x, STILL) != 0) return;
+    if (a.gates == GATES_K) {
+        real *restrict ds = t->ds;
+        for (int i = 0; i < n; i++) ds[i] += dlogit[i];
+        return;
+    }
+    ptrdiff_t stride;
+    const real *k = gate_keys(t, x, a.gates, &stride);
+    mix_safe(t, k, stride, D, dlogit, t->dq, t->alpha);
+    if (a.gates == GATES_V && t->dv_part) outer_safe(t, dlogit, t->qrows, a.width, t->dv_part);
+    if (a.gates == GATES_GIVEN && t->own[x].part) outer_safe(t, dlogit, t->qrows, a.width, t->own[x].part + (a.npos + t->j0) * a.width);
+}
+
+static void close_bwd(struct tile *t, int x)
+{
+    const struct scan a = scan_at(t, x);
+    const int D = t->c->plan->dim;
+    const real factor = (real)a.pos;
+    real *dz = t->own[x].grads;
+    for (int i = 0; i < a.npos * QT; i++) dz[i] *= factor;
+    product(ADD, D, QT, a.npos, positions(t, x, &a), 1, D, dz, QT, t->dqs, QT, NULL);
+    if (t->own[x].part) product(ADD, a.npos, a.width, QT, dz, QT, 1, t->qrows, a.width, t->own[x].part, a.width, NULL);
+}
+#endif
+
+const struct term N(term_scan) = {
+    .name = "scan", .mem = mem, .carry = carry, .open = open, .read = read, .score = add, .settled = settled,
+#if QT > 1
+    .grad = grad, .part = part, .home = home, .total = total,
+    .open_bwd = open_bwd, .score_bwd = add_bwd, .read_bwd = read_bwd, .close_bwd = close_bwd,
+#endif
+};
