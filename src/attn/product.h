@@ -54,10 +54,10 @@ INLINE void product_column(const int nb, const enum then then, int M, int K, con
 INLINE void product(const enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
                     const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor)
 {
-    int v = 0, all = n / VL;
-    for (; v + NR <= all; v += NR)
+    const int all = n / VL, blocks = all / NR * NR;
+    for (int v = 0; v < blocks; v += NR)
         product_column(NR, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL);
-    for (; v < all; v++)
+    for (int v = blocks; v < all; v++)
         product_column(1, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL);
 }
 

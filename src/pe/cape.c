@@ -31,8 +31,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_mix, GROUP_MIX);
 }
 
-/* Table: leak, add_bias, up to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp] with the columns of add before those of a; W2 [H][Gp].
- * Gp is hidden padded to 16, with zeros: units that stay 0. */
+/* Table: leak, add_bias, up to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp], the columns of add before those of a; W2
+ * [H][Gp].  Gp is hidden padded to 16, with zeros: units that stay 0. */
 enum { W1, B1, W2, B2 };
 struct sizes { ptrdiff_t H, in, hidden, Gp; };
 static ptrdiff_t up(ptrdiff_t n) { return (n + 15) / 16 * 16; }
@@ -64,7 +64,7 @@ static void prepare(const struct prep *p)
         for (ptrdiff_t g = 0; g < n.Gp; g++) put(p, at++, g < n.hidden ? param(p, W2, h * n.hidden + g) : 0);
 }
 
-/* The term sums, for each head: its row of W2 [Gp], its columns of W1 for add and a [Gp] each, b1 [Gp] (head 0), b2, up to 16. */
+/* The term sums, for each head: its row of W2 [Gp], its columns of W1 for add and for a [Gp], b1 [Gp] (head 0), b2, up to 16. */
 static void fold(const struct prep *p)
 {
     const struct sizes n = sizes_of(p->cfg);

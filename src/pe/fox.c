@@ -63,8 +63,6 @@ static size_t scratch(const struct call *c, int enc)
     return a.full ? SIZE_MAX : a.used;
 }
 
-static double higher(double a, double b) { return a > b || a != a ? a : b; }      /* NaN wins */
-
 enum { ABREAST = 8 };                    /* tiles whose chains of sums run side by side */
 
 /* `later` of tiles of n keys from key `at` on, and each tile's sum and largest `later`: as they come, so not finite where
@@ -183,8 +181,8 @@ static void begin(struct call *c, int enc)
 
 /* ---- Gradient ----------------------------------------------------------------------------------------------------- */
 
-/* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all of it sums to 0,
- * minus the sum over those before l; elsewhere they are dlog_f itself.  Keys that no row sees have none. */
+/* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all of dC sums to 0,
+ * minus the sum over those before l.  Elsewhere they are dlog_f itself.  Keys that no row sees have none. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
@@ -198,10 +196,10 @@ static void end(struct call *c, int enc)
         const ptrdiff_t seen = whole(q) ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
         for (int h = 0; h < p->heads && q->nq; h++) {
             const ptrdiff_t first = (q->b * p->heads + h) * c->Lk + q->k0;
-            double older = 0;
+            double older = 0;            /* minus the sum of dC of the keys before l */
             for (ptrdiff_t l = first; l < first + seen; l++) {
-                dlog_f[l] = whole(q) ? -older : total[l];
-                older += total[l];
+                dlog_f[l] = whole(q) ? older : total[l];
+                older -= total[l];
             }
         }
     }

@@ -14,6 +14,7 @@
 #include "terms/skew.h"
 #include "walk.h"
 
+/* What the hooks of a query tile know; it stands at the start of their memory. */
 struct view {
     struct vectors of;
     int lo, hi;                          /* what distances of visible pairs are clipped to */
@@ -50,14 +51,17 @@ static ptrdiff_t most_lines(const struct call *c, int x)
     if (!c->in->q_pos && c->Lk + QT - 2 < span) span = c->Lk > 0 ? c->Lk + QT - 2 : 0;
     return span + QT;
 }
+enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 /* Rows of `spare` and its like: with QT = 1 a product's last vector reaches further. */
 static ptrdiff_t room(const struct call *c, int x) { return most_lines(c, x) + (QT == 1 ? PAD : 0); }
 static ptrdiff_t mem(const struct call *c, int x)
 {
     const ptrdiff_t n = room(c, x);
-    if (QT == 1) return 2 * n + padded(c->plan->value_dim);
-    return vectors_of(c, x).values ? 3 * n : 2 * n;
+    if (QT == 1) return VIEW_ROWS + 2 * n + padded(c->plan->value_dim);
+    return VIEW_ROWS + (vectors_of(c, x).values ? 3 * n : 2 * n);
 }
+
+static const struct view *view_of(const struct tile *t, int x) { return (const void *)t->own[x].mem; }
 
 static struct view look(const struct tile *t, int x)
 {
@@ -86,7 +90,7 @@ static struct view look(const struct tile *t, int x)
     const int number = b.of.tables > 1 ? t->h : 0;
     b.k = (const real *)(table + vectors_index(&b.of)) + (size_t)number * vectors_table(&b.of, p->dim, p->value_dim);
     b.v = b.k + vectors_values(&b.of, p->dim);
-    b.scores = t->own[x].mem;
+    b.scores = t->own[x].mem + VIEW_ROWS * QT;
     b.spare = b.scores + room(c, x) * QT;
     b.values = b.spare + room(c, x) * QT;
     return b;
@@ -125,6 +129,7 @@ static void open(struct tile *t, int x)
     const struct view b = look(t, x);
     const struct loci_plan *p = t->c->plan;
     const ptrdiff_t columns = (ptrdiff_t)vectors_columns(&b.of);
+    memcpy(t->own[x].mem, &b, sizeof b);
     if (b.to < b.from) return;
     if (QT == 1) product(SET, 1, padded(b.rows), p->dim, t->qt, 0, 1, b.k + b.first, columns, b.spare, 0, NULL);
     else product(SET, b.rows, QT, p->dim, b.k + b.first, 1, columns, t->qt, QT, b.spare, QT, NULL);
@@ -136,19 +141,19 @@ static void open(struct tile *t, int x)
 /* A number that is not finite must not leave a masked pair unmasked. */
 static void score(struct tile *t, int x)
 {
-    const struct view b = look(t, x);
-    add_lines(t, &b, b.scores, t->s);
+    const struct view *b = view_of(t, x);
+    add_lines(t, b, b->scores, t->s);
     mask(t, t->s, -INFINITY);
 }
 
 /* Largest number that a key of the tile can add; NaN when there is one. */
 static real ceiling(const struct tile *t, int x)
 {
-    const struct view b = look(t, x);
-    if (!t->run || b.to < b.from) return INFINITY;
+    const struct view *b = view_of(t, x);
+    if (!t->run || b->to < b->from) return INFINITY;
     real most = -INFINITY;
-    const real *lines = b.scores;
-    const int last = clip(t->d - b.m, 0, b.lines - 1), first = clip(t->d - (t->keys - 1) - b.m, 0, b.lines - 1);
+    const real *lines = b->scores;
+    const int last = clip(t->d - b->m, 0, b->lines - 1), first = clip(t->d - (t->keys - 1) - b->m, 0, b->lines - 1);
     for (ptrdiff_t n = (ptrdiff_t)first * QT; n < (ptrdiff_t)(last + 1) * QT; n++)
         most = lines[n] > most || lines[n] != lines[n] ? lines[n] : most;
     return most;
@@ -244,31 +249,31 @@ static ptrdiff_t out(const struct call *c, int x)
 
 static void value(struct tile *t, int x)
 {
-    const struct view b = look(t, x);
+    const struct view *b = view_of(t, x);
     real *to = t->own[x].out;
-    if (!b.of.values) return;
-    add_ends(t, &b, t->p, to);
-    if (t->c->plan->weight >= 0) put_lines(t, &b, false, t->p, to + 2 * QT);
-    else put_lines(t, &b, true, t->s, b.spare);
+    if (!b->of.values) return;
+    add_ends(t, b, t->p, to);
+    if (t->c->plan->weight >= 0) put_lines(t, b, false, t->p, to + 2 * QT);
+    else put_lines(t, b, true, t->s, b->spare);
 }
 
 static void close(struct tile *t, int x)
 {
-    const struct view b = look(t, x);
+    const struct view *b = view_of(t, x);
     const int Dv = t->c->plan->value_dim;
     const ptrdiff_t width = (ptrdiff_t)vectors_width(Dv);
     const real *outs = t->own[x].outs;
-    if (!b.of.values || b.to < b.from) return;
-    real base[QT], *w = b.scores;
+    if (!b->of.values || b->to < b->from) return;
+    real base[QT], *w = b->scores;
     for (int r = 0; r < QT; r++) base[r] = t->M[r] == -INFINITY ? 0 : t->M[r];
-    if (t->c->plan->weight >= 0) gather(&b, outs, outs + 2 * QT, NULL, w);
-    else gather(&b, outs, b.spare, base, w);
-    const real *v = b.v + b.first * width;
+    if (t->c->plan->weight >= 0) gather(b, outs, outs + 2 * QT, NULL, w);
+    else gather(b, outs, b->spare, base, w);
+    const real *v = b->v + b->first * width;
     if (QT > 1) {
-        product(ADD, Dv, QT, b.rows, v, 1, width, w, QT, t->O, QT, NULL);
+        product(ADD, Dv, QT, b->rows, v, 1, width, w, QT, t->O, QT, NULL);
     } else {
-        product(SET, 1, padded(Dv), b.rows, w, 0, 1, v, width, b.values, 0, NULL);
-        for (int n = 0; n < Dv; n++) t->O[n] += b.values[n];
+        product(SET, 1, padded(Dv), b->rows, w, 0, 1, v, width, b->values, 0, NULL);
+        for (int n = 0; n < Dv; n++) t->O[n] += b->values[n];
     }
 }
 
@@ -299,27 +304,27 @@ static void collect(const struct tile *t, const struct view *b, const real *x, r
 
 static void open_bwd(struct tile *t, int x)
 {
-    const struct view b = look(t, x);
+    const struct view *b = view_of(t, x);
     const int Dv = t->c->plan->value_dim;
     const ptrdiff_t width = (ptrdiff_t)vectors_width(Dv);
-    if (!b.of.values || b.to < b.from) return;
-    product(SET, b.rows, QT, Dv, b.v + b.first * width, width, 1, t->dot, QT, b.spare, QT, NULL);
-    const struct by_distance numbers = by_distance(&b, b.spare);
-    skew(&numbers, b.m, b.lines, b.values);
+    if (!b->of.values || b->to < b->from) return;
+    product(SET, b->rows, QT, Dv, b->v + b->first * width, width, 1, t->dot, QT, b->spare, QT, NULL);
+    const struct by_distance numbers = by_distance(b, b->spare);
+    skew(&numbers, b->m, b->lines, b->values);
 }
 
 static void score_bwd(struct tile *t, int x)
 {
-    const struct view b = look(t, x);
-    collect(t, &b, t->ds, t->own[x].grad);
+    const struct view *b = view_of(t, x);
+    collect(t, b, t->ds, t->own[x].grad);
 }
 
 static void value_bwd(struct tile *t, int x)
 {
-    const struct view b = look(t, x);
-    if (!b.of.values) return;
-    add_lines(t, &b, b.values, t->dp);
-    if (t->own[x].part) collect(t, &b, t->p, t->own[x].grad + kind(t->c, x) * QT);
+    const struct view *b = view_of(t, x);
+    if (!b->of.values) return;
+    add_lines(t, b, b->values, t->dp);
+    if (t->own[x].part) collect(t, b, t->p, t->own[x].grad + kind(t->c, x) * QT);
 }
 
 /* C[n][d] += sum over r of w[n][r] rows[r][d]; rows that are not finite are left out where w is 0. */
@@ -340,19 +345,19 @@ static void add_outer(const struct tile *t, int n, const real *w, const real *ro
 
 static void close_bwd(struct tile *t, int x)
 {
-    const struct view b = look(t, x);
+    const struct view *b = view_of(t, x);
     const int D = t->c->plan->dim, Dp = padded(D), Dvp = padded(t->c->plan->value_dim);
     const real *sums = t->own[x].grads;
-    real *to = t->own[x].part, *w = b.spare;
-    if (b.to < b.from) return;
-    gather(&b, sums, sums + 2 * QT, NULL, w);
-    product(ADD, D, QT, b.rows, b.k + b.first, (ptrdiff_t)vectors_columns(&b.of), 1, w, QT, t->dqs, QT, NULL);
+    real *to = t->own[x].part, *w = b->spare;
+    if (b->to < b->from) return;
+    gather(b, sums, sums + 2 * QT, NULL, w);
+    product(ADD, D, QT, b->rows, b->k + b->first, (ptrdiff_t)vectors_columns(&b->of), 1, w, QT, t->dqs, QT, NULL);
     if (!to) return;
-    add_outer(t, b.rows, w, t->qrows, Dp, to + (ptrdiff_t)b.first * Dp);
-    if (!b.of.values) return;
+    add_outer(t, b->rows, w, t->qrows, Dp, to + (ptrdiff_t)b->first * Dp);
+    if (!b->of.values) return;
     sums += kind(t->c, x) * QT;
-    gather(&b, sums, sums + 2 * QT, NULL, w);
-    add_outer(t, b.rows, w, t->dorows, Dvp, to + (ptrdiff_t)b.of.rows * Dp + (ptrdiff_t)b.first * Dvp);
+    gather(b, sums, sums + 2 * QT, NULL, w);
+    add_outer(t, b->rows, w, t->dorows, Dvp, to + (ptrdiff_t)b->of.rows * Dp + (ptrdiff_t)b->first * Dvp);
 }
 #endif
 

@@ -200,15 +200,16 @@ static void add_run(struct tile *t, int x)
     double C[KT];
     int64_t marks[KT];
     gaps(t, x, c);
-    if (near) count(t, x, tile_number(t), t->keys, C, marks);
-    for (int k = 0; near && k < t->keys; k++)
-        for (int r = 0; r < near; r++) s[k * QT + r] += (real)(g->C[r] - C[k]);
-    if (!near)
+    if (!near) {
         for (int k = 0; k < t->keys; k++)
             for (int r = 0; r < QT; r++) s[k * QT + r] += c[r] + later[k];
-    else
-        for (int k = 0; near < QT && k < t->keys; k++)
-            for (int r = near; r < QT; r++) s[k * QT + r] += c[r] + later[k];
+        return;
+    }
+    count(t, x, tile_number(t), t->keys, C, marks);
+    for (int k = 0; k < t->keys; k++) {
+        for (int r = 0; r < near; r++) s[k * QT + r] += (real)(g->C[r] - C[k]);
+        for (int r = near; r < QT; r++) s[k * QT + r] += c[r] + later[k];
+    }
 }
 
 /* The same, pair by pair: where rows see no intervals, and in tiles with a gate that is shut or no number. */

@@ -90,7 +90,8 @@ static struct room room_of(const struct tile *t, int x, const struct net *n)
 /* ---- Products with the pairs in the lanes --------------------------------------------------------------------- */
 
 /* acc[m][..] goes on with sum over k of w[m * wm + k * wk] row[k][at ..]. */
-INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk, const real *const *row, ptrdiff_t at, vf acc[MR][NR])
+INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk, const real *const *row, ptrdiff_t at,
+                  vf acc[MR][NR])
 {
     for (int k = 0; k < K; k++) {
         vf x[NR];
@@ -102,15 +103,17 @@ INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk
     }
 }
 
-/* A line of all units: to[g][..], chains over the inputs first .. end - 1 that start at b1, or where u is given at u[g][..];
- * bent where below 0 unless they go on later. */
-INLINE void units(const struct net *n, int first, int end, const real *const *row, ptrdiff_t at, const real *u, const bool bend, real *to, ptrdiff_t ts)
+/* A line of all units, to[g][..]: chains over the inputs first .. end - 1 that start at b1, or at u[g][..] where given.
+ * bend: nothing follows, so they are bent below 0. */
+INLINE void units(const struct net *n, int first, int end, const real *const *row, ptrdiff_t at, const real *u, const bool bend,
+                  real *to, ptrdiff_t ts)
 {
     for (int m = 0; m < n->G; m += MR)
         for (int v = 0; v < LINE; v += NR * VL) {
             vf acc[MR][NR];
             UNROLL for (int i = 0; i < MR; i++)
-                UNROLL for (int j = 0; j < NR; j++) acc[i][j] = u ? vf_load(u + (m + i) * SPAN + v + j * VL) : vf_set1(n->b1[m + i]);
+                UNROLL for (int j = 0; j < NR; j++)
+                    acc[i][j] = u ? vf_load(u + (m + i) * SPAN + v + j * VL) : vf_set1(n->b1[m + i]);
             go_on(MR, end - first, n->w1 + (ptrdiff_t)first * n->Gp + m, 1, n->Gp, row + first, at + v, acc);
             UNROLL for (int i = 0; i < MR; i++)
                 UNROLL for (int j = 0; j < NR; j++) {
@@ -209,13 +212,15 @@ static void mix_scores(struct tile *t, int x)
 enum { WIDE = PAD / VL, TALL = VL >= 16 ? 8 : VL >= 4 ? 4 : 1 };
 
 /* to[l][..] = start[l][..] + sum over k of row[k][at + l] w[k][..], for `lines` pairs; step is from one start to the next. */
-INLINE void rows(const struct net *n, int lines, int K, const real *const *row, ptrdiff_t at, const real *w, const real *start, ptrdiff_t step, real *to)
+INLINE void rows(const struct net *n, int lines, int K, const real *const *row, ptrdiff_t at, const real *w,
+                 const real *start, ptrdiff_t step, real *to)
 {
     for (int l = 0; l < lines; l += TALL)
         for (int v = 0; v < n->Gp; v += PAD) {
             vf acc[TALL][WIDE];
             UNROLL for (int i = 0; i < TALL; i++)
-                UNROLL for (int j = 0; j < WIDE; j++) acc[i][j] = start ? vf_load(start + (l + i) * step + v + j * VL) : vf_set1(0);
+                UNROLL for (int j = 0; j < WIDE; j++)
+                    acc[i][j] = start ? vf_load(start + (l + i) * step + v + j * VL) : vf_set1(0);
             for (int k = 0; k < K; k++) {
                 vf y[WIDE];
                 UNROLL for (int j = 0; j < WIDE; j++) y[j] = vf_load(w + (ptrdiff_t)k * n->Gp + v + j * VL);
@@ -225,7 +230,8 @@ INLINE void rows(const struct net *n, int lines, int K, const real *const *row, 
                 }
             }
             UNROLL for (int i = 0; i < TALL; i++)
-                UNROLL for (int j = 0; j < WIDE; j++) vf_store(to + (ptrdiff_t)(l + i) * n->Gp + v + j * VL, acc[i][j]);
+                UNROLL for (int j = 0; j < WIDE; j++)
+                    vf_store(to + (ptrdiff_t)(l + i) * n->Gp + v + j * VL, acc[i][j]);
         }
 }
 
@@ -261,7 +267,7 @@ static void outer_sums(const struct net *n, int M, int lines, const real *const 
     for (; m < M; m++) outer_block(1, n, lines, row + m, at, y, c + (ptrdiff_t)m * n->Gp);
 }
 
-/* Heads h .. of the gradient of the inputs that w1 begins with: to[h][to_at ..] = add from[h][..] + W1^T unit, for a line. */
+/* A line of the gradient of mb inputs, those that w1 begins with: to[h][to_at ..] = add from[h][to_at ..] + W1^T unit. */
 INLINE void inputs_block(const int mb, const struct net *n, const real *w1, const real *const *unit, ptrdiff_t at,
                          real add, const real *const *from, real *const *to, ptrdiff_t to_at)
 {
@@ -278,15 +284,17 @@ INLINE void inputs_block(const int mb, const struct net *n, const real *w1, cons
             }
     }
 }
-static void inputs(const struct net *n, int first, const real *const *unit, ptrdiff_t at, real add, const real *const *from, real *const *to, ptrdiff_t to_at)
+static void inputs(const struct net *n, int first, const real *const *unit, ptrdiff_t at, real add,
+                   const real *const *from, real *const *to, ptrdiff_t to_at)
 {
-    const real *w1 = n->w1 + (ptrdiff_t)first * n->Gp;
-    int h = 0;
-    for (; h + MR <= n->H; h += MR) inputs_block(MR, n, w1 + (ptrdiff_t)h * n->Gp, unit, at, add, from ? from + h : NULL, to + h, to_at);
-    for (; h < n->H; h++) inputs_block(1, n, w1 + (ptrdiff_t)h * n->Gp, unit, at, add, from ? from + h : NULL, to + h, to_at);
+    for (int h = 0; h < n->H;) {
+        const real *w1 = n->w1 + (ptrdiff_t)(first + h) * n->Gp, *const *start = from ? from + h : NULL;
+        if (h + MR <= n->H) inputs_block(MR, n, w1, unit, at, add, start, to + h, to_at), h += MR;
+        else inputs_block(1, n, w1, unit, at, add, start, to + h, to_at), h++;
+    }
 }
 
-/* One line of pairs, those of key k: t, g and dt again, then the gradients of parameters and inputs. */
+/* The line of key k: t and g again, dt, then the gradients of parameters and inputs. */
 static void line_gradient(const struct tile *t, const struct net *n, const struct room *w, int k, bool flat, bool learns)
 {
     const ptrdiff_t at = k * QT;

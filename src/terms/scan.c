@@ -106,7 +106,8 @@ static void add(struct tile *t, int x)
         f[r] = fraction[r], low[r] = z[at[r] + r], high[r] = z[at[r] + QT + r];
     }
 #if QT > 1
-    real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x, WHOLE), *restrict slopes = rows_at(t, x, SLOPE);
+    real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x, WHOLE);
+    real *restrict slopes = rows_at(t, x, SLOPE);
 #endif
     for (int k = t->keys - 1; k >= 0; k--) {
         for (int r = 0; r < QT; r++) {
@@ -163,7 +164,8 @@ static void add_bwd(struct tile *t, int x)
         for (int r = 0; r < QT; r++) dz[(a.npos - 1) * QT + r] += sum[r];
         return;
     }
-    const real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x, WHOLE), *restrict slopes = rows_at(t, x, SLOPE);
+    const real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x, WHOLE);
+    const real *restrict slopes = rows_at(t, x, SLOPE);
     real *restrict gate = rows_at(t, x, GATE), *restrict before = rows_at(t, x, SUM);
     real low[QT] = { 0 }, high[QT] = { 0 };          /* of dz at floor(p) and after it, of this tile */
     int at[QT];
@@ -206,7 +208,8 @@ static void read_bwd(struct tile *t, int x)
     const real *k = gate_keys(t, x, a.gates, &stride);
     mix_safe(t, k, stride, D, dlogit, t->dq, t->alpha);
     if (a.gates == GATES_V && t->dv_part) outer_safe(t, dlogit, t->qrows, a.width, t->dv_part);
-    if (a.gates == GATES_GIVEN && t->own[x].part) outer_safe(t, dlogit, t->qrows, a.width, t->own[x].part + (a.npos + t->j0) * a.width);
+    if (a.gates == GATES_GIVEN && t->own[x].part)
+        outer_safe(t, dlogit, t->qrows, a.width, t->own[x].part + (a.npos + t->j0) * a.width);
 }
 
 static void close_bwd(struct tile *t, int x)
