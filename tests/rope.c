@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+/* rope.c -- what a rotation must do whatever its arithmetic: the worked example, norms, shifts, both pairings, keys from
+ * a cache, and cos and sin at any position. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pe.h"
+#include "trig.h"
+#include "walk.h"
+
+static int passed, failed;
+
+static void check(bool holds, const char *isa, const char *what)
+{
+    if (holds) passed++;
+    else failed++, printf("%s: %s\n", isa ? isa : "best", what);
+}
+
+static void *room(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    if (!p) exit(2);
+    memset(p, 0xff, (bytes + 63) / 64 * 64 + 64);
+    return p;
+}
+
+struct rotation { loci_plan *plan; void *tables; };
+
+static struct rotation prepare(const loci_desc *d)
+{
+    struct rotation r;
+    loci_error e;
+    if (loci_plan_create(&r.plan, d, &e)) {
+        printf("%s: %s\n", d->encoding, e.text);
+        exit(1);
+    }
+    r.tables = room(loci_tables_size(r.plan, 4096));
+    if (loci_prepare(r.plan, 4096, NULL, r.tables)) exit(1);
+    return r;
+}
+static void release(struct rotation *r)
+{
+    free(r->tables);
+    loci_plan_destroy(r->plan);
+}
+
+/* Rows of a dense x as keys at these positions, in place. */
+static void turn(const struct rotation *r, loci_which which, ptrdiff_t len, const int64_t *pos, const double *coord, void *x)
+{
+    loci_call call = { .batch = 1, .q_len = which == LOCI_QUERY ? len : 0, .k_len = which == LOCI_QUERY ? 0 : len,
+                       .q_pos = pos, .k_pos = pos, .q_coord = coord, .k_coord = coord };
+    void *work = room(loci_workspace(r->plan, &call, 0));
+    const loci_view rows = { x, 0, 0, 0 };
+    if (loci_rotate(r->plan, r->tables, work, &call, which, rows, rows)) exit(1);
+    free(work);
+}
+
+/* ---- Small things ------------------------------------------------------------------------------------------ */
+
+static void worked_example(const char *isa)
+{
+    const loci_desc d = { .encoding = "rope:pairing=interleaved,base=100", .stage = LOCI_ROTATE, .heads = 1, .dim = 4, .isa = isa };
+    struct rotation r = prepare(&d);
+    float x[4] = { 1, 0, 1, 0 }, first[3][4] = { { 1, 0, 1, 0 }, { 1, 0, 1, 0 }, { 1, 0, 1, 0 } };
+    const float want[4] = { -0.416147f, 0.909297f, 0.980067f, 0.198669f };
+    const int64_t two = 2;
+    turn(&r, LOCI_KEY, 1, &two, NULL, x);
+    bool near = true;
+    for (int i = 0; i < 4; i++) near &= fabsf(x[i] - want[i]) < 1e-6f;
+    check(near, isa, "(1, 0, 1, 0) at 2 with w = (1, 0.1)");
+    turn(&r, LOCI_QUERY, 3, NULL, NULL, first);
+    check(!memcmp(first[2], x, sizeof x) && first[0][0] == 1 && first[0][1] == 0, isa, "queries without keys count from 0");
+    release(&r);
+}
+
+enum { D = 24, L = 150 };
+
+static void fill(float *x, int n)
+{
+    for (int i = 0; i < n; i++) x[i] = (float)walk_uniform();
+}
+static double dot(const float *x, const float *y)
+{
+    double sum = 0;
+    for (int i = 0; i < D; i++) sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+/* |x| stays; the product of two rows depends on the distance alone; turning again moves a key. */
+static void properties(const char *isa, const char *encoding, int64_t far)
+{
+    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa };
+    struct rotation r = prepare(&d);
+    static float x[L * D], here[L * D], there[L * D];
+    int64_t pos[L], moved[L], by[L];
+    fill(x, L * D);
+    for (int i = 0; i < L; i++) by[i] = far, pos[i] = i * i % 197 - 60, moved[i] = pos[i] + far;
+    memcpy(here, x, sizeof x), memcpy(there, x, sizeof x);
+    turn(&r, LOCI_CACHE, L, pos, NULL, here);
+    turn(&r, LOCI_KEY, L, moved, NULL, there);
+    bool norms = true, shifts = true, moves = true;
+    for (int i = 0; i < L; i++) {
+        norms &= fabs(sqrt(dot(here + i * D, here + i * D)) - sqrt(dot(x + i * D, x + i * D))) < 1e-6;
+        shifts &= fabs(dot(here + i * D, here + (L - 1 - i) * D) - dot(there + i * D, there + (L - 1 - i) * D)) < 4e-6;
+    }
+    turn(&r, LOCI_CACHE, L, by, NULL, here);
+    for (int i = 0; i < L * D; i++) moves &= fabsf(here[i] - there[i]) < 1e-6f;
+    check(norms, isa, "norms stay");
+    check(shifts, isa, "scores depend on distances alone");
+    check(moves, isa, "a turned key is moved by turning it again");
+    release(&r);
+}
+
+/* Half style is interleaved style with its channels in another order. */
+static void pairings(const char *isa)
+{
+    const loci_desc a = { .encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa };
+    const loci_desc b = { .encoding = "rope:pairing=interleaved", .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa };
+    struct rotation half = prepare(&a), interleaved = prepare(&b);
+    static float x[L * D], y[L * D];
+    fill(x, L * D);
+    for (int i = 0; i < L; i++)
+        for (int c = 0; c < D; c++) y[i * D + c % 2 * (D / 2) + c / 2] = x[i * D + c];
+    turn(&interleaved, LOCI_KEY, L, NULL, NULL, x);
+    turn(&half, LOCI_KEY, L, NULL, NULL, y);
+    bool same = true;
+    for (int i = 0; i < L; i++)
+        for (int c = 0; c < D; c++) same &= y[i * D + c % 2 * (D / 2) + c / 2] == x[i * D + c];
+    check(same, isa, "the pairings differ by the order of channels");
+    release(&half), release(&interleaved);
+}
+
+/* ---- Keys from a cache ------------------------------------------------------------------------------------- */
+
+static void cached_keys(const char *isa)
+{
+    loci_desc d = { .encoding = "rope:pairing=half,dim=16,offset=5", .heads = 4, .kv_heads = 2, .dim = D, .isa = isa };
+    struct rotation raw = prepare(&d);
+    d.keys_rotated = 1;
+    struct rotation turned = prepare(&d);
+    static float q[4 * L * D], k[2 * L * D], v[2 * L * D], o[4 * L * D], o2[4 * L * D];
+    fill(q, 4 * L * D), fill(k, 2 * L * D), fill(v, 2 * L * D);
+    loci_call call = { .batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 }, .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 } };
+    void *work = room(loci_workspace(raw.plan, &call, 0)), *room_to_turn = room(loci_workspace(raw.plan, &call, 1));
+    bool done = !loci_forward(raw.plan, raw.tables, work, &call);
+    done &= !loci_rotate(raw.plan, raw.tables, room_to_turn, &call, LOCI_CACHE, call.k, call.k);
+    call.o.data = o2;
+    done &= !loci_forward(turned.plan, turned.tables, work, &call);
+    check(done && !memcmp(o, o2, sizeof o), isa, "keys from a cache give the bits of raw keys");
+    free(work), free(room_to_turn);
+    release(&raw), release(&turned);
+}
+
+/* ---- cos and sin ------------------------------------------------------------------------------------------- */
+
+enum { ROWS_TRIED = 2000 };
+
+/* Rounded once: half an ulp of a float where the value is not tiny, 2^-51 besides. */
+static void angles(const char *isa, double base, double reach, bool whole)
+{
+    char encoding[64];
+    snprintf(encoding, sizeof encoding, "rope:pairing=interleaved,base=%g", base);
+    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa };
+    struct rotation r = prepare(&d);
+    static float x[ROWS_TRIED * D];
+    static int64_t pos[ROWS_TRIED];
+    static double coord[ROWS_TRIED];
+    for (int i = 0; i < ROWS_TRIED; i++) {
+        coord[i] = reach * walk_uniform();
+        pos[i] = (int64_t)coord[i];
+        if (whole) coord[i] = (double)pos[i];
+        for (int c = 0; c < D; c++) x[i * D + c] = c % 2 == 0;
+    }
+    turn(&r, LOCI_KEY, ROWS_TRIED, pos, whole ? NULL : coord, x);
+    bool close = true;
+    for (int i = 0; i < ROWS_TRIED; i++)
+        for (int t = 0; t < D / 2; t++) {
+            double hi, lo, want[2];
+            loci_pow_dd(base, 2 * t, D, &hi, &lo);
+            loci_sincos(coord[i], hi, lo, &want[0], &want[1]);
+            for (int n = 0; n < 2; n++) {
+                int e;
+                frexp(want[n], &e);
+                close &= fabs((double)x[i * D + 2 * t + n] - want[n]) <= 0.5 * ldexp(1, e - 24) + 0x1p-51;
+            }
+        }
+    check(close, isa, whole ? "cos and sin at whole positions" : "cos and sin between positions");
+    release(&r);
+}
+
+/* A row's bits do not depend on the rows around it. */
+static void alone(const char *isa)
+{
+    const loci_desc d = { .encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa };
+    struct rotation r = prepare(&d);
+    static float x[L * D], y[L * D];
+    int64_t pos[L];
+    fill(x, L * D);
+    memcpy(y, x, sizeof x);
+    for (int i = 0; i < L; i++) pos[i] = i % 3 ? 1000 - i : -(int64_t)i * 1234567;
+    turn(&r, LOCI_KEY, L, pos, NULL, x);
+    for (int i = 0; i < L; i++) turn(&r, LOCI_KEY, 1, &pos[i], NULL, y + i * D);
+    check(!memcmp(x, y, sizeof x), isa, "rows turned alone");
+    release(&r);
+}
+
+int main(void)
+{
+    const char *isa[8];
+    const int count = loci_isas(isa, 8);
+    for (int i = 0; i < count; i++) {
+        worked_example(isa[i]);
+        properties(isa[i], "rope:pairing=half", 100);
+        properties(isa[i], "rope:pairing=interleaved,base=500000", (int64_t)1 << 31);
+        properties(isa[i], "rope:pairing=half,dim=10,offset=6", -((int64_t)1 << 39));
+        pairings(isa[i]);
+        cached_keys(isa[i]);
+        alone(isa[i]);
+        angles(isa[i], 10000, 4096, true);
+        angles(isa[i], 500000, 0x1p31, true);
+        angles(isa[i], 10000, 0x1p40, true);
+        angles(isa[i], 10000, 100, false);
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
