@@ -5,7 +5,7 @@
 #include "tables.h"
 
 static const int64_t far = (int64_t)1 << 40;      /* positions beyond are refused: differences stay exact */
-enum { FEW_ROWS = 4 };                            /* up to here per sequence, rows are walked one by one */
+enum { FEW_ROWS = 4, FEW_HEADS = 64 };            /* up to here, rows share one pass over the keys (one row always does) */
 
 /* ---- Views --------------------------------------------------------------------------------------------- */
 
@@ -242,6 +242,7 @@ static size_t carve(struct call *c, char *base, bool backward)
         if (learns) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
     }
     c->longest = c->Lk;                           /* the desk's size depends on shapes only */
+    c->kept = take_bytes(&a, engine->kept(c), p->real);
     c->desk = engine->desk(c, backward);
     if (c->desk == SIZE_MAX) return SIZE_MAX;
     c->desks = take_bytes(&a, (size_t)c->threads, c->desk);
@@ -268,7 +269,7 @@ static loci_status open_call(struct call *c, const loci_plan *p, const loci_call
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
     c->threads = in->host && in->host->run ? in->host->threads : 1;
     CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
-    c->narrow = !backward && in->q_len <= FEW_ROWS;
+    c->narrow = !backward && (in->q_len == 1 || (in->q_len <= FEW_ROWS && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
     return LOCI_OK;
 }
 static loci_status check_inputs(const struct call *c)
@@ -304,12 +305,17 @@ static bool plan_ok(const loci_plan *p, loci_stage stage) { return p && p->magic
 
 size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
 {
-    struct call c;
-    if (!p || !in || p->magic != PLAN_MAGIC || open_call(&c, p, in, backward)) return 0;
-    if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
-    if (p->stage == LOCI_ROTATE) c.narrow = false, backward = true;
-    const size_t n = carve(&c, NULL, backward);
-    return n == SIZE_MAX || n > PTRDIFF_MAX ? 0 : n;
+    size_t most = 0;
+    if (!p || !in || p->magic != PLAN_MAGIC) return 0;
+    for (int pass = backward || p->stage == LOCI_ROTATE; pass >= 0; pass--) {     /* what the backward pass has is enough for both */
+        struct call c;
+        if (open_call(&c, p, in, pass)) return 0;
+        if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
+        const size_t n = carve(&c, NULL, pass);
+        if (n == SIZE_MAX || n > PTRDIFF_MAX) return 0;
+        if (n > most) most = n;
+    }
+    return most;
 }
 
 static loci_status open_attention(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, bool backward)

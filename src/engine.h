@@ -9,6 +9,7 @@ struct engine {
     const char *isa;                     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double build */
     /* Bytes of one thread's desk, SIZE_MAX when too many; reals of the total of a term's parts (0: it has none). */
     size_t    (*desk)(const struct call *, bool backward);
+    size_t    (*kept)(const struct call *);          /* reals kept of every chunk, when rows are few */
     ptrdiff_t (*total)(const struct call *, int x);
     bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
     void      (*keys)(struct call *);                /* turns and measures them */

@@ -211,6 +211,7 @@ struct call {
     void *turned;                        /* keys after rotation, [B][Hkv][Lk][D] reals; NULL: k is read in place */
     float *knorm;                        /* [Hkv][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not
                                             all finite; NULL: nobody asks */
+    void *kept;                          /* few rows: what is kept of every chunk until they join */
     char *desks;                         /* one per thread: tiles and parts; `desk` bytes each */
     size_t desk;
     ptrdiff_t longest;                   /* most keys of a sequence */

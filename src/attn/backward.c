@@ -267,7 +267,7 @@ static void add_job(void *arg, int index)
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     for (ptrdiff_t i = 0; i < a->n; i++) {
-        const struct desk d = N(open_desk)(c, (int)i, true);
+        const struct bench bench = N(find_bench)(c, (int)i);
         const struct item item = item_of(c, a->first + i);
         const struct keyrange keys = item_keys(c, &item);
         const ptrdiff_t count = keys.last - keys.first + 1, first = keys.first + count * index / c->threads,
@@ -277,12 +277,12 @@ static void add_job(void *arg, int index)
                 const ptrdiff_t key = item.q->k0 + j;
                 if (c->dk.data) {
                     real *to = (real *)c->dk.data + item.q->b * c->dk.batch + (item.kvh + h) * c->dk.head + key * c->dk.row;
-                    const real *from = d.bench.dk + (h * c->longest + j) * Dp;
+                    const real *from = bench.dk + (h * c->longest + j) * Dp;
                     for (int n = 0; n < p->dim; n++) to[n] += from[n];
                 }
                 if (c->dv.data) {
                     real *to = (real *)c->dv.data + item.q->b * c->dv.batch + (item.kvh + h) * c->dv.head + key * c->dv.row;
-                    const real *from = d.bench.dv + (h * c->longest + j) * Dvp;
+                    const real *from = bench.dv + (h * c->longest + j) * Dvp;
                     for (int n = 0; n < p->value_dim; n++) to[n] += from[n];
                 }
             }
@@ -292,13 +292,13 @@ static void add_job(void *arg, int index)
 /* Parts of one item's heads, added in double where they belong. */
 static void add_parts(struct call *c, int index, ptrdiff_t b, int h0, int heads)
 {
-    const struct desk d = N(open_desk)(c, index, true);
+    const struct bench bench = N(find_bench)(c, index);
     EACH_USE(c, x, term) {
         if (!c->total[x] || !term->part) continue;
         const ptrdiff_t size = term->part(c, x);
         for (int h = 0; h < heads; h++) {
             double *to = c->total[x] + term->home(c, x, b, h0 + h);
-            const real *from = d.bench.part[x] + h * size;
+            const real *from = bench.part[x] + h * size;
             for (ptrdiff_t i = 0; i < size; i++) to[i] += (double)from[i];
         }
     }
@@ -363,10 +363,10 @@ static void unturn_keys(struct call *c)
         if (!c->total[p->rotate]) continue;
         for (int i = 0; i < a.n; i++) {
             const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->kv_heads);
-            const struct desk d = N(open_desk)(c, i, true);
+            const struct bench bench = N(find_bench)(c, i);
             const struct term *term = term_of(c, p->rotate);
             double *to = c->total[p->rotate] + term->home(c, p->rotate, q->b, (int)((first + i) % p->kv_heads) * p->group);
-            for (ptrdiff_t n = 0; n < term->part(c, p->rotate); n++) to[n] += (double)d.bench.part[p->rotate][n];
+            for (ptrdiff_t n = 0; n < term->part(c, p->rotate); n++) to[n] += (double)bench.part[p->rotate][n];
         }
     }
 }

@@ -45,29 +45,35 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, boo
     }
 }
 
-static struct heading *carve_heading(const struct call *c, struct arena *a)
+static struct heading *carve_heading(const struct call *c, struct arena *a, bool write)
 {
     const int x = c->plan->rotate;
     if (x < 0) return NULL;
     struct heading *heading = take_bytes(a, 1, sizeof *heading);
     real *room = reals(a, ask(term_of(c, x)->room, c, x));
-    if (heading) *heading = (struct heading){ .room = room };
+    if (heading && write) *heading = (struct heading){ .room = room };
     return heading;
 }
 
-size_t N(carve_desk)(const struct call *c, char *base, bool backward, struct desk *d)
+/* With a desk that another thread may be looking at, too, nothing is written: `write` false finds what is there. */
+static size_t carve(const struct call *c, char *base, bool backward, bool write, struct desk *d)
 {
     const struct loci_plan *p = c->plan;
     struct arena a = { .base = base };
-    const int n = locked(p);
-    struct heading *heading = carve_heading(c, &a);
+    const int n = QT == 1 ? (int)few_rows(c) : locked(p);
+    struct heading *heading = carve_heading(c, &a, write);
     struct tile *t = take_bytes(&a, (size_t)n, sizeof *t), spare;
     for (int i = 0; i < n; i++) {
-        struct tile *one = base ? &t[i] : &spare;
-        carve_tile(c, &a, backward, i == 0, one);
+        struct tile *one = base && write ? &t[i] : &spare;
+        carve_tile(c, &a, backward, i % locked(p) == 0, one);
         one->all = t, one->tiles = n, one->heading = heading;
     }
     *d = (struct desk){ .tile = t };
+    if (QT == 1) {
+        d->few.s = take_bytes(&a, (size_t)n, CHUNK * sizeof(real)), d->few.p = take_bytes(&a, (size_t)n, CHUNK * sizeof(real));
+        d->few.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
+        d->few.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
+    }
     if (backward) {
         const ptrdiff_t kv = item_kv_heads(p), tiles = (c->longest + KT - 1) / KT;
         d->bench.dk = take_bytes(&a, (size_t)(kv * c->longest), (size_t)padded(p->dim) * sizeof(real));
@@ -81,17 +87,27 @@ size_t N(carve_desk)(const struct call *c, char *base, bool backward, struct des
     return a.full ? SIZE_MAX : a.used;
 }
 
+size_t N(carve_desk)(const struct call *c, char *base, bool backward, struct desk *d)
+{
+    return carve(c, base, backward, true, d);
+}
 struct desk N(open_desk)(const struct call *c, int index, bool backward)
 {
     struct desk d;
-    N(carve_desk)(c, c->desks + (size_t)index * c->desk, backward, &d);
+    carve(c, c->desks + (size_t)index * c->desk, backward, true, &d);
     return d;
+}
+struct bench N(find_bench)(const struct call *c, int index)
+{
+    struct desk d;
+    carve(c, c->desks + (size_t)index * c->desk, true, false, &d);
+    return d.bench;
 }
 
 struct heading *N(open_heading)(const struct call *c, int index)
 {
     struct arena a = { .base = c->desks + (size_t)index * c->desk };
-    return carve_heading(c, &a);
+    return carve_heading(c, &a, true);
 }
 
 void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)

@@ -14,7 +14,9 @@ struct bench {
     real *carry[MAX_USES];               /* [key tiles][carry rows][QT], per head of an item when they mix */
     real *scores;                        /* [key tiles][KT][QT], kept by the sweep of carries; NULL: made twice */
 };
-struct desk { struct tile *tile; struct bench bench; };
+/* What it has for a few rows: scores, weights and sums of a whole chunk, see few.c. */
+struct few { real *s, *p, *alpha, *sums; };
+struct desk { struct tile *tile; struct bench bench; struct few few; };
 
 /* Heads that an item handles in lockstep; heads and kv heads that a backward item owns. */
 INLINE int locked(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : 1; }
@@ -31,8 +33,13 @@ INLINE bool keeps_scores(const struct call *c)
     return term_of(c, p->weight)->carry != NULL;
 }
 
+/* Rows that a thread has in hand at most, when they are few. */
+INLINE ptrdiff_t few_rows(const struct call *c) { return c->Lq * item_heads(c->plan); }
+
 size_t N(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
 struct desk N(open_desk)(const struct call *, int index, bool backward);
+/* The bench of another thread that has finished: nothing is written. */
+struct bench N(find_bench)(const struct call *, int index);
 /* Its heading, which comes first in desks of every tile width. */
 struct heading *N(open_heading)(const struct call *, int index);
 

@@ -27,6 +27,14 @@ static size_t desk(const struct call *c, bool backward)
     struct desk d;
     return c->narrow ? NARROW(carve_desk)(c, NULL, false, &d) : N(carve_desk)(c, NULL, backward, &d);
 }
+ptrdiff_t NARROW(few_kept)(const struct call *);
+bool NARROW(few_in_turn)(const struct call *);
+static size_t kept(const struct call *c)
+{
+    if (!c->narrow || NARROW(few_in_turn)(c)) return 0;
+    const size_t items = (size_t)(c->B * (c->plan->heads / item_heads(c->plan)) * ((c->longest + CHUNK - 1) / CHUNK));
+    return items * (size_t)few_rows(c) * (size_t)NARROW(few_kept)(c);
+}
 static ptrdiff_t total(const struct call *c, int x)
 {
     const struct term *term = term_of(c, x);
@@ -36,7 +44,7 @@ static loci_status forward(struct call *c) { return c->narrow ? NARROW(forward)(
 static bool asks(const struct call *c) { return !c->narrow && skips(c); }
 
 const struct engine ENGINE(LOCI_ISA) = {
-    .isa = TEXT(LOCI_ISA), .desk = desk, .total = total, .skips = asks, .keys = N(prepare_keys), .forward = forward, .backward = N(backward),
+    .isa = TEXT(LOCI_ISA), .desk = desk, .kept = kept, .total = total, .skips = asks, .keys = N(prepare_keys), .forward = forward, .backward = N(backward),
     .rotate = N(rotate), .rotate_backward = N(rotate_backward),
 };
 #endif

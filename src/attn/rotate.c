@@ -95,8 +95,8 @@ void N(rotate_backward)(struct call *c, loci_which which, const loci_view *x, co
         for (int i = 0; i < n; i++) {
             const struct place at = place_of(&a, a.first + i);
             double *to = total + term->home(c, u, at.b, at.h * (a.query ? 1 : c->plan->group));
-            const struct desk d = N(open_desk)(c, i, true);
-            for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)d.bench.part[u][k];
+            const struct bench bench = N(find_bench)(c, i);
+            for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)bench.part[u][k];
         }
     }
 }

@@ -316,12 +316,11 @@ INLINE void find_keys(struct tile *t)
 
 /* ---- Scores ------------------------------------------------------------------------------------------------ */
 
-/* The tile's s, all but mix: scale q.k, masked, then the hooks.  With a mix, a gets the scores and s the sum of ADDs. */
-INLINE void score_tile(struct tile *t)
+/* The tile's s, all but mix, from scale q.k: masked, then the hooks.  With a mix, a gets the scores and s the sum of ADDs. */
+INLINE void add_terms(struct tile *t)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
-    dot(t, t->k, t->ks, p->dim, t->qt, t->s);
     mask(t, t->s, -INFINITY);
     if (!p->uses) return;
     EACH_USE(c, x, term) if (term->read) term->read(t, x);
@@ -340,6 +339,11 @@ INLINE void score_tile(struct tile *t)
         }
         if (g == GROUP_MUL && mul) mask(t, t->s, -INFINITY);
     }
+}
+INLINE void score_tile(struct tile *t)
+{
+    dot(t, t->k, t->ks, t->c->plan->dim, t->qt, t->s);
+    add_terms(t);
 }
 
 /* Sum of the ceilings of all terms for this tile; +inf when one of them promises nothing. */
