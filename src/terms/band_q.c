@@ -22,7 +22,7 @@ struct view {
     int m, lines;                        /* lines m .. m + lines - 1 have all that the tile needs */
     int first, rows;                     /* rows of the table, likewise */
     const int32_t *index;                /* row of each distance from `from` on */
-    const real *k, *v;                   /* the table: K^T [D][columns], V [rows][padded Dv] */
+    const real *k, *v;                   /* the table: K^T [D][columns], V [rows][width] */
     real *scores, *spare, *values;       /* lines of q.K; room for as many; lines of dO.V (backward) */
 };
 
