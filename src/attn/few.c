@@ -183,7 +183,7 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
     const ptrdiff_t end = range.last / KT < (chunk + 1) * TILES - 1 ? range.last / KT : (chunk + 1) * TILES - 1;
     const ptrdiff_t start = range.first / KT > chunk * TILES ? range.first / KT : chunk * TILES;
     bool ends = false;                   /* may rows end before their oldest key? */
-    EACH_USE(w->t->c, x, term) ends |= term->spent != NULL;
+    EACH_USE(w->t->c, x, term) ends |= term->spent && (!term->ends || term->ends(w->t->c, x));
     ptrdiff_t oldest = end + 1;
     for (int i = 0; i < n; i++) open_chunk(&w->t[i]);
     for (ptrdiff_t j = start; j <= end && !ends; j++)

@@ -89,6 +89,7 @@ struct term {
     bool (*settled)(const struct tile *, int x);    /* no tile moves the carry any more: the sweep for it can end */
     bool fades;                                     /* its ceiling falls with the distance: worth asking for */
     bool (*spent)(const struct tile *, int x);      /* every weight from here on in this chunk is an exact 0 */
+    bool (*ends)(const struct call *, int x);       /* can that happen in this call?  NULL: yes, if it has spent */
 
     void (*mix)(struct tile *, int x), (*mix_bwd)(struct tile *, int x);   /* all heads at once; t = first tile */
 

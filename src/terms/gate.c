@@ -168,6 +168,8 @@ static void open(struct tile *t, int x)
 }
 static bool spent(const struct tile *t, int x) { return tile_number(t) < gate_of(t, x)->first_end; }
 
+static bool ends(const struct call *c, int x) { return ((const struct gate_sums *)c->scratch[c->plan->use[x].enc])->stops; }
+
 /* ---- Scores ---------------------------------------------------------------------------------------------------- */
 
 /* Rows of a run whose newest key is in this tile or an older one: they are the first. */
@@ -341,7 +343,7 @@ static void close_bwd(struct tile *t, int x)
 
 const struct term N(term_gate) = {
     .name = "gate", .mem = mem, .part = part, .home = home, .total = total, .grad = grad,
-    .open = open, .score = add_gates, .ceiling = ceiling, .fades = true, .spent = spent,
+    .open = open, .score = add_gates, .ceiling = ceiling, .fades = true, .spent = spent, .ends = ends,
 #if QT > 1
     .score_bwd = score_bwd, .close_bwd = close_bwd,
 #endif
