@@ -1,0 +1,36 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Every C program in README.md, that is, each ```c block whose first line is an #include, compiles as it stands and runs.
+passed=0 failed=0
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$LOCI_BUILD/CMakeCache.txt")
+flags=(-std=c17 -Wall -Wextra -Werror -Wno-missing-field-initializers -Iinclude)
+[ -z "$LOCI_SANITIZE" ] || flags+=("-fsanitize=$LOCI_SANITIZE")
+library=$(compgen -G "$LOCI_BUILD/libloci.so" || echo "$LOCI_BUILD/libloci.a")
+
+awk -v to="$work/program" '
+    /^```c$/ { first = 1; next }
+    /^```/ { file = ""; first = 0 }
+    first { if (/^#include/) file = to (++n) ".c"; first = 0 }
+    file { print > file }' README.md
+
+check() {                                # NAME COMMAND...
+    local name=$1
+    shift
+    if "$@" >"$work/said" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "readme: $name"
+        cat "$work/said"
+    fi
+}
+check "there is a program" compgen -G "$work/program*.c"
+for program in "$work"/program*.c; do
+    [ -e "$program" ] || continue
+    check "$(basename "$program") compiles" "$cc" "${flags[@]}" "$program" "$library" -Wl,-rpath,"$LOCI_BUILD" -lm -lpthread -o "$work/run"
+    check "$(basename "$program") runs" env ASAN_OPTIONS=detect_leaks=0 "$work/run"
+    rm -f "$work/run"
+done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
