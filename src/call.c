@@ -259,12 +259,12 @@ static loci_status open_call(struct call *c, const loci_plan *p, const loci_call
     CHECK(e, in->size == 0 || in->size == sizeof(loci_call), LOCI_BAD_ARG, "loci_call: size %zu must be 0 or %zu", in->size, sizeof(loci_call));
     CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG, "batch %td, q_len %td and k_len %td must not be negative",
           in->batch, in->q_len, in->k_len);
-    const ptrdiff_t most = (ptrdiff_t)1 << 48;
+    const ptrdiff_t most = (ptrdiff_t)1 << 48, longer = in->q_len > in->k_len ? in->q_len : in->k_len;
     ptrdiff_t n = p->heads;
     CHECK(e, !__builtin_mul_overflow(n, in->batch ? in->batch : 1, &n)
-             && !__builtin_mul_overflow(n, in->q_len > in->k_len ? in->q_len + 1 : in->k_len + 1, &n)
+             && !__builtin_mul_overflow(n, longer ? longer : 1, &n)
              && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < most,
-          LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch, p->heads, in->q_len > in->k_len ? in->q_len : in->k_len);
+          LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch, p->heads, longer);
     CHECK(e, !in->q_pos == !in->k_pos, LOCI_BAD_ARG, "q_pos and k_pos must be given together");
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
     c->threads = in->host && in->host->run ? in->host->threads : 1;
