@@ -34,10 +34,12 @@ struct task {
 static const ptrdiff_t sizes[] = { -1, (ptrdiff_t)1 << 48, (ptrdiff_t)1 << 62, PTRDIFF_MAX };
 static int64_t far_pos[L];
 
+static void *shifted(const void *p, size_t bytes) { return (void *)((uintptr_t)p + bytes); }    /* also NULL */
+
 static void no_plan(struct task *t, int i)     { (void)i; t->plan = NULL; }
-static void no_tables(struct task *t, int i)   { t->tables = i ? (char *)t->tables + 1 : NULL; }
+static void no_tables(struct task *t, int i)   { t->tables = i ? shifted(t->tables, 1) : NULL; }
 static void raw(struct task *t, int i)         { (void)i; memset(raw_tables, 0, sizeof raw_tables); (void)t; }
-static void no_work(struct task *t, int i)     { t->work = i ? (char *)t->work + 1 : NULL; }
+static void no_work(struct task *t, int i)     { t->work = i ? shifted(t->work, 1) : NULL; }
 static void no_call(struct task *t, int i)     { (void)i; t->callp = NULL; }
 static void call_size(struct task *t, int i)   { t->call.size = i ? 8 : SIZE_MAX; }
 static void batch(struct task *t, int i)       { t->call.batch = sizes[i]; }
@@ -45,11 +47,11 @@ static void q_len(struct task *t, int i)       { t->call.q_len = sizes[i]; }
 static void k_len(struct task *t, int i)       { t->call.k_len = sizes[i]; }
 static loci_view *view_of(struct task *t, int i) { return i == 0 ? &t->call.q : i == 1 ? &t->call.k : i == 2 ? &t->call.v : &t->call.o; }
 static void no_data(struct task *t, int i)     { view_of(t, i)->data = NULL; }
-static void crooked(struct task *t, int i)     { view_of(t, i)->data = (char *)view_of(t, i)->data + 1; }
+static void crooked(struct task *t, int i)     { view_of(t, i)->data = shifted(view_of(t, i)->data, 1); }
 static void negative(struct task *t, int i)    { *view_of(t, i) = (loci_view){ view_of(t, i)->data, 0, 0, -4 }; }
 static void giant(struct task *t, int i)       { *view_of(t, i) = (loci_view){ view_of(t, i)->data, 1, PTRDIFF_MAX / 2, 4 }; }
 static void flat(struct task *t, int i)        { t->call.o = (loci_view){ o, N, L * D, i }; }
-static void overlap(struct task *t, int i)     { t->call.o.data = (float *)view_of(t, i)->data + 1; }
+static void overlap(struct task *t, int i)     { t->call.o.data = shifted(view_of(t, i)->data, sizeof(float)); }
 static void half_pos(struct task *t, int i)    { if (i) t->call.q_pos = far_pos; else t->call.k_pos = far_pos; }
 static void half_seg(struct task *t, int i)    { if (i) t->call.q_seg = far_pos; else t->call.k_seg = far_pos; }
 static void too_far(struct task *t, int i)
