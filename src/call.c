@@ -75,7 +75,7 @@ static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdif
     return true;
 }
 
-static ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return (n + of - 1) / of; }
+static ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % of > 0); }
 
 static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq, ptrdiff_t k0, ptrdiff_t nk, bool segments)
 {
