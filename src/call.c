@@ -64,14 +64,14 @@ static bool consecutive_q(const struct call *c, ptrdiff_t b, ptrdiff_t i, ptrdif
 {
     if (!c->in->q_pos) return true;
     for (ptrdiff_t k = 1; k < n; k++)
-        if (pos_q(c, b, i + k) != pos_q(c, b, i) + k) return false;
+        if ((uint64_t)pos_q(c, b, i + k) != (uint64_t)pos_q(c, b, i) + (uint64_t)k) return false;
     return true;
 }
 static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdiff_t n)
 {
     if (!c->in->k_pos) return true;
     for (ptrdiff_t k = 1; k < n; k++)
-        if (pos_k(c, b, j + k) != pos_k(c, b, j) + k) return false;
+        if ((uint64_t)pos_k(c, b, j + k) != (uint64_t)pos_k(c, b, j) + (uint64_t)k) return false;
     return true;
 }
 
@@ -83,7 +83,7 @@ static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq
     *s = (struct sequence){ .b = b, .q0 = q0, .nq = nq, .k0 = k0, .nk = nk, .segments = segments,
                             .first_row = c->rows, .first_tile = c->tiles, .first_chunk = c->chunks, .first_ktile = c->ktiles };
     s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, k0, nk);
-    if (s->run && nq && nk) s->d0 = pos_q(c, b, q0) - pos_k(c, b, k0);
+    if (s->run && nq && nk) s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, k0));   /* checked later */
     c->rows += nq, c->tiles += tiles(nq, ROWS), c->chunks += tiles(nq, ROW_CHUNK), c->ktiles += tiles(nk, KT);
     if (nk > c->longest) c->longest = nk;
 }
