@@ -11,6 +11,8 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "alibi:slopes=geometric", false },
     { "alibi:slopes=given", false },
     { "t5:buckets=8,max_distance=9,bidirectional=1,bias_scale=0.5", false },
+    { "fire:hidden=5,threshold=7", false },
+    { "fire:layers=1,hidden=6,threshold=90", false },
     { "rope:pairing=half,freq=given,attention_factor=1.2", false },
     { "rope:pairing=interleaved,dim=4,offset=2", false },
     { "shaw:left=3,right=2,sign=ij", false },
@@ -29,6 +31,7 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "rope:pairing=half+alibi+cope:npos=5", false },
     { "cope:npos=5+t5:buckets=6,max_distance=10+fox", false },
     { "alibi:slopes=given+shaw:left=4,right=4", false },
+    { "fire:hidden=4,threshold=6+cape:hidden=4", false },
     { "shaw:left=2,right=2+fox+cape:hidden=4+sba:remainder=vector", false },
 };
 

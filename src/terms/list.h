@@ -2,6 +2,7 @@
 /* Every term. */
 TERM(affine)
 TERM(distance)
+TERM(pieces)
 TERM(gate)
 TERM(band_q)
 TERM(scan)
