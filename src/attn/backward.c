@@ -143,15 +143,15 @@ static void backward_tile(const struct call *c, struct tile *t, const struct ben
     if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
     for (int i = 0; i < n; i++) {
         const ptrdiff_t part = n > 1 ? t[i].kvh * c->longest : 0;
+        t[i].dk_part = c->dk.data ? w->dk + (part + j * KT) * Dp : NULL;
         t[i].dv_part = c->dv.data ? w->dv + (part + j * KT) * Dvp : NULL;
         weigh_gradient(&t[i]);
         if (c->dv.data) outer_safe(&t[i], t[i].p, t[i].dorows, Dvp, t[i].dv_part);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
     for (int i = 0; i < n; i++) {
-        const ptrdiff_t part = n > 1 ? t[i].kvh * c->longest : 0;
         score_gradient(&t[i]);
-        if (c->dk.data) outer_safe(&t[i], t[i].ds, t[i].qrows, Dp, w->dk + (part + j * KT) * Dp);
+        if (c->dk.data) outer_safe(&t[i], t[i].ds, t[i].qrows, Dp, t[i].dk_part);
         mix_safe(&t[i], t[i].k, t[i].ks, p->dim, t[i].ds, t[i].dq, t[i].alpha);
     }
 }

@@ -60,7 +60,8 @@ struct tile {
     real *alpha;                         /* [QT]: what the sums so far are multiplied by */
     real *lse, *delta;                   /* [QT] (backward) */
     real *dq, *dqs;                      /* [D][QT]: of the chunk, in all (backward) */
-    real *dv_part;                       /* this item's dV from the tile's first key on, rows of Dvp; NULL: not wanted (backward) */
+    real *dk_part, *dv_part;             /* this item's dK and dV from the tile's first key on, rows of Dp and Dvp; NULL: not
+                                            wanted (backward) */
     real *scratch;                       /* [QT][widest padded]: rows on their way (backward) */
     bool finite;                         /* all of Q and dO (backward) */
     real *qnorm;                         /* [QT]: |q| times scale, rounded up; bounds scores */

@@ -104,13 +104,12 @@ INLINE void mask(const struct tile *t, real *s, real with)
 
 /* ---- Products of a tile ------------------------------------------------------------------------------------ */
 
-#if QT == 1
-/* One query: C[k] = sum over d of a[k][d] q[d], lanes over keys, VL x VL blocks turned in registers. */
-INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *q, real *c)
+/* One vector q: C[k] = sum over d of a[k][d] q[d], lanes over keys, VL x VL blocks turned in registers. */
+INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q, real *c)
 {
     int k = 0;
 #if VL > 1
-    for (; k + VL <= t->keys; k += VL) {
+    for (; k + VL <= keys; k += VL) {
         vf acc = vf_set1(0);
         int d = 0;
         for (; d + VL <= D; d += VL) {
@@ -127,12 +126,15 @@ INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const 
         vf_store(c + k, acc);
     }
 #endif
-    for (; k < t->keys; k++) {
+    for (; k < keys; k++) {
         real sum = 0;
         for (int d = 0; d < D; d++) sum = fma_(a[k * as + d], q[d], sum);
         c[k] = sum;
     }
 }
+
+#if QT == 1
+INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *q, real *c) { dot_keys(t->keys, a, as, D, q, c); }
 /* C[n] = C[n] * fade + sum over k of a[k][n] p[k], lanes over n. */
 INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
 {
