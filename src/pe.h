@@ -118,6 +118,7 @@ static inline void put(const struct prep *p, ptrdiff_t i, double x) { store_real
 
 struct call;
 struct vectors;
+struct key_vectors;
 struct loci_pe {
     const char *name, *cite, *brief, *example;
     int places;                          /* LOCI_PLACE_... */
@@ -132,6 +133,7 @@ struct loci_pe {
     void      (*tensors)(const struct config *, struct tensors *);
     void      (*terms)(const struct config *, struct termlist *);
     struct vectors (*vectors)(const struct config *);                 /* of those whose term is band_q: terms/vectors.h */
+    struct key_vectors (*key_vectors)(const struct config *, size_t real);    /* band_k, likewise */
 
     /* Tables */
     size_t    (*size)(const struct config *, ptrdiff_t range, size_t real);   /* bytes; real = sizeof of one */

@@ -17,6 +17,10 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "rope:pairing=interleaved,dim=4,offset=2", false },
     { "shaw:left=3,right=2,sign=ij", false },
     { "shaw:left=0,right=4,values=0", false },
+    { "deberta:span=6,max_distance=20", false },
+    { "deberta:kind=v1,span=9,p2c=ji", false },
+    { "deberta:span=6,max_distance=14,saturate=0,p2c=ji,terms=p2c", false },
+    { "deberta:kind=v1,span=50,terms=c2p", false },
     { "cope:npos=4,gate_scale=0.7,pos_scale=0.6", false },
     { "cope:npos=5,gates=given", false },
     { "cope:npos=6,gates=v", true },
@@ -32,6 +36,8 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "cope:npos=5+t5:buckets=6,max_distance=10+fox", false },
     { "alibi:slopes=given+shaw:left=4,right=4", false },
     { "fire:hidden=4,threshold=6+cape:hidden=4", false },
+    { "rope:pairing=half+deberta:span=7,max_distance=40,saturate=0+fox", false },
+    { "deberta:kind=v1,span=5+alibi+cape:hidden=4", false },
     { "shaw:left=2,right=2+fox+cape:hidden=4+sba:remainder=vector", false },
 };
 

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT */
+/* band_k.c -- vectors by distance that meet the keys.
+ *
+ *     s[k][r] += scale K[k] . V[d + r - k]
+ *
+ * The distances of a few keys to all rows of the tile are neighbours, and so are their vectors: one product has each key's
+ * number for each of them, and key k takes from its line the QT numbers that are its own.  80 columns serve 16 keys and
+ * 64 rows.  Where all distances of these keys are beyond lo or hi, each key has one number.
+ *
+ * The other way round, dS of a key goes to its place in such a line, and two products end it: with the vectors it is a
+ * gradient of keys, with the keys one of vectors. */
+#include "terms/vectors.h"
+#include "walk.h"
+
+enum { BAND = 16, LINE = BAND + QT };    /* keys that share a product; distances that it has */
+_Static_assert((int)LINE <= (int)KEY_MARGIN, "a product reaches beyond the ends by less than a line");
+
+/* What the hooks of a query tile know: their memory. */
+struct view {
+    struct key_vectors of;
+    ptrdiff_t columns, width;
+    const real *across, *rows;           /* the table of the head: transposed, and as rows; of distance 0 */
+};
+static struct key_vectors vectors_of(const struct call *c, int x)
+{
+    const struct config *e = &c->plan->enc[c->plan->use[x].enc];
+    return e->pe->key_vectors(e, sizeof(real));
+}
+static ptrdiff_t mem(const struct call *c, int x)
+{
+    (void)c, (void)x;
+    return (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT);
+}
+static const struct view *view_of(const struct tile *t, int x) { return (const void *)t->own[x].mem; }
+
+static void open(struct tile *t, int x)
+{
+    const int D = t->c->plan->dim;
+    struct view b = { .of = vectors_of(t->c, x) };
+    b.columns = (ptrdiff_t)key_columns(&b.of), b.width = (ptrdiff_t)vectors_width(D);
+    const real *table = (const real *)((const char *)t->own[x].table + b.of.at) + (size_t)t->h * key_table(&b.of, D);
+    const ptrdiff_t zero = KEY_MARGIN - b.of.lo;
+    b.across = table + zero, b.rows = table + D * b.columns + zero * b.width;
+    memcpy(t->own[x].mem, &b, sizeof b);
+}
+
+static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
+
+/* Do n keys from k on have all their distances at one end?  Its vector, or NULL. */
+static const real *end_of(const struct tile *t, const struct view *b, int k, int n)
+{
+    if (t->d - (k + n - 1) >= b->of.hi) return b->rows + b->of.hi * b->width;
+    if (t->d - k + QT - 1 <= b->of.lo) return b->rows + b->of.lo * b->width;
+    return NULL;
+}
+
+/* ---- Scores ---------------------------------------------------------------------------------------------------- */
+
+/* Numbers of n keys from k on: line i has them by distance, from that of key k + BAND - 1 to the first row on.  One row
+ * needs one number per key, so there lanes run over keys, from the last to the first, as the distances do. */
+#if QT == 1
+static void lines_of(const struct tile *t, const struct view *b, int k, int n, real *lines)
+{
+    const int D = t->c->plan->dim;
+    const real *keys = t->k + k * t->ks;
+    const ptrdiff_t d0 = (ptrdiff_t)t->d - k;
+    int i = 0;
+#if VL > 1
+    for (; i + VL <= n; i += VL) {
+        const real *v = b->across + (d0 - i - (VL - 1));
+        vf sum = vf_set1(0);
+        real number[VL];
+        int d = 0;
+        for (; d + VL <= D; d += VL) {
+            vf y[VL];
+            UNROLL for (int j = 0; j < VL; j++) y[j] = vf_load(keys + (i + VL - 1 - j) * t->ks + d);
+            vf_transpose(y);
+            UNROLL for (int j = 0; j < VL; j++) sum = vf_fma(y[j], vf_load(v + (d + j) * b->columns), sum);
+        }
+        for (; d < D; d++) {
+            for (int j = 0; j < VL; j++) number[j] = keys[(i + VL - 1 - j) * t->ks + d];
+            sum = vf_fma(vf_load(number), vf_load(v + d * b->columns), sum);
+        }
+        vf_store(number, sum);
+        for (int j = 0; j < VL; j++) lines[(i + j) * LINE + BAND - 1 - (i + j)] = number[VL - 1 - j];
+    }
+#endif
+    for (; i < n; i++) {
+        const real *v = b->rows + (d0 - i) * b->width;
+        real sum = 0;
+        for (int d = 0; d < D; d++) sum = fma_(keys[i * t->ks + d], v[d], sum);
+        lines[i * LINE + BAND - 1 - i] = sum;
+    }
+}
+#else
+static void lines_of(const struct tile *t, const struct view *b, int k, int n, real *lines)
+{
+    const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
+    product(SET, n, LINE, t->c->plan->dim, t->k + k * t->ks, t->ks, 1, b->across + from, b->columns, lines, LINE, NULL);
+}
+#endif
+
+static void score_run(const struct tile *t, const struct view *b, int k, int n)
+{
+    const real scale = (real)t->c->plan->scale, *end = end_of(t, b, k, n);
+    real *restrict s = t->s + k * QT;
+    if (end) {
+        real numbers[BAND];
+        dot_keys(n, t->k + k * t->ks, t->ks, t->c->plan->dim, end, numbers);
+        for (int i = 0; i < n; i++)
+            for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, numbers[i], s[i * QT + r]);
+    } else {
+        real lines[BAND * LINE];
+        lines_of(t, b, k, n, lines);
+        for (int i = 0; i < n; i++)
+            for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, lines[i * LINE + BAND - 1 - i + r], s[i * QT + r]);
+    }
+}
+
+static void score_pairs(const struct tile *t, const struct view *b)
+{
+    const real scale = (real)t->c->plan->scale;
+    for (int k = 0; k < t->keys; k++)
+        for (int r = 0; r < t->rows; r++) {
+            const real *v = b->rows + clip(distance(t, k, r), b->of.lo, b->of.hi) * b->width;
+            real sum = 0;
+            for (int d = 0; d < t->c->plan->dim; d++) sum = fma_(t->k[k * t->ks + d], v[d], sum);
+            t->s[k * QT + r] = fma_(scale, sum, t->s[k * QT + r]);
+        }
+}
+
+/* A number that is not finite must not leave a masked pair unmasked. */
+static void score(struct tile *t, int x)
+{
+    const struct view *b = view_of(t, x);
+    if (!t->run) score_pairs(t, b);
+    for (int k = 0; k < t->keys && t->run; k += BAND) score_run(t, b, k, t->keys - k < BAND ? t->keys - k : BAND);
+    mask(t, t->s, -INFINITY);
+}
+
+/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+
+static ptrdiff_t part(const struct call *c, int x)
+{
+    const struct key_vectors v = vectors_of(c, x);
+    return (ptrdiff_t)key_part(&v, c->plan->dim);
+}
+static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+{
+    (void)b;
+    return h * part(c, x);
+}
+static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
+
+#if QT > 1
+static real sum_rows(const real *x)
+{
+    real sum[QT];
+    memcpy(sum, x, sizeof sum);
+    for (int n = QT / 2; n; n /= 2)
+        for (int r = 0; r < n; r++) sum[r] += sum[n + r];
+    return *sum;
+}
+
+/* Keys that nobody sees may hold what is no number: there g is 0. */
+static void give_end(const struct tile *t, const struct view *b, int k, int n, const real *end, real *sums)
+{
+    const int D = t->c->plan->dim, Dp = padded(D);
+    const real scale = (real)t->c->plan->scale;
+    real *ends = sums ? sums + D * b->columns + (end == b->rows + b->of.hi * b->width ? Dp : 0) : NULL;
+    for (int i = k; i < k + n; i++) {
+        const real g = scale * sum_rows(t->ds + i * QT), *key = t->k + i * t->ks;
+        real *restrict dk = t->dk_part ? t->dk_part + (ptrdiff_t)i * Dp : NULL;
+        if (g == 0) continue;
+        for (int d = 0; d < D && dk; d++) dk[d] = fma_(g, end[d], dk[d]);
+        for (int d = 0; d < D && ends; d++) ends[d] = fma_(g, key[d], ends[d]);
+    }
+}
+
+static void give_band(const struct tile *t, const struct view *b, int k, int n, real *sums)
+{
+    const int D = t->c->plan->dim, Dp = padded(D);
+    const real scale = (real)t->c->plan->scale, *keys = t->k + k * t->ks;
+    const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
+    real lines[BAND * LINE] = { 0 };
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++) lines[i * LINE + BAND - 1 - i + r] = scale * t->ds[(k + i) * QT + r];
+    if (t->dk_part) product(ADD, n, Dp, LINE, lines, LINE, 1, b->rows + from * b->width, b->width, t->dk_part + (ptrdiff_t)k * Dp, Dp, NULL);
+    if (!sums) return;
+    real *to = sums + (from + KEY_MARGIN - b->of.lo);
+    if (!t->partial || finite_rows(keys, t->ks, n, D)) {
+        product(ADD, D, LINE, n, keys, 1, t->ks, lines, LINE, to, b->columns, NULL);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < LINE; c++)
+            for (int d = 0; d < D && lines[i * LINE + c] != 0; d++)
+                to[d * b->columns + c] = fma_(lines[i * LINE + c], keys[i * t->ks + d], to[d * b->columns + c]);
+}
+
+static void give_pairs(const struct tile *t, const struct view *b, real *sums)
+{
+    const int D = t->c->plan->dim, Dp = padded(D);
+    for (int k = 0; k < t->keys; k++)
+        for (int r = 0; r < t->rows; r++) {
+            const int n = clip(distance(t, k, r), b->of.lo, b->of.hi);
+            const real g = (real)t->c->plan->scale * t->ds[k * QT + r], *v = b->rows + n * b->width, *key = t->k + k * t->ks;
+            real *dk = t->dk_part ? t->dk_part + (ptrdiff_t)k * Dp : NULL, *to = sums ? sums + (n + KEY_MARGIN - b->of.lo) : NULL;
+            if (g == 0) continue;
+            for (int d = 0; d < D && dk; d++) dk[d] = fma_(g, v[d], dk[d]);
+            for (int d = 0; d < D && to; d++) to[d * b->columns] = fma_(g, key[d], to[d * b->columns]);
+        }
+}
+
+static void score_bwd(struct tile *t, int x)
+{
+    const struct view *b = view_of(t, x);
+    real *sums = t->own[x].part;
+    if (!t->dk_part && !sums) return;
+    if (!t->run) give_pairs(t, b, sums);
+    for (int k = 0; k < t->keys && t->run; k += BAND) {
+        const int n = t->keys - k < BAND ? t->keys - k : BAND;
+        const real *end = end_of(t, b, k, n);
+        if (end) give_end(t, b, k, n, end, sums);
+        else give_band(t, b, k, n, sums);
+    }
+}
+#endif
+
+const struct term N(term_band_k) = {
+    .name = "band_k", .mem = mem, .part = part, .home = home, .total = total, .open = open, .score = score,
+#if QT > 1
+    .score_bwd = score_bwd,
+#endif
+};
