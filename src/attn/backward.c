@@ -257,6 +257,9 @@ static void item_job(void *arg, int index)
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item.rows; row += QT)
             backward_rows(c, d.tile, &d.bench, item.q, item.kvh * p->group + h, item.row + row);
+    EACH_USE(c, x, term)
+        for (int h = 0; h < item_heads(p) && term->finish && c->total[x]; h++)
+            term->finish(c, x, item.q, item.row, item.kvh * p->group + h, d.bench.part[x] + h * term->part(c, x));
 }
 
 /* Adds rows first .. of every item's dK and dV to the totals, in the order of the items. */
@@ -295,11 +298,11 @@ static void add_parts(struct call *c, int index, ptrdiff_t b, int h0, int heads)
     const struct bench bench = N(find_bench)(c, index);
     EACH_USE(c, x, term) {
         if (!c->total[x] || !term->part) continue;
-        const ptrdiff_t size = term->part(c, x);
+        const ptrdiff_t size = term->part(c, x), added = term->added ? term->added(c, x) : size;
         for (int h = 0; h < heads; h++) {
             double *to = c->total[x] + term->home(c, x, b, h0 + h);
             const real *from = bench.part[x] + h * size;
-            for (ptrdiff_t i = 0; i < size; i++) to[i] += (double)from[i];
+            for (ptrdiff_t i = 0; i < added; i++) to[i] += (double)from[i];
         }
     }
 }

@@ -80,6 +80,10 @@ struct term {
     ptrdiff_t (*part)(const struct call *, int x);                         /* reals per head */
     ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);     /* offset of that part in the total */
     ptrdiff_t (*total)(const struct call *, int x);                        /* reals of the total */
+    /* A part may begin with what is added to the total and keep something else behind it: how much is added (NULL: all), and
+     * what makes the one of the other when all rows of a work item, from `row` on, are done. */
+    ptrdiff_t (*added)(const struct call *, int x);
+    void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row, int h, real *part);
 
     void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x); /* once per query tile; dO is there in _bwd */
     void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x); /* sees scale q.k alone; adds to ds, last */

@@ -255,6 +255,21 @@ INLINE void outer_safe(const struct tile *t, const real *w, const real *rows, in
             c[k * width + n] += sum;
         }
 }
+/* C[n][d] += sum over r of w[n][r] rows[r][d]; rows that are not finite are left out where w is 0. */
+INLINE void add_outer(const struct tile *t, int n, const real *w, const real *rows, int width, real *c)
+{
+    if (t->finite) {
+        product(ADD, n, width, QT, w, QT, 1, rows, width, c, width, NULL);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        for (int d = 0; d < width; d++) {
+            real sum = 0;
+            for (int r = 0; r < QT; r++)
+                if (w[i * QT + r] != 0) sum = fma_(w[i * QT + r], rows[r * width + d], sum);
+            c[(ptrdiff_t)i * width + d] += sum;
+        }
+}
 #endif
 
 /* ---- Rows ------------------------------------------------------------------------------------------------- */
