@@ -134,6 +134,7 @@ struct loci_pe {
     void      (*terms)(const struct config *, struct termlist *);
     struct vectors (*vectors)(const struct config *);                 /* of those whose term is band_q: terms/vectors.h */
     struct key_vectors (*key_vectors)(const struct config *, size_t real);    /* band_k, likewise */
+    int       (*waves)(const struct config *);                        /* roll: numbers of a wave; its table is in terms/roll.h */
 
     /* Tables */
     size_t    (*size)(const struct config *, ptrdiff_t range, size_t real);   /* bytes; real = sizeof of one */

@@ -17,6 +17,8 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "rope:pairing=interleaved,dim=4,offset=2", false },
     { "shaw:left=3,right=2,sign=ij", false },
     { "shaw:left=0,right=4,values=0", false },
+    { "xl:clamp=5,base=300", false },
+    { "xl:clamp=70", false },
     { "deberta:span=6,max_distance=20", false },
     { "deberta:kind=v1,span=9,p2c=ji", false },
     { "deberta:span=6,max_distance=14,saturate=0,p2c=ji,terms=p2c", false },
@@ -37,6 +39,9 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "alibi:slopes=given+shaw:left=4,right=4", false },
     { "fire:hidden=4,threshold=6+cape:hidden=4", false },
     { "rope:pairing=half+deberta:span=7,max_distance=40,saturate=0+fox", false },
+    { "rope:pairing=half+xl+fox", false },
+    { "xl+alibi+cape:hidden=4", false },
+    { "xl:clamp=9+sba", false },
     { "deberta:kind=v1,span=5+alibi+cape:hidden=4", false },
     { "shaw:left=2,right=2+fox+cape:hidden=4+sba:remainder=vector", false },
 };

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+/* xl.c -- sinusoids of the distance, projected per head, with two learned queries.  Dai et al., ACL 2019.
+ *
+ *     S_ij = scale (q_i.k_j + u.k_j + (q_i + v).(W R_d))        d = i - j
+ *     R_d = [sin(d w[0]) .. | cos(d w[0]) ..], [Dm]             w[t] = base^(-2t/Dm), sines first: ceil(Dm/2) of them
+ *
+ * W is [H][D][Dm], u and v are [H][D].  With clamp=C distances beyond C count as C.  The authors' code meets keys behind the
+ * query only (its shift leaves nonsense ahead); for keys ahead d is negative here, in sine and cosine alike. */
+#include "pe.h"
+#include "terms/roll.h"
+#include "terms/vectors.h"
+#include "trig.h"
+
+enum { CLAMP, BASE };
+static const loci_option opts[] = {
+    [CLAMP] = { "clamp", LOCI_WHOLE, 0, -1, -1, 1e9, NULL, "distances beyond count as this one; -1 or 0: none do" },
+    [BASE]  = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL, "the slowest wave is about 2 pi base positions long" },
+    { 0 }
+};
+
+/* Dm: the model's width, unless the caller holds W with another. */
+static int waves(const struct config *c)
+{
+    const loci_tensor *w = loci_have(c, "w");
+    if (w && w->rank == 3) return (int)w->shape[2];
+    return c->model_dim ? c->model_dim : c->heads * c->dim;
+}
+
+enum { PROJECTION, CONTENT, POSITION };
+static void tensors(const struct config *c, struct tensors *t)
+{
+    loci_add_tensor(t, c, "w", LOCI_LEARNED, INIT_NORMAL, 0.02, 0, SHAPE(c->heads, c->dim, waves(c)));
+    loci_add_tensor(t, c, "u", LOCI_LEARNED, INIT_NORMAL, 0.02, 0, SHAPE(c->heads, c->dim));
+    loci_add_tensor(t, c, "v", LOCI_LEARNED, INIT_NORMAL, 0.02, 0, SHAPE(c->heads, c->dim));
+}
+
+/* u meets keys as a vector that all distances share. */
+static void terms(const struct config *c, struct termlist *t)
+{
+    (void)c;
+    loci_add_term(t, TERM_roll, GROUP_RAW);
+    loci_add_term(t, TERM_band_k, GROUP_RAW);
+}
+
+/* ---- Tables: a header, u for band_k, v and W R_d of each head, R_d ---------------------------------------------------- */
+
+static struct key_vectors key_vectors(const struct config *c, size_t real)
+{
+    (void)c, (void)real;
+    return (struct key_vectors){ .lo = 0, .hi = 0, .at = ROLL_HEADER };
+}
+static size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
+
+/* False when it is larger than memory can be. */
+static bool layout(const struct config *c, ptrdiff_t range, size_t real, struct roll *v, size_t *bytes)
+{
+    const struct key_vectors u = key_vectors(c, real);
+    const int64_t far = c->opt[CLAMP] > 0 && c->opt[CLAMP] < (double)range ? (int64_t)c->opt[CLAMP] : range;
+    *v = (struct roll){ .lo = c->full ? -far : 0, .hi = far, .width = (ptrdiff_t)vectors_padded(c->dim), .waves_width = (ptrdiff_t)vectors_padded(waves(c)) };
+    v->heads = round_up(ROLL_HEADER + (size_t)c->heads * key_table(&u, c->dim) * real);
+    const size_t each = (size_t)(c->heads * v->width + v->waves_width) * real;
+    if ((size_t)(v->hi - v->lo + 2) > (PTRDIFF_MAX - v->heads) / 2 / each) return false;
+    v->waves = v->heads + (size_t)c->heads * (size_t)roll_head(v) * real;
+    *bytes = v->waves + (size_t)(v->hi - v->lo + 1) * (size_t)v->waves_width * real;
+    return true;
+}
+static size_t size(const struct config *c, ptrdiff_t range, size_t real)
+{
+    struct roll v;
+    size_t bytes;
+    return layout(c, range, real, &v, &bytes) ? bytes : SIZE_MAX;
+}
+
+static void fill_waves(const struct prep *p, const struct roll *v, void *to)
+{
+    const int Dm = waves(p->cfg), half = (Dm + 1) / 2;
+    for (int t = 0; t < half; t++) {
+        double w, rest, cos_, sin_;
+        loci_pow_dd(p->cfg->opt[BASE], 2 * t, Dm, &w, &rest);
+        for (int64_t d = v->lo; d <= v->hi; d++) {
+            const ptrdiff_t at = (ptrdiff_t)(d - v->lo) * v->waves_width + t;
+            loci_sincos((double)d, w, rest, &cos_, &sin_);
+            store_real(to, p->f64, at, sin_);
+            if (half + t < Dm) store_real(to, p->f64, at + half, cos_);
+        }
+    }
+}
+
+/* W R_d for a few distances at once, so that numbers of W are read once for them. */
+enum { FEW = 8 };
+static void project(const struct prep *p, const struct roll *v, int h, const void *from, ptrdiff_t first, int n, void *rows)
+{
+    const int D = p->cfg->dim, Dm = waves(p->cfg);
+    enum { PIECE = 256 };
+    for (int d0 = 0; d0 < D; d0 += PIECE / FEW) {
+        double sum[PIECE / FEW][FEW] = { { 0 } }, r[PIECE][FEW] = { { 0 } };
+        for (int m0 = 0; m0 < Dm; m0 += PIECE) {
+            const int most = Dm - m0 < PIECE ? Dm - m0 : PIECE;
+            for (int i = 0; i < n; i++)
+                for (int m = 0; m < most; m++) r[m][i] = load_real(from, p->f64, (first + i) * v->waves_width + m0 + m);
+            for (int d = d0; d < D && d < d0 + PIECE / FEW; d++)
+                for (int m = 0; m < most; m++) {
+                    const double w = param(p, PROJECTION, ((ptrdiff_t)h * D + d) * Dm + m0 + m);
+                    for (int i = 0; i < FEW; i++) sum[d - d0][i] += w * r[m][i];
+                }
+        }
+        for (int d = d0; d < D && d < d0 + PIECE / FEW; d++)
+            for (int i = 0; i < n; i++) store_real(rows, p->f64, (first + i) * v->width + d, sum[d - d0][i]);
+    }
+}
+
+static void prepare(const struct prep *p)
+{
+    const struct config *c = p->cfg;
+    const size_t real = p->f64 ? sizeof(double) : sizeof(float);
+    struct roll v;
+    size_t bytes;
+    if (!layout(c, p->range, real, &v, &bytes)) return;
+    const struct key_vectors kv = key_vectors(c, real);
+    const ptrdiff_t columns = (ptrdiff_t)key_columns(&kv), width = (ptrdiff_t)vectors_width(c->dim), count = (ptrdiff_t)(v.hi - v.lo) + 1;
+    char *table = p->table;
+    memset(table, 0, bytes);
+    memcpy(table, &v, sizeof v);
+    fill_waves(p, &v, table + v.waves);
+    for (int h = 0; h < c->heads; h++) {
+        char *across = table + kv.at + (size_t)h * key_table(&kv, c->dim) * real, *rows = across + (size_t)(c->dim * columns) * real;
+        for (ptrdiff_t n = 0; n < columns; n++)
+            for (int d = 0; d < c->dim; d++) {
+                const double u = param(p, CONTENT, (ptrdiff_t)h * c->dim + d);
+                store_real(across, p->f64, d * columns + n, u);
+                store_real(rows, p->f64, n * width + d, u);
+            }
+        char *head = table + v.heads + (size_t)(h * roll_head(&v)) * real;
+        for (int d = 0; d < c->dim; d++) store_real(head, p->f64, d, param(p, POSITION, (ptrdiff_t)h * c->dim + d));
+        for (ptrdiff_t n = 0; n < count; n += FEW)
+            project(p, &v, h, table + v.waves, n, count - n < FEW ? (int)(count - n) : FEW, head + (size_t)v.width * real);
+    }
+}
+
+/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+
+static void fold(const struct prep *p)
+{
+    const struct config *c = p->cfg;
+    const int D = c->dim, Dm = waves(c);
+    const ptrdiff_t Dp = (ptrdiff_t)vectors_padded(D), Dmp = (ptrdiff_t)vectors_padded(Dm);
+    const struct key_vectors kv = key_vectors(c, 0);
+    const ptrdiff_t columns = (ptrdiff_t)key_columns(&kv);
+    double *dw = p->dtensor[PROJECTION], *du = p->dtensor[CONTENT], *dv = p->dtensor[POSITION];
+    for (int h = 0; h < c->heads && p->dtable[0]; h++) {
+        const double *part = p->dtable[0] + h * (D * Dmp + Dp);
+        for (int d = 0; d < D; d++) {
+            for (int m = 0; m < Dm && dw; m++) dw[((ptrdiff_t)h * D + d) * Dm + m] += part[d * Dmp + m];
+            if (dv) dv[(ptrdiff_t)h * D + d] += part[D * Dmp + d];
+        }
+    }
+    for (int h = 0; h < c->heads && p->dtable[1] && du; h++) {
+        const double *part = p->dtable[1] + (size_t)h * key_part(&kv, D), *ends = part + D * columns;
+        for (int d = 0; d < D; d++) {
+            for (ptrdiff_t n = 0; n < columns; n++) du[(ptrdiff_t)h * D + d] += part[d * columns + n];
+            du[(ptrdiff_t)h * D + d] += ends[d] + ends[Dp + d];
+        }
+    }
+}
+
+const struct loci_pe loci_pe_xl = {
+    .name = "xl", .cite = "Dai et al., ACL 2019", .brief = "S += scale (u.k_j + (q_i + v).(W R)), R the waves of i - j",
+    .example = "xl", .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts,
+    .tensors = tensors, .terms = terms, .key_vectors = key_vectors, .waves = waves, .size = size, .prepare = prepare, .fold = fold,
+};

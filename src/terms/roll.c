@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+/* roll.c -- a vector for every distance, which meets the query, where the distances are as many as the keys.
+ *
+ *     s[k][r] += scale (q_r + v) . (W R_n)        n = d + r - k
+ *
+ * A tile needs two blocks of 64 distances, and the next tile shares one of them: so the blocks roll, and each is one
+ * product per query tile.  A skew lines them up with the keys.
+ *
+ * The other way round, dS is collected by distance in two blocks that roll likewise.  A block that leaves is a gradient of
+ * queries, and one of its vectors, which wait by distance until all rows of the work item are done: only then they meet
+ * the waves R and become a gradient of W. */
+#include "terms/roll.h"
+#include "terms/skew.h"
+#include "walk.h"
+
+enum { BLOCK = KT, LINES = KT + 2 };     /* the tile's lines stand between two that are zero */
+
+/* What the hooks of a query tile know; it stands at the start of their memory. */
+struct view {
+    struct roll of;
+    const real *rows, *waves;            /* of distance 0 */
+    real *q, *qrows;                     /* scale (q + v): [D][QT], and its rows [QT][padded D] (backward) */
+    real *sums[2];                       /* blocks of (q + v).(W R_n) */
+    real *grads[2];                      /* blocks of dS by distance (backward) */
+    real *lines;
+    bool full[2], filled[2];
+    int64_t sum_of[2], grad_of[2];       /* first distances of the blocks */
+};
+enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
+
+static const struct roll *table_of(const struct call *c, int x) { return c->table[c->plan->use[x].enc]; }
+static struct view *view_of(const struct tile *t, int x) { return (void *)t->own[x].mem; }
+static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
+static int64_t clipped(const struct view *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
+
+static ptrdiff_t mem(const struct call *c, int x)
+{
+    const int D = c->plan->dim;
+    (void)x;
+    return VIEW_ROWS + D + (QT > 1 ? padded(D) + 4 * BLOCK + LINES : 0);
+}
+
+static void open(struct tile *t, int x)
+{
+    const int D = t->c->plan->dim;
+    const real scale = (real)t->c->plan->scale;
+    struct view b = { .of = *table_of(t->c, x) };
+    const char *table = t->own[x].table;
+    const real *v = (const real *)(table + b.of.heads) + t->h * roll_head(&b.of);
+    b.rows = v + (ptrdiff_t)(1 - b.of.lo) * b.of.width;
+    b.waves = (const real *)(table + b.of.waves) - (ptrdiff_t)b.of.lo * b.of.waves_width;
+    real *at = t->own[x].mem + VIEW_ROWS * QT;
+    b.q = at, at += D * QT;
+    for (int i = 0; i < 2 && QT > 1; i++) b.sums[i] = at, b.grads[i] = at + BLOCK * QT, at += 2 * BLOCK * QT;
+    if (QT > 1) b.lines = at, b.qrows = at + LINES * QT;
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++) b.q[d * QT + r] = fma_(scale, v[d], t->qt[d * QT + r]);
+    memcpy(t->own[x].mem, &b, sizeof b);
+}
+
+/* ---- Scores ---------------------------------------------------------------------------------------------------- */
+
+#if QT > 1
+/* Of the 64 distances from `first` on, those with vectors of their own: rows i .. i + n - 1 of a block, the distance of
+ * row i; the rows before and after have the same vectors as the first and the last of these. */
+struct own_rows { int i, n; int64_t d; };
+static struct own_rows own_rows(const struct view *b, int64_t first)
+{
+    const int64_t low = clipped(b, first), high = clipped(b, first + BLOCK - 1);
+    return (struct own_rows){ .i = (int)clip(low - first, 0, BLOCK - 1), .n = (int)(high - low) + 1, .d = low };
+}
+
+/* The block from `first` on, made anew unless it is there; the one from `other` on stays. */
+static int block_of(const struct tile *t, struct view *b, int64_t first, int64_t other)
+{
+    for (int i = 0; i < 2; i++)
+        if (b->full[i] && b->sum_of[i] == first) return i;
+    const int i = b->full[0] && b->sum_of[0] == other;
+    const struct own_rows o = own_rows(b, first);
+    real *x = b->sums[i];
+    b->full[i] = true, b->sum_of[i] = first;
+    product(SET, o.n, QT, t->c->plan->dim, b->rows + (ptrdiff_t)o.d * b->of.width, b->of.width, 1, b->q, QT, x + o.i * QT, QT, NULL);
+    for (int n = 0; n < o.i; n++) memcpy(x + n * QT, x + o.i * QT, sizeof(real) * QT);
+    for (int n = o.i + o.n; n < BLOCK; n++) memcpy(x + n * QT, x + (o.i + o.n - 1) * QT, sizeof(real) * QT);
+    return i;
+}
+
+/* Two blocks in the order of their distances, counted from 0. */
+static struct by_distance in_order(real *const *blocks, int first, int32_t *index)
+{
+    const int apart = (int)((blocks[1] - blocks[0]) / QT);
+    for (int n = 0; n < 2 * BLOCK; n++) index[n] = (n < BLOCK) == (first == 0) ? n % BLOCK : apart + n % BLOCK;
+    return (struct by_distance){ .rows = blocks[0], .index = index, .from = 0, .to = 2 * BLOCK - 1, .first = 0 };
+}
+
+static void score_run(struct tile *t, struct view *b)
+{
+    const int64_t first = t->d - (BLOCK - 1);
+    const int older = block_of(t, b, first + BLOCK, first);
+    const int i = block_of(t, b, first, b->sum_of[older]);
+    int32_t index[2 * BLOCK];
+    const struct by_distance sums = in_order(b->sums, i, index);
+    real *restrict s = t->s, *restrict lines = b->lines;
+    const int keys = t->keys;
+    skew(&sums, 0, BLOCK, lines);
+    for (int k = 0; k < keys; k++)
+        for (int r = 0; r < QT; r++) s[k * QT + r] += lines[(BLOCK - 1 - k) * QT + r];
+}
+#else
+static void score_run(struct tile *t, struct view *b)
+{
+    const int64_t low = clipped(b, t->d - (t->keys - 1)), high = clipped(b, t->d);
+    real sums[KT];
+    dot_keys((int)(high - low) + 1, b->rows + (ptrdiff_t)low * b->of.width, b->of.width, t->c->plan->dim, b->q, sums);
+    for (int k = 0; k < t->keys; k++) t->s[k] += sums[clipped(b, t->d - k) - low];
+}
+#endif
+
+static void score_pairs(struct tile *t, const struct view *b)
+{
+    for (int k = 0; k < t->keys; k++)
+        for (int r = 0; r < t->rows; r++) {
+            const real *row = b->rows + (ptrdiff_t)clipped(b, distance(t, k, r)) * b->of.width;
+            real sum = 0;
+            for (int d = 0; d < t->c->plan->dim; d++) sum = fma_(row[d], b->q[d * QT + r], sum);
+            t->s[k * QT + r] += sum;
+        }
+}
+
+/* A number that is not finite must not leave a masked pair unmasked. */
+static void score(struct tile *t, int x)
+{
+    if (t->run) score_run(t, view_of(t, x));
+    else score_pairs(t, view_of(t, x));
+    mask(t, t->s, -INFINITY);
+}
+
+/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+
+/* dW [D][waves_width] and dv [width], then the gradients of vectors by distance, from first_distance() on. */
+static ptrdiff_t added(const struct call *c, int x)
+{
+    const struct config *e = &c->plan->enc[c->plan->use[x].enc];
+    (void)x;
+    return (ptrdiff_t)c->plan->dim * padded(e->pe->waves(e)) + padded(c->plan->dim);
+}
+static ptrdiff_t part(const struct call *c, int x)
+{
+    return added(c, x) + (c->Lk + ROW_CHUNK + 4 * KT) * padded(c->plan->dim);
+}
+static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+{
+    (void)b;
+    return h * added(c, x);
+}
+static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * added(c, x); }
+
+#if QT > 1
+static ptrdiff_t grad(const struct call *c, int x)
+{
+    (void)x;
+    return c->plan->dim;
+}
+
+/* Smallest distance of the work item whose rows begin at `row`; tiles may reach beyond its keys by less than one tile. */
+static int64_t first_distance(const struct roll *v, const struct sequence *q, ptrdiff_t row)
+{
+    return clip(q->d0 + row - (q->nk - 1) - KT, v->lo, v->hi);
+}
+
+static void open_bwd(struct tile *t, int x)
+{
+    const struct view *b = view_of(t, x);
+    transpose(b->q, QT, t->c->plan->dim, QT, b->qrows, b->of.width);
+    for (int r = 0; r < QT; r++)
+        for (ptrdiff_t d = t->c->plan->dim; d < b->of.width; d++) b->qrows[r * b->of.width + d] = 0;
+}
+
+/* A block of dS by distance becomes gradients. */
+static void give(const struct tile *t, int x, struct view *b, int i, real *dq)
+{
+    if (!b->filled[i]) return;
+    const struct own_rows o = own_rows(b, b->grad_of[i]);
+    const ptrdiff_t row = (t->i0 - t->seq->q0) / ROW_CHUNK * ROW_CHUNK;
+    real *g = b->grads[i];
+    for (int n = 0; n < BLOCK; n++) {
+        const int to = n < o.i ? o.i : n >= o.i + o.n ? o.i + o.n - 1 : n;
+        for (int r = 0; r < QT && to != n; r++) g[to * QT + r] += g[n * QT + r];
+    }
+    product(ADD, t->c->plan->dim, QT, o.n, b->rows + (ptrdiff_t)o.d * b->of.width, 1, b->of.width, g + o.i * QT, QT, dq, QT, NULL);
+    if (t->own[x].part)
+        add_outer(t, o.n, g + o.i * QT, b->qrows, (int)b->of.width,
+                  t->own[x].part + added(t->c, x) + (ptrdiff_t)(o.d - first_distance(&b->of, t->seq, row)) * b->of.width);
+    b->filled[i] = false;
+}
+
+static int take(const struct tile *t, int x, struct view *b, int64_t first, int64_t other)
+{
+    for (int i = 0; i < 2; i++)
+        if (b->filled[i] && b->grad_of[i] == first) return i;
+    const int i = b->filled[0] && b->grad_of[0] == other;
+    give(t, x, b, i, t->own[x].grad);
+    memset(b->grads[i], 0, sizeof(real) * BLOCK * QT);
+    b->filled[i] = true, b->grad_of[i] = first;
+    return i;
+}
+
+static void score_pairs_bwd(const struct tile *t, int x, const struct view *b)
+{
+    const int D = t->c->plan->dim;
+    real *dq = t->own[x].grad, *dw = t->own[x].part;
+    for (int k = 0; k < t->keys; k++)
+        for (int r = 0; r < t->rows; r++) {
+            const int64_t n = clipped(b, distance(t, k, r));
+            const real g = t->ds[k * QT + r], *row = b->rows + (ptrdiff_t)n * b->of.width, *waves = b->waves + (ptrdiff_t)n * b->of.waves_width;
+            if (g == 0) continue;
+            for (int d = 0; d < D; d++) {
+                dq[d * QT + r] = fma_(g, row[d], dq[d * QT + r]);
+                const real y = g * b->q[d * QT + r];
+                for (ptrdiff_t m = 0; dw && m < b->of.waves_width; m++) dw[d * b->of.waves_width + m] = fma_(y, waves[m], dw[d * b->of.waves_width + m]);
+            }
+        }
+}
+
+static void score_bwd(struct tile *t, int x)
+{
+    struct view *b = view_of(t, x);
+    if (!t->run) {
+        score_pairs_bwd(t, x, b);
+        return;
+    }
+    const int64_t first = t->d - (BLOCK - 1);
+    const int newer = take(t, x, b, first, first + BLOCK);
+    take(t, x, b, first + BLOCK, first);
+    memset(b->lines, 0, sizeof(real) * LINES * QT);
+    for (int k = 0; k < t->keys; k++) memcpy(b->lines + (BLOCK - k) * QT, t->ds + k * QT, sizeof(real) * QT);
+    int32_t index[2 * BLOCK];
+    const struct by_distance grads = in_order(b->grads, newer, index);
+    unskew(b->lines, -1, LINES, NULL, &grads, 0, 2 * BLOCK - 2);
+}
+
+static void close_bwd(struct tile *t, int x)
+{
+    struct view *b = view_of(t, x);
+    const int D = t->c->plan->dim;
+    const real scale = (real)t->c->plan->scale;
+    real *dq = t->own[x].grads;
+    for (int i = 0; i < 2; i++) give(t, x, b, i, dq);
+    for (int d = 0; d < D; d++) {
+        real sum = 0;
+        for (int r = 0; r < QT; r++) t->dqs[d * QT + r] += dq[d * QT + r], sum += dq[d * QT + r];
+        if (t->own[x].part) t->own[x].part[D * b->of.waves_width + d] += scale * sum;
+    }
+}
+
+/* dW += sum over n of the vectors' gradients times R_n. */
+static void finish(const struct call *c, int x, const struct sequence *q, ptrdiff_t row, int h, real *p)
+{
+    const struct roll *v = table_of(c, x);
+    const ptrdiff_t rows = q->nq - row < ROW_CHUNK ? q->nq - row : ROW_CHUNK;
+    const real *waves = (const real *)((const char *)v + v->waves), *from = p + added(c, x);
+    (void)h;
+    if (!q->run || !q->nk) return;
+    const int64_t first = first_distance(v, q, row), last = clip(q->d0 + row + rows - 1 + 2 * KT, v->lo, v->hi);
+    for (int64_t d = first; d <= last; d += BLOCK) {
+        const int n = last - d + 1 < BLOCK ? (int)(last - d + 1) : BLOCK;
+        product(ADD, c->plan->dim, (int)v->waves_width, n, from + (ptrdiff_t)(d - first) * v->width, 1, v->width,
+                waves + (ptrdiff_t)(d - v->lo) * v->waves_width, v->waves_width, p, v->waves_width, NULL);
+    }
+}
+#endif
+
+const struct term N(term_roll) = {
+    .name = "roll", .mem = mem, .part = part, .home = home, .total = total, .added = added, .open = open, .score = score,
+#if QT > 1
+    .grad = grad, .open_bwd = open_bwd, .score_bwd = score_bwd, .close_bwd = close_bwd, .finish = finish,
+#endif
+};
