@@ -132,9 +132,24 @@ static loci_view random_view(struct task *t, ptrdiff_t count, uint64_t seed)
     return v;
 }
 
+/* Row by row through a square picture, where an encoding wants coordinates; the queries are the last of the keys. */
+static void picture(struct task *t)
+{
+    ptrdiff_t axes = loci_axes(t->plan), side = 1;
+    if (axes < 2) return;
+    while (side * side < t->k_len) side++;
+    double *k = task_take(t, (size_t)(axes * t->k_len), sizeof *k), *q = task_take(t, (size_t)(axes * t->q_len), sizeof *q);
+    for (ptrdiff_t a = 0; a < axes; a++) {
+        for (ptrdiff_t j = 0; j < t->k_len; j++) k[a * t->k_len + j] = (double)(a == axes - 1 ? j / side : j % side);
+        for (ptrdiff_t i = 0; i < t->q_len; i++) q[a * t->q_len + i] = k[a * t->k_len + t->k_len - t->q_len + i];
+    }
+    t->call.q_coord = q, t->call.k_coord = k;
+}
+
 void task_random_inputs(struct task *t, uint64_t seed)
 {
     const loci_desc *d = &t->desc;
+    picture(t);
     int kv_heads = d->kv_heads ? d->kv_heads : d->heads;
     ptrdiff_t rows = t->batch * t->q_len, keys = t->batch * t->k_len,
               value_dim = d->value_dim ? d->value_dim : d->dim;

@@ -189,6 +189,19 @@ static loci_status check_positions(const struct call *c)
     return LOCI_OK;
 }
 
+static loci_status check_axis(const struct call *c, const double *x, ptrdiff_t len, const char *name)
+{
+    const ptrdiff_t n = x ? (c->in->per_batch ? c->B : 1) * c->plan->axes * len : 0;
+    for (ptrdiff_t i = 0; i < n; i++)
+        CHECK(c->in->error, fabs(x[i]) <= (double)far, LOCI_BAD_ARG, "%s: coordinate %g must lie within 2^40", name, x[i]);
+    return LOCI_OK;
+}
+static loci_status check_coordinates(const struct call *c)
+{
+    const loci_status status = check_axis(c, c->in->q_coord, c->Lq, "q_coord");
+    return status ? status : check_axis(c, c->in->k_coord, c->Lk, "k_coord");
+}
+
 /* ---- Workspace ------------------------------------------------------------------------------------------- */
 
 static size_t most_sequences(const struct call *c)
@@ -338,6 +351,7 @@ static loci_status open_attention(struct call *c, const loci_plan *p, const void
                   "o must not overlap q, k or v");
     }
     TRY(check_inputs(c));
+    if (p->rotate >= 0) TRY(check_coordinates(c));
     TRY(open_tables(c, tables));
     TRY(open_work(c, work, backward));
     TRY(check_positions(c));
@@ -454,6 +468,7 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     TRY(open_call(c, p, in, true));
     CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : in->k_coord), LOCI_BAD_ARG,
           "coordinates must be given: the encoding has %d axes", p->axes);
+    TRY(which == LOCI_QUERY ? check_axis(c, in->q_coord, c->Lq, "q_coord") : check_axis(c, in->k_coord, c->Lk, "k_coord"));
     TRY(open_tables(c, tables));
     return open_work(c, work, true);
 }

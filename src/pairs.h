@@ -24,7 +24,8 @@ struct pairs {
 };
 _Static_assert(sizeof(struct pairs) <= 64, "rows start 64 bytes behind the struct");
 
-/* The frequency of a pair in two parts: hi + lo, the second at most half an ulp of the first. */
+/* The frequency of a pair in two parts: hi + lo, the second at most half an ulp of the first.  They come as 0, for
+ * pairs that an axis does not turn. */
 typedef void pairs_frequency(const struct prep *, int axis, int group, int t, double *hi, double *lo);
 
 size_t loci_pairs_size(int count, int axes, int groups);

@@ -35,6 +35,7 @@ struct task {
     size_t size[WALK_TENSORS];
     float *data[WALK_TENSORS], *ddata[WALK_TENSORS];
     float *q, *k, *v, *o, *rows, *dout, *dq, *dk, *dv;       /* rows: lse or rem */
+    double *coord;                       /* [axes][k_len], of encodings with several; the rows are the last keys */
     void *block[64 + 2 * WALK_TENSORS];
     int blocks;
 };
@@ -51,6 +52,24 @@ static float *numbers(struct task *t, size_t count, double size)
     float *x = block(t, count * sizeof *x, 0xff);
     for (size_t i = 0; i < count; i++) x[i] = (float)(size * walk_uniform());
     return x;
+}
+static void give_coordinates(struct task *t)
+{
+    const ptrdiff_t axes = loci_axes(t->plan), first = t->k_len - t->q_len;
+    if (axes < 2) return;
+    double *q = block(t, (size_t)(axes * t->q_len) * sizeof *q, 0xff);
+    for (ptrdiff_t a = 0; a < axes; a++) memcpy(q + a * t->q_len, t->coord + a * t->k_len + first, (size_t)t->q_len * sizeof *q);
+    t->call.q_coord = q, t->call.k_coord = t->coord;
+}
+/* Those of the keys from .. from + k_len - 1 of another task. */
+static void take_coordinates(struct task *t, const struct task *whole, ptrdiff_t from)
+{
+    const ptrdiff_t axes = loci_axes(t->plan);
+    if (axes < 2) return;
+    t->coord = block(t, (size_t)(axes * t->k_len) * sizeof *t->coord, 0xff);
+    for (ptrdiff_t a = 0; a < axes; a++)
+        memcpy(t->coord + a * t->k_len, whole->coord + a * whole->k_len + from, (size_t)t->k_len * sizeof *t->coord);
+    give_coordinates(t);
 }
 static size_t count_of(const struct task *t, const loci_tensor *f)
 {
@@ -86,6 +105,9 @@ static bool make(struct task *t)
             for (size_t n = 0; n < t->size[i]; n++) t->data[i][n] = 0.25f + t->data[i][n] + start[n];
         }
     }
+    const ptrdiff_t coordinates = loci_axes(t->plan) > 1 ? loci_axes(t->plan) * t->k_len : 0;
+    t->coord = block(t, (size_t)coordinates * sizeof *t->coord, 0xff);
+    for (ptrdiff_t i = 0; i < coordinates; i++) t->coord[i] = walk_coordinate(100);
     return true;
 }
 static void outputs(struct task *t)
@@ -101,6 +123,7 @@ static void outputs(struct task *t)
     t->call.tensors = (const void *const *)t->data;
     t->grad.dout.data = t->dout, t->grad.dq.data = t->dq, t->grad.dk.data = t->dk, t->grad.dv.data = t->dv;
     t->grad.dtensors = (void *const *)t->ddata;
+    give_coordinates(t);
 }
 static void drop(struct task *t)
 {
@@ -225,6 +248,7 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
                           .v = { whole->v, G * Lk * Dv, Lk * Dv, Dv }, .o = { o + from * Dv, H * Lq * Dv, Lq * Dv, Dv } };
     if (t.plan->weight < 0) t.call.lse = some;
     else t.call.rem = some;
+    take_coordinates(&t, whole, 0);
     const bool ok = run(&t, false);
     for (ptrdiff_t h = 0; h < t.batch * H; h++) memcpy(rows + h * Lq + from, some + h * n, (size_t)n * sizeof *some);
     drop(&t);
@@ -282,6 +306,7 @@ static void groups(const struct task *like)
             }
         }
         outputs(&alone);
+        take_coordinates(&alone, &shared, 0);
         if (run(&alone, false)) {
             same(like->encoding, "repeated kv heads", "o", shared.o, alone.o, rows * (size_t)like->value_dim);
             same(like->encoding, "repeated kv heads", "lse or rem", shared.rows, alone.rows, rows);
@@ -321,6 +346,7 @@ static void packing(const struct task *like)
                              .value_dim = like->value_dim, .q_len = n, .k_len = n, .threads = 1 };
         if (!make(&one)) break;
         outputs(&one);
+        take_coordinates(&one, &packed, at);
         one.call.q = (loci_view){ packed.q + at * D, H * L * D, L * D, D }, one.call.k = (loci_view){ packed.k + at * D, G * L * D, L * D, D };
         one.call.v = (loci_view){ packed.v + at * Dv, G * L * Dv, L * Dv, Dv };
         for (int i = 0; i < packed.tensors; i++) {
@@ -355,15 +381,16 @@ int main(int argc, char **argv)
     bool square;
     for (int i = 0; (text = walk_text(i, &square)); i++) {
         if ((only && strcmp(only, text) != 0) || (i < count && list[i].places == LOCI_PLACE_EMBED)) continue;
+        const int dim = walk_dim(text, 18);
         const ptrdiff_t length = LOCI_SLOW ? 70 : 150;
-        const struct task task = { .encoding = text, .batch = 2, .heads = 4, .kv_heads = 2, .dim = 18, .value_dim = square ? 18 : 21,
+        const struct task task = { .encoding = text, .batch = 2, .heads = 4, .kv_heads = 2, .dim = dim, .value_dim = square ? dim : 21,
                                    .q_len = length, .k_len = length, .threads = 1 };
         machines(&task);
         chunks(&task);
         groups(&task);
         packing(&task);
         /* Over the border of two chunks of keys: every encoding's own example only, as it takes a while. */
-        const struct task lengthy = { .encoding = text, .batch = 1, .heads = 1, .kv_heads = 1, .dim = 4, .value_dim = 4,
+        const struct task lengthy = { .encoding = text, .batch = 1, .heads = 1, .kv_heads = 1, .dim = walk_dim(text, 4), .value_dim = 4,
                                       .q_len = 4300, .k_len = 4300, .threads = 1 };
         if (i < count && !LOCI_SLOW) chunks(&lengthy);
     }

@@ -145,6 +145,9 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "rope:pairing=half,scaling=yarn", LOCI_ATTENTION, "unknown option 'scaling'" },
     { "alibi", LOCI_ROTATE, "alibi does not work in stage rotate" },
     { "nope", LOCI_EMBED, "nope does not work in stage embed" },
+    { "rope2d:layout=rows", LOCI_ATTENTION, "layout=rows is not one of concat|alternate" },
+    { "rope2d:base=0.5", LOCI_ATTENTION, "base=0.5 must be a number from 1 to" },
+    { "rope:pairing=half+rope2d", LOCI_ATTENTION, "rope and rope2d both turn q and k" },
     { "rope:pairing=half", LOCI_EMBED, "does not work in stage embed" },
     { "rope:pairing=half+alibi", LOCI_ROTATE, "stage rotate takes one encoding, not 2" },
     { "sinusoidal+learned", LOCI_EMBED, "stage embed takes one encoding, not 2" },
@@ -649,7 +652,7 @@ static void learned_rows(void)
 static void list_of_encodings(void)
 {
     const loci_encoding_info *list, *again;
-    static const int dims[] = { 2, 4, 6, 64, 80, 128, 256, 512 };
+    static const int dims[] = { 8, 12, 20, 64, 80, 128, 256, 512 };
     loci_error e;
     int n = loci_encodings(&list);
     int all = 0;

@@ -8,7 +8,7 @@
 
 #include "loci/loci.h"
 
-enum { WALK_TENSORS = 32, WALK_LENGTH = 256 };
+enum { WALK_TENSORS = 32, WALK_LENGTH = 256, WALK_AXES = 3 };
 
 /* A problem with random contents, all of it in double and exact in float.  The buffers of outputs and gradients are there, zeroed. */
 struct walk {
@@ -30,6 +30,7 @@ struct walk {
     const void *data[WALK_TENSORS];
     void *ddata[WALK_TENSORS];
     int64_t q_pos[WALK_LENGTH], k_pos[WALK_LENGTH], q_seg[WALK_LENGTH], k_seg[WALK_LENGTH];
+    double q_coord[WALK_AXES * WALK_LENGTH], k_coord[WALK_AXES * WALK_LENGTH];
 };
 
 /* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on both sides of the
@@ -41,9 +42,11 @@ int walk_all(enum walk_size, void (*check)(struct walk *));
  * value width must be the head width. */
 const char *walk_text(int i, bool *square);
 bool walk_causal_only(const char *text);
+int walk_dim(const char *text, int dim); /* the least head width from `dim` on that the text can have */
 
 /* Random numbers: the same everywhere and every time. */
 double walk_uniform(void);               /* -1 .. 1 */
+double walk_coordinate(double reach);    /* within reach of 0, and whole every other time */
 void walk_restart(int seed);
 
 #endif

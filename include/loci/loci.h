@@ -180,7 +180,7 @@ typedef struct {
     int option_count;
     const loci_option *options;
     double tolerance;                    /* the file's claim: error of the f32 pass relative to 1 + max|exact| */
-    const char *example;                 /* an encoding text that works with any even head width */
+    const char *example;                 /* an encoding text that works with any head width in fours, from 8 */
 } loci_encoding_info;
 LOCI_API int         loci_encodings(const loci_encoding_info **list);      /* one array, in list order */
 LOCI_API int         loci_isas(const char **names, int room);              /* what this CPU runs, worst first */

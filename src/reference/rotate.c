@@ -4,55 +4,125 @@
 
 #include "reference/problem.h"
 
-/* ---- rope: pair t turns by its coordinate times w_t, base^(-2t/dim) or a given frequency ----------------------- */
+/* ---- Pairs of channels: each turns by the sum over axes of coordinate times frequency --------------------------- */
 
-struct pairs { int count, offset; bool interleaved; double base, factor; const double *freq; };
+struct pairs {
+    int count, offset, axes;
+    bool interleaved;
+    double factor;
+    const char *learned;                 /* the tensor of the frequencies; where the plan has none, a formula tells them */
+    /* Which frequency pair t of a kv head has on an axis, and its formula.  -1: the axis does not turn the pair. */
+    int (*number)(const struct problem *, int e, int kv, int axis, int t);
+    double (*formula)(const struct problem *, int e, int number);
+};
 
-static struct pairs pairs_of_rope(const struct problem *p, int e)
-{
-    int dim = (int)option(p, e, "dim", p->D);
-    return (struct pairs){
-        .count = dim / 2, .offset = (int)option(p, e, "offset", 0), .interleaved = option(p, e, "pairing", 0) == 1,
-        .base = option(p, e, "base", 10000), .factor = option(p, e, "attention_factor", 1), .freq = tensor(p, e, "freq"),
-    };
-}
-static double frequency(const struct pairs *r, int t)
-{
-    return r->freq ? r->freq[t] : pow(r->base, -(double)t / r->count);
-}
 static int first_channel(const struct pairs *r, int t) { return r->offset + (r->interleaved ? 2 * t : t); }
 static int second_channel(const struct pairs *r, int t) { return r->offset + (r->interleaved ? 2 * t + 1 : t + r->count); }
 
-static void rope(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x, double *y)
+static int kv_of(const struct problem *p, loci_which which, int head)
 {
-    struct pairs r = pairs_of_rope(p, e);
-    (void)head;
+    return which == LOCI_QUERY ? kv_head(p, head) : head;
+}
+static double angle(const struct problem *p, int e, const struct pairs *r, loci_which which, int head, ptrdiff_t row, int t)
+{
+    const double *learned = tensor(p, e, r->learned);
+    double phi = 0;
+    for (int axis = 0; axis < r->axes; axis++) {
+        int n = r->number(p, e, kv_of(p, which, head), axis, t);
+        if (n >= 0) phi += coordinate(p, which, axis, row) * (learned ? learned[n] : r->formula(p, e, n));
+    }
+    return phi;
+}
+
+static void turn_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which, int head, ptrdiff_t row,
+                       const double *x, double *y)
+{
     memcpy(y, x, (size_t)p->D * sizeof *y);
-    for (int t = 0; t < r.count; t++) {
-        double phi = coordinate(p, which, 0, row) * frequency(&r, t);
-        int a = first_channel(&r, t), b = second_channel(&r, t);
-        y[a] = r.factor * (x[a] * cos(phi) - x[b] * sin(phi));
-        y[b] = r.factor * (x[a] * sin(phi) + x[b] * cos(phi));
+    for (int t = 0; t < r->count; t++) {
+        double phi = angle(p, e, r, which, head, row, t);
+        int a = first_channel(r, t), b = second_channel(r, t);
+        y[a] = r->factor * (x[a] * cos(phi) - x[b] * sin(phi));
+        y[b] = r->factor * (x[a] * sin(phi) + x[b] * cos(phi));
     }
 }
-static void rope_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
-                          const double *x, const double *dy, double *dx)
+static void turn_pairs_backward(const struct problem *p, int e, const struct pairs *r, loci_which which, int head,
+                                ptrdiff_t row, const double *x, const double *dy, double *dx)
 {
-    struct pairs r = pairs_of_rope(p, e);
-    double *dfreq = dtensor(p, e, "freq");
-    (void)head;
+    double *dlearned = dtensor(p, e, r->learned);
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
-    for (int t = 0; t < r.count; t++) {
-        double at = coordinate(p, which, 0, row), phi = at * frequency(&r, t);
-        int a = first_channel(&r, t), b = second_channel(&r, t);
-        dx[a] = r.factor * (dy[a] * cos(phi) + dy[b] * sin(phi));
-        dx[b] = r.factor * (-dy[a] * sin(phi) + dy[b] * cos(phi));
+    for (int t = 0; t < r->count; t++) {
+        double phi = angle(p, e, r, which, head, row, t);
+        int a = first_channel(r, t), b = second_channel(r, t);
+        dx[a] = r->factor * (dy[a] * cos(phi) + dy[b] * sin(phi));
+        dx[b] = r->factor * (-dy[a] * sin(phi) + dy[b] * cos(phi));
         /* dphi = x_a dx_b - x_b dx_a; padding, which need not hold numbers, has no gradient. */
-        if (dfreq && (dx[a] != 0 || dx[b] != 0)) dfreq[t] += at * (x[a] * dx[b] - x[b] * dx[a]);
+        if (!dlearned || (dx[a] == 0 && dx[b] == 0)) continue;
+        for (int axis = 0; axis < r->axes; axis++) {
+            int n = r->number(p, e, kv_of(p, which, head), axis, t);
+            if (n >= 0) dlearned[n] += coordinate(p, which, axis, row) * (x[a] * dx[b] - x[b] * dx[a]);
+        }
     }
 }
 
-const struct definition loci_define_rope = { .name = "rope", .turn = rope, .turn_backward = rope_backward };
+/* An encoding by its pairs. */
+#define DEFINE_PAIRS(name_)                                                                                               \
+    static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x,         \
+                      double *y)                                                                                          \
+    {                                                                                                                     \
+        struct pairs r = pairs_of_##name_(p, e);                                                                          \
+        turn_pairs(p, e, &r, which, head, row, x, y);                                                                     \
+    }                                                                                                                     \
+    static void name_##_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,               \
+                                 const double *x, const double *dy, double *dx)                                           \
+    {                                                                                                                     \
+        struct pairs r = pairs_of_##name_(p, e);                                                                          \
+        turn_pairs_backward(p, e, &r, which, head, row, x, dy, dx);                                                       \
+    }                                                                                                                     \
+    const struct definition loci_define_##name_ = { .name = #name_, .turn = name_, .turn_backward = name_##_backward };
+
+/* ---- rope: frequency t is base^(-2t/dim), or given ---------------------------------------------------------------- */
+
+static int one_axis(const struct problem *p, int e, int kv, int axis, int t)
+{
+    (void)p, (void)e, (void)kv, (void)axis;
+    return t;
+}
+static double rope_frequency(const struct problem *p, int e, int t)
+{
+    return pow(option(p, e, "base", 10000), -2.0 * t / option(p, e, "dim", p->D));
+}
+static struct pairs pairs_of_rope(const struct problem *p, int e)
+{
+    return (struct pairs){
+        .count = (int)option(p, e, "dim", p->D) / 2, .offset = (int)option(p, e, "offset", 0), .axes = 1,
+        .interleaved = option(p, e, "pairing", 0) == 1, .factor = option(p, e, "attention_factor", 1),
+        .learned = "freq", .number = one_axis, .formula = rope_frequency,
+    };
+}
+DEFINE_PAIRS(rope)
+
+/* ---- rope2d: half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1 ------------ */
+
+static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t)
+{
+    bool alternate = option(p, e, "layout", 0) == 1;
+    int quarter = p->D / 4;
+    (void)kv;
+    if (alternate) return t % 2 == axis ? t / 2 : -1;
+    return t / quarter == axis ? t % quarter : -1;
+}
+static double rope2d_frequency(const struct problem *p, int e, int n)
+{
+    return pow(option(p, e, "base", 100), -4.0 * n / p->D);
+}
+static struct pairs pairs_of_rope2d(const struct problem *p, int e)
+{
+    return (struct pairs){
+        .count = p->D / 2, .axes = 2, .interleaved = option(p, e, "pairing", 1) == 1, .factor = 1,
+        .learned = "", .number = rope2d_number, .formula = rope2d_frequency,
+    };
+}
+DEFINE_PAIRS(rope2d)
 
 /* ---- The rotation alone ---------------------------------------------------------------------------------- */
 
