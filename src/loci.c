@@ -34,7 +34,7 @@ static uint64_t scramble(uint64_t x)
     return x ^ (x >> 31);
 }
 
-static double uniform(uint64_t stream, uint64_t i)      /* in (0, 1) */
+double loci_uniform(uint64_t stream, uint64_t i)
 {
     return ((double)(scramble(stream + (i + 1) * 0x9e3779b97f4a7c15u) >> 11) + 0.5) * 0x1p-53;
 }
@@ -42,7 +42,7 @@ static double uniform(uint64_t stream, uint64_t i)      /* in (0, 1) */
 static double normal(uint64_t stream, uint64_t i)
 {
     const double two_pi = 6.283185307179586;
-    return sqrt(-2 * log(uniform(stream, 2 * i))) * cos(two_pi * uniform(stream, 2 * i + 1));
+    return sqrt(-2 * log(loci_uniform(stream, 2 * i))) * cos(two_pi * loci_uniform(stream, 2 * i + 1));
 }
 
 static double start(const loci_plan *p, int enc, int which, uint64_t stream, ptrdiff_t i)
@@ -50,10 +50,11 @@ static double start(const loci_plan *p, int enc, int which, uint64_t stream, ptr
     const struct tensors *t = &p->tensors;
     double a = t->init[which].a, b = t->init[which].b;
     if (t->fill[which]) return t->fill[which](&p->enc[enc], i);
+    if (t->draw[which]) return t->draw[which](&p->enc[enc], stream, i);
     switch (t->init[which].kind) {
     case INIT_CONSTANT: return a;
     case INIT_NORMAL:   return a * normal(stream, (uint64_t)i);
-    case INIT_UNIFORM:  return b == 0 ? a * (2 * uniform(stream, (uint64_t)i) - 1) : a + (b - a) * uniform(stream, (uint64_t)i);
+    case INIT_UNIFORM:  return b == 0 ? a * (2 * loci_uniform(stream, (uint64_t)i) - 1) : a + (b - a) * loci_uniform(stream, (uint64_t)i);
     default:            return 0;
     }
 }

@@ -60,10 +60,12 @@ struct tensors {
     loci_tensor list[MAX_TENSORS];
     struct { enum init kind; double a, b; } init[MAX_TENSORS];
     double (*fill[MAX_TENSORS])(const struct config *, ptrdiff_t i);   /* element i, instead of init */
+    double (*draw[MAX_TENSORS])(const struct config *, uint64_t stream, ptrdiff_t i);   /* the same, from random numbers */
 };
 /* Adds a tensor; its number is the order of adding, counted from 0 in each encoding. */
 loci_tensor *loci_add_tensor(struct tensors *, const struct config *, const char *name, loci_role,
                              enum init, double a, double b, int rank, const ptrdiff_t *shape);
+double loci_uniform(uint64_t stream, uint64_t i);      /* in (0, 1): number i of a stream, for draw() */
 #define SHAPE(...) (int)(sizeof((ptrdiff_t[]){ __VA_ARGS__ }) / sizeof(ptrdiff_t)), (ptrdiff_t[]){ __VA_ARGS__ }
 
 static inline ptrdiff_t tensor_count(const loci_tensor *t)   /* of LEARNED and FIXED ones */

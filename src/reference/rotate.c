@@ -124,6 +124,22 @@ static struct pairs pairs_of_rope2d(const struct problem *p, int e)
 }
 DEFINE_PAIRS(rope2d)
 
+/* ---- mixed: freq[axis][kv head][t], learned ------------------------------------------------------------------------ */
+
+static int mixed_number(const struct problem *p, int e, int kv, int axis, int t)
+{
+    (void)e;
+    return (axis * p->Hkv + kv) * (p->D / 2) + t;
+}
+static struct pairs pairs_of_mixed(const struct problem *p, int e)
+{
+    return (struct pairs){
+        .count = p->D / 2, .axes = (int)option(p, e, "axes", 2), .interleaved = option(p, e, "pairing", 1) == 1, .factor = 1,
+        .learned = "freq", .number = mixed_number,
+    };
+}
+DEFINE_PAIRS(mixed)
+
 /* ---- The rotation alone ---------------------------------------------------------------------------------- */
 
 /* One row; x and dy are copies, since y may be x and dx may be dy. */
