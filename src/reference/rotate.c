@@ -87,15 +87,97 @@ static int one_axis(const struct problem *p, int e, int kv, int axis, int t)
     (void)p, (void)e, (void)kv, (void)axis;
     return t;
 }
+
+/* Number t of a list option; 1 where it is absent. */
+static double listed(const struct problem *p, int e, const char *name, int t)
+{
+    const struct config *cfg = &p->plan->enc[e];
+    for (int i = 0; cfg->pe->opts[i].name; i++)
+        if (strcmp(cfg->pe->opts[i].name, name) == 0 && cfg->list[i]) return cfg->list[i][t];
+    return 1;
+}
+static bool is_given(const struct problem *p, int e, const char *name)
+{
+    const struct config *cfg = &p->plan->enc[e];
+    for (int i = 0; cfg->pe->opts[i].name; i++)
+        if (strcmp(cfg->pe->opts[i].name, name) == 0) return cfg->given[i];
+    return false;
+}
+
+enum scaling { NONE, LINEAR, NTK, NTK_FIXED, DYNAMIC, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
+static const double turn_around = 6.283185307179586;
+
+/* The share of its frequency that pair t keeps, from 1 to 0 between the pairs that make beta_fast and beta_slow turns in
+ * the trained length. */
+static double yarn_share(const struct problem *p, int e, double base, double dim, int t)
+{
+    double length = option(p, e, "original_length", 1), bounds[2];
+    for (int slow = 0; slow < 2; slow++) {
+        double turns = slow ? option(p, e, "beta_slow", 1) : option(p, e, "beta_fast", 32);
+        bounds[slow] = dim * log(length / (turns * turn_around)) / (2 * log(base));
+        if (option(p, e, "truncate", 1) != 0) bounds[slow] = slow ? ceil(bounds[slow]) : floor(bounds[slow]);
+    }
+    if (bounds[0] < 0) bounds[0] = 0;
+    if (bounds[1] > dim - 1) bounds[1] = dim - 1;
+    if (bounds[0] == bounds[1]) bounds[1] += 0.001;
+    return (1 - clip((t - bounds[0]) / (bounds[1] - bounds[0]), 0, 1)) * option(p, e, "extrapolation_factor", 1);
+}
+static double llama3_frequency(const struct problem *p, int e, double w)
+{
+    double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1), wavelength = turn_around / w;
+    double low = option(p, e, "low_freq_factor", 1), high = option(p, e, "high_freq_factor", 4);
+    if (wavelength > length / low) return w / s;
+    if (wavelength <= length / high) return w;
+    double share = (length / wavelength - low) / (high - low);
+    return (1 - share) * w / s + share * w;
+}
 static double rope_frequency(const struct problem *p, int e, int t)
 {
-    return pow(option(p, e, "base", 10000), -2.0 * t / option(p, e, "dim", p->D));
+    double base = option(p, e, "base", 10000), dim = option(p, e, "dim", p->D), s = option(p, e, "factor", 1);
+    double original = option(p, e, "original_length", 1), length = option(p, e, "length", original);
+    double w = pow(base, -2 * t / dim);
+    enum scaling scaling = (enum scaling)option(p, e, "scaling", NONE);
+    switch (scaling) {
+    case NONE:
+        return w;
+    case LINEAR:
+        return w / s;
+    case DYNAMIC:
+    case NTK:
+        if (scaling == DYNAMIC) s = s * fmax(length, original) / original - (s - 1);
+        return pow(base * pow(s, dim / (dim - 2)), -2 * t / dim);
+    case NTK_FIXED: {
+        double b = option(p, e, "mixed_b", 0);
+        return b == 0 ? w * pow(s, -2 * (t + 1) / dim) : w / exp(log(s) / pow(dim / 2, b) * pow(t + 1, b));
+    }
+    case YARN: {
+        double share = yarn_share(p, e, base, dim, t);
+        return w / s * (1 - share) + w * share;
+    }
+    case LONGROPE:
+        return w / listed(p, e, length > original ? "long" : "short", t);
+    case LLAMA3:
+        return llama3_frequency(p, e, w);
+    case PROPORTIONAL:
+        return t < (int)floor(option(p, e, "partial", 1) * dim / 2) ? w / s : 0;
+    }
+    return w;
+}
+static double yarn_magnitude(double s, double c) { return s <= 1 ? 1 : 0.1 * c * log(s) + 1; }
+static double rope_factor(const struct problem *p, int e)
+{
+    double s = option(p, e, "factor", 1), m = option(p, e, "mscale", 0), all = option(p, e, "mscale_all_dim", 0);
+    int scaling = (int)option(p, e, "scaling", NONE);
+    if (is_given(p, e, "attention_factor")) return option(p, e, "attention_factor", 1);
+    if (scaling == YARN) return m != 0 && all != 0 ? yarn_magnitude(s, m) / yarn_magnitude(s, all) : yarn_magnitude(s, 1);
+    if (scaling == LONGROPE) return s <= 1 ? 1 : sqrt(1 + log(s) / log(option(p, e, "original_length", 1)));
+    return 1;
 }
 static struct pairs pairs_of_rope(const struct problem *p, int e)
 {
     return (struct pairs){
         .count = (int)option(p, e, "dim", p->D) / 2, .offset = (int)option(p, e, "offset", 0), .axes = 1,
-        .interleaved = option(p, e, "pairing", 0) == 1, .factor = option(p, e, "attention_factor", 1),
+        .interleaved = option(p, e, "pairing", 0) == 1, .factor = rope_factor(p, e),
         .learned = "freq", .number = one_axis, .formula = rope_frequency,
     };
 }
