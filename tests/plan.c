@@ -69,6 +69,8 @@ static const struct { const char *text; loci_stage stage; const char *canonical;
       "rope:pairing=half,base=500000,dim=8,offset=0,freq=formula,attention_factor=1,scaling=none+fox:stop=0 " },
     { "rope:pairing=half+t5", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,scaling=none+"
       "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 scale=0.35355339059327373 " },
+    { "mrope:order=interleaved,sections=2/1/1", LOCI_ATTENTION, "mrope:pairing=half,base=10000,dim=8,offset=0,freq=formula,"
+      "attention_factor=1,scaling=none,sections=2/1/1,order=interleaved " },
     { "rope:pairing=half,scaling=llama3,factor=8,original_length=8192", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,"
       "freq=formula,attention_factor=1,scaling=llama3,factor=8,original_length=8192,low_freq_factor=1,high_freq_factor=4 " },
     { "rope:pairing=half,scaling=longrope,factor=1,original_length=64,short=1/1/2/3,long=1/2/3.5/4", LOCI_ATTENTION,
@@ -164,6 +166,12 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "rope:pairing=half,dim=4,scaling=proportional,partial=0.5", LOCI_ATTENTION, "dim must be 8" },
     { "alibi", LOCI_ROTATE, "alibi does not work in stage rotate" },
     { "nope", LOCI_EMBED, "nope does not work in stage embed" },
+    { "mrope", LOCI_ATTENTION, "mrope: sections has no default and must be given" },
+    { "mrope:sections=1/3", LOCI_ATTENTION, "sections has 2 numbers" },
+    { "mrope:sections=1/1/1", LOCI_ATTENTION, "must add up to dim/2 = 4" },
+    { "mrope:sections=1/1.5/1.5", LOCI_ATTENTION, "1.5 is not whole" },
+    { "mrope:sections=1/4/-1", LOCI_ATTENTION, "must be a number from 0" },
+    { "mrope:sections=1/1/2,factor=2", LOCI_ATTENTION, "mrope: factor has no meaning with scaling=none" },
     { "rope2d:layout=rows", LOCI_ATTENTION, "layout=rows is not one of concat|alternate" },
     { "rope2d:base=0.5", LOCI_ATTENTION, "base=0.5 must be a number from 1 to" },
     { "rope:pairing=half+rope2d", LOCI_ATTENTION, "rope and rope2d both turn q and k" },
@@ -687,7 +695,8 @@ static void list_of_encodings(void)
         for (int o = 0; o < x->option_count; o++) {
             const loci_option *opt = &x->options[o];
             bool word = opt->kind == LOCI_WORD;
-            check(opt->help && (word == (opt->words != NULL)) && (word || opt->low < opt->high) && opt->must == (isnan(opt->usual) && word),
+            check(opt->help && (word == (opt->words != NULL)) && (word || opt->low < opt->high) &&
+                  (opt->must ? isnan(opt->usual) : !word || !isnan(opt->usual)),
                   x->name, opt->name);
             check(isnan(opt->usual) || word || (opt->usual >= opt->low && opt->usual <= opt->high), x->name, opt->name);
         }

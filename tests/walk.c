@@ -27,6 +27,9 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "rope:pairing=half,base=100,scaling=llama3,factor=8,original_length=40", false },
     { "rope:pairing=half,scaling=proportional,partial=0.7,factor=2", false },
     { "rope2d:pairing=half,base=10,layout=alternate", false },
+    { "mrope:sections=0/2/1,dim=6,pairing=interleaved,base=20", false },
+    { "mrope:sections=1/1/1,dim=6,order=interleaved,freq=given,attention_factor=1.1", false },
+    { "mrope:sections=1/0/2,dim=6,scaling=yarn,factor=4,original_length=60,base=50+alibi", false },
     { "mixed:axes=3,pairing=half", false },
     { "mixed:axes=1", false },
     { "shaw:left=3,right=2,sign=ij", false },
@@ -252,7 +255,8 @@ bool walk_causal_only(const char *text)
 
 int walk_dim(const char *text, int dim)
 {
-    return strstr(text, "rope2d") ? (dim + 3) / 4 * 4 : dim;
+    if (strstr(text, "rope2d")) return (dim + 3) / 4 * 4;
+    return strstr(text, "mrope") && dim < 6 ? 6 : dim;
 }
 
 static int walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage, const struct shape *s, int value_dim)

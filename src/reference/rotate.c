@@ -183,6 +183,27 @@ static struct pairs pairs_of_rope(const struct problem *p, int e)
 }
 DEFINE_PAIRS(rope)
 
+/* ---- mrope: rope, but each pair listens to one of three axes ------------------------------------------------------- */
+
+static int mrope_number(const struct problem *p, int e, int kv, int axis, int t)
+{
+    double times = listed(p, e, "sections", 0), heights = listed(p, e, "sections", 1), widths = listed(p, e, "sections", 2);
+    int mine = 0;
+    (void)kv;
+    if (option(p, e, "order", 0) == 0) mine = (t >= times) + (t >= times + heights);
+    else if (t % 3 == 1 && t < 3 * heights) mine = 1;
+    else if (t % 3 == 2 && t < 3 * widths) mine = 2;
+    return mine == axis ? t : -1;
+}
+static struct pairs pairs_of_mrope(const struct problem *p, int e)
+{
+    struct pairs r = pairs_of_rope(p, e);
+    r.axes = 3;
+    r.number = mrope_number;
+    return r;
+}
+DEFINE_PAIRS(mrope)
+
 /* ---- rope2d: half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1 ------------ */
 
 static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t)
