@@ -230,7 +230,7 @@ static size_t carve(struct call *c, char *base, bool backward)
         const struct loci_pe *pe = p->enc[e].pe;
         c->scratch[e] = pe->scratch ? take_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
-    if (p->rotate >= 0 && !p->keys_rotated)
+    if (p->rotate >= 0 && (!p->keys_rotated || p->use[p->rotate].term == TERM_fading_pairs))
         c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
     if (engine->skips(c) || measure) {
         const size_t most = (size_t)(c->in->q_seg ? rows : c->B * tiles(c->Lk, KT));

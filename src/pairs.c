@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* pairs.c -- fills the table of the term `pairs`. */
 #include "pairs.h"
+
+#include "dd.h"
 #include "trig.h"
 
 size_t loci_pairs_size(int count, int axes, int groups)
@@ -30,4 +32,29 @@ void loci_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency
                     step[2 * n * W + t] = m * cos, step[(2 * n + 1) * W + t] = m * sin;
                 }
         }
+}
+
+size_t loci_fading_pairs_size(int count)
+{
+    return loci_pairs_size(count, 1, 1) + (size_t)(FADE_DIGITS * PAIR_STEPS * pairs_width(count)) * sizeof(double);
+}
+
+void loci_fading_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency *frequency, pairs_frequency *z)
+{
+    struct pairs *pairs = p->table;
+    loci_pairs_prepare(p, form, frequency);
+    double *rows = (double *)pairs_rows(pairs, 1, 0);
+    const int W = pairs->width;
+    for (int t = 0; t < W; t++) {
+        struct dd base = { 1, 0 };
+        if (t < form.count) z(p, 0, 0, t, &base.hi, &base.lo);
+        for (int digit = 0; digit < FADE_DIGITS; digit++) {
+            struct dd power = { 1, 0 };
+            for (int n = 0; n < PAIR_STEPS; n++) {
+                rows[(digit * PAIR_STEPS + n) * W + t] = power.hi;
+                power = dd_mul(power, base);
+            }
+            base = power;
+        }
+    }
 }

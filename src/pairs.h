@@ -7,13 +7,15 @@
  *
  * After this struct come, for every group and axis, rows of `width` doubles: the frequencies in two parts (hi, lo), then
  * cos and sin of n w for n = 0 .. 63, on the first axis times m.  A whole coordinate x turns by its last six bits after
- * it has turned by x & ~63, so that cos and sin of a row cost four products per pair. */
+ * it has turned by x & ~63, so that cos and sin of a row cost four products per pair.
+ *
+ * The term `fading_pairs` has after that, for each digit of a distance to base 64, 64 rows: z[t]^(digit 64^place). */
 #ifndef LOCI_PAIRS_H
 #define LOCI_PAIRS_H
 
 #include "pe.h"
 
-enum { PAIR_STEPS = 64, PAIR_LANES = 8, MAX_PAIRS = 512 };
+enum { PAIR_STEPS = 64, PAIR_LANES = 8, MAX_PAIRS = 512, FADE_DIGITS = 7 };
 
 struct pairs {
     int count, offset;                   /* pairs, and the first channel that turns */
@@ -21,6 +23,7 @@ struct pairs {
     int axes, groups;                    /* groups: 1, or the kv heads */
     int width;                           /* count in whole lanes; pairs that are not there have frequency 0 */
     double factor;                       /* m */
+    int span;                            /* of a rotation that fades: key tiles that share a reference */
 };
 _Static_assert(sizeof(struct pairs) <= 64, "rows start 64 bytes behind the struct");
 
@@ -31,6 +34,10 @@ typedef void pairs_frequency(const struct prep *, int axis, int group, int t, do
 size_t loci_pairs_size(int count, int axes, int groups);
 /* Writes the table; `width` is set here. */
 void loci_pairs_prepare(const struct prep *, struct pairs, pairs_frequency *);
+
+/* The same for pairs of one axis and group that fade: z[t] = hi + lo. */
+size_t loci_fading_pairs_size(int count);
+void loci_fading_pairs_prepare(const struct prep *, struct pairs, pairs_frequency *, pairs_frequency *z);
 
 static inline int pairs_width(int count) { return (count + PAIR_LANES - 1) / PAIR_LANES * PAIR_LANES; }
 

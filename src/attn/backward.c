@@ -137,7 +137,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct ben
 
     if (w->scores) t->s = w->scores + j * KT * QT;
     for (int i = 0; i < n; i++) {
-        find_keys(&t[i]);
+        find_keys(&t[i]), fade_queries(&t[i]);
         if (!w->scores) score_tile(&t[i]);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
@@ -151,9 +151,21 @@ static void backward_tile(const struct call *c, struct tile *t, const struct ben
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
     for (int i = 0; i < n; i++) {
         score_gradient(&t[i]);
-        if (c->dk.data) outer_safe(&t[i], t[i].ds, t[i].qrows, Dp, t[i].dk_part);
+        if (c->dk.data) outer_safe(&t[i], t[i].ds, t[i].qf, Dp, t[i].dk_part);
         mix_safe(&t[i], t[i].k, t[i].ks, p->dim, t[i].ds, t[i].dq, t[i].alpha);
     }
+}
+
+/* dq of the tiles up to j that share a reference, out of their fading and into dqs. */
+static void unfade(struct tile *t, ptrdiff_t j)
+{
+    const struct call *c = t->c;
+    const int D = c->plan->dim, Dp = padded(D);
+    transpose(t->dq, QT, D, QT, t->scratch, Dp);
+    fading(c)->fade(c, c->plan->rotate, t->seq->b, true, fade_from(c, t->seq, j), t->i0, t->rows, t->scratch, Dp);
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++) t->dqs[d * QT + r] += t->scratch[r * Dp + d];
+    zero(t->dq, (ptrdiff_t)D * QT);
 }
 
 static void close_gradient(struct tile *t)
@@ -180,6 +192,7 @@ static void backward_rows(const struct call *c, struct tile *t, const struct ben
     const struct loci_plan *p = c->plan;
     const int n = locked(p), rows = q->nq - row < QT ? (int)(q->nq - row) : QT;
     const struct keyrange range = keys_of(c, q, row, rows);
+    const int span = fading(c) ? fading(c)->span(c, p->rotate) : 0;
     bool scans = false;
     EACH_USE(c, x, term) scans |= term->carry != NULL;
 
@@ -203,6 +216,8 @@ static void backward_rows(const struct call *c, struct tile *t, const struct ben
                 EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
             }
         backward_tile(c, t, w, range, j);
+        if (span && (j % span == span - 1 || j == range.last / KT))
+            for (int i = 0; i < n; i++) unfade(&t[i], j);
         if (j % (CHUNK / KT) == CHUNK / KT - 1 || j == range.last / KT)
             for (int i = 0; i < n; i++) {
                 for (int k = 0; k < p->dim * QT; k++) t[i].dqs[k] += t[i].dq[k];
@@ -351,7 +366,8 @@ static void unturn_job(void *arg, int index)
         memcpy(x + (ptrdiff_t)k * Dp, c->turned ? (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j + k) * p->dim
                                                : row_of(&c->k, q->b, kvh, j + k), sizeof(real) * (size_t)p->dim);
     }
-    term->turn_bwd(c, p->rotate, d.tile->heading, q->b, kvh, false, j, n, x, g, Dp, part);
+    if (term->fade) term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g, Dp);
+    if (!p->keys_rotated) term->turn_bwd(c, p->rotate, d.tile->heading, q->b, kvh, false, j, n, x, g, Dp, part);
     for (int k = 0; k < n; k++) memcpy(dk + k * c->dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
 

@@ -16,6 +16,7 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, boo
 
     *t = (struct tile){ .c = c };
     t->qrows = reals(a, (ptrdiff_t)QT * Dp), t->qt = reals(a, (ptrdiff_t)D * QT);
+    t->qf = fading(c) ? reals(a, (ptrdiff_t)QT * Dp) : t->qrows;
     t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
     if (p->mix >= 0) t->a = reals(a, KT * QT);
     t->m = reals(a, QT), t->l = reals(a, QT), t->M = reals(a, QT), t->L = reals(a, QT);
@@ -148,7 +149,9 @@ static void keys_item(struct call *c, struct heading *heading, const struct sequ
     if (c->turned) {
         real *to = (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j) * D;
         for (int k = 0; k < n; k++) memcpy(to + (ptrdiff_t)k * D, rows + k * stride, sizeof(real) * (size_t)D);
-        term_of(c, p->rotate)->turn(c, p->rotate, heading, q->b, kvh, false, j, n, to, D);
+        const struct term *term = term_of(c, p->rotate);
+        if (!p->keys_rotated) term->turn(c, p->rotate, heading, q->b, kvh, false, j, n, to, D);
+        if (term->fade) term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile), j, n, to, D);
         rows = to, stride = D;
     }
     if (c->knorm) {

@@ -124,7 +124,7 @@ static bool seen(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
     const int D = w->t->c->plan->dim;
-    for (int i = 0; i < w->n; i++) place_row(w, i, j, last);
+    for (int i = 0; i < w->n; i++) place_row(w, i, j, last), fade_queries(&w->t[i]);
     for (int i = 0; i < w->n;) {
         int n = 1;                       /* neighbours with the same kv head */
         while (i + n < w->n && n < 4 && w->t[i + n].k == w->t[i].k) n++;

@@ -6,7 +6,7 @@
 struct rows {
     struct call *c;
     const loci_view *x, *y, *dx;         /* forward: x to y; back: y is the gradient that becomes dx */
-    bool query, back;
+    bool query, back, fades;             /* fades: a cache keeps keys as they were before that */
     ptrdiff_t items, tiles, len, first;
     int heads;
     atomic_llong next;
@@ -44,8 +44,9 @@ static void rotate_item(const struct rows *a, ptrdiff_t item, const struct desk 
     real *rows = (real *)to->data + at.b * to->batch + at.h * to->head + at.i * to->row;
     for (int r = 0; r < n && rows != source; r++) memcpy(rows + r * to->row, source + r * stride, sizeof(real) * (size_t)D);
     if (part) return;
+    if (!a->back) term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, rows, to->row);
+    if (a->fades) term->fade(c, p->rotate, at.b, a->query, 0, at.i, n, rows, to->row);
     if (a->back) term->turn_bwd(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, NULL, rows, to->row, NULL);
-    else term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, rows, to->row);
 }
 static void rotate_job(void *arg, int index)
 {
@@ -66,7 +67,8 @@ static void wave_job(void *arg, int index)
 
 static struct rows all_rows(struct call *c, loci_which which, const loci_view *x, const loci_view *y, const loci_view *dx)
 {
-    struct rows a = { .c = c, .x = x, .y = y, .dx = dx, .query = which == LOCI_QUERY, .back = dx != NULL };
+    struct rows a = { .c = c, .x = x, .y = y, .dx = dx, .query = which == LOCI_QUERY, .back = dx != NULL,
+                      .fades = which != LOCI_CACHE && fading(c) };
     a.heads = a.query ? c->plan->heads : c->plan->kv_heads;
     a.len = a.query ? c->Lq : c->Lk;
     a.tiles = (a.len + QT - 1) / QT;

@@ -48,7 +48,9 @@ struct tile {
 
     const real *k, *v;                   /* rows of keys (turned) and values, ks and vs apart */
     ptrdiff_t ks, vs;
-    real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] (backward) */
+    real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] */
+    real *qf;                            /* qrows; or, with a rotation that fades, faded from the keys' reference, as is qt */
+    ptrdiff_t block;                     /* which reference that was; -1: none yet */
     real *dot, *dorows;                  /* dO^T [Dv][QT] and its rows [QT][Dvp] (backward) */
     real *s;                             /* [KT][QT]: the scores; what score hooks add to (with a mix: the sum of ADDs) */
     real *a;                             /* with a mix: the scores without ADDs, while s is their sum */
@@ -109,6 +111,10 @@ struct term {
     /* rows hold what turn() gave (read only for a part), d its gradient: d becomes the gradient of turn()'s input. */
     void (*turn_bwd)(const struct call *, int x, struct heading *, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
                      const real *rows, real *d, ptrdiff_t stride, real *part);
+    /* A rotation may fade, too: queries are multiplied by z^(pos - ref), keys by z^(ref - pos), and so are gradients.
+     * ref is shared by `span` key tiles, a power of two up to a chunk. */
+    int  (*span)(const struct call *, int x);
+    void (*fade)(const struct call *, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
 };
 
 #define TERM(name) extern const struct term N(term_##name);

@@ -17,6 +17,19 @@ INLINE const struct term *term_of(const struct call *c, int x)
     for (int x = 0; x < (c)->plan->uses; x++) \
         for (const struct term *term = term_of(c, x); term; term = NULL)
 
+/* The rotation, if it fades. */
+INLINE const struct term *fading(const struct call *c)
+{
+    const int x = c->plan->rotate;
+    return x >= 0 && term_of(c, x)->fade ? term_of(c, x) : NULL;
+}
+/* The position that key tile number `tile` of a sequence, and queries that meet it, fade from. */
+INLINE int64_t fade_from(const struct call *c, const struct sequence *q, ptrdiff_t tile)
+{
+    const int span = fading(c)->span(c, c->plan->rotate);
+    return pos_k(c, q->b, q->k0 + tile / span * span * KT);
+}
+
 /* ---- Which keys ------------------------------------------------------------------------------------------ */
 
 /* Distances that are visible: lo <= d <= hi. */
@@ -297,7 +310,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     const int Dp = padded(p->dim);
     t->seq = q, t->h = h, t->kvh = h / p->group;
     t->i0 = q->q0 + row, t->rows = rows, t->run = q->run;
-    t->qg = NULL, t->kg = NULL;
+    t->qg = NULL, t->kg = NULL, t->block = -1;
     if (!q->run || q->segments) {
         int64_t *qp = (int64_t *)t->qp;
         for (int r = 0; r < rows; r++) qp[r] = pos_q(c, q->b, t->i0 + r);
@@ -331,6 +344,22 @@ INLINE void find_keys(struct tile *t)
     t->vs = c->v.row;
 }
 
+/* Fades the queries from the reference of the tile's keys. */
+INLINE void fade_queries(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct term *term = fading(c);
+    if (!term) return;
+    const struct sequence *q = t->seq;
+    const int x = c->plan->rotate, D = c->plan->dim, Dp = padded(D);
+    const ptrdiff_t tile = (t->j0 - q->k0) / KT, block = tile / term->span(c, x);
+    if (t->block == block) return;
+    t->block = block;
+    memcpy(t->qf, t->qrows, sizeof(real) * (size_t)(QT * Dp));
+    term->fade(c, x, q->b, true, fade_from(c, q, tile), t->i0, t->rows, t->qf, Dp);
+    transpose(t->qf, Dp, QT, D, t->qt, QT);
+}
+
 /* ---- Scores ------------------------------------------------------------------------------------------------ */
 
 /* The tile's s, all but mix, from scale q.k: masked, then the hooks.  With a mix, a gets the scores and s the sum of ADDs. */
@@ -359,6 +388,7 @@ INLINE void add_terms(struct tile *t)
 }
 INLINE void score_tile(struct tile *t)
 {
+    fade_queries(t);
     dot(t, t->k, t->ks, t->c->plan->dim, t->qt, t->s);
     add_terms(t);
 }
@@ -379,7 +409,7 @@ INLINE real ceilings(const struct tile *t)
 /* Is it worth asking for ceilings at all? */
 INLINE bool skips(const struct call *c)
 {
-    if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0) return false;
+    if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0 || fading(c)) return false;
     bool fades = false;
     EACH_USE(c, x, term) {
         enum group g = c->plan->use[x].group;

@@ -65,9 +65,8 @@ static bool visible(const struct problem *p, ptrdiff_t j)
 /* ---- Rotation of all rows of a batch entry --------------------------------------------------------------- */
 
 /* The encoding that turns vectors, or -1. */
-static int turning(const struct problem *p, loci_which which)
+static int turning(const struct problem *p)
 {
-    if (which == LOCI_KEY && p->plan->keys_rotated) return -1;
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->turn) return e;
     return -1;
@@ -91,11 +90,16 @@ static void write_rows(const struct problem *p, loci_view x, int heads, ptrdiff_
 
 static void read_turned(const struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, double *y)
 {
-    int e = turning(p, which);
+    int e = turning(p);
+    bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     read_rows(p, x, heads, rows, p->D, y);
     for (int h = 0; h < heads && e >= 0; h++)
         for (ptrdiff_t i = 0; i < rows; i++) {
             double *row = y + (h * rows + i) * p->D;
+            if (cached) {
+                if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
+                continue;
+            }
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
             p->def[e]->turn(p, e, which, h, i, p->scratch[0], row);
         }
@@ -104,11 +108,16 @@ static void read_turned(const struct problem *p, loci_which which, loci_view x, 
 /* dy holds the gradients by the turned rows, and by those of x when it returns. */
 static void turn_back(const struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, double *dy)
 {
-    int e = turning(p, which);
+    int e = turning(p);
+    bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads && e >= 0; h++)
         for (ptrdiff_t i = 0; i < rows; i++) {
             double *row = dy + (h * rows + i) * p->D;
+            if (cached) {
+                if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
+                continue;
+            }
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
             p->def[e]->turn_backward(p, e, which, h, i, view_row(x, p->b, h, i), p->scratch[0], row);
         }

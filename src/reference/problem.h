@@ -42,6 +42,8 @@ struct definition {
     void (*turn)(const struct problem *, int e, loci_which, int head, ptrdiff_t row, const double *x, double *y);
     void (*turn_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
                           const double *x, const double *dy, double *dx);
+    /* What is left to do with a row of keys from a cache, in place; it is its own adjoint. */
+    void (*cached)(const struct problem *, int e, ptrdiff_t row, double *x);
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
     void (*score)(struct problem *, int e, int h), (*score_backward)(struct problem *, int e, int h);
     /* Row i of all heads: s from a and add.  Backward: da and dadd from ds. */

@@ -204,6 +204,47 @@ static struct pairs pairs_of_mrope(const struct problem *p, int e)
 }
 DEFINE_PAIRS(mrope)
 
+/* ---- xpos: rope, and pair t of a query at pos times z_t^(pos / scale_base), of a key times the inverse -------------- */
+
+static struct pairs pairs_of_xpos(const struct problem *p, int e)
+{
+    struct pairs r = pairs_of_rope(p, e);
+    r.interleaved = true;
+    return r;
+}
+static void fade_row(const struct problem *p, int e, loci_which which, ptrdiff_t row, double *x)
+{
+    double dim = option(p, e, "dim", p->D), gamma = option(p, e, "gamma", 0.4);
+    /* Scores do not depend on where this counts from; what is rotated alone counts from 0. */
+    int64_t from = p->plan->stage == LOCI_ATTENTION && p->Lk > 0 ? k_position(p, p->Lk - 1) : 0;
+    double at = which == LOCI_QUERY ? (double)(q_position(p, row) - from) : (double)(from - k_position(p, row));
+    for (int t = 0; t < (int)dim / 2; t++) {
+        double z = pow((2 * t / dim + gamma) / (1 + gamma), at / option(p, e, "scale_base", 512));
+        x[2 * t] *= z;
+        x[2 * t + 1] *= z;
+    }
+}
+static void xpos(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x, double *y)
+{
+    struct pairs r = pairs_of_xpos(p, e);
+    turn_pairs(p, e, &r, which, head, row, x, y);
+    if (which != LOCI_CACHE) fade_row(p, e, which, row, y);
+}
+static void xpos_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x,
+                          const double *dy, double *dx)
+{
+    struct pairs r = pairs_of_xpos(p, e);
+    double faded[1024];                  /* the widest head there is */
+    memcpy(faded, dy, (size_t)p->D * sizeof *faded);
+    if (which != LOCI_CACHE) fade_row(p, e, which, row, faded);
+    turn_pairs_backward(p, e, &r, which, head, row, x, faded, dx);
+}
+static void fade_cached(const struct problem *p, int e, ptrdiff_t row, double *x) { fade_row(p, e, LOCI_KEY, row, x); }
+
+const struct definition loci_define_xpos = {
+    .name = "xpos", .turn = xpos, .turn_backward = xpos_backward, .cached = fade_cached,
+};
+
 /* ---- rope2d: half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1 ------------ */
 
 static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t)

@@ -200,3 +200,34 @@ static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads *
 const struct term N(term_pairs) = {
     .name = "pairs", .part = part, .home = home, .total = total, .room = room, .turn = turn, .turn_bwd = turn_bwd,
 };
+
+/* ---- Pairs that fade ----------------------------------------------------------------------------------------- */
+
+static int span(const struct call *c, int x) { return table_of(c, x)->span; }
+
+static void fade(const struct call *c, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+{
+    const struct pairs *p = table_of(c, x);
+    const int W = p->width;
+    for (int r = 0; r < n; r++) {
+        const int64_t power = query ? pos_q(c, b, i0 + r) - ref : ref - pos_k(c, b, i0 + r);
+        const double *digit = pairs_rows(p, 1, 0);
+        double z[MAX_PAIRS];
+        for (int t = 0; t < W; t++) z[t] = 1;
+        for (int64_t left = power < 0 ? -power : power; left; left /= PAIR_STEPS, digit += PAIR_STEPS * W) {
+            const double *row = digit + left % PAIR_STEPS * W;
+            for (int t = 0; t < W; t++) z[t] *= row[t];
+        }
+        real *to = rows + r * stride + p->offset;
+        for (int t = 0; t < p->count; t++) {
+            const real f = (real)(power < 0 ? 1 / z[t] : z[t]);
+            to[p->interleaved ? 2 * t : t] *= f;
+            to[p->interleaved ? 2 * t + 1 : t + p->count] *= f;
+        }
+    }
+}
+
+const struct term N(term_fading_pairs) = {
+    .name = "fading pairs", .part = part, .home = home, .total = total, .room = room, .turn = turn, .turn_bwd = turn_bwd,
+    .span = span, .fade = fade,
+};
