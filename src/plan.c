@@ -224,10 +224,12 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
         (status = set_single(p, &p->mix, GROUP_MIX, "mix the scores of the heads", e)) ||
         (status = set_single(p, &p->weight, GROUP_WEIGHT, "turn scores into weights", e)))
         return status;
-    for (int i = 0; i < p->uses && p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs; i++)
-        CHECK(e, p->use[i].term != TERM_band_q && p->use[i].term != TERM_scan, LOCI_BAD_ARG,
-              "%s reads queries alone, and %s makes them larger or smaller with their position; leave one out",
+    for (int i = 0; i < p->uses && p->rotate >= 0 && p->use[p->rotate].term == TERM_fading_pairs; i++) {
+        const enum term_id term = p->use[i].term;
+        CHECK(e, term != TERM_band_q && term != TERM_band_k && term != TERM_roll && term != TERM_scan, LOCI_BAD_ARG,
+              "%s reads queries or keys alone, and %s makes them larger or smaller with their position; leave one out",
               p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->rotate].enc].pe->name);
+    }
     if (p->weight >= 0) p->strict = option_named(&p->enc[p->use[p->weight].enc], "current") == 0;
 
     p->axes = 1;

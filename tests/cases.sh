@@ -69,8 +69,10 @@ make '"loci.encoding":"nope"'
 check "a case made here" "$LOCI" run "$work/case"
 make '"loci.encoding":"nope","loci.stage":"linear_attention"'
 check "a stage that is not there" refused "$work/case" 'linear_attention is not supported'
-make '"loci.encoding":"rope:pairing=half,scaling=linear,factor=2"'
-check "an option that is not there" refused "$work/case" "rope: .*'?scaling"
+make '"loci.encoding":"rope:pairing=half,scaling=cubic,factor=2"'
+check "a scaling rule that is not there" refused "$work/case" "scaling=cubic"
+make '"loci.encoding":"rope:pairing=half,scales=linear,factor=2"'
+check "an option that is not there" refused "$work/case" "rope: .*'?scales"
 make '"loci.encoding":"kerplunk"'
 check "an encoding that is not there" refused "$work/case" "kerplunk"
 make '"loci.encoding":"nope","loci.mask":"none"'

@@ -20,6 +20,7 @@ struct shared {
     const size_t *size;
     int count;
     const float *q, *k, *v, *dout;
+    const double *coord;
     const loci_host *host;
     bool stick;
 };
@@ -36,7 +37,8 @@ static void *call(void *arg)
     struct caller *c = arg;
     const struct shared *s = c->s;
     loci_call a = { .batch = 1, .q_len = L, .k_len = L, .q = { (void *)s->q, 0, 0, 0 }, .k = { (void *)s->k, 0, 0, 0 }, .v = { (void *)s->v, 0, 0, 0 },
-                    .o = { c->o, 0, 0, 0 }, .tensors = s->tensors, .host = s->host, .error = &c->error };
+                    .o = { c->o, 0, 0, 0 }, .q_coord = s->coord, .k_coord = s->coord,
+                    .tensors = s->tensors, .host = s->host, .error = &c->error };
     if (s->stick) a.rem = c->rows;
     else a.lse = c->rows;
     const loci_grad g = { .dout = { (void *)s->dout, 0, 0, 0 }, .dq = { c->dq, 0, 0, 0 }, .dk = { c->dk, 0, 0, 0 }, .dv = { c->dv, 0, 0, 0 },
@@ -91,6 +93,10 @@ static void encoding(const char *text, const loci_host *host)
     void *tables = aligned_alloc(64, loci_tables_size(plan, L));
     if (!tables || loci_prepare(plan, L, (const void *const *)tensor, tables)) exit(2);
     s.tables = tables, s.tensors = (const void *const *)tensor;
+    const int axes = loci_axes(plan);
+    double coord[4 * L];
+    for (int i = 0; i < axes * L; i++) coord[i] = walk_coordinate(100);
+    s.coord = axes > 1 ? coord : NULL;
     float *x[4];
     for (int i = 0; i < 4; i++) x[i] = numbers(N, 1);
     s.q = x[0], s.k = x[1], s.v = x[2], s.dout = x[3];
