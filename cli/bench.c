@@ -14,7 +14,7 @@
 #include "probe.h"
 #include "task.h"
 
-enum { PASS, LEN, DIM, HEADS, KV_HEADS, BATCH, DTYPE, THREADS, ISA, FULL, REPEAT, JSON };
+enum { PASS, LEN, DIM, HEADS, KV_HEADS, BATCH, DTYPE, THREADS, ISA, FULL, LASTING, REPEAT, JSON };
 static const struct flag flags[] = {
     [PASS]     = { "pass", NULL, "PASS", "forward (default), backward, both, decode or rotate" },
     [LEN]      = { "len", NULL, "N[,N...]", "tokens; for decode, those in the cache (default 4096)" },
@@ -26,6 +26,7 @@ static const struct flag flags[] = {
     [THREADS]  = { "threads", NULL, "N", "threads (default 1)" },
     [ISA]      = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
     [FULL]     = { "full", NULL, NULL, "every query sees every key (default: causal)" },
+    [LASTING]  = { "lasting", NULL, NULL, "gates that hardly forget and sticks that last: no key is skipped for them" },
     [REPEAT]   = { "repeat", NULL, "R", "rounds, at least 5 (default 7)" },
     [JSON]     = { "json", NULL, NULL, "one JSON object per line" },
     { NULL, NULL, NULL, NULL }
@@ -41,7 +42,7 @@ enum { MAX_ROUNDS = 1000, MAX_LENS = 32 };
 struct bench {
     enum pass pass;
     int dim, heads, kv_heads, batch, dtype, threads, full, rounds;
-    bool json, titled;
+    bool lasting, json, titled;
     const char *isa;
     ptrdiff_t len;
     loci_host pool, *host;
@@ -64,6 +65,7 @@ static bool ready(const struct bench *b, struct task *t, bool backward)
 {
     task_random_tensors(t, 1);
     task_random_inputs(t, 2);
+    if (b->lasting) task_lasting(t);
     if (backward) task_gradients(t);
     t->call.host = b->host;
     if (!task_prepare(t, b->len, backward)) return true;
@@ -339,7 +341,8 @@ static bool parse(const struct args *a, struct bench *b, int *pass)
 static int run(const struct args *a)
 {
     struct bench b = { .dim = 64, .heads = 8, .batch = 1, .threads = 1, .rounds = 7, .full = a->value[FULL] != NULL,
-                       .json = a->value[JSON] != NULL, .isa = a->value[ISA] ? a->value[ISA] : best_isa() };
+                       .lasting = a->value[LASTING] != NULL, .json = a->value[JSON] != NULL,
+                       .isa = a->value[ISA] ? a->value[ISA] : best_isa() };
     int pass = FORWARD, code = EXIT_DONE;
     ptrdiff_t len[MAX_LENS];
     if (!parse(a, &b, &pass)) return EXIT_ERROR;
@@ -369,7 +372,8 @@ static int run(const struct args *a)
 const struct command cmd_bench = {
     .name = "bench", .brief = "measure encodings against plain attention and this machine's limits",
     .synopsis = "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--dim D] [--heads H] [--kv-heads K]\n"
-                "               [--batch B] [--dtype TYPE] [--threads N] [--isa NAME] [--full] [--repeat R] [--json]",
+                "               [--batch B] [--dtype TYPE] [--threads N] [--isa NAME] [--full] [--lasting]\n"
+                "               [--repeat R] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Each is measured in rounds,\n"
         "    interleaved with nope at the same shape and with probes of this machine (multiply-adds, reading,\n"

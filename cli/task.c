@@ -244,3 +244,20 @@ loci_status task_reference(struct task *t, bool backward)
     }
     return loci_reference(t->plan, data, &t->call, backward ? &t->grad : NULL);
 }
+
+void task_lasting(struct task *t)
+{
+    const loci_desc *d = &t->desc;
+    for (int i = 0; i < t->tensors; i++) {
+        if (t->tensor[i].role != LOCI_INPUT || strncmp(t->tensor[i].name, "log_", 4) != 0) continue;
+        float *gate = t->data[i];
+        for (ptrdiff_t k = shape_count(t->tensor[i].rank, t->tensor[i].shape); k-- > 0; ) gate[k] *= 0x1p-12f;
+    }
+    if (d->stage != LOCI_ATTENTION) return;
+    /* Channel 0 takes 9 from every score. */
+    const float root = 3 * sqrtf(sqrtf((float)d->dim));
+    float *q = t->call.q.data, *k = t->call.k.data;
+    const ptrdiff_t keys = t->batch * t->k_len * (d->kv_heads ? d->kv_heads : d->heads);
+    for (ptrdiff_t i = 0; i < t->batch * t->q_len * d->heads; i++) q[i * d->dim] = root;
+    for (ptrdiff_t j = 0; j < keys; j++) k[j * d->dim] = -root;
+}

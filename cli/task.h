@@ -37,6 +37,7 @@ ptrdiff_t shape_count(int rank, const ptrdiff_t *shape);            /* 0 when it
 void task_gradients(struct task *);                                 /* ddata, for all tensors that are not fixed */
 void task_random_tensors(struct task *, uint64_t seed);             /* fills data */
 void task_random_inputs(struct task *, uint64_t seed);              /* q, k, v or x; outputs and cotangents too */
+void task_lasting(struct task *);        /* then: gates that hardly forget, scores at which a stick lasts; for f32 */
 
 /* Tables and workspace, the larger one of both passes if backward; tables are prepared from data. */
 loci_status task_prepare(struct task *, ptrdiff_t max_distance, bool backward);

@@ -21,36 +21,79 @@ static const loci_option opts[] = {
 
 static int waves(const struct config *c) { return c->opt[FREQ] == T2T ? c->model_dim / 2 : (c->model_dim + 1) / 2; }
 
-/* Table: the frequencies, each the sum of two doubles, so that angles are right at any position. */
+/* Table: how many digits to base 64 it has; the frequencies, each the sum of two doubles, so that angles are right at any
+ * position; then per digit, for its 64 values, a row of cosines and one of sines of what it adds to the angle.  A position
+ * turns by one digit after the other, and what is left of one with more digits is computed. */
+enum { STEPS = 64, MOST_DIGITS = 4 };
+
+static int digits(ptrdiff_t range)
+{
+    int n = 1;
+    while (n < MOST_DIGITS && range >> 6 * n) n++;
+    return n;
+}
+static double *steps(const double *table, int n, int digit, ptrdiff_t value)
+{
+    return (double *)table + 1 + 2 * n + (digit * STEPS + value) * 2 * n;
+}
+
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
-    (void)range, (void)real;
-    return (size_t)waves(c) * 2 * sizeof(double);
+    (void)real;
+    return (1 + (size_t)waves(c) * 2 * (1 + STEPS * (size_t)digits(range))) * sizeof(double);
 }
 
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
-    double *w = p->table;
-    int n = waves(c);
+    double *table = p->table, *w = table + 1;
+    const int n = waves(c);
+    table[0] = digits(p->range);
     for (int t = 0; t < n; t++) {
         if (c->opt[FREQ] == T2T) loci_pow_dd(c->opt[BASE], t, n > 1 ? n - 1 : 1, &w[2 * t], &w[2 * t + 1]);
         else loci_pow_dd(c->opt[BASE], 2.0 * t, c->model_dim, &w[2 * t], &w[2 * t + 1]);
+    }
+    for (int digit = 0; digit < (int)table[0]; digit++)
+        for (int value = 0; value < STEPS; value++) {
+            double *row = steps(table, n, digit, value);
+            for (int t = 0; t < n; t++) loci_sincos(ldexp(value, 6 * digit), w[2 * t], w[2 * t + 1], &row[t], &row[n + t]);
+        }
+}
+
+/* cos and sin of waves from .. from + count - 1 at a position. */
+static void turn(const double *table, int n, int64_t pos, int from, int count, double *cos_x, double *sin_x)
+{
+    const int all = (int)table[0];
+    const int64_t low = pos & (((int64_t)1 << 6 * all) - 1);
+    for (int t = 0; t < count; t++) {
+        const double *w = table + 1 + 2 * (from + t);
+        cos_x[t] = 1, sin_x[t] = 0;
+        if (pos != low) loci_sincos((double)(pos - low), w[0], w[1], &cos_x[t], &sin_x[t]);
+    }
+    for (int digit = all - 1; digit >= 0; digit--) {
+        const double *c = steps(table, n, digit, low >> 6 * digit & (STEPS - 1)) + from, *s = c + n;
+        for (int t = 0; t < count; t++) {
+            const double x = cos_x[t];
+            cos_x[t] = x * c[t] - sin_x[t] * s[t];
+            sin_x[t] = sin_x[t] * c[t] + x * s[t];
+        }
     }
 }
 
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n, double *row)
 {
     (void)f64;
-    const double *w = table;
-    int all = waves(c);
-    for (int i = 0; i < n; i++) {
-        int column = from + i;
-        bool halves = c->opt[LAYOUT] == HALVES, cosine = halves ? column >= all : column % 2 == 1;
-        int t = halves ? column - (cosine ? all : 0) : column / 2;
-        double cos_x = 0, sin_x = 0;     /* t = all: the column of zeros */
-        if (t < all) loci_sincos((double)pos, w[2 * t], w[2 * t + 1], &cos_x, &sin_x);
-        row[i] = cosine ? cos_x : sin_x;
+    enum { BLOCK = 64 };
+    const int all = waves(c), each = c->opt[LAYOUT] == HALVES ? 1 : 2;     /* columns that a wave has side by side */
+    double cos_x[BLOCK], sin_x[BLOCK];
+    for (int i = 0; i < n; ) {
+        const int column = from + i, t = each == 1 && column >= all ? column - all : column / each;
+        const int most = t < all ? all - t : 1, want = (n - i - 1 + column % each) / each + 1;
+        const int count = want < most ? want : most, some = count < BLOCK ? count : BLOCK;
+        if (t < all) turn(table, all, pos, t, some, cos_x, sin_x);
+        else cos_x[0] = sin_x[0] = 0;                                     /* the column of zeros */
+        for (int k = each == 1 ? 0 : column % 2; k < some * each && i < n; k++, i++)
+            row[i] = (each == 1 ? column >= all : k % 2 == 1) ? cos_x[k / each] : sin_x[k / each];
     }
 }
 
