@@ -26,7 +26,7 @@ static const struct flag flags[] = {
     [THREADS]  = { "threads", NULL, "N", "threads (default 1)" },
     [ISA]      = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
     [FULL]     = { "full", NULL, NULL, "every query sees every key (default: causal)" },
-    [LASTING]  = { "lasting", NULL, NULL, "gates that hardly forget and sticks that last: no key is skipped for them" },
+    [LASTING]  = { "lasting", NULL, NULL, "gates hardly forget and sticks last: no key is skipped for them" },
     [REPEAT]   = { "repeat", NULL, "R", "rounds, at least 5 (default 7)" },
     [JSON]     = { "json", NULL, NULL, "one JSON object per line" },
     { NULL, NULL, NULL, NULL }

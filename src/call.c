@@ -265,7 +265,8 @@ static size_t carve(struct call *c, char *base, bool backward)
 
 /* ---- Checks that all calls share --------------------------------------------------------------------------- */
 
-static loci_status open_call(struct call *c, const loci_plan *p, const loci_call *in, bool backward)
+/* wide: not row by row, however few there are. */
+static loci_status open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
     loci_error *e = in->error;
     *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len };
@@ -282,7 +283,7 @@ static loci_status open_call(struct call *c, const loci_plan *p, const loci_call
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
     c->threads = in->host && in->host->run ? in->host->threads : 1;
     CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
-    c->narrow = !backward && (in->q_len == 1 || (in->q_len <= FEW_ROWS && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
+    c->narrow = !wide && (in->q_len == 1 || (in->q_len <= FEW_ROWS && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
     return LOCI_OK;
 }
 static loci_status check_inputs(const struct call *c)
@@ -320,11 +321,14 @@ size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
 {
     size_t most = 0;
     if (!p || !in || p->magic != PLAN_MAGIC) return 0;
-    for (int pass = backward || p->stage == LOCI_ROTATE; pass >= 0; pass--) {     /* what the backward pass has is enough for both */
+    /* Every pass that the caller may then make. */
+    const struct { bool pass, backward, wide; } passes[] = { { true, false, false }, { p->rotate >= 0, false, true }, { backward, true, true } };
+    for (int i = 0; i < COUNT(passes); i++) {
         struct call c;
-        if (open_call(&c, p, in, pass)) return 0;
+        if (!passes[i].pass) continue;
+        if (open_call(&c, p, in, passes[i].wide)) return 0;
         if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
-        const size_t n = carve(&c, NULL, pass);
+        const size_t n = carve(&c, NULL, passes[i].backward);
         if (n == SIZE_MAX || n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;
     }
@@ -460,7 +464,8 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work, co
 
 /* ---- Rotation alone -------------------------------------------------------------------------------------------- */
 
-static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which)
+static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which,
+                                 bool backward)
 {
     CHECK(in->error, plan_ok(p, LOCI_ROTATE) || plan_ok(p, LOCI_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage ROTATE or ATTENTION");
     CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
@@ -470,7 +475,7 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
           "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(which == LOCI_QUERY ? check_axis(c, in->q_coord, c->Lq, "q_coord") : check_axis(c, in->k_coord, c->Lk, "k_coord"));
     TRY(open_tables(c, tables));
-    return open_work(c, work, true);
+    return open_work(c, work, backward);
 }
 static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which, bool output, bool optional)
 {
@@ -485,7 +490,7 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
 {
     struct call c;
     if (!in) return LOCI_BAD_ARG;
-    TRY(open_rotation(&c, p, tables, work, in, which));
+    TRY(open_rotation(&c, p, tables, work, in, which, false));
     TRY(rotation_view(&c, &x, "x", which, false, false));
     TRY(rotation_view(&c, &y, "y", which, true, false));
     begin(&c, false);
@@ -498,7 +503,7 @@ loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *w
 {
     struct call c;
     if (!in) return LOCI_BAD_ARG;
-    TRY(open_rotation(&c, p, tables, work, in, which));
+    TRY(open_rotation(&c, p, tables, work, in, which, true));
     TRY(rotation_view(&c, &x, "x", which, false, false));
     TRY(rotation_view(&c, &dy, "dy", which, false, false));
     TRY(rotation_view(&c, &dx, "dx", which, true, true));

@@ -130,7 +130,8 @@ typedef struct {
     loci_error *error;                   /* where a failing call puts its sentence; NULL = nowhere */
 } loci_call;
 
-/* Bytes of `work`.  Shapes, which pointers are NULL, and host->threads matter; contents do not.  0 = impossible. */
+/* Bytes of `work`, with backward 1 for all passes of such a call, else for all but the backward ones.  Shapes, which pointers
+ * are NULL, and host->threads matter; contents do not.  0 = impossible. */
 LOCI_API size_t loci_workspace(const loci_plan *, const loci_call *, int backward);
 
 /* One function for training, prefill and decode.  The bits of a row depend on its query, the keys it sees and the

@@ -20,8 +20,9 @@ static struct place place_of(const struct rows *a, ptrdiff_t item)
     return (struct place){ .b = tile / a->tiles, .i = tile % a->tiles * QT, .h = (int)(item % a->heads) };
 }
 
-/* Copies the rows where they go, if they go anywhere else, and turns them there. */
-static void rotate_item(const struct rows *a, ptrdiff_t item, const struct desk *d, real *part)
+/* Copies the rows where they go, if they go anywhere else, and turns them there.  With a tile: its part of the parameters'
+ * gradient, too. */
+static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *heading, struct tile *t, real *part)
 {
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
@@ -29,21 +30,22 @@ static void rotate_item(const struct rows *a, ptrdiff_t item, const struct desk 
     const int D = p->dim, Dp = padded(D);
     const struct place at = place_of(a, item);
     const int kvh = a->query ? at.h / p->group : at.h, n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
-    struct heading *heading = d->tile->heading;
     const loci_view *from = a->back ? a->y : a->x, *to = a->back ? a->dx : a->y;
-    real *x = d->tile->qrows, *g = d->tile->scratch;
-    if (part) {
+    real *g = NULL;
+    if (t) {
+        real *x = t->qrows;
+        g = t->scratch;
         load_rows(a->x, at.b, at.h, at.i, n, D, x);
         load_rows(from, at.b, at.h, at.i, n, D, g);
         term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, x, Dp);
         term->turn_bwd(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, x, g, Dp, part);
     }
     if (!to->data) return;
-    const real *source = part ? g : row_of(from, at.b, at.h, at.i);
-    const ptrdiff_t stride = part ? Dp : from->row;
+    const real *source = t ? g : row_of(from, at.b, at.h, at.i);
+    const ptrdiff_t stride = t ? Dp : from->row;
     real *rows = (real *)to->data + at.b * to->batch + at.h * to->head + at.i * to->row;
     for (int r = 0; r < n && rows != source; r++) memcpy(rows + r * to->row, source + r * stride, sizeof(real) * (size_t)D);
-    if (part) return;
+    if (t) return;
     if (!a->back) term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, rows, to->row);
     if (a->fades) term->fade(c, p->rotate, at.b, a->query, 0, at.i, n, rows, to->row);
     if (a->back) term->turn_bwd(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, NULL, rows, to->row, NULL);
@@ -51,8 +53,8 @@ static void rotate_item(const struct rows *a, ptrdiff_t item, const struct desk 
 static void rotate_job(void *arg, int index)
 {
     struct rows *a = arg;
-    const struct desk d = N(open_desk)(a->c, index, true);
-    for (ptrdiff_t item; (item = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items;) rotate_item(a, item, &d, NULL);
+    struct heading *heading = N(open_heading)(a->c, index);
+    for (ptrdiff_t item; (item = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items;) rotate_item(a, item, heading, NULL, NULL);
 }
 /* One item of a wave, with its part of the parameters' gradient. */
 static void wave_job(void *arg, int index)
@@ -62,7 +64,7 @@ static void wave_job(void *arg, int index)
     const int x = a->c->plan->rotate;
     real *part = d.bench.part[x];
     memset(part, 0, sizeof(real) * (size_t)term_of(a->c, x)->part(a->c, x));
-    rotate_item(a, a->first + index, &d, part);
+    rotate_item(a, a->first + index, d.tile->heading, d.tile, part);
 }
 
 static struct rows all_rows(struct call *c, loci_which which, const loci_view *x, const loci_view *y, const loci_view *dx)
