@@ -6,7 +6,7 @@
  * of its own: whoever waits for a batch has finished its own share of it, and waits only for jobs that are running.
  * A batch is met by the workers and its caller only, so at most `threads` of its jobs overlap. */
 #define _POSIX_C_SOURCE 200809L
-#include "loci/loci.h"
+#include "pe.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 256 };
 enum { SPINS = 200 };                    /* looks before sleeping: some five microseconds, what waking costs */
 
 struct batch {

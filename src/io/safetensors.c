@@ -184,7 +184,9 @@ static loci_status read_header(struct safetensors *f, loci_error *e)
     if (!s) {
         json_error_t why;
         f->json = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
-        if (!f->json)
+        if (!f->json && (!why.text[0] || json_error_code(&why) == json_error_out_of_memory))
+            s = loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+        else if (!f->json)
             s = loci_io_fail(e, LOCI_BAD_ARG, "the header is not sound JSON: %s (byte %d)", why.text, why.position);
     }
     free(text);

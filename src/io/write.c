@@ -35,15 +35,19 @@ static char *header(int count, const struct safetensor *t, int meta_count, const
     ok = ok && (!meta_count || !json_object_set(root, "__metadata__", strings));
     json_int_t at = 0;
     for (int i = 0; i < count && ok; i++) {
-        json_t *shape = json_array();
+        json_t *entry = json_object(), *shape = json_array(), *range = json_array();
         json_int_t bytes = (json_int_t)loci_safetensors_type_size(t[i].type);
-        for (int k = 0; k < t[i].rank && ok; k++) {
-            ok = !json_array_append_new(shape, json_integer(t[i].shape[k]));
+        int bad = 0;
+        for (int k = 0; k < t[i].rank; k++) {
+            bad |= json_array_append_new(shape, json_integer(t[i].shape[k]));
             bytes *= t[i].shape[k];
         }
-        json_t *entry = json_pack("{s:s, s:o, s:[I,I]}", "dtype", loci_safetensors_type_name(t[i].type), "shape", shape,
-                                  "data_offsets", at, at + bytes);
-        ok = ok && !json_object_set_new(root, t[i].name, entry);
+        bad |= json_array_append_new(range, json_integer(at)) | json_array_append_new(range, json_integer(at + bytes));
+        /* Each is given away, whether or not there was memory for it. */
+        bad |= json_object_set_new(entry, "dtype", json_string(loci_safetensors_type_name(t[i].type)));
+        bad |= json_object_set_new(entry, "shape", shape) | json_object_set_new(entry, "data_offsets", range);
+        bad |= json_object_set_new(root, t[i].name, entry);
+        ok = !bad;
         at += bytes;
     }
     char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL, *padded = NULL;

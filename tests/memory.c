@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A plan when memory runs out: every allocation fails once, nothing leaks, and the sentence says so.  The sources are
- * compiled into this test with an allocator that counts. */
+/* memory.c -- when memory runs out: every allocation of the library fails once, and so does every thread that a pool starts;
+ * nothing leaks, and the status says so.  The sources are compiled into this test with functions that count. */
 #define _POSIX_C_SOURCE 200809L
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,15 +21,22 @@ static void counted_free(void *block)
     live -= block != NULL;
     free(block);
 }
+static int counted_thread(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *arg)
+{
+    return left-- == 0 ? -1 : pthread_create(thread, how, run, arg);
+}
 #define malloc counted_malloc
 #define calloc counted_calloc
 #define free counted_free
+#define pthread_create counted_thread
 #include <parse.c>
 #include <plan.c>
+#include <pool.c>
 
 int main(void)
 {
-    static const char *const good[] = { "nope", "rope:pairing=half+t5+alibi+cape", "shaw+sba" };
+    static const char *const good[] = { "nope", "rope:pairing=half+t5+alibi+cape", "shaw+sba",
+        "rope:pairing=half,scaling=longrope,factor=2,original_length=64,short=1/1/1/1,long=2/2/2/2+fire" };
     static const char *const bad[] = { "t5:bucket=3", "rope", "rope:pairing=half+rope:pairing=half", "alibi+sba+zzz" };
     int passed = 0, failed = 0;
     for (int i = 0; i < COUNT(good); i++)
@@ -43,7 +51,7 @@ int main(void)
             loci_plan_destroy(p);
             ok = ok && live == 0;
             ok ? passed++ : failed++;
-            if (!ok) printf("plan_memory: %s, failing at %d: status %d, %d blocks left\n", good[i], n, status, live);
+            if (!ok) printf("memory: %s, failing at %d: status %d, %d blocks left\n", good[i], n, status, live);
         }
     for (int i = 0; i < COUNT(bad); i++) {
         loci_desc d = { .encoding = bad[i], .heads = 4, .dim = 8, .isa = "scalar" };
@@ -51,7 +59,16 @@ int main(void)
         left = -1;
         bool ok = loci_plan_create(&p, &d, NULL) == LOCI_BAD_ARG && !p && live == 0;
         ok ? passed++ : failed++;
-        if (!ok) printf("plan_memory: %s, %d blocks left\n", bad[i], live);
+        if (!ok) printf("memory: %s, %d blocks left\n", bad[i], live);
+    }
+    for (int n = 0; n < 6; n++) {
+        loci_host host = { 0 };
+        left = n;
+        const loci_status status = loci_pool_create(&host, 4);
+        const bool ran_out = left < 0, ok = (status == LOCI_NO_MEMORY) == ran_out && (ran_out ? !host.user : status == LOCI_OK);
+        loci_pool_destroy(&host);
+        ok && live == 0 ? passed++ : failed++;
+        if (!ok || live) printf("memory: a pool, failing at %d: status %d, %d blocks left\n", n, status, live);
     }
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

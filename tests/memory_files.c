@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* memory_files.c -- reading and writing a file when memory runs out: every allocation fails once, the JSON library's too.
+ * Nothing leaks, no half of a file is left, and the status says so. */
+#define _DEFAULT_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+static int left, live;                   /* allocations until the failing one; blocks not yet freed */
+
+static void *counted(void *block)
+{
+    live += block != NULL;
+    return block;
+}
+static void *counted_malloc(size_t n) { return left-- == 0 ? NULL : counted(malloc(n)); }
+static void *counted_calloc(size_t n, size_t size) { return left-- == 0 ? NULL : counted(calloc(n, size)); }
+static char *counted_strdup(const char *text) { return left-- == 0 ? NULL : counted(strdup(text)); }
+static void counted_free(void *block)
+{
+    live -= block != NULL;
+    free(block);
+}
+#define malloc counted_malloc
+#define calloc counted_calloc
+#undef strdup
+#define strdup counted_strdup
+#define free counted_free
+#include <io/safetensors.c>
+#undef _DEFAULT_SOURCE
+#include <io/write.c>
+
+enum { MOST = 400 };                     /* allocations that one file takes, at most */
+
+int main(void)
+{
+    int passed = 0, failed = 0, reads = 0, writes = 0;
+    char folder[] = "/tmp/loci-memory-XXXXXX", path[64];
+    if (!mkdtemp(folder)) return 2;
+    snprintf(path, sizeof path, "%s/file", folder);
+    json_set_alloc_funcs(counted_malloc, counted_free);
+    const float numbers[] = { 1, 2, 3, 4, 5, 6 };
+    const struct safetensor tensor[] = { { .name = "a", .type = ST_F32, .rank = 2, .shape = { 2, 3 } }, { .name = "b", .type = ST_F32, .rank = 0 } };
+    const struct safetensors_meta meta = { "key", "value" };
+    const void *const data[] = { numbers, numbers };
+    for (int n = 0; n < MOST && writes == n; n++) {
+        struct stat st;
+        loci_error e = { 0 };
+        unlink(path);
+        left = n;
+        const loci_status status = loci_safetensors_write(path, 2, tensor, data, 1, &meta, &e);
+        const bool ran_out = left < 0, there = !stat(path, &st);
+        writes += ran_out;
+        /* Without memory for its name the folder is not synced, which is no failure. */
+        const bool ok = live == 0 && there == !status && (ran_out ? status == LOCI_NO_MEMORY || there : status == LOCI_OK);
+        ok ? passed++ : failed++;
+        if (!ok) printf("memory_files: writing, failing at %d: status %d, %d blocks left\n", n, status, live);
+    }
+    for (int n = 0; n < MOST && reads == n; n++) {
+        loci_error e = { 0 };
+        struct safetensors f;
+        left = n;
+        const loci_status status = loci_safetensors_open(&f, path, &e);
+        const bool ran_out = left < 0;
+        reads += ran_out;
+        /* The JSON library takes a string without memory for one that is not sound. */
+        bool ok = ran_out ? status && e.text[0] : status == LOCI_OK && f.count == 2 && f.meta_count == 1;
+        if (!status) loci_safetensors_close(&f);
+        ok = ok && live == 0;
+        ok ? passed++ : failed++;
+        if (!ok) printf("memory_files: reading, failing at %d: status %d (%s), %d blocks left\n", n, status, e.text, live);
+    }
+    if (reads < 10 || writes < 10) failed++, printf("memory_files: only %d and %d allocations failed\n", reads, writes);
+    unlink(path);
+    rmdir(folder);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
