@@ -76,6 +76,15 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "shaw:left=2,right=2+fox+cape:hidden=4+sba:remainder=vector", false },
 };
 
+/* Drawn at random: perhaps a rotation, one to three encodings of scores, perhaps a mix of heads, perhaps a stick.  Those that
+ * a plan refuses are drawn again. */
+static const char *const rotations[] = { "rope:pairing=half", "rope:pairing=interleaved,base=500,dim=4,offset=2", "rope2d", "mixed", "xpos:scale_base=30",
+    "mrope:sections=1/1/1,dim=6" };
+static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10", "clip:max=5", "kerple", "kerple:kernel=log3", "kerple:weight=1",
+    "sandwich:dim=6", "fire:hidden=4,threshold=6", "shaw:left=3,right=2", "xl:clamp=5", "deberta:span=6,max_distance=20", "cope:npos=5", "fox" };
+static const char *const sticks[] = { "sba", "sba:current=1,remainder=vector" };
+static char compositions[WALK_COMPOSITIONS][256];
+
 enum places { CONSECUTIVE, SPREAD, PACKED };
 
 struct shape {
@@ -290,12 +299,44 @@ static int walk_one(void (*check)(struct walk *), const char *encoding, loci_sta
     return 0;
 }
 
+static uint64_t dice = 88172645463325252u;
+static int roll(int sides)
+{
+    dice ^= dice << 13, dice ^= dice >> 7, dice ^= dice << 17;
+    return (int)(dice % (uint64_t)sides);
+}
+static void add(char *text, const char *one)
+{
+    const size_t named = strcspn(one, ":");
+    for (const char *at = text; *at; at += strcspn(at, "+"), at += *at == '+')
+        if (strcspn(at, ":+") == named && !strncmp(at, one, named)) return;
+    if (*text) strcat(text, "+");
+    strcat(text, one);
+}
+static void draw(char *text)
+{
+    loci_plan *plan;
+    do {
+        text[0] = 0;
+        if (roll(2)) add(text, rotations[roll(sizeof rotations / sizeof *rotations)]);
+        for (int n = 1 + roll(3); n; n--) add(text, scores[roll(sizeof scores / sizeof *scores)]);
+        if (roll(3) == 0) add(text, "cape:hidden=4");
+        if (roll(4) == 0) add(text, sticks[roll(2)]);
+    } while (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = 4, .kv_heads = 2, .dim = 12 }, NULL));
+    loci_plan_destroy(plan);
+}
+
 const char *walk_text(int i, bool *square)
 {
     const loci_encoding_info *list;
-    const int count = loci_encodings(&list);
-    *square = i >= count && i < count + (int)(sizeof texts / sizeof *texts) && texts[i - count].square;
-    return i < count ? list[i].example : i < count + (int)(sizeof texts / sizeof *texts) ? texts[i - count].encoding : NULL;
+    const int count = loci_encodings(&list), more = (int)(sizeof texts / sizeof *texts);
+    *square = i >= count && i < count + more && texts[i - count].square;
+    if (i < count) return list[i].example;
+    if (i < count + more) return texts[i - count].encoding;
+    if (i >= count + more + WALK_COMPOSITIONS) return NULL;
+    char *text = compositions[i - count - more];
+    if (!*text) draw(text);
+    return text;
 }
 
 struct walker { enum walk_size size; void (*check)(struct walk *); };

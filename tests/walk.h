@@ -9,6 +9,11 @@
 #include "loci/loci.h"
 
 enum { WALK_TENSORS = 32, WALK_LENGTH = 256, WALK_AXES = 3 };
+#ifdef LOCI_SLOW
+enum { WALK_COMPOSITIONS = 8 };          /* drawn at random */
+#else
+enum { WALK_COMPOSITIONS = 40 };
+#endif
 
 /* A problem with random contents, all of it in double and exact in float.  The buffers of outputs and gradients are there, zeroed. */
 struct walk {
@@ -38,8 +43,8 @@ struct walk {
 enum walk_size { WALK_SMALL, WALK_TILES };
 int walk_all(enum walk_size, void (*check)(struct walk *));
 
-/* The texts of the walk: every encoding's example, then options and compositions.  NULL past the last; square: the
- * value width must be the head width. */
+/* The texts of the walk, asked for one after the other: every encoding's example, then options and compositions, the same
+ * in every run.  NULL past the last; square: the value width must be the head width. */
 const char *walk_text(int i, bool *square);
 bool walk_causal_only(const char *text);
 int walk_dim(const char *text, int dim); /* the least head width from `dim` on that the text can have */
