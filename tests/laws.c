@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* laws.c -- what must hold for every encoding, whatever it computes: positions that all move, values that are all 1 or all
+ * larger, and biases whose gradients cancel. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "attend.h"
+
+enum { H = 2, D = 12, L = 140 };
+
+static int passed, failed;
+
+static void check(bool holds, const char *text, const char *law)
+{
+    if (holds) passed++;
+    else failed++, printf("%s: %s\n", text, law);
+}
+
+/* Where the encodings of a text enter, and whether one of them has this name. */
+static int places(const char *text)
+{
+    const loci_encoding_info *list;
+    int all = 0;
+    const int count = loci_encodings(&list);
+    for (; text; text = strchr(text, '+') ? strchr(text, '+') + 1 : NULL)
+        for (int i = 0; i < count; i++)
+            if (strcspn(text, ":+") == strlen(list[i].name) && !strncmp(text, list[i].name, strlen(list[i].name))) all |= list[i].places;
+    return all;
+}
+
+static struct attend task(const char *text)
+{
+    static double coord[3 * L];
+    for (int i = 0; i < 3 * L; i++) coord[i] = i % 23;
+    const double *where = strstr(text, "rope2d") || strstr(text, "mixed") || strstr(text, "mrope") ? coord : NULL;
+    return (struct attend){ .q_coord = where, .k_coord = where,
+                            .desc = { .encoding = text, .heads = H, .dim = walk_dim(text, D), .max_len = L }, .q_len = L, .k_len = L, .seed = 2 };
+}
+static double apart(const double *a, const double *b, double times, ptrdiff_t n)
+{
+    double most = 0;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const double d = times * a[i] == b[i] ? 0 : fabs(times * a[i] - b[i]) / (1 + fabs(b[i]));
+        if (!(d <= most)) most = d;
+    }
+    return most;
+}
+
+/* Tables of distances do not know where they are; fire and tables of positions do, and a rotation turns by larger angles. */
+static void moved(const char *text)
+{
+    static int64_t pos[L], later[L];
+    static double later_coord[3 * L];
+    for (int i = 0; i < L; i++) pos[i] = i, later[i] = i + (1 << 20);
+    for (int i = 0; i < 3 * L; i++) later_coord[i] = i % 23 + 4096;
+    struct attend a = task(text), b = task(text);
+    const bool turns = places(text) & LOCI_PLACE_ROTATE;
+    a.q_pos = a.k_pos = pos, b.q_pos = b.k_pos = later;
+    if (b.q_coord) b.q_coord = b.k_coord = later_coord;
+    attend(&a), attend(&b);
+    const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
+    const double off = fmax(apart(a.o, b.o, 1, n), fmax(apart(a.dq, b.dq, 1, n), apart(a.dk, b.dk, 1, n)));
+    check(off <= (turns ? 3e-5 : 0), text, "moving all positions changes nothing");
+    attend_free(&a), attend_free(&b);
+}
+
+static void values(const char *text)
+{
+    static double one[H * L * 2 * D], v[H * L * 2 * D], larger[H * L * 2 * D];
+    walk_restart(8);
+    for (int i = 0; i < H * L * 2 * D; i++) one[i] = 1, v[i] = (float)walk_uniform(), larger[i] = 32 * v[i];
+    struct attend a = task(text), b = task(text), c = task(text);
+    a.v = v, b.v = larger, c.v = one;
+    attend(&a), attend(&b), attend(&c);
+    const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
+    check(apart(a.o, b.o, 32, n) == 0 && apart(a.dv, b.dv, 1, n) == 0, text, "values 32 times as large give outputs 32 times as large, bit by bit");
+    if (!(places(text) & LOCI_PLACE_WEIGHT)) {
+        double off = 0;
+        for (ptrdiff_t i = 0; i < n; i++) off = fmax(off, fabs(c.o[i] - 1));
+        check(off < 1e-6, text, "values that are all 1 give 1");
+    }
+    attend_free(&a), attend_free(&b), attend_free(&c);
+}
+
+int main(void)
+{
+    const loci_encoding_info *list;
+    const int count = loci_encodings(&list);
+    const char *text;
+    bool square;
+    for (int i = 0; (text = walk_text(i, &square)); i++) {
+        const int where = places(text);
+        if (i < count && where == LOCI_PLACE_EMBED) continue;
+        /* What reads queries or keys alone reads them turned, if they turn. */
+        const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl") || strstr(text, "deberta");
+        if (!strstr(text, "fire") && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
+        if (!square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector") && !strstr(text, "remainder=value")) values(text);
+    }
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
