@@ -49,7 +49,7 @@ static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : 
 /* Do n keys from k on have all their distances at one end?  Its vector, or NULL. */
 static const real *end_of(const struct tile *t, const struct view *b, int k, int n)
 {
-    if (t->d - (k + n - 1) >= b->of.hi) return b->rows + b->of.hi * b->width;
+    if (b->of.lo == b->of.hi || t->d - (k + n - 1) >= b->of.hi) return b->rows + b->of.hi * b->width;
     if (t->d - k + QT - 1 <= b->of.lo) return b->rows + b->of.lo * b->width;
     return NULL;
 }
@@ -153,13 +153,51 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 #if QT > 1
-static real sum_rows(const real *x)
+/* Sums of n <= BAND lines, by halves: lane r and lane QT/2 + r first. */
+static void sum_lines(const real *x, int n, real *sums)
 {
-    real sum[QT];
-    memcpy(sum, x, sizeof sum);
-    for (int n = QT / 2; n; n /= 2)
-        for (int r = 0; r < n; r++) sum[r] += sum[n + r];
-    return *sum;
+    for (int k = 0; k < n; k += VL) {
+        vf y[VL];
+        UNROLL for (int i = 0; i < VL; i++) {
+            const real *line = x + (ptrdiff_t)(k + i < n ? k + i : n - 1) * QT;
+            vf half[QT / VL];
+            UNROLL for (int v = 0; v < QT / VL; v++) half[v] = vf_load(line + v * VL);
+            UNROLL for (int m = QT / VL / 2; m; m /= 2)
+                UNROLL for (int v = 0; v < m; v++) half[v] = vf_add(half[v], half[m + v]);
+            y[i] = half[0];
+        }
+#if VL > 1
+        vf_transpose(y);
+        UNROLL for (int m = VL / 2; m; m /= 2)
+            UNROLL for (int v = 0; v < m; v++) y[v] = vf_add(y[v], y[m + v]);
+#endif
+        vf_store(sums + k, y[0]);
+    }
+}
+
+/* y += g x */
+INLINE void add_times(int n, real g, const real *x, real *y)
+{
+    int i = 0;
+    for (; i + VL <= n; i += VL) vf_store(y + i, vf_fma(vf_set1(g), vf_load(x + i), vf_load(y + i)));
+    for (; i < n; i++) y[i] = fma_(g, x[i], y[i]);
+}
+/* The same for some rows, one after the other, those with g = 0 left out. */
+INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t stride, real *y)
+{
+    enum { WIDE = 4 * VL };
+    int i = 0;
+    for (; i + WIDE <= n; i += WIDE) {
+        vf sum[4];
+        UNROLL for (int v = 0; v < 4; v++) sum[v] = vf_load(y + i + v * VL);
+        for (int r = 0; r < rows; r++) {
+            if (g[r] == 0) continue;
+            UNROLL for (int v = 0; v < 4; v++) sum[v] = vf_fma(vf_set1(g[r]), vf_load(x + r * stride + i + v * VL), sum[v]);
+        }
+        UNROLL for (int v = 0; v < 4; v++) vf_store(y + i + v * VL, sum[v]);
+    }
+    for (int r = 0; r < rows && i < n; r++)
+        if (g[r] != 0) add_times(n - i, g[r], x + r * stride + i, y + i);
 }
 
 /* Keys that nobody sees may hold what is no number: there g is 0. */
@@ -167,14 +205,13 @@ static void give_end(const struct tile *t, const struct view *b, int k, int n, c
 {
     const int D = t->c->plan->dim, Dp = padded(D);
     const real scale = (real)t->c->plan->scale;
-    real *ends = sums ? sums + D * b->columns + (end == b->rows + b->of.hi * b->width ? Dp : 0) : NULL;
-    for (int i = k; i < k + n; i++) {
-        const real g = scale * sum_rows(t->ds + i * QT), *key = t->k + i * t->ks;
-        real *restrict dk = t->dk_part ? t->dk_part + (ptrdiff_t)i * Dp : NULL;
-        if (g == 0) continue;
-        for (int d = 0; d < D && dk; d++) dk[d] = fma_(g, end[d], dk[d]);
-        for (int d = 0; d < D && ends; d++) ends[d] = fma_(g, key[d], ends[d]);
+    real *ends = sums ? sums + D * b->columns + (end == b->rows + b->of.hi * b->width ? Dp : 0) : NULL, g[BAND + VL];
+    sum_lines(t->ds + k * QT, n, g);
+    for (int i = 0; i < n; i++) {
+        g[i] *= scale;
+        if (t->dk_part && g[i] != 0) add_times(D, g[i], end, t->dk_part + (ptrdiff_t)(k + i) * Dp);
     }
+    if (ends) add_rows(n, D, g, t->k + k * t->ks, t->ks, ends);
 }
 
 static void give_band(const struct tile *t, const struct view *b, int k, int n, real *sums)

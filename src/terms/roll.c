@@ -13,7 +13,7 @@
 #include "terms/skew.h"
 #include "walk.h"
 
-enum { BLOCK = KT, LINES = KT + 2 };     /* the tile's lines stand between two that are zero */
+enum { BLOCK = KT };
 
 /* What the hooks of a query tile know; it stands at the start of their memory. */
 struct view {
@@ -22,7 +22,6 @@ struct view {
     real *q, *qrows;                     /* scale (q + v): [D][QT], and its rows [QT][padded D] (backward) */
     real *sums[2];                       /* blocks of (q + v).(W R_n) */
     real *grads[2];                      /* blocks of dS by distance (backward) */
-    real *lines;
     bool full[2], filled[2];
     int64_t sum_of[2], grad_of[2];       /* first distances of the blocks */
 };
@@ -37,7 +36,7 @@ static ptrdiff_t mem(const struct call *c, int x)
 {
     const int D = c->plan->dim;
     (void)x;
-    return VIEW_ROWS + D + (QT > 1 ? padded(D) + 4 * BLOCK + LINES : 0);
+    return VIEW_ROWS + D + (QT > 1 ? padded(D) + 4 * BLOCK : 0);
 }
 
 static void open(struct tile *t, int x)
@@ -52,7 +51,7 @@ static void open(struct tile *t, int x)
     real *at = t->own[x].mem + VIEW_ROWS * QT;
     b.q = at, at += D * QT;
     for (int i = 0; i < 2 && QT > 1; i++) b.sums[i] = at, b.grads[i] = at + BLOCK * QT, at += 2 * BLOCK * QT;
-    if (QT > 1) b.lines = at, b.qrows = at + LINES * QT;
+    if (QT > 1) b.qrows = at;
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++) b.q[d * QT + r] = fma_(scale, v[d], t->qt[d * QT + r]);
     memcpy(t->own[x].mem, &b, sizeof b);
@@ -85,26 +84,12 @@ static int block_of(const struct tile *t, struct view *b, int64_t first, int64_t
     return i;
 }
 
-/* Two blocks in the order of their distances, counted from 0. */
-static struct by_distance in_order(real *const *blocks, int first, int32_t *index)
-{
-    const int apart = (int)((blocks[1] - blocks[0]) / QT);
-    for (int n = 0; n < 2 * BLOCK; n++) index[n] = (n < BLOCK) == (first == 0) ? n % BLOCK : apart + n % BLOCK;
-    return (struct by_distance){ .rows = blocks[0], .index = index, .from = 0, .to = 2 * BLOCK - 1, .first = 0 };
-}
-
 static void score_run(struct tile *t, struct view *b)
 {
     const int64_t first = t->d - (BLOCK - 1);
     const int older = block_of(t, b, first + BLOCK, first);
     const int i = block_of(t, b, first, b->sum_of[older]);
-    int32_t index[2 * BLOCK];
-    const struct by_distance sums = in_order(b->sums, i, index);
-    real *restrict s = t->s, *restrict lines = b->lines;
-    const int keys = t->keys;
-    skew(&sums, 0, BLOCK, lines);
-    for (int k = 0; k < keys; k++)
-        for (int r = 0; r < QT; r++) s[k * QT + r] += lines[(BLOCK - 1 - k) * QT + r];
+    spread_tile((const real *const[]){ b->sums[i], b->sums[older] }, t->keys, t->s);
 }
 #else
 static void score_run(struct tile *t, struct view *b)
@@ -231,12 +216,8 @@ static void score_bwd(struct tile *t, int x)
     }
     const int64_t first = t->d - (BLOCK - 1);
     const int newer = take(t, x, b, first, first + BLOCK);
-    take(t, x, b, first + BLOCK, first);
-    memset(b->lines, 0, sizeof(real) * LINES * QT);
-    for (int k = 0; k < t->keys; k++) memcpy(b->lines + (BLOCK - k) * QT, t->ds + k * QT, sizeof(real) * QT);
-    int32_t index[2 * BLOCK];
-    const struct by_distance grads = in_order(b->grads, newer, index);
-    unskew(b->lines, -1, LINES, NULL, &grads, 0, 2 * BLOCK - 2);
+    const int older = take(t, x, b, first + BLOCK, first);
+    gather_tile(t->ds, t->keys, (real *const[]){ b->grads[newer], b->grads[older] });
 }
 
 static void close_bwd(struct tile *t, int x)

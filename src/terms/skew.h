@@ -86,6 +86,40 @@ INLINE void unskew(const real *lines, int m, int n, const real *base, const stru
         }
     }
 }
+
+/* The same for a whole tile with its keys in their order, and two blocks of KT distances: pair (k, r) has the distance
+ * r + KT - 1 - k.  s[k][r] += x[r + KT - 1 - k][r], for n keys. */
+INLINE void spread_tile(const real *const *blocks, int n, real *s)
+{
+    for (int v = 0; v < QT; v += VL) {
+        struct cascade c;
+        UNROLL for (int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
+        for (int top = KT + VL - 2; top >= 0; top -= VL) {
+            UNROLL for (int i = 0; i < VL; i++) {
+                const int line = top - i, d = line + v < 0 ? 0 : line + v, k = KT - 1 - line;
+                const vf y = push(&c, i, vf_load(blocks[d / KT] + (ptrdiff_t)(d % KT) * QT + v));
+                real *to = s + (ptrdiff_t)k * QT + v;
+                if (k >= 0 && k < n) vf_store(to, vf_add(vf_load(to), y));
+            }
+        }
+    }
+}
+/* x[r + KT - 1 - k][r] += s[k][r]. */
+INLINE void gather_tile(const real *s, int n, real *const *blocks)
+{
+    for (int v = 0; v < QT; v += VL) {
+        struct cascade c;
+        UNROLL for (int i = 0; i < VL; i++) c.held[i] = vf_set1(0);
+        for (int low = 0; low < KT + VL - 1; low += VL) {
+            UNROLL for (int i = 0; i < VL; i++) {
+                const int d = low + i + v, k = KT - 1 - (low + i);
+                const vf y = push(&c, i, k >= 0 && k < n ? vf_load(s + (ptrdiff_t)k * QT + v) : vf_set1(0));
+                real *to = blocks[d / KT] + (ptrdiff_t)(d % KT) * QT + v;
+                vf_store(to, vf_add(vf_load(to), y));
+            }
+        }
+    }
+}
 #endif
 
 #endif
