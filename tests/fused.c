@@ -165,9 +165,9 @@ static void check(struct walk *w)
         return;
     }
     const char *isas[8];
-    const int count = loci_isas(isas, 8);
-    run(w, NULL, true);
-    for (int i = 0; i < count; i++) run(w, isas[i], false);
+    const int count = loci_isas(isas, 8), first = LOCI_EMULATED ? count - 1 : 0;     /* there, what runs elsewhere is left out */
+    if (!LOCI_EMULATED) run(w, NULL, true);
+    for (int i = first; i < count; i++) run(w, isas[i], false);
 }
 
 int main(int argc, char **argv)

@@ -9,11 +9,14 @@
 #include "loci/loci.h"
 
 enum { WALK_TENSORS = 32, WALK_LENGTH = 256, WALK_AXES = 3 };
-#ifdef LOCI_SLOW
-enum { WALK_COMPOSITIONS = 8 };          /* drawn at random */
-#else
-enum { WALK_COMPOSITIONS = 40 };
+/* Slow builds, with sanitizers or for an emulated processor, do with less. */
+#ifndef LOCI_SLOW
+#define LOCI_SLOW 0
 #endif
+#ifndef LOCI_EMULATED
+#define LOCI_EMULATED 0
+#endif
+enum { WALK_COMPOSITIONS = LOCI_EMULATED ? 2 : LOCI_SLOW ? 8 : 40 };      /* drawn at random */
 
 /* A problem with random contents, all of it in double and exact in float.  The buffers of outputs and gradients are there, zeroed. */
 struct walk {
