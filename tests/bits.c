@@ -14,7 +14,6 @@
 #include "pe.h"
 #include "walk.h"
 
-
 static int passed, failed;
 static const char *only;                 /* the program's argument: this text alone */
 
@@ -380,7 +379,8 @@ int main(int argc, char **argv)
         if ((only && strcmp(only, text) != 0) || (i < count && list[i].places == LOCI_PLACE_EMBED)) continue;
         const int dim = walk_dim(text, 18);
         const ptrdiff_t length = LOCI_SLOW ? 70 : 150;
-        const struct task task = { .encoding = text, .batch = 2, .heads = 4, .kv_heads = 2, .dim = dim, .value_dim = square ? dim : 21,
+        const int few = LOCI_EMULATED ? 1 : 2;
+        const struct task task = { .encoding = text, .batch = few, .heads = 2 * few, .kv_heads = few, .dim = dim, .value_dim = square ? dim : 21,
                                    .q_len = length, .k_len = length, .threads = 1 };
         machines(&task);
         chunks(&task);
