@@ -121,6 +121,7 @@ static inline void put(const struct prep *p, ptrdiff_t i, double x) { store_real
 struct call;
 struct vectors;
 struct key_vectors;
+struct blocks;
 struct loci_pe {
     const char *name, *cite, *brief, *example;
     int places;                          /* LOCI_PLACE_... */
@@ -136,6 +137,7 @@ struct loci_pe {
     void      (*terms)(const struct config *, struct termlist *);
     struct vectors (*vectors)(const struct config *);                 /* of those whose term is band_q: terms/vectors.h */
     struct key_vectors (*key_vectors)(const struct config *, size_t real);    /* band_k, likewise */
+    struct blocks (*blocks)(const struct config *);                   /* of those whose term is blocks: blocks.h */
     int       (*waves)(const struct config *);                        /* roll: numbers of a wave; its table is in terms/roll.h */
 
     /* Tables */

@@ -221,7 +221,7 @@ static void growth(const char *encoding)
 {
     loci_plan *plan;
     loci_error e;
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = 4, .dim = 64 }, &e)) {
+    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = 4, .dim = walk_dim(encoding, 64) }, &e)) {
         printf("%s: %s\n", encoding, e.text);
         failed++;
         return;

@@ -9,7 +9,7 @@
 #include "pe.h"
 #include "walk.h"
 
-enum { CALLERS = 3, H = 4, G = 2, L = 200, D = 8, N = H * L * D };
+enum { CALLERS = 3, H = 4, G = 2, L = 200, D = 24, N = H * L * D };
 
 static int passed, failed;
 

@@ -41,6 +41,10 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "xpos:scale_base=30+alibi+cape:hidden=4", false },
     { "mixed:axes=3,pairing=half", false },
     { "mixed:axes=1", false },
+    { "comrope:kind=ld", false },
+    { "comrope:block=3", false },
+    { "comrope:kind=ld,block=4,axes=3+alibi", false },
+    { "comrope:kind=ld,block=6,axes=1+shaw:left=2,right=2+fox", false },
     { "shaw:left=3,right=2,sign=ij", false },
     { "shaw:left=0,right=4,values=0", false },
     { "xl:clamp=5,base=300", false },
@@ -276,6 +280,7 @@ bool walk_causal_only(const char *text)
 int walk_dim(const char *text, int dim)
 {
     if (strstr(text, "rope2d")) return (dim + 3) / 4 * 4;
+    if (strstr(text, "comrope")) return (dim + 11) / 12 * 12;
     return strstr(text, "mrope") && dim < 6 ? 6 : dim;
 }
 

@@ -44,6 +44,7 @@ static ptrdiff_t carve(struct problem *p, double *base)
         for (int i = 0; i < p->plan->tensors.list[t].rank; i++)
             if (p->plan->tensors.list[t].shape[i] > longest) longest = p->plan->tensors.list[t].shape[i];
     for (int i = 0; i < COUNT(p->scratch); i++) p->scratch[i] = take(base, &used, longest);
+    p->room = take(base, &used, loci_reference_room(p));
     return used;
 }
 
@@ -64,14 +65,6 @@ static bool visible(const struct problem *p, ptrdiff_t j)
 
 /* ---- Rotation of all rows of a batch entry --------------------------------------------------------------- */
 
-/* The encoding that turns vectors, or -1. */
-static int turning(const struct problem *p)
-{
-    for (int e = 0; e < p->plan->encs; e++)
-        if (p->def[e]->turn) return e;
-    return -1;
-}
-
 static void read_rows(const struct problem *p, loci_view x, int heads, ptrdiff_t rows, int width, double *y)
 {
     x = dense(x, heads, rows, width);
@@ -90,7 +83,7 @@ static void write_rows(const struct problem *p, loci_view x, int heads, ptrdiff_
 
 static void read_turned(const struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, double *y)
 {
-    int e = turning(p);
+    int e = loci_reference_turning(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     read_rows(p, x, heads, rows, p->D, y);
     for (int h = 0; h < heads && e >= 0; h++)
@@ -108,7 +101,7 @@ static void read_turned(const struct problem *p, loci_which which, loci_view x, 
 /* dy holds the gradients by the turned rows, and by those of x when it returns. */
 static void turn_back(const struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, double *dy)
 {
-    int e = turning(p);
+    int e = loci_reference_turning(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads && e >= 0; h++)

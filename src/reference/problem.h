@@ -30,6 +30,7 @@ struct problem {
     double *lse, *rem, *dlse, *drem;     /* [H] */
     double *o, *dout;                    /* [H][Dv] */
     double *scratch[3];                  /* as long as Lk, D, Dv and every extent of a tensor */
+    double *room;                        /* what the encoding that turns asked for */
 };
 
 /* An encoding, by the places where it enters attention; NULL where it does not.  e is its number in the plan.  Each
@@ -42,6 +43,7 @@ struct definition {
     void (*turn)(const struct problem *, int e, loci_which, int head, ptrdiff_t row, const double *x, double *y);
     void (*turn_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
                           const double *x, const double *dy, double *dx);
+    ptrdiff_t (*room)(const struct problem *, int e);    /* doubles that turning a row takes */
     /* What is left to do with a row of keys from a cache, in place; it is its own adjoint. */
     void (*cached)(const struct problem *, int e, ptrdiff_t row, double *x);
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
@@ -65,6 +67,9 @@ struct definition {
 loci_status loci_reference_open(struct problem *, const loci_plan *, const void *const *tensors, const loci_call *);
 /* Gives dtensor[] its room at `base`, or with NULL only measures.  Returns the number of doubles. */
 ptrdiff_t loci_reference_dtensors(struct problem *, double *base);
+/* The encoding that turns vectors, or -1; and how many doubles that takes. */
+int loci_reference_turning(const struct problem *);
+ptrdiff_t loci_reference_room(const struct problem *);
 /* Hands the sums out to the pointers that are not NULL. */
 void loci_reference_give(const struct problem *, void *const *dtensors);
 

@@ -307,14 +307,13 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
     if (status) return status;
     CHECK(call->error, plan->stage != LOCI_EMBED, LOCI_BAD_ARG, "a plan of stage embed rotates nothing");
 
-    int heads = which == LOCI_QUERY ? p->H : p->Hkv, turning = -1;
+    int heads = which == LOCI_QUERY ? p->H : p->Hkv, turning = loci_reference_turning(p);
     ptrdiff_t rows = which == LOCI_QUERY ? p->Lq : p->Lk;
-    for (int e = 0; e < plan->encs; e++)
-        if (p->def[e]->turn) turning = e;
 
-    double *room = calloc((size_t)(loci_reference_dtensors(p, NULL) + 3 * p->D), sizeof *room);
+    double *room = calloc((size_t)(loci_reference_dtensors(p, NULL) + 3 * p->D + loci_reference_room(p)), sizeof *room);
     CHECK(call->error, room, LOCI_NO_MEMORY, "no memory for the reference");
     double *x1 = room + loci_reference_dtensors(p, room), *dy1 = x1 + p->D, *unused = dy1 + p->D;
+    p->room = unused + p->D;
     x = dense(x, heads, rows, p->D), y = dense(y, heads, rows, p->D);
     dy = dense(dy, heads, rows, p->D), dx = dense(dx, heads, rows, p->D);
     for (p->b = 0; p->b < p->B; p->b++)

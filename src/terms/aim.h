@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/* aim.h -- cos and sin of the coordinates of rows times frequencies; the table is described in pairs.h.
+ *
+ * With x = 64 n + k, the angle of a whole coordinate x is that of the anchor 64 n, reduced exactly, plus that of the step
+ * k, from the table.  They are joined in double by plain products, so cos and sin depend on x alone and have the same
+ * bits for every instruction set; they are rounded to real once, with an absolute error near 2^-52 before that.
+ * Coordinates that are not whole go the direct way.  A heading keeps [rows][cos, sin][width]. */
+#ifndef LOCI_AIM_H
+#define LOCI_AIM_H
+
+#include "walk.h"
+
+#include "pairs.h"
+#include "trig.h"
+
+enum { SIGHTS = 64 };                    /* pairs in hand */
+
+/* The pairs t0 .. t0 + n - 1 of a group; n counts whole lanes. */
+struct sights {
+    const struct pairs *p;
+    int group, t0, n;
+    double anchor[MAX_AXES];             /* where anchor_cos and anchor_sin are of; NaN: nowhere */
+    _Alignas(64) double anchor_cos[MAX_AXES][SIGHTS];
+    _Alignas(64) double anchor_sin[MAX_AXES][SIGHTS];
+};
+
+static inline void direct(const struct sights *k, int axis, double x, double *restrict cos, double *restrict sin)
+{
+    const double *hi = pairs_rows(k->p, k->group, axis) + k->t0, *lo = hi + k->p->width;
+    for (int t = 0; t < k->n; t++) trig_sincos(x, hi[t], lo[t], &cos[t], &sin[t]);
+}
+
+/* The table's row for the last six bits of a whole coordinate, with the anchor in place.  NULL when it is not whole. */
+INLINE const double *find_step(struct sights *k, int axis, double x)
+{
+    const double anchor = floor(x / PAIR_STEPS) * PAIR_STEPS, rest = x - anchor;
+    const int step = rest > 0 && rest < PAIR_STEPS ? (int)rest : 0;
+    if (rest != step) return NULL;
+    if (k->anchor[axis] != anchor) direct(k, axis, anchor, k->anchor_cos[axis], k->anchor_sin[axis]), k->anchor[axis] = anchor;
+    return pairs_rows(k->p, k->group, axis) + (2 + 2 * step) * k->p->width + k->t0;
+}
+
+/* cos and sin of x w on one axis, on the first times m. */
+static inline void aim_axis(struct sights *k, int axis, double x, double *restrict cos, double *restrict sin)
+{
+    const double *restrict sc = find_step(k, axis, x);
+    if (!sc) {
+        const double m = axis == 0 ? k->p->factor : 1;
+        direct(k, axis, x, cos, sin);
+        for (int t = 0; t < k->n; t++) cos[t] *= m, sin[t] *= m;
+        return;
+    }
+    const double *restrict ss = sc + k->p->width, *restrict ac = k->anchor_cos[axis], *restrict as = k->anchor_sin[axis];
+    for (int t = 0; t < k->n; t++) {
+        cos[t] = ac[t] * sc[t] - as[t] * ss[t];
+        sin[t] = as[t] * sc[t] + ac[t] * ss[t];
+    }
+}
+static inline void aim_axes(struct sights *k, const double *x, real *to_cos, real *to_sin)
+{
+    double cos[SIGHTS], sin[SIGHTS];
+    aim_axis(k, 0, x[0], cos, sin);
+    for (int axis = 1; axis < k->p->axes; axis++) {
+        double c[SIGHTS], s[SIGHTS];
+        aim_axis(k, axis, x[axis], c, s);
+        for (int t = 0; t < k->n; t++) {
+            const double a = cos[t], b = sin[t];
+            cos[t] = a * c[t] - b * s[t];
+            sin[t] = b * c[t] + a * s[t];
+        }
+    }
+    for (int t = 0; t < k->n; t++) to_cos[t] = (real)cos[t], to_sin[t] = (real)sin[t];
+}
+
+/* cos and sin of the row at x[axes], times m and rounded. */
+INLINE void aim_row(struct sights *k, const double *x, real *restrict cos, real *restrict sin)
+{
+    const double *restrict sc = k->p->axes == 1 ? find_step(k, 0, x[0]) : NULL;
+    if (!sc) {
+        aim_axes(k, x, cos, sin);
+        return;
+    }
+    const double *restrict ss = sc + k->p->width, *restrict ac = k->anchor_cos[0], *restrict as = k->anchor_sin[0];
+    for (int t = 0; t < k->n; t++) {
+        cos[t] = (real)(ac[t] * sc[t] - as[t] * ss[t]);
+        sin[t] = (real)(as[t] * sc[t] + ac[t] * ss[t]);
+    }
+}
+
+static inline void coordinates(const struct call *c, const struct pairs *p, ptrdiff_t b, bool query, ptrdiff_t i, double *x)
+{
+    for (int axis = 0; axis < p->axes; axis++) x[axis] = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
+}
+
+/* Where the heading keeps cos of row r; sin follows. */
+INLINE real *aim_of(const struct heading *at, const struct pairs *p, int r) { return at->room + (ptrdiff_t)2 * r * p->width; }
+
+/* Points the heading at n rows, unless it is there. */
+static inline void aim(const struct call *c, const struct pairs *p, struct heading *at, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n)
+{
+    const int group = p->groups > 1 ? kvh : 0;
+    if (at->set && at->b == b && at->group == group && at->query == query && at->i0 == i0 && at->rows >= n) return;
+    *at = (struct heading){ .set = true, .query = query, .group = group, .rows = n, .b = b, .i0 = i0, .room = at->room };
+    for (int t0 = 0; t0 < p->width; t0 += SIGHTS) {
+        struct sights k;                 /* no braces: they would clear the anchors too */
+        k.p = p, k.group = group, k.t0 = t0, k.n = p->width - t0 < SIGHTS ? p->width - t0 : SIGHTS;
+        for (int axis = 0; axis < p->axes; axis++) k.anchor[axis] = NAN;
+        for (int r = 0; r < n; r++) {
+            double x[MAX_AXES];
+            coordinates(c, p, b, query, i0 + r, x);
+            aim_row(&k, x, aim_of(at, p, r) + t0, aim_of(at, p, r) + p->width + t0);
+        }
+    }
+}
+
+/* sign -1 turns back. */
+INLINE void turn_half(const real *restrict cos, const real *restrict sin, const real sign, int n, real *restrict a, real *restrict b)
+{
+    for (int t = 0; t < n; t++) {
+        const real x = a[t], y = b[t], s = sign * sin[t];
+        a[t] = fma_(x, cos[t], -(y * s));
+        b[t] = fma_(x, s, y * cos[t]);
+    }
+}
+INLINE void turn_interleaved(const real *restrict cos, const real *restrict sin, const real sign, int n, real *restrict x)
+{
+    for (int t = 0; t < n; t++) {
+        const real a = x[2 * t], b = x[2 * t + 1], s = sign * sin[t];
+        x[2 * t] = fma_(a, cos[t], -(b * s));
+        x[2 * t + 1] = fma_(a, s, b * cos[t]);
+    }
+}
+
+/* Reals of a heading of so many pairs. */
+INLINE ptrdiff_t aim_room(int pairs) { return (ptrdiff_t)2 * KT * pairs_width(pairs); }
+
+#endif
