@@ -122,6 +122,7 @@ struct call;
 struct vectors;
 struct key_vectors;
 struct blocks;
+struct fourier;
 struct loci_pe {
     const char *name, *cite, *brief, *example;
     int places;                          /* LOCI_PLACE_... */
@@ -138,6 +139,7 @@ struct loci_pe {
     struct vectors (*vectors)(const struct config *);                 /* of those whose term is band_q: terms/vectors.h */
     struct key_vectors (*key_vectors)(const struct config *, size_t real);    /* band_k, likewise */
     struct blocks (*blocks)(const struct config *);                   /* of those whose term is blocks: blocks.h */
+    struct fourier (*fourier)(const struct config *);                 /* fourier, likewise: fourier.h */
     int       (*waves)(const struct config *);                        /* roll: numbers of a wave; its table is in terms/roll.h */
 
     /* Tables */

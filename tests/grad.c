@@ -90,8 +90,11 @@ static void check(struct walk *w)
         printf("%s (%s): %s\n", w->encoding, w->shape, error.text);
         return;
     }
-    /* What is added to the embeddings leaves their gradient alone. */
-    for (int n = w->stage == LOCI_EMBED; n < w->inputs; n++) check_input(w, n);
+    /* What is added to the embeddings leaves their gradient alone; fixed tensors have none. */
+    for (int n = w->stage == LOCI_EMBED; n < w->inputs; n++) {
+        const int tensor = n - (w->inputs - w->tensors);
+        if (tensor < 0 || w->tensor[tensor].role != LOCI_FIXED) check_input(w, n);
+    }
 }
 
 int main(int argc, char **argv)

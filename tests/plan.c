@@ -183,6 +183,8 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "comrope:axes=3", LOCI_ATTENTION, "the 4 blocks of a head must be shared out evenly among 3 axes" },
     { "comrope:kind=lp", LOCI_ATTENTION, "kind=lp is not one of ap|ld" },
     { "comrope+mixed", LOCI_ATTENTION, "comrope and mixed both turn q and k" },
+    { "fope:train_length=5", LOCI_ATTENTION, "fope: no frequency makes 1 turns in train_length 5" },
+    { "fope:fourier_dim=9", LOCI_ATTENTION, "fourier_dim 9 must be even" },
     { "rope2d:layout=rows", LOCI_ATTENTION, "layout=rows is not one of concat|alternate" },
     { "rope2d:base=0.5", LOCI_ATTENTION, "base=0.5 must be a number from 1 to" },
     { "rope:pairing=half+rope2d", LOCI_ATTENTION, "rope and rope2d both turn q and k" },

@@ -175,11 +175,17 @@ static void close_gradient(struct tile *t)
     const int D = p->dim, Dp = padded(D);
     EACH_USE(c, x, term) if (term->close_bwd) term->close_bwd(t, x);
     transpose(t->dqs, QT, D, QT, t->scratch, Dp);
-    if (p->rotate >= 0)
-        term_of(c, p->rotate)->turn_bwd(c, p->rotate, t->heading, t->seq->b, t->kvh, true, t->i0, t->rows, t->qrows, t->scratch, Dp,
-                                        t->own[p->rotate].part);
-    if (!c->dq.data) return;
     const real scale = (real)p->scale;
+    if (p->rotate >= 0) {
+        const struct term *term = term_of(c, p->rotate);
+        real *part = t->own[p->rotate].part;
+        if (part && term->of_input) {
+            load_rows(&c->q, t->seq->b, t->h, t->i0, t->rows, D, t->qrows);
+            for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
+        }
+        term->turn_bwd(c, p->rotate, t->heading, t->seq->b, t->kvh, true, t->i0, t->rows, t->qrows, t->scratch, Dp, part);
+    }
+    if (!c->dq.data) return;
     for (int r = 0; r < t->rows; r++) {
         real *to = (real *)c->dq.data + t->seq->b * c->dq.batch + t->h * c->dq.head + (t->i0 + r) * c->dq.row;
         for (int d = 0; d < D; d++) to[d] = t->scratch[r * Dp + d] * scale;
@@ -363,7 +369,7 @@ static void unturn_job(void *arg, int index)
     real *g = d.tile->scratch, *x = d.tile->qrows;
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->dk.row, sizeof(real) * (size_t)p->dim);
-        memcpy(x + (ptrdiff_t)k * Dp, c->turned ? (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j + k) * p->dim
+        memcpy(x + (ptrdiff_t)k * Dp, c->turned && !term->of_input ? (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j + k) * p->dim
                                                : row_of(&c->k, q->b, kvh, j + k), sizeof(real) * (size_t)p->dim);
     }
     if (term->fade) term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g, Dp);

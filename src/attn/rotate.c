@@ -37,7 +37,7 @@ static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *he
         g = t->scratch;
         load_rows(a->x, at.b, at.h, at.i, n, D, x);
         load_rows(from, at.b, at.h, at.i, n, D, g);
-        term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, x, Dp);
+        if (!term->of_input) term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, x, Dp);
         term->turn_bwd(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, x, g, Dp, part);
     }
     if (!to->data) return;

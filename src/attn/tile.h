@@ -108,7 +108,9 @@ struct term {
     /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b, in place.  room: reals of a heading. */
     ptrdiff_t (*room)(const struct call *, int x);
     void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
-    /* rows hold what turn() gave (read only for a part), d its gradient: d becomes the gradient of turn()'s input. */
+    /* rows hold what turn() gave, or with of_input what it took (read only for a part), d the gradient of what it gave: d
+     * becomes the gradient of what it took. */
+    bool of_input;
     void (*turn_bwd)(const struct call *, int x, struct heading *, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
                      const real *rows, real *d, ptrdiff_t stride, real *part);
     /* A rotation may fade, too: queries are multiplied by z^(pos - ref), keys by z^(ref - pos), and so are gradients.
