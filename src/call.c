@@ -217,6 +217,7 @@ static size_t carve(struct call *c, char *base, bool backward)
     struct arena a = { .base = base };
     const ptrdiff_t rows = c->B * c->Lk;
     const bool measure = !base;
+    c->backward = backward;
     void *seq = take_bytes(&a, most_sequences(c), sizeof(struct sequence));
     if (base) {
         c->seq = seq;

@@ -206,6 +206,7 @@ struct call {
     const loci_grad *grad;               /* NULL in the forward pass */
     ptrdiff_t B, Lq, Lk;
     int threads;
+    bool backward;                       /* there is room for gradients */
     bool narrow;                         /* few rows: they are walked one by one */
     loci_view q, k, v, o, dout, dq, dk, dv;    /* strides resolved */
     const void *table[MAX_ENCODINGS];    /* prepared */

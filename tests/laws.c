@@ -33,7 +33,7 @@ static struct attend task(const char *text)
 {
     static double coord[3 * L];
     for (int i = 0; i < 3 * L; i++) coord[i] = i % 23;
-    const double *where = strstr(text, "rope2d") || strstr(text, "mixed") || strstr(text, "mrope") ? coord : NULL;
+    const double *where = strstr(text, "rope2d") || strstr(text, "mixed") || strstr(text, "mrope") || strstr(text, "liere") ? coord : NULL;
     return (struct attend){ .q_coord = where, .k_coord = where,
                             .desc = { .encoding = text, .heads = H, .dim = walk_dim(text, D), .max_len = L }, .q_len = L, .k_len = L, .seed = 2 };
 }
@@ -94,7 +94,9 @@ int main(void)
         if (i < count && where == LOCI_PLACE_EMBED) continue;
         /* What reads queries or keys alone reads them turned, if they turn. */
         const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl") || strstr(text, "deberta");
-        if (!strstr(text, "fire") && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
+        /* Generators that do not commute, and sums of waves, know where they are. */
+        const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere");
+        if (!absolute && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
         if (!square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector") && !strstr(text, "remainder=value")) values(text);
     }
     printf("%d passed, %d failed\n", passed, failed);

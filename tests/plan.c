@@ -183,6 +183,7 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "comrope:axes=3", LOCI_ATTENTION, "the 4 blocks of a head must be shared out evenly among 3 axes" },
     { "comrope:kind=lp", LOCI_ATTENTION, "kind=lp is not one of ap|ld" },
     { "comrope+mixed", LOCI_ATTENTION, "comrope and mixed both turn q and k" },
+    { "liere", LOCI_ATTENTION, "liere: a block of 64 channels is wider than the head, which has 8" },
     { "fope:train_length=5", LOCI_ATTENTION, "fope: no frequency makes 1 turns in train_length 5" },
     { "fope:fourier_dim=9", LOCI_ATTENTION, "fourier_dim 9 must be even" },
     { "rope2d:layout=rows", LOCI_ATTENTION, "layout=rows is not one of concat|alternate" },

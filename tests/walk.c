@@ -45,6 +45,10 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "comrope:block=3", false },
     { "comrope:kind=ld,block=4,axes=3+alibi", false },
     { "comrope:kind=ld,block=6,axes=1+shaw:left=2,right=2+fox", false },
+    { "liere:block=2", false },
+    { "liere:block=4,axes=3", false },
+    { "liere:block=5,axes=1+alibi", false },
+    { "liere:block=6+shaw:left=2,right=2+fox", false },
     { "fope:train_length=40,learn=1", false },
     { "fope:train_length=30,floor_ratio=0.7,base=500,fourier_dim=90,norm=1,learn=1,pad_sin=0", false },
     { "fope:clamp=0,ignore_zero=0,learn=1+alibi", false },
@@ -285,7 +289,7 @@ int walk_dim(const char *text, int dim)
 {
     if (strstr(text, "rope2d")) return (dim + 3) / 4 * 4;
     if (strstr(text, "comrope")) return (dim + 11) / 12 * 12;
-    return strstr(text, "mrope") && dim < 6 ? 6 : dim;
+    return (strstr(text, "mrope") || strstr(text, "liere")) && dim < 6 ? 6 : dim;
 }
 
 static int walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage, const struct shape *s, int value_dim)

@@ -183,7 +183,7 @@ static void close_gradient(struct tile *t)
             load_rows(&c->q, t->seq->b, t->h, t->i0, t->rows, D, t->qrows);
             for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
         }
-        term->turn_bwd(c, p->rotate, t->heading, t->seq->b, t->kvh, true, t->i0, t->rows, t->qrows, t->scratch, Dp, part);
+        term->turn_bwd(c, p->rotate, t->heading, t->seq->b, t->h, true, t->i0, t->rows, t->qrows, t->scratch, Dp, part);
     }
     if (!c->dq.data) return;
     for (int r = 0; r < t->rows; r++) {

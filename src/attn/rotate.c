@@ -29,7 +29,7 @@ static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *he
     const struct term *term = term_of(c, p->rotate);
     const int D = p->dim, Dp = padded(D);
     const struct place at = place_of(a, item);
-    const int kvh = a->query ? at.h / p->group : at.h, n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
+    const int n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
     const loci_view *from = a->back ? a->y : a->x, *to = a->back ? a->dx : a->y;
     real *g = NULL;
     if (t) {
@@ -37,8 +37,8 @@ static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *he
         g = t->scratch;
         load_rows(a->x, at.b, at.h, at.i, n, D, x);
         load_rows(from, at.b, at.h, at.i, n, D, g);
-        if (!term->of_input) term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, x, Dp);
-        term->turn_bwd(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, x, g, Dp, part);
+        if (!term->of_input) term->turn(c, p->rotate, heading, at.b, at.h, a->query, at.i, n, x, Dp);
+        term->turn_bwd(c, p->rotate, heading, at.b, at.h, a->query, at.i, n, x, g, Dp, part);
     }
     if (!to->data) return;
     const real *source = t ? g : row_of(from, at.b, at.h, at.i);
@@ -46,9 +46,9 @@ static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *he
     real *rows = (real *)to->data + at.b * to->batch + at.h * to->head + at.i * to->row;
     for (int r = 0; r < n && rows != source; r++) memcpy(rows + r * to->row, source + r * stride, sizeof(real) * (size_t)D);
     if (t) return;
-    if (!a->back) term->turn(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, rows, to->row);
+    if (!a->back) term->turn(c, p->rotate, heading, at.b, at.h, a->query, at.i, n, rows, to->row);
     if (a->fades) term->fade(c, p->rotate, at.b, a->query, 0, at.i, n, rows, to->row);
-    if (a->back) term->turn_bwd(c, p->rotate, heading, at.b, kvh, a->query, at.i, n, NULL, rows, to->row, NULL);
+    if (a->back) term->turn_bwd(c, p->rotate, heading, at.b, at.h, a->query, at.i, n, NULL, rows, to->row, NULL);
 }
 static void rotate_job(void *arg, int index)
 {

@@ -105,13 +105,14 @@ struct term {
     void (*chunk)(struct tile *, int x);            /* begins a chunk */
     void (*whole)(struct tile *, int x);            /* backward, after weigh: p becomes the final weights (chunk x total) */
 
-    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b, in place.  room: reals of a heading. */
+    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b and head h, a kv head for keys, in place.
+     * room: reals of a heading. */
     ptrdiff_t (*room)(const struct call *, int x);
-    void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
+    void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
     /* rows hold what turn() gave, or with of_input what it took (read only for a part), d the gradient of what it gave: d
      * becomes the gradient of what it took. */
     bool of_input;
-    void (*turn_bwd)(const struct call *, int x, struct heading *, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
+    void (*turn_bwd)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
                      const real *rows, real *d, ptrdiff_t stride, real *part);
     /* A rotation may fade, too: queries are multiplied by z^(pos - ref), keys by z^(ref - pos), and so are gradients.
      * ref is shared by `span` key tiles, a power of two up to a chunk. */
@@ -122,6 +123,8 @@ struct term {
 #define TERM(name) extern const struct term N(term_##name);
 #include "terms/list.h"
 #undef TERM
+
+INLINE int kv_head(const struct call *c, int h, bool query) { return query ? h / c->plan->group : h; }
 
 /* Distance of a pair, and whether the row sees the key. */
 INLINE int64_t distance(const struct tile *t, int k, int r) { return t->run ? t->d + r - k : t->qp[r] - t->kp[k]; }

@@ -321,7 +321,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         t->qg = qg, t->kg = t->kp + KT;
     }
     load_rows(&c->q, q->b, h, t->i0, rows, p->dim, t->qrows);
-    if (p->rotate >= 0) term_of(c, p->rotate)->turn(c, p->rotate, t->heading, q->b, t->kvh, true, t->i0, rows, t->qrows, Dp);
+    if (p->rotate >= 0) term_of(c, p->rotate)->turn(c, p->rotate, t->heading, q->b, t->h, true, t->i0, rows, t->qrows, Dp);
     const real scale = (real)p->scale;
     for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
     transpose(t->qrows, Dp, QT, p->dim, t->qt, QT);

@@ -159,3 +159,30 @@ static struct blocks_by blocks_of_comrope(const struct problem *p, int e)
                                .generator = comrope_generator, .give = comrope_give };
 }
 DEFINE_BLOCKS(comrope)
+
+/* ---- liere: A[a][j] = U - U^T, U the part of raw[a][j] above the diagonal ------------------------------------------- */
+
+static int liere_number(const struct problem *p, int e, int kv, int axis, int j, int row, int column)
+{
+    int block = (int)option(p, e, "block", 64), count = p->D / block, heads = form(p, e, "raw")->rank == 5 ? p->Hkv : 1;
+    return (((axis * heads + (heads > 1 ? kv : 0)) * count + j) * block + row) * block + column;
+}
+static double liere_generator(const struct problem *p, int e, int kv, int axis, int j, int row, int column)
+{
+    const double *raw = tensor(p, e, "raw");
+    if (row < column) return raw[liere_number(p, e, kv, axis, j, row, column)];
+    return row == column ? 0 : -raw[liere_number(p, e, kv, axis, j, column, row)];
+}
+static void liere_give(const struct problem *p, int e, int kv, int axis, int j, int row, int column, double d)
+{
+    double *draw = dtensor(p, e, "raw");
+    if (row < column) draw[liere_number(p, e, kv, axis, j, row, column)] += d;
+    if (row > column) draw[liere_number(p, e, kv, axis, j, column, row)] -= d;
+}
+static struct blocks_by blocks_of_liere(const struct problem *p, int e)
+{
+    int block = (int)option(p, e, "block", 64);
+    return (struct blocks_by){ .block = block, .count = p->D / block, .axes = (int)option(p, e, "axes", 2),
+                               .generator = liere_generator, .give = liere_give };
+}
+DEFINE_BLOCKS(liere)

@@ -96,9 +96,9 @@ static inline void coordinates(const struct call *c, const struct pairs *p, ptrd
 INLINE real *aim_of(const struct heading *at, const struct pairs *p, int r) { return at->room + (ptrdiff_t)2 * r * p->width; }
 
 /* Points the heading at n rows, unless it is there. */
-static inline void aim(const struct call *c, const struct pairs *p, struct heading *at, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n)
+static inline void aim(const struct call *c, const struct pairs *p, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
 {
-    const int group = p->groups > 1 ? kvh : 0;
+    const int group = p->groups > 1 ? kv_head(c, h, query) : 0;
     if (at->set && at->b == b && at->group == group && at->query == query && at->i0 == i0 && at->rows >= n) return;
     *at = (struct heading){ .set = true, .query = query, .group = group, .rows = n, .b = b, .i0 = i0, .room = at->room };
     for (int t0 = 0; t0 < p->width; t0 += SIGHTS) {

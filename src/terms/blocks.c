@@ -53,14 +53,14 @@ static void leave(const struct blocks *b, const struct pairs *p, int group, int 
     }
 }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int kvh, bool query, ptrdiff_t i0, int n,
+static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int h, bool query, ptrdiff_t i0, int n,
                  real *rows, ptrdiff_t stride)
 {
     const struct blocks b = blocks_of(c, x);
     const struct pairs *p = table_of(c, x);
-    const int group = b.groups > 1 ? kvh : 0;
+    const int group = b.groups > 1 ? kv_head(c, h, query) : 0;
     real *y = in_basis(&b, at, 0);
-    aim(c, p, at, batch, kvh, query, i0, n);
+    aim(c, p, at, batch, h, query, i0, n);
     enter(&b, p, group, n, rows, stride, y);
     for (int r = 0; r < n; r++)
         turn_interleaved(aim_of(at, p, r), aim_of(at, p, r) + p->width, 1, p->count, y + r * basis_stride(&b));
@@ -153,14 +153,14 @@ static void gather(const struct turned *a, const struct blocks *b, int group, in
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int kvh, bool query, ptrdiff_t i0, int n,
+static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int h, bool query, ptrdiff_t i0, int n,
                      const real *rows, real *d, ptrdiff_t stride, real *part)
 {
     const struct blocks b = blocks_of(c, x);
     const struct pairs *p = table_of(c, x);
-    const int group = b.groups > 1 ? kvh : 0;
+    const int group = b.groups > 1 ? kv_head(c, h, query) : 0;
     real *y = in_basis(&b, at, 0), *g = in_basis(&b, at, 1);
-    aim(c, p, at, batch, kvh, query, i0, n);
+    aim(c, p, at, batch, h, query, i0, n);
     enter(&b, p, group, n, d, stride, g);
     if (part) {
         struct turned a;                 /* no braces: they would clear all coordinates */

@@ -22,13 +22,13 @@ static real *sums_of(const struct call *c, const struct fourier *f, const struct
 }
 
 /* c and s of n rows. */
-static void sum(const struct call *c, const struct fourier *f, const struct pairs *p, struct heading *at, ptrdiff_t b, int kvh,
+static void sum(const struct call *c, const struct fourier *f, const struct pairs *p, struct heading *at, ptrdiff_t b, int h,
                 bool query, ptrdiff_t i0, int n)
 {
     const ptrdiff_t stride = sums_stride(c);
-    const real *coefficients = (const real *)((const char *)p + fourier_at(f)) + (f->groups > 1 ? kvh : 0) * 2 * fourier_table(f);
+    const real *coefficients = (const real *)((const char *)p + fourier_at(f)) + (f->groups > 1 ? kv_head(c, h, query) : 0) * 2 * fourier_table(f);
     const int lanes = fourier_lanes(f->sums);
-    aim(c, p, at, b, kvh, query, i0, n);
+    aim(c, p, at, b, h, query, i0, n);
     for (int which = 0; which < 2; which++) {
         real *to = sums_of(c, f, at, which);
         const real rest = which ? (real)f->rest : 1;
@@ -48,11 +48,11 @@ INLINE void apply(const struct call *c, const struct fourier *f, const struct he
                   rows + r * stride + c->plan->dim / 2);
 }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
+static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
                  real *rows, ptrdiff_t stride)
 {
     const struct fourier f = fourier_of(c, x);
-    sum(c, &f, c->table[c->plan->use[x].enc], at, b, kvh, query, i0, n);
+    sum(c, &f, c->table[c->plan->use[x].enc], at, b, h, query, i0, n);
     apply(c, &f, at, n, 1, rows, stride);
 }
 
@@ -68,12 +68,12 @@ INLINE void pair_gradients(int sums, int half, const real *restrict x, const rea
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
+static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
                      const real *rows, real *d, ptrdiff_t stride, real *part)
 {
     const struct fourier f = fourier_of(c, x);
     const struct pairs *p = c->table[c->plan->use[x].enc];
-    sum(c, &f, p, at, b, kvh, query, i0, n);
+    sum(c, &f, p, at, b, h, query, i0, n);
     if (part) {
         const ptrdiff_t to = sums_stride(c);
         const int lanes = fourier_lanes(f.sums);

@@ -12,11 +12,11 @@ INLINE void turn_row(const struct heading *at, const struct pairs *p, int r, con
 
 static const struct pairs *table_of(const struct call *c, int x) { return c->table[c->plan->use[x].enc]; }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
+static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
                  real *rows, ptrdiff_t stride)
 {
     const struct pairs *p = table_of(c, x);
-    aim(c, p, at, b, kvh, query, i0, n);
+    aim(c, p, at, b, h, query, i0, n);
     for (int r = 0; r < n; r++) turn_row(at, p, r, 1, rows + r * stride);
 }
 
@@ -31,7 +31,7 @@ static void gather(const struct pairs *p, const double *x, const real *row, cons
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int kvh, bool query, ptrdiff_t i0, int n,
+static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
                      const real *rows, real *d, ptrdiff_t stride, real *part)
 {
     const struct pairs *p = table_of(c, x);
@@ -45,7 +45,7 @@ static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t 
         for (int axis = 0; axis < p->axes; axis++)
             for (int t = 0; t < p->count; t++) part[axis * (c->plan->dim / 2) + t] += (real)dw[axis][t];
     }
-    aim(c, p, at, b, kvh, query, i0, n);
+    aim(c, p, at, b, h, query, i0, n);
     for (int r = 0; r < n; r++) turn_row(at, p, r, -1, d + r * stride);
 }
 

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* matrices.c -- turns blocks of channels by the matrices of their coordinates; see matrices.h. */
+#include "walk.h"
+
+#include "blocks.h"
+#include "matrices.h"
+
+static const struct matrices *matrices_of(const struct call *c, int x) { return c->scratch[c->plan->use[x].enc]; }
+
+/* to[o] = sum over i of row[i] m[i][o], in place. */
+INLINE void apply(int n, const real *restrict m, real *restrict row)
+{
+    real to[MAX_BLOCK];
+    for (int o = 0; o < n; o++) to[o] = 0;
+    for (int i = 0; i < n; i++)
+        for (int o = 0; o < n; o++) to[o] = fma_(row[i], m[i * n + o], to[o]);
+    memcpy(row, to, sizeof(real) * (size_t)n);
+}
+static void apply_all(const struct call *c, const struct matrices *w, const void *table, ptrdiff_t b, int h, bool query, ptrdiff_t i, real *row)
+{
+    const int n = w->block, kvh = kv_head(c, h, query);
+    const int64_t slot = w->slot[!query][matrices_row(c, query, b, i)];
+    const real *m = (const real *)table + (slot * w->groups + (w->groups > 1 ? kvh : 0)) * w->count * n * n;
+    for (int j = 0; j < w->count; j++) apply(n, m + (ptrdiff_t)j * n * n, row + j * n);
+}
+
+static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
+                 real *rows, ptrdiff_t stride)
+{
+    const struct matrices *w = matrices_of(c, x);
+    (void)at;
+    for (int r = 0; r < n; r++) apply_all(c, w, w->into, b, h, query, i0 + r, rows + r * stride);
+}
+static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
+                     const real *rows, real *d, ptrdiff_t stride, real *part)
+{
+    const struct matrices *w = matrices_of(c, x);
+    const size_t bytes = sizeof(real) * (size_t)c->plan->dim;
+    (void)at;
+    for (int r = 0; r < n; r++) {
+        const ptrdiff_t to = matrices_at(c, query, b, h, i0 + r);
+        if (part) {
+            memcpy((real *)w->x[!query] + to, rows + r * stride, bytes);
+            memcpy((real *)w->g[!query] + to, d + r * stride, bytes);
+        }
+        apply_all(c, w, w->back, b, h, query, i0 + r, d + r * stride);
+    }
+}
+
+/* The gradient is made by end(); the part only tells turn_bwd() that somebody wants it. */
+static ptrdiff_t part(const struct call *c, int x)
+{
+    (void)c, (void)x;
+    return 1;
+}
+static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+{
+    (void)c, (void)x, (void)b, (void)h;
+    return 0;
+}
+
+const struct term N(term_matrices) = {
+    .name = "matrices", .part = part, .home = home, .total = part, .turn = turn, .turn_bwd = turn_bwd, .of_input = true,
+};
