@@ -194,7 +194,7 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
     for (ptrdiff_t b = 0; b < c->batch && pe->positions; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
             int64_t pos = embed_pos(c, b, i);
-            CHECK(c->error, pos >= 0 && pos < positions, LOCI_BAD_ARG, "%s: position %lld of row %td is outside the table, 0 to %td",
+            CHECK(c->error, pos >= 0 && pos < positions, LOCI_BAD_ARG, "%s: position %lld of row %td must be from 0 to %td",
                   pe->name, (long long)pos, i, positions - 1);
         }
     return LOCI_OK;

@@ -60,7 +60,7 @@ static int edit_distance(struct span a, struct span b)
 static void hint(char *text, size_t room, struct span word, const char *known)
 {
     struct span best = { "", 0 };
-    int least = 1 + (word.n + 2) / 4;
+    int least = 1 + (word.n + 1) / 4;
     const char *rest = known;
     for (struct span w; (w = next_word(&rest)).n >= 0;) {
         int distance = edit_distance(word, w);

@@ -48,6 +48,10 @@ static const struct { const char *text; loci_stage stage; const char *canonical;
     { "sinusoidal", LOCI_EMBED, "sinusoidal:base=10000,layout=interleaved,freq=paper " },
     { "sinusoidal:freq=t2t,layout=halves,base=10", LOCI_EMBED, "sinusoidal:base=10,layout=halves,freq=t2t " },
     { "learned", LOCI_EMBED, "learned " },
+    { "index", LOCI_EMBED, "index " },
+    { "normalised", LOCI_EMBED, "normalised:length=10 " },
+    { "normalised:length=300", LOCI_EMBED, "normalised:length=300 " },
+    { "binary", LOCI_EMBED, "binary " },
     { "alibi", LOCI_ATTENTION, "alibi:slopes=official scale=0.35355339059327373 " },
     { "alibi:slopes=given", LOCI_ATTENTION, "alibi:slopes=given " },
     { "t5", LOCI_ATTENTION, "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 scale=1 " },
@@ -194,6 +198,8 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "sinusoidal+learned", LOCI_EMBED, "stage embed takes one encoding, not 2" },
     { "sinusoidal", LOCI_ATTENTION, "in stage embed" },
     { "learned+t5", LOCI_ATTENTION, "in stage embed" },
+    { "normalised:length=1", LOCI_EMBED, "normalised: length=1 must be a whole number from 2" },
+    { "binary", LOCI_ATTENTION, "in stage embed" },
 };
 
 static loci_desc in_stage(const char *text, loci_stage stage)
@@ -308,6 +314,8 @@ static const struct { loci_desc d; loci_status status; const char *says; } wishe
     GIVEN(4, 2, 8, .encoding = "learned", .stage = LOCI_EMBED, .max_len = 4), LOCI_BAD_ARG, "model_dim 0" },
     GIVEN(4, 2, 8, .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 4), LOCI_BAD_ARG, "set max_len" },
     GIVEN(0, 0, 0, .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 4, .max_len = 4), LOCI_OK, "" },
+    GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4), LOCI_BAD_ARG, "the length is unknown" },
+    GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4, .max_len = 1), LOCI_BAD_ARG, "a length of 1 has no steps" },
     GIVEN(4, 2, 8, .max_len = -1), LOCI_BAD_ARG, "max_len -1" },
     GIVEN(4, 2, 8, .stage = (loci_stage)3), LOCI_BAD_ARG, "stage 3" },
     GIVEN(4, 2, 8, .dtype = LOCI_F64), LOCI_OK, "" },
@@ -666,7 +674,7 @@ static void learned_rows(void)
 
     pos[150] = N;
     memcpy(z, y, sizeof z);
-    check(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG && strstr(e.text, "position 9 of row 150 is outside the table, 0 to 8")
+    check(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG && strstr(e.text, "position 9 of row 150 must be from 0 to 8")
           && !memcmp(y, z, sizeof y), "learned", "position outside");
     pos[150] = -1;
     check(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned", "position before");
@@ -686,6 +694,38 @@ static void learned_rows(void)
     free(work);
     free(memory);
     loci_plan_destroy(p);
+}
+
+/* Rows of the textbooks' encodings, and the first position on either side that has none. */
+static void textbook_rows(void)
+{
+    static const struct { const char *text; int width; int64_t pos; double row[3]; int64_t limit; } rows[] = {
+        { "index", 3, 16777216, { 16777216, 16777216, 16777216 }, 16777217 },
+        { "normalised", 3, 2, { 0.25, 0.25, 0.25 }, 9 },
+        { "normalised:length=101", 2, 100, { 1, 1 }, 101 },
+        { "binary", 3, 6, { 0, 1, 1 }, 8 },
+        { "binary", 1, 1, { 1 }, 2 },
+    };
+    loci_error e;
+    for (int k = 0; k < COUNT(rows); k++) {
+        loci_desc d = embedding(rows[k].text, rows[k].width);
+        loci_plan *p = plan_of(&d, &e);
+        void *memory = aligned_alloc(64, loci_tables_size(p, 0));
+        double x[3] = { 0.5, 0.5, 0.5 };
+        int64_t pos = rows[k].pos;
+        loci_prepare(p, 0, NULL, memory);
+        loci_call call = { .batch = 1, .q_len = 1, .q_pos = &pos, .error = &e };
+        const loci_view view = { x, 0, 0, 0 };
+        bool ok = loci_embed(p, memory, &call, view, view) == LOCI_OK;
+        for (int i = 0; i < rows[k].width; i++) ok = ok && x[i] == 0.5 + rows[k].row[i];
+        check(ok, rows[k].text, "row");
+        for (int side = 0; side < 2; side++) {
+            pos = side ? rows[k].limit : -1;
+            check(loci_embed(p, memory, &call, view, view) == LOCI_BAD_ARG && is_sentence(&e), rows[k].text, "position outside");
+        }
+        free(memory);
+        loci_plan_destroy(p);
+    }
 }
 
 /* ---- The list ------------------------------------------------------------------------------------------ */
@@ -738,6 +778,7 @@ int main(void)
     tables();
     sinusoids();
     learned_rows();
+    textbook_rows();
     list_of_encodings();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

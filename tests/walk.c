@@ -290,6 +290,8 @@ int walk_dim(const char *text, int dim)
     if (strstr(text, "rope2d")) return (dim + 3) / 4 * 4;
     if (strstr(text, "comrope")) return (dim + 11) / 12 * 12;
     return (strstr(text, "mrope") || strstr(text, "liere")) && dim < 6 ? 6 : dim;
+    if (strstr(text, "binary") && dim < 9) return 9;      /* bits for every position of the walk */
+    return strstr(text, "mrope") && dim < 6 ? 6 : dim;
 }
 
 static int walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage, const struct shape *s, int value_dim)

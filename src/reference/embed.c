@@ -21,13 +21,7 @@ static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
         if (cosine < d) y[cosine] += cos(angle);
     }
 }
-static void sinusoidal_backward(const struct problem *p, int e, int64_t pos, const double *dy)
-{
-    (void)p, (void)e, (void)pos, (void)dy;               /* nothing is learned */
-}
-const struct definition loci_define_sinusoidal = {
-    .name = "sinusoidal", .embed = sinusoidal, .embed_backward = sinusoidal_backward,
-};
+const struct definition loci_define_sinusoidal = { .name = "sinusoidal", .embed = sinusoidal };
 
 /* ---- learned: a row of a table per position --------------------------------------------------------------- */
 
@@ -55,6 +49,58 @@ const struct definition loci_define_learned = {
     .name = "learned", .check = learned_check, .embed = learned, .embed_backward = learned_backward,
 };
 
+/* ---- The position itself, as a part of the length, and in binary ---------------------------------------------- */
+
+static loci_status below(const struct problem *p, const char *name, int64_t limit, loci_error *error)
+{
+    struct problem at = *p;
+    for (at.b = 0; at.b < at.B; at.b++)
+        for (ptrdiff_t i = 0; i < at.Lq; i++) {
+            int64_t pos = q_position(&at, i);
+            CHECK(error, pos >= 0 && pos < limit, LOCI_BAD_ARG, "%s: position %lld must be from 0 to %lld", name, (long long)pos,
+                  (long long)limit - 1);
+        }
+    return LOCI_OK;
+}
+static void add_everywhere(const struct problem *p, double x, double *y)
+{
+    for (int c = 0; c < p->plan->model_dim; c++) y[c] += x;
+}
+
+static loci_status index_check(const struct problem *p, int e, loci_error *error)
+{
+    (void)e;
+    return below(p, "index", (1 << 24) + 1, error);
+}
+static void whole_index(const struct problem *p, int e, int64_t pos, double *y)
+{
+    (void)e;
+    add_everywhere(p, (double)pos, y);
+}
+const struct definition loci_define_index = { .name = "index", .check = index_check, .embed = whole_index };
+
+static loci_status normalised_check(const struct problem *p, int e, loci_error *error)
+{
+    return below(p, "normalised", (int64_t)option(p, e, "length", 0), error);
+}
+static void normalised(const struct problem *p, int e, int64_t pos, double *y)
+{
+    add_everywhere(p, (double)pos / (option(p, e, "length", 0) - 1), y);
+}
+const struct definition loci_define_normalised = { .name = "normalised", .check = normalised_check, .embed = normalised };
+
+static loci_status binary_check(const struct problem *p, int e, loci_error *error)
+{
+    (void)e;
+    return below(p, "binary", p->plan->model_dim < 62 ? (int64_t)1 << p->plan->model_dim : (int64_t)1 << 62, error);
+}
+static void binary(const struct problem *p, int e, int64_t pos, double *y)
+{
+    (void)e;
+    for (int c = 0; c < p->plan->model_dim; c++, pos /= 2) y[c] += (double)(pos % 2);
+}
+const struct definition loci_define_binary = { .name = "binary", .check = binary_check, .embed = binary };
+
 /* ---- The adding -------------------------------------------------------------------------------------------- */
 
 loci_status loci_reference_embed(const loci_plan *plan, const void *const *tensors, const loci_call *call,
@@ -78,7 +124,7 @@ loci_status loci_reference_embed(const loci_plan *plan, const void *const *tenso
             for (int e = 0; e < plan->encs; e++) {
                 if (!p->def[e]->embed) continue;
                 if (y.data) p->def[e]->embed(p, e, q_position(p, i), view_row(y, p->b, 0, i));
-                if (dy.data) p->def[e]->embed_backward(p, e, q_position(p, i), view_row(dy, p->b, 0, i));
+                if (dy.data && p->def[e]->embed_backward) p->def[e]->embed_backward(p, e, q_position(p, i), view_row(dy, p->b, 0, i));
             }
         }
     if (dy.data) loci_reference_give(p, dtensors);

@@ -54,7 +54,7 @@ struct definition {
     void (*weigh)(struct problem *, int e, int h), (*weigh_backward)(struct problem *, int e, int h);
     /* Adds to o; backward adds to dw, drem. */
     void (*value)(struct problem *, int e, int h), (*value_backward)(struct problem *, int e, int h);
-    /* Adds the row of a position to y. */
+    /* Adds the row of a position to y; backward where something is learned. */
     void (*embed)(const struct problem *, int e, int64_t pos, double *y);
     void (*embed_backward)(const struct problem *, int e, int64_t pos, const double *dy);
 };
