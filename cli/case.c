@@ -69,11 +69,13 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
     d->encoding = meta(c, "loci.encoding", NULL);
     if (!d->encoding) return refuse("%s: its metadata lacks loci.encoding, for example nope", c->path);
 
-    if (!strcmp(stage, "linear_attention"))
-        return refuse("%s: stage linear_attention is not supported yet", c->path);
-    if (strcmp(stage, "attention") && strcmp(stage, "rotate") && strcmp(stage, "embed"))
-        return bad_meta(c, "loci.stage", "attention, rotate, embed or linear_attention");
-    d->stage = c->stage = *stage == 'a' ? LOCI_ATTENTION : *stage == 'r' ? LOCI_ROTATE : LOCI_EMBED;
+    static const struct { const char *name; loci_stage stage; } stages[] = {
+        { "attention", LOCI_ATTENTION }, { "rotate", LOCI_ROTATE }, { "embed", LOCI_EMBED }, { "linear_attention", LOCI_LINEAR_ATTENTION },
+    };
+    int at = 0;
+    while (at < COUNT(stages) && strcmp(stage, stages[at].name)) at++;
+    if (at == COUNT(stages)) return bad_meta(c, "loci.stage", "attention, rotate, embed or linear_attention");
+    d->stage = c->stage = stages[at].stage;
 
     if (strcmp(mask, "causal") && strcmp(mask, "full")) return bad_meta(c, "loci.mask", "causal or full");
     d->full = *mask == 'f';
@@ -255,7 +257,12 @@ static void param_results(struct case_file *c)
     }
 }
 
-static bool open_attention(struct case_file *c, loci_desc *d)
+static bool attends(const struct case_file *c)
+{
+    return c->stage == LOCI_ATTENTION || c->stage == LOCI_LINEAR_ATTENTION;
+}
+
+static bool open_attention(struct case_file *c, loci_desc *d)           /* stage linear_attention too */
 {
     const struct safetensor *q = required(c, "q", 4), *k = q ? required(c, "k", 4) : NULL,
                             *v = k ? required(c, "v", 4) : NULL;
@@ -272,13 +279,12 @@ static bool open_attention(struct case_file *c, loci_desc *d)
     if (!(t->call.q.data = load(c, q)) || !(t->call.k.data = load(c, k)) || !(t->call.v.data = load(c, v)))
         return false;
     ptrdiff_t out[] = { B, H, Lq, Dv };
-    bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT;
+    bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT, linear = c->stage == LOCI_LINEAR_ATTENTION;
     t->call.o.data = result(c, "out", 4, out);
-    void *row = result(c, stick ? "rem" : "lse", 3, out);
-    *(stick ? &t->call.rem : &t->call.lse) = row;
+    if (!linear) *(stick ? &t->call.rem : &t->call.lse) = result(c, stick ? "rem" : "lse", 3, out);
     const void *dout = NULL;
     if (!cotangent(c, "dout", 4, out, &dout) ||
-        !cotangent(c, stick ? "drem" : "dlse", 3, out, stick ? &t->grad.drem : &t->grad.dlse))
+        (!linear && !cotangent(c, stick ? "drem" : "dlse", 3, out, stick ? &t->grad.drem : &t->grad.dlse)))
         return false;
     t->grad.dout.data = (void *)dout;
     if (!c->backward) return true;
@@ -367,7 +373,7 @@ static bool both(const struct case_file *c, const struct safetensor *q, const st
 static bool open_places(struct case_file *c)
 {
     struct task *t = &c->task;
-    bool ok = true, attention = c->stage == LOCI_ATTENTION;
+    bool ok = true, attention = attends(c);
     const struct safetensor *qp = find_places(c, attention ? "q_pos" : "pos", t->q_len, true, &ok);
     const struct safetensor *kp = ok && attention ? find_places(c, "k_pos", t->k_len, true, &ok) : qp;
     const struct safetensor *qs = ok && attention ? find_places(c, "q_seg", t->q_len, false, &ok) : NULL;
@@ -466,7 +472,7 @@ bool case_open(struct case_file *c, const char *path, loci_dtype dtype, const ch
     loci_error e;
     if (loci_safetensors_open(&c->file, path, &e)) return refuse("%s: %s", path, e.text);
     c->used = take((size_t)c->file.count, sizeof *c->used);
-    if (!parse_meta(c, &d) || !(c->stage == LOCI_ATTENTION ? open_attention(c, &d) : open_rows(c, &d)) ||
+    if (!parse_meta(c, &d) || !(attends(c) ? open_attention(c, &d) : open_rows(c, &d)) ||
         !open_places(c))
         return false;
     c->max_distance = max_distance(&c->task);

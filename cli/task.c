@@ -211,6 +211,8 @@ loci_status task_forward(struct task *t)
     if (t->desc.stage == LOCI_EMBED) return loci_embed(t->plan, t->tables, &t->call, t->x, t->y);
     if (t->desc.stage == LOCI_ROTATE)
         return loci_rotate(t->plan, t->tables, t->work, &t->call, t->which, t->x, t->y);
+    if (t->desc.stage == LOCI_LINEAR_ATTENTION)
+        return loci_linear_forward(t->plan, t->tables, t->work, &t->call, NULL, NULL);
     return loci_forward(t->plan, t->tables, t->work, &t->call);
 }
 
@@ -228,6 +230,8 @@ loci_status task_backward(struct task *t)
     }
     if (t->desc.stage == LOCI_ROTATE)
         return loci_rotate_backward(t->plan, t->tables, t->work, &t->call, t->which, t->x, t->dy, t->dx, t->ddata);
+    if (t->desc.stage == LOCI_LINEAR_ATTENTION)
+        return loci_linear_backward(t->plan, t->tables, t->work, &t->call, &t->grad);
     return loci_backward(t->plan, t->tables, t->work, &t->call, &t->grad);
 }
 
@@ -242,6 +246,8 @@ loci_status task_reference(struct task *t, bool backward)
         if (backward) memcpy(t->dx.data, t->dy.data, x_bytes(t));
         return loci_reference_embed(t->plan, data, &t->call, t->x, t->y, backward ? t->dy : none, t->ddata);
     }
+    if (t->desc.stage == LOCI_LINEAR_ATTENTION)
+        return loci_reference_linear(t->plan, data, &t->call, backward ? &t->grad : NULL);
     return loci_reference(t->plan, data, &t->call, backward ? &t->grad : NULL);
 }
 

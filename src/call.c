@@ -227,13 +227,14 @@ static size_t carve(struct call *c, char *base, bool backward)
         c->ktiles = (ptrdiff_t)(c->in->q_seg ? (size_t)c->B * (size_t)c->Lk : (size_t)(c->B * tiles(c->Lk, KT)));
     }
     const ptrdiff_t longest = c->longest;
+    const bool linear = p->stage == LOCI_LINEAR_ATTENTION;
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
         c->scratch[e] = pe->scratch ? take_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
-    if (p->rotate >= 0 && (!p->keys_rotated || p->use[p->rotate].term == TERM_fading_pairs))
+    if (p->rotate >= 0 && !linear && (!p->keys_rotated || p->use[p->rotate].term == TERM_fading_pairs))
         c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
-    if (engine->skips(c) || measure) {
+    if (!linear && (engine->skips(c) || measure)) {
         const size_t most = (size_t)(c->in->q_seg ? rows : c->B * tiles(c->Lk, KT));
         c->knorm = take_bytes(&a, most, sizeof(float) * (size_t)p->kv_heads);
     }
@@ -253,11 +254,17 @@ static size_t carve(struct call *c, char *base, bool backward)
             c->dtensor_count[i] = n;
             c->dtensor[i] = take_bytes(&a, (size_t)n, sizeof(double));
         }
-        if (learns) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
+        if (learns && !linear) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
     }
     c->longest = c->Lk;                           /* the desk's size depends on shapes only */
-    c->kept = take_bytes(&a, engine->kept(c), p->real);
-    c->desk = engine->desk(c, backward);
+    if (linear) {
+        c->linear.seen = take_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
+        if (backward) c->linear.den = take_bytes(&a, (size_t)(c->B * c->Lq), (size_t)p->heads * p->real);
+        c->desk = engine->linear_desk(c, backward);
+    } else {
+        c->kept = take_bytes(&a, engine->kept(c), p->real);
+        c->desk = engine->desk(c, backward);
+    }
     if (c->desk == SIZE_MAX) return SIZE_MAX;
     c->desks = take_bytes(&a, (size_t)c->threads, c->desk);
     c->longest = longest;
@@ -336,10 +343,14 @@ size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
     return most;
 }
 
-static loci_status open_attention(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, bool backward)
+/* past: keys that a state holds. */
+static loci_status open_attention(struct call *c, const loci_plan *p, loci_stage stage, const void *tables, void *work, const loci_call *in,
+                                  bool backward, ptrdiff_t past)
 {
-    CHECK(in->error, plan_ok(p, LOCI_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage ATTENTION");
+    CHECK(in->error, plan_ok(p, stage), LOCI_BAD_ARG, "the plan must be one for stage %s",
+          stage == LOCI_ATTENTION ? "ATTENTION" : "LINEAR_ATTENTION");
     TRY(open_call(c, p, in, backward));
+    c->linear.past = past;
     TRY(view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim, false));
     TRY(view(c, &c->k, &in->k, "k", p->kv_heads, c->Lk, p->dim, false));
     TRY(view(c, &c->v, &in->v, "v", p->kv_heads, c->Lk, p->value_dim, false));
@@ -386,7 +397,7 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
 {
     struct call c;
     if (!in) return LOCI_BAD_ARG;
-    TRY(open_attention(&c, p, tables, work, in, false));
+    TRY(open_attention(&c, p, LOCI_ATTENTION, tables, work, in, false, 0));
     if (!c.B || !c.Lq) return LOCI_OK;
     begin(&c, true);
     const loci_status status = p->engine->forward(&c);
@@ -434,18 +445,30 @@ static void want(struct call *c, void *const *out)
     }
 }
 
+static loci_status check_grad(const loci_call *in, const loci_grad *grad)
+{
+    CHECK(in->error, grad, LOCI_BAD_ARG, "grad must not be NULL");
+    CHECK(in->error, grad->size == 0 || grad->size == sizeof(loci_grad), LOCI_BAD_ARG, "loci_grad: size %zu must be 0 or %zu", grad->size, sizeof(loci_grad));
+    return LOCI_OK;
+}
+static loci_status grad_views(struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    const loci_grad *grad = c->grad;
+    TRY(view(c, &c->dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim, false));
+    TRY(view(c, &c->dq, &grad->dq, "dq", p->heads, c->Lq, p->dim, true));
+    TRY(view(c, &c->dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim, true));
+    return view(c, &c->dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim, true);
+}
+
 loci_status loci_backward(const loci_plan *p, const void *tables, void *work, const loci_call *in, const loci_grad *grad)
 {
     struct call c;
     if (!in) return LOCI_BAD_ARG;
-    CHECK(in->error, grad, LOCI_BAD_ARG, "grad must not be NULL");
-    CHECK(in->error, grad->size == 0 || grad->size == sizeof(loci_grad), LOCI_BAD_ARG, "loci_grad: size %zu must be 0 or %zu", grad->size, sizeof(loci_grad));
-    TRY(open_attention(&c, p, tables, work, in, true));
+    TRY(check_grad(in, grad));
+    TRY(open_attention(&c, p, LOCI_ATTENTION, tables, work, in, true, 0));
     c.grad = grad;
-    TRY(view(&c, &c.dout, &grad->dout, "dout", p->heads, c.Lq, p->value_dim, false));
-    TRY(view(&c, &c.dq, &grad->dq, "dq", p->heads, c.Lq, p->dim, true));
-    TRY(view(&c, &c.dk, &grad->dk, "dk", p->kv_heads, c.Lk, p->dim, true));
-    TRY(view(&c, &c.dv, &grad->dv, "dv", p->kv_heads, c.Lk, p->value_dim, true));
+    TRY(grad_views(&c));
     const bool stick = p->weight >= 0;
     CHECK(in->error, stick || !c.B || !c.Lq || in->lse, LOCI_BAD_ARG, "lse must be the one that loci_forward wrote");
     CHECK(in->error, !stick || !c.B || !c.Lq || in->rem, LOCI_BAD_ARG, "rem must be the one that loci_forward wrote");
@@ -458,6 +481,114 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work, co
     }
     begin(&c, true);
     const loci_status status = p->engine->backward(&c);
+    if (status) return loci_fail(in->error, status, "cancelled by the host");
+    fold(&c, grad->dtensors);
+    return LOCI_OK;
+}
+
+/* ---- Linear attention ------------------------------------------------------------------------------------------ */
+
+/* What a state begins with, on a line of its own. */
+struct state { uint64_t magic; int64_t keys, batch, kv_heads, dim, value_dim, real; };
+enum { STATE_MAGIC = 0x6c6f7369, STATE_HEAD = 64 };
+_Static_assert(sizeof(struct state) <= STATE_HEAD, "the sums start 64 bytes behind");
+
+static struct state state_of(const loci_plan *p, ptrdiff_t batch, int64_t keys)
+{
+    return (struct state){ STATE_MAGIC, keys, batch, p->kv_heads, p->dim, p->value_dim, (int64_t)p->real };
+}
+
+size_t loci_linear_state(const loci_plan *p, ptrdiff_t batch)
+{
+    size_t n;
+    if (!plan_ok(p, LOCI_LINEAR_ATTENTION) || batch < 0) return 0;
+    if (__builtin_mul_overflow((size_t)batch, (size_t)p->kv_heads * p->engine->linear_state(p), &n) || n > PTRDIFF_MAX - STATE_HEAD) return 0;
+    return STATE_HEAD + n;
+}
+static loci_status check_states(const loci_plan *p, const loci_call *in, const struct state *before, const void *after)
+{
+    loci_error *e = in->error;
+    CHECK(e, loci_linear_state(p, in->batch), LOCI_BAD_ARG, "batch %td has no state in a plan for stage LINEAR_ATTENTION", in->batch);
+    CHECK(e, (uintptr_t)before % STATE_HEAD == 0 && (uintptr_t)after % STATE_HEAD == 0, LOCI_BAD_ARG, "states must start on %d bytes", STATE_HEAD);
+    CHECK(e, !before || before->magic == STATE_MAGIC, LOCI_BAD_ARG, "before is no state; loci_linear_forward() fills them");
+    if (before) {
+        const struct state like = state_of(p, in->batch, before->keys);
+        CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG, "before is the state of another plan or batch");
+    }
+    CHECK(e, (!before && !after) || (!in->q_seg && !in->k_seg), LOCI_BAD_ARG, "a state is of one sequence: with it q_seg and k_seg must be NULL");
+    CHECK(e, !before || in->k_len <= INT64_MAX / 2 - before->keys, LOCI_BAD_ARG, "k_len %td is too large for this state", in->k_len);
+    return LOCI_OK;
+}
+
+/* With a causal mask rows see the first keys of their sequence, the later ones no fewer. */
+static loci_status check_order(const struct call *c)
+{
+    loci_error *e = c->in->error;
+    for (ptrdiff_t s = 0; s < c->sequences; s++) {
+        const struct sequence *q = &c->seq[s];
+        CHECK(e, !q->segments, LOCI_BAD_ARG, "linear attention wants segments as runs of neighbours, in rising order on both sides");
+        if (q->run || c->plan->full) continue;
+        for (ptrdiff_t i = 1; i < q->nq; i++)
+            CHECK(e, pos_q(c, q->b, q->q0 + i) >= pos_q(c, q->b, q->q0 + i - 1), LOCI_BAD_ARG,
+                  "q_pos: linear attention wants positions that do not fall, and that of row %td does", q->q0 + i);
+        for (ptrdiff_t j = 1; j < q->nk; j++)
+            CHECK(e, pos_k(c, q->b, q->k0 + j) >= pos_k(c, q->b, q->k0 + j - 1), LOCI_BAD_ARG,
+                  "k_pos: linear attention wants positions that do not fall, and that of key %td does", q->k0 + j);
+    }
+    return LOCI_OK;
+}
+static void find_seen(struct call *c)
+{
+    for (ptrdiff_t s = 0; s < c->sequences; s++) {
+        const struct sequence *q = &c->seq[s];
+        ptrdiff_t j = 0;
+        for (ptrdiff_t i = 0; i < q->nq; i++) {
+            while (j < q->nk && (c->plan->full || pos_k(c, q->b, q->k0 + j) <= pos_q(c, q->b, q->q0 + i))) j++;
+            c->linear.seen[q->b * c->Lq + q->q0 + i] = j;
+        }
+    }
+}
+static loci_status open_linear(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, bool backward, ptrdiff_t past)
+{
+    TRY(open_attention(c, p, LOCI_LINEAR_ATTENTION, tables, work, in, backward, past));
+    CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG, "lse and rem must be NULL: linear attention has neither");
+    return check_order(c);
+}
+
+loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *work, const loci_call *in, const void *before, void *after)
+{
+    struct call c;
+    const struct state *old = before;
+    if (!in) return LOCI_BAD_ARG;
+    CHECK(in->error, plan_ok(p, LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage LINEAR_ATTENTION");
+    TRY(check_states(p, in, old, after));
+    const ptrdiff_t past = old ? (ptrdiff_t)old->keys : 0;
+    TRY(open_linear(&c, p, tables, work, in, false, past));
+    const struct state now = state_of(p, c.B, past + c.Lk);
+    c.linear.before = old ? (const char *)before + STATE_HEAD : NULL;
+    c.linear.after = after ? (char *)after + STATE_HEAD : NULL;
+    find_seen(&c);
+    begin(&c, false);
+    if (after) memset(after, 0, STATE_HEAD);     /* no state, should the call be cancelled */
+    const loci_status status = p->engine->linear(&c);
+    if (status) return loci_fail(in->error, status, "cancelled by the host");
+    if (after) memcpy(after, &now, sizeof now);
+    return LOCI_OK;
+}
+
+loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *work, const loci_call *in, const loci_grad *grad)
+{
+    struct call c;
+    if (!in) return LOCI_BAD_ARG;
+    TRY(check_grad(in, grad));
+    TRY(open_linear(&c, p, tables, work, in, true, 0));
+    c.grad = grad;
+    TRY(grad_views(&c));
+    CHECK(in->error, !grad->dlse && !grad->drem, LOCI_BAD_ARG, "dlse and drem must be NULL: linear attention has neither");
+    want(&c, grad->dtensors);
+    find_seen(&c);
+    begin(&c, false);
+    const loci_status status = p->engine->linear_backward(&c);
     if (status) return loci_fail(in->error, status, "cancelled by the host");
     fold(&c, grad->dtensors);
     return LOCI_OK;

@@ -16,6 +16,10 @@ struct engine {
     loci_status (*forward)(struct call *), (*backward)(struct call *);
     void      (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
     void      (*rotate_backward)(struct call *, loci_which, const loci_view *x, const loci_view *dy, const loci_view *dx);
+    /* Stage LINEAR_ATTENTION: bytes of a thread's desk, and of the state of a kv head, in whole lines of 64. */
+    size_t    (*linear_desk)(const struct call *, bool backward);
+    size_t    (*linear_state)(const struct loci_plan *);
+    loci_status (*linear)(struct call *), (*linear_backward)(struct call *);
 };
 
 /* isa.c: the best engine this CPU and operating system run, or the one asked for (NULL: unknown, or cannot run here).

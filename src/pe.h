@@ -226,6 +226,14 @@ struct call {
     size_t desk;
     ptrdiff_t longest;                   /* most keys of a sequence */
     void *dk_sum;                        /* dense [B][Hkv][Lk][D]: where dk is summed when a rotation learns and nobody wants dk */
+    struct {                             /* stage LINEAR_ATTENTION */
+        ptrdiff_t past;                  /* keys in the state that was given; default positions go on from there */
+        ptrdiff_t *seen;                 /* [B][Lq]: keys of its sequence that a row sees: the first ones, never fewer than
+                                            the row before it */
+        void *den;                       /* [B][H][Lq] reals (backward) */
+        const char *before;              /* states [B][Hkv], or NULL */
+        char *after;
+    } linear;
 };
 
 /* Sequences are counted through in rows, query tiles, query chunks or key tiles: the first of a sequence, and the
@@ -263,11 +271,12 @@ static inline void *take_bytes(struct arena *a, size_t count, size_t each)
 static inline int64_t pos_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
     if (c->in->q_pos) return c->in->q_pos[(c->in->per_batch ? b * c->Lq : 0) + i];
-    return c->Lk ? c->Lk - c->Lq + i : i;            /* without keys, as in a rotation of queries alone, rows count from 0 */
+    /* Without keys, as in a rotation of queries alone, rows count from 0. */
+    return c->linear.past + (c->Lk ? c->Lk - c->Lq + i : i);
 }
 static inline int64_t pos_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
 {
-    return c->in->k_pos ? c->in->k_pos[(c->in->per_batch ? b * c->Lk : 0) + j] : j;
+    return c->in->k_pos ? c->in->k_pos[(c->in->per_batch ? b * c->Lk : 0) + j] : c->linear.past + j;
 }
 static inline int64_t seg_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {

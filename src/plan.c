@@ -66,8 +66,8 @@ static loci_status check_kind(const loci_desc *d, loci_error *e)
 {
     CHECK(e, d->size == 0 || d->size == sizeof *d, LOCI_BAD_ARG,
           "desc.size is %zu, this library's is %zu; the program was built with another loci.h", d->size, sizeof *d);
-    CHECK(e, d->stage == LOCI_ATTENTION || d->stage == LOCI_ROTATE || d->stage == LOCI_EMBED, LOCI_BAD_ARG,
-          "stage %d is none of LOCI_ATTENTION, LOCI_ROTATE and LOCI_EMBED", (int)d->stage);
+    CHECK(e, (int)d->stage >= LOCI_ATTENTION && d->stage <= LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
+          "stage %d is none of LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED and LOCI_LINEAR_ATTENTION", (int)d->stage);
     CHECK(e, d->dtype != LOCI_BF16 && d->dtype != LOCI_F16, LOCI_UNSUPPORTED,
           "dtype %s is not built yet; use LOCI_F32 or LOCI_F64", d->dtype == LOCI_BF16 ? "LOCI_BF16" : "LOCI_F16");
     CHECK(e, d->dtype == LOCI_F32 || d->dtype == LOCI_F64, LOCI_BAD_ARG, "dtype %d is neither LOCI_F32 nor LOCI_F64",
@@ -106,12 +106,23 @@ static loci_status set_window(int64_t *to, int64_t wish, const char *side, loci_
     return LOCI_OK;
 }
 
+/* What sums over keys cannot do. */
+static loci_status check_linear(const loci_desc *d, loci_error *e)
+{
+    CHECK(e, d->window_left == 0 && d->window_right == 0, LOCI_BAD_ARG,
+          "linear attention sums up keys and cannot leave them out again: it has no windows");
+    CHECK(e, d->scale == 0, LOCI_BAD_ARG, "linear attention has no scale: %g would multiply both of its sums", d->scale);
+    CHECK(e, !d->keys_rotated, LOCI_BAD_ARG, "linear attention turns features of keys, so keys_rotated has no meaning; it keeps a state, not keys");
+    return LOCI_OK;
+}
+
 static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     loci_status status;
     if ((status = check_kind(d, e)) || (status = set_shape(p, d, e)) ||
         (status = set_window(&p->window_left, d->window_left, "left", e)) ||
-        (status = set_window(&p->window_right, d->window_right, "right", e)))
+        (status = set_window(&p->window_right, d->window_right, "right", e)) ||
+        (status = d->stage == LOCI_LINEAR_ATTENTION ? check_linear(d, e) : LOCI_OK))
         return status;
     p->stage = d->stage;
     p->dtype = d->dtype;
@@ -141,7 +152,9 @@ static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 
 static const char *stage_name(loci_stage stage)
 {
-    return stage == LOCI_EMBED ? "embed" : stage == LOCI_ROTATE ? "rotate" : "attention";
+    static const char *const names[] = { [LOCI_ATTENTION] = "attention", [LOCI_ROTATE] = "rotate", [LOCI_EMBED] = "embed",
+                                         [LOCI_LINEAR_ATTENTION] = "linear_attention" };
+    return names[stage];
 }
 
 static loci_status check_stage(const loci_plan *p, loci_error *e)
@@ -149,9 +162,11 @@ static loci_status check_stage(const loci_plan *p, loci_error *e)
     for (int i = 0; i < p->encs; i++) {
         const struct loci_pe *pe = p->enc[i].pe;
         bool fits = p->stage == LOCI_EMBED ? (pe->places & LOCI_PLACE_EMBED) != 0 :
-                    p->stage == LOCI_ROTATE ? pe->rotates : pe->places != LOCI_PLACE_EMBED;
+                    p->stage == LOCI_ROTATE ? pe->rotates :
+                    p->stage == LOCI_LINEAR_ATTENTION ? pe->rotates || pe->places == 0 : pe->places != LOCI_PLACE_EMBED;
         CHECK(e, fits, LOCI_BAD_ARG, "%s does not work in stage %s%s", pe->name, stage_name(p->stage),
-              pe->places == LOCI_PLACE_EMBED ? "; it is added to the embeddings, in stage embed" : "");
+              pe->places == LOCI_PLACE_EMBED ? "; it is added to the embeddings, in stage embed" :
+              p->stage == LOCI_LINEAR_ATTENTION ? ", which takes nope or a rotation" : "");
         CHECK(e, p->stage == LOCI_ATTENTION || p->encs == 1, LOCI_BAD_ARG, "stage %s takes one encoding, not %d",
               stage_name(p->stage), p->encs);
         CHECK(e, !pe->causal_only || !p->full, LOCI_BAD_ARG, "%s works with a causal mask only, not with a full one",
@@ -230,10 +245,13 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
               "%s reads queries or keys alone, and %s makes them larger or smaller with their position; leave one out",
               p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->rotate].enc].pe->name);
     }
+    CHECK(e, p->stage != LOCI_LINEAR_ATTENTION || p->rotate < 0 || p->use[p->rotate].term != TERM_fading_pairs, LOCI_BAD_ARG,
+          "%s does not work in stage linear_attention: a sum over keys cannot fade from where each row stands",
+          p->enc[0].pe->name);
     if (p->weight >= 0) p->strict = option_named(&p->enc[p->use[p->weight].enc], "current") == 0;
 
     p->axes = 1;
-    p->scale = p->dim > 0 ? 1 / sqrt(p->dim) : 1;
+    p->scale = p->dim > 0 && p->stage != LOCI_LINEAR_ATTENTION ? 1 / sqrt(p->dim) : 1;
     for (int i = 0; i < p->encs; i++) {
         const struct config *c = &p->enc[i];
         if (c->pe->axes) p->axes = c->pe->axes(c);

@@ -86,6 +86,9 @@ static loci_status engine(struct run *r, const void *tables, void *work)
     case LOCI_ATTENTION:
         status = loci_forward(r->plan, tables, work, &r->call);
         return status ? status : loci_backward(r->plan, tables, work, &r->call, &r->grad);
+    case LOCI_LINEAR_ATTENTION:
+        status = loci_linear_forward(r->plan, tables, work, &r->call, NULL, NULL);
+        return status ? status : loci_linear_backward(r->plan, tables, work, &r->call, &r->grad);
     case LOCI_ROTATE:
         status = loci_rotate(r->plan, tables, work, &r->call, LOCI_QUERY, r->call.q, r->call.o);
         return status ? status : loci_rotate_backward(r->plan, tables, work, &r->call, LOCI_QUERY, r->call.q, r->grad.dout, r->grad.dq, r->ddata);
@@ -108,7 +111,7 @@ static void run(struct walk *w, const char *isa, bool f64)
         failed++;
         return;
     }
-    const bool stick = r.plan->weight >= 0;
+    const bool stick = r.plan->weight >= 0, keys = w->stage == LOCI_ATTENTION || w->stage == LOCI_LINEAR_ATTENTION;
     const size_t real = f64 ? 8 : 4;
     r.call = w->call;
     r.call.error = &error;
@@ -116,17 +119,17 @@ static void run(struct walk *w, const char *isa, bool f64)
     for (int i = 0; i < w->inputs; i++) {
         void *x = copy(&r, w->input[i].x, w->input[i].count), *dx = block(&r, w->input[i].count * real, 0xff);
         if (i == 0) r.call.q.data = x, r.grad.dq.data = dx;
-        else if (w->stage == LOCI_ATTENTION && i == 1) r.call.k.data = x, r.grad.dk.data = dx;
-        else if (w->stage == LOCI_ATTENTION && i == 2) r.call.v.data = x, r.grad.dv.data = dx;
+        else if (keys && i == 1) r.call.k.data = x, r.grad.dk.data = dx;
+        else if (keys && i == 2) r.call.v.data = x, r.grad.dv.data = dx;
         else r.data[i - (w->inputs - w->tensors)] = x, r.ddata[i - (w->inputs - w->tensors)] = dx;
     }
     r.call.tensors = (const void *const *)r.data;
     r.grad.dtensors = r.ddata;
     r.call.o.data = block(&r, w->out_count * real, 0xff);
-    r.call.lse = stick ? NULL : block(&r, w->row_count * real, 0xff);
+    r.call.lse = stick || !w->row_count ? NULL : block(&r, w->row_count * real, 0xff);
     r.call.rem = stick ? block(&r, w->row_count * real, 0xff) : NULL;
     r.grad.dout.data = copy(&r, w->grad.dout.data, w->out_count);
-    r.grad.dlse = stick ? NULL : copy(&r, w->grad.dlse, w->row_count);
+    r.grad.dlse = stick || !w->row_count ? NULL : copy(&r, w->grad.dlse, w->row_count);
     r.grad.drem = stick ? copy(&r, w->grad.drem, w->row_count) : NULL;
 
     void *tables = block(&r, loci_tables_size(r.plan, 2 * WALK_LENGTH), 0xff);
@@ -156,6 +159,7 @@ static void check(struct walk *w)
     if (only && strcmp(only, w->encoding) != 0) return;
     w->call.error = &error;
     if (w->stage == LOCI_ATTENTION) status = loci_reference(w->plan, w->data, &w->call, &w->grad);
+    else if (w->stage == LOCI_LINEAR_ATTENTION) status = loci_reference_linear(w->plan, w->data, &w->call, &w->grad);
     else if (w->stage == LOCI_ROTATE)
         status = loci_reference_rotate(w->plan, w->data, &w->call, LOCI_QUERY, w->call.q, w->call.o, w->grad.dout, w->grad.dq, w->ddata);
     else status = loci_reference_embed(w->plan, w->data, &w->call, w->call.q, w->call.o, w->grad.dout, w->ddata);

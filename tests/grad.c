@@ -22,6 +22,7 @@ static const char *only;                 /* the program's argument: this text al
 static loci_status run(struct walk *w, bool backward)
 {
     if (w->stage == LOCI_ATTENTION) return loci_reference(w->plan, w->data, &w->call, backward ? &w->grad : NULL);
+    if (w->stage == LOCI_LINEAR_ATTENTION) return loci_reference_linear(w->plan, w->data, &w->call, backward ? &w->grad : NULL);
     loci_view dout = backward ? w->grad.dout : (loci_view){ 0 };
     if (w->stage == LOCI_ROTATE)
         return loci_reference_rotate(w->plan, w->data, &w->call, LOCI_QUERY, w->call.q, w->call.o, dout, w->grad.dq,

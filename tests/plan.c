@@ -317,7 +317,7 @@ static const struct { loci_desc d; loci_status status; const char *says; } wishe
     GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4), LOCI_BAD_ARG, "the length is unknown" },
     GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4, .max_len = 1), LOCI_BAD_ARG, "a length of 1 has no steps" },
     GIVEN(4, 2, 8, .max_len = -1), LOCI_BAD_ARG, "max_len -1" },
-    GIVEN(4, 2, 8, .stage = (loci_stage)3), LOCI_BAD_ARG, "stage 3" },
+    GIVEN(4, 2, 8, .stage = (loci_stage)4), LOCI_BAD_ARG, "stage 4" },
     GIVEN(4, 2, 8, .dtype = LOCI_F64), LOCI_OK, "" },
     GIVEN(4, 2, 8, .dtype = LOCI_BF16), LOCI_UNSUPPORTED, "LOCI_BF16 is not built yet" },
     GIVEN(4, 2, 8, .dtype = LOCI_F16), LOCI_UNSUPPORTED, "LOCI_F16 is not built yet" },

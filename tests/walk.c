@@ -97,6 +97,11 @@ static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10", "
 static const char *const sticks[] = { "sba", "sba:current=1,remainder=vector" };
 static char compositions[WALK_COMPOSITIONS][256];
 
+/* What linear attention takes. */
+static const char *const linear[] = {
+    "nope", "rope:pairing=interleaved", "rope:pairing=half,freq=given,attention_factor=1.2", "rope2d:base=20", "mixed:axes=3,pairing=half",
+};
+
 enum places { CONSECUTIVE, SPREAD, PACKED };
 
 struct shape {
@@ -115,6 +120,7 @@ static const struct shape small[] = {
     { "decode, turned keys",    2, 4, 1,  1, 11, 6, 6, false, 0, 0,         CONSECUTIVE, true  },
     { "full, two-sided window", 1, 4, 2,  8, 11, 6, 7, true,  6, 4,         SPREAD,      false },
     { "full, keys behind",      1, 2, 1,  9,  9, 6, 4, true,  0, LOCI_NONE, CONSECUTIVE, false },
+    { "full, grouped",          1, 4, 2,  5,  8, 6, 4, true,  0, 0,         CONSECUTIVE, false },
     { "one token",              1, 2, 2,  1,  1, 6, 6, false, 0, 0,         CONSECUTIVE, false },
 }, tiles[] = {
     { "three tiles",            1, 2, 1, 130, 130,  34, 18, false, 0, 0,    CONSECUTIVE, false },
@@ -232,7 +238,7 @@ static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
     w->grad.dk.data = w->input[1].dx;
     w->grad.dv.data = w->input[2].dx;
     w->out_count = q_rows * (size_t)value_dim;
-    w->row_count = q_rows;
+    w->row_count = w->stage == LOCI_ATTENTION ? q_rows : 0;
 }
 
 /* Stages ROTATE and EMBED: x is q, y is o. */
@@ -244,20 +250,24 @@ static void fill_rows(struct walk *w, const struct shape *s)
     w->grad.dq.data = w->input[0].dx;
 }
 
+static bool attends(loci_stage stage) { return stage == LOCI_ATTENTION || stage == LOCI_LINEAR_ATTENTION; }
+
 static void fill(struct walk *w, const struct shape *s, int value_dim)
 {
     w->call.batch = s->batch;
     w->call.q_len = s->q_len;
     w->call.k_len = s->k_len;
-    if (w->stage != LOCI_ATTENTION) w->call.k_len = s->q_len;
-    if (w->stage == LOCI_ATTENTION) fill_attention(w, s, value_dim);
+    if (!attends(w->stage)) w->call.k_len = s->q_len;
+    if (attends(w->stage)) fill_attention(w, s, value_dim);
     else fill_rows(w, s);
     w->call.o.data = numbers(w, w->out_count, 0);
     w->grad.dout.data = numbers(w, w->out_count, 1);
-    w->call.lse = numbers(w, w->row_count, 0);
-    w->call.rem = numbers(w, w->row_count, 0);
-    w->grad.dlse = numbers(w, w->row_count, 1);
-    w->grad.drem = numbers(w, w->row_count, 1);
+    if (w->row_count) {
+        w->call.lse = numbers(w, w->row_count, 0);
+        w->call.rem = numbers(w, w->row_count, 0);
+        w->grad.dlse = numbers(w, w->row_count, 1);
+        w->grad.drem = numbers(w, w->row_count, 1);
+    }
     add_tensors(w, s);
     w->call.tensors = w->data;
     w->grad.dtensors = w->ddata;
@@ -298,7 +308,7 @@ static int walk_one(void (*check)(struct walk *), const char *encoding, loci_sta
 {
     struct walk w = { .encoding = encoding, .shape = s->name, .stage = stage };
     loci_desc d = {
-        .encoding = encoding, .stage = stage, .heads = s->heads, .kv_heads = stage == LOCI_ATTENTION ? s->kv_heads : 0,
+        .encoding = encoding, .stage = stage, .heads = s->heads, .kv_heads = attends(stage) ? s->kv_heads : 0,
         .dim = s->dim, .value_dim = value_dim, .model_dim = s->dim, .dtype = LOCI_F64, .full = s->full,
         .window_left = s->left, .window_right = s->right, .keys_rotated = s->keys_rotated, .max_len = 2 * WALK_LENGTH,
     };
@@ -364,7 +374,9 @@ static int walk_shapes(struct walker w, const char *encoding, loci_stage stage, 
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
         if (s->full && walk_causal_only(encoding)) continue;
-        if (s->full && stage != LOCI_ATTENTION) continue;          /* there masks say nothing */
+        if (s->full && (stage == LOCI_ROTATE || stage == LOCI_EMBED)) continue;          /* there masks say nothing */
+        if (stage == LOCI_LINEAR_ATTENTION && (s->left || s->right || s->keys_rotated || (s->places == PACKED && s->k_len < 64)))
+            continue;                                              /* no windows, no cache of keys, segments in rising order */
         struct shape fitting = *s;
         fitting.dim = walk_dim(encoding, s->dim);
         failed += walk_one(w.check, encoding, stage, &fitting, square ? fitting.dim : s->value_dim);
@@ -386,5 +398,6 @@ int walk_all(enum walk_size size, void (*check)(struct walk *))
     for (int i = 0; walk_text(i, &square); i++)
         if (i >= count || list[i].places != LOCI_PLACE_EMBED)
             failed += walk_shapes(w, walk_text(i, &square), LOCI_ATTENTION, square);
+    for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) failed += walk_shapes(w, linear[i], LOCI_LINEAR_ATTENTION, false);
     return failed + walk_shapes(w, "rope:pairing=half,freq=given,attention_factor=1.2", LOCI_ROTATE, false);
 }

@@ -60,7 +60,7 @@ typedef struct {
 } loci_tensor;
 
 /* Which stage of a Transformer the plan serves.  An encoding works in some of them only. */
-typedef enum { LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED } loci_stage;
+typedef enum { LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED, LOCI_LINEAR_ATTENTION } loci_stage;
 
 typedef struct {
     size_t size;                         /* sizeof(loci_desc); 0 = that of version 0.1 */
@@ -156,6 +156,21 @@ LOCI_API loci_status loci_rotate(const loci_plan *, const void *tables, void *wo
                                  loci_view x, loci_view y);
 LOCI_API loci_status loci_rotate_backward(const loci_plan *, const void *tables, void *work, const loci_call *, loci_which,
                                           loci_view x, loci_view dy, loci_view dx, void *const *dtensors);
+
+/* Linear attention (stage LINEAR_ATTENTION, with nope or one rotation R): a feature f = elu + 1 in the place of the softmax.
+ *
+ *     o_i = sum_j (R f(q_i)).(R f(k_j)) v_j / sum_j f(q_i).f(k_j)          over the keys that row i sees
+ *
+ * The call is that of loci_forward, with lse and rem NULL; there are no windows, as sums do not forget, and with a causal
+ * mask positions must not fall.  A state is what later rows have to know of all keys so far, in as many bytes whatever
+ * their number: rows see every key of `before` (NULL: there are none) and the call's own, default positions go on from
+ * there, and `after` (NULL: not wanted) holds both; a call that is cancelled leaves no state in it.  The two may be one buffer,
+ * which saves a copy; states start on 64 bytes.  Rows and states have the same bits in one call, in chunks and token by token.
+ * Gradients are those of a call without states. */
+LOCI_API size_t      loci_linear_state(const loci_plan *, ptrdiff_t batch);            /* bytes of a state; 0 = impossible */
+LOCI_API loci_status loci_linear_forward(const loci_plan *, const void *tables, void *work, const loci_call *,
+                                         const void *before, void *after);
+LOCI_API loci_status loci_linear_backward(const loci_plan *, const void *tables, void *work, const loci_call *, const loci_grad *);
 
 /* y = x + p(pos) for q_len rows of width model_dim (stage EMBED); y may be x.  dx is dy; dtensors get the rest. */
 LOCI_API loci_status loci_embed(const loci_plan *, const void *tables, const loci_call *, loci_view x, loci_view y);

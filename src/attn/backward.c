@@ -396,15 +396,6 @@ static void unturn_keys(struct call *c)
     }
 }
 
-static void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width)
-{
-    if (!v->data) return;
-    for (ptrdiff_t b = 0; b < B; b++)
-        for (int h = 0; h < H; h++)
-            for (ptrdiff_t i = 0; i < L; i++)
-                memset((real *)v->data + b * v->batch + h * v->head + i * v->row, 0, sizeof(real) * (size_t)width);
-}
-
 loci_status N(backward)(struct call *c)
 {
     const struct loci_plan *p = c->plan;

@@ -21,6 +21,8 @@ size_t NARROW(carve_desk)(const struct call *, char *base, bool backward, struct
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *);
 void N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
 void N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *, const loci_view *);
+size_t N(linear_desk)(const struct call *, bool backward), N(linear_state)(const struct loci_plan *);
+loci_status N(linear)(struct call *), N(linear_backward)(struct call *);
 
 static size_t desk(const struct call *c, bool backward)
 {
@@ -46,5 +48,6 @@ static bool asks(const struct call *c) { return !c->narrow && skips(c); }
 const struct engine ENGINE(LOCI_ISA) = {
     .isa = TEXT(LOCI_ISA), .desk = desk, .kept = kept, .total = total, .skips = asks, .keys = N(prepare_keys), .forward = forward, .backward = N(backward),
     .rotate = N(rotate), .rotate_backward = N(rotate_backward),
+    .linear_desk = N(linear_desk), .linear_state = N(linear_state), .linear = N(linear), .linear_backward = N(linear_backward),
 };
 #endif

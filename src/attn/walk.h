@@ -302,6 +302,15 @@ INLINE const real *row_of(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i)
     return (const real *)v->data + b * v->batch + h * v->head + i * v->row;
 }
 
+INLINE void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width)
+{
+    if (!v->data) return;
+    for (ptrdiff_t b = 0; b < B; b++)
+        for (int h = 0; h < H; h++)
+            for (ptrdiff_t i = 0; i < L; i++)
+                memset((real *)v->data + b * v->batch + h * v->head + i * v->row, 0, sizeof(real) * (size_t)width);
+}
+
 /* Begins a query tile: positions, Q turned, scaled and transposed. */
 INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t row, int rows)
 {

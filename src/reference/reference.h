@@ -13,6 +13,9 @@
  * sum(dout * o) + sum(dlse * lse) + sum(drem * rem) go to those of dq, dk, dv and dtensors that are not NULL. */
 loci_status loci_reference(const loci_plan *, const void *const *tensors, const loci_call *, const loci_grad *grad);
 
+/* The same for stage LINEAR_ATTENTION, of a call without states. */
+loci_status loci_reference_linear(const loci_plan *, const void *const *tensors, const loci_call *, const loci_grad *grad);
+
 /* y is written when y.data is there; dx and dtensors, each where not NULL, when dy.data is.  y may be x, dx may be dy. */
 loci_status loci_reference_rotate(const loci_plan *, const void *const *tensors, const loci_call *, loci_which,
                                   loci_view x, loci_view y, loci_view dy, loci_view dx, void *const *dtensors);
