@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A program outside the tree that knows the installed library only. */
+#include <loci/layers.h>
 #include <loci/loci.h>
 #include <stdio.h>
 
@@ -11,5 +12,8 @@ int main(void)
     if (loci_plan_create(&plan, &d, &e)) return fprintf(stderr, "%s\n", e.text), 1;
     printf("loci %s: %s\n", loci_version_text(), loci_plan_text(plan));
     loci_plan_destroy(plan);
+    float x = 3, y;
+    const loci_layer l = { .batch = 1, .rows = 1, .heads = 1, .width = 1 };
+    if (loci_rmsnorm(&l, (loci_view){ &x, 0, 0, 0 }, NULL, 0, (loci_view){ &y, 0, 0, 0 }) || y != 1) return 1;
     return loci_version() != LOCI_VERSION;
 }

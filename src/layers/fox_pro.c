@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: MIT */
+/* fox_pro.c -- what FoX (Pro) has around its attention.  Lin et al., Forgetting Transformer, ICLR 2025.
+ *
+ *     shift    y_t = a_t x_(t-1) + (1 - a_t) x_t     a = sigmoid(logit), one per head and token; x_(t-1) is not shifted
+ *     rmsnorm  y = w n,  n = x / sqrt(mean(x^2) + eps)
+ *     log gate y = log sigmoid(x)
+ *     gate     y = x sigmoid(g), or x g sigmoid(g)
+ *
+ * Work items are heads, so sums over rows (the gradient of w) have one order whatever the threads. */
+#include "layers/layer.h"
+
+#define TRY(x) do { const loci_status status_ = (x); if (status_) return status_; } while (0)
+
+/* What the heads of a call share; each function uses what it has. */
+struct heads {
+    const loci_layer *layer;
+    loci_view x, y, logits, g, dy, dx, dg;
+    const void *weight, *before;
+    void *dweight, *after;
+    double eps;
+    const int64_t *seg;
+    bool per_batch, silu;
+};
+
+static loci_status apart(const loci_layer *l, loci_view out, const char *name, loci_view in, const char *from)
+{
+    CHECK(l->error, !out.data || out.data != in.data, LOCI_BAD_ARG, "%s must not be %s: it is written while that is still read", name, from);
+    return LOCI_OK;
+}
+static int piece(int from, int width) { return width - from < PIECE ? width - from : PIECE; }
+
+/* Sum of a[i] b[i], in eight lanes. */
+static double dot(const double *a, const double *b, int n)
+{
+    double lane[8] = { 0 };
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; k++) lane[k] += a[i + k] * b[i + k];
+    for (int k = 0; i < n; i++, k++) lane[k] += a[i] * b[i];
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+/* ---- RMS norm ----------------------------------------------------------------------------------------------- */
+
+static void read_weight(const struct heads *a, int h, int from, int n, double *w)
+{
+    if (a->weight) layer_read(a->layer, a->weight, (ptrdiff_t)h * a->layer->width + from, n, w);
+    else
+        for (int i = 0; i < n; i++) w[i] = 1;
+}
+/* 1 / sqrt(mean(x^2) + eps) of a row. */
+static double root(const struct heads *a, ptrdiff_t at)
+{
+    const int width = a->layer->width;
+    double x[PIECE], sum = 0;
+    for (int from = 0; from < width; from += PIECE) {
+        const int n = piece(from, width);
+        layer_read(a->layer, a->x.data, at + from, n, x);
+        sum += dot(x, x, n);
+    }
+    return 1 / sqrt(sum / width + a->eps);
+}
+static void norm_head(void *arg, int h)
+{
+    const struct heads *a = arg;
+    const loci_layer *l = a->layer;
+    double x[PIECE], w[PIECE];
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++) {
+            const ptrdiff_t at = layer_at(&a->x, b, h, t), to = layer_at(&a->y, b, h, t);
+            const double r = root(a, at);
+            for (int from = 0; from < l->width; from += PIECE) {
+                const int n = piece(from, l->width);
+                layer_read(l, a->x.data, at + from, n, x);
+                read_weight(a, h, from, n, w);
+                for (int i = 0; i < n; i++) x[i] = x[i] * r * w[i];
+                layer_write(l, a->y.data, to + from, n, x);
+            }
+        }
+}
+static loci_status check_norm(const loci_layer *l, double eps)
+{
+    CHECK(l->error, eps >= 0 && isfinite(eps), LOCI_BAD_ARG, "rmsnorm: eps %g must be finite and not negative", eps);
+    return LOCI_OK;
+}
+loci_status loci_rmsnorm(const loci_layer *l, loci_view x, const void *weight, double eps, loci_view y)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(check_norm(l, eps));
+    struct heads a = { .layer = l, .x = x, .y = y, .weight = weight, .eps = eps };
+    return loci_layer_run(l, norm_head, &a);
+}
+
+/* With n = x r and dn = w dy: dx = r (dn - n mean(n dn)), dw = sum of n dy over all rows. */
+static double mean(const struct heads *a, int h, ptrdiff_t at, ptrdiff_t dat, double r)
+{
+    const int width = a->layer->width;
+    double x[PIECE], dy[PIECE], w[PIECE], sum = 0;
+    for (int from = 0; from < width; from += PIECE) {
+        const int n = piece(from, width);
+        layer_read(a->layer, a->x.data, at + from, n, x);
+        layer_read(a->layer, a->dy.data, dat + from, n, dy);
+        read_weight(a, h, from, n, w);
+        for (int i = 0; i < n; i++) x[i] *= w[i];
+        sum += dot(x, dy, n);
+    }
+    return sum * r / width;
+}
+static void norm_piece(const struct heads *a, int h, int from, int n)
+{
+    const loci_layer *l = a->layer;
+    double x[PIECE], dy[PIECE], w[PIECE], dw[PIECE] = { 0 };
+    read_weight(a, h, from, n, w);
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++) {
+            const ptrdiff_t at = layer_at(&a->x, b, h, t), dat = layer_at(&a->dy, b, h, t);
+            const double r = root(a, at), m = mean(a, h, at, dat, r);
+            layer_read(l, a->x.data, at + from, n, x);
+            layer_read(l, a->dy.data, dat + from, n, dy);
+            for (int i = 0; i < n; i++) {
+                const double unit = x[i] * r;
+                dw[i] += unit * dy[i];
+                x[i] = r * (w[i] * dy[i] - unit * m);
+            }
+            if (a->dx.data) layer_write(l, a->dx.data, layer_at(&a->dx, b, h, t) + from, n, x);
+        }
+    if (a->dweight) layer_write(l, a->dweight, (ptrdiff_t)h * l->width + from, n, dw);
+}
+static void norm_back(void *arg, int h)
+{
+    const struct heads *a = arg;
+    const int width = a->layer->width;
+    for (int from = 0; from < width; from += PIECE) norm_piece(a, h, from, piece(from, width));
+}
+loci_status loci_rmsnorm_backward(const loci_layer *l, loci_view x, const void *weight, double eps, loci_view dy, loci_view dx, void *dweight)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT }, { "dx", &dx, width, LAYER_GRADIENT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(check_norm(l, eps));
+    TRY(apart(l, dx, "dx", x, "x"));
+    TRY(apart(l, dx, "dx", dy, "dy"));
+    struct heads a = { .layer = l, .x = x, .dy = dy, .dx = dx, .weight = weight, .dweight = dweight, .eps = eps };
+    return loci_layer_run(l, norm_back, &a);
+}
+
+/* ---- Shift ---------------------------------------------------------------------------------------------------- */
+
+static double logit(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t)
+{
+    double x;
+    layer_read(a->layer, a->logits.data, layer_at(&a->logits, b, h, t), 1, &x);
+    return x;
+}
+static int64_t segment(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
+{
+    return a->seg ? a->seg[(a->per_batch ? b * a->layer->rows : 0) + t] : 0;
+}
+/* Does row t follow row t - 1 in one sequence? */
+static bool follows(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
+{
+    return t > 0 && t < a->layer->rows && segment(a, b, t) >= 0 && segment(a, b, t) == segment(a, b, t - 1);
+}
+/* The row before row t: of x, of the state, or 0. */
+static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from, int n, double *x)
+{
+    const loci_layer *l = a->layer;
+    if (follows(a, b, t)) layer_read(l, a->x.data, layer_at(&a->x, b, h, t - 1) + from, n, x);
+    else if (t == 0 && a->before) layer_read(l, a->before, (b * l->heads + h) * l->width + from, n, x);
+    else memset(x, 0, (size_t)n * sizeof *x);
+}
+static void shift_head(void *arg, int h)
+{
+    const struct heads *a = arg;
+    const loci_layer *l = a->layer;
+    double x[PIECE], last[PIECE];
+    for (ptrdiff_t b = 0; b < l->batch; b++) {
+        for (ptrdiff_t t = 0; t < l->rows; t++) {
+            const bool padding = segment(a, b, t) < 0;
+            const double share = layer_sigmoid(logit(a, b, h, t));
+            for (int from = 0; from < l->width; from += PIECE) {
+                const int n = piece(from, l->width);
+                layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
+                read_last(a, b, h, t, from, n, last);
+                for (int i = 0; i < n; i++) x[i] = padding ? 0 : share * last[i] + (1 - share) * x[i];
+                layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
+            }
+        }
+        for (int from = 0; a->after && from < l->width; from += PIECE) {
+            const int n = piece(from, l->width);
+            const ptrdiff_t at = (b * l->heads + h) * l->width + from;
+            if (l->rows) layer_read(l, a->x.data, layer_at(&a->x, b, h, l->rows - 1) + from, n, last);
+            else if (a->before) layer_read(l, a->before, at, n, last);
+            else memset(last, 0, sizeof last);
+            layer_write(l, a->after, at, n, last);
+        }
+    }
+}
+loci_status loci_shift(const loci_layer *l, loci_view x, loci_view logits, const int64_t *seg, int per_batch, const void *before, void *after,
+                       loci_view y)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "logits", &logits, 1, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    CHECK(l->error, (!before && !after) || !seg, LOCI_BAD_ARG, "shift: a state is of one sequence; with it seg must be NULL");
+    TRY(apart(l, y, "y", x, "x"));
+    struct heads a = { .layer = l, .x = x, .logits = logits, .y = y, .seg = seg, .per_batch = per_batch != 0, .before = before, .after = after };
+    return loci_layer_run(l, shift_head, &a);
+}
+
+/* dx_t = (1 - a_t) dy_t + a_(t+1) dy_(t+1), dlogit_t = a_t (1 - a_t) dy_t.(x_(t-1) - x_t). */
+static void shift_back(void *arg, int h)
+{
+    const struct heads *a = arg;
+    const loci_layer *l = a->layer;
+    double x[PIECE], last[PIECE], dy[PIECE], next[PIECE];
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++) {
+            const bool padding = segment(a, b, t) < 0, more = follows(a, b, t + 1);
+            const double share = layer_sigmoid(logit(a, b, h, t)), lent = more ? layer_sigmoid(logit(a, b, h, t + 1)) : 0;
+            double sum = 0;
+            for (int from = 0; from < l->width; from += PIECE) {
+                const int n = piece(from, l->width);
+                layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
+                layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t) + from, n, dy);
+                read_last(a, b, h, t, from, n, last);
+                for (int i = 0; i < n; i++) last[i] -= x[i];
+                sum += dot(dy, last, n);
+                for (int i = 0; i < n; i++) x[i] = padding ? 0 : (1 - share) * dy[i];
+                if (more) {
+                    layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t + 1) + from, n, next);
+                    for (int i = 0; i < n; i++) x[i] += lent * next[i];
+                }
+                if (a->dx.data) layer_write(l, a->dx.data, layer_at(&a->dx, b, h, t) + from, n, x);
+            }
+            const double dlogit = padding ? 0 : share * (1 - share) * sum;
+            if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t), 1, &dlogit);
+        }
+}
+loci_status loci_shift_backward(const loci_layer *l, loci_view x, loci_view logits, const int64_t *seg, int per_batch, loci_view dy,
+                                loci_view dx, loci_view dlogits)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = {
+        { "x", &x, width, LAYER_INPUT }, { "logits", &logits, 1, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT },
+        { "dx", &dx, width, LAYER_GRADIENT }, { "dlogits", &dlogits, 1, LAYER_GRADIENT },
+    };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(apart(l, dx, "dx", x, "x"));
+    TRY(apart(l, dx, "dx", dy, "dy"));
+    TRY(apart(l, dlogits, "dlogits", logits, "logits"));
+    struct heads a = { .layer = l, .x = x, .logits = logits, .dy = dy, .dx = dx, .dg = dlogits, .seg = seg, .per_batch = per_batch != 0 };
+    return loci_layer_run(l, shift_back, &a);
+}
+
+/* ---- Forget gate ------------------------------------------------------------------------------------------------ */
+
+static void log_gate_head(void *arg, int h)
+{
+    const struct heads *a = arg;
+    const loci_layer *l = a->layer;
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++) {
+            const double y = layer_log_sigmoid(logit(a, b, h, t));
+            layer_write(l, a->y.data, layer_at(&a->y, b, h, t), 1, &y);
+        }
+}
+loci_status loci_log_gate(const loci_layer *l, loci_view logits, loci_view log_f)
+{
+    const struct layer_view views[] = { { "logits", &logits, 1, LAYER_INPUT }, { "log_f", &log_f, 1, LAYER_OUTPUT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    struct heads a = { .layer = l, .logits = logits, .y = log_f };
+    return loci_layer_run(l, log_gate_head, &a);
+}
+
+static void log_gate_back(void *arg, int h)
+{
+    const struct heads *a = arg;
+    const loci_layer *l = a->layer;
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++) {
+            double dx;
+            layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t), 1, &dx);
+            dx *= layer_sigmoid(-logit(a, b, h, t));
+            if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t), 1, &dx);
+        }
+}
+loci_status loci_log_gate_backward(const loci_layer *l, loci_view logits, loci_view dlog_f, loci_view dlogits)
+{
+    const struct layer_view views[] = {
+        { "logits", &logits, 1, LAYER_INPUT }, { "dlog_f", &dlog_f, 1, LAYER_INPUT }, { "dlogits", &dlogits, 1, LAYER_GRADIENT },
+    };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    struct heads a = { .layer = l, .logits = logits, .dy = dlog_f, .dg = dlogits };
+    return loci_layer_run(l, log_gate_back, &a);
+}
+
+/* ---- Output gate ------------------------------------------------------------------------------------------------- */
+
+static void gate_head(void *arg, int h)
+{
+    const struct heads *a = arg;
+    const loci_layer *l = a->layer;
+    double x[PIECE], g[PIECE];
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++)
+            for (int from = 0; from < l->width; from += PIECE) {
+                const int n = piece(from, l->width);
+                layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
+                layer_read(l, a->g.data, layer_at(&a->g, b, h, t) + from, n, g);
+                for (int i = 0; i < n; i++) x[i] *= layer_sigmoid(g[i]) * (a->silu ? g[i] : 1);
+                layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
+            }
+}
+static loci_status check_activation(const loci_layer *l, loci_activation activation)
+{
+    CHECK(l->error, activation == LOCI_SIGMOID || activation == LOCI_SILU, LOCI_BAD_ARG,
+          "gate: activation %d is neither LOCI_SIGMOID nor LOCI_SILU", (int)activation);
+    return LOCI_OK;
+}
+loci_status loci_gate(const loci_layer *l, loci_activation activation, loci_view x, loci_view g, loci_view y)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "g", &g, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(check_activation(l, activation));
+    struct heads a = { .layer = l, .x = x, .g = g, .y = y, .silu = activation == LOCI_SILU };
+    return loci_layer_run(l, gate_head, &a);
+}
+
+/* With s = sigmoid(g): s' = s (1 - s), (g s)' = s (1 + g (1 - s)). */
+static void gate_back(void *arg, int h)
+{
+    const struct heads *a = arg;
+    const loci_layer *l = a->layer;
+    double x[PIECE], g[PIECE], dy[PIECE];
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++)
+            for (int from = 0; from < l->width; from += PIECE) {
+                const int n = piece(from, l->width);
+                layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
+                layer_read(l, a->g.data, layer_at(&a->g, b, h, t) + from, n, g);
+                layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t) + from, n, dy);
+                for (int i = 0; i < n; i++) {
+                    const double s = layer_sigmoid(g[i]), rest = layer_sigmoid(-g[i]);
+                    x[i] *= dy[i] * (a->silu ? s * (1 + g[i] * rest) : s * rest);
+                    dy[i] *= s * (a->silu ? g[i] : 1);
+                }
+                if (a->dx.data) layer_write(l, a->dx.data, layer_at(&a->dx, b, h, t) + from, n, dy);
+                if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t) + from, n, x);
+            }
+}
+loci_status loci_gate_backward(const loci_layer *l, loci_activation activation, loci_view x, loci_view g, loci_view dy, loci_view dx, loci_view dg)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = {
+        { "x", &x, width, LAYER_INPUT }, { "g", &g, width, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT },
+        { "dx", &dx, width, LAYER_GRADIENT }, { "dg", &dg, width, LAYER_GRADIENT },
+    };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(check_activation(l, activation));
+    struct heads a = { .layer = l, .x = x, .g = g, .dy = dy, .dx = dx, .dg = dg, .silu = activation == LOCI_SILU };
+    return loci_layer_run(l, gate_back, &a);
+}
