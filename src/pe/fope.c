@@ -14,7 +14,9 @@
 #include "fourier.h"
 #include "trig.h"
 
-enum { BASE, TRAIN_LENGTH, FLOOR_RATIO, FOURIER_DIM, CLAMP, IGNORE_ZERO, NORM, PAD_SIN, LEARN };
+enum { BASE, TRAIN_LENGTH, FLOOR_RATIO, FOURIER_DIM, CLAMP, IGNORE_ZERO, NORM, PAD_SIN, LEARN, OPTIONS };
+enum { WAVES = OPTIONS };                /* K, which check() counts, has its place behind the options */
+_Static_assert((int)WAVES < (int)MAX_OPTIONS, "a config has room for it");
 enum { SIN, COS };                       /* tensors; C comes first in tables */
 static const double pi = 3.14159265358979312, gain = 0.3;
 static const loci_option opts[] = {
@@ -44,7 +46,7 @@ static void wave(const struct config *c, int l, double *hi, double *lo)
     if (c->opt[CLAMP] && *hi < 2 * pi / c->opt[TRAIN_LENGTH] * c->opt[FLOOR_RATIO]) *hi = *lo = 0;
 }
 /* Frequencies fall, so those that are left are the first. */
-static int waves(const struct config *c)
+static int count_waves(const struct config *c)
 {
     int n = all_waves(c);
     for (double hi = 0, lo; c->opt[IGNORE_ZERO] && n > 0; n--) {
@@ -53,6 +55,7 @@ static int waves(const struct config *c)
     }
     return n;
 }
+static int waves(const struct config *c) { return (int)c->opt[WAVES]; }
 static int sums(const struct config *c)
 {
     const int K = waves(c);
@@ -64,6 +67,7 @@ static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG, "fope: dim %d must be even, as channels turn in pairs", c->dim);
     CHECK(e, fmod(c->opt[FOURIER_DIM], 2) == 0, LOCI_BAD_ARG, "fope: fourier_dim %g must be even", c->opt[FOURIER_DIM]);
+    c->opt[WAVES] = count_waves(c);
     CHECK(e, waves(c) > 0, LOCI_BAD_ARG, "fope: no frequency makes %g turns in train_length %g", c->opt[FLOOR_RATIO], c->opt[TRAIN_LENGTH]);
     CHECK(e, sums(c) > 0, LOCI_BAD_ARG, "fope: with ignore_zero=1 a fourth of the head's %d channels must be at least 1", c->dim);
     return LOCI_OK;
