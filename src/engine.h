@@ -20,6 +20,7 @@ struct engine {
     size_t    (*linear_desk)(const struct call *, bool backward);
     size_t    (*linear_state)(const struct loci_plan *);
     loci_status (*linear)(struct call *), (*linear_backward)(struct call *);
+    void      (*add_square)(int n, const double *x, const double *y, double *to);      /* to += x y, n x n; same bits everywhere */
 };
 
 /* isa.c: the best engine this CPU and operating system run, or the one asked for (NULL: unknown, or cannot run here).

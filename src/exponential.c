@@ -109,24 +109,16 @@ enum { POWERS = 4, DEGREE = POWERS * POWERS };
 size_t loci_exponential_room(int n) { return n <= 4 ? 0 : (size_t)(POWERS + 2) * 2 * (size_t)n * (size_t)n; }
 
 /* A matrix and, behind it, its derivative. */
-static void add_product(int n, const double *x, const double *y, double *to)
-{
-    for (int i = 0; i < n; i++)
-        for (int m = 0; m < n; m++) {
-            const double a = x[i * n + m];
-            for (int j = 0; j < n; j++) to[i * n + j] += a * y[m * n + j];
-        }
-}
-static void multiply(int n, bool dual, const double *x, const double *y, double *to)
+static void multiply(int n, bool dual, add_square *add, const double *x, const double *y, double *to)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n;
     memset(to, 0, sizeof *to * (size_t)(dual ? 2 * all : all));
-    add_product(n, x, y, to);
-    if (dual) add_product(n, x, y + all, to + all), add_product(n, x + all, y, to + all);
+    add(n, x, y, to);
+    if (dual) add(n, x, y + all, to + all), add(n, x + all, y, to + all);
 }
 
 /* exp of room's first matrix, which is lost, by sum over k of x^k / k! in steps of x^4.  Returns where it is. */
-static const double *series(int n, bool dual, double *room)
+static const double *series(int n, bool dual, add_square *add, double *room)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n, size = 2 * all, count = dual ? size : all;
     double norm = 0, coefficient[DEGREE + 1] = { 1 };
@@ -135,49 +127,49 @@ static const double *series(int n, bool dual, double *room)
         for (int j = 0; j < n; j++) sum += fabs(room[i * n + j]);
         norm = fmax(norm, sum);
     }
-    const int halvings = norm > 0.5 ? ilogb(norm) + 2 : 0;
+    const int halvings = isfinite(norm) && norm > 0.5 ? ilogb(norm) + 2 : 0;
     for (ptrdiff_t i = 0; i < count; i++) room[i] = ldexp(room[i], -halvings);
     for (int k = 1; k <= DEGREE; k++) coefficient[k] = coefficient[k - 1] / k;
 
     double *y = room + POWERS * size, *t = y + size;
     const double *highest = room + (POWERS - 1) * size;
-    for (int k = 1; k < POWERS; k++) multiply(n, dual, room, room + (k - 1) * size, room + k * size);
+    for (int k = 1; k < POWERS; k++) multiply(n, dual, add, room, room + (k - 1) * size, room + k * size);
     for (ptrdiff_t i = 0; i < count; i++) y[i] = coefficient[DEGREE] * highest[i];
     for (int k = DEGREE - POWERS; k >= 0; k -= POWERS) {
         for (int m = 1; m < POWERS; m++)
             for (ptrdiff_t i = 0; i < count; i++) y[i] += coefficient[k + m] * room[(m - 1) * size + i];
         for (ptrdiff_t i = 0; i < all; i += n + 1) y[i] += coefficient[k];
         if (k == 0) break;
-        multiply(n, dual, highest, y, t);
+        multiply(n, dual, add, highest, y, t);
         double *swap = y;
         y = t, t = swap;
     }
     for (int k = 0; k < halvings; k++) {
-        multiply(n, dual, y, y, t);
+        multiply(n, dual, add, y, y, t);
         double *swap = y;
         y = t, t = swap;
     }
     return y;
 }
 
-void loci_exponential(int n, const double *x, double *r, double *room)
+void loci_exponential(int n, const double *x, double *r, double *room, add_square *add)
 {
     if (n == 3 || n == 4) {
         closed_form(n, x, r);
         return;
     }
     memcpy(room, x, sizeof *x * (size_t)(n * n));
-    memcpy(r, series(n, false, room), sizeof *r * (size_t)(n * n));
+    memcpy(r, series(n, false, add, room), sizeof *r * (size_t)(n * n));
 }
 
-void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room)
+void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room, add_square *add)
 {
     if (n == 3 || n == 4) {
         closed_adjoint(n, x, g, d);
         return;
     }
     for (int i = 0; i < n * n; i++) room[i] = -x[i], room[n * n + i] = g[i];
-    const double *dx = series(n, true, room) + n * n;
+    const double *dx = series(n, true, add, room) + n * n;
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) d[i * n + j] = dx[i * n + j] - dx[j * n + i];
 }

@@ -5,11 +5,14 @@
 
 #include <stddef.h>
 
+/* to += x y, n x n. */
+typedef void add_square(int n, const double *x, const double *y, double *to);
+
 /* Doubles of scratch that n x n matrices take. */
 size_t loci_exponential_room(int n);
 /* r = exp(x), x skew. */
-void loci_exponential(int n, const double *x, double *r, double *room);
+void loci_exponential(int n, const double *x, double *r, double *room, add_square *);
 /* With dL/dexp(x) = g: the skew gradient d[i][j] = dL/dx[i][j] - dL/dx[j][i]. */
-void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room);
+void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room, add_square *);
 
 #endif

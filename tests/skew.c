@@ -26,6 +26,12 @@ static double apart(int n, const double *a, const double *b)
         if (!(fabs(a[i] - b[i]) <= most)) most = fabs(a[i] - b[i]);
     return most;
 }
+static void add_product(int n, const double *x, const double *y, double *to)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            for (int k = 0; k < n; k++) to[i * n + j] += x[i * n + k] * y[k * n + j];
+}
 /* c = a b^T. */
 static void times_transposed(int n, const double *a, const double *b, double *c)
 {
@@ -36,8 +42,8 @@ static void times_transposed(int n, const double *a, const double *b, double *c)
         }
 }
 
-/* Random; all angles equal, in a random basis of two by two; of low rank; nothing. */
-enum kind { ANY, EQUAL, LOW_RANK, ZERO, KINDS };
+/* Random; all angles equal; of low rank; only the last channel meets others; nothing. */
+enum kind { ANY, EQUAL, LOW_RANK, LAST, ZERO, KINDS };
 static void fill(int n, enum kind kind, double size, double *s)
 {
     memset(s, 0, sizeof *s * (size_t)(n * n));
@@ -46,6 +52,7 @@ static void fill(int n, enum kind kind, double size, double *s)
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++) {
             double x = kind == ANY ? walk_uniform() : kind == LOW_RANK ? u[i] * v[j] - v[i] * u[j] : 0;
+            if (kind == LAST && i == n - 1) x = u[j];
             if (kind == EQUAL) x = i == j + n / 2 && n % 2 == 0;
             s[i * n + j] = size * x, s[j * n + i] = -size * x;
         }
@@ -76,7 +83,7 @@ static void exponential(int n, enum kind kind, double size)
     static double x[MOST * MOST], r[MOST * MOST], a[MOST * MOST], b[MOST * MOST], s[MOST * MOST], u[MOST * MOST];
     double lambda[MOST / 2 + 1] = { 0 };
     fill(n, kind, size, x);
-    loci_exponential(n, x, r, room);
+    loci_exponential(n, x, r, room, add_product);
     memcpy(s, x, sizeof s);
     loci_skew_form(n, s, u, lambda);
     for (int i = 0; i < n; i++) {        /* a = U exp(N) */
@@ -93,14 +100,14 @@ static void exponential(int n, enum kind kind, double size)
     /* The gradient of <G, exp(X)> along one entry and its mirror. */
     static double g[MOST * MOST], d[MOST * MOST];
     for (int i = 0; i < n * n; i++) g[i] = walk_uniform();
-    loci_exponential_adjoint(n, x, g, d, room);
+    loci_exponential_adjoint(n, x, g, d, room, add_product);
     const int row = n - 1, column = n / 3;
     double slope = 0, most = 0;
     for (int step = -2; step <= 2; step++) {
         const double h = 1e-3 / (1 + size), factor[] = { 1, -8, 0, 8, -1 };
         memcpy(s, x, sizeof s);
         s[row * n + column] += step * h, s[column * n + row] -= step * h;
-        loci_exponential(n, s, r, room);
+        loci_exponential(n, s, r, room, add_product);
         for (int i = 0; i < n * n; i++) slope += factor[step + 2] * g[i] * r[i] / (12 * h);
     }
     for (int i = 0; i < n * n; i++) most = fmax(most, fabs(d[i]));

@@ -43,6 +43,8 @@ struct bench N(find_bench)(const struct call *, int index);
 /* Its heading, which comes first in desks of every tile width. */
 struct heading *N(open_heading)(const struct call *, int index);
 
+/* to += x y, n x n. */
+void N(add_square)(int n, const double *x, const double *y, double *to);
 /* Runs job(arg, 0) .. job(arg, n - 1) on the host's threads, or here. */
 void N(run)(const struct call *, int n, void (*job)(void *, int), void *arg);
 /* Turns and stages the keys, and measures them, where the plan asks for it. */

@@ -10,6 +10,7 @@
  * larger the block.  Blocks of 2 do, and turn as pairs; on one axis there is nothing to commute with, and a block is
  * pairs in the basis of its generator (blocks.h).  All others take one exponential per distinct coordinate (matrices.h). */
 #include "blocks.h"
+#include "engine.h"
 #include "exponential.h"
 #include "matrices.h"
 
@@ -246,7 +247,7 @@ static void exponential_job(void *arg, int index)
         for (ptrdiff_t at = 0; at < w->groups * w->count; at++) {
             const ptrdiff_t to = (i * w->groups * w->count + at) * n * n;
             add_generators(c, job->enc, w, i, at, x);
-            loci_exponential(n, x, r, room);
+            loci_exponential(n, x, r, room, c->plan->engine->add_square);
             for (int o = 0; o < n; o++)
                 for (int k = 0; k < n; k++) {
                     store_real(w->into, c->plan->f64, to + k * n + o, r[o * n + k]);
@@ -316,7 +317,7 @@ static void gradient_job(void *arg, int index)
             for (int i = 0; i < n * n; i++) any |= g[i] != 0;
             if (!any) continue;
             add_generators(c, job->enc, w, slot, at, x);
-            loci_exponential_adjoint(n, x, g, d, room);
+            loci_exponential_adjoint(n, x, g, d, room, c->plan->engine->add_square);
             for (int a = 0; a < c->plan->axes; a++) {
                 const double along = coordinate(c, w->first[slot], a);
                 double *to = sum + ((ptrdiff_t)a * blocks_of_all + at) * n * n;

@@ -28,7 +28,7 @@ static void exponential(int n, double *x, double *y, double *t)
         for (int j = 0; j < n; j++) sum += fabs(x[i * n + j]);
         norm = fmax(norm, sum);
     }
-    int halvings = norm > 0.5 ? ilogb(norm) + 2 : 0;
+    int halvings = isfinite(norm) && norm > 0.5 ? ilogb(norm) + 2 : 0;
     for (int i = 0; i < n * n; i++) x[i] = ldexp(x[i], -halvings), y[i] = i % (n + 1) == 0;
     for (int k = TERMS; k > 0; k--) {                    /* y = 1 + x y / k */
         for (int i = 0; i < n; i++)
