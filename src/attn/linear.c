@@ -162,14 +162,14 @@ static void load_features(const struct call *c, struct linear_desk *d, bool quer
         for (int x = 0; x < D; x++) f[r * Dp + x] = feature(f[r * Dp + x]);
     memcpy(turned, f, sizeof(real) * (size_t)(n * Dp));
     if (p->rotate >= 0)
-        term_of(c, p->rotate)->turn(c, p->rotate, d->heading, b, query ? h / p->group : h, query, i, n, turned, Dp);
+        term_of(c, p->rotate)->turn(c, p->rotate, d->heading, b, h, query, i, n, turned, Dp);
 }
 static void turn_back(const struct call *c, struct linear_desk *d, bool query, ptrdiff_t b, int h, ptrdiff_t i, int n,
                       const real *turned, real *g)
 {
     const struct loci_plan *p = c->plan;
     if (p->rotate < 0) return;
-    term_of(c, p->rotate)->turn_bwd(c, p->rotate, d->heading, b, query ? h / p->group : h, query, i, n, turned, g, padded(p->dim),
+    term_of(c, p->rotate)->turn_bwd(c, p->rotate, d->heading, b, h, query, i, n, turned, g, padded(p->dim),
                                     c->total[p->rotate] ? d->part : NULL);
 }
 
