@@ -16,9 +16,10 @@
 #include "reference/reference.h"
 #include "walk.h"
 
-enum { B = 2, H = 4, G = 2, D = 12, DV = 10, L = 300, FREQ = 6 };
+enum { B = 2, H = 4, G = 2, D = 12, DV = 10, L = 300, TENSORS = 2, NUMBERS = 256 };
 
-static const char *const texts[] = { "nope", "rope:pairing=half,base=300", "rope:pairing=interleaved,freq=given", "mixed:axes=2" };
+static const char *const texts[] = { "nope", "rope:pairing=half,base=300", "rope:pairing=interleaved,freq=given", "mixed:axes=2",
+    "comrope:kind=ld,block=4", "liere:block=3", "fope:train_length=40,learn=1" };
 static int passed, failed;
 
 static bool check(bool ok, const char *name, const char *what)
@@ -37,13 +38,13 @@ static void *block(size_t bytes, int fill)
 /* ---- A problem in float, always the same one ------------------------------------------------------------------- */
 
 struct problem {
-    float q[B * H * L * D], k[B * G * L * D], v[B * G * L * DV], dout[B * H * L * DV], tensor[2 * G * FREQ];
+    float q[B * H * L * D], k[B * G * L * D], v[B * G * L * DV], dout[B * H * L * DV], tensor[TENSORS][NUMBERS];
     double coord[2 * L];
 };
-struct answer { float o[B * H * L * DV], dq[B * H * L * D], dk[B * G * L * D], dv[B * G * L * DV], dtensor[2 * G * FREQ]; };
+struct answer { float o[B * H * L * DV], dq[B * H * L * D], dk[B * G * L * D], dv[B * G * L * DV], dtensor[TENSORS][NUMBERS]; };
 
 static struct problem in;
-static const void *const tensors[] = { in.tensor };
+static const void *const tensors[TENSORS] = { in.tensor[0], in.tensor[1] };
 
 static void fill(float *x, size_t n, double size)
 {
@@ -52,7 +53,7 @@ static void fill(float *x, size_t n, double size)
 static void fill_problem(void)
 {
     fill(in.q, COUNT(in.q), 1.5), fill(in.k, COUNT(in.k), 1.5), fill(in.v, COUNT(in.v), 1), fill(in.dout, COUNT(in.dout), 1);
-    fill(in.tensor, COUNT(in.tensor), 0.5);
+    for (int i = 0; i < TENSORS; i++) fill(in.tensor[i], NUMBERS, 0.5);
     for (int i = 0; i < COUNT(in.coord); i++) in.coord[i] = walk_coordinate(40);
 }
 
@@ -89,14 +90,14 @@ static bool whole(const char *text, const char *isa, int threads, bool full, str
 {
     static double coord[4 * L];
     loci_plan *p = plan_of(text, isa, full);
-    void *tables = tables_of(p), *dtensors[] = { a->dtensor };
+    void *tables = tables_of(p), *dtensors[TENSORS] = { a->dtensor[0], a->dtensor[1] };
     loci_host host = { 0 };
     loci_error e = { 0 };
     loci_call c = call_of(p, a, 0, L, 0, L, coord);
     if (threads > 1 && loci_pool_create(&host, threads)) exit(2);
     c.host = threads > 1 ? &host : NULL, c.error = &e;
     const loci_grad g = { .dout = { in.dout, 0, 0, 0 }, .dq = { a->dq, 0, 0, 0 }, .dk = { a->dk, 0, 0, 0 }, .dv = { a->dv, 0, 0, 0 },
-                          .dtensors = loci_tensors(p, NULL, 0) ? dtensors : NULL };
+                          .dtensors = dtensors };
     void *work = block(loci_workspace(p, &c, 1), 0xff);
     memset(a, 0xff, sizeof *a), memset(a->dtensor, 0, sizeof a->dtensor);
     const bool ok = !loci_linear_forward(p, tables, work, &c, NULL, NULL) && !loci_linear_backward(p, tables, work, &c, &g);

@@ -100,6 +100,7 @@ static char compositions[WALK_COMPOSITIONS][256];
 /* What linear attention takes. */
 static const char *const linear[] = {
     "nope", "rope:pairing=interleaved", "rope:pairing=half,freq=given,attention_factor=1.2", "rope2d:base=20", "mixed:axes=3,pairing=half",
+    "comrope:kind=ld", "comrope:block=3", "liere:block=2", "liere:block=4,axes=3", "fope:train_length=40,learn=1",
 };
 
 enum places { CONSECUTIVE, SPREAD, PACKED };
@@ -299,9 +300,8 @@ int walk_dim(const char *text, int dim)
 {
     if (strstr(text, "rope2d")) return (dim + 3) / 4 * 4;
     if (strstr(text, "comrope")) return (dim + 11) / 12 * 12;
-    return (strstr(text, "mrope") || strstr(text, "liere")) && dim < 6 ? 6 : dim;
     if (strstr(text, "binary") && dim < 9) return 9;      /* bits for every position of the walk */
-    return strstr(text, "mrope") && dim < 6 ? 6 : dim;
+    return (strstr(text, "mrope") || strstr(text, "liere")) && dim < 6 ? 6 : dim;
 }
 
 /* A problem has numbers of its own, whatever comes before it in the list. */

@@ -165,12 +165,12 @@ static void load_features(const struct call *c, struct linear_desk *d, bool quer
         term_of(c, p->rotate)->turn(c, p->rotate, d->heading, b, h, query, i, n, turned, Dp);
 }
 static void turn_back(const struct call *c, struct linear_desk *d, bool query, ptrdiff_t b, int h, ptrdiff_t i, int n,
-                      const real *turned, real *g)
+                      const real *f, const real *turned, real *g)
 {
-    const struct loci_plan *p = c->plan;
-    if (p->rotate < 0) return;
-    term_of(c, p->rotate)->turn_bwd(c, p->rotate, d->heading, b, h, query, i, n, turned, g, padded(p->dim),
-                                    c->total[p->rotate] ? d->part : NULL);
+    const int x = c->plan->rotate;
+    if (x < 0) return;
+    const struct term *term = term_of(c, x);
+    term->turn_bwd(c, x, d->heading, b, h, query, i, n, term->of_input ? f : turned, g, padded(c->plan->dim), c->total[x] ? d->part : NULL);
 }
 
 /* The rows `row` .. of a query head, with `last` keys of their sequence in memory. */
@@ -395,7 +395,7 @@ static void dq_rows(const struct call *c, struct linear_desk *d, const struct se
     open_cotangents(c, d, q, h, row, den);
     product(SET, n, Dp, p->value_dim, d->g, Dvp, 1, d->S_t, Dp, d->dq, Dp, NULL);
     add_seen_keys(d, d->dp, d->mem.turned, Dp, d->dq);
-    turn_back(c, d, true, q->b, h, q->q0 + row, n, d->turned, d->dq);
+    turn_back(c, d, true, q->b, h, q->q0 + row, n, d->q, d->turned, d->dq);
     for (int r = 0; r < n; r++) {
         if (den[r] == 0) zero(d->dq + r * Dp, D);
         else through_feature(D, d->q + r * Dp, d->h[r], d->zk + (d->seen[r] - 1) * Dp, d->dq + r * Dp);
@@ -441,7 +441,7 @@ static void dk_tile(const struct call *c, struct linear_desk *d, const struct se
 
     for (int k = d->keys - 2; k >= 0; k--) add_to(d->df + k * Dp, d->df + (k + 1) * Dp, Dp);
     add_to(d->behind.zrecent, d->df, Dp);
-    turn_back(c, d, false, q->b, kvh, q->k0 + first, d->keys, d->mem.turned, d->dk);
+    turn_back(c, d, false, q->b, kvh, q->k0 + first, d->keys, d->mem.f, d->mem.turned, d->dk);
     for (int k = 0; k < d->keys; k++) {
         add_to(d->df + k * Dp, d->y, D);
         through_feature(D, d->mem.f + k * Dp, 1, d->df + k * Dp, d->dk + k * Dp);

@@ -50,8 +50,8 @@ struct room { double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g; };
 static ptrdiff_t carve(struct problem *p, struct room *r, double *base)
 {
     const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
-    double **part[] = { &r->q, &r->tq, &r->dq, &r->dtq, &r->k, &r->tk, &r->dk, &r->dtk, &r->dv, &r->o, &r->g, &p->scratch[0] };
-    const ptrdiff_t size[] = { q, q, q, q, k, k, k, k, v, p->Dv, p->Dv, p->D };
+    double **part[] = { &r->q, &r->tq, &r->dq, &r->dtq, &r->k, &r->tk, &r->dk, &r->dtk, &r->dv, &r->o, &r->g, &p->scratch[0], &p->room };
+    const ptrdiff_t size[] = { q, q, q, q, k, k, k, k, v, p->Dv, p->Dv, p->D, loci_reference_room(p) };
     ptrdiff_t used = loci_reference_dtensors(p, base);
     for (int i = 0; i < COUNT(part); i++) {
         *part[i] = base ? base + used : NULL;
