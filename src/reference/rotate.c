@@ -286,82 +286,83 @@ DEFINE_PAIRS(mixed)
 
 /* ---- fope: pair (t, t + D/2) as a complex number, times c + is: sums of waves for t < sums, then 1 + i pad_sin ---------- */
 
-static int fope_all(const struct problem *p, int e) { return (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2; }
-static double fope_frequency(const struct problem *p, int e, int l)
+/* One row's cos or sin: how many waves there are, and sums of them. */
+struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
+
+static double fope_frequency(const struct fope *f, int l)
 {
-    double w = pow(option(p, e, "base", 10000), -(double)l / fope_all(p, e));
-    double least = turn_around / option(p, e, "train_length", 512) * option(p, e, "floor_ratio", 1);
-    return option(p, e, "clamp", 1) != 0 && w < least ? 0 : w;
+    double w = pow(option(f->p, f->e, "base", 10000), -(double)l / f->all);
+    double least = turn_around / option(f->p, f->e, "train_length", 512) * option(f->p, f->e, "floor_ratio", 1);
+    return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;
 }
-static int fope_waves(const struct problem *p, int e)
+static struct fope fope_of(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row)
 {
-    int n = fope_all(p, e);
-    while (option(p, e, "ignore_zero", 1) != 0 && n > 0 && fope_frequency(p, e, n - 1) == 0) n--;
-    return n;
-}
-static int fope_sums(const struct problem *p, int e)
-{
-    if (option(p, e, "ignore_zero", 1) == 0) return p->D / 2;
-    return fope_waves(p, e) < p->D / 4 ? fope_waves(p, e) : p->D / 4;
+    struct fope f = { .p = p, .e = e, .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2, .kv = kv_of(p, which, head),
+                      .x = coordinate(p, which, 0, row) };
+    bool ignore = option(p, e, "ignore_zero", 1) != 0;
+    f.waves = f.all;
+    while (ignore && f.waves > 0 && fope_frequency(&f, f.waves - 1) == 0) f.waves--;
+    f.sums = !ignore ? p->D / 2 : f.waves < p->D / 4 ? f.waves : p->D / 4;
+    return f;
 }
 
-/* The coefficients of cos or sin of a head, and what their column t adds up to where they are divided by it. */
-static const char *fope_tensor(const struct problem *p, int e, bool cosine) { return cosine && tensor(p, e, "cos") ? "cos" : "sin"; }
-static ptrdiff_t fope_number(const struct problem *p, int e, const char *name, int kv, int l, int t)
+/* The coefficients of cos or sin of the head: of wave 0 and column t, and what the column adds up to where it is divided by that. */
+static const char *fope_tensor(const struct fope *f, bool cosine) { return cosine && tensor(f->p, f->e, "cos") ? "cos" : "sin"; }
+static ptrdiff_t fope_column(const struct fope *f, bool cosine, int t)
 {
-    return table_of_head(form(p, e, name), kv) + l * fope_sums(p, e) + t;
+    return table_of_head(form(f->p, f->e, fope_tensor(f, cosine)), f->kv) + t;
 }
-static double fope_whole(const struct problem *p, int e, const char *name, int kv, int t)
+static double fope_whole(const struct fope *f, bool cosine, int t)
 {
+    const double *C = tensor(f->p, f->e, fope_tensor(f, cosine)) + fope_column(f, cosine, t);
     double sum = 0;
-    if (option(p, e, "norm", 0) == 0) return 1;
-    for (int l = 0; l < fope_waves(p, e); l++) sum += tensor(p, e, name)[fope_number(p, e, name, kv, l, t)];
+    if (option(f->p, f->e, "norm", 0) == 0) return 1;
+    for (int l = 0; l < f->waves; l++) sum += C[l * f->sums];
     return sum;
 }
-static double fope_wave(const struct problem *p, int e, bool cosine, loci_which which, ptrdiff_t row, int l)
+static double fope_wave(const struct fope *f, bool cosine, int l)
 {
-    double phi = coordinate(p, which, 0, row) * fope_frequency(p, e, l);
+    double phi = f->x * fope_frequency(f, l);
     return cosine ? cos(phi) : sin(phi);
 }
-static double fope_sum(const struct problem *p, int e, bool cosine, loci_which which, int kv, ptrdiff_t row, int t)
+static double fope_sum(const struct fope *f, bool cosine, int t)
 {
-    const char *name = fope_tensor(p, e, cosine);
+    if (t >= f->sums) return cosine ? 1 : option(f->p, f->e, "pad_sin", 1);
+    const double *C = tensor(f->p, f->e, fope_tensor(f, cosine)) + fope_column(f, cosine, t);
     double sum = 0;
-    if (t >= fope_sums(p, e)) return cosine ? 1 : option(p, e, "pad_sin", 1);
-    for (int l = 0; l < fope_waves(p, e); l++)
-        sum += fope_wave(p, e, cosine, which, row, l) * tensor(p, e, name)[fope_number(p, e, name, kv, l, t)];
-    return sum / fope_whole(p, e, name, kv, t);
+    for (int l = 0; l < f->waves; l++) sum += fope_wave(f, cosine, l) * C[l * f->sums];
+    return sum / fope_whole(f, cosine, t);
 }
 static void fope(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x, double *y)
 {
-    int half = p->D / 2, kv = kv_of(p, which, head);
+    const struct fope f = fope_of(p, e, which, head, row);
+    int half = p->D / 2;
     for (int t = 0; t < half; t++) {
-        double c = fope_sum(p, e, true, which, kv, row, t), s = fope_sum(p, e, false, which, kv, row, t);
+        double c = fope_sum(&f, true, t), s = fope_sum(&f, false, t);
         y[t] = x[t] * c - x[t + half] * s;
         y[t + half] = x[t] * s + x[t + half] * c;
     }
 }
 /* d is the gradient by the cos or sin of pair t. */
-static void give_coefficients(const struct problem *p, int e, bool cosine, loci_which which, int kv, ptrdiff_t row, int t, double d)
+static void give_coefficients(const struct fope *f, bool cosine, int t, double d)
 {
-    const char *name = fope_tensor(p, e, cosine);
-    double *dC = dtensor(p, e, name), whole = fope_whole(p, e, name, kv, t);
-    double mean = option(p, e, "norm", 0) != 0 ? fope_sum(p, e, cosine, which, kv, row, t) : 0;
-    for (int l = 0; l < fope_waves(p, e); l++)
-        dC[fope_number(p, e, name, kv, l, t)] += d * (fope_wave(p, e, cosine, which, row, l) - mean) / whole;
+    double *dC = dtensor(f->p, f->e, fope_tensor(f, cosine)) + fope_column(f, cosine, t), whole = fope_whole(f, cosine, t);
+    double mean = option(f->p, f->e, "norm", 0) != 0 ? fope_sum(f, cosine, t) : 0;
+    for (int l = 0; l < f->waves; l++) dC[l * f->sums] += d * (fope_wave(f, cosine, l) - mean) / whole;
 }
 static void fope_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x,
                           const double *dy, double *dx)
 {
-    int half = p->D / 2, kv = kv_of(p, which, head);
+    const struct fope f = fope_of(p, e, which, head, row);
+    int half = p->D / 2;
     for (int t = 0; t < half; t++) {
-        double c = fope_sum(p, e, true, which, kv, row, t), s = fope_sum(p, e, false, which, kv, row, t), a = dy[t], b = dy[t + half];
+        double c = fope_sum(&f, true, t), s = fope_sum(&f, false, t), a = dy[t], b = dy[t + half];
         dx[t] = a * c + b * s;
         dx[t + half] = -a * s + b * c;
         /* Padding, which need not hold numbers, has no gradient. */
-        if (t >= fope_sums(p, e) || option(p, e, "learn", 0) == 0 || (a == 0 && b == 0)) continue;
-        give_coefficients(p, e, true, which, kv, row, t, a * x[t] + b * x[t + half]);
-        give_coefficients(p, e, false, which, kv, row, t, b * x[t] - a * x[t + half]);
+        if (t >= f.sums || option(p, e, "learn", 0) == 0 || (a == 0 && b == 0)) continue;
+        give_coefficients(&f, true, t, a * x[t] + b * x[t + half]);
+        give_coefficients(&f, false, t, b * x[t] - a * x[t + half]);
     }
 }
 const struct definition loci_define_fope = { .name = "fope", .turn = fope, .turn_backward = fope_backward };
