@@ -81,7 +81,8 @@ static bool open_contender(const struct bench *b, struct contender *c, const cha
     loci_desc d = { .size = sizeof d, .encoding = c->embeds ? "nope" : encoding, .heads = b->heads, .dim = b->dim,
                     .kv_heads = b->kv_heads, .stage = b->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
                     .dtype = dtypes[b->dtype], .full = b->full, .max_len = b->len, .isa = b->isa };
-    d.keys_rotated = b->pass == DECODE && text_places(encoding) & LOCI_PLACE_ROTATE;
+    const int turned = b->kv_heads == b->heads ? LOCI_PLACE_ROTATE | LOCI_PLACE_STATE : LOCI_PLACE_ROTATE;
+    d.keys_rotated = b->pass == DECODE && text_places(encoding) & turned;
     if (!task_open(&c->main, &d, b->batch, q_len, b->len, NULL) || !ready(b, &c->main, backward)) return false;
     if (!c->embeds) return true;
     loci_desc e = { .size = sizeof e, .encoding = encoding, .stage = LOCI_EMBED, .model_dim = b->heads * b->dim,
@@ -380,8 +381,9 @@ const struct command cmd_bench = {
         "    copying); ratios are taken within a round, and the table shows medians.  Flops are those of\n"
         "    visible pairs only: 4 D forward, 10 D backward, both 14 D.  The time holds all that the encoding\n"
         "    does in a call; one that works on embeddings is measured as its embedding with plain attention.\n"
-        "    decode is one query against a cache of --len keys, taken from memory: GB/s counts K and V once,\n"
-        "    and is compared with reading.  rotate turns [batch, heads, len, dim], compared with copying.\n",
+        "    decode is one query against a cache of --len keys, turned where that can be, taken from memory:\n"
+        "    GB/s counts K and V once, and is compared with reading.  rotate turns [batch, heads, len, dim],\n"
+        "    compared with copying.\n",
     .examples = "    loci bench\n    loci bench alibi t5 --len 1024,4096 --pass backward\n"
                 "    loci bench rope:pairing=half --pass rotate --threads 2\n"
                 "    loci bench --pass decode --len 16384 --kv-heads 2 --json\n",

@@ -278,13 +278,16 @@ static bool open_attention(struct case_file *c, loci_desc *d)           /* stage
     struct task *t = &c->task;
     if (!(t->call.q.data = load(c, q)) || !(t->call.k.data = load(c, k)) || !(t->call.v.data = load(c, v)))
         return false;
-    ptrdiff_t out[] = { B, H, Lq, Dv };
-    bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT, linear = c->stage == LOCI_LINEAR_ATTENTION;
+    ptrdiff_t out[] = { B, H, Lq, Dv }, ae[] = { B, H, Lq, D / 2, 2 };
+    bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT, states = text_places(d->encoding) & LOCI_PLACE_STATE,
+         linear = c->stage == LOCI_LINEAR_ATTENTION;
     t->call.o.data = result(c, "out", 4, out);
     if (!linear) *(stick ? &t->call.rem : &t->call.lse) = result(c, stick ? "rem" : "lse", 3, out);
+    if (states) t->call.ae = result(c, "ae", 5, ae);
     const void *dout = NULL;
     if (!cotangent(c, "dout", 4, out, &dout) ||
-        (!linear && !cotangent(c, stick ? "drem" : "dlse", 3, out, stick ? &t->grad.drem : &t->grad.dlse)))
+        (!linear && !cotangent(c, stick ? "drem" : "dlse", 3, out, stick ? &t->grad.drem : &t->grad.dlse)) ||
+        (states && !cotangent(c, "dae", 5, ae, &t->grad.dae)))
         return false;
     t->grad.dout.data = (void *)dout;
     if (!c->backward) return true;

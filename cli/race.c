@@ -70,6 +70,7 @@ static bool judge(const struct task *t, double *error)
             { t->call.o.data, e.call.o.data, wide },
             { t->call.lse, e.call.lse, rows },
             { t->call.rem, e.call.rem, rows },
+            { t->call.ae, e.call.ae, wide },
             { t->grad.dq.data, e.grad.dq.data, wide },
             { t->grad.dk.data, e.grad.dk.data, wide },
             { t->grad.dv.data, e.grad.dv.data, wide },

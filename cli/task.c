@@ -172,6 +172,9 @@ void task_random_inputs(struct task *t, uint64_t seed)
     void *row = task_take(t, (size_t)(rows * d->heads), t->real);
     if (text_places(d->encoding) & LOCI_PLACE_WEIGHT) t->call.rem = row;
     else t->call.lse = row;
+    if (!(text_places(d->encoding) & LOCI_PLACE_STATE)) return;
+    t->call.ae = random_view(t, rows * d->heads * d->dim, 0).data;
+    t->grad.dae = random_view(t, rows * d->heads * d->dim, seed + 5).data;
 }
 
 /* ---- Running ---------------------------------------------------------------------------------------------- */

@@ -233,10 +233,10 @@ static size_t carve(struct call *c, char *base, bool backward)
         c->scratch[e] = pe->scratch ? take_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || p->use[p->rotate].term == TERM_fading_pairs))
-        c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
+        c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
     if (!linear && (engine->skips(c) || measure)) {
         const size_t most = (size_t)(c->in->q_seg ? rows : c->B * tiles(c->Lk, KT));
-        c->knorm = take_bytes(&a, most, sizeof(float) * (size_t)p->kv_heads);
+        c->knorm = take_bytes(&a, most, sizeof(float) * (size_t)p->key_heads);
     }
     if (backward) {
         bool learns = false;
@@ -254,7 +254,7 @@ static size_t carve(struct call *c, char *base, bool backward)
             c->dtensor_count[i] = n;
             c->dtensor[i] = take_bytes(&a, (size_t)n, sizeof(double));
         }
-        if (learns && !linear) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->dim) * p->real);
+        if (learns && !linear) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
     }
     c->longest = c->Lk;                           /* the desk's size depends on shapes only */
     if (linear) {
@@ -294,13 +294,18 @@ static loci_status open_call(struct call *c, const loci_plan *p, const loci_call
     c->narrow = !wide && (in->q_len == 1 || (in->q_len <= FEW_ROWS && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
     return LOCI_OK;
 }
-static loci_status check_inputs(const struct call *c)
+/* Those of encoding e that have a row for each of LOCI_DIM_QUERIES, or LOCI_DIM_KEYS, are wanted; 0: all. */
+static loci_status check_inputs(const struct call *c, int e, ptrdiff_t rows)
 {
     const struct loci_plan *p = c->plan;
-    for (int i = 0; i < p->tensors.n; i++)
-        if (p->tensors.list[i].role == LOCI_INPUT)
+    for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++) {
+        const loci_tensor *t = &p->tensors.list[i];
+        bool wanted = !rows;
+        for (int k = 0; k < t->rank; k++) wanted |= t->shape[k] == rows;
+        if (t->role == LOCI_INPUT && wanted)
             CHECK(c->in->error, c->in->tensors && c->in->tensors[i], LOCI_BAD_ARG, "%s: input tensor '%s' must be given with the call",
-                  p->tensors.list[i].encoding, p->tensors.list[i].name);
+                  t->encoding, t->name);
+    }
     return LOCI_OK;
 }
 static loci_status open_tables(struct call *c, const void *tables)
@@ -358,15 +363,21 @@ static loci_status open_attention(struct call *c, const loci_plan *p, loci_stage
     const bool rows = c->B && c->Lq, keys = c->B && c->Lk;
     if (rows) { TRY(need(c, c->q.data, "q")); TRY(need(c, c->o.data, "o")); }
     if (keys) { TRY(need(c, c->k.data, "k")); TRY(need(c, c->v.data, "v")); }
+    CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG, "ae: the encoding has no states whose average it could be");
+    loci_view ae = { .data = in->ae };
+    TRY(view(c, &ae, &ae, "ae", p->heads, c->Lq, p->dim, true));
     CHECK(in->error, p->axes == 1 || (in->q_coord && in->k_coord), LOCI_BAD_ARG, "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     if (!backward) {
         const loci_view *from[] = { &c->q, &c->k, &c->v };
         const ptrdiff_t H[] = { p->heads, p->kv_heads, p->kv_heads }, L[] = { c->Lq, c->Lk, c->Lk }, W[] = { p->dim, p->dim, p->value_dim };
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < 3; i++) {
             CHECK(in->error, !meet(c, &c->o, p->heads, c->Lq, p->value_dim, from[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
                   "o must not overlap q, k or v");
+            CHECK(in->error, !meet(c, &ae, p->heads, c->Lq, p->dim, from[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
+                  "ae must not overlap q, k or v");
+        }
     }
-    TRY(check_inputs(c));
+    for (int e = 0; e < p->encs; e++) TRY(check_inputs(c, e, 0));
     if (p->rotate >= 0) TRY(check_coordinates(c));
     TRY(open_tables(c, tables));
     TRY(open_work(c, work, backward));
@@ -474,10 +485,13 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work, co
     CHECK(in->error, !stick || !c.B || !c.Lq || in->rem, LOCI_BAD_ARG, "rem must be the one that loci_forward wrote");
     CHECK(in->error, !grad->dlse || !stick, LOCI_BAD_ARG, "dlse: these weights have no log of a sum");
     CHECK(in->error, !grad->drem || stick, LOCI_BAD_ARG, "drem: a softmax leaves no remainder");
+    CHECK(in->error, !grad->dae || p->states, LOCI_BAD_ARG, "dae: the encoding has no states whose average it could be the gradient of");
+    CHECK(in->error, !grad->dae || !c.B || !c.Lq || in->ae, LOCI_BAD_ARG, "ae must be the one that loci_forward wrote, as dae is given");
     want(&c, grad->dtensors);
-    if (!c.dk.data && p->rotate >= 0 && c.total[p->rotate]) {
+    if (p->key_heads != p->kv_heads) c.dk_shared = c.dk, c.dk.data = NULL;
+    if (!c.dk.data && (c.dk_shared.data || (p->rotate >= 0 && c.total[p->rotate]))) {
         c.dk = (loci_view){ c.dk_sum, 0, 0, 0 };
-        TRY(view(&c, &c.dk, &c.dk, "dk", p->kv_heads, c.Lk, p->dim, true));
+        TRY(view(&c, &c.dk, &c.dk, "dk", p->key_heads, c.Lk, p->dim, true));
     }
     begin(&c, true);
     const loci_status status = p->engine->backward(&c);
@@ -602,7 +616,10 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, plan_ok(p, LOCI_ROTATE) || plan_ok(p, LOCI_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage ROTATE or ATTENTION");
     CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
     CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG, "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
+    CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
+          "each of the %d heads turns the keys of its group its own way; only with as many kv_heads can they turn alone", p->heads);
     TRY(open_call(c, p, in, true));
+    TRY(check_inputs(c, p->use[p->rotate].enc, which == LOCI_QUERY ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS));
     CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : in->k_coord), LOCI_BAD_ARG,
           "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(which == LOCI_QUERY ? check_axis(c, in->q_coord, c->Lq, "q_coord") : check_axis(c, in->k_coord, c->Lk, "k_coord"));

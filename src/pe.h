@@ -127,6 +127,7 @@ struct loci_pe {
     const char *name, *cite, *brief, *example;
     int places;                          /* LOCI_PLACE_... */
     bool causal_only, rotates;           /* rotates: works in stage ROTATE too */
+    bool states;                         /* turns by states of each query head, and fills ae */
     double tol;
     const loci_option *opts;             /* ends with a NULL name; indexed by the file's own enum */
 
@@ -170,9 +171,11 @@ struct loci_plan {
     unsigned magic;
     loci_stage stage;
     int heads, kv_heads, group, dim, value_dim, model_dim;
+    int key_heads;                       /* of keys as scores read them: heads where each turns them its own way, else kv_heads */
     loci_dtype dtype;
     size_t real;                         /* sizeof of one: 4 or 8 */
     bool f64, full, strict, keys_rotated;      /* strict: pos_k < pos_q (sba without its own key) */
+    bool states;                         /* one of the encodings has them */
     int64_t window_left, window_right;   /* INT64_MAX = open; nothing on that side = 0 or, strict, as it falls */
     double scale;
     int encs;
@@ -208,7 +211,8 @@ struct call {
     int threads;
     bool backward;                       /* there is room for gradients */
     bool narrow;                         /* few rows: they are walked one by one */
-    loci_view q, k, v, o, dout, dq, dk, dv;    /* strides resolved */
+    loci_view q, k, v, o, dout, dq, dk, dv;    /* strides resolved; dk has key_heads */
+    loci_view dk_shared;                 /* [kv_heads], where that is another number: what dk is added up to */
     const void *table[MAX_ENCODINGS];    /* prepared */
     ptrdiff_t range;                     /* that they were prepared for */
     void *scratch[MAX_ENCODINGS];        /* made by begin() */
@@ -218,14 +222,15 @@ struct call {
     ptrdiff_t sequences;
     struct sequence *seq;
     ptrdiff_t rows, tiles, chunks, ktiles;     /* query rows, their tiles and chunks, and key tiles of all sequences */
-    void *turned;                        /* keys after rotation, [B][Hkv][Lk][D] reals; NULL: k is read in place */
-    float *knorm;                        /* [Hkv][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not
+    void *turned;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL: k is read in place */
+    float *knorm;                        /* [key_heads][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not
                                             all finite; NULL: nobody asks */
     void *kept;                          /* few rows: what is kept of every chunk until they join */
     char *desks;                         /* one per thread: tiles and parts; `desk` bytes each */
     size_t desk;
     ptrdiff_t longest;                   /* most keys of a sequence */
-    void *dk_sum;                        /* dense [B][Hkv][Lk][D]: where dk is summed when a rotation learns and nobody wants dk */
+    void *dk_sum;                        /* dense [B][key_heads][Lk][D]: where dk is summed when a rotation learns and nobody wants
+                                            dk, or when the keys of a group turn apart */
     struct {                             /* stage LINEAR_ATTENTION */
         ptrdiff_t past;                  /* keys in the state that was given; default positions go on from there */
         ptrdiff_t *seen;                 /* [B][Lq]: keys of its sequence that a row sees: the first ones, never fewer than
@@ -253,6 +258,10 @@ static inline const struct sequence *find_sequence(const struct call *c, enum co
     }
     return &c->seq[low];
 }
+
+/* Which of the keys, as scores read them, a head reads; and of which kv head they are. */
+static inline int key_head(const struct loci_plan *p, int h) { return h / (p->heads / p->key_heads); }
+static inline int kv_head_of(const struct loci_plan *p, int kh) { return kh / (p->key_heads / p->kv_heads); }
 
 /* Memory for blocks that start on 64 bytes.  With base NULL it only measures; `used` grows either way. */
 struct arena { char *base; size_t used; bool full; };

@@ -248,6 +248,11 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     CHECK(e, p->stage != LOCI_LINEAR_ATTENTION || p->rotate < 0 || p->use[p->rotate].term != TERM_fading_pairs, LOCI_BAD_ARG,
           "%s does not work in stage linear_attention: a sum over keys cannot fade from where each row stands",
           p->enc[0].pe->name);
+    p->states = p->rotate >= 0 && p->enc[p->use[p->rotate].enc].pe->states;
+    p->key_heads = p->states ? p->heads : p->kv_heads;
+    CHECK(e, !p->states || !p->keys_rotated || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
+          "%s: keys_rotated needs as many kv_heads as heads %d, not %d, as each head turns its keys its own way",
+          p->enc[p->use[p->rotate].enc].pe->name, p->heads, p->kv_heads);
     if (p->weight >= 0) p->strict = option_named(&p->enc[p->use[p->weight].enc], "current") == 0;
 
     p->axes = 1;

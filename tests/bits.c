@@ -31,6 +31,7 @@ struct task {
     size_t size[WALK_TENSORS];
     float *data[WALK_TENSORS], *ddata[WALK_TENSORS];
     float *q, *k, *v, *o, *rows, *dout, *dq, *dk, *dv;       /* rows: lse or rem */
+    float *ae, *dae;                     /* where the encoding has states, else NULL */
     double *coord;                       /* [axes][k_len], of encodings with several; the rows are the last keys */
     void *block[64 + 2 * WALK_TENSORS];
     int blocks;
@@ -89,6 +90,7 @@ static bool make(struct task *t)
     const size_t q_rows = (size_t)(t->batch * t->heads * t->q_len), k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
     t->q = numbers(t, q_rows * (size_t)t->dim, 1.5), t->k = numbers(t, k_rows * (size_t)t->dim, 1.5);
     t->v = numbers(t, k_rows * (size_t)t->value_dim, 1), t->dout = numbers(t, q_rows * (size_t)t->value_dim, 1);
+    t->dae = t->plan->states ? numbers(t, q_rows * (size_t)t->dim, 1) : NULL;
     t->tensors = loci_tensors(t->plan, t->tensor, WALK_TENSORS);
     for (int i = 0; i < t->tensors; i++) {
         t->size[i] = count_of(t, &t->tensor[i]);
@@ -112,12 +114,14 @@ static void outputs(struct task *t)
     t->o = block(t, q_rows * (size_t)t->value_dim * sizeof(float), 0xff), t->rows = block(t, q_rows * sizeof(float), 0xff);
     t->dq = block(t, q_rows * (size_t)t->dim * sizeof(float), 0xff), t->dk = block(t, k_rows * (size_t)t->dim * sizeof(float), 0xff);
     t->dv = block(t, k_rows * (size_t)t->value_dim * sizeof(float), 0xff);
+    t->ae = t->plan->states ? block(t, q_rows * (size_t)t->dim * sizeof(float), 0xff) : NULL;
     for (int i = 0; i < t->tensors; i++) t->ddata[i] = block(t, t->size[i] * sizeof(float), 0xff);
     t->call.batch = t->batch, t->call.q_len = t->q_len, t->call.k_len = t->k_len;
     t->call.q.data = t->q, t->call.k.data = t->k, t->call.v.data = t->v, t->call.o.data = t->o;
     t->call.lse = t->plan->weight < 0 ? t->rows : NULL, t->call.rem = t->plan->weight < 0 ? NULL : t->rows;
     t->call.tensors = (const void *const *)t->data;
     t->grad.dout.data = t->dout, t->grad.dq.data = t->dq, t->grad.dk.data = t->dk, t->grad.dv.data = t->dv;
+    t->call.ae = t->ae, t->grad.dae = t->dae;
     t->grad.dtensors = (void *const *)t->ddata;
     give_coordinates(t);
 }
@@ -172,6 +176,7 @@ static void same_task(const struct task *a, const struct task *b, const char *wh
     const size_t q_rows = (size_t)(a->batch * a->heads * a->q_len), k_rows = (size_t)(a->batch * a->kv_heads * a->k_len);
     same(a->encoding, what, "o", a->o, b->o, q_rows * (size_t)a->value_dim);
     same(a->encoding, what, "lse or rem", a->rows, b->rows, q_rows);
+    if (a->ae) same(a->encoding, what, "ae", a->ae, b->ae, q_rows * (size_t)a->dim);
     same(a->encoding, what, "dq", a->dq, b->dq, q_rows * (size_t)a->dim);
     same(a->encoding, what, "dk", a->dk, b->dk, k_rows * (size_t)a->dim);
     same(a->encoding, what, "dv", a->dv, b->dv, k_rows * (size_t)a->value_dim);
@@ -229,7 +234,7 @@ static float *cut(struct task *t, const struct task *from, int i, ptrdiff_t q_fr
 }
 
 /* Rows from .. from + n of the task, with the keys that were there by then. */
-static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o, float *rows)
+static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o, float *rows, float *ae)
 {
     struct task t = { .encoding = whole->encoding, .batch = whole->batch, .heads = whole->heads, .kv_heads = whole->kv_heads,
                       .dim = whole->dim, .value_dim = whole->value_dim, .q_len = n, .k_len = from + n, .threads = 1 };
@@ -244,9 +249,11 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
                           .v = { whole->v, G * Lk * Dv, Lk * Dv, Dv }, .o = { o + from * Dv, H * Lq * Dv, Lq * Dv, Dv } };
     if (t.plan->weight < 0) t.call.lse = some;
     else t.call.rem = some;
+    float *states = t.call.ae = ae ? block(&t, (size_t)(t.batch * H * n * D) * sizeof *states, 0xff) : NULL;
     take_coordinates(&t, whole, 0);
     const bool ok = run(&t, false);
     for (ptrdiff_t h = 0; h < t.batch * H; h++) memcpy(rows + h * Lq + from, some + h * n, (size_t)n * sizeof *some);
+    for (ptrdiff_t h = 0; h < t.batch * H && ae; h++) memcpy(ae + (h * Lq + from) * D, states + h * n * D, (size_t)(n * D) * sizeof *ae);
     drop(&t);
     return ok;
 }
@@ -257,17 +264,20 @@ static void chunks(const struct task *like)
     if (again(&whole, like, NULL, 1)) {
         const size_t count = (size_t)(whole.batch * whole.heads * whole.q_len);
         float *o = block(&whole, count * (size_t)whole.value_dim * sizeof *o, 0xff), *rows = block(&whole, count * sizeof *rows, 0xff);
+        float *ae = whole.ae ? block(&whole, count * (size_t)whole.dim * sizeof *ae, 0xff) : NULL;
         for (int c = 0; c < 3; c++) {
             const ptrdiff_t last = c == 0 && whole.q_len > 300 ? whole.q_len - 3 : 0;    /* token by token takes its time */
             if (last) memcpy(o, whole.o, count * (size_t)whole.value_dim * sizeof *o), memcpy(rows, whole.rows, count * sizeof *rows);
+            if (last && ae) memcpy(ae, whole.ae, count * (size_t)whole.dim * sizeof *ae);
             for (ptrdiff_t at = last, i = 0; at < whole.q_len; i++) {
                 ptrdiff_t n = cuts[c][i % 8] * (whole.q_len > 1000 && c ? 20 : 1);
                 if (n > whole.q_len - at) n = whole.q_len - at;
-                if (!step(&whole, at, n, o, rows)) break;
+                if (!step(&whole, at, n, o, rows, ae)) break;
                 at += n;
             }
             same(whole.encoding, c ? "chunks" : "token by token", "o", whole.o, o, count * (size_t)whole.value_dim);
             same(whole.encoding, c ? "chunks" : "token by token", "lse or rem", whole.rows, rows, count);
+            if (ae) same(whole.encoding, c ? "chunks" : "token by token", "ae", whole.ae, ae, count * (size_t)whole.dim);
         }
     }
     drop(&whole);
@@ -306,6 +316,7 @@ static void groups(const struct task *like)
         if (run(&alone, false)) {
             same(like->encoding, "repeated kv heads", "o", shared.o, alone.o, rows * (size_t)like->value_dim);
             same(like->encoding, "repeated kv heads", "lse or rem", shared.rows, alone.rows, rows);
+            if (shared.ae) same(like->encoding, "repeated kv heads", "ae", shared.ae, alone.ae, rows * (size_t)like->dim);
         }
     }
     drop(&shared);
@@ -362,6 +373,7 @@ static void packing(const struct task *like)
             for (ptrdiff_t h = 0; h < H; h++) {
                 same(like->encoding, "packed", "o", one.o + h * n * Dv, packed.o + (h * L + at) * Dv, (size_t)(n * Dv));
                 same(like->encoding, "packed", "lse or rem", one.rows + h * n, packed.rows + h * L + at, (size_t)n);
+                if (one.ae) same(like->encoding, "packed", "ae", one.ae + h * n * D, packed.ae + (h * L + at) * D, (size_t)(n * D));
             }
         drop(&one);
     }

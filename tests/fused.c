@@ -131,6 +131,7 @@ static void run(struct walk *w, const char *isa, bool f64)
     r.grad.dout.data = copy(&r, w->grad.dout.data, w->out_count);
     r.grad.dlse = stick || !w->row_count ? NULL : copy(&r, w->grad.dlse, w->row_count);
     r.grad.drem = stick ? copy(&r, w->grad.drem, w->row_count) : NULL;
+    if (w->state_count) r.call.ae = block(&r, w->state_count * real, 0xff), r.grad.dae = copy(&r, w->grad.dae, w->state_count);
 
     void *tables = block(&r, loci_tables_size(r.plan, 2 * WALK_LENGTH), 0xff);
     void *work = block(&r, loci_workspace(r.plan, &r.call, 1), 0xff);
@@ -141,6 +142,7 @@ static void run(struct walk *w, const char *isa, bool f64)
         compare(&r, "", "o", r.call.o.data, w->call.o.data, w->out_count, r.tolerance);
         if (r.call.lse) compare(&r, "", "lse", r.call.lse, w->call.lse, w->row_count, r.tolerance);
         if (r.call.rem) compare(&r, "", "rem", r.call.rem, w->call.rem, w->row_count, r.tolerance);
+        if (r.call.ae) compare(&r, "", "ae", r.call.ae, w->call.ae, w->state_count, r.tolerance);
         for (int i = w->stage == LOCI_EMBED; i < w->inputs; i++) {
             const int t = i - (w->inputs - w->tensors);
             if (t >= 0 && w->tensor[t].role == LOCI_FIXED) continue;

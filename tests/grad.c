@@ -5,9 +5,9 @@
  *
  *     sum(u * dx) = (8 (L(x + hu) - L(x - hu)) - (L(x + 2hu) - L(x - 2hu))) / 12h + O(h^4)
  *
- * L = sum(dout * o) + sum(dlse * lse) + sum(drem * rem).  h is small, and smaller again when they differ, and then u is
- * another one, since cope, cape and fire have corners: a step across one shows as an error, which a wrong gradient does at every h
- * and in every direction. */
+ * L = sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae).  h is small, and smaller again when they differ, and then u
+ * is another one, since cope, cape and fire have corners: a step across one shows as an error, which a wrong gradient does at
+ * every h and in every direction. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,12 +34,13 @@ static loci_status run(struct walk *w, bool backward)
 
 static double loss(struct walk *w)
 {
-    const double *o = w->call.o.data, *lse = w->call.lse, *rem = w->call.rem;
-    const double *dout = w->grad.dout.data, *dlse = w->grad.dlse, *drem = w->grad.drem;
+    const double *o = w->call.o.data, *lse = w->call.lse, *rem = w->call.rem, *ae = w->call.ae;
+    const double *dout = w->grad.dout.data, *dlse = w->grad.dlse, *drem = w->grad.drem, *dae = w->grad.dae;
     double sum = 0;
     if (run(w, false)) return NAN;
     for (size_t i = 0; i < w->out_count; i++) sum += dout[i] * o[i];
     for (size_t i = 0; i < w->row_count; i++) sum += (isinf(lse[i]) ? 0 : dlse[i] * lse[i]) + drem[i] * rem[i];
+    for (size_t i = 0; i < w->state_count; i++) sum += dae[i] * ae[i];
     return sum;
 }
 

@@ -67,6 +67,8 @@ static void no_grad(struct task *t, int i)     { (void)i; t->gradp = NULL; }
 static void grad_size(struct task *t, int i)   { (void)i; t->grad.size = 3; }
 static void no_lse(struct task *t, int i)      { (void)i; t->call.lse = NULL; }
 static void stick(struct task *t, int i)       { (void)i; t->grad.drem = lse; }
+static void no_states(struct task *t, int i)   { (void)i; t->call.ae = dout; }
+static void no_ae(struct task *t, int i)       { (void)i; t->grad.dae = dout; }
 static void grad_view(struct task *t, int i)
 {
     loci_view *g = i == 0 ? &t->grad.dq : i == 1 ? &t->grad.dk : i == 2 ? &t->grad.dv : &t->grad.dout;
@@ -82,7 +84,7 @@ static const struct { const char *name; void (*spoil)(struct task *, int); int w
     { "positions of one side", half_pos, 2, false }, { "segments of one side", half_seg, 2, false },
     { "positions too far", too_far, 2, false }, { "threads", threads, 2, false },
     { "grad NULL", no_grad, 1, true }, { "grad.size", grad_size, 1, true }, { "lse missing", no_lse, 1, true },
-    { "drem of a softmax", stick, 1, true }, { "a crooked gradient view", grad_view, 4, true },
+    { "drem of a softmax", stick, 1, true }, { "ae without states", no_states, 1, false }, { "dae without states", no_ae, 1, true }, { "a crooked gradient view", grad_view, 4, true },
 };
 
 static loci_plan *plan;

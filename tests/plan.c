@@ -193,6 +193,8 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "rope2d:layout=rows", LOCI_ATTENTION, "layout=rows is not one of concat|alternate" },
     { "rope2d:base=0.5", LOCI_ATTENTION, "base=0.5 must be a number from 1 to" },
     { "rope:pairing=half+rope2d", LOCI_ATTENTION, "rope and rope2d both turn q and k" },
+    { "tape", LOCI_ROTATE, "tape does not work in stage rotate" },
+    { "tape+rope:pairing=half", LOCI_ATTENTION, "tape and rope both turn q and k" },
     { "rope:pairing=half", LOCI_EMBED, "does not work in stage embed" },
     { "rope:pairing=half+alibi", LOCI_ROTATE, "stage rotate takes one encoding, not 2" },
     { "sinusoidal+learned", LOCI_EMBED, "stage embed takes one encoding, not 2" },
@@ -334,6 +336,10 @@ static const struct { loci_desc d; loci_status status; const char *says; } wishe
     GIVEN(4, 2, 8, .encoding = "cope", .full = 1), LOCI_OK, "" },
     GIVEN(4, 2, 9, .encoding = "rope:pairing=half"), LOCI_BAD_ARG, "dim 9 must be even" },
     GIVEN(4, 2, 9, .encoding = "rope:pairing=half,dim=8"), LOCI_OK, "" },
+    GIVEN(4, 2, 7, .encoding = "tape"), LOCI_BAD_ARG, "tape: the head's 7 channels must be even" },
+    GIVEN(4, 2, 8, .encoding = "tape", .full = 1), LOCI_OK, "" },
+    GIVEN(4, 4, 8, .encoding = "tape", .keys_rotated = 1), LOCI_OK, "" },
+    GIVEN(4, 2, 8, .encoding = "tape", .keys_rotated = 1), LOCI_BAD_ARG, "tape: keys_rotated needs as many kv_heads as heads 4, not 2" },
     GIVEN(4, 2, 8, .encoding = "cope:gates=v", .value_dim = 9), LOCI_BAD_ARG, "gates=v needs value_dim 9 to be dim 8" },
     GIVEN(4, 2, 8, .tensor_count = 1), LOCI_BAD_ARG, "tensors is NULL" },
     GIVEN(4, 2, 8, .tensor_count = -1), LOCI_BAD_ARG, "tensor_count -1" },
@@ -410,12 +416,14 @@ static void locales(void)
 
 /* ---- Tensors ------------------------------------------------------------------------------------------ */
 
-enum { B = LOCI_DIM_BATCH, K = LOCI_DIM_KEYS };
+enum { B = LOCI_DIM_BATCH, Q = LOCI_DIM_QUERIES, K = LOCI_DIM_KEYS };
 static const struct { const char *text, *name; loci_role role; int rank; ptrdiff_t shape[5]; } wanted[] = {
     { "t5:buckets=16", "table", LOCI_LEARNED, 2, { 16, 4 } },
     { "alibi:slopes=given", "slopes", LOCI_LEARNED, 1, { 4 } },
     { "rope:pairing=half,freq=given,dim=6", "freq", LOCI_LEARNED, 1, { 3 } },
     { "fox", "log_f", LOCI_INPUT, 3, { B, 4, K } },
+    { "tape", "eq", LOCI_INPUT, 5, { B, 4, Q, 4, 2 } },
+    { "tape", "ek", LOCI_INPUT, 5, { B, 4, K, 4, 2 } },
     { "xl", "w", LOCI_LEARNED, 3, { 4, 8, 32 } },
     { "xl", "v", LOCI_LEARNED, 2, { 4, 8 } },
     { "deberta:span=6,max_distance=20", "k", LOCI_LEARNED, 3, { 4, 12, 8 } },

@@ -22,14 +22,14 @@ struct shared {
     const float *q, *k, *v, *dout;
     const double *coord;
     const loci_host *host;
-    bool stick;
+    bool stick, states;
 };
 struct caller {
     const struct shared *s;
     pthread_t thread;
     loci_error error;
     loci_status status;
-    float o[N], rows[H * L], dq[N], dk[N], dv[N], *dtensor[WALK_TENSORS];
+    float o[N], rows[H * L], ae[N], dq[N], dk[N], dv[N], *dtensor[WALK_TENSORS];
 };
 
 static void *call(void *arg)
@@ -41,7 +41,8 @@ static void *call(void *arg)
                     .tensors = s->tensors, .host = s->host, .error = &c->error };
     if (s->stick) a.rem = c->rows;
     else a.lse = c->rows;
-    const loci_grad g = { .dout = { (void *)s->dout, 0, 0, 0 }, .dq = { c->dq, 0, 0, 0 }, .dk = { c->dk, 0, 0, 0 }, .dv = { c->dv, 0, 0, 0 },
+    if (s->states) a.ae = c->ae;
+    const loci_grad g = { .dout = { (void *)s->dout, 0, 0, 0 }, .dae = s->states ? s->dout : NULL, .dq = { c->dq, 0, 0, 0 }, .dk = { c->dk, 0, 0, 0 }, .dv = { c->dv, 0, 0, 0 },
                           .dtensors = (void *const *)c->dtensor };
     void *work = aligned_alloc(64, loci_workspace(s->plan, &a, 1));
     if (!work) exit(2);
@@ -60,7 +61,8 @@ static float *numbers(size_t n, double size)
 }
 static bool equal(const struct caller *a, const struct caller *b)
 {
-    bool same = !memcmp(a->o, b->o, sizeof a->o) && !memcmp(a->rows, b->rows, sizeof a->rows) && !memcmp(a->dq, b->dq, sizeof a->dq)
+    bool same = !memcmp(a->o, b->o, sizeof a->o) && !memcmp(a->rows, b->rows, sizeof a->rows) && !memcmp(a->ae, b->ae, sizeof a->ae)
+        && !memcmp(a->dq, b->dq, sizeof a->dq)
         && !memcmp(a->dk, b->dk, sizeof(float) * G * L * D) && !memcmp(a->dv, b->dv, sizeof(float) * G * L * D);
     for (int i = 0; i < a->s->count; i++)
         if (a->dtensor[i]) same &= !memcmp(a->dtensor[i], b->dtensor[i], a->s->size[i] * sizeof(float));
@@ -79,7 +81,7 @@ static void encoding(const char *text, const loci_host *host)
     loci_tensor list[WALK_TENSORS];
     size_t size[WALK_TENSORS];
     float *tensor[WALK_TENSORS] = { 0 };
-    struct shared s = { .plan = plan, .count = loci_tensors(plan, list, WALK_TENSORS), .size = size, .host = host, .stick = plan->weight >= 0 };
+    struct shared s = { .plan = plan, .count = loci_tensors(plan, list, WALK_TENSORS), .size = size, .host = host, .stick = plan->weight >= 0, .states = plan->states };
     static struct caller callers[CALLERS + 1];
     memset(callers, 0, sizeof callers);
     for (int i = 0; i < s.count; i++) {

@@ -53,6 +53,11 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "fope:train_length=30,floor_ratio=0.7,base=500,fourier_dim=90,norm=1,learn=1,pad_sin=0", false },
     { "fope:clamp=0,ignore_zero=0,learn=1+alibi", false },
     { "fope:train_length=200,ignore_zero=0+cope:npos=5", false },
+    { "tape+alibi+fox", false },
+    { "tape+cope:npos=5", false },
+    { "tape+shaw:left=3,right=2+sba:remainder=value", false },
+    { "tape+t5:buckets=6,max_distance=10+cape:hidden=4", false },
+    { "tape+xl", false },
     { "shaw:left=3,right=2,sign=ij", false },
     { "shaw:left=0,right=4,values=0", false },
     { "xl:clamp=5,base=300", false },
@@ -240,6 +245,7 @@ static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
     w->grad.dv.data = w->input[2].dx;
     w->out_count = q_rows * (size_t)value_dim;
     w->row_count = w->stage == LOCI_ATTENTION ? q_rows : 0;
+    w->state_count = walk_states(w->encoding) ? q_rows * (size_t)s->dim : 0;
 }
 
 /* Stages ROTATE and EMBED: x is q, y is o. */
@@ -269,6 +275,7 @@ static void fill(struct walk *w, const struct shape *s, int value_dim)
         w->grad.dlse = numbers(w, w->row_count, 1);
         w->grad.drem = numbers(w, w->row_count, 1);
     }
+    if (w->state_count) w->call.ae = numbers(w, w->state_count, 0), w->grad.dae = numbers(w, w->state_count, 1);
     add_tensors(w, s);
     w->call.tensors = w->data;
     w->grad.dtensors = w->ddata;
@@ -283,18 +290,20 @@ static void release(struct walk *w)
 
 /* ---- The walk ---------------------------------------------------------------------------------------------- */
 
-/* Is one of the encodings of the text for a causal mask only? */
-bool walk_causal_only(const char *text)
+/* Is one of the encodings of the text for a causal mask only, or has one of the places? */
+static bool some(const char *text, bool causal_only, int places)
 {
     const loci_encoding_info *list;
     int count = loci_encodings(&list);
     for (; text; text = strchr(text, '+') ? strchr(text, '+') + 1 : NULL)
         for (int i = 0; i < count; i++)
             if (strcspn(text, ":+") == strlen(list[i].name) && !strncmp(text, list[i].name, strlen(list[i].name)) &&
-                list[i].causal_only)
+                ((causal_only && list[i].causal_only) || list[i].places & places))
                 return true;
     return false;
 }
+bool walk_causal_only(const char *text) { return some(text, true, 0); }
+bool walk_states(const char *text) { return some(text, false, LOCI_PLACE_STATE); }
 
 int walk_dim(const char *text, int dim)
 {
@@ -389,6 +398,7 @@ static int walk_shapes(struct walker w, const char *encoding, loci_stage stage, 
             continue;                                              /* no windows, no cache of keys, segments in rising order */
         struct shape fitting = *s;
         fitting.dim = walk_dim(encoding, s->dim);
+        if (s->keys_rotated && walk_states(encoding)) fitting.kv_heads = s->heads;      /* a group turns its keys apart */
         failed += walk_one(w.check, encoding, stage, &fitting, square ? fitting.dim : s->value_dim);
     }
     return failed;

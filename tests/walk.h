@@ -24,15 +24,15 @@ struct walk {
     loci_stage stage;
     loci_desc desc;
     loci_plan *plan;
-    loci_call call;                      /* q, k, v, o, lse, rem, positions, segments, tensors; x = q, y = o elsewhere */
-    loci_grad grad;                      /* dout, dlse, drem; dq, dk, dv, dtensors */
+    loci_call call;                      /* q, k, v, o, lse, rem, ae, positions, segments, tensors; x = q, y = o elsewhere */
+    loci_grad grad;                      /* dout, dlse, drem, dae; dq, dk, dv, dtensors */
     int tensors;
     loci_tensor tensor[WALK_TENSORS];
 
     /* Whatever has a gradient: first the inputs of the stage, then the tensors. */
     int inputs;
     struct { const char *owner, *name; size_t count; double *x, *dx; } input[3 + WALK_TENSORS];
-    size_t out_count, row_count;         /* of o; of lse and rem */
+    size_t out_count, row_count, state_count;      /* of o; of lse and rem; of ae, 0 when the encoding has none */
     void *block[64];                     /* everything allocated */
     int blocks;
     const void *data[WALK_TENSORS];
@@ -50,6 +50,7 @@ int walk_all(enum walk_size, void (*check)(struct walk *));
  * in every run.  NULL past the last; square: the value width must be the head width. */
 const char *walk_text(int i, bool *square);
 bool walk_causal_only(const char *text);
+bool walk_states(const char *text);      /* does it fill ae? */
 int walk_dim(const char *text, int dim); /* the least head width from `dim` on that the text can have */
 
 /* Random numbers: the same everywhere and every time. */

@@ -119,8 +119,9 @@ typedef struct { void *data; ptrdiff_t batch, head, row; } loci_view;
 typedef struct {
     size_t size;                         /* sizeof(loci_call); 0 = that of version 0.1 */
     ptrdiff_t batch, q_len, k_len;
-    loci_view q, k, v, o;                /* o is written, and so are lse and rem where given */
+    loci_view q, k, v, o;                /* o is written, and so are lse, rem and ae where given */
     void *lse, *rem;                     /* [batch][heads][q_len]: log of the sum of weights; sba's remainder */
+    void *ae;                            /* [batch][heads][q_len][dim]: tape's average of the states of the keys */
     const int64_t *q_pos, *k_pos;        /* both or neither; NULL: keys 0..k_len-1, queries the last q_len of them */
     const double *q_coord, *k_coord;     /* [axes][len], for encodings with several axes; turn vectors, nothing else */
     const int64_t *q_seg, *k_seg;        /* both or neither; rows see keys of their own segment; negative = padding */
@@ -138,12 +139,13 @@ LOCI_API size_t loci_workspace(const loci_plan *, const loci_call *, int backwar
  * parameters: not on the number of threads, the instruction set, the chunking of a prefill, or its neighbours. */
 LOCI_API loci_status loci_forward(const loci_plan *, const void *tables, void *work, const loci_call *);
 
-/* Gradients of sum(dout * o) + sum(dlse * lse) + sum(drem * rem).  The call is that of the forward pass; its o and
- * lse (sba: rem) are read.  Outputs are written, never added to; those that are NULL are not wanted. */
+/* Gradients of sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae).  The call is that of the forward pass;
+ * its o and lse (sba: rem) are read, and with dae its ae.  Outputs are written, never added to; those that are NULL are
+ * not wanted. */
 typedef struct {
     size_t size;                         /* sizeof(loci_grad); 0 = that of version 0.1 */
     loci_view dout;                      /* data NULL = zero */
-    const void *dlse, *drem;             /* NULL = zero */
+    const void *dlse, *drem, *dae;       /* NULL = zero */
     loci_view dq, dk, dv;
     void *const *dtensors;               /* NULL, or a list with NULL where a gradient is not wanted */
 } loci_grad;
@@ -188,7 +190,8 @@ typedef struct {
     const char *words;                   /* "half|interleaved" */
     const char *help;
 } loci_option;
-enum { LOCI_PLACE_EMBED = 1, LOCI_PLACE_ROTATE = 2, LOCI_PLACE_SCORE = 4, LOCI_PLACE_MIX = 8, LOCI_PLACE_WEIGHT = 16, LOCI_PLACE_VALUE = 32 };
+enum { LOCI_PLACE_EMBED = 1, LOCI_PLACE_ROTATE = 2, LOCI_PLACE_SCORE = 4, LOCI_PLACE_MIX = 8, LOCI_PLACE_WEIGHT = 16, LOCI_PLACE_VALUE = 32,
+       LOCI_PLACE_STATE = 64 };          /* states of the tokens turn q and k, and there is ae */
 typedef struct {
     const char *name, *cite, *brief;     /* brief: the formula or the idea in one line */
     int places;                          /* where it enters, LOCI_PLACE_... */

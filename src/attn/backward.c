@@ -142,9 +142,13 @@ static void backward_tile(const struct call *c, struct tile *t, const struct ben
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
     for (int i = 0; i < n; i++) {
-        const ptrdiff_t part = n > 1 ? t[i].kvh * c->longest : 0;
-        t[i].dk_part = c->dk.data ? w->dk + (part + j * KT) * Dp : NULL;
-        t[i].dv_part = c->dv.data ? w->dv + (part + j * KT) * Dvp : NULL;
+        const ptrdiff_t kh = t[i].kh % item_key_heads(p), kvh = t[i].kvh % item_kv_heads(p);
+        t[i].dk_part = c->dk.data ? w->dk + (kh * c->longest + j * KT) * Dp : NULL;
+        t[i].dv_part = c->dv.data ? w->dv + (kvh * c->longest + j * KT) * Dvp : NULL;
+        EACH_USE(c, x, term) {
+            const ptrdiff_t slot = t[i].h % item_heads(p) * c->longest + j * KT;
+            t[i].own[x].keys = term->keyed && c->total[x] ? w->keys[x] + slot * padded(term->keyed(c, x)) : NULL;
+        }
         weigh_gradient(&t[i]);
         if (c->dv.data) outer_safe(&t[i], t[i].p, t[i].dorows, Dvp, t[i].dv_part);
     }
@@ -179,7 +183,7 @@ static void close_gradient(struct tile *t)
     if (p->rotate >= 0) {
         const struct term *term = term_of(c, p->rotate);
         real *part = t->own[p->rotate].part;
-        if (part && term->of_input) {
+        if (wants_input(term, part)) {
             load_rows(&c->q, t->seq->b, t->h, t->i0, t->rows, D, t->qrows);
             for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
         }
@@ -256,6 +260,14 @@ static struct keyrange item_keys(const struct call *c, const struct item *a)
 
 struct wave { struct call *c; ptrdiff_t first, n; bool *stop; };
 
+/* Rows of the tiles that hold the keys first .. last, in every head of [heads][longest][width]. */
+static void zero_keys(const struct call *c, real *x, int heads, struct keyrange keys, int width)
+{
+    const ptrdiff_t first = keys.first / KT * KT;
+    for (int h = 0; h < heads && keys.last >= keys.first; h++)
+        zero(x + (h * c->longest + first) * width, (keys.last + 1 - first) * width);
+}
+
 static void item_job(void *arg, int index)
 {
     const struct wave *a = arg;
@@ -269,12 +281,12 @@ static void item_job(void *arg, int index)
     struct desk d = N(open_desk)(c, index, true);
     const struct item item = item_of(c, a->first + index);
     const struct keyrange keys = item_keys(c, &item);
-    const int kv = item_kv_heads(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
-    for (int h = 0; h < kv && keys.last >= keys.first; h++) {
-        zero(d.bench.dk + (h * c->longest + keys.first / KT * KT) * Dp, (keys.last + 1 - keys.first / KT * KT) * Dp);
-        zero(d.bench.dv + (h * c->longest + keys.first / KT * KT) * Dvp, (keys.last + 1 - keys.first / KT * KT) * Dvp);
+    zero_keys(c, d.bench.dk, item_key_heads(p), keys, padded(p->dim));
+    zero_keys(c, d.bench.dv, item_kv_heads(p), keys, padded(p->value_dim));
+    EACH_USE(c, x, term) {
+        if (term->part) zero(d.bench.part[x], item_heads(p) * term->part(c, x));
+        if (term->keyed) zero_keys(c, d.bench.keys[x], item_heads(p), keys, padded(term->keyed(c, x)));
     }
-    EACH_USE(c, x, term) if (term->part) zero(d.bench.part[x], item_heads(p) * term->part(c, x));
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item.rows; row += QT)
             backward_rows(c, d.tile, &d.bench, item.q, item.kvh * p->group + h, item.row + row);
@@ -283,33 +295,49 @@ static void item_job(void *arg, int index)
             term->finish(c, x, item.q, item.row, item.kvh * p->group + h, d.bench.part[x] + h * term->part(c, x));
 }
 
-/* Adds rows first .. of every item's dK and dV to the totals, in the order of the items. */
+/* Some keys of an item's sequence, and its sums of a gradient by key: [heads][longest][padded width]. */
+struct share { const struct call *c; const struct sequence *q; ptrdiff_t first, end; };
+static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int width)
+{
+    return from + (h * s->c->longest + j) * padded(width);
+}
+static void add_to_view(const struct share *s, const real *from, const loci_view *to, int h0, int heads, int width)
+{
+    for (int h = 0; h < heads && to->data; h++)
+        for (ptrdiff_t j = s->first; j < s->end; j++) {
+            real *row = (real *)to->data + s->q->b * to->batch + (h0 + h) * to->head + (s->q->k0 + j) * to->row;
+            const real *sums = sums_at(s, from, h, j, width);
+            for (int n = 0; n < width; n++) row[n] += sums[n];
+        }
+}
+static void add_to_total(const struct share *s, const real *from, double *total, int h0, int heads, int width)
+{
+    for (int h = 0; h < heads; h++)
+        for (ptrdiff_t j = s->first; j < s->end; j++) {
+            double *row = total + ((s->q->b * s->c->plan->heads + h0 + h) * s->c->Lk + s->q->k0 + j) * width;
+            const real *sums = sums_at(s, from, h, j, width);
+            for (int n = 0; n < width; n++) row[n] += (double)sums[n];
+        }
+}
+
+/* Adds a share of every item's gradients by key to the totals, in the order of the items. */
 static void add_job(void *arg, int index)
 {
     const struct wave *a = arg;
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
-    const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     for (ptrdiff_t i = 0; i < a->n; i++) {
         const struct bench bench = N(find_bench)(c, (int)i);
         const struct item item = item_of(c, a->first + i);
         const struct keyrange keys = item_keys(c, &item);
-        const ptrdiff_t count = keys.last - keys.first + 1, first = keys.first + count * index / c->threads,
-                        end = keys.first + count * (index + 1) / c->threads;
-        for (int h = 0; h < item_kv_heads(p); h++)
-            for (ptrdiff_t j = first; j < end; j++) {
-                const ptrdiff_t key = item.q->k0 + j;
-                if (c->dk.data) {
-                    real *to = (real *)c->dk.data + item.q->b * c->dk.batch + (item.kvh + h) * c->dk.head + key * c->dk.row;
-                    const real *from = bench.dk + (h * c->longest + j) * Dp;
-                    for (int n = 0; n < p->dim; n++) to[n] += from[n];
-                }
-                if (c->dv.data) {
-                    real *to = (real *)c->dv.data + item.q->b * c->dv.batch + (item.kvh + h) * c->dv.head + key * c->dv.row;
-                    const real *from = bench.dv + (h * c->longest + j) * Dvp;
-                    for (int n = 0; n < p->value_dim; n++) to[n] += from[n];
-                }
-            }
+        const ptrdiff_t count = keys.last - keys.first + 1;
+        const struct share s = { .c = c, .q = item.q, .first = keys.first + count * index / c->threads,
+                                 .end = keys.first + count * (index + 1) / c->threads };
+        add_to_view(&s, bench.dk, &c->dk, item.kvh * (p->key_heads / p->kv_heads), item_key_heads(p), p->dim);
+        add_to_view(&s, bench.dv, &c->dv, item.kvh, item_kv_heads(p), p->value_dim);
+        EACH_USE(c, x, term)
+            if (term->keyed && c->total[x])
+                add_to_total(&s, bench.keys[x], c->total[x], item.kvh * p->group, item_heads(p), term->keyed(c, x));
     }
 }
 
@@ -355,8 +383,8 @@ static void unturn_job(void *arg, int index)
     const struct loci_plan *p = c->plan;
     const struct term *term = term_of(c, p->rotate);
     const struct desk d = N(open_desk)(c, index, true);
-    const ptrdiff_t i = a->first + index, tile = i / p->kv_heads;
-    const int kvh = (int)(i % p->kv_heads);
+    const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
+    const int kh = (int)(i % p->key_heads);
     const struct sequence *q = find_sequence(c, BY_KTILE, tile);
     const ptrdiff_t j = q->k0 + (tile - q->first_ktile) * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
@@ -364,16 +392,17 @@ static void unturn_job(void *arg, int index)
     real *part = size && c->total[p->rotate] ? d.bench.part[p->rotate] : NULL;
     if (part) zero(part, size);
 
-    real *dk = (real *)c->dk.data + q->b * c->dk.batch + kvh * c->dk.head + j * c->dk.row;
+    real *dk = (real *)c->dk.data + q->b * c->dk.batch + kh * c->dk.head + j * c->dk.row;
     const int Dp = padded(p->dim);
     real *g = d.tile->scratch, *x = d.tile->qrows;
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->dk.row, sizeof(real) * (size_t)p->dim);
-        memcpy(x + (ptrdiff_t)k * Dp, c->turned && !term->of_input ? (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j + k) * p->dim
-                                               : row_of(&c->k, q->b, kvh, j + k), sizeof(real) * (size_t)p->dim);
+        memcpy(x + (ptrdiff_t)k * Dp, wants_input(term, part) ? row_of(&c->k, q->b, kv_head_of(p, kh), j + k)
+                                                              : (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
+               sizeof(real) * (size_t)p->dim);
     }
     if (term->fade) term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g, Dp);
-    if (!p->keys_rotated) term->turn_bwd(c, p->rotate, d.tile->heading, q->b, kvh, false, j, n, x, g, Dp, part);
+    if (!p->keys_rotated) term->turn_bwd(c, p->rotate, d.tile->heading, q->b, kh, false, j, n, x, g, Dp, part);
     for (int k = 0; k < n; k++) memcpy(dk + k * c->dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
 
@@ -381,29 +410,48 @@ static void unturn_keys(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     if (!c->turned || !c->dk.data) return;
-    const ptrdiff_t items = c->ktiles * p->kv_heads;
+    const struct term *term = term_of(c, p->rotate);
+    const ptrdiff_t items = c->ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         struct wave a = { .c = c, .first = first, .n = items - first < c->threads ? items - first : c->threads };
         N(run)(c, (int)a.n, unturn_job, &a);
-        if (!c->total[p->rotate]) continue;
+        if (!c->total[p->rotate] || !term->part) continue;
         for (int i = 0; i < a.n; i++) {
-            const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->kv_heads);
+            const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
             const struct bench bench = N(find_bench)(c, i);
-            const struct term *term = term_of(c, p->rotate);
-            double *to = c->total[p->rotate] + term->home(c, p->rotate, q->b, (int)((first + i) % p->kv_heads) * p->group);
+            double *to = c->total[p->rotate] + term->home(c, p->rotate, q->b, (int)((first + i) % p->key_heads) * (p->heads / p->key_heads));
             for (ptrdiff_t n = 0; n < term->part(c, p->rotate); n++) to[n] += (double)bench.part[p->rotate][n];
         }
     }
+}
+
+/* The gradient of keys that a group shares, once each of its heads has turned its own back: their sum. */
+static void share_job(void *arg, int index)
+{
+    const struct wave *a = arg;
+    struct call *c = a->c;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t first = c->Lk * index / c->threads, end = c->Lk * (index + 1) / c->threads;
+    for (ptrdiff_t b = 0; b < c->B; b++)
+        for (int kh = 0; kh < p->key_heads; kh++)
+            for (ptrdiff_t j = first; j < end; j++) {
+                const loci_view *v = &c->dk_shared;
+                real *to = (real *)v->data + b * v->batch + kv_head_of(p, kh) * v->head + j * v->row;
+                const real *from = row_of(&c->dk, b, kh, j);
+                for (int n = 0; n < p->dim; n++) to[n] = kh % (p->key_heads / p->kv_heads) ? to[n] + from[n] : from[n];
+            }
 }
 
 loci_status N(backward)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     clear(&c->dq, c->B, p->heads, c->Lq, p->dim);
-    clear(&c->dk, c->B, p->kv_heads, c->Lk, p->dim);
+    clear(&c->dk, c->B, p->key_heads, c->Lk, p->dim);
     clear(&c->dv, c->B, p->kv_heads, c->Lk, p->value_dim);
     loci_status status = run_items(c);
-    if (status == LOCI_OK) unturn_keys(c);
-    return status;
+    if (status != LOCI_OK) return status;
+    unturn_keys(c);
+    if (c->dk_shared.data) N(run)(c, c->threads, share_job, &(struct wave){ .c = c });
+    return LOCI_OK;
 }
 #endif

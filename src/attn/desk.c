@@ -76,11 +76,12 @@ static size_t carve(const struct call *c, char *base, bool backward, bool write,
         d->few.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
     }
     if (backward) {
-        const ptrdiff_t kv = item_kv_heads(p), tiles = (c->longest + KT - 1) / KT;
-        d->bench.dk = take_bytes(&a, (size_t)(kv * c->longest), (size_t)padded(p->dim) * sizeof(real));
-        d->bench.dv = take_bytes(&a, (size_t)(kv * c->longest), (size_t)padded(p->value_dim) * sizeof(real));
+        const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
+        d->bench.dk = take_bytes(&a, (size_t)(item_key_heads(p) * c->longest), (size_t)padded(p->dim) * sizeof(real));
+        d->bench.dv = take_bytes(&a, (size_t)(item_kv_heads(p) * c->longest), (size_t)padded(p->value_dim) * sizeof(real));
         EACH_USE(c, x, term) {
             d->bench.part[x] = reals(&a, item_heads(p) * ask(term->part, c, x));
+            if (term->keyed) d->bench.keys[x] = take_bytes(&a, (size_t)(item_heads(p) * c->longest), (size_t)padded(term->keyed(c, x)) * sizeof(real));
             if (term->carry) d->bench.carry[x] = take_bytes(&a, (size_t)(n * tiles), (size_t)(term->carry(c, x) * QT) * sizeof(real));
         }
         if (keeps_scores(c)) d->bench.scores = take_bytes(&a, (size_t)tiles, KT * QT * sizeof(real));
@@ -138,19 +139,19 @@ static double square(const real *x, int n)
     return all;
 }
 
-static void keys_item(struct call *c, struct heading *heading, const struct sequence *q, ptrdiff_t tile, int kvh)
+static void keys_item(struct call *c, struct heading *heading, const struct sequence *q, ptrdiff_t tile, int kh)
 {
     const struct loci_plan *p = c->plan;
-    const int D = p->dim;
+    const int D = p->dim, kvh = kv_head_of(p, kh);
     const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     const real *rows = row_of(&c->k, q->b, kvh, j);
     ptrdiff_t stride = c->k.row;
     if (c->turned) {
-        real *to = (real *)c->turned + ((q->b * p->kv_heads + kvh) * c->Lk + j) * D;
+        real *to = (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j) * D;
         for (int k = 0; k < n; k++) memcpy(to + (ptrdiff_t)k * D, rows + k * stride, sizeof(real) * (size_t)D);
         const struct term *term = term_of(c, p->rotate);
-        if (!p->keys_rotated) term->turn(c, p->rotate, heading, q->b, kvh, false, j, n, to, D);
+        if (!p->keys_rotated) term->turn(c, p->rotate, heading, q->b, kh, false, j, n, to, D);
         if (term->fade) term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile), j, n, to, D);
         rows = to, stride = D;
     }
@@ -161,7 +162,7 @@ static void keys_item(struct call *c, struct heading *heading, const struct sequ
             most = sum > most || sum != sum ? sum : most;
         }
         if (!finite_rows(rows, stride, n, D) || !finite_rows(row_of(&c->v, q->b, kvh, j), c->v.row, n, p->value_dim)) most = NAN;
-        c->knorm[kvh * c->ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
+        c->knorm[kh * c->ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
     }
 }
 static void keys_job(void *arg, int index)
@@ -169,10 +170,11 @@ static void keys_job(void *arg, int index)
     struct keys *a = arg;
     struct call *c = a->c;
     struct heading *heading = N(open_heading)(c, index);
-    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->ktiles * c->plan->kv_heads;) {
-        const ptrdiff_t tile = s / c->plan->kv_heads;
+    const int heads = c->plan->key_heads;
+    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->ktiles * heads;) {
+        const ptrdiff_t tile = s / heads;
         const struct sequence *q = find_sequence(c, BY_KTILE, tile);
-        keys_item(c, heading, q, tile - q->first_ktile, (int)(s % c->plan->kv_heads));
+        keys_item(c, heading, q, tile - q->first_ktile, (int)(s % heads));
     }
 }
 void N(prepare_keys)(struct call *c)

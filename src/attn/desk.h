@@ -9,8 +9,9 @@
 
 /* What a thread has for the backward pass beside its tiles. */
 struct bench {
-    real *dk, *dv;                       /* [kv heads of an item][longest][Dp], [..][Dvp]: this item's part */
+    real *dk, *dv;                       /* [key heads, kv heads of an item][longest][Dp], [Dvp]: this item's part */
     real *part[MAX_USES];                /* [heads of an item][part of the term] */
+    real *keys[MAX_USES];                /* [heads of an item][longest][what the term sums by key, padded] */
     real *carry[MAX_USES];               /* [key tiles][carry rows][QT], per head of an item when they mix */
     real *scores;                        /* [key tiles][KT][QT], kept by the sweep of carries; NULL: made twice */
 };
@@ -22,6 +23,7 @@ struct desk { struct tile *tile; struct bench bench; struct few few; };
 INLINE int locked(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : 1; }
 INLINE int item_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : p->group; }
 INLINE int item_kv_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->kv_heads : 1; }
+INLINE int item_key_heads(const struct loci_plan *p) { return item_kv_heads(p) * (p->key_heads / p->kv_heads); }
 /* Can the scores that the sweep of carries made serve again?  Not when score() may leave something behind for
  * score_bwd(), which takes memory of its own.  Only a weight term's sweep leads to the final scores and no further. */
 INLINE bool keeps_scores(const struct call *c)

@@ -54,7 +54,8 @@ static void rotate_job(void *arg, int index)
 {
     struct rows *a = arg;
     struct heading *heading = N(open_heading)(a->c, index);
-    for (ptrdiff_t item; (item = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items;) rotate_item(a, item, heading, NULL, NULL);
+    struct tile *t = a->back && wants_input(term_of(a->c, a->c->plan->rotate), NULL) ? N(open_desk)(a->c, index, true).tile : NULL;
+    for (ptrdiff_t item; (item = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items;) rotate_item(a, item, heading, t, NULL);
 }
 /* One item of a wave, with its part of the parameters' gradient. */
 static void wave_job(void *arg, int index)
@@ -89,7 +90,7 @@ void N(rotate_backward)(struct call *c, loci_which which, const loci_view *x, co
     const int u = c->plan->rotate;
     const struct term *term = term_of(c, u);
     double *total = c->total[u];
-    if (!total) {
+    if (!total || !term->part) {
         N(run)(c, c->threads, rotate_job, &a);
         return;
     }

@@ -22,6 +22,7 @@ struct own {
     real *carry;                         /* [carry rows][QT] reals, or doubles in twice the rows: state of a scan, newest
                                             to oldest; the backward pass restores it before each tile */
     real *part;                          /* gradient of tables: this work item's part for this head; NULL: not wanted */
+    real *keys;                          /* gradient by key: likewise, from the tile's first key on, in padded rows */
     int outn, gradn, carryn;
 };
 
@@ -37,7 +38,7 @@ struct tile {
     const struct call *c;
     struct heading *heading;
     const struct sequence *seq;
-    int h, kvh;
+    int h, kvh, kh;                      /* head, its kv head, and its keys, which a group need not share once they are turned */
     ptrdiff_t i0, j0;                    /* first row and key, counted in the batch entry */
     int rows, keys;                      /* live ones.  Dead rows have q = 0 and are masked; keys past `keys` are not there */
     bool run;                            /* distance of (key k, row r) is d + r - k; else qp[r] - kp[k] */
@@ -86,6 +87,8 @@ struct term {
      * what makes the one of the other when all rows of a work item, from `row` on, are done. */
     ptrdiff_t (*added)(const struct call *, int x);
     void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row, int h, real *part);
+    /* Numbers per key and head of a gradient that is summed in own.keys.  The total is [B][H][Lk] of them. */
+    int (*keyed)(const struct call *, int x);
 
     void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x); /* once per query tile; dO is there in _bwd */
     void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x); /* sees scale q.k alone; adds to ds, last */
@@ -105,12 +108,12 @@ struct term {
     void (*chunk)(struct tile *, int x);            /* begins a chunk */
     void (*whole)(struct tile *, int x);            /* backward, after weigh: p becomes the final weights (chunk x total) */
 
-    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b and head h, a kv head for keys, in place.
+    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b and head h, a key head for keys, in place.
      * room: reals of a heading. */
     ptrdiff_t (*room)(const struct call *, int x);
     void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
-    /* rows hold what turn() gave, or with of_input what it took (read only for a part), d the gradient of what it gave: d
-     * becomes the gradient of what it took. */
+    /* rows hold what turn() gave, or with of_input what it took (read only for a part, if the term has parts), d the gradient of
+     * what it gave: d becomes the gradient of what it took. */
     bool of_input;
     void (*turn_bwd)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
                      const real *rows, real *d, ptrdiff_t stride, real *part);

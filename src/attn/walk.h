@@ -17,6 +17,8 @@ INLINE const struct term *term_of(const struct call *c, int x)
     for (int x = 0; x < (c)->plan->uses; x++) \
         for (const struct term *term = term_of(c, x); term; term = NULL)
 
+/* Does turn_bwd() of a rotation, with this part, want to see the rows before they turned? */
+INLINE bool wants_input(const struct term *term, const real *part) { return term->of_input && (part || !term->part); }
 /* The rotation, if it fades. */
 INLINE const struct term *fading(const struct call *c)
 {
@@ -176,21 +178,22 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 #else
 enum { STRIP = 16 };
 
-/* C[k][r] = sum over d of a[k][d] b[d][r].  In a tile that the diagonal crosses, rows before the first that sees
- * any key of a strip are left alone: the mask overwrites them. */
-INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c)
+/* C[k][r] = sum over d of a[k][d] b[d][r], or C + it.  In a tile that the diagonal crosses, rows before the first that
+ * sees any key of a strip are left alone: the mask overwrites them. */
+INLINE void dot_then(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c)
 {
     if (!t->partial || !t->run || t->qg) {
-        product(SET, t->keys, QT, D, a, as, 1, b, QT, c, QT, NULL);
+        product(then, t->keys, QT, D, a, as, 1, b, QT, c, QT, NULL);
         return;
     }
     struct band w = band(t->c->plan);
     for (int k = 0; k < t->keys; k += STRIP) {
         int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, w, k).first / VL * VL;
         if (first >= QT) continue;
-        product(SET, n, QT - first, D, a + k * as, as, 1, b + first, QT, c + k * QT + first, QT, NULL);
+        product(then, n, QT - first, D, a + k * as, as, 1, b + first, QT, c + k * QT + first, QT, NULL);
     }
 }
+INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c) { dot_then(SET, t, a, as, D, b, c); }
 /* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r]; keys after the last that a strip of rows sees have
  * p = 0 and are left out. */
 INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
@@ -317,7 +320,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim);
-    t->seq = q, t->h = h, t->kvh = h / p->group;
+    t->seq = q, t->h = h, t->kvh = h / p->group, t->kh = key_head(p, h);
     t->i0 = q->q0 + row, t->rows = rows, t->run = q->run;
     t->qg = NULL, t->kg = NULL, t->block = -1;
     if (!q->run || q->segments) {
@@ -343,7 +346,7 @@ INLINE void find_keys(struct tile *t)
     const struct loci_plan *p = c->plan;
     const struct sequence *q = t->seq;
     if (c->turned) {
-        t->k = (const real *)c->turned + ((q->b * p->kv_heads + t->kvh) * c->Lk + t->j0) * p->dim;
+        t->k = (const real *)c->turned + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
         t->ks = p->dim;
     } else {
         t->k = row_of(&c->k, q->b, t->kvh, t->j0);
@@ -433,7 +436,7 @@ INLINE bool negligible(const struct tile *t, const real *floor)
     const struct sequence *q = t->seq;
     const real most = ceilings(t);
     if (!(most < INFINITY)) return false;
-    const real knorm = t->c->knorm[t->kvh * t->c->ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
+    const real knorm = t->c->knorm[t->kh * t->c->ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
     for (int r = 0; r < t->rows; r++) {
         real bound = t->qnorm[r] * knorm + most;
         bound += abs_(bound) * (real)1e-5 + (real)1e-3;

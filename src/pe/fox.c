@@ -52,7 +52,7 @@ static struct gate_sums *carve(const struct call *c, int enc, struct arena *a)
     to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)c->Lk, p->real);
     if (to->stops) {
         to->rise = take_bytes(a, tiles, sizeof *to->rise);
-        to->knorm = take_bytes(a, (size_t)p->kv_heads * (size_t)c->ktiles, sizeof *to->knorm);
+        to->knorm = take_bytes(a, (size_t)p->key_heads * (size_t)c->ktiles, sizeof *to->knorm);
     }
     return g;
 }
@@ -136,17 +136,17 @@ static double norm_squared(const void *k, bool f64, ptrdiff_t at, int D)
     for (int n = 0; n < 16; n++) all += (double)sum[n];
     return all;
 }
-static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q, int kvh)
+static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q, int kh)
 {
     const struct loci_plan *p = c->plan;
     const void *k = c->turned ? c->turned : c->k.data;
     const ptrdiff_t row = c->turned ? p->dim : c->k.row;
-    const ptrdiff_t first = c->turned ? ((q->b * p->kv_heads + kvh) * c->Lk + q->k0) * p->dim
-                                      : q->b * c->k.batch + kvh * c->k.head + q->k0 * c->k.row;
+    const ptrdiff_t first = c->turned ? ((q->b * p->key_heads + kh) * c->Lk + q->k0) * p->dim
+                                      : q->b * c->k.batch + kh * c->k.head + q->k0 * c->k.row;
     double most = 0;
     for (ptrdiff_t j = 0; j < q->nk; j++) {
         most = higher(norm_squared(k, p->f64, first + j * row, p->dim), most);
-        if (j % KT == KT - 1 || j == q->nk - 1) g->knorm[kvh * c->ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
+        if (j % KT == KT - 1 || j == q->nk - 1) g->knorm[kh * c->ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
     }
 }
 
@@ -162,7 +162,7 @@ static void head_job(void *arg, int index)
         for (int h = index; h < p->heads; h += a->jobs)
             if (p->f64) sum_keys(a->c, a->g, q, h, a->log_f, true);
             else sum_keys(a->c, a->g, q, h, a->log_f, false);
-        for (int h = index; a->g->stops && h < p->kv_heads; h += a->jobs) measure_keys(a->c, a->g, q, h);
+        for (int h = index; a->g->stops && h < p->key_heads; h += a->jobs) measure_keys(a->c, a->g, q, h);
     }
 }
 static void begin(struct call *c, int enc)

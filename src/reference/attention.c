@@ -4,7 +4,7 @@
  *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation
  *     s_ij = a_ij + add_ij, or what a mix makes of the two
  *     w_ij = exp(s_ij - lse_i),  lse_i = log sum_j exp s_ij, or another weight rule (sba)
- *     o_i  = sum_j w_ij v_j + what the encodings add
+ *     o_i  = sum_j w_ij v_j + what the encodings add,  ae_i = sum_j w_ij (the state of key j), where keys have states
  *
  * Sums run over the keys that row i sees.  A row that sees none has o 0 (and what the encodings add), lse -inf, rem 1. */
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static double *take(double *base, ptrdiff_t *used, ptrdiff_t n)
 static ptrdiff_t carve(struct problem *p, double *base)
 {
     ptrdiff_t used = p->backward ? loci_reference_dtensors(p, base) : 0;
-    ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
+    ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
     double **whole[] = { &p->q, &p->dq, &p->k, &p->dk, &p->v, &p->dv };
     ptrdiff_t size[] = { q, q, k, k, v, v };
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = take(base, &used, size[i]);
@@ -37,6 +37,8 @@ static ptrdiff_t carve(struct problem *p, double *base)
     for (int i = 0; i < COUNT(number); i++) *number[i] = take(base, &used, p->H);
     p->o = take(base, &used, p->H * p->Dv);
     p->dout = take(base, &used, p->H * p->Dv);
+    p->ae = take(base, &used, p->H * p->D);
+    p->dae = take(base, &used, p->H * p->D);
 
     ptrdiff_t longest = p->Lk > p->D ? p->Lk : p->D;
     if (p->Dv > longest) longest = p->Dv;
@@ -65,28 +67,33 @@ static bool visible(const struct problem *p, ptrdiff_t j)
 
 /* ---- Rotation of all rows of a batch entry --------------------------------------------------------------- */
 
-static void read_rows(const struct problem *p, loci_view x, int heads, ptrdiff_t rows, int width, double *y)
+/* Each of the heads of x comes `copies` times. */
+static void read_rows(const struct problem *p, loci_view x, int heads, int copies, ptrdiff_t rows, int width, double *y)
 {
     x = dense(x, heads, rows, width);
-    for (int h = 0; h < heads; h++)
+    for (int h = 0; h < heads * copies; h++)
         for (ptrdiff_t i = 0; i < rows; i++, y += width)
-            memcpy(y, view_row(x, p->b, h, i), (size_t)width * sizeof *y);
+            memcpy(y, view_row(x, p->b, h / copies, i), (size_t)width * sizeof *y);
 }
 
-static void write_rows(const struct problem *p, loci_view x, int heads, ptrdiff_t rows, int width, const double *y)
+/* The sum of its copies goes to each head of x. */
+static void write_rows(const struct problem *p, loci_view x, int heads, int copies, ptrdiff_t rows, int width, const double *y)
 {
     x = dense(x, heads, rows, width);
-    for (int h = 0; h < heads && x.data; h++)
-        for (ptrdiff_t i = 0; i < rows; i++, y += width)
-            memcpy(view_row(x, p->b, h, i), y, (size_t)width * sizeof *y);
+    for (int h = 0; h < heads * copies && x.data; h++)
+        for (ptrdiff_t i = 0; i < rows; i++, y += width) {
+            double *to = view_row(x, p->b, h / copies, i);
+            if (h % copies == 0) memcpy(to, y, (size_t)width * sizeof *y);
+            else add_scaled(to, 1, y, width);
+        }
 }
 
-static void read_turned(const struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, double *y)
+static void read_turned(const struct problem *p, loci_which which, loci_view x, int heads, int copies, ptrdiff_t rows, double *y)
 {
     int e = loci_reference_turning(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
-    read_rows(p, x, heads, rows, p->D, y);
-    for (int h = 0; h < heads && e >= 0; h++)
+    read_rows(p, x, heads, copies, rows, p->D, y);
+    for (int h = 0; h < heads * copies && e >= 0; h++)
         for (ptrdiff_t i = 0; i < rows; i++) {
             double *row = y + (h * rows + i) * p->D;
             if (cached) {
@@ -99,12 +106,12 @@ static void read_turned(const struct problem *p, loci_which which, loci_view x, 
 }
 
 /* dy holds the gradients by the turned rows, and by those of x when it returns. */
-static void turn_back(const struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, double *dy)
+static void turn_back(const struct problem *p, loci_which which, loci_view x, int heads, int copies, ptrdiff_t rows, double *dy)
 {
     int e = loci_reference_turning(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
     x = dense(x, heads, rows, p->D);
-    for (int h = 0; h < heads && e >= 0; h++)
+    for (int h = 0; h < heads * copies && e >= 0; h++)
         for (ptrdiff_t i = 0; i < rows; i++) {
             double *row = dy + (h * rows + i) * p->D;
             if (cached) {
@@ -112,7 +119,7 @@ static void turn_back(const struct problem *p, loci_which which, loci_view x, in
                 continue;
             }
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
-            p->def[e]->turn_backward(p, e, which, h, i, view_row(x, p->b, h, i), p->scratch[0], row);
+            p->def[e]->turn_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i), p->scratch[0], row);
         }
 }
 
@@ -205,6 +212,7 @@ static void forward_row(struct problem *p)
         else softmax(p, h);
         double *o = p->o + h * p->Dv;
         zero(o, p->Dv);
+        zero(p->ae + h * p->D, p->D);
         for (ptrdiff_t j = 0; j < p->Lk; j++)
             if (p->seen[j]) add_scaled(o, of_head(p, p->w, h)[j], p->v + v_row(p, h, j), p->Dv);
         for (int e = 0; e < p->plan->encs; e++)
@@ -212,7 +220,7 @@ static void forward_row(struct problem *p)
     }
 }
 
-/* Cotangents of the row: dout, dlse, drem. */
+/* Cotangents of the row: dout, dlse, drem, dae. */
 static void read_cotangents(struct problem *p, const loci_grad *g)
 {
     loci_view dout = dense(g->dout, p->H, p->Lq, p->Dv);
@@ -223,6 +231,8 @@ static void read_cotangents(struct problem *p, const loci_grad *g)
         else zero(row, p->Dv);
         p->dlse[h] = g->dlse ? ((const double *)g->dlse)[bhi] : 0;
         p->drem[h] = g->drem ? ((const double *)g->drem)[bhi] : 0;
+        if (g->dae) memcpy(p->dae + h * p->D, (const double *)g->dae + bhi * p->D, (size_t)p->D * sizeof *row);
+        else zero(p->dae + h * p->D, p->D);
     }
 }
 
@@ -258,17 +268,19 @@ static void write_outputs(const struct problem *p)
         if (o.data) memcpy(view_row(o, p->b, h, p->i), p->o + h * p->Dv, (size_t)p->Dv * sizeof *p->o);
         if (p->call->lse && weighing(p) < 0) ((double *)p->call->lse)[bhi] = p->lse[h];
         if (p->call->rem && weighing(p) >= 0) ((double *)p->call->rem)[bhi] = p->rem[h];
+        if (p->call->ae && p->plan->states) memcpy((double *)p->call->ae + bhi * p->D, p->ae + h * p->D, (size_t)p->D * sizeof *p->ae);
     }
 }
 
 static void batch_entry(struct problem *p, const loci_grad *grad)
 {
     const loci_call *c = p->call;
-    read_turned(p, LOCI_QUERY, c->q, p->H, p->Lq, p->q);
-    read_turned(p, LOCI_KEY, c->k, p->Hkv, p->Lk, p->k);
-    read_rows(p, c->v, p->Hkv, p->Lk, p->Dv, p->v);
+    const int copies = p->Hk / p->Hkv;
+    read_turned(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->q);
+    read_turned(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->k);
+    read_rows(p, c->v, p->Hkv, 1, p->Lk, p->Dv, p->v);
     zero(p->dq, p->H * p->Lq * p->D);
-    zero(p->dk, p->Hkv * p->Lk * p->D);
+    zero(p->dk, p->Hk * p->Lk * p->D);
     zero(p->dv, p->Hkv * p->Lk * p->Dv);
     for (p->i = 0; p->i < p->Lq; p->i++) {
         forward_row(p);
@@ -278,11 +290,11 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
         backward_row(p);
     }
     if (!grad) return;
-    turn_back(p, LOCI_QUERY, c->q, p->H, p->Lq, p->dq);
-    turn_back(p, LOCI_KEY, c->k, p->Hkv, p->Lk, p->dk);
-    write_rows(p, grad->dq, p->H, p->Lq, p->D, p->dq);
-    write_rows(p, grad->dk, p->Hkv, p->Lk, p->D, p->dk);
-    write_rows(p, grad->dv, p->Hkv, p->Lk, p->Dv, p->dv);
+    turn_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq);
+    turn_back(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->dk);
+    write_rows(p, grad->dq, p->H, 1, p->Lq, p->D, p->dq);
+    write_rows(p, grad->dk, p->Hkv, copies, p->Lk, p->D, p->dk);
+    write_rows(p, grad->dv, p->Hkv, 1, p->Lk, p->Dv, p->dv);
 }
 
 loci_status loci_reference(const loci_plan *plan, const void *const *tensors, const loci_call *call, const loci_grad *grad)

@@ -43,18 +43,18 @@ struct cope {
 };
 static struct cope cope_of(const struct problem *p, int e, int h)
 {
-    ptrdiff_t table = table_of_head(form(p, e, "e"), h), keys = k_row(p, h, 0);
+    ptrdiff_t table = table_of_head(form(p, e, "e"), h), keys = k_row(p, h, 0), values = kv_head(p, h) * p->Lk * p->D;
     int gates = (int)option(p, e, "gates", GATES_K);
     struct cope c = {
         .npos = option(p, e, "npos", 64), .gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
         .pos_scale = option(p, e, "pos_scale", 1), .e = tensor(p, e, "e") + table,
-        .g = gates == GATES_K ? p->k + keys : p->v + keys, .dg = gates == GATES_K ? p->dk + keys : p->dv + keys,
+        .g = gates == GATES_K ? p->k + keys : p->v + values, .dg = gates == GATES_K ? p->dk + keys : p->dv + values,
     };
     ptrdiff_t batch = p->b * p->Hkv * p->Lk * p->D;
-    if (gates == GATES_GIVEN) c.g = tensor(p, e, "gate_k") + batch + keys;
+    if (gates == GATES_GIVEN) c.g = tensor(p, e, "gate_k") + batch + values;
     if (!p->backward) return c;
     c.de = dtensor(p, e, "e") + table;
-    if (gates == GATES_GIVEN) c.dg = dtensor(p, e, "gate_k") + batch + keys;
+    if (gates == GATES_GIVEN) c.dg = dtensor(p, e, "gate_k") + batch + values;
     return c;
 }
 /* scratch[0] = the gates, scratch[1] = the sums of gates, unbounded. */

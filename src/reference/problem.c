@@ -23,7 +23,7 @@ loci_status loci_reference_open(struct problem *p, const loci_plan *plan, const 
     *p = (struct problem){
         .plan = plan, .call = call, .tensors = tensors,
         .B = call->batch, .Lq = call->q_len, .Lk = call->k_len,
-        .H = plan->heads, .Hkv = plan->kv_heads, .D = plan->dim, .Dv = plan->value_dim,
+        .H = plan->heads, .Hkv = plan->kv_heads, .Hk = plan->key_heads, .D = plan->dim, .Dv = plan->value_dim,
     };
     CHECK(call->error, plan->f64, LOCI_BAD_ARG, "the reference works in double: make the plan with dtype F64");
     CHECK(call->error, p->B >= 0 && p->Lq >= 0 && p->Lk >= 0, LOCI_BAD_ARG, "batch %td, q_len %td and k_len %td cannot be "

@@ -14,12 +14,12 @@ struct problem {
     const void *const *tensors;
     const struct definition *def[MAX_ENCODINGS];
     ptrdiff_t B, Lq, Lk;
-    int H, Hkv, D, Dv;
+    int H, Hkv, Hk, D, Dv;               /* Hk: heads of the turned keys */
     bool backward;
     double *dtensor[MAX_TENSORS];        /* sums, for all tensors; NULL in a forward pass */
 
     ptrdiff_t b;
-    double *q, *k, *v;                   /* [H][Lq][D] and [Hkv][Lk][D] after rotation, [Hkv][Lk][Dv] */
+    double *q, *k, *v;                   /* [H][Lq][D] and [Hk][Lk][D] after rotation, [Hkv][Lk][Dv] */
     double *dq, *dk, *dv;
 
     ptrdiff_t i;
@@ -29,6 +29,7 @@ struct problem {
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
     double *lse, *rem, *dlse, *drem;     /* [H] */
     double *o, *dout;                    /* [H][Dv] */
+    double *ae, *dae;                    /* [H][D] */
     double *scratch[3];                  /* as long as Lk, D, Dv and every extent of a tensor */
     double *room;                        /* what the encoding that turns asked for */
 };
@@ -52,7 +53,7 @@ struct definition {
     void (*mix)(struct problem *, int e), (*mix_backward)(struct problem *, int e);
     /* w and rem from s, instead of softmax.  Backward: ds from dw and drem. */
     void (*weigh)(struct problem *, int e, int h), (*weigh_backward)(struct problem *, int e, int h);
-    /* Adds to o; backward adds to dw, drem. */
+    /* Adds to o and ae; backward adds to dw, drem. */
     void (*value)(struct problem *, int e, int h), (*value_backward)(struct problem *, int e, int h);
     /* Adds the row of a position to y; backward where something is learned. */
     void (*embed)(const struct problem *, int e, int64_t pos, double *y);
@@ -147,7 +148,7 @@ static inline int64_t distance(const struct problem *p, ptrdiff_t j)   /* d > 0:
 static inline int kv_head(const struct problem *p, int h) { return h / (p->H / p->Hkv); }
 static inline double *of_head(const struct problem *p, double *x, int h) { return x + h * p->Lk; }
 static inline ptrdiff_t q_row(const struct problem *p, int h) { return (h * p->Lq + p->i) * p->D; }
-static inline ptrdiff_t k_row(const struct problem *p, int h, ptrdiff_t j) { return (kv_head(p, h) * p->Lk + j) * p->D; }
+static inline ptrdiff_t k_row(const struct problem *p, int h, ptrdiff_t j) { return (h / (p->H / p->Hk) * p->Lk + j) * p->D; }
 static inline ptrdiff_t v_row(const struct problem *p, int h, ptrdiff_t j) { return (kv_head(p, h) * p->Lk + j) * p->Dv; }
 
 static inline double dot(const double *x, const double *y, ptrdiff_t n)

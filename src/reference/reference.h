@@ -10,7 +10,7 @@
 #include "loci/loci.h"
 
 /* Outputs of the call that are NULL are not written.  grad NULL: forward only; else the gradients of
- * sum(dout * o) + sum(dlse * lse) + sum(drem * rem) go to those of dq, dk, dv and dtensors that are not NULL. */
+ * sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae) go to those of dq, dk, dv and dtensors that are not NULL. */
 loci_status loci_reference(const loci_plan *, const void *const *tensors, const loci_call *, const loci_grad *grad);
 
 /* The same for stage LINEAR_ATTENTION, of a call without states. */

@@ -367,6 +367,57 @@ static void fope_backward(const struct problem *p, int e, loci_which which, int 
 }
 const struct definition loci_define_fope = { .name = "fope", .turn = fope, .turn_backward = fope_backward };
 
+/* ---- tape: rows turn by states, by query head; ae = sum_j w_ij ek_j ------------------------------------------------- */
+
+static ptrdiff_t tape_row(const struct problem *p, loci_which which, int head, ptrdiff_t row)
+{
+    return ((p->b * p->H + head) * (which == LOCI_QUERY ? p->Lq : p->Lk) + row) * p->D;
+}
+static const char *tape_states(loci_which which) { return which == LOCI_QUERY ? "eq" : "ek"; }
+
+static void tape(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x, double *y)
+{
+    const double *state = tensor(p, e, tape_states(which)) + tape_row(p, which, head, row);
+    for (int t = 0, half = p->D / 2; t < half; t++, state += 2) {
+        y[t] = state[0] * x[t] - state[1] * x[t + half];
+        y[t + half] = state[1] * x[t] + state[0] * x[t + half];
+    }
+}
+/* Rows without a gradient, such as padding, need not hold numbers. */
+static void tape_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x,
+                          const double *dy, double *dx)
+{
+    const double *state = tensor(p, e, tape_states(which)) + tape_row(p, which, head, row);
+    double *dstate = dtensor(p, e, tape_states(which)) + tape_row(p, which, head, row);
+    for (int t = 0, half = p->D / 2; t < half; t++, state += 2, dstate += 2) {
+        double a = dy[t], b = dy[t + half];
+        dx[t] = dx[t + half] = 0;
+        if (a == 0 && b == 0) continue;
+        dx[t] = state[0] * a + state[1] * b;
+        dx[t + half] = state[0] * b - state[1] * a;
+        dstate[0] += a * x[t] + b * x[t + half];
+        dstate[1] += b * x[t] - a * x[t + half];
+    }
+}
+
+static void tape_value(struct problem *p, int e, int h)
+{
+    for (ptrdiff_t j = 0; j < p->Lk; j++)
+        if (p->seen[j]) add_scaled(p->ae + h * p->D, of_head(p, p->w, h)[j], tensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), p->D);
+}
+static void tape_value_backward(struct problem *p, int e, int h)
+{
+    const double *dae = p->dae + h * p->D;
+    for (ptrdiff_t j = 0; j < p->Lk; j++) {
+        if (!p->seen[j]) continue;
+        of_head(p, p->dw, h)[j] += dot(dae, tensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), p->D);
+        add_scaled(dtensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), of_head(p, p->w, h)[j], dae, p->D);
+    }
+}
+const struct definition loci_define_tape = {
+    .name = "tape", .turn = tape, .turn_backward = tape_backward, .value = tape_value, .value_backward = tape_value_backward,
+};
+
 /* ---- The rotation alone ---------------------------------------------------------------------------------- */
 
 /* One row; x and dy are copies, since y may be x and dx may be dy. */
@@ -389,6 +440,7 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
     loci_status status = loci_reference_open(p, plan, tensors, call);
     if (status) return status;
     CHECK(call->error, plan->stage != LOCI_EMBED, LOCI_BAD_ARG, "a plan of stage embed rotates nothing");
+    CHECK(call->error, which == LOCI_QUERY || p->Hk == p->Hkv, LOCI_BAD_ARG, "the heads of a group turn its keys apart");
 
     int heads = which == LOCI_QUERY ? p->H : p->Hkv, turning = loci_reference_turning(p);
     ptrdiff_t rows = which == LOCI_QUERY ? p->Lq : p->Lk;

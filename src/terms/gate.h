@@ -25,7 +25,7 @@ struct gate_sums {
     bool stops;                          /* rows may end early; then also: */
     double *rise;                        /* [H][ktiles]: most that D of a key up to this tile's end exceeds D of the
                                             tile's last key, plus the log of how many these keys are */
-    double *knorm;                       /* [Hkv][ktiles]: largest |k| up to the tile's end */
+    double *knorm;                       /* [key_heads][ktiles]: largest |k| up to the tile's end */
 };
 
 /* Newest key that a row of a run sees, both counted in the sequence; negative: none. */

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+/* tape.c -- states that turn and are averaged: at their start they are rope, a common turn of all of them changes nothing,
+ * turned keys can come from a cache, and each gradient can be wanted alone. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "reference/reference.h"
+#include "walk.h"
+
+enum { H = 4, D = 16, L = 150, ROWS = H * L, N = ROWS * D };
+
+static int passed, failed;
+
+static void check(bool holds, const char *where, const char *what)
+{
+    if (holds) passed++;
+    else failed++, printf("%s: %s\n", where, what);
+}
+
+static void *room(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    if (!p) exit(2);
+    return memset(p, 0xff, (bytes + 127) / 64 * 64);
+}
+
+/* Results first, so that two tasks can be compared in one go. */
+struct results { float o[N], lse[ROWS], ae[N], dq[N], dk[N], dv[N], deq[N], dek[N]; };
+struct task {
+    struct results r;
+    float q[N], k[N], v[N], dout[N], dae[N], eq[N], ek[N];
+    loci_call call;
+    loci_grad grad;
+    const void *tensors[2];
+    void *dtensors[2];
+    loci_error error;
+};
+
+static struct task *fresh(void)
+{
+    struct task *t = room(sizeof *t);
+    memset(&t->r, 0, sizeof t->r);
+    walk_restart(5);
+    for (int i = 0; i < N; i++) {
+        t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform(), t->v[i] = (float)walk_uniform();
+        t->dout[i] = (float)walk_uniform(), t->dae[i] = (float)walk_uniform();
+        t->eq[i] = (float)walk_uniform(), t->ek[i] = (float)walk_uniform();
+    }
+    t->error = (loci_error){ 0 };
+    t->tensors[0] = t->eq, t->tensors[1] = t->ek;
+    t->dtensors[0] = t->r.deq, t->dtensors[1] = t->r.dek;
+    t->call = (loci_call){ .batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 }, .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
+                           .o = { t->r.o, 0, 0, 0 }, .lse = t->r.lse, .ae = t->r.ae, .tensors = t->tensors, .error = &t->error };
+    t->grad = (loci_grad){ .dout = { t->dout, 0, 0, 0 }, .dae = t->dae, .dq = { t->r.dq, 0, 0, 0 }, .dk = { t->r.dk, 0, 0, 0 },
+                           .dv = { t->r.dv, 0, 0, 0 }, .dtensors = t->dtensors };
+    return t;
+}
+
+static loci_plan *plan_of(loci_desc d)
+{
+    loci_plan *plan;
+    loci_error e;
+    d.heads = H, d.dim = D;
+    if (!loci_plan_create(&plan, &d, &e)) return plan;
+    printf("%s: %s\n", d.encoding, e.text);
+    exit(1);
+}
+
+static loci_status run(struct task *t, loci_desc d, bool backward)
+{
+    loci_plan *plan = plan_of(d);
+    void *tables = room(loci_tables_size(plan, L)), *work = room(loci_workspace(plan, &t->call, backward));
+    loci_status status = loci_prepare(plan, L, NULL, tables);
+    if (!status) status = loci_forward(plan, tables, work, &t->call);
+    if (!status && backward) status = loci_backward(plan, tables, work, &t->call, &t->grad);
+    free(tables);
+    free(work);
+    loci_plan_destroy(plan);
+    return status;
+}
+static bool same(const float *a, const float *b, size_t n) { return memcmp(a, b, n * sizeof *a) == 0; }
+static double apart(const float *a, const float *b)
+{
+    double most = 0;
+    for (int i = 0; i < N; i++) most = fmax(most, fabs((double)a[i] - (double)b[i]));
+    return most;
+}
+
+/* Turns the rows of x, or back. */
+static loci_status turn(struct task *t, loci_desc d, loci_which which, const float *x, float *y)
+{
+    loci_plan *plan = plan_of(d);
+    void *tables = room(loci_tables_size(plan, L)), *work = room(loci_workspace(plan, &t->call, 1));
+    loci_status status = loci_prepare(plan, L, NULL, tables);
+    if (!status)
+        status = loci_rotate(plan, tables, work, &t->call, which, (loci_view){ (void *)x, 0, 0, 0 }, (loci_view){ y, 0, 0, 0 });
+    free(tables);
+    free(work);
+    loci_plan_destroy(plan);
+    return status;
+}
+
+/* ---- At the start ------------------------------------------------------------------------------------------------ */
+
+/* With (cos, sin) of rope's angles as states, tape is rope, bit for bit, and ae is the average of those. */
+static void starts_as_rope(const char *isa)
+{
+    static float one[N], angles[N];
+    struct task *rope = fresh(), *tape = fresh();
+    const loci_desc r = { .encoding = "rope:pairing=half", .isa = isa }, d = { .encoding = "tape", .isa = isa };
+    for (int i = 0; i < N; i++) one[i] = i % D < D / 2;
+    rope->call.ae = NULL, rope->grad.dae = NULL, rope->call.tensors = NULL, rope->grad.dtensors = NULL;
+    check(!turn(rope, r, LOCI_KEY, one, angles), isa, "rope turns");
+    for (int i = 0; i < ROWS; i++)
+        for (int n = 0; n < D; n++) tape->eq[i * D + n] = tape->ek[i * D + n] = angles[i * D + n / 2 + n % 2 * (D / 2)];
+    tape->grad.dae = NULL;
+    check(!run(rope, r, true) && !run(tape, d, true), isa, "both run");
+    check(same(tape->r.o, rope->r.o, N) && same(tape->r.lse, rope->r.lse, ROWS), isa, "at its start tape is rope");
+    check(same(tape->r.dq, rope->r.dq, N) && same(tape->r.dk, rope->r.dk, N) && same(tape->r.dv, rope->r.dv, N), isa,
+          "at its start tape has the gradients of rope");
+    check(same(tape->r.ae, tape->ek, D), isa, "a row that sees one key has its state");
+
+    /* The states as values: their average is what attention makes of them. */
+    memcpy(rope->v, tape->ek, sizeof rope->v);
+    check(!run(rope, r, false) && apart(tape->r.ae, rope->r.o) < 1e-6, isa, "ae is attention to the states");
+    free(rope);
+    free(tape);
+}
+
+/* ---- A common turn of all states ----------------------------------------------------------------------------------- */
+
+static void turn_states(float *e, int sign)
+{
+    for (int i = 0; i < N; i += 2) {
+        const double phi = 0.3 + i % D, c = e[i], s = e[i + 1];
+        e[i] = (float)(c * cos(phi) - sign * s * sin(phi)), e[i + 1] = (float)(sign * c * sin(phi) + s * cos(phi));
+    }
+}
+static void turned_together(void)
+{
+    struct task *t = fresh(), *u = fresh();
+    turn_states(u->eq, 1), turn_states(u->ek, 1);
+    check(!run(t, (loci_desc){ .encoding = "tape" }, false) && !run(u, (loci_desc){ .encoding = "tape" }, false), "tape", "both run");
+    check(apart(t->r.o, u->r.o) < 1e-5, "tape", "a common turn of all states leaves o alone");
+    check(apart(t->r.ae, u->r.ae) > 0.1, "tape", "and turns ae");
+    turn_states(u->r.ae, -1);
+    check(apart(t->r.ae, u->r.ae) < 1e-5, "tape", "by the same angle");
+    free(t);
+    free(u);
+}
+
+/* ---- Keys from a cache --------------------------------------------------------------------------------------------- */
+
+static void cache(const char *isa)
+{
+    struct task *t = fresh(), *c = fresh();
+    const loci_desc raw = { .encoding = "tape", .isa = isa }, turned = { .encoding = "tape", .isa = isa, .keys_rotated = 1 };
+    check(!run(t, raw, true), isa, "a whole pass");
+    check(!turn(c, raw, LOCI_CACHE, t->k, c->k), isa, "keys can be turned alone");
+    check(!run(c, turned, true) && same(c->r.o, t->r.o, N) && same(c->r.ae, t->r.ae, N) && same(c->r.dq, t->r.dq, N) && same(c->r.deq, t->r.deq, N),
+          isa, "turned keys give the same");
+    float o[H * D], ae[H * D], eq[H * D];
+    for (int i = 0; i < L; i += 37) {            /* one query against the cache so far */
+        for (int h = 0; h < H; h++) memcpy(eq + h * D, t->eq + (h * L + i) * D, sizeof *eq * D);
+        float ek[N];
+        for (int h = 0; h < H; h++) memcpy(ek + h * (i + 1) * D, t->ek + h * L * D, sizeof *ek * (size_t)((i + 1) * D));
+        const void *tensors[] = { eq, ek };
+        c->call.tensors = tensors, c->call.q_len = 1, c->call.k_len = i + 1;
+        c->call.q = (loci_view){ t->q + i * D, 0, L * D, D }, c->call.k = (loci_view){ c->k, 0, L * D, D }, c->call.v = (loci_view){ c->v, 0, L * D, D };
+        c->call.o = (loci_view){ o, 0, 0, 0 }, c->call.ae = ae;
+        bool equal = !run(c, turned, false);
+        for (int h = 0; h < H; h++)
+            equal &= same(o + h * D, t->r.o + (h * L + i) * D, D) && same(ae + h * D, t->r.ae + (h * L + i) * D, D);
+        check(equal, isa, "decode from the cache has the bits of the whole pass");
+    }
+    free(t);
+    free(c);
+}
+
+/* ---- Gradients that are wanted alone --------------------------------------------------------------------------------- */
+
+static void wanted(int kv_heads)
+{
+    struct task *all = fresh();
+    const loci_desc d = { .encoding = "tape", .kv_heads = kv_heads };
+    check(!run(all, d, true), "tape", "all gradients");
+    for (int set = 0; set < 16; set++) {
+        struct task *t = fresh();
+        if (!(set & 1)) t->grad.dk.data = NULL;
+        if (!(set & 2)) t->dtensors[0] = NULL;
+        if (!(set & 4)) t->dtensors[1] = NULL;
+        if (!(set & 8)) t->grad.dq.data = NULL;
+        bool equal = !run(t, d, true) && same(t->r.dv, all->r.dv, N);
+        equal &= !(set & 1) || same(t->r.dk, all->r.dk, N);
+        equal &= !(set & 2) || same(t->r.deq, all->r.deq, N);
+        equal &= !(set & 4) || same(t->r.dek, all->r.dek, N);
+        equal &= !(set & 8) || same(t->r.dq, all->r.dq, N);
+        check(equal, "tape", "gradients do not depend on which others are wanted");
+        free(t);
+    }
+    struct task *t = fresh();
+    t->call.ae = NULL, t->grad.dae = NULL;
+    check(!run(t, d, true) && same(t->r.o, all->r.o, N), "tape", "ae need not be wanted");
+    free(t);
+    free(all);
+}
+
+/* ---- Rotation alone ------------------------------------------------------------------------------------------------------ */
+
+static void turned_back(loci_which which)
+{
+    static double x[N], dy[N], eq[N], ek[N], got[3][N], want[3][N];
+    loci_plan *plan = plan_of((loci_desc){ .encoding = "tape", .dtype = LOCI_F64 });
+    for (int i = 0; i < N; i++) x[i] = walk_uniform(), dy[i] = walk_uniform(), eq[i] = walk_uniform(), ek[i] = walk_uniform();
+    const void *const tensors[] = { eq, ek };
+    const loci_call call = { .batch = 1, .q_len = L, .k_len = L, .tensors = tensors };
+    void *tables = room(loci_tables_size(plan, L)), *work = room(loci_workspace(plan, &call, 1));
+    const loci_view rows = { x, 0, 0, 0 }, back = { dy, 0, 0, 0 };
+    check(!loci_prepare(plan, L, NULL, tables) &&
+          !loci_rotate_backward(plan, tables, work, &call, which, rows, back, (loci_view){ got[0], 0, 0, 0 }, (void *[]){ got[1], got[2] }) &&
+          !loci_reference_rotate(plan, tensors, &call, which, rows, (loci_view){ 0 }, back, (loci_view){ want[0], 0, 0, 0 }, (void *[]){ want[1], want[2] }),
+          "rotation alone", "goes back");
+    double most = 0;
+    for (int n = 0; n < 3; n++)
+        for (int i = 0; i < N; i++) most = fmax(most, fabs(got[n][i] - want[n][i]));
+    check(most < 1e-14, "rotation alone", "and has the gradients of the reference");
+    free(tables);
+    free(work);
+    loci_plan_destroy(plan);
+}
+
+/* ---- What cannot be ------------------------------------------------------------------------------------------------------ */
+
+static void refused(loci_status status, struct task *t, const char *says)
+{
+    check(status == LOCI_BAD_ARG && strstr(t->error.text, says), says, t->error.text);
+    free(t);
+}
+static void refusals(void)
+{
+    const loci_desc d = { .encoding = "tape" }, groups = { .encoding = "tape", .kv_heads = 2 };
+    struct task *t = fresh();
+    t->tensors[1] = NULL;
+    refused(run(t, d, false), t, "input tensor 'ek' must be given");
+    t = fresh();
+    t->tensors[0] = NULL;
+    refused(turn(t, d, LOCI_QUERY, t->q, t->r.o), t, "input tensor 'eq' must be given");
+    t = fresh();
+    t->tensors[0] = NULL;
+    check(!turn(t, d, LOCI_KEY, t->k, t->r.o), "tape", "keys turn without the states of queries");
+    refused(turn(t, groups, LOCI_KEY, t->k, t->r.o), t, "each of the 4 heads turns the keys of its group its own way");
+    t = fresh();
+    t->call.ae = t->k;
+    refused(run(t, d, false), t, "ae must not overlap");
+    t = fresh();
+    t->call.ae = (char *)t->r.ae + 1;
+    refused(run(t, d, false), t, "ae must start on a multiple of 4 bytes");
+    t = fresh();
+    t->call.ae = NULL;
+    refused(run(t, d, true), t, "ae must be the one that loci_forward wrote");
+}
+
+int main(void)
+{
+    const char *isas[8];
+    const int count = loci_isas(isas, 8);
+    for (int i = 0; i < count && i < 8; i++) starts_as_rope(isas[i]), cache(isas[i]);
+    turned_together();
+    wanted(H);
+    wanted(2);
+    turned_back(LOCI_QUERY);
+    turned_back(LOCI_KEY);
+    refusals();
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
