@@ -2,7 +2,7 @@
 /* bits.c -- the same bits everywhere: every text of the walk, in float.
  *
  *     instruction sets    scalar = AVX2 = AVX-512 = ...                 forward and all gradients
- *     threads             1 = 2 = 7                                     forward and all gradients
+ *     threads             1 = 2 = 7 = jobs in any order                 forward and all gradients
  *     chunks              full = any chunking of the prefill = token by token
  *     groups              kv heads shared by a group = the same heads repeated
  *     packing             sequences packed side by side, or padded = each of them alone
@@ -21,7 +21,8 @@ static const char *only;                 /* the program's argument: this text al
 
 struct task {
     const char *encoding, *isa;
-    int batch, heads, kv_heads, dim, value_dim, threads;
+    int batch, heads, kv_heads, dim, value_dim;
+    int threads;                         /* negative: so many, whose jobs come one after the other, the last one first */
     ptrdiff_t q_len, k_len;
     loci_plan *plan;
     loci_call call;
@@ -132,6 +133,12 @@ static void drop(struct task *t)
     *t = (struct task){ 0 };
 }
 
+static void last_first(void *user, int n, void (*job)(void *, int), void *arg)
+{
+    (void)user;
+    while (n-- > 0) job(arg, n);
+}
+
 /* Forward, and backward where asked for. */
 static bool run(struct task *t, bool backward)
 {
@@ -142,6 +149,10 @@ static bool run(struct task *t, bool backward)
     t->call.error = &e;
     if (t->threads > 1) {
         if (loci_pool_create(&host, t->threads)) exit(2);
+        t->call.host = &host;
+    }
+    if (t->threads < 0) {
+        host = (loci_host){ .run = last_first, .threads = -t->threads };
         t->call.host = &host;
     }
     void *work = block(t, loci_workspace(t->plan, &t->call, backward), 0xff);
@@ -208,6 +219,17 @@ static void machines(const struct task *like)
             if (again(&other, like, isas[count - 1], threads[i])) same_task(&first, &other, threads[i] == 2 ? "2 threads" : "7 threads");
             drop(&other);
         }
+    }
+    drop(&first);
+}
+
+/* Several work items whose keys overlap. */
+static void any_order(const struct task *like)
+{
+    struct task first, other;
+    if (again(&first, like, NULL, 1)) {
+        if (again(&other, like, NULL, -3)) same_task(&first, &other, "jobs in any order");
+        drop(&other);
     }
     drop(&first);
 }
@@ -397,10 +419,12 @@ int main(int argc, char **argv)
         machines(&task);
         chunks(&task);
         if (!LOCI_EMULATED) groups(&task), packing(&task);
-        /* Over the border of two chunks of keys: every encoding's own example only, as it takes a while. */
+        /* Over the borders of chunks of keys, and of work items: every encoding's own example only, as it takes a while. */
         const struct task lengthy = { .encoding = text, .batch = 1, .heads = 1, .kv_heads = 1, .dim = walk_dim(text, 4), .value_dim = 4,
                                       .q_len = 4300, .k_len = 4300, .threads = 1 };
-        if (i < count && !LOCI_SLOW) chunks(&lengthy);
+        struct task items = lengthy;
+        items.q_len = items.k_len = 2500;
+        if (i < count && !LOCI_SLOW) chunks(&lengthy), any_order(&items);
     }
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

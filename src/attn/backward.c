@@ -320,7 +320,8 @@ static void add_to_total(const struct share *s, const real *from, double *total,
         }
 }
 
-/* Adds a share of every item's gradients by key to the totals, in the order of the items. */
+/* Adds every item's gradients by key to the totals, in the order of the items.  A tile of keys is the affair of one job,
+ * whichever items have seen it. */
 static void add_job(void *arg, int index)
 {
     const struct wave *a = arg;
@@ -330,14 +331,17 @@ static void add_job(void *arg, int index)
         const struct bench bench = N(find_bench)(c, (int)i);
         const struct item item = item_of(c, a->first + i);
         const struct keyrange keys = item_keys(c, &item);
-        const ptrdiff_t count = keys.last - keys.first + 1;
-        const struct share s = { .c = c, .q = item.q, .first = keys.first + count * index / c->threads,
-                                 .end = keys.first + count * (index + 1) / c->threads };
-        add_to_view(&s, bench.dk, &c->dk, item.kvh * (p->key_heads / p->kv_heads), item_key_heads(p), p->dim);
-        add_to_view(&s, bench.dv, &c->dv, item.kvh, item_kv_heads(p), p->value_dim);
-        EACH_USE(c, x, term)
-            if (term->keyed && c->total[x])
-                add_to_total(&s, bench.keys[x], c->total[x], item.kvh * p->group, item_heads(p), term->keyed(c, x));
+        struct share s = { .c = c, .q = item.q, .end = keys.first };
+        while (s.end <= keys.last) {
+            const ptrdiff_t tile = (item.q->k0 + s.end) / KT, end = (tile + 1) * KT - item.q->k0;
+            s.first = s.end, s.end = end <= keys.last ? end : keys.last + 1;
+            if (tile % c->threads != index) continue;
+            add_to_view(&s, bench.dk, &c->dk, item.kvh * (p->key_heads / p->kv_heads), item_key_heads(p), p->dim);
+            add_to_view(&s, bench.dv, &c->dv, item.kvh, item_kv_heads(p), p->value_dim);
+            EACH_USE(c, x, term)
+                if (term->keyed && c->total[x])
+                    add_to_total(&s, bench.keys[x], c->total[x], item.kvh * p->group, item_heads(p), term->keyed(c, x));
+        }
     }
 }
 
