@@ -60,6 +60,36 @@ LOCI_API loci_status loci_gate(const loci_layer *, loci_activation, loci_view x,
 LOCI_API loci_status loci_gate_backward(const loci_layer *, loci_activation, loci_view x, loci_view g, loci_view dy,
                                         loci_view dx, loci_view dg);
 
+/* ---- TaPE ------------------------------------------------------------------------------------------------------------
+ *
+ * How the states of tokens, the inputs eq and ek of the encoding `tape`, go from layer to layer (docs/pe/tape.md).  States
+ * are views of a width that is even, with the pairs (c, s) side by side, and so is ae, which attention gave:
+ *
+ *     loci_tape_start              before the first layer                 e
+ *     loci_forward                 with the encoding `tape`               o, ae
+ *     loci_tape_attention_update   e, ae -> e
+ *     loci_tape_mlp_update         e, gates = (output of the layer's MLP) Wx -> e
+ *
+ * The start has nothing to learn, and the gradient of e in attention_update is that of its output, dy. */
+
+/* e = (cos, sin) of pos / factor base^(-2t/width), the same for all heads: with these, tape is rope.  base 0 = 10000, factor
+ * 0 = 1; pos is [rows], or with per_batch [batch][rows]; NULL: 0, 1, 2, ... */
+LOCI_API loci_status loci_tape_start(const loci_layer *, double base, double factor, const int64_t *pos, int per_batch, loci_view e);
+
+/* y_h = e_h + (sum over g of w[h][g]) ae_h, as the authors' code computes it; or y_h = e_h + sum over g of w[h][g] ae_g, as
+ * the shape of w suggests.  w [heads][heads] starts at 0.  y may be e, and must not be ae. */
+typedef enum { LOCI_TAPE_ROWSUM, LOCI_TAPE_FULL } loci_tape_mix;
+LOCI_API loci_status loci_tape_attention_update(const loci_layer *, loci_tape_mix, loci_view e, loci_view ae, const void *w, loci_view y);
+LOCI_API loci_status loci_tape_attention_update_backward(const loci_layer *, loci_tape_mix, loci_view ae, const void *w, loci_view dy,
+                                                         loci_view dae, void *dw);
+
+/* y_h = e_h + sum over p of down[h][p] silu(gates_p) sum over g of up[p][g] e_g.  gates have one head and `units` numbers per
+ * row, [batch][rows][units]; up [units][heads] starts at 0, down [heads][units] at N(0, 0.02).  y must not be e. */
+LOCI_API loci_status loci_tape_mlp_update(const loci_layer *, int units, loci_view e, loci_view gates, const void *up, const void *down,
+                                          loci_view y);
+LOCI_API loci_status loci_tape_mlp_update_backward(const loci_layer *, int units, loci_view e, loci_view gates, const void *up, const void *down,
+                                                   loci_view dy, loci_view de, loci_view dgates, void *dup, void *ddown);
+
 #ifdef __cplusplus
 }
 #endif

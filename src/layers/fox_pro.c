@@ -9,8 +9,6 @@
  * Work items are heads, so sums over rows (the gradient of w) have one order whatever the threads. */
 #include "layers/layer.h"
 
-#define TRY(x) do { const loci_status status_ = (x); if (status_) return status_; } while (0)
-
 /* What the heads of a call share; each function uses what it has. */
 struct heads {
     const loci_layer *layer;
@@ -21,24 +19,6 @@ struct heads {
     const int64_t *seg;
     bool per_batch, silu;
 };
-
-static loci_status apart(const loci_layer *l, loci_view out, const char *name, loci_view in, const char *from)
-{
-    CHECK(l->error, !out.data || out.data != in.data, LOCI_BAD_ARG, "%s must not be %s: it is written while that is still read", name, from);
-    return LOCI_OK;
-}
-static int piece(int from, int width) { return width - from < PIECE ? width - from : PIECE; }
-
-/* Sum of a[i] b[i], in eight lanes. */
-static double dot(const double *a, const double *b, int n)
-{
-    double lane[8] = { 0 };
-    int i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int k = 0; k < 8; k++) lane[k] += a[i + k] * b[i + k];
-    for (int k = 0; i < n; i++, k++) lane[k] += a[i] * b[i];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-}
 
 /* ---- RMS norm ----------------------------------------------------------------------------------------------- */
 
@@ -54,9 +34,9 @@ static double root(const struct heads *a, ptrdiff_t at)
     const int width = a->layer->width;
     double x[PIECE], sum = 0;
     for (int from = 0; from < width; from += PIECE) {
-        const int n = piece(from, width);
+        const int n = layer_piece(from, width);
         layer_read(a->layer, a->x.data, at + from, n, x);
-        sum += dot(x, x, n);
+        sum += layer_dot(x, x, n);
     }
     return 1 / sqrt(sum / width + a->eps);
 }
@@ -70,7 +50,7 @@ static void norm_head(void *arg, int h)
             const ptrdiff_t at = layer_at(&a->x, b, h, t), to = layer_at(&a->y, b, h, t);
             const double r = root(a, at);
             for (int from = 0; from < l->width; from += PIECE) {
-                const int n = piece(from, l->width);
+                const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, at + from, n, x);
                 read_weight(a, h, from, n, w);
                 for (int i = 0; i < n; i++) x[i] = x[i] * r * w[i];
@@ -99,12 +79,12 @@ static double mean(const struct heads *a, int h, ptrdiff_t at, ptrdiff_t dat, do
     const int width = a->layer->width;
     double x[PIECE], dy[PIECE], w[PIECE], sum = 0;
     for (int from = 0; from < width; from += PIECE) {
-        const int n = piece(from, width);
+        const int n = layer_piece(from, width);
         layer_read(a->layer, a->x.data, at + from, n, x);
         layer_read(a->layer, a->dy.data, dat + from, n, dy);
         read_weight(a, h, from, n, w);
         for (int i = 0; i < n; i++) x[i] *= w[i];
-        sum += dot(x, dy, n);
+        sum += layer_dot(x, dy, n);
     }
     return sum * r / width;
 }
@@ -132,7 +112,7 @@ static void norm_back(void *arg, int h)
 {
     const struct heads *a = arg;
     const int width = a->layer->width;
-    for (int from = 0; from < width; from += PIECE) norm_piece(a, h, from, piece(from, width));
+    for (int from = 0; from < width; from += PIECE) norm_piece(a, h, from, layer_piece(from, width));
 }
 loci_status loci_rmsnorm_backward(const loci_layer *l, loci_view x, const void *weight, double eps, loci_view dy, loci_view dx, void *dweight)
 {
@@ -140,8 +120,8 @@ loci_status loci_rmsnorm_backward(const loci_layer *l, loci_view x, const void *
     const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT }, { "dx", &dx, width, LAYER_GRADIENT } };
     TRY(loci_layer_check(l, views, COUNT(views)));
     TRY(check_norm(l, eps));
-    TRY(apart(l, dx, "dx", x, "x"));
-    TRY(apart(l, dx, "dx", dy, "dy"));
+    TRY(loci_layer_apart(l, dx, "dx", x, "x"));
+    TRY(loci_layer_apart(l, dx, "dx", dy, "dy"));
     struct heads a = { .layer = l, .x = x, .dy = dy, .dx = dx, .weight = weight, .dweight = dweight, .eps = eps };
     return loci_layer_run(l, norm_back, &a);
 }
@@ -181,7 +161,7 @@ static void shift_head(void *arg, int h)
             const bool padding = segment(a, b, t) < 0;
             const double share = layer_sigmoid(logit(a, b, h, t));
             for (int from = 0; from < l->width; from += PIECE) {
-                const int n = piece(from, l->width);
+                const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
                 read_last(a, b, h, t, from, n, last);
                 for (int i = 0; i < n; i++) x[i] = padding ? 0 : share * last[i] + (1 - share) * x[i];
@@ -189,7 +169,7 @@ static void shift_head(void *arg, int h)
             }
         }
         for (int from = 0; a->after && from < l->width; from += PIECE) {
-            const int n = piece(from, l->width);
+            const int n = layer_piece(from, l->width);
             const ptrdiff_t at = (b * l->heads + h) * l->width + from;
             if (l->rows) layer_read(l, a->x.data, layer_at(&a->x, b, h, l->rows - 1) + from, n, last);
             else if (a->before) layer_read(l, a->before, at, n, last);
@@ -205,7 +185,7 @@ loci_status loci_shift(const loci_layer *l, loci_view x, loci_view logits, const
     const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "logits", &logits, 1, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
     TRY(loci_layer_check(l, views, COUNT(views)));
     CHECK(l->error, (!before && !after) || !seg, LOCI_BAD_ARG, "shift: a state is of one sequence; with it seg must be NULL");
-    TRY(apart(l, y, "y", x, "x"));
+    TRY(loci_layer_apart(l, y, "y", x, "x"));
     struct heads a = { .layer = l, .x = x, .logits = logits, .y = y, .seg = seg, .per_batch = per_batch != 0, .before = before, .after = after };
     return loci_layer_run(l, shift_head, &a);
 }
@@ -222,12 +202,12 @@ static void shift_back(void *arg, int h)
             const double share = layer_sigmoid(logit(a, b, h, t)), lent = more ? layer_sigmoid(logit(a, b, h, t + 1)) : 0;
             double sum = 0;
             for (int from = 0; from < l->width; from += PIECE) {
-                const int n = piece(from, l->width);
+                const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
                 layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t) + from, n, dy);
                 read_last(a, b, h, t, from, n, last);
                 for (int i = 0; i < n; i++) last[i] -= x[i];
-                sum += dot(dy, last, n);
+                sum += layer_dot(dy, last, n);
                 for (int i = 0; i < n; i++) x[i] = padding ? 0 : (1 - share) * dy[i];
                 if (more) {
                     layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t + 1) + from, n, next);
@@ -248,9 +228,9 @@ loci_status loci_shift_backward(const loci_layer *l, loci_view x, loci_view logi
         { "dx", &dx, width, LAYER_GRADIENT }, { "dlogits", &dlogits, 1, LAYER_GRADIENT },
     };
     TRY(loci_layer_check(l, views, COUNT(views)));
-    TRY(apart(l, dx, "dx", x, "x"));
-    TRY(apart(l, dx, "dx", dy, "dy"));
-    TRY(apart(l, dlogits, "dlogits", logits, "logits"));
+    TRY(loci_layer_apart(l, dx, "dx", x, "x"));
+    TRY(loci_layer_apart(l, dx, "dx", dy, "dy"));
+    TRY(loci_layer_apart(l, dlogits, "dlogits", logits, "logits"));
     struct heads a = { .layer = l, .x = x, .logits = logits, .dy = dy, .dx = dx, .dg = dlogits, .seg = seg, .per_batch = per_batch != 0 };
     return loci_layer_run(l, shift_back, &a);
 }
@@ -307,7 +287,7 @@ static void gate_head(void *arg, int h)
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++)
             for (int from = 0; from < l->width; from += PIECE) {
-                const int n = piece(from, l->width);
+                const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
                 layer_read(l, a->g.data, layer_at(&a->g, b, h, t) + from, n, g);
                 for (int i = 0; i < n; i++) x[i] *= layer_sigmoid(g[i]) * (a->silu ? g[i] : 1);
@@ -339,7 +319,7 @@ static void gate_back(void *arg, int h)
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++)
             for (int from = 0; from < l->width; from += PIECE) {
-                const int n = piece(from, l->width);
+                const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
                 layer_read(l, a->g.data, layer_at(&a->g, b, h, t) + from, n, g);
                 layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t) + from, n, dy);

@@ -21,7 +21,7 @@ static loci_status check_view(const loci_layer *l, const struct layer_view *a)
         CHECK(l->error, stride[i] >= 0 && (n[i] == 0 || !__builtin_mul_overflow(n[i] - 1, stride[i], &step)) && (n[i] == 0 || step < most),
               LOCI_BAD_ARG, "%s: strides %td, %td, %td are negative or reach too far", a->name, v->batch, v->head, v->row);
         if (n[i]) last += step;
-        CHECK(l->error, a->use == LAYER_INPUT || n[i] < 2 || stride[i] >= a->width, LOCI_BAD_ARG,
+        CHECK(l->error, a->use == LAYER_INPUT || n[i] < 2 || !l->batch || !l->rows || stride[i] >= a->width, LOCI_BAD_ARG,
               "%s: strides %td, %td, %td let rows of an output overlap", a->name, v->batch, v->head, v->row);
     }
     CHECK(l->error, last < most, LOCI_BAD_ARG, "%s: strides %td, %td, %td reach too far", a->name, v->batch, v->head, v->row);
@@ -47,6 +47,12 @@ loci_status loci_layer_check(const loci_layer *l, const struct layer_view *list,
         const loci_status status = check_view(l, &list[i]);
         if (status) return status;
     }
+    return LOCI_OK;
+}
+
+loci_status loci_layer_apart(const loci_layer *l, loci_view out, const char *name, loci_view in, const char *from)
+{
+    CHECK(l->error, !out.data || out.data != in.data, LOCI_BAD_ARG, "%s must not be %s: it is written while that is still read", name, from);
     return LOCI_OK;
 }
 

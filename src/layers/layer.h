@@ -20,7 +20,12 @@ loci_status loci_layer_check(const loci_layer *, const struct layer_view *, int 
 /* Runs head(arg, h) for each head, on the host's threads if there are any. */
 loci_status loci_layer_run(const loci_layer *, void (*head)(void *arg, int h), void *arg);
 
+/* BAD_ARG when an output starts where an input does that it must not replace. */
+loci_status loci_layer_apart(const loci_layer *, loci_view out, const char *name, loci_view in, const char *from);
+#define TRY(x) do { const loci_status status_ = (x); if (status_) return status_; } while (0)
+
 /* n channels of a row, from channel `from` on. */
+static inline int layer_piece(int from, int width) { return width - from < PIECE ? width - from : PIECE; }
 static inline ptrdiff_t layer_at(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t t) { return b * v->batch + h * v->head + t * v->row; }
 static inline void layer_read(const loci_layer *l, const void *data, ptrdiff_t at, int n, double *restrict x)
 {
@@ -33,6 +38,17 @@ static inline void layer_write(const loci_layer *l, void *data, ptrdiff_t at, in
     if (l->dtype == LOCI_F64) memcpy((double *)data + at, x, (size_t)n * sizeof *x);
     else
         for (int i = 0; i < n; i++) ((float *)data)[at + i] = (float)x[i];
+}
+
+/* Sum of a[i] b[i], in eight lanes. */
+static inline double layer_dot(const double *a, const double *b, int n)
+{
+    double lane[8] = { 0 };
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; k++) lane[k] += a[i + k] * b[i + k];
+    for (int k = 0; i < n; i++, k++) lane[k] += a[i] * b[i];
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
 /* e^x for x <= 0 in plain operations, so that its bits depend on no libm: x = n ln 2 + r with |r| <= ln 2 / 2, then

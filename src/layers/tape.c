@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: MIT */
+/* tape.c -- how a layer with the encoding `tape` moves the states of its tokens.  Zhu et al., ICML 2025.
+ *
+ *     start      e = (cos, sin) of pos / factor base^(-2t/D)
+ *     attention  y_h = e_h + w_h ae_h, w_h = sum over g of w[h][g];  or y_h = e_h + sum over g of w[h][g] ae_g
+ *     MLP        y_h = e_h + sum over p of down[h][p] silu(gate_p) sum over g of up[p][g] e_g
+ *
+ * For each token the last is one small matrix between heads, m[h][g] = sum over p of down[h][p] silu(gate_p) up[p][g]; so
+ * is its gradient, n[h][g] = dy_h.e_g, and with it
+ *
+ *     de_g = dy_g + sum over h of m[h][g] dy_h
+ *     dup[p][g] += silu(gate_p) a[p][g],   a[p][g] = sum over h of down[h][p] n[h][g]
+ *     ddown[h][p] += silu(gate_p) sum over g of n[h][g] up[p][g],   dgate_p = silu'(gate_p) sum over g of a[p][g] up[p][g] */
+#include "dd.h"
+#include "layers/layer.h"
+
+enum { STARTS = 64, TOKENS = 16, UNITS = 16 };       /* of a work item: tokens whose states start, or move; units whose weights learn */
+enum { MAX_STATE_HEADS = 256, MAX_UNITS = 4096 };
+
+/* What the work items of a call share; each function uses what it has. */
+struct states {
+    const loci_layer *layer;
+    loci_view e, ae, gates, y, dy, de, dae, dgates;
+    const void *w, *up, *down;
+    void *dw, *dup, *ddown;
+    bool full;
+    int units;
+    double base, factor;
+    const int64_t *pos;
+    bool per_batch;
+};
+
+/* The sum of the products of two rows. */
+static double dot_rows(const struct states *s, const loci_view *a, int g, const loci_view *b, int h, ptrdiff_t batch, ptrdiff_t t)
+{
+    const loci_layer *l = s->layer;
+    double x[PIECE], y[PIECE], sum = 0;
+    for (int from = 0; from < l->width; from += PIECE) {
+        const int n = layer_piece(from, l->width);
+        layer_read(l, a->data, layer_at(a, batch, g, t) + from, n, x);
+        layer_read(l, b->data, layer_at(b, batch, h, t) + from, n, y);
+        sum += layer_dot(x, y, n);
+    }
+    return sum;
+}
+/* y_h = x_h + sum over g of m[g] z_g, one row; x.data may be NULL for 0. */
+static void blend(const struct states *s, const loci_view *x, const loci_view *z, const double *m, const loci_view *y, int h, ptrdiff_t b,
+                  ptrdiff_t t)
+{
+    const loci_layer *l = s->layer;
+    double sum[PIECE], row[PIECE];
+    for (int from = 0; from < l->width; from += PIECE) {
+        const int n = layer_piece(from, l->width);
+        if (x->data) layer_read(l, x->data, layer_at(x, b, h, t) + from, n, sum);
+        else memset(sum, 0, sizeof sum);
+        for (int g = 0; g < l->heads; g++) {
+            if (m[g] == 0) continue;
+            layer_read(l, z->data, layer_at(z, b, g, t) + from, n, row);
+            for (int i = 0; i < n; i++) sum[i] += m[g] * row[i];
+        }
+        layer_write(l, y->data, layer_at(y, b, h, t) + from, n, sum);
+    }
+}
+
+static loci_status check_states(const loci_layer *l)
+{
+    CHECK(l->error, l->width % 2 == 0, LOCI_BAD_ARG, "tape: the width %d of states must be even, as they are pairs", l->width);
+    CHECK(l->error, l->heads <= MAX_STATE_HEADS, LOCI_BAD_ARG, "tape: heads %d must be at most %d", l->heads, MAX_STATE_HEADS);
+    return LOCI_OK;
+}
+static loci_status needed(const loci_layer *l, const void *p, const char *name)
+{
+    CHECK(l->error, p, LOCI_BAD_ARG, "%s must not be NULL", name);
+    return LOCI_OK;
+}
+
+static ptrdiff_t items(const loci_layer *l, int of) { return (l->batch * l->rows + of - 1) / of; }
+/* Runs job(s, i) for i = 0 .. n - 1. */
+static loci_status run(const struct states *s, ptrdiff_t n, void (*job)(void *, int))
+{
+    loci_layer l = *s->layer;
+    CHECK(l.error, n <= INT32_MAX, LOCI_BAD_ARG, "batch %td and rows %td are too large together", l.batch, l.rows);
+    l.heads = (int)n;
+    return n ? loci_layer_run(&l, job, (void *)s) : LOCI_OK;
+}
+
+/* ---- Start ---------------------------------------------------------------------------------------------------- */
+
+/* Some tokens: all heads start alike. */
+static void start_job(void *arg, int index)
+{
+    const struct states *s = arg;
+    const loci_layer *l = s->layer;
+    const ptrdiff_t first = (ptrdiff_t)index * STARTS, all = l->batch * l->rows;
+    for (int from = 0; from < l->width; from += PIECE) {
+        const int n = layer_piece(from, l->width);
+        struct dd w[PIECE / 2];
+        double pairs[PIECE];
+        for (int k = 0; k < n; k += 2) {
+            loci_pow_dd(s->base, from + k, l->width, &w[k / 2].hi, &w[k / 2].lo);
+            if (s->factor != 1) w[k / 2] = dd_div(w[k / 2], s->factor);
+        }
+        for (ptrdiff_t i = first; i < all && i < first + STARTS; i++) {
+            const ptrdiff_t b = i / l->rows, t = i % l->rows;
+            const int64_t pos = s->pos ? s->pos[s->per_batch ? i : t] : t;
+            for (int k = 0; k < n; k += 2) loci_sincos((double)pos, w[k / 2].hi, w[k / 2].lo, &pairs[k], &pairs[k + 1]);
+            for (int h = 0; h < l->heads; h++) layer_write(l, s->e.data, layer_at(&s->e, b, h, t) + from, n, pairs);
+        }
+    }
+}
+loci_status loci_tape_start(const loci_layer *l, double base, double factor, const int64_t *pos, int per_batch, loci_view e)
+{
+    const int64_t most = (int64_t)1 << 40;
+    const struct layer_view views[] = { { "e", &e, l ? l->width : 0, LAYER_OUTPUT } };
+    struct states s = { .layer = l, .e = e, .base = base == 0 ? 10000 : base, .factor = factor == 0 ? 1 : factor, .pos = pos,
+                        .per_batch = per_batch != 0 };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(check_states(l));
+    CHECK(l->error, s.base >= 1 && s.base <= 1e18, LOCI_BAD_ARG, "tape: base %g must be from 1 to 1e18", s.base);
+    CHECK(l->error, s.factor >= 1e-6 && s.factor <= 1e18, LOCI_BAD_ARG, "tape: factor %g must be from 1e-6 to 1e18", s.factor);
+    for (ptrdiff_t i = 0; pos && i < (per_batch ? l->batch : 1) * l->rows; i++)
+        CHECK(l->error, pos[i] >= -most && pos[i] <= most, LOCI_BAD_ARG, "pos: position %lld must lie within 2^40", (long long)pos[i]);
+    s.e = e;                             /* with its strides */
+    return run(&s, items(l, STARTS), start_job);
+}
+
+/* ---- After attention ------------------------------------------------------------------------------------------- */
+
+/* What each of the averages counts for head h; with `back`, what each head takes of the average of h. */
+static void shares(const struct states *s, int h, bool back, double *m)
+{
+    const int H = s->layer->heads;
+    double one;
+    memset(m, 0, (size_t)H * sizeof *m);
+    for (int g = 0; g < H; g++) {
+        layer_read(s->layer, s->w, s->full && back ? (ptrdiff_t)g * H + h : (ptrdiff_t)h * H + g, 1, &one);
+        m[s->full ? g : h] += one;
+    }
+}
+static void attention_head(void *arg, int h)
+{
+    const struct states *s = arg;
+    double m[MAX_STATE_HEADS];
+    shares(s, h, false, m);
+    for (ptrdiff_t b = 0; b < s->layer->batch; b++)
+        for (ptrdiff_t t = 0; t < s->layer->rows; t++) blend(s, &s->e, &s->ae, m, &s->y, h, b, t);
+}
+static loci_status check_mix(const loci_layer *l, loci_tape_mix mix, const void *w)
+{
+    TRY(check_states(l));
+    CHECK(l->error, mix == LOCI_TAPE_ROWSUM || mix == LOCI_TAPE_FULL, LOCI_BAD_ARG,
+          "tape: mix %d is neither LOCI_TAPE_ROWSUM nor LOCI_TAPE_FULL", (int)mix);
+    return needed(l, w, "w");
+}
+loci_status loci_tape_attention_update(const loci_layer *l, loci_tape_mix mix, loci_view e, loci_view ae, const void *w, loci_view y)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = { { "e", &e, width, LAYER_INPUT }, { "ae", &ae, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(check_mix(l, mix, w));
+    TRY(loci_layer_apart(l, y, "y", ae, "ae"));
+    struct states s = { .layer = l, .e = e, .ae = ae, .y = y, .w = w, .full = mix == LOCI_TAPE_FULL };
+    return loci_layer_run(l, attention_head, &s);
+}
+
+static void attention_back(void *arg, int h)
+{
+    const struct states *s = arg;
+    const loci_layer *l = s->layer;
+    const loci_view none = { 0 };
+    double m[MAX_STATE_HEADS], dw[MAX_STATE_HEADS] = { 0 };
+    shares(s, h, true, m);
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++) {
+            if (s->dae.data) blend(s, &none, &s->dy, m, &s->dae, h, b, t);
+            for (int g = 0; g < l->heads && s->dw; g++)
+                if (s->full || g == h) dw[g] += dot_rows(s, &s->dy, h, &s->ae, g, b, t);
+        }
+    for (int g = 0; g < l->heads && s->dw; g++) layer_write(l, s->dw, (ptrdiff_t)h * l->heads + g, 1, &dw[s->full ? g : h]);
+}
+loci_status loci_tape_attention_update_backward(const loci_layer *l, loci_tape_mix mix, loci_view ae, const void *w, loci_view dy, loci_view dae,
+                                                void *dw)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = { { "ae", &ae, width, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT }, { "dae", &dae, width, LAYER_GRADIENT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(check_mix(l, mix, w));
+    TRY(loci_layer_apart(l, dae, "dae", dy, "dy"));
+    TRY(loci_layer_apart(l, dae, "dae", ae, "ae"));
+    struct states s = { .layer = l, .ae = ae, .dy = dy, .dae = dae, .w = w, .dw = dw, .full = mix == LOCI_TAPE_FULL };
+    return loci_layer_run(l, attention_back, &s);
+}
+
+/* ---- After the MLP --------------------------------------------------------------------------------------------- */
+
+/* silu of n gates of a token, and its slope where wanted. */
+static void read_gates(const struct states *s, ptrdiff_t b, ptrdiff_t t, int from, int n, double *silu, double *slope)
+{
+    double x[UNITS];
+    for (int at = 0; at < n; at += UNITS) {
+        const int k = n - at < UNITS ? n - at : UNITS;
+        layer_read(s->layer, s->gates.data, layer_at(&s->gates, b, 0, t) + from + at, k, x);
+        for (int i = 0; i < k; i++) {
+            const double sigmoid = layer_sigmoid(x[i]);
+            silu[at + i] = x[i] * sigmoid;
+            if (slope) slope[at + i] = sigmoid * (1 + x[i] * layer_sigmoid(-x[i]));
+        }
+    }
+}
+/* m[h][0 .. H - 1] of a token; with `back`, the column m[0 .. H - 1][h]. */
+static void matrix_row(const struct states *s, const double *silu, int h, bool back, double *m)
+{
+    const loci_layer *l = s->layer;
+    const int H = l->heads, P = s->units;
+    double weight[UNITS], row[MAX_STATE_HEADS];
+    memset(m, 0, (size_t)H * sizeof *m);
+    for (int from = 0; from < P; from += UNITS) {
+        const int n = P - from < UNITS ? P - from : UNITS;
+        if (!back) layer_read(l, s->down, (ptrdiff_t)h * P + from, n, weight);
+        for (int p = 0; p < n; p++) {
+            if (back) layer_read(l, s->up, (ptrdiff_t)(from + p) * H + h, 1, &weight[p]);
+            weight[p] *= silu[from + p];
+        }
+        for (int p = 0; p < n && !back; p++) {
+            layer_read(l, s->up, (ptrdiff_t)(from + p) * H, H, row);
+            for (int g = 0; g < H; g++) m[g] += weight[p] * row[g];
+        }
+        for (int g = 0; g < H && back; g++) {
+            layer_read(l, s->down, (ptrdiff_t)g * P + from, n, row);
+            m[g] += layer_dot(weight, row, n);
+        }
+    }
+}
+static void mlp_tokens(const struct states *s, int index, bool back)
+{
+    const loci_layer *l = s->layer;
+    const ptrdiff_t first = (ptrdiff_t)index * TOKENS, all = l->batch * l->rows;
+    double silu[MAX_UNITS], m[MAX_STATE_HEADS];
+    for (ptrdiff_t i = first; i < all && i < first + TOKENS; i++) {
+        const ptrdiff_t b = i / l->rows, t = i % l->rows;
+        read_gates(s, b, t, 0, s->units, silu, NULL);
+        for (int h = 0; h < l->heads; h++) {
+            matrix_row(s, silu, h, back, m);
+            if (back) blend(s, &s->dy, &s->dy, m, &s->de, h, b, t);
+            else blend(s, &s->e, &s->e, m, &s->y, h, b, t);
+        }
+    }
+}
+static void mlp_job(void *arg, int index) { mlp_tokens(arg, index, false); }
+static void mlp_back(void *arg, int index) { mlp_tokens(arg, index, true); }
+
+/* Gates have one head, of `units` numbers. */
+static loci_status check_mlp(const loci_layer *l, int units, const struct layer_view *gates, int count, const void *up, const void *down)
+{
+    TRY(check_states(l));
+    CHECK(l->error, units >= 1 && units <= MAX_UNITS, LOCI_BAD_ARG, "tape: units %d must be from 1 to %d", units, MAX_UNITS);
+    loci_layer one = *l;
+    one.heads = 1, one.width = units;
+    TRY(loci_layer_check(&one, gates, count));
+    TRY(needed(l, up, "up"));
+    return needed(l, down, "down");
+}
+loci_status loci_tape_mlp_update(const loci_layer *l, int units, loci_view e, loci_view gates, const void *up, const void *down, loci_view y)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = { { "e", &e, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
+    const struct layer_view units_of[] = { { "gates", &gates, units, LAYER_INPUT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(check_mlp(l, units, units_of, COUNT(units_of), up, down));
+    TRY(loci_layer_apart(l, y, "y", e, "e"));
+    struct states s = { .layer = l, .e = e, .gates = gates, .y = y, .up = up, .down = down, .units = units };
+    return run(&s, items(l, TOKENS), mlp_job);
+}
+
+/* Some units, all tokens: their weights' gradients, and those of their gates. */
+struct learning {
+    int first, count;
+    double dup[UNITS][MAX_STATE_HEADS], ddown[MAX_STATE_HEADS][UNITS], a[UNITS][MAX_STATE_HEADS];
+};
+static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b, ptrdiff_t t)
+{
+    const int H = s->layer->heads, P = s->units;
+    double silu[UNITS], slope[UNITS], n[MAX_STATE_HEADS], up[MAX_STATE_HEADS], dgates[UNITS], down;
+    read_gates(s, b, t, u->first, u->count, silu, slope);
+    for (int p = 0; p < u->count; p++) memset(u->a[p], 0, (size_t)H * sizeof *u->a[p]);
+    for (int h = 0; h < H; h++) {
+        for (int g = 0; g < H; g++) n[g] = dot_rows(s, &s->dy, h, &s->e, g, b, t);
+        for (int p = 0; p < u->count; p++) {
+            layer_read(s->layer, s->down, (ptrdiff_t)h * P + u->first + p, 1, &down);
+            layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
+            for (int g = 0; g < H; g++) u->a[p][g] += down * n[g];
+            u->ddown[h][p] += silu[p] * layer_dot(n, up, H);
+        }
+    }
+    for (int p = 0; p < u->count; p++) {
+        layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
+        for (int g = 0; g < H; g++) u->dup[p][g] += silu[p] * u->a[p][g];
+        dgates[p] = slope[p] * layer_dot(u->a[p], up, H);
+    }
+    if (s->dgates.data) layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first, u->count, dgates);
+}
+static void learn_job(void *arg, int index)
+{
+    const struct states *s = arg;
+    const loci_layer *l = s->layer;
+    struct learning u = { .first = index * UNITS, .count = s->units - index * UNITS < UNITS ? s->units - index * UNITS : UNITS };
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++) learn_token(s, &u, b, t);
+    for (int p = 0; p < u.count && s->dup; p++) layer_write(l, s->dup, (ptrdiff_t)(u.first + p) * l->heads, l->heads, u.dup[p]);
+    for (int h = 0; h < l->heads && s->ddown; h++) layer_write(l, s->ddown, (ptrdiff_t)h * s->units + u.first, u.count, u.ddown[h]);
+}
+loci_status loci_tape_mlp_update_backward(const loci_layer *l, int units, loci_view e, loci_view gates, const void *up, const void *down, loci_view dy,
+                                          loci_view de, loci_view dgates, void *dup, void *ddown)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = { { "e", &e, width, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT }, { "de", &de, width, LAYER_GRADIENT } };
+    const struct layer_view units_of[] = { { "gates", &gates, units, LAYER_INPUT }, { "dgates", &dgates, units, LAYER_GRADIENT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(check_mlp(l, units, units_of, COUNT(units_of), up, down));
+    TRY(loci_layer_apart(l, de, "de", e, "e"));
+    TRY(loci_layer_apart(l, de, "de", dy, "dy"));
+    TRY(loci_layer_apart(l, dgates, "dgates", gates, "gates"));
+    struct states s = { .layer = l, .e = e, .gates = gates, .dy = dy, .de = de, .dgates = dgates, .up = up, .down = down, .dup = dup,
+                        .ddown = ddown, .units = units };
+    if (de.data) TRY(run(&s, items(l, TOKENS), mlp_back));
+    return dgates.data || dup || ddown ? run(&s, (units + UNITS - 1) / UNITS, learn_job) : LOCI_OK;
+}
