@@ -56,14 +56,61 @@ static const char *accepted(const loci_option *o, char *buffer, size_t room)
     return buffer;
 }
 
+/* The tensors of an encoding's example, for 8 heads of width 64. */
+enum { HEADS = 8, WIDTH = 64, LENGTH = 512, MAX_TENSORS = 32 };
+static int tensors_of(const loci_encoding_info *e, loci_tensor *list, loci_plan **plan)
+{
+    const bool embeds = e->places == LOCI_PLACE_EMBED;
+    const loci_desc d = { .encoding = e->example, .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION, .heads = embeds ? 0 : HEADS,
+                          .dim = embeds ? 0 : WIDTH, .model_dim = HEADS * WIDTH, .max_len = LENGTH };
+    if (loci_plan_create(plan, &d, NULL)) return 0;
+    return loci_tensors(*plan, list, MAX_TENSORS);
+}
+static const char *role_of(const loci_tensor *t)
+{
+    return t->role == LOCI_INPUT ? "input" : t->role == LOCI_FIXED ? "fixed" : "learned";
+}
+static const char *shape_of(const loci_tensor *t, char *buffer, size_t room)
+{
+    size_t n = 0;
+    buffer[0] = 0;
+    for (int i = 0; i < t->rank && n < room; i++) {
+        const ptrdiff_t size = t->shape[i];
+        const char *letter = size == LOCI_DIM_BATCH ? "B" : size == LOCI_DIM_QUERIES ? "Lq" : size == LOCI_DIM_KEYS ? "Lk" : NULL;
+        if (letter) n += (size_t)snprintf(buffer + n, room - n, "%s%s", i ? "," : "", letter);
+        else n += (size_t)snprintf(buffer + n, room - n, "%s%td", i ? "," : "", size);
+    }
+    return buffer;
+}
+
+static void print_line(const loci_encoding_info *e)
+{
+    char where[64];
+    loci_plan *plan = NULL;
+    loci_tensor list[MAX_TENSORS];
+    const int n = tensors_of(e, list, &plan);
+    printf("%s%-12s%s %-12s %s\n%26s%s%s", PAINT("1"), e->name, PAINT("0"), place_names(e->places, where, sizeof where), e->brief, "",
+           PAINT("2"), e->cite);
+    for (int i = 0; i < n; i++) printf("%s%s", i ? ", " : "; ", list[i].name);
+    printf("%s\n", PAINT("0"));
+    loci_plan_destroy(plan);
+}
+
 static void print_details(const loci_encoding_info *e)
 {
     char a[128], b[128];
+    loci_plan *plan = NULL;
+    loci_tensor list[MAX_TENSORS];
+    const int n = tensors_of(e, list, &plan);
     printf("%s%s%s  %s\n", PAINT("1"), e->name, PAINT("0"), e->brief);
     printf("    enters at   %s%s\n", place_names(e->places, a, sizeof a),
            e->causal_only ? "; causal masks only" : "");
     printf("    from        %s\n    example     %s\n    tolerance   %g of 1 + the largest exact value\n", e->cite,
            e->example, e->tolerance);
+    for (int i = 0; i < n; i++)
+        printf("    %s%-18s %-20s [%s]%s\n", i ? "            " : "tensors     ", list[i].name, role_of(&list[i]),
+               shape_of(&list[i], a, sizeof a), i ? "" : "   of the example, 8 heads of width 64");
+    loci_plan_destroy(plan);
     for (int i = 0; i < e->option_count; i++)
         printf("    %s%-18s %-20s %-28s %s\n", i ? "            " : "options     ", e->options[i].name,
                usual(&e->options[i], a, sizeof a), accepted(&e->options[i], b, sizeof b), e->options[i].help);
@@ -93,7 +140,17 @@ static json_t *option_json(const loci_option *o)
 
 static void print_encoding_json(const loci_encoding_info *e)
 {
-    json_t *j = json_object(), *where = json_array(), *options = json_array();
+    json_t *j = json_object(), *where = json_array(), *options = json_array(), *tensors = json_array();
+    loci_plan *plan = NULL;
+    loci_tensor list[MAX_TENSORS];
+    const int n = tensors_of(e, list, &plan);
+    for (int i = 0; i < n; i++) {
+        json_t *t = json_object();
+        json_object_set_new(t, "name", json_string(list[i].name));
+        json_object_set_new(t, "role", json_string(role_of(&list[i])));
+        json_array_append_new(tensors, t);
+    }
+    loci_plan_destroy(plan);
     for (int i = 0; i < COUNT(places); i++)
         if (e->places & places[i].place) json_array_append_new(where, json_string(places[i].name));
     for (int i = 0; i < e->option_count; i++) json_array_append_new(options, option_json(&e->options[i]));
@@ -104,6 +161,7 @@ static void print_encoding_json(const loci_encoding_info *e)
     json_object_set_new(j, "causal_only", json_boolean(e->causal_only));
     json_object_set_new(j, "tolerance", json_number_or_null(e->tolerance));
     json_object_set_new(j, "example", json_string(e->example));
+    json_object_set_new(j, "tensors", tensors);
     json_object_set_new(j, "options", options);
     json_print(j);
 }
@@ -117,7 +175,7 @@ static const char *encoding_name(int i)
 
 enum { LIST_JSON };
 static const struct flag list_flags[] = {
-    [LIST_JSON] = { "json", NULL, NULL, "one JSON object per line, options included" },
+    [LIST_JSON] = { "json", NULL, NULL, "one JSON object per line, tensors and options included" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -125,7 +183,6 @@ static int list_run(const struct args *a)
 {
     const loci_encoding_info *list;
     int n = loci_encodings(&list);
-    char where[64];
     for (int i = 0; i < a->rest_count; i++) {
         if (find_encoding(a->rest[i], strlen(a->rest[i]))) continue;
         const char *hint = nearest(a->rest[i], encoding_name, n);
@@ -133,23 +190,22 @@ static int list_run(const struct args *a)
                     hint ? hint : "", hint ? "?" : "");
     }
     if (!a->value[LIST_JSON] && a->rest_count == 0)
-        printf("%s%-12s %-16s %s%s\n", PAINT("1"), "encoding", "enters at", "what it does", PAINT("0"));
+        printf("%s%-12s %-12s %s%s\n", PAINT("1"), "encoding", "enters at", "what it does; its paper; its tensors", PAINT("0"));
     for (int i = 0; i < n; i++) {
         bool wanted = a->rest_count == 0;
         for (int k = 0; k < a->rest_count; k++) wanted = wanted || !strcmp(a->rest[k], list[i].name);
         if (!wanted) continue;
         if (a->value[LIST_JSON]) print_encoding_json(&list[i]);
         else if (a->rest_count) print_details(&list[i]);
-        else
-            printf("%-12s %-16s %s\n", list[i].name, place_names(list[i].places, where, sizeof where),
-                   list[i].brief);
+        else print_line(&list[i]);
     }
     return EXIT_DONE;
 }
 
 const struct command cmd_list = {
     .name = "list", .brief = "the encodings, and the options of each", .synopsis = "loci list [ENCODING...] [--json]",
-    .about = "    Without names: one line per encoding.  With names: their options, defaults, ranges and sources.\n"
+    .about = "    Without names: where each encoding enters, what it does, its paper and its tensors.  With names:\n"
+             "    their tensors' shapes, options, defaults, ranges and sources too.\n"
              "    An encoding is written name:option=value,... and several are joined by '+'.\n",
     .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
     .flags = list_flags, .run = list_run,
