@@ -52,8 +52,8 @@ static double products(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 /* Each pair takes its own wave, or with few pairs the first ones. */
 static double unit(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
-    const ptrdiff_t sums = t->shape[t->rank - 1], waves = t->shape[t->rank - 2];
     if (is(encoding, "rope")) return i < D / 4 ? frequency(i) : 0;
+    const ptrdiff_t sums = t->shape[t->rank - 1], waves = t->shape[t->rank - 2];
     return i % sums == i / sums % waves;
 }
 

@@ -156,7 +156,7 @@ double walk_coordinate(double reach)
     return walk_uniform() < 0 ? floor(x) : x;
 }
 
-void walk_restart(int seed) { state = 0x9e3779b97f4a7c15u * (uint64_t)(2 * seed + 1); }
+void walk_restart(int seed) { state = 0x9e3779b97f4a7c15u * (2 * (uint64_t)seed + 1); }
 
 /* ---- Making a problem -------------------------------------------------------------------------------------- */
 
