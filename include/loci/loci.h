@@ -88,6 +88,10 @@ LOCI_API void        loci_plan_destroy(loci_plan *);
 LOCI_API const char *loci_plan_text(const loci_plan *);  /* encoding with all options, scale, ISA: for logs */
 LOCI_API int         loci_axes(const loci_plan *);       /* coordinates per position that it wants; 1: positions do */
 
+/* How fast the pairs of rope or mrope turn per position, after any scaling, in radians; *factor is their attention_factor.
+ * Returns how many pairs there are and fills at most `room`; 0: the plan has no such rotation, or its frequencies are learned. */
+LOCI_API int loci_frequencies(const loci_plan *, double *list, int room, double *factor);
+
 /* The tensors of a plan in a fixed order.  Everywhere below, `tensors` and `dtensors` are lists of pointers
  * in this order (float, or double when dtype is F64).  Returns how many there are; fills at most `room`. */
 LOCI_API int  loci_tensors(const loci_plan *, loci_tensor *list, int room);
