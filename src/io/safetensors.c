@@ -2,19 +2,15 @@
 /* safetensors.c -- the reader; the writer is in write.c. */
 #define _POSIX_C_SOURCE 200809L
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
 #include "io.h"
+#include "safetensors.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are stored little-endian and read as they are");
 _Static_assert(sizeof(ptrdiff_t) == 8, "sizes of tensors need 64 bits");
@@ -29,52 +25,6 @@ enum { TYPES = sizeof types / sizeof *types };
 
 const char *loci_safetensors_type_name(enum safetensors_type type) { return types[type].name; }
 size_t loci_safetensors_type_size(enum safetensors_type type) { return types[type].size; }
-
-loci_status loci_io_fail(loci_error *e, loci_status status, const char *format, ...)
-{
-    if (e) {
-        va_list args;
-        va_start(args, format);
-        e->status = status;
-        vsnprintf(e->text, sizeof e->text, format, args);
-        va_end(args);
-    }
-    return status;
-}
-
-static loci_status read_at(int fd, void *to, uint64_t bytes, uint64_t at, loci_error *e)
-{
-    char *p = to;
-    while (bytes > 0) {
-        size_t part = bytes < (1 << 30) ? (size_t)bytes : 1 << 30;
-        ssize_t n = pread(fd, p, part, (off_t)at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return loci_io_fail(e, LOCI_BAD_ARG, "cannot read: %s", strerror(errno));
-        if (n == 0) return loci_io_fail(e, LOCI_BAD_ARG, "the file became shorter while it was read");
-        p += n, at += (uint64_t)n, bytes -= (uint64_t)n;
-    }
-    return LOCI_OK;
-}
-
-/* The parser recurses, so the depth is bounded before it starts.  A sound header is three deep. */
-static bool too_deep(const char *s, size_t n)
-{
-    int depth = 0;
-    bool string = false;
-    for (size_t i = 0; i < n; i++) {
-        if (string) {
-            if (s[i] == '\\') i++;
-            else if (s[i] == '"') string = false;
-        } else if (s[i] == '"') {
-            string = true;
-        } else if (s[i] == '{' || s[i] == '[') {
-            if (++depth > 3) return true;
-        } else if (s[i] == '}' || s[i] == ']') {
-            depth--;
-        }
-    }
-    return false;
-}
 
 static bool whole(const json_t *v, ptrdiff_t *out)
 {
@@ -163,14 +113,12 @@ static loci_status parse_header(struct safetensors *f, uint64_t room, loci_error
     return LOCI_OK;
 }
 
-static loci_status read_header(struct safetensors *f, loci_error *e)
+static loci_status read_header(struct safetensors *f, const struct source *from, loci_error *e)
 {
-    struct stat st;
-    IO_CHECK(e, fstat(f->fd, &st) == 0, "cannot read: %s", strerror(errno));
-    IO_CHECK(e, S_ISREG(st.st_mode), "this is not a regular file");
-    uint64_t size = (uint64_t)st.st_size, n;
+    const uint64_t size = from->size;
+    uint64_t n;
     IO_CHECK(e, size >= 8, "the file has %llu bytes: too short for a safetensors file", (unsigned long long)size);
-    loci_status s = read_at(f->fd, &n, 8, 0, e);
+    loci_status s = loci_io_read(from, &n, 8, 0, e);
     if (s) return s;
     IO_CHECK(e, n <= size - 8, "the header claims %llu bytes, but %llu are there: truncated, or no safetensors file",
              (unsigned long long)n, (unsigned long long)size - 8);
@@ -178,9 +126,9 @@ static loci_status read_header(struct safetensors *f, loci_error *e)
 
     char *text = malloc((size_t)n + 1);
     if (!text) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    s = read_at(f->fd, text, n, 8, e);
+    s = loci_io_read(from, text, n, 8, e);
     if (!s && (n == 0 || text[0] != '{')) s = loci_io_fail(e, LOCI_BAD_ARG, "the header does not start with '{'");
-    if (!s && too_deep(text, (size_t)n)) s = loci_io_fail(e, LOCI_BAD_ARG, "the header is nested too deeply");
+    if (!s && loci_io_too_deep(text, (size_t)n, 3)) s = loci_io_fail(e, LOCI_BAD_ARG, "the header is nested too deeply");
     if (!s) {
         json_error_t why;
         f->json = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
@@ -196,9 +144,12 @@ static loci_status read_header(struct safetensors *f, loci_error *e)
 
 loci_status loci_safetensors_open(struct safetensors *f, const char *path, loci_error *e)
 {
-    *f = (struct safetensors){ .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) };    /* a FIFO must not hang */
-    if (f->fd < 0) return loci_io_fail(e, LOCI_BAD_ARG, "cannot open: %s", strerror(errno));
-    loci_status s = read_header(f, e);
+    struct source from;
+    *f = (struct safetensors){ .fd = -1 };
+    loci_status s = loci_io_open(&from, path, e);
+    if (s) return s;
+    f->fd = from.fd;
+    s = read_header(f, &from, e);
     if (s) loci_safetensors_close(f);
     return s;
 }
@@ -221,5 +172,5 @@ const char *loci_safetensors_meta(const struct safetensors *f, const char *key)
 
 loci_status loci_safetensors_read(const struct safetensors *f, const struct safetensor *t, void *data, loci_error *e)
 {
-    return read_at(f->fd, data, t->bytes, f->data + t->offset, e);
+    return loci_io_read(&(struct source){ .fd = f->fd }, data, t->bytes, f->data + t->offset, e);
 }

@@ -18,6 +18,7 @@
 #include <jansson.h>
 
 #include "io.h"
+#include "safetensors.h"
 
 static loci_status system_error(loci_error *e, const char *what)
 {

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* model.h -- between the formats and loci_rope: what a file says about one layer. */
+#ifndef LOCI_IO_MODEL_H
+#define LOCI_IO_MODEL_H
+
+#include "io.h"
+#include "loci/io.h"
+
+enum { MAX_LAYERS = 4096, MAX_PAIRS_READ = 512, MAX_SETTINGS = 16, MAX_TYPE = 64 };
+
+struct settings {
+    const char *instead;                 /* no rotation: "nope" or "alibi" */
+    const char *layer;
+    bool interleaved, spread;
+    int head_dim, dim, offset, sections[3];
+    double base;
+    const char *scaling;                 /* a name of the grammar */
+    struct { const char *name; double value; } option[MAX_SETTINGS];   /* of the scaling, in the order of the text */
+    int options;
+    int factors;                         /* longrope: numbers in each list */
+    double short_factor[MAX_PAIRS_READ], long_factor[MAX_PAIRS_READ];
+    double times;                        /* on the attention factor that the scaling's rule gives */
+    double softmax_factor, trained_length, warmth, warm_length, warm_shift;
+};
+
+struct loci_model {
+    int layers;
+    char type[MAX_TYPE];
+    loci_status (*read)(const struct loci_model *, int layer, double length, struct settings *, loci_error *);
+    void (*close)(struct loci_model *);
+    void *file;                          /* the format's own */
+};
+
+/* Fill all of a model; on failure nothing is held. */
+loci_status loci_config_open(struct loci_model *, const struct source *, loci_error *);
+loci_status loci_gguf_open(struct loci_model *, const struct source *, loci_error *);
+
+static inline void set_option(struct settings *s, const char *name, double value)
+{
+    s->option[s->options].name = name;
+    s->option[s->options++].value = value;
+}
+
+/* YaRN's growth of the scores with the logarithm of the factor. */
+double loci_yarn_mscale(double factor, double c);
+
+#endif
