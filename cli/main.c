@@ -7,8 +7,8 @@
 
 #include "cli.h"
 
-static const struct command *const commands[] = { &cmd_race,  &cmd_list, &cmd_run,
-                                                  &cmd_bench, &cmd_info, &cmd_version };
+static const struct command *const commands[] = { &cmd_race, &cmd_list, &cmd_run,     &cmd_bench,
+                                                  &cmd_rope, &cmd_info, &cmd_version };
 
 static const char exit_codes[] =
     "    0   done, and every expectation held\n"
@@ -26,6 +26,7 @@ static void print_program_help(void)
            "    loci list                       the encodings\n"
            "    loci run case.safetensors       compute a case and compare it with what it expects\n"
            "    loci bench --len 4096 --json    measure all encodings for a script\n"
+           "    loci rope config.json           how a model turns queries and keys\n"
            "\n%sEXIT CODES%s\n%s",
            PAINT("1"), PAINT("0"), PAINT("1"), PAINT("0"), PAINT("1"), PAINT("0"), exit_codes);
 }

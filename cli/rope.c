@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT */
+/* rope.c -- `loci rope`: how a model turns queries and keys, read from its config.json or GGUF file. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "loci/io.h"
+
+static const double two_pi = 6.28318530717958648;
+
+/* ---- For scripts ---------------------------------------------------------------------------------------- */
+
+/* 17 digits, so that a reader gets the same double; what JSON escapes does not occur in these words. */
+static void print_json(const loci_rope *r)
+{
+    if (!r->rotates) {
+        printf("{\"rope\":false,\"encoding\":\"%s\"}\n", r->encoding);
+        return;
+    }
+    printf("{\"rope\":true,\"pairing\":\"%s\",\"head_dim\":%d,\"dim\":%d,\"offset\":%d,\"base\":%.17g,\"inv_freq\":[",
+           r->interleaved ? "interleaved" : "half", r->head_dim, r->dim, r->offset, r->base);
+    for (int t = 0; t < r->dim / 2; t++) printf("%s%.17g", t ? "," : "", r->frequency[t]);
+    printf("],\"attention_factor\":%.17g,\"softmax_factor\":%.17g,", r->attention_factor, r->softmax_factor);
+    if (strncmp(r->encoding, "mrope", 5)) printf("\"sections\":null,\"order\":null,");
+    else
+        printf("\"sections\":[%d,%d,%d],\"order\":\"%s\",", r->sections[0], r->sections[1], r->sections[2],
+               r->spread ? "interleaved" : "chunked");
+    printf("\"encoding\":\"%s\"}\n", r->encoding);
+}
+
+/* ---- For people ----------------------------------------------------------------------------------------- */
+
+static const char *layer_words(const loci_rope *r)
+{
+    static const char *const words[][2] = {
+        { "full_attention", "full attention" }, { "sliding_attention", "sliding window" },
+        { "chunked_attention", "chunked attention" }, { "linear_attention", "linear attention" },
+    };
+    for (int i = 0; i < COUNT(words); i++)
+        if (!strcmp(words[i][0], r->layer)) return words[i][1];
+    return r->layer;
+}
+
+static bool has(const loci_rope *r, const char *text) { return strstr(r->encoding, text) != NULL; }
+
+/* The frequencies without the scaling: the library's rule again. */
+static bool unscaled(const loci_rope *r, double *list)
+{
+    char text[128];
+    loci_plan *plan;
+    loci_error e;
+    snprintf(text, sizeof text, "rope:pairing=half,base=%.17g,dim=%d", r->base, r->dim);
+    const loci_desc d = { .encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = r->dim };
+    if (loci_plan_create(&plan, &d, &e)) return refuse("%s", e.text);
+    loci_frequencies(plan, list, r->dim / 2, NULL);
+    loci_plan_destroy(plan);
+    return true;
+}
+
+static void print_pairs(const char *what, int first, int last, int pairs, const char *note)
+{
+    printf("    %-20s", what);
+    if (first > last) printf("none\n");
+    else if (first == last) printf("pair %d of 0-%d%s\n", first, pairs - 1, note);
+    else printf("pairs %d-%d of 0-%d%s\n", first, last, pairs - 1, note);
+}
+
+static void print_wavelength(double w)
+{
+    if (w > 0) printf("%14.6g", two_pi / w);
+    else printf("%14s", "does not turn");
+}
+
+/* Pairs at even steps, the first and the last among them. */
+static void print_table(const loci_rope *r, const double *before)
+{
+    enum { ROWS = 8 };
+    const int pairs = r->dim / 2, rows = pairs < ROWS ? pairs : ROWS;
+    const bool scaled = strcmp(r->scaling, "none") != 0, trained = r->trained_length > 0;
+    printf("\n    pair    wavelength");
+    if (scaled) printf("  unscaled wave  slower by");
+    if (trained) printf("     turns in %.0f", r->trained_length);
+    printf("\n");
+    for (int i = 0; i < rows; i++) {
+        const int t = rows > 1 ? i * (pairs - 1) / (rows - 1) : 0;
+        printf("    %4d", t);
+        print_wavelength(r->frequency[t]);
+        if (scaled) {
+            printf(" ");
+            print_wavelength(before[t]);
+            if (r->frequency[t] > 0) printf("  %9.4g", before[t] / r->frequency[t]);
+            else printf("  %9s", "-");
+        }
+        if (trained) printf("  %*.4g", (int)strlen("   turns in ") + 4, r->trained_length * r->frequency[t] / two_pi);
+        printf("\n");
+    }
+}
+
+/* What is known to come out differently elsewhere, from each engine's sources. */
+static void print_differences(const loci_rope *r)
+{
+    const struct { bool holds; const char *text; } notes[] = {
+        { r->spread && 3 * (r->sections[1] < r->sections[2] ? r->sections[1] : r->sections[2]) < r->dim / 2 - 1,
+          "ggml leaves pairs beyond the interleaved sections still; here and in transformers they turn by time" },
+        { has(r, "scaling=dynamic"),
+          "transformers follows the growing context, and cached keys were turned otherwise; here --length decides" },
+        { has(r, "scaling=longrope"),
+          "transformers changes lists in mid-generation, vLLM goes by the longest context; here --length decides" },
+        { has(r, "scaling=yarn") && has(r, "truncate=0"),
+          "llama.cpp rounds the ends of yarn's ramp although this model was trained without (truncate=0)" },
+        { has(r, "scaling=yarn"), "yarn's ramp is linear in the pair, as in all code; the paper's text is linear in turns" },
+        { r->softmax_factor != 1, "transformers' class for DeepSeek-V2 leaves out the factor on the scale of the scores" },
+        { r->interleaved && r->offset == 0, "files for engines with the other pairing have the channels of q and k permuted" },
+        { has(r, "scaling=proportional"), "partial rotary elsewhere means the first channels; proportional keeps the pairs of the whole head" },
+    };
+    const char *label = "engines differ";
+    for (int i = 0; i < COUNT(notes); i++) {
+        if (!notes[i].holds) continue;
+        printf("    %-20s%s\n", label, notes[i].text);
+        label = "";
+    }
+}
+
+static void print_warmth(const loci_rope *r)
+{
+    if (r->warmth > 0)
+        printf("    %-20stimes 1 + %g ln(1 + floor(%s / %.0f))\n", "queries", r->warmth, r->warm_shift > 0 ? "(position + 1)" : "position",
+               r->warm_length);
+}
+
+static bool print_rotation(const loci_rope *r)
+{
+    const int pairs = r->dim / 2;
+    double *before = take((size_t)pairs, sizeof *before);
+    if (!unscaled(r, before)) return free(before), false;
+    int slow = 0, moved = 0;
+    while (slow < pairs && r->frequency[slow] * r->trained_length >= two_pi) slow++;
+    while (moved < pairs && fabs(before[moved] / r->frequency[moved] - 1) < 1e-9) moved++;
+    int stays = pairs;
+    while (stays > moved && fabs(before[stays - 1] / r->frequency[stays - 1] - 1) < 1e-9) stays--;
+
+    printf("    %-20s%s, ", "pairs of channels", r->interleaved ? "interleaved (2t, 2t + 1)" : "half (t, t + dim/2)");
+    printf("channels %d-%d of 0-%d\n", r->offset, r->offset + r->dim - 1, r->head_dim - 1);
+    printf("    %-20s%.17g\n    %-20s%s\n", "base", r->base, "scaling", r->scaling);
+    if (strcmp(r->scaling, "none")) print_pairs("moved by it", moved, stays - 1, pairs, "");
+    if (has(r, "mrope:"))
+        printf("    %-20s%d time, %d height, %d width, %s\n", "sections", r->sections[0], r->sections[1], r->sections[2],
+               r->spread ? "interleaved" : "chunked");
+    printf("    %-20s%.10g on queries and keys, so %.10g on their scores\n", "attention factor", r->attention_factor,
+           r->attention_factor * r->attention_factor);
+    if (r->softmax_factor != 1) printf("    %-20s%.10g on the scale of all scores\n", "softmax factor", r->softmax_factor);
+    print_warmth(r);
+    if (r->trained_length > 0) print_pairs("less than one turn", slow, pairs - 1, pairs, " in the trained length");
+    print_differences(r);
+    print_table(r, before);
+    free(before);
+    return true;
+}
+
+/* Layers that rotate alike are described once. */
+static bool print_all(const loci_model *m, const char *path, double length)
+{
+    enum { MAX_KINDS = 8 };
+    const int layers = loci_model_layers(m);
+    loci_rope kind[MAX_KINDS];
+    int *of = take((size_t)layers, sizeof *of), kinds = 0;
+    loci_error e = { 0 };
+    bool ok = true;
+    for (int l = 0; l < layers && ok; l++) {
+        loci_rope r;
+        ok = !loci_model_rope(m, l, length, &r, &e) || refuse("%s: layer %d: %s", path, l, e.text);
+        if (!ok) break;
+        for (of[l] = 0; of[l] < kinds; of[l]++)
+            if (!strcmp(kind[of[l]].encoding, r.encoding) && !strcmp(kind[of[l]].layer, r.layer)) break;
+        if (of[l] < kinds) loci_rope_free(&r);
+        else if (kinds < MAX_KINDS) kind[kinds++] = r;
+        else loci_rope_free(&r), ok = refuse("%s: more than %d kinds of layers; --layer shows one", path, MAX_KINDS);
+    }
+    if (ok) printf("%s%s%s  %d layers", PAINT("1"), loci_model_type(m), PAINT("0"), layers);
+    if (ok && kind[0].trained_length > 0) printf(", trained on %.0f positions", kind[0].trained_length);
+    if (ok) printf("\n");
+    for (int k = 0; k < kinds && ok; k++) {
+        printf("\n%s%s%s, layers", PAINT("1"), layer_words(&kind[k]), PAINT("0"));
+        int shown = 0, count = 0;
+        for (int l = 0; l < layers; l++) count += of[l] == k;
+        for (int l = 0; l < layers && shown < 12; l++) {
+            if (of[l] != k || (l > 0 && of[l - 1] == k)) continue;
+            int last = l;
+            while (last + 1 < layers && of[last + 1] == k) last++;
+            printf(last > l ? " %d-%d" : " %d", l, last);
+            shown++;
+        }
+        printf(" (%d)\n", count);
+        if (kind[k].rotates) ok = print_rotation(&kind[k]);
+        else printf("    %-20s%s\n", "no rotation", strcmp(kind[k].encoding, "alibi") ? "positions play no role here" : "alibi instead");
+        if (!kind[k].rotates) print_warmth(&kind[k]);
+    }
+    for (int k = 0; k < kinds; k++) loci_rope_free(&kind[k]);
+    free(of);
+    return ok;
+}
+
+/* ---- The command ---------------------------------------------------------------------------------------- */
+
+enum { ROPE_LAYER, ROPE_LENGTH, ROPE_JSON, ROPE_ENCODING };
+static const struct flag rope_flags[] = {
+    [ROPE_LAYER]    = { "layer", NULL, "N", "of --json and --encoding; 0" },
+    [ROPE_LENGTH]   = { "length", NULL, "L", "positions in the context, for dynamic and longrope; the trained" },
+    [ROPE_JSON]     = { "json", NULL, NULL, "one JSON object about the layer" },
+    [ROPE_ENCODING] = { "encoding", NULL, NULL, "the text that makes loci rotate as this layer does" },
+    { NULL, NULL, NULL, NULL }
+};
+
+static int rope_run(const struct args *a)
+{
+    int64_t length = 0;
+    int layer = 0;
+    loci_error e;
+    loci_model *m;
+    loci_rope r;
+    if (a->rest_count != 1) return fail("rope: one config.json or GGUF file is wanted, not %d", a->rest_count);
+    if (!args_whole(a, ROPE_LAYER, 0, 1 << 20, &layer)) return EXIT_ERROR;
+    const char *given = a->value[ROPE_LENGTH];
+    if (given && (!parse_whole(given, &length) || length < 1 || length > INT64_C(1000000000000)))
+        return fail("rope: --length must be a whole number from 1 to 1000000000000, not '%s'", given);
+    const char *path = a->rest[0];
+    if (loci_model_open(&m, path, &e)) return fail("%s: %s", path, e.text);
+    const bool all = !a->value[ROPE_JSON] && !a->value[ROPE_ENCODING];
+    int code = EXIT_DONE;
+    if (all && !a->value[ROPE_LAYER]) {
+        code = print_all(m, path, (double)length) ? EXIT_DONE : EXIT_ERROR;
+    } else if (loci_model_rope(m, layer, (double)length, &r, &e)) {
+        code = fail("%s: %s", path, e.text);
+    } else {
+        if (a->value[ROPE_ENCODING]) printf("%s\n", r.encoding);
+        else if (a->value[ROPE_JSON]) print_json(&r);
+        else {
+            printf("%s%s%s  layer %d, %s\n", PAINT("1"), loci_model_type(m), PAINT("0"), layer, layer_words(&r));
+            if (!r.rotates) printf("    %-20s%s\n", "no rotation", r.encoding);
+            else if (!print_rotation(&r)) code = EXIT_ERROR;
+        }
+        loci_rope_free(&r);
+    }
+    loci_model_close(m);
+    return code;
+}
+
+const struct command cmd_rope = {
+    .name = "rope", .brief = "how a model turns queries and keys, read from its files",
+    .synopsis = "loci rope PATH [--layer N] [--length L] [--json | --encoding]",
+    .about = "    PATH is a Hugging Face config.json or a GGUF file.  For every kind of layer: which channels form\n"
+             "    pairs, their wavelengths in positions, which never complete a turn within the trained length,\n"
+             "    what the scaling moved, and where engines are known to differ.  Unknown scaling types, unknown\n"
+             "    keys beside them, and model types whose pairing would be a guess are errors.\n",
+    .examples = "    loci rope config.json\n    loci rope model.gguf --layer 5 --json\n"
+                "    loci bench \"$(loci rope config.json --encoding)\"\n",
+    .flags = rope_flags, .run = rope_run,
+};
