@@ -12,7 +12,8 @@ struct rows {
     atomic_llong next;
 };
 
-/* Item by item the heads of a tile follow each other, so that they share cos and sin. */
+/* Item by item the heads of a tile follow each other, so that they share cos and sin; a thread takes a few at a time. */
+enum { TOGETHER = 8 };
 struct place { ptrdiff_t b, i; int h; };
 static struct place place_of(const struct rows *a, ptrdiff_t item)
 {
@@ -20,8 +21,7 @@ static struct place place_of(const struct rows *a, ptrdiff_t item)
     return (struct place){ .b = tile / a->tiles, .i = tile % a->tiles * QT, .h = (int)(item % a->heads) };
 }
 
-/* Copies the rows where they go, if they go anywhere else, and turns them there.  With a tile: its part of the parameters'
- * gradient, too. */
+/* Turns the rows on their way, or where they are.  With a tile: its part of the parameters' gradient, too. */
 static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *heading, struct tile *t, real *part)
 {
     struct call *c = a->c;
@@ -44,6 +44,10 @@ static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *he
     const real *source = t ? g : row_of(from, at.b, at.h, at.i);
     const ptrdiff_t stride = t ? Dp : from->row;
     real *rows = (real *)to->data + at.b * to->batch + at.h * to->head + at.i * to->row;
+    if (rows != source && term->move && !t) {
+        term->move(c, p->rotate, heading, at.b, at.h, a->query, a->back, at.i, n, source, stride, rows, to->row);
+        return;
+    }
     for (int r = 0; r < n && rows != source; r++) memcpy(rows + r * to->row, source + r * stride, sizeof(real) * (size_t)D);
     if (t) return;
     if (!a->back) term->turn(c, p->rotate, heading, at.b, at.h, a->query, at.i, n, rows, to->row);
@@ -55,7 +59,8 @@ static void rotate_job(void *arg, int index)
     struct rows *a = arg;
     struct heading *heading = N(open_heading)(a->c, index);
     struct tile *t = a->back && wants_input(term_of(a->c, a->c->plan->rotate), NULL) ? N(open_desk)(a->c, index, true).tile : NULL;
-    for (ptrdiff_t item; (item = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items;) rotate_item(a, item, heading, t, NULL);
+    for (ptrdiff_t first; (first = (ptrdiff_t)atomic_fetch_add(&a->next, TOGETHER)) < a->items;)
+        for (ptrdiff_t item = first; item < first + TOGETHER && item < a->items; item++) rotate_item(a, item, heading, t, NULL);
 }
 /* One item of a wave, with its part of the parameters' gradient. */
 static void wave_job(void *arg, int index)

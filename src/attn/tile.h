@@ -112,6 +112,10 @@ struct term {
      * room: reals of a heading. */
     ptrdiff_t (*room)(const struct call *, int x);
     void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
+    /* The same on the way from one place to another that is apart from it; `back` is what turn_bwd() does to gradients.  NULL, as
+     * in all that fade: rows are copied first. */
+    void (*move)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, bool back, ptrdiff_t i0, int n,
+                 const real *from, ptrdiff_t from_stride, real *to, ptrdiff_t to_stride);
     /* rows hold what turn() gave, or with of_input what it took (read only for a part, if the term has parts), d the gradient of
      * what it gave: d becomes the gradient of what it took. */
     bool of_input;

@@ -20,6 +20,51 @@ static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, i
     for (int r = 0; r < n; r++) turn_row(at, p, r, 1, rows + r * stride);
 }
 
+/* ---- From one place to another ----------------------------------------------------------------------------- */
+
+enum { AHEAD = 8, PAST_CACHES = 4 << 20 };       /* rows asked for early; bytes of all rows from which they go past the caches */
+
+INLINE void move_row(const struct heading *at, const struct pairs *p, int r, const real sign, int D, const real *from, real *to)
+{
+    const real *cos = aim_of(at, p, r), *sin = cos + p->width;
+    const int first = p->offset, end = first + 2 * p->count;
+    if (first) memcpy(to, from, sizeof(real) * (size_t)first);
+    if (p->interleaved) move_interleaved(cos, sin, sign, p->count, from + first, to + first);
+    else move_half(cos, sin, sign, p->count, from + first, to + first, to + first + p->count);
+    if (end < D) memcpy(to + end, from + end, sizeof(real) * (size_t)(D - end));
+}
+/* A store that misses the caches reads its line first, and a copy of many rows would be half as fast. */
+INLINE bool goes_past(const struct call *c, bool query, const real *to, ptrdiff_t stride)
+{
+    const struct loci_plan *p = c->plan;
+    const double rows = (double)c->B * (double)(query ? c->Lq * p->heads : c->Lk * p->kv_heads);
+    return p->dim <= 2 * MAX_PAIRS && p->dim % VL == 0 && stride % VL == 0 && (uintptr_t)to % (VL * sizeof(real)) == 0
+        && rows * p->dim * (double)sizeof(real) >= PAST_CACHES;
+}
+INLINE void move_rows(const struct call *c, const struct pairs *p, const struct heading *at, bool query, const real sign, int n,
+                      const real *from, ptrdiff_t from_stride, real *to, ptrdiff_t to_stride)
+{
+    const int D = c->plan->dim;
+    const bool past = goes_past(c, query, to, to_stride);
+    real row[2 * MAX_PAIRS];
+    for (int r = 0; r < n; r++, from += from_stride, to += to_stride) {
+        for (int t = 0; r + AHEAD < n && t < D; t += 64 / (int)sizeof(real)) __builtin_prefetch(from + AHEAD * from_stride + t);
+        move_row(at, p, r, sign, D, from, past ? row : to);
+        for (int t = 0; past && t < D; t += VL) vf_stream(to + t, vf_load(row + t));
+    }
+    if (past) vf_streamed();
+}
+static void move(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, bool back, ptrdiff_t i0, int n,
+                 const real *from, ptrdiff_t from_stride, real *to, ptrdiff_t to_stride)
+{
+    const struct pairs *p = table_of(c, x);
+    aim(c, p, at, b, h, query, i0, n);
+    if (back) move_rows(c, p, at, query, -1, n, from, from_stride, to, to_stride);
+    else move_rows(c, p, at, query, 1, n, from, from_stride, to, to_stride);
+}
+
+/* ---- Back ---------------------------------------------------------------------------------------------------- */
+
 /* dw[axis][t] += x[axis] dphi, dphi = row[a] d[b] - row[b] d[a] from what turn() gave and its gradient.  Rows without a
  * gradient may hold anything. */
 static void gather(const struct pairs *p, const double *x, const real *row, const real *d, double (*dw)[MAX_PAIRS])
@@ -73,7 +118,7 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
 const struct term N(term_pairs) = {
-    .name = "pairs", .part = part, .home = home, .total = total, .room = room, .turn = turn, .turn_bwd = turn_bwd,
+    .name = "pairs", .part = part, .home = home, .total = total, .room = room, .turn = turn, .move = move, .turn_bwd = turn_bwd,
 };
 
 /* ---- Pairs that fade ----------------------------------------------------------------------------------------- */

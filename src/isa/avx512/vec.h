@@ -9,6 +9,9 @@ enum { MR = 4, NR = 4 };                 /* register block of a product: rows, v
 
 static inline vf vf_load(const real *p) { return _mm512_loadu_ps(p); }
 static inline void vf_store(real *p, vf x) { _mm512_storeu_ps(p, x); }
+/* Past the caches, p on a multiple of a vector's size; vf_streamed() ends a series of them. */
+static inline void vf_stream(real *p, vf x) { _mm512_stream_ps(p, x); }
+static inline void vf_streamed(void) { _mm_sfence(); }
 static inline vf vf_set1(real x) { return _mm512_set1_ps(x); }
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 static inline vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }

@@ -7,6 +7,8 @@ enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return *p; }
 static inline void vf_store(real *p, vf x) { *p = x; }
+static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
+static inline void vf_streamed(void) {}
 static inline vf vf_set1(real x) { return x; }
 static inline vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 static inline vf vf_add(vf a, vf b) { return a + b; }

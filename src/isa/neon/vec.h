@@ -9,6 +9,8 @@ enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return vld1q_f32(p); }
 static inline void vf_store(real *p, vf x) { vst1q_f32(p, x); }
+static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
+static inline void vf_streamed(void) {}
 static inline vf vf_set1(real x) { return vdupq_n_f32(x); }
 static inline vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 static inline vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }
