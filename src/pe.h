@@ -15,7 +15,7 @@
 
 #include "loci/loci.h"
 
-enum { MAX_OPTIONS = 24, MAX_ENCODINGS = 8, MAX_TENSORS = 32, MAX_USES = 16, MAX_AXES = 3, MAX_THREADS = 256 };
+enum { MAX_OPTIONS = 28, MAX_ENCODINGS = 8, MAX_TENSORS = 32, MAX_USES = 16, MAX_AXES = 3, MAX_THREADS = 256 };
 enum { KT = 64, CHUNK = 4096 };          /* keys of a tile and of a chunk: part of the numeric contract */
 enum { ROWS = 64, ROW_CHUNK = 1024 };    /* query rows of a wide tile and of a backward work item: likewise */
 

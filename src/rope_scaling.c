@@ -105,10 +105,12 @@ loci_status loci_rope_check(struct config *c, loci_error *e)
           name, o[ROPE_OFFSET], o[ROPE_DIM], c->dim, c->given[ROPE_DIM] ? "" : "; give dim=");
     CHECK(e, !given || !c->given[ROPE_BASE], LOCI_BAD_ARG, "%s: base has no meaning with freq=given; leave one out", name);
     CHECK(e, !given || !c->given[ROPE_SCALING], LOCI_BAD_ARG, "%s: scaling has no meaning with freq=given; leave one out", name);
+    CHECK(e, !given || o[ROPE_ANGLES] == ROPE_EXACT, LOCI_BAD_ARG,
+          "%s: angles=f32 has no meaning with freq=given, as rounded angles have no gradient; leave one out", name);
     const loci_status status = check_scaling(c, e);
     if (status) return status;
     if (!c->given[ROPE_ATTENTION_FACTOR]) o[ROPE_ATTENTION_FACTOR] = attention_factor(c);
-    if (given) o[ROPE_BASE] = o[ROPE_SCALING] = BY_RULE;
+    if (given) o[ROPE_BASE] = o[ROPE_SCALING] = o[ROPE_ANGLES] = BY_RULE;
     return LOCI_OK;
 }
 
@@ -179,6 +181,7 @@ void loci_rope_frequency(const struct prep *p, int t, double *hi, double *lo)
     struct dd w = { 0, 0 };
     if (p->cfg->opt[ROPE_FREQ] == ROPE_GIVEN) w.hi = param(p, 0, t);
     else w = scaled(p->cfg, t);
+    if (p->cfg->opt[ROPE_ANGLES] == ROPE_F32) w = (struct dd){ (float)w.hi, 0 };
     *hi = w.hi, *lo = w.lo;
 }
 

@@ -24,13 +24,14 @@
 #include "pe.h"
 
 enum {
-    ROPE_PAIRING, ROPE_BASE, ROPE_DIM, ROPE_OFFSET, ROPE_FREQ, ROPE_ATTENTION_FACTOR, ROPE_SCALING,
+    ROPE_PAIRING, ROPE_BASE, ROPE_DIM, ROPE_OFFSET, ROPE_FREQ, ROPE_ATTENTION_FACTOR, ROPE_ANGLES, ROPE_SCALING,
     ROPE_FACTOR, ROPE_ORIGINAL_LENGTH, ROPE_LENGTH, ROPE_MIXED_B, ROPE_BETA_FAST, ROPE_BETA_SLOW, ROPE_TRUNCATE,
     ROPE_EXTRAPOLATION_FACTOR, ROPE_MSCALE, ROPE_MSCALE_ALL_DIM, ROPE_SHORT, ROPE_LONG, ROPE_LOW_FREQ_FACTOR,
     ROPE_HIGH_FREQ_FACTOR, ROPE_PARTIAL, ROPE_OPTIONS
 };
 enum { ROPE_HALF, ROPE_INTERLEAVED };    /* words of pairing, and of freq */
 enum { ROPE_FORMULA, ROPE_GIVEN };
+enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
 
 /* All but pairing.  What belongs to a scaling has its usual value by rule, so that texts without it stay short. */
 #define ROPE_ROWS                                                                                                              \
@@ -41,6 +42,8 @@ enum { ROPE_FORMULA, ROPE_GIVEN };
                                 "given: the frequencies are a learned tensor" },                                               \
     [ROPE_ATTENTION_FACTOR] = { "attention_factor", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,                                  \
                                 "multiplies turned q and k; by the scaling, else 1" },                                         \
+    [ROPE_ANGLES]           = { "angles", LOCI_WORD, 0, ROPE_EXACT, 0, 0, "exact|f32",                                         \
+                                "f32: frequency, position and product rounded, as float32 code has them" },                    \
     [ROPE_SCALING]          = { "scaling", LOCI_WORD, 0, 0, 0, 0,                                                              \
                                 "none|linear|ntk|ntk_fixed|dynamic|yarn|longrope|llama3|proportional",                         \
                                 "how a longer context changes the frequencies" },                                              \
@@ -74,7 +77,7 @@ enum { ROPE_FORMULA, ROPE_GIVEN };
 loci_status loci_rope_check(struct config *, loci_error *);
 /* Adds the tensor `freq` where freq=given. */
 void loci_rope_tensors(const struct config *, struct tensors *);
-/* Pair t turns by its coordinate times hi + lo; data is that of this encoding's tensors. */
+/* Pair t turns by its coordinate times hi + lo, with angles=f32 a float; data is that of this encoding's tensors. */
 void loci_rope_frequency(const struct prep *, int t, double *hi, double *lo);
 
 #endif

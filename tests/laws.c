@@ -96,7 +96,8 @@ int main(void)
         const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl") || strstr(text, "deberta");
         /* Generators that do not commute, and sums of waves, know where they are. */
         const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere");
-        if (!absolute && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
+        const bool rounded = strstr(text, "angles=f32");     /* which know where they are, as they wear out */
+        if (!absolute && !rounded && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
         if (!square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector") && !strstr(text, "remainder=value")) values(text);
     }
     printf("%d passed, %d failed\n", passed, failed);

@@ -65,20 +65,20 @@ static const struct { const char *text; loci_stage stage; const char *canonical;
     { "t5:bias_scale=0.30000000000000004", LOCI_ATTENTION,
       "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=0.30000000000000004 " },
     { "t5:buckets=1.6e1", LOCI_ATTENTION, "t5:buckets=16," },
-    { "rope:pairing=half", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,scaling=none " },
+    { "rope:pairing=half", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,scaling=none " },
     { "rope:dim=4,offset=4,pairing=interleaved", LOCI_ROTATE,
-      "rope:pairing=interleaved,base=10000,dim=4,offset=4,freq=formula,attention_factor=1,scaling=none " },
+      "rope:pairing=interleaved,base=10000,dim=4,offset=4,freq=formula,attention_factor=1,angles=exact,scaling=none " },
     { "rope:pairing=half,freq=given", LOCI_ATTENTION, "rope:pairing=half,dim=8,offset=0,freq=given,attention_factor=1 " },
     { "rope:pairing=half,base=500000+fox", LOCI_ATTENTION,
-      "rope:pairing=half,base=500000,dim=8,offset=0,freq=formula,attention_factor=1,scaling=none+fox:stop=0 " },
-    { "rope:pairing=half+t5", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,scaling=none+"
+      "rope:pairing=half,base=500000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,scaling=none+fox:stop=0 " },
+    { "rope:pairing=half+t5", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,scaling=none+"
       "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 scale=0.35355339059327373 " },
     { "mrope:order=interleaved,sections=2/1/1", LOCI_ATTENTION, "mrope:pairing=half,base=10000,dim=8,offset=0,freq=formula,"
-      "attention_factor=1,scaling=none,sections=2/1/1,order=interleaved " },
+      "attention_factor=1,angles=exact,scaling=none,sections=2/1/1,order=interleaved " },
     { "rope:pairing=half,scaling=llama3,factor=8,original_length=8192", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,"
-      "freq=formula,attention_factor=1,scaling=llama3,factor=8,original_length=8192,low_freq_factor=1,high_freq_factor=4 " },
+      "freq=formula,attention_factor=1,angles=exact,scaling=llama3,factor=8,original_length=8192,low_freq_factor=1,high_freq_factor=4 " },
     { "rope:pairing=half,scaling=longrope,factor=1,original_length=64,short=1/1/2/3,long=1/2/3.5/4", LOCI_ATTENTION,
-      "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,scaling=longrope,factor=1,original_length=64,"
+      "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,scaling=longrope,factor=1,original_length=64,"
       "length=64,short=1/1/2/3,long=1/2/3.5/4 " },
     { "shaw:left=3,right=5,values=0,sign=ij", LOCI_ATTENTION, "shaw:left=3,right=5,values=0,sign=ij " },
     { "xl:clamp=400", LOCI_ATTENTION, "xl:clamp=400,base=10000 scale=0.35355339059327373 " },

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pe.h"
+#include "rope_scaling.h"
 #include "trig.h"
 #include "walk.h"
 
@@ -132,6 +132,61 @@ static void pairings(const char *isa)
     release(&half), release(&interleaved);
 }
 
+/* In place, into another buffer, and there with rows further apart: the same bits, also on the way back. */
+static void places(const char *isa, const char *encoding)
+{
+    enum { APART = D + 3 };
+    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa };
+    struct rotation r = prepare(&d);
+    static float x[L * D], here[L * D], there[L * D], apart[L * APART];
+    fill(x, L * D);
+    const loci_call call = { .batch = 1, .k_len = L };
+    const loci_view from = { x, 0, 0, 0 }, to[] = { { here, 0, 0, 0 }, { there, 0, 0, 0 }, { apart, L * APART, L * APART, APART } };
+    void *work = room(loci_workspace(r.plan, &call, 1));
+    for (int back = 0; back < 2; back++) {
+        bool done = true, same = true;
+        memcpy(here, x, sizeof x), memset(apart, 0, sizeof apart);
+        for (int i = 0; i < 3; i++) {
+            const loci_view rows = i == 0 ? to[0] : from;
+            done &= !(back ? loci_rotate_backward(r.plan, r.tables, work, &call, LOCI_KEY, rows, rows, to[i], NULL)
+                           : loci_rotate(r.plan, r.tables, work, &call, LOCI_KEY, rows, to[i]));
+        }
+        for (int i = 0; i < L; i++) {
+            same &= !memcmp(here + i * D, apart + i * APART, D * sizeof *x);
+            for (int c = D; c < APART; c++) same &= apart[i * APART + c] == 0;
+        }
+        check(done && same && !memcmp(here, there, sizeof x), isa, back ? "turned back elsewhere" : "turned elsewhere");
+    }
+    free(work);
+    release(&r);
+}
+
+/* The same with so many rows that they go past the caches, or would if they lay on whole vectors. */
+static void many(const char *isa, const char *encoding, bool back)
+{
+    enum { WIDTH = 64, ROWS_MANY = 9001, HEADS = 2 };
+    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = HEADS, .dim = WIDTH, .isa = isa };
+    struct rotation r = prepare(&d);
+    const int count = HEADS * ROWS_MANY * WIDTH;
+    float *x = room(sizeof *x * (size_t)count), *here = room(sizeof *x * (size_t)count), *there = room(sizeof *x * ((size_t)count + 1));
+    const loci_call call = { .batch = 1, .k_len = ROWS_MANY };
+    void *work = room(loci_workspace(r.plan, &call, 1));
+    const loci_view from = { x, 0, 0, 0 }, to = { here, 0, 0, 0 };
+    fill(x, count);
+    memcpy(here, x, sizeof *x * (size_t)count);
+    bool same = !(back ? loci_rotate_backward(r.plan, r.tables, work, &call, LOCI_KEY, to, to, to, NULL)
+                       : loci_rotate(r.plan, r.tables, work, &call, LOCI_KEY, to, to));
+    for (int shift = 0; shift < 2; shift++) {
+        const loci_view away = { there + shift, 0, 0, 0 };
+        same &= !(back ? loci_rotate_backward(r.plan, r.tables, work, &call, LOCI_KEY, from, from, away, NULL)
+                       : loci_rotate(r.plan, r.tables, work, &call, LOCI_KEY, from, away));
+        same &= !memcmp(here, there + shift, sizeof *x * (size_t)count);
+    }
+    check(same, isa, back ? "many rows turned back elsewhere" : "many rows turned elsewhere");
+    free(x), free(here), free(there), free(work);
+    release(&r);
+}
+
 /* ---- Keys from a cache ------------------------------------------------------------------------------------- */
 
 static void cached_keys(const char *isa)
@@ -190,6 +245,87 @@ static void angles(const char *isa, double base, double reach, bool whole)
     release(&r);
 }
 
+enum { WIDE = 128, FAR = 31, LISTED = 2 * (3 * FAR + 3) };
+
+/* 0, and a power of two, the numbers beside it and all their negatives, up to 2^31. */
+static void list_positions(int64_t *pos)
+{
+    int n = 0;
+    for (int k = 0; k <= FAR; k++)
+        for (int d = -1; d <= 1; d++) {
+            const int64_t p = ((int64_t)1 << k) + (k < FAR || d < 1 ? d : 0);
+            pos[n++] = p, pos[n++] = -p;
+        }
+}
+
+/* cos and sin of every pair at the listed positions, as the library applies them: (1, 0) turned. */
+static void cos_and_sin(const loci_desc *d, const int64_t *pos, float *x)
+{
+    struct rotation r = prepare(d);
+    for (int i = 0; i < LISTED * WIDE; i++) x[i] = i % 2 == 0;
+    turn(&r, LOCI_KEY, LISTED, pos, NULL, x);
+    release(&r);
+}
+
+/* Within 0.51 ulp of a float everywhere, near the zeros too. */
+static void listed(const char *isa, double base)
+{
+    char encoding[64];
+    snprintf(encoding, sizeof encoding, "rope:pairing=interleaved,base=%g", base);
+    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDE, .isa = isa };
+    static float x[LISTED * WIDE];
+    int64_t pos[LISTED];
+    double worst = 0;
+    list_positions(pos);
+    cos_and_sin(&d, pos, x);
+    for (int i = 0; i < LISTED; i++)
+        for (int t = 0; t < WIDE / 2; t++) {
+            double hi, lo, want[2];
+            loci_pow_dd(base, 2 * t, WIDE, &hi, &lo);
+            loci_sincos((double)pos[i], hi, lo, &want[0], &want[1]);
+            for (int n = 0; n < 2; n++) {
+                int e;
+                frexp(want[n], &e);
+                worst = fmax(worst, fabs((double)x[i * WIDE + 2 * t + n] - want[n]) / ldexp(1, e - 24));
+            }
+        }
+    if (worst > 0.51) printf("%s: %.4f ulp\n", encoding, worst);
+    check(worst <= 0.51, isa, "cos and sin at powers of two, and beside them");
+}
+
+/* angles=f32: float32(position) times float32(frequency) is a float, and cos and sin of that are rounded once, then multiplied
+ * by m as a float. */
+static void float_angles(const char *isa, const char *options)
+{
+    char encoding[128];
+    snprintf(encoding, sizeof encoding, "rope:pairing=interleaved%s", options);
+    loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDE, .isa = isa };
+    loci_plan *plan;
+    static float x[LISTED * WIDE], far[LISTED * WIDE];
+    int64_t pos[LISTED];
+    double hi[WIDE / 2], lo;
+    list_positions(pos);
+    cos_and_sin(&d, pos, far);
+    strcat(encoding, ",angles=f32");
+    cos_and_sin(&d, pos, x);
+    if (loci_plan_create(&plan, &d, NULL)) exit(1);
+    const struct prep prep = { .cfg = &plan->enc[0] };
+    const float m = (float)plan->enc[0].opt[ROPE_ATTENTION_FACTOR];
+    for (int t = 0; t < WIDE / 2; t++) loci_rope_frequency(&prep, t, &hi[t], &lo);
+    loci_plan_destroy(plan);
+    bool same = true, wrong = false;
+    for (int i = 0; i < LISTED; i++)
+        for (int t = 0; t < WIDE / 2; t++) {
+            const float angle = (float)pos[i] * (float)hi[t], *got = x + i * WIDE + 2 * t;
+            double cos, sin;
+            loci_sincos(angle, 1, 0, &cos, &sin);
+            same &= got[0] == (float)cos * m && got[1] == (float)sin * m;
+            wrong |= fabsf(got[0] - far[i * WIDE + 2 * t]) > 0.5f;
+        }
+    check(same, isa, "float32 angles");
+    check(wrong, isa, "float32 angles wear out");
+}
+
 /* A row's bits do not depend on the rows around it. */
 static void alone(const char *isa)
 {
@@ -222,6 +358,13 @@ int main(void)
         angles(isa[i], 500000, 0x1p31, true);
         angles(isa[i], 10000, 0x1p40, true);
         angles(isa[i], 10000, 100, false);
+        listed(isa[i], 10000), listed(isa[i], 500000), listed(isa[i], 1e7);
+        float_angles(isa[i], ",base=500000");
+        float_angles(isa[i], ",scaling=yarn,factor=32,original_length=4096");
+        float_angles(isa[i], ",scaling=llama3,factor=8,original_length=8192");
+        places(isa[i], "rope:pairing=half"), places(isa[i], "rope:pairing=interleaved,dim=14,offset=3"), places(isa[i], "xpos");
+        for (int back = 0; back < 2; back++)
+            many(isa[i], "rope:pairing=half", back), many(isa[i], "rope:pairing=interleaved,dim=50,offset=6", back);
     }
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

@@ -40,6 +40,7 @@ static void prepare(const struct prep *p)
     const double *o = p->cfg->opt;
     loci_pairs_prepare(p, (struct pairs){ .count = (int)o[ROPE_DIM] / 2, .offset = (int)o[ROPE_OFFSET], .axes = 1, .groups = 1,
                                           .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
+                                          .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
                                           .factor = o[ROPE_ATTENTION_FACTOR] }, frequency);
 }
 /* All heads turn alike, so their gradients add up. */

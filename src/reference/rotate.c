@@ -8,7 +8,7 @@
 
 struct pairs {
     int count, offset, axes;
-    bool interleaved;
+    bool interleaved, single;            /* single: angles are products of floats, rounded */
     double factor;
     const char *learned;                 /* the tensor of the frequencies; where the plan has none, a formula tells them */
     /* Which frequency pair t of a kv head has on an axis, and its formula.  -1: the axis does not turn the pair. */
@@ -29,7 +29,9 @@ static double angle(const struct problem *p, int e, const struct pairs *r, loci_
     double phi = 0;
     for (int axis = 0; axis < r->axes; axis++) {
         int n = r->number(p, e, kv_of(p, which, head), axis, t);
-        if (n >= 0) phi += coordinate(p, which, axis, row) * (learned ? learned[n] : r->formula(p, e, n));
+        if (n < 0) continue;
+        double x = coordinate(p, which, axis, row), w = learned ? learned[n] : r->formula(p, e, n);
+        phi += r->single ? (double)((float)x * (float)w) : x * w;
     }
     return phi;
 }
@@ -178,7 +180,7 @@ static struct pairs pairs_of_rope(const struct problem *p, int e)
     return (struct pairs){
         .count = (int)option(p, e, "dim", p->D) / 2, .offset = (int)option(p, e, "offset", 0), .axes = 1,
         .interleaved = option(p, e, "pairing", 0) == 1, .factor = rope_factor(p, e),
-        .learned = "freq", .number = one_axis, .formula = rope_frequency,
+        .single = option(p, e, "angles", 0) == 1, .learned = "freq", .number = one_axis, .formula = rope_frequency,
     };
 }
 DEFINE_PAIRS(rope)

@@ -72,9 +72,30 @@ static inline void aim_axes(struct sights *k, const double *x, real *to_cos, rea
     for (int t = 0; t < k->n; t++) to_cos[t] = (real)cos[t], to_sin[t] = (real)sin[t];
 }
 
+/* Angles as code in float has them: coordinate and frequency, their product, cos and sin, and m are rounded each.  A pair
+ * listens to one axis. */
+static inline void aim_float(const struct sights *k, const double *x, real *restrict to_cos, real *restrict to_sin)
+{
+    const real m = (real)k->p->factor;
+    float phi[SIGHTS] = { 0 };
+    for (int axis = 0; axis < k->p->axes; axis++) {
+        const double *w = pairs_rows(k->p, k->group, axis) + k->t0;
+        for (int t = 0; t < k->n; t++) phi[t] += (float)x[axis] * (float)w[t];
+    }
+    for (int t = 0; t < k->n; t++) {
+        double cos, sin;
+        trig_sincos(phi[t], 1, 0, &cos, &sin);
+        to_cos[t] = (real)cos * m, to_sin[t] = (real)sin * m;
+    }
+}
+
 /* cos and sin of the row at x[axes], times m and rounded. */
 INLINE void aim_row(struct sights *k, const double *x, real *restrict cos, real *restrict sin)
 {
+    if (k->p->angles_f32) {
+        aim_float(k, x, cos, sin);
+        return;
+    }
     const double *restrict sc = k->p->axes == 1 ? find_step(k, 0, x[0]) : NULL;
     if (!sc) {
         aim_axes(k, x, cos, sin);
