@@ -372,6 +372,41 @@ static void refused(loci_status status, loci_error *e, const char *says)
 }
 static int yes(void *user) { (void)user; return 1; }
 
+static void temperature(void)
+{
+    enum { BATCH = 2, HEADS = 3, LEN = 5, WIDTH = 300 };
+    static const int64_t pos[BATCH * LEN] = { 0, 1, 8190, 8191, 8192, 16382, 16383, 1000000, 131071, 7 };
+    static float in[BATCH * HEADS * LEN * WIDTH], out[BATCH * HEADS * LEN * WIDTH];
+    static double exact[BATCH * HEADS * LEN * WIDTH];
+    static const struct { double beta, length; int from; } models[] = { { 0.1, 8192, 1 }, { 0.3, 16384, 0 } };
+    loci_error e = { 0 };
+    loci_layer l = { .batch = BATCH, .rows = LEN, .heads = HEADS, .width = WIDTH, .error = &e };
+    for (int i = 0; i < COUNT(in); i++) in[i] = (float)(exact[i] = (float)walk_uniform());
+    for (int m = 0; m < COUNT(models); m++)
+        for (int wide = 0; wide < 2; wide++) {
+            double worst = 0;
+            static double copy[BATCH * HEADS * LEN * WIDTH];
+            memcpy(copy, exact, sizeof exact);
+            l.dtype = wide ? LOCI_F64 : LOCI_F32;
+            const loci_status status = loci_temperature(&l, models[m].beta, models[m].length, models[m].from, pos, 1, at(wide ? (void *)copy : in),
+                                                        at(wide ? (void *)copy : out));
+            for (int i = 0; i < COUNT(in); i++) {
+                const int64_t p = pos[i / (HEADS * LEN * WIDTH) * LEN + i / WIDTH % LEN];
+                const double f = 1 + models[m].beta * log(1 + floor((double)(p + models[m].from) / models[m].length));
+                worst = fmax(worst, fabs((wide ? copy[i] : (double)out[i]) - f * exact[i]) / (1 + fabs(f * exact[i])));
+            }
+            check(!status && worst <= (wide ? 1e-15 : 6e-8), "temperature", wide ? "in double" : "in float");
+        }
+    l.dtype = LOCI_F32;
+    check(!loci_temperature(&l, 0.1, 3, 1, NULL, 0, at(in), at(out)) && out[WIDTH] == in[WIDTH] && fabsf(out[2 * WIDTH] - in[2 * WIDTH] * (1 + 0.1f * logf(2))) < 1e-6f,
+          "temperature", "positions from 0 on");
+    refused(loci_temperature(&l, NAN, 8192, 1, NULL, 0, at(in), at(out)), &e, "beta nan");
+    refused(loci_temperature(&l, 0.1, 0, 1, NULL, 0, at(in), at(out)), &e, "length 0 must be");
+    refused(loci_temperature(&l, 0.1, 8192, 2, NULL, 0, at(in), at(out)), &e, "from 0 or 1, not 2");
+    refused(loci_temperature(&l, 0.1, 8192, 1, (int64_t[LEN]){ 0, -1 }, 0, at(in), at(out)), &e, "position -1 must be");
+    refused(loci_temperature(&l, 0.1, 8192, 1, NULL, 0, at(NULL), at(out)), &e, "x must not be NULL");
+}
+
 static void misuse(void)
 {
     static const struct { loci_layer layer; const char *says; } bad[] = {
@@ -424,6 +459,7 @@ int main(void)
     far_out();
     chunks();
     fox_pro();
+    temperature();
     misuse();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

@@ -60,6 +60,13 @@ LOCI_API loci_status loci_gate(const loci_layer *, loci_activation, loci_view x,
 LOCI_API loci_status loci_gate_backward(const loci_layer *, loci_activation, loci_view x, loci_view g, loci_view dy,
                                         loci_view dx, loci_view dg);
 
+/* ---- Temperature -----------------------------------------------------------------------------------------------------
+ *
+ * y = x (1 + beta ln(1 + floor((pos + from) / length))) for queries x; from is 1 in Llama 4 (beta 0.1, length 8192; its layers
+ * without rotation), 0 in Ministral 3 and Mistral 4.  pos is as in loci_tape_start(), and not negative.  dx is the same function of dy. */
+LOCI_API loci_status loci_temperature(const loci_layer *, double beta, double length, int from, const int64_t *pos, int per_batch,
+                                      loci_view x, loci_view y);
+
 /* ---- TaPE ------------------------------------------------------------------------------------------------------------
  *
  * How the states of tokens, the inputs eq and ek of the encoding `tape`, go from layer to layer (docs/pe/tape.md).  States

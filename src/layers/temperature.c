@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/* temperature.c -- queries that grow with their positions, in loci/layers.h. */
+#include "layers/layer.h"
+
+/* Natural logarithm of a positive number in plain operations: x = m 2^e, log m = 2 atanh((m - 1) / (m + 1)), |m - 1| < 0.42. */
+static double log_of(double x)
+{
+    int e;
+    double m = frexp(x, &e);
+    if (m < 0.70710678118654752) m *= 2, e--;
+    const double f = (m - 1) / (m + 1), g = f * f;
+    double sum = 0;
+    for (int n = 23; n >= 3; n -= 2) sum = (sum + 1.0 / n) * g;
+    return 2 * f + 2 * f * sum + e * 0.69314718055994530942;
+}
+
+struct rows { const loci_layer *layer; double beta, length; int from, per_batch; const int64_t *pos; loci_view x, y; };
+
+static double factor(const struct rows *a, ptrdiff_t b, ptrdiff_t t)
+{
+    const int64_t pos = a->pos ? a->pos[(a->per_batch ? b * a->layer->rows : 0) + t] : t;
+    return 1 + a->beta * log_of(1 + floor((double)(pos + a->from) / a->length));
+}
+static void temperature_head(void *arg, int h)
+{
+    const struct rows *a = arg;
+    const loci_layer *l = a->layer;
+    double x[PIECE];
+    for (ptrdiff_t b = 0; b < l->batch; b++)
+        for (ptrdiff_t t = 0; t < l->rows; t++) {
+            const double f = factor(a, b, t);
+            for (int from = 0; from < l->width; from += PIECE) {
+                const int n = layer_piece(from, l->width);
+                layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
+                for (int i = 0; i < n; i++) x[i] *= f;
+                layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
+            }
+        }
+}
+loci_status loci_temperature(const loci_layer *l, double beta, double length, int from, const int64_t *pos, int per_batch, loci_view x, loci_view y)
+{
+    const int width = l ? l->width : 0;
+    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
+    TRY(loci_layer_check(l, views, COUNT(views)));
+    CHECK(l->error, isfinite(beta), LOCI_BAD_ARG, "temperature: beta %g must be a finite number", beta);
+    CHECK(l->error, length > 0 && isfinite(length), LOCI_BAD_ARG, "temperature: length %g must be a finite number above 0", length);
+    CHECK(l->error, from == 0 || from == 1, LOCI_BAD_ARG, "temperature: positions count from 0 or 1, not %d", from);
+    const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
+    for (ptrdiff_t i = 0; i < count; i++)
+        CHECK(l->error, pos[i] >= 0 && pos[i] <= (int64_t)1 << 40, LOCI_BAD_ARG, "temperature: position %lld must be from 0 to 2^40",
+              (long long)pos[i]);
+    struct rows a = { .layer = l, .beta = beta, .length = length, .from = from, .per_batch = per_batch, .pos = pos, .x = x, .y = y };
+    return loci_layer_run(l, temperature_head, &a);
+}
