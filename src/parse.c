@@ -7,6 +7,7 @@
  *
  * A "+" before a digit or a point belongs to a number (1e+5); before anything else it starts an encoding. */
 #include "parse.h"
+#include "plant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,13 +118,13 @@ static loci_status read_number(const struct config *c, const loci_option *o, str
 {
     char text[MAX_NUMBER + 1], low[NUMBER_TEXT], high[NUMBER_TEXT];
     bool whole = o->kind == LOCI_WHOLE;
-    CHECK(e, is_number(v) && v.n <= MAX_NUMBER, LOCI_BAD_ARG, "%s: %s=%.*s is not a number%s", c->pe->name, o->name, SHOWN(v),
+    CHECK(e, is_number(v) && SOUND(1, v.n <= MAX_NUMBER), LOCI_BAD_ARG, "%s: %s=%.*s is not a number%s", c->pe->name, o->name, SHOWN(v),
           v.n > MAX_NUMBER ? " of at most 64 characters" : "");
     memcpy(text, v.at, (size_t)v.n);
     text[v.n] = 0;
     *x = strtod(text, NULL);
     CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a number", c->pe->name, o->name, text);
-    CHECK(e, *x >= o->low && *x <= o->high && (!whole || *x == floor(*x)), LOCI_BAD_ARG,
+    CHECK(e, SOUND(2, *x >= o->low && *x <= o->high) && (!whole || *x == floor(*x)), LOCI_BAD_ARG,
           "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name, SHOWN(v), whole ? "whole " : "",
           loci_number_text(o->low, low), loci_number_text(o->high, high));
     return LOCI_OK;

@@ -210,6 +210,7 @@ static loci_status read_dict(struct dict *d, loci_error *e)
         int k = 0;
         bool on = false;
         while (k < KEYS && strcmp(keys[k].name, name)) k++;
+        if (k == KEYS && SOUND(1, false)) continue;
         if (k == KEYS) return unknown_key(d, name, e);
         if (json_is_null(v)) continue;
         switch (keys[k].kind) {
@@ -314,7 +315,7 @@ static loci_status interpret(struct loci_model *m, struct config *c, loci_error 
     const json_t *type = json_object_get(c->text, "model_type");
     if (!type) type = json_object_get(c->root, "model_type");
     IO_CHECK(e, json_is_string(type), "model_type is missing; it decides which channels form a pair");
-    IO_CHECK(e, json_string_length(type) < MAX_TYPE, "model_type is longer than %d bytes", MAX_TYPE - 1);
+    IO_CHECK(e, SOUND(3, json_string_length(type) < MAX_TYPE), "model_type is longer than %d bytes", MAX_TYPE - 1);
     strcpy(m->type, json_string_value(type));
     c->family = find_family(m->type);
     IO_CHECK(e, c->family, "model_type '%s' is not known here, and which channels form a pair would be a guess; docs/models.md lists "
@@ -586,7 +587,7 @@ static loci_status parse(struct config *c, const char *text, size_t n, loci_erro
 {
     json_error_t why;
     IO_CHECK(e, !loci_io_too_deep(text, n, MAX_DEPTH), "the file is nested more than %d deep", MAX_DEPTH);
-    c->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    c->root = json_loadb(text, n, SOUND(2, false) ? 0 : JSON_REJECT_DUPLICATES, &why);
     if (c->root) return LOCI_OK;
     if (!why.text[0] || json_error_code(&why) == json_error_out_of_memory) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     return loci_io_fail(e, LOCI_BAD_ARG, "neither GGUF nor sound JSON: %.120s (line %d)", why.text, why.line);

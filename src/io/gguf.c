@@ -64,7 +64,7 @@ static uint64_t left(const struct reader *r) { return r->from->size - r->at; }
 
 static loci_status take(struct reader *r, void *to, uint64_t n)
 {
-    IO_CHECK(r->e, n <= left(r), "the file ends early: byte %" PRIu64 " and %" PRIu64 " more were to follow", r->at, n);
+    IO_CHECK(r->e, SOUND(1, n <= left(r)), "the file ends early: byte %" PRIu64 " and %" PRIu64 " more were to follow", r->at, n);
     while (n > 0) {
         if (r->at < r->first || r->at >= r->first + r->have) {
             r->first = r->at;
@@ -163,7 +163,7 @@ static loci_status array(struct reader *r, struct entry *to)
     uint64_t count;
     loci_status s;
     if ((s = take(r, &type, 4)) || (s = take(r, &count, 8))) return s;
-    IO_CHECK(r->e, type < TYPES && type != ARRAY, "'%.64s' is an array of type %u; arrays hold numbers or strings", to->name, (unsigned)type);
+    IO_CHECK(r->e, SOUND(3, type < TYPES && type != ARRAY), "'%.64s' is an array of type %u; arrays hold numbers or strings", to->name, (unsigned)type);
     to->array = true, to->type = type;
     IO_CHECK(r->e, count <= left(r) / (type == STRING ? 8 : (uint64_t)sizes[type]),
              "'%.64s' claims %" PRIu64 " values, more than the %" PRIu64 " bytes left can hold", to->name, count, left(r));
@@ -270,7 +270,7 @@ static loci_status read_factors(struct reader *r, struct gguf *g, const struct p
 {
     int k = 0;
     while (k < 3 && strcmp(factor_names[k], p->name)) k++;
-    IO_CHECK(r->e, data <= r->from->size && p->offset <= r->from->size - data, "the data of tensor '%.64s' start behind the end of the file",
+    IO_CHECK(r->e, SOUND(2, data <= r->from->size && p->offset <= r->from->size - data), "the data of tensor '%.64s' start behind the end of the file",
              p->name);
     if (k == 3) return LOCI_OK;
     IO_CHECK(r->e, p->type == 0, "%s must be stored as F32 (type 0), not as type %u", p->name, (unsigned)p->type);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "loci/loci.h"
+#include "plant.h"
 
 loci_status loci_io_fail(loci_error *, loci_status, const char *format, ...)
 #if defined __GNUC__

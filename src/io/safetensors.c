@@ -107,9 +107,9 @@ static loci_status parse_header(struct safetensors *f, uint64_t room, loci_error
     qsort(f->tensor, (size_t)f->count, sizeof *f->tensor, by_offset);
     uint64_t at = 0;
     for (int i = 0; i < f->count; at += f->tensor[i++].bytes)
-        IO_CHECK(e, f->tensor[i].offset == at, "the data of tensor '%.64s' %s", f->tensor[i].name,
+        IO_CHECK(e, SOUND(2, f->tensor[i].offset == at), "the data of tensor '%.64s' %s", f->tensor[i].name,
                  f->tensor[i].offset < at ? "overlaps another tensor" : "does not follow that of the tensor before it");
-    IO_CHECK(e, at == room, "%llu bytes at the end of the file belong to no tensor", (unsigned long long)(room - at));
+    IO_CHECK(e, SOUND(1, at == room), "%llu bytes at the end of the file belong to no tensor", (unsigned long long)(room - at));
     return LOCI_OK;
 }
 

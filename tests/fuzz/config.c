@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/* config.c -- config.json.  Of an accepted file: JSON without duplicate keys, known keys only in the dictionary that counts,
+ * and layers whose numbers make sense. */
+#include <string.h>
+
+#include <jansson.h>
+
+#include "layers.h"
+
+static void check_keys(const json_t *dict)
+{
+    static const char known[] =
+        " type rope_type rope_theta factor original_max_position_embeddings max_position_embeddings partial_rotary_factor beta_fast "
+        "beta_slow mscale mscale_all_dim attention_factor extrapolation_factor truncate short_factor long_factor short_mscale "
+        "long_mscale low_freq_factor high_freq_factor alpha mixed_b mrope_section mrope_interleaved interleaved finetuned "
+        "llama_4_scaling_beta ";
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)dict, key, v) {
+        char word[64];
+        if (json_is_object(v)) return;                               /* one dictionary per kind of layer */
+        FUZZ_CHECK(snprintf(word, sizeof word, " %s ", key) < (int)sizeof word && strstr(known, word));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    loci_model *m;
+    loci_error e = { 0 };
+    if (size >= 4 && !memcmp(data, "GGUF", 4)) return 0;
+    if (loci_model_parse(&m, data, size, &e)) {
+        FUZZ_CHECK(!m && e.status && e.text[0]);
+        return 0;
+    }
+    const bool turned = check_layers(m);
+    json_t *root = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL), *part = root;
+    FUZZ_CHECK(root);
+    if (json_is_object(json_object_get(root, "text_config"))) part = json_object_get(root, "text_config");
+    json_t *dict = json_object_get(part, "rope_parameters");
+    if (!dict || json_is_null(dict)) dict = json_object_get(part, "rope_scaling");
+    if (turned) check_keys(dict);
+    json_decref(root);
+    loci_model_close(m);
+    return 0;
+}
+
+void fuzz_seeds(void (*add)(const void *, size_t))
+{
+    fuzz_add_folder("tests/cases/models", ".json", add);
+    fuzz_add_folder("tests/cases/rope", ".json", add);
+}

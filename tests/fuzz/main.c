@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/* main.c -- drives a fuzz target without libFuzzer: seeds, changed in one to four ways, for a fixed short time.
+ *
+ * Each input ends where a page begins that must not be touched, so that reading past it is noticed in every build.  The
+ * first input that crashes, breaks a check or takes too long ends the run and is kept.  Built with LOCI_PLANT the run is to
+ * find the mistake, and fails if it does not.  The inputs come from a fixed seed. */
+#define _DEFAULT_SOURCE
+#include <dirent.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+
+#ifdef LOCI_SANITIZED
+#include <sanitizer/common_interface_defs.h>
+enum { FOUND_WITHIN = 100 };
+#else
+enum { FOUND_WITHIN = 10 };
+#endif
+enum { MOST_BYTES = 1 << 15, MAX_SEEDS = 256, DEADLINE = 2, USUAL_SECONDS = 2 };
+
+static struct seed { unsigned char *data; size_t size; } seeds[MAX_SEEDS];
+static int seed_count;
+static unsigned char *page;              /* the one that must not be touched */
+static size_t size;                      /* of the input, which ends there */
+static long inputs;
+static volatile sig_atomic_t feeding;
+
+/* ---- Seeds ---------------------------------------------------------------------------------------------- */
+
+static void add(const void *data, size_t n)
+{
+    if (seed_count == MAX_SEEDS || n > MOST_BYTES / 2) return;
+    struct seed *s = &seeds[seed_count++];
+    s->data = malloc(n + 1);
+    if (!s->data) exit(2);
+    memcpy(s->data, data, n);
+    s->size = n;
+}
+
+void fuzz_add_folder(const char *folder, const char *suffix, void (*to)(const void *, size_t))
+{
+    static unsigned char data[MOST_BYTES];
+    struct dirent **list;
+    const int n = scandir(folder, &list, NULL, alphasort);          /* sorted: a run can be repeated */
+    for (int i = 0; i < n; i++) {
+        char path[512];
+        const size_t length = strlen(list[i]->d_name), tail = strlen(suffix);
+        snprintf(path, sizeof path, "%s/%s", folder, list[i]->d_name);
+        FILE *f = length > tail && !strcmp(list[i]->d_name + length - tail, suffix) ? fopen(path, "rb") : NULL;
+        if (f) {
+            to(data, fread(data, 1, sizeof data, f));
+            fclose(f);
+        }
+        free(list[i]);
+    }
+    if (n >= 0) free(list);
+}
+
+/* ---- Changes -------------------------------------------------------------------------------------------- */
+
+static uint64_t draw(void)
+{
+    static uint64_t state = 0x9e3779b97f4a7c15;
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+}
+static size_t below(size_t n) { return n ? (size_t)(draw() % n) : 0; }
+
+/* Puts n bytes in the place of `gone` bytes at `at`, if there is room. */
+static void replace(unsigned char *data, size_t *length, size_t at, size_t gone, const void *with, size_t n)
+{
+    static unsigned char copy[MOST_BYTES];
+    if (*length - gone + n > MOST_BYTES || n > MOST_BYTES) return;
+    memcpy(copy, with, n);
+    memmove(data + at + n, data + at + gone, *length - at - gone);
+    memcpy(data + at, copy, n);
+    *length += n - gone;
+}
+
+static void change(unsigned char *data, size_t *length)
+{
+    static const uint64_t numbers[] = { 0, 1, 7, 8, 9, 32, 127, 128, 255, 256, 1024, 65535, 65536, INT32_MAX, UINT32_MAX,
+                                        UINT64_C(1) << 32, UINT64_C(1) << 60, INT64_MAX, UINT64_C(1) << 63, UINT64_MAX, UINT64_MAX - 31 };
+    static const char *const words[] = { "0", "-1", "1e999", "1e-300", "null", "true", "[]", "{}", "\"\"", "18446744073709551615",
+                                         "0.1", ",", "+", ":", "/", "=", "1024", "nan", "999999999", "2147483648" };
+    const size_t at = below(*length), left = *length - at, part = 1 + below(left < 64 ? left : 64);
+    if (*length == 0) return;
+    switch (below(10)) {
+    case 0: data[at] ^= (unsigned char)(1 << below(8)); return;
+    case 1: data[at] = (unsigned char)draw(); return;
+    case 2: {
+        const uint64_t x = numbers[below(sizeof numbers / sizeof *numbers)];
+        const size_t n = (size_t)1 << below(4);
+        memcpy(data + at, &x, n < left ? n : left);
+        return;
+    }
+    case 3: replace(data, length, at, part < left ? part : left, "", 0); return;
+    case 4: {                            /* a byte or a part many times */
+        const size_t unit = below(2) ? 1 : part < left ? part : left;
+        for (size_t i = 1 + below(100); i > 0; i--) replace(data, length, at, 0, data + at, unit);
+        return;
+    }
+    case 5: {
+        const char *word = words[below(sizeof words / sizeof *words)];
+        replace(data, length, at, below(4) < left ? below(4) : 0, word, strlen(word));
+        return;
+    }
+    case 6: {                            /* a line to another place */
+        size_t from = at, to = at, place = below(*length);
+        while (from > 0 && data[from - 1] != '\n') from--;
+        while (to < *length && data[to++] != '\n') { }
+        while (place > 0 && data[place - 1] != '\n') place--;
+        replace(data, length, place, 0, data + from, to - from);
+        return;
+    }
+    case 7: {                            /* a part of another seed */
+        const struct seed *s = &seeds[below((size_t)seed_count)];
+        const size_t from = below(s->size), n = s->size - from < 64 ? s->size - from : 64;
+        replace(data, length, at, below(2) && n <= left ? n : 0, s->data + from, n);
+        return;
+    }
+    case 8:                              /* another digit, in texts */
+        for (size_t i = at; i < *length; i++)
+            if (data[i] >= '0' && data[i] <= '9') {
+                data[i] = (unsigned char)('0' + below(10));
+                return;
+            }
+        return;
+    default: *length = at; return;
+    }
+}
+
+/* ---- The run -------------------------------------------------------------------------------------------- */
+
+/* The input is a failure: of the reader, or of the mistake planted in it. */
+static void found(const char *how)
+{
+    feeding = 0;
+#if LOCI_PLANT
+    printf("planted mistake %d found: %s, after %ld inputs\n1 passed, 0 failed\n", LOCI_PLANT, how, inputs);
+    fflush(stdout);
+    _exit(0);
+#else
+    char path[] = "/tmp/loci-fuzz-XXXXXX";
+    const int fd = mkstemp(path);
+    const bool kept = fd >= 0 && write(fd, page - size, size) == (ssize_t)size;
+    printf("fuzz: %s, at input %ld, %s %s\n0 passed, 1 failed\n", how, inputs, kept ? "kept as" : "not kept as", path);
+    fflush(stdout);
+    _exit(1);
+#endif
+}
+static void on_signal(int number)
+{
+    if (!feeding) _exit(128 + number);
+    found(number == SIGALRM ? "it took too long" : number == SIGABRT ? "a check does not hold" : "a crash");
+}
+#ifdef LOCI_SANITIZED
+static void on_death(void)
+{
+    if (feeding) found("a sanitizer's report");
+}
+#endif
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void feed(const unsigned char *data, size_t n)
+{
+    size = n;
+    memcpy(page - n, data, n);
+    inputs++;
+    feeding = 1;
+    alarm(DEADLINE);
+    LLVMFuzzerTestOneInput(page - n, n);
+    alarm(0);
+    feeding = 0;
+}
+
+int main(int argc, char **argv)
+{
+    static unsigned char data[MOST_BYTES];
+    static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM };
+    const double seconds = argc > 1 ? atof(argv[1]) : LOCI_PLANT ? FOUND_WITHIN : USUAL_SECONDS;
+    const long step = sysconf(_SC_PAGESIZE);
+    unsigned char *map = mmap(NULL, MOST_BYTES + (size_t)step, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED || mprotect(map + MOST_BYTES, (size_t)step, PROT_NONE)) return 2;
+    page = map + MOST_BYTES;
+
+    /* On a stack of its own: a mistake may have destroyed the usual one. */
+    static unsigned char stack[1 << 16];
+    sigaltstack(&(stack_t){ .ss_sp = stack, .ss_size = sizeof stack }, NULL);
+    struct sigaction act = { .sa_handler = on_signal, .sa_flags = SA_ONSTACK | SA_NODEFER };
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaction(signals[i], &act, NULL);
+#ifdef LOCI_SANITIZED
+    __sanitizer_set_death_callback(on_death);
+#endif
+    if (LOCI_PLANT && !freopen("/dev/null", "w", stderr)) return 2;
+
+    static char room[1 << 12];
+    setvbuf(stdout, room, _IOFBF, sizeof room);                     /* after a crash there may be no malloc() */
+    fuzz_seeds(add);
+    if (seed_count == 0) return printf("fuzz: no seeds\n0 passed, 1 failed\n"), 1;
+    for (int i = 0; i < seed_count; i++) feed(seeds[i].data, seeds[i].size);
+    for (const double end = now() + seconds; now() < end;) {
+        const struct seed *s = &seeds[below((size_t)seed_count)];
+        size_t n = s->size;
+        memcpy(data, s->data, n);
+        for (size_t i = 1 + below(4); i > 0; i--) change(data, &n);
+        feed(data, n);
+    }
+    for (int i = 0; i < seed_count; i++) free(seeds[i].data);
+    if (LOCI_PLANT) printf("fuzz: the planted mistake %d was not found in %ld inputs\n0 passed, 1 failed\n", LOCI_PLANT, inputs);
+    else printf("%ld inputs from %d seeds\n1 passed, 0 failed\n", inputs, seed_count);
+    return LOCI_PLANT != 0;
+}
