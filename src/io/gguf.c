@@ -33,17 +33,21 @@ static const struct arch {
     { "starcoder", .interleaved = true }, { "internlm2", .interleaved = true }, { "minicpm", .interleaved = true },
     { "xverse", .interleaved = true }, { "command-r", .interleaved = true },
     { "cohere2", .interleaved = true, .layers = SLIDING_TURN, .period = 4 }, { "olmo", .interleaved = true },
-    { "arctic", .interleaved = true }, { "deepseek", .interleaved = true }, { "deepseek2", .interleaved = true, .last = true },
-    { "plm", .interleaved = true, .last = true }, { "chatglm", .interleaved = true }, { "glm4", .interleaved = true },
-    { "granite", .interleaved = true }, { "granitemoe", .interleaved = true }, { "chameleon", .interleaved = true },
-    { "bailingmoe", .interleaved = true }, { "arcee", .interleaved = true }, { "ernie4_5", .interleaved = true },
-    { "ernie4_5-moe", .interleaved = true }, { "mistral3", .interleaved = true }, { "mistral4", .interleaved = true, .last = true },
-    { .name = "falcon" }, { .name = "grok" }, { .name = "dbrx" }, { .name = "stablelm" }, { .name = "qwen" }, { .name = "qwen2" }, { .name = "qwen2moe" }, { .name = "qwen3" }, { .name = "qwen3moe" },
-    { "olmo2", .layers = FULL_SCALED, .period = 4 }, { .name = "olmoe" }, { .name = "phi2" }, { .name = "phi3" }, { .name = "phimoe" }, { .name = "gemma" }, { .name = "gemma2" },
-    { "gemma3", .layers = LOCAL_BASE, .period = 6 }, { .name = "starcoder2" }, { .name = "openelm" }, { .name = "gptneox" }, { .name = "codeshell" }, { .name = "orion" },
-    { .name = "nemotron" }, { .name = "exaone" }, { "exaone4", .layers = SLIDING_TURN, .period = 4 }, { "minicpm3", .last = true }, { .name = "bailingmoe2" },
-    { .name = "dots1" }, { .name = "hunyuan-moe" }, { .name = "hunyuan-dense" }, { .name = "gpt-oss" }, { .name = "seed_oss" }, { .name = "minimax-m2" }, { .name = "glm4moe" },
-    { .name = "qwen2vl" }, { .name = "paddleocr" }, { "qwen3vl", .spread = true }, { "qwen3vlmoe", .spread = true },
+    { "arctic", .interleaved = true }, { "deepseek", .interleaved = true },
+    { "deepseek2", .interleaved = true, .last = true }, { "plm", .interleaved = true, .last = true },
+    { "chatglm", .interleaved = true }, { "glm4", .interleaved = true }, { "granite", .interleaved = true },
+    { "granitemoe", .interleaved = true }, { "chameleon", .interleaved = true }, { "bailingmoe", .interleaved = true },
+    { "arcee", .interleaved = true }, { "ernie4_5", .interleaved = true }, { "ernie4_5-moe", .interleaved = true },
+    { "mistral3", .interleaved = true }, { "mistral4", .interleaved = true, .last = true }, { .name = "falcon" },
+    { .name = "grok" }, { .name = "dbrx" }, { .name = "stablelm" }, { .name = "qwen" }, { .name = "qwen2" },
+    { .name = "qwen2moe" }, { .name = "qwen3" }, { .name = "qwen3moe" }, { "olmo2", .layers = FULL_SCALED, .period = 4 },
+    { .name = "olmoe" }, { .name = "phi2" }, { .name = "phi3" }, { .name = "phimoe" }, { .name = "gemma" },
+    { .name = "gemma2" }, { "gemma3", .layers = LOCAL_BASE, .period = 6 }, { .name = "starcoder2" }, { .name = "openelm" },
+    { .name = "gptneox" }, { .name = "codeshell" }, { .name = "orion" }, { .name = "nemotron" }, { .name = "exaone" },
+    { "exaone4", .layers = SLIDING_TURN, .period = 4 }, { "minicpm3", .last = true }, { .name = "bailingmoe2" },
+    { .name = "dots1" }, { .name = "hunyuan-moe" }, { .name = "hunyuan-dense" }, { .name = "gpt-oss" },
+    { .name = "seed_oss" }, { .name = "minimax-m2" }, { .name = "glm4moe" }, { .name = "qwen2vl" }, { .name = "paddleocr" },
+    { "qwen3vl", .spread = true }, { "qwen3vlmoe", .spread = true },
 };
 enum { ARCHS = sizeof archs / sizeof *archs };
 
@@ -163,7 +167,8 @@ static loci_status array(struct reader *r, struct entry *to)
     uint64_t count;
     loci_status s;
     if ((s = take(r, &type, 4)) || (s = take(r, &count, 8))) return s;
-    IO_CHECK(r->e, SOUND(3, type < TYPES && type != ARRAY), "'%.64s' is an array of type %u; arrays hold numbers or strings", to->name, (unsigned)type);
+    IO_CHECK(r->e, SOUND(3, type < TYPES && type != ARRAY), "'%.64s' is an array of type %u; arrays hold numbers or strings", to->name,
+             (unsigned)type);
     to->array = true, to->type = type;
     IO_CHECK(r->e, count <= left(r) / (type == STRING ? 8 : (uint64_t)sizes[type]),
              "'%.64s' claims %" PRIu64 " values, more than the %" PRIu64 " bytes left can hold", to->name, count, left(r));
@@ -270,8 +275,8 @@ static loci_status read_factors(struct reader *r, struct gguf *g, const struct p
 {
     int k = 0;
     while (k < 3 && strcmp(factor_names[k], p->name)) k++;
-    IO_CHECK(r->e, SOUND(2, data <= r->from->size && p->offset <= r->from->size - data), "the data of tensor '%.64s' start behind the end of the file",
-             p->name);
+    IO_CHECK(r->e, SOUND(2, data <= r->from->size && p->offset <= r->from->size - data),
+             "the data of tensor '%.64s' start behind the end of the file", p->name);
     if (k == 3) return LOCI_OK;
     IO_CHECK(r->e, p->type == 0, "%s must be stored as F32 (type 0), not as type %u", p->name, (unsigned)p->type);
     IO_CHECK(r->e, p->count >= 1 && p->count <= MAX_PAIRS_READ, "%s has %" PRIu64 " numbers; 1 to %d pairs can be", p->name, p->count,
