@@ -29,7 +29,7 @@ struct args {
     int rest_count;
     const char **rest;
 };
-extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_version;
+extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_check, cmd_version;
 
 /* These four print their own error and return false. */
 bool args_parse(struct args *, const struct command *, int argc, char **argv);

@@ -7,12 +7,12 @@
 
 #include "cli.h"
 
-static const struct command *const commands[] = { &cmd_race, &cmd_list, &cmd_run,     &cmd_bench,
-                                                  &cmd_rope, &cmd_info, &cmd_version };
+static const struct command *const commands[] = { &cmd_race, &cmd_list,  &cmd_run,  &cmd_bench,
+                                                  &cmd_rope, &cmd_check, &cmd_info, &cmd_version };
 
 static const char exit_codes[] =
     "    0   done, and every expectation held\n"
-    "    1   loci run: a result differs from what the case expects\n"
+    "    1   loci run: a result differs from what the case expects; loci check: numbers follow no rule\n"
     "    2   error: one sentence on stderr, no output file\n";
 
 static void print_program_help(void)

@@ -28,13 +28,16 @@ check "info --json" prints '^\{"version":.*"isa":".*\}$' info --json
 check "list" prints '^nope ' list
 check "list NAME" prints 'must be given' list rope
 check "list --json" prints '^\{"name":"nope",' list --json
-for command in '' race list run bench rope info version; do
+for command in '' race list run bench rope check info version; do
     check "help of '$command'" prints 'EXIT CODES' $command --help
     check "help of '$command' fits into 100 columns" narrow $command --help
 done
 check "list fits into 100 columns" narrow list
 
 check "no command" refused
+check "nothing to check" refused check
+check "a file that is not there" refused check "$work/none"
+check "a tolerance below zero" refused check file --tol -1
 check "unknown command" refused frobnicate
 check "unknown option" refused bench --lem 5
 check "an option's value is missing" refused bench --len
