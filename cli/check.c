@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "json.h"
+#include "loci/io.h"
 
 /* ---- Scores --------------------------------------------------------------------------------------------------- */
 
@@ -169,9 +170,11 @@ static void print_json(const struct check *c, const struct finding *f)
 
 /* ---- The command --------------------------------------------------------------------------------------------------------- */
 
-enum { ENCODING, BEFORE, AFTER, COS, SIN, SLOPES, BIAS, TABLE, POS, LAYOUT, TOL, JSON };
+enum { ENCODING, LAYER, LENGTH, BEFORE, AFTER, COS, SIN, SLOPES, BIAS, TABLE, POS, LAYOUT, TOL, JSON };
 static const struct flag flags[] = {
     [ENCODING] = { "encoding", "e", "TEXT", "what it should be, as rope:pairing=half,base=500000" },
+    [LAYER]    = { "layer", NULL, "N", "of the model that CONFIG describes (default 0)" },
+    [LENGTH]   = { "length", NULL, "N", "of the context, where its scaling asks for it (default: the trained one)" },
     [BEFORE]   = { "before", NULL, "NAME", "q or k before the rotation (default: before)" },
     [AFTER]    = { "after", NULL, "NAME", "and after it (default: after)" },
     [COS]      = { "cos", NULL, "NAME", "a table of cos [positions][dim or dim/2] (default: cos)" },
@@ -212,28 +215,56 @@ static int look(struct check *c, const struct args *a)
     return follows(&f) ? EXIT_DONE : EXIT_BROKEN;
 }
 
+/* What a model's file says it should be. */
+static bool read_config(const struct args *a, const char *path, loci_rope *rope)
+{
+    int layer = 0, length = 0;
+    loci_error e;
+    loci_model *model;
+    if (!args_whole(a, LAYER, 0, 1 << 20, &layer) || !args_whole(a, LENGTH, 0, 1 << 30, &length)) return false;
+    if (loci_model_open(&model, path, &e)) return refuse("%s: %s", path, e.text);
+    const loci_status status = loci_model_rope(model, layer, length, rope, &e);
+    loci_model_close(model);
+    return !status || refuse("%s: %s", path, e.text);
+}
+
+static int check_file(struct check *c, const struct args *a)
+{
+    loci_error e;
+    if (loci_safetensors_open(&c->file, c->path, &e)) return fail("%s: %s", c->path, e.text);
+    const int code = look(c, a);
+    struct numbers *const all[] = { &c->before, &c->after, &c->cos, &c->sin, &c->slopes, &c->bias, &c->table, &c->pos };
+    for (int i = 0; i < COUNT(all); i++) free(all[i]->x);
+    loci_safetensors_close(&c->file);
+    return code;
+}
+
 static int run(const struct args *a)
 {
     int layout = 0;
     struct check c = { .encoding = a->value[ENCODING], .tolerance = -1 };
     if (a->rest_count == 0) return fail("check: no file given; 'loci check --help' shows how");
-    if (a->rest_count > 1) return fail("check: '%s' is one argument too many; 'loci check --help' shows what it takes", a->rest[1]);
+    if (a->rest_count > 2) return fail("check: '%s' is one argument too many; 'loci check --help' shows what it takes", a->rest[2]);
     if (!args_word(a, LAYOUT, "bhld|blhd", &layout)) return EXIT_ERROR;
     if (a->value[TOL] && (!parse_number(a->value[TOL], &c.tolerance) || c.tolerance < 0))
         return fail("check: --tol must be a number, not negative, as in 1e-5, not '%s'", a->value[TOL]);
     c.path = a->rest[0], c.rows_first = layout == 1;
-    loci_error e;
-    if (loci_safetensors_open(&c.file, c.path, &e)) return fail("%s: %s", c.path, e.text);
-    const int code = look(&c, a);
-    struct numbers *const all[] = { &c.before, &c.after, &c.cos, &c.sin, &c.slopes, &c.bias, &c.table, &c.pos };
-    for (int i = 0; i < COUNT(all); i++) free(all[i]->x);
-    loci_safetensors_close(&c.file);
+    if (a->rest_count < 2) {
+        if (a->value[LAYER] || a->value[LENGTH]) return fail("check: --layer and --length are of a CONFIG, and none is given");
+        return check_file(&c, a);
+    }
+    if (c.encoding) return fail("check: CONFIG and --encoding both say what it should be; give one");
+    loci_rope rope;
+    if (!read_config(a, a->rest[1], &rope)) return EXIT_ERROR;
+    c.encoding = rope.encoding, c.head_dim = rope.rotates ? rope.head_dim : 0;
+    const int code = check_file(&c, a);
+    loci_rope_free(&rope);
     return code;
 }
 
 const struct command cmd_check = {
     .name = "check", .brief = "which rule do an engine's numbers follow, and where do they leave it",
-    .synopsis = "loci check FILE [--encoding TEXT] [--before NAME --after NAME | --cos NAME --sin NAME |\n"
+    .synopsis = "loci check FILE [CONFIG | --encoding TEXT] [--before NAME --after NAME | --cos NAME --sin NAME |\n"
                 "               --slopes NAME | --bias NAME --table NAME] [--pos NAME] [--tol X] [--json]",
     .about =
         "    For engines whose output looks wrong.  Dump q or k before and after the rotation, or a table of\n"
@@ -242,6 +273,7 @@ const struct command cmd_check = {
         "    named: the other pairing, permuted weights, another base or width, scaling ignored, the\n"
         "    attention factor missing or twice, positions off by one, 0 or rounded, sin with the other sign,\n"
         "    float32 angles; slopes of another number of heads; buckets of the other form or off by one.\n\n"
+        "    CONFIG is a model's config.json or GGUF file and says what the rule should be, as --encoding.\n\n"
         "    A number is explained when it is within the rounding of its own type of the exact value.  With\n"
         "    u the unit roundoff (2^-24 in F32), a rotated number may be off by 6u (|a| + |b|) m for the pair\n"
         "    (a, b) and attention factor m: 2u for cos and sin, one each for factor, product, sum and our own\n"
@@ -249,7 +281,7 @@ const struct command cmd_check = {
         "    more, and count as a mistake; --tol accepts them.\n"
         "    Exit code 1: the numbers follow no rule, or a mistake, or not the encoding that was given.\n",
     .examples = "    loci check dump.safetensors --before q --after q_rot -e rope:pairing=half,base=500000\n"
-                "    loci check dump.safetensors --cos cos_cached --sin sin_cached -e rope:pairing=half\n"
+                "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
                 "    loci check dump.safetensors --slopes slopes --json\n",
     .flags = flags, .run = run,
 };

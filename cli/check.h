@@ -6,6 +6,8 @@
 #include "cli.h"
 #include "io/safetensors.h"
 
+enum { RULE_TEXT = 8192 };               /* longrope's lists are long */
+
 /* Numbers of a tensor, as doubles. */
 struct numbers {
     const char *name;
@@ -28,7 +30,7 @@ double ulps_f32(double got, double want);
 
 struct finding {
     const char *what;                    /* "rotation", "split table", "slopes", ... */
-    char rule[1024], wanted[1024];       /* of the nearest rule; as given, or "" */
+    char rule[RULE_TEXT], wanted[RULE_TEXT];       /* of the nearest rule; as given, or "" */
     char mistake[320];                   /* what of the nearest is not as wanted, or not as it should be; "" */
     bool explains;                       /* the nearest explains all */
     int others;                          /* rules that explain what was sampled as well */
@@ -41,6 +43,7 @@ struct check {
     const char *path;
     struct safetensors file;
     const char *encoding;                /* NULL: not given */
+    int head_dim;                        /* that CONFIG says; 0: not given */
     double tolerance;                    /* negative: by rule */
     bool rows_first;                     /* [row][head][channel] */
     struct numbers before, after, cos, sin, slopes, bias, table, pos;

@@ -10,7 +10,7 @@
 #include "check.h"
 #include "loci/convert.h"
 
-enum { SAMPLE = 96, MAX_CANDIDATES = 512, TEXT = 1024 };
+enum { SAMPLE = 96, MAX_CANDIDATES = 256, TEXT = RULE_TEXT };
 enum shift { AS_GIVEN, ONE_LESS, ONE_MORE, NEGATIVE, ZERO, BFLOAT, HALF_FLOAT, SHIFTS };
 static const char *const shift_names[] = {
     [AS_GIVEN] = "", [ONE_LESS] = "positions are one too small", [ONE_MORE] = "positions are one too large",
@@ -388,6 +388,8 @@ static bool shape_rotation(struct problem *p)
         return refuse("%s: '%s' has %d dimensions; [rows][channels], with heads and batch in front at most, are read", c->path, c->before.name, x->rank);
     const ptrdiff_t width = x->shape[x->rank - 1];
     if (width < 2 || width > 65536) return refuse("%s: '%s' has %td channels; 2 to 65536 are looked at", c->path, c->before.name, width);
+    if (c->head_dim && c->head_dim != width)
+        return refuse("%s: '%s' has %td channels, and the model's heads have %d", c->path, c->before.name, width, c->head_dim);
     p->width = p->dim = (int)width;
     p->rows = x->shape[x->rank - (c->rows_first ? 3 : 2)];
     p->heads = x->count / (p->rows * width);
@@ -415,6 +417,8 @@ static bool shape_table(struct problem *p, char *text)
     p->layout = half ? LOCI_TABLE_HALF : neighbours ? LOCI_TABLE_INTERLEAVED : LOCI_TABLE_SPLIT;
     p->width = (int)width, p->dim = p->layout == LOCI_TABLE_SPLIT ? 2 * (int)width : (int)width;
     p->rows = t->count / width, p->heads = 1, p->table = true;
+    if (c->head_dim && !text_has(text, "dim") && c->head_dim != p->dim)
+        return refuse("%s: the table has %d pairs, and the model's heads have %d channels that turn", c->path, p->dim / 2, c->head_dim);
     p->unit = fmax(c->cos.unit, c->sin.unit);
     const double turned = option(text, "dim", p->dim);
     if (turned != p->dim)

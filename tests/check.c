@@ -292,7 +292,20 @@ static void files(void)
     exit_code("no such layout", 2, path, "--layout=x", NULL);
     exit_code("a dim too wide", 2, path, "-erope:pairing=half,dim=64", NULL);
     exit_code("no file", 2, "/nonexistent", NULL, NULL);
-    unlink(path);
+    char config[] = "/tmp/loci-check-XXXXXX";
+    const int out = mkstemp(config);
+    const char text[] = "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":2,\"num_hidden_layers\":1,"
+                        "\"max_position_embeddings\":512,\"rope_theta\":10000.0}";
+    if (out < 0 || write(out, text, sizeof text - 1) < 0) exit(2);
+    exit_code("a model that fits", 0, path, config, NULL);
+    exit_code("a layer too many", 2, path, config, "--layer=7");
+    exit_code("two wishes", 2, path, config, "-erope:pairing=half");
+    exit_code("a layer of nothing", 2, path, "--layer=0", NULL);
+    exit_code("no model", 2, path, path, NULL);
+    if (ftruncate(out, 0) || pwrite(out, text, sizeof text - 1, 0) < 0 || pwrite(out, "96", 2, (off_t)(strstr(text, "64") - text)) < 0) exit(2);
+    exit_code("heads of another width", 2, path, config, NULL);
+    close(out);
+    unlink(config), unlink(path);
 }
 
 int main(void)
