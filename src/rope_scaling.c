@@ -195,3 +195,11 @@ void loci_rope_tensors(const struct config *c, struct tensors *t)
     loci_add_tensor(t, c, "freq", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE((ptrdiff_t)c->opt[ROPE_DIM] / 2));
     t->fill[t->n - 1] = usual_frequency;
 }
+
+void loci_rope_prepare(const struct prep *p, int axes, pairs_frequency *frequency)
+{
+    const double *o = p->cfg->opt;
+    loci_pairs_prepare(p, (struct pairs){ .count = (int)o[ROPE_DIM] / 2, .offset = (int)o[ROPE_OFFSET], .axes = axes, .groups = 1,
+                                          .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED, .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
+                                          .factor = o[ROPE_ATTENTION_FACTOR] }, frequency);
+}

@@ -21,7 +21,7 @@
 #ifndef LOCI_ROPE_SCALING_H
 #define LOCI_ROPE_SCALING_H
 
-#include "pe.h"
+#include "pairs.h"
 
 enum {
     ROPE_PAIRING, ROPE_BASE, ROPE_DIM, ROPE_OFFSET, ROPE_FREQ, ROPE_ATTENTION_FACTOR, ROPE_ANGLES, ROPE_SCALING,
@@ -79,5 +79,7 @@ loci_status loci_rope_check(struct config *, loci_error *);
 void loci_rope_tensors(const struct config *, struct tensors *);
 /* Pair t turns by its coordinate times hi + lo, with angles=f32 a float; data is that of this encoding's tensors. */
 void loci_rope_frequency(const struct prep *, int t, double *hi, double *lo);
+/* Writes the table of the term `pairs`, the same for all heads. */
+void loci_rope_prepare(const struct prep *, int axes, pairs_frequency *);
 
 #endif

@@ -8,7 +8,6 @@
  * sections t/h/w count pairs.  order=chunked (Qwen2-VL, 2.5-VL) lines them up.  order=interleaved (Qwen3-VL) spreads h
  * over the pairs 1, 4, 7, ... and w over 2, 5, 8, ..., as many as their sections say and the head has; all others turn by
  * t, also where other code leaves them still.  Text has the same t, h and w, and then this is rope. */
-#include "pairs.h"
 #include "rope_scaling.h"
 
 enum { SECTIONS = ROPE_OPTIONS, ORDER, OPTIONS };
@@ -62,14 +61,7 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     (void)group;
     if (axis == axis_of(p->cfg, t)) loci_rope_frequency(p, t, hi, lo);
 }
-static void prepare(const struct prep *p)
-{
-    const double *o = p->cfg->opt;
-    loci_pairs_prepare(p, (struct pairs){ .count = (int)o[ROPE_DIM] / 2, .offset = (int)o[ROPE_OFFSET], .axes = AXES, .groups = 1,
-                                          .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
-                                          .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
-                                          .factor = o[ROPE_ATTENTION_FACTOR] }, frequency);
-}
+static void prepare(const struct prep *p) { loci_rope_prepare(p, AXES, frequency); }
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -8,7 +8,6 @@
  * permutation of the channels and fit different weights, hence no default.  m is attention_factor, on q and on k.
  * Rules that change w for longer contexts are in rope_scaling.h.
  * Some code rounds an odd width up; we refuse it, as no pair is complete then. */
-#include "pairs.h"
 #include "rope_scaling.h"
 
 static const loci_option opts[] = {
@@ -35,14 +34,7 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     (void)axis, (void)group;
     loci_rope_frequency(p, t, hi, lo);
 }
-static void prepare(const struct prep *p)
-{
-    const double *o = p->cfg->opt;
-    loci_pairs_prepare(p, (struct pairs){ .count = (int)o[ROPE_DIM] / 2, .offset = (int)o[ROPE_OFFSET], .axes = 1, .groups = 1,
-                                          .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
-                                          .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
-                                          .factor = o[ROPE_ATTENTION_FACTOR] }, frequency);
-}
+static void prepare(const struct prep *p) { loci_rope_prepare(p, 1, frequency); }
 /* All heads turn alike, so their gradients add up. */
 static void fold(const struct prep *p)
 {
