@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* check.c -- `loci check` names the rule and the usual mistakes of data that this file makes with plain formulas. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 
 #include <fcntl.h>
 #include <math.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli/check.h"
+#include "scratch.h"
 #include "walk.h"
 
 static int passed, failed;
@@ -261,8 +262,8 @@ static int command(int argc, char **argv)
 }
 static void exit_code(const char *name, int want, const char *a, const char *b, const char *c)
 {
-    char words[3][128];
-    snprintf(words[0], 128, "%s", a), snprintf(words[1], 128, "%s", b ? b : ""), snprintf(words[2], 128, "%s", c ? c : "");
+    char words[3][SCRATCH];
+    snprintf(words[0], SCRATCH, "%s", a), snprintf(words[1], SCRATCH, "%s", b ? b : ""), snprintf(words[2], SCRATCH, "%s", c ? c : "");
     char *argv[] = { words[0], words[1], words[2], NULL };
     const int code = command(1 + (b != NULL) + (c != NULL), argv);
     if (code == want) passed++;
@@ -276,7 +277,8 @@ static void files(void)
     struct safetensor t[] = { shape(2, L, D, 0), shape(2, L, D, 0) };
     t[0].name = "before", t[1].name = "after";
     const void *data[] = { before, after };
-    char path[] = "/tmp/loci-check-XXXXXX";
+    char path[SCRATCH];
+    scratch(path, "check");
     const int fd = mkstemp(path);
     loci_error e;
     if (fd < 0 || loci_safetensors_write(path, 2, t, data, 0, NULL, &e)) exit(2);
@@ -292,7 +294,8 @@ static void files(void)
     exit_code("no such layout", 2, path, "--layout=x", NULL);
     exit_code("a dim too wide", 2, path, "-erope:pairing=half,dim=64", NULL);
     exit_code("no file", 2, "/nonexistent", NULL, NULL);
-    char config[] = "/tmp/loci-check-XXXXXX";
+    char config[SCRATCH];
+    scratch(config, "check");
     const int out = mkstemp(config);
     const char text[] = "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":2,\"num_hidden_layers\":1,"
                         "\"max_position_embeddings\":512,\"rope_theta\":10000.0}";

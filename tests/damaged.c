@@ -15,6 +15,7 @@
 
 #include "cli/cli.h"
 #include "io/safetensors.h"
+#include "scratch.h"
 
 #ifdef LOCI_SANITIZED
 #include <sanitizer/common_interface_defs.h>
@@ -29,7 +30,7 @@ static const char *const cases[] = {
 };
 
 static int passed, failed;
-static char folder[64] = "/dev/shm/loci-damaged-XXXXXX", path[80], result[80], said_path[80];
+static char folder[SCRATCH] = "/dev/shm/loci-damaged-XXXXXX", path[SCRATCH + 16], result[SCRATCH + 16], said_path[SCRATCH + 16];
 static int file, said, screen;           /* the damaged file; what goes to stderr; the real stdout */
 
 /* ---- One file ------------------------------------------------------------------------------------------- */
@@ -374,7 +375,7 @@ static void load(const char *name)
 static void set_the_stage(void)
 {
     screen = dup(STDOUT_FILENO);
-    if (access("/dev/shm", W_OK)) strcpy(folder, "/tmp/loci-damaged-XXXXXX");
+    if (access("/dev/shm", W_OK)) scratch(folder, "damaged");
     if (!mkdtemp(folder)) exit(1);
     snprintf(path, sizeof path, "%s/case", folder);
     snprintf(result, sizeof result, "%s/result", folder);

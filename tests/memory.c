@@ -7,27 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int left, live;                   /* allocations until the failing one; blocks not yet freed */
+#include "counted.h"
 
-static void *counted(void *block)
-{
-    live += block != NULL;
-    return block;
-}
-static void *counted_malloc(size_t n) { return left-- == 0 ? NULL : counted(malloc(n)); }
-static void *counted_calloc(size_t n, size_t size) { return left-- == 0 ? NULL : counted(calloc(n, size)); }
-static void counted_free(void *block)
-{
-    live -= block != NULL;
-    free(block);
-}
 static int counted_thread(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *arg)
 {
     return left-- == 0 ? -1 : pthread_create(thread, how, run, arg);
 }
-#define malloc counted_malloc
-#define calloc counted_calloc
-#define free counted_free
 #define pthread_create counted_thread
 #include <parse.c>
 #include <plan.c>

@@ -10,26 +10,12 @@
 
 #include <jansson.h>
 
-static int left, live;                   /* allocations until the failing one; blocks not yet freed */
+#include "scratch.h"
+#include "counted.h"
 
-static void *counted(void *block)
-{
-    live += block != NULL;
-    return block;
-}
-static void *counted_malloc(size_t n) { return left-- == 0 ? NULL : counted(malloc(n)); }
-static void *counted_calloc(size_t n, size_t size) { return left-- == 0 ? NULL : counted(calloc(n, size)); }
 static char *counted_strdup(const char *text) { return left-- == 0 ? NULL : counted(strdup(text)); }
-static void counted_free(void *block)
-{
-    live -= block != NULL;
-    free(block);
-}
-#define malloc counted_malloc
-#define calloc counted_calloc
 #undef strdup
 #define strdup counted_strdup
-#define free counted_free
 #include <io/safetensors.c>
 #undef _DEFAULT_SOURCE
 #include <io/write.c>
@@ -39,7 +25,8 @@ enum { MOST = 400 };                     /* allocations that one file takes, at 
 int main(void)
 {
     int passed = 0, failed = 0, reads = 0, writes = 0;
-    char folder[] = "/tmp/loci-memory-XXXXXX", path[64];
+    char folder[SCRATCH], path[SCRATCH + 8];
+    scratch(folder, "memory");
     if (!mkdtemp(folder)) return 2;
     snprintf(path, sizeof path, "%s/file", folder);
     json_set_alloc_funcs(counted_malloc, counted_free);

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../scratch.h"
 #include "fuzz.h"
 
 #ifdef LOCI_SANITIZED
@@ -127,7 +128,8 @@ static void found(const char *how)
     fflush(stdout);
     _exit(0);
 #else
-    char path[] = "/tmp/loci-fuzz-XXXXXX";
+    char path[SCRATCH];
+    scratch(path, "fuzz");
     const int fd = mkstemp(path);
     const bool kept = fd >= 0 && write(fd, page - size, size) == (ssize_t)size;
     printf("fuzz: %s, at input %ld, %s %s\n0 passed, 1 failed\n", how, inputs, kept ? "kept as" : "not kept as", path);
