@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The safetensors reader and writer: what is written comes back, and no damaged file is taken or does harm. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +9,10 @@
 #include <unistd.h>
 
 #include "io/safetensors.h"
+#include "scratch.h"
 
 static int passed, failed;
-static char path[64], temp[80];
+static char path[SCRATCH + 8], temp[SCRATCH + 24];
 
 static bool check(bool ok, const char *what, const char *which)
 {
@@ -191,7 +192,8 @@ static void test_writing(void)
 
 int main(void)
 {
-    char folder[] = "/tmp/loci-test-XXXXXX";
+    char folder[SCRATCH];
+    scratch(folder, "test");
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/file", folder);
     snprintf(temp, sizeof temp, "%s.loci-tmp", path);
