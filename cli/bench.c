@@ -22,7 +22,7 @@ static const struct flag flags[] = {
     [HEADS]    = { "heads", NULL, "H", "query heads (default 8)" },
     [KV_HEADS] = { "kv-heads", NULL, "K", "key and value heads (default: as many)" },
     [BATCH]    = { "batch", NULL, "B", "batch entries (default 1)" },
-    [DTYPE]    = { "dtype", NULL, "TYPE", "f32 (default); bf16 and f16 are not built yet" },
+    [DTYPE]    = { "dtype", NULL, "TYPE", "of q, k, v and the result: f32 (default), bf16 or f16" },
     [THREADS]  = { "threads", NULL, "N", "threads (default 1)" },
     [ISA]      = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
     [FULL]     = { "full", NULL, NULL, "every query sees every key (default: causal)" },
@@ -49,7 +49,7 @@ struct bench {
     float *stream;                       /* decode: beyond every cache */
     size_t stream_bytes;
     int caches, turn;                    /* decode: copies of K and V, used in turn, so that they come from memory */
-    float **k, **v;
+    void **k, **v;
 };
 
 /* What is timed: one task, or an embedding and plain attention after it. */
@@ -72,15 +72,19 @@ static bool ready(const struct bench *b, struct task *t, bool backward)
     return refuse("%s: %s", t->desc.encoding, t->error.text);
 }
 
-static bool open_contender(const struct bench *b, struct contender *c, const char *encoding)
+static loci_dtype dtype_of(const struct bench *b)
 {
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F16 };
+    return dtypes[b->dtype];
+}
+static bool open_contender(const struct bench *b, struct contender *c, const char *encoding)
+{
     ptrdiff_t q_len = b->pass == DECODE ? 1 : b->len;
     bool backward = b->pass == BACKWARD || b->pass == BOTH;
     *c = (struct contender){ .embeds = b->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED };
     loci_desc d = { .size = sizeof d, .encoding = c->embeds ? "nope" : encoding, .heads = b->heads, .dim = b->dim,
                     .kv_heads = b->kv_heads, .stage = b->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
-                    .dtype = dtypes[b->dtype], .full = b->full, .max_len = b->len, .isa = b->isa };
+                    .dtype = dtype_of(b), .full = b->full, .max_len = b->len, .isa = b->isa };
     const int turned = b->kv_heads == b->heads ? LOCI_PLACE_ROTATE | LOCI_PLACE_STATE : LOCI_PLACE_ROTATE;
     d.keys_rotated = b->pass == DECODE && text_places(encoding) & turned;
     if (!task_open(&c->main, &d, b->batch, q_len, b->len, NULL) || !ready(b, &c->main, backward)) return false;
@@ -143,7 +147,7 @@ static double limit(struct bench *b, const struct contender *c, int times)
 {
     if (b->pass == DECODE) return probe_read(b->isa, b->stream, b->stream_bytes, b->host, b->threads);
     if (b->pass == ROTATE) {             /* at the same footprint, hence with the same caches */
-        size_t bytes = (size_t)b->batch * (size_t)b->heads * (size_t)b->len * (size_t)b->dim * sizeof(float);
+        size_t bytes = (size_t)b->batch * (size_t)b->heads * (size_t)b->len * (size_t)b->dim * stored_size(dtype_of(b));
         double sum = 0;
         for (int i = 0; i < times; i++)
             sum += 1 / probe_copy(c->main.dx.data, c->main.dy.data, bytes, b->host, b->threads);
@@ -155,22 +159,22 @@ static double limit(struct bench *b, const struct contender *c, int times)
 static void open_caches(struct bench *b)
 {
     size_t keys = (size_t)b->batch * (size_t)b->kv_heads * (size_t)b->len * (size_t)b->dim,
-           bytes = 2 * keys * sizeof(float);
+           each = stored_size(dtype_of(b)), bytes = 2 * keys * each;
     b->stream_bytes = 4 * last_cache_bytes() < (size_t)1 << 30 ? 4 * last_cache_bytes() : (size_t)1 << 30;
     b->stream = take(b->stream_bytes, 1);
     b->caches = (int)(b->stream_bytes / bytes) + 1;
     b->k = take((size_t)b->caches, sizeof *b->k);
     b->v = take((size_t)b->caches, sizeof *b->v);
     for (int i = 0; i < b->caches; i++) {
-        b->k[i] = take(keys, sizeof(float));
-        b->v[i] = take(keys, sizeof(float));
+        b->k[i] = take(keys, each);
+        b->v[i] = take(keys, each);
         if (i > 0) {
             memcpy(b->k[i], b->k[0], bytes / 2);
             memcpy(b->v[i], b->v[0], bytes / 2);
             continue;
         }
-        fill_normal(b->k[0], sizeof(float), (ptrdiff_t)keys, 11, 1);
-        fill_normal(b->v[0], sizeof(float), (ptrdiff_t)keys, 12, 1);
+        fill_normal(b->k[0], dtype_of(b), (ptrdiff_t)keys, 11, 1);
+        fill_normal(b->v[0], dtype_of(b), (ptrdiff_t)keys, 12, 1);
     }
 }
 
@@ -199,7 +203,7 @@ static double useful_flops(const struct bench *b)
 
 static double moved_bytes(const struct bench *b)
 {
-    double rows = (double)b->batch * (double)b->len * b->dim * sizeof(float) * 2;
+    double rows = (double)b->batch * (double)b->len * b->dim * (double)stored_size(dtype_of(b)) * 2;
     return rows * (b->pass == DECODE ? b->kv_heads : b->heads);        /* K and V; or x read and y written */
 }
 

@@ -148,16 +148,16 @@ static bool read_raw(struct case_file *c, const struct safetensor *t, void *data
     return !loci_safetensors_read(&c->file, t, data, &e) || refuse("%s: %s", c->path, e.text);
 }
 
-/* F32 data as numbers of the task; NULL after an error. */
-static void *load(struct case_file *c, const struct safetensor *t)
+/* F32 data as numbers of that type; NULL after an error. */
+static void *load(struct case_file *c, const struct safetensor *t, loci_dtype dtype)
 {
     if (!check_type(c, t, ST_F32)) return NULL;
     float *f = task_take(&c->task, (size_t)t->count, sizeof *f);
     if (!read_raw(c, t, f)) return NULL;
-    if (c->task.real == sizeof *f) return f;
-    double *d = task_take(&c->task, (size_t)t->count, sizeof *d);
-    for (ptrdiff_t i = 0; i < t->count; i++) d[i] = f[i];
-    return d;
+    if (dtype == LOCI_F32) return f;
+    void *to = task_take(&c->task, (size_t)t->count, stored_size(dtype));
+    for (ptrdiff_t i = 0; i < t->count; i++) store_stored(to, dtype, i, f[i]);
+    return to;
 }
 
 /* ---- The problem ------------------------------------------------------------------------------------------ */
@@ -212,37 +212,37 @@ static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdif
         snprintf(name, sizeof name, "param.%s.%s", want->encoding, want->name);
         const struct safetensor *t = find(c, name);
         if (!t) return refuse("%s: tensor '%s' is missing", c->path, name);
-        ok = check_shape(c, t, want->rank, want->shape) && (c->task.data[i] = load(c, t)) != NULL;
+        ok = check_shape(c, t, want->rank, want->shape) && (c->task.data[i] = load(c, t, c->task.reals)) != NULL;
     }
     return ok;
 }
 
-static struct output *add_output(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape)
+static struct output *add_output(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape, loci_dtype dtype)
 {
     struct output *o = &c->output[c->outputs++];
-    *o = (struct output){ .rank = rank };
+    *o = (struct output){ .rank = rank, .dtype = dtype };
     snprintf(o->name, sizeof o->name, "%s", name);
     memcpy(o->shape, shape, (size_t)rank * sizeof *shape);
     return o;
 }
 
 /* Room for a result, which becomes an output of the case. */
-static void *result(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape)
+static void *result(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape, loci_dtype dtype)
 {
     ptrdiff_t n = shape_count(rank, shape);
     if (n == 0) exit(fail("%s: '%s' would be too large", c->path, name));
-    void *data = task_take(&c->task, (size_t)n, c->task.real);
-    add_output(c, name, rank, shape)->data = data;
+    void *data = task_take(&c->task, (size_t)n, stored_size(dtype));
+    add_output(c, name, rank, shape, dtype)->data = data;
     return data;
 }
 
 /* A cotangent, if the file has it: sets *data and c->backward. */
-static bool cotangent(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape, const void **data)
+static bool cotangent(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape, loci_dtype dtype, const void **data)
 {
     const struct safetensor *t = find(c, name);
     if (!t) return true;
     c->backward = true;
-    return check_shape(c, t, rank, shape) && (*data = load(c, t)) != NULL;
+    return check_shape(c, t, rank, shape) && (*data = load(c, t, dtype)) != NULL;
 }
 
 static void param_results(struct case_file *c)
@@ -253,7 +253,7 @@ static void param_results(struct case_file *c)
     for (int i = 0; i < t->tensors; i++) {
         if (!t->ddata[i]) continue;
         snprintf(name, sizeof name, "d.param.%s.%s", t->tensor[i].encoding, t->tensor[i].name);
-        add_output(c, name, t->tensor[i].rank, t->tensor[i].shape)->data = t->ddata[i];
+        add_output(c, name, t->tensor[i].rank, t->tensor[i].shape, t->reals)->data = t->ddata[i];
     }
 }
 
@@ -276,24 +276,25 @@ static bool open_attention(struct case_file *c, loci_desc *d)           /* stage
     if (!open_task(c, d, B, Lq, Lk)) return false;
 
     struct task *t = &c->task;
-    if (!(t->call.q.data = load(c, q)) || !(t->call.k.data = load(c, k)) || !(t->call.v.data = load(c, v)))
+    const loci_dtype stored = d->dtype, reals = t->reals;
+    if (!(t->call.q.data = load(c, q, stored)) || !(t->call.k.data = load(c, k, stored)) || !(t->call.v.data = load(c, v, stored)))
         return false;
     ptrdiff_t out[] = { B, H, Lq, Dv }, ae[] = { B, H, Lq, D / 2, 2 };
     bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT, states = text_places(d->encoding) & LOCI_PLACE_STATE,
          linear = c->stage == LOCI_LINEAR_ATTENTION;
-    t->call.o.data = result(c, "out", 4, out);
-    if (!linear) *(stick ? &t->call.rem : &t->call.lse) = result(c, stick ? "rem" : "lse", 3, out);
-    if (states) t->call.ae = result(c, "ae", 5, ae);
+    t->call.o.data = result(c, "out", 4, out, stored);
+    if (!linear) *(stick ? &t->call.rem : &t->call.lse) = result(c, stick ? "rem" : "lse", 3, out, reals);
+    if (states) t->call.ae = result(c, "ae", 5, ae, reals);
     const void *dout = NULL;
-    if (!cotangent(c, "dout", 4, out, &dout) ||
-        (!linear && !cotangent(c, stick ? "drem" : "dlse", 3, out, stick ? &t->grad.drem : &t->grad.dlse)) ||
-        (states && !cotangent(c, "dae", 5, ae, &t->grad.dae)))
+    if (!cotangent(c, "dout", 4, out, stored, &dout) ||
+        (!linear && !cotangent(c, stick ? "drem" : "dlse", 3, out, reals, stick ? &t->grad.drem : &t->grad.dlse)) ||
+        (states && !cotangent(c, "dae", 5, ae, reals, &t->grad.dae)))
         return false;
     t->grad.dout.data = (void *)dout;
     if (!c->backward) return true;
-    t->grad.dq.data = result(c, "d.q", 4, q->shape);
-    t->grad.dk.data = result(c, "d.k", 4, k->shape);
-    t->grad.dv.data = result(c, "d.v", 4, v->shape);
+    t->grad.dq.data = result(c, "d.q", 4, q->shape, stored);
+    t->grad.dk.data = result(c, "d.k", 4, k->shape, stored);
+    t->grad.dv.data = result(c, "d.v", 4, v->shape, stored);
     param_results(c);
     return true;
 }
@@ -311,11 +312,11 @@ static bool open_rows(struct case_file *c, loci_desc *d)                /* stage
     struct task *t = &c->task;
     t->which = strcmp(meta(c, "loci.role", "query"), "key") ? LOCI_QUERY : LOCI_KEY;
     const void *dy = NULL;
-    if (!(t->x.data = load(c, x)) || !cotangent(c, "dout", rank, x->shape, &dy)) return false;
-    t->y.data = result(c, "out", rank, x->shape);
+    if (!(t->x.data = load(c, x, d->dtype)) || !cotangent(c, "dout", rank, x->shape, d->dtype, &dy)) return false;
+    t->y.data = result(c, "out", rank, x->shape, d->dtype);
     t->dy.data = (void *)dy;
     if (!c->backward) return true;
-    t->dx.data = result(c, "d.x", rank, x->shape);
+    t->dx.data = result(c, "d.x", rank, x->shape, d->dtype);
     param_results(c);
     return true;
 }

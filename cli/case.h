@@ -11,7 +11,8 @@ struct output {
     char name[192];                      /* "out", "d.param.t5.table", ... */
     int rank;
     ptrdiff_t shape[ST_MAX_RANK];
-    const void *data;                    /* numbers of the task's dtype */
+    loci_dtype dtype;
+    const void *data;
     double *expect;                      /* NULL: nothing */
 };
 

@@ -9,7 +9,7 @@
 enum { OUTPUT, DTYPE, ISA, THREADS, ENGINE, TOL };
 static const struct flag flags[] = {
     [OUTPUT]  = { "output", "o", "FILE", "write the results there, as safetensors (one case only)" },
-    [DTYPE]   = { "dtype", NULL, "TYPE", "f32 (default) or f64; bf16 and f16 are not built yet" },
+    [DTYPE]   = { "dtype", NULL, "TYPE", "f32 (default), f64, or the storage bf16 or f16" },
     [ISA]     = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
     [THREADS] = { "threads", NULL, "N", "threads (default 1; the results do not depend on it)" },
     [ENGINE]  = { "engine", NULL, "NAME", "fused (default), or reference: the float64 definition" },
@@ -17,13 +17,8 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-static double number(const struct output *o, size_t real, ptrdiff_t i)
-{
-    return real == sizeof(double) ? ((const double *)o->data)[i] : ((const float *)o->data)[i];
-}
-
 /* Prints the line of one result; false when its bound is broken. */
-static bool compare(const struct output *o, size_t real, double factor)
+static bool compare(const struct output *o, double factor)
 {
     double largest = 0, error = 0;
     bool finite = true;
@@ -31,7 +26,7 @@ static bool compare(const struct output *o, size_t real, double factor)
     for (ptrdiff_t i = 0; i < n; i++)
         if (isfinite(o->expect[i])) largest = fmax(largest, fabs(o->expect[i]));
     for (ptrdiff_t i = 0; i < n; i++) {
-        double got = number(o, real, i), want = o->expect[i];
+        double got = load_stored(o->data, o->dtype, i), want = o->expect[i];
         if (!isfinite(want)) finite = finite && (isnan(want) ? isnan(got) : got == want);
         else if (!isfinite(got)) finite = false;
         else error = fmax(error, fabs(got - want));
@@ -44,13 +39,13 @@ static bool compare(const struct output *o, size_t real, double factor)
     return ok;
 }
 
-static void summarize(const struct output *o, size_t real)
+static void summarize(const struct output *o)
 {
     double low = INFINITY, high = -INFINITY;
     ptrdiff_t n = shape_count(o->rank, o->shape);
     for (ptrdiff_t i = 0; i < n; i++) {
-        low = fmin(low, number(o, real, i));
-        high = fmax(high, number(o, real, i));
+        low = fmin(low, load_stored(o->data, o->dtype, i));
+        high = fmax(high, load_stored(o->data, o->dtype, i));
     }
     printf("  %-28s [", o->name);
     for (int k = 0; k < o->rank; k++) printf("%s%td", k ? "," : "", o->shape[k]);
@@ -60,12 +55,12 @@ static void summarize(const struct output *o, size_t real)
 /* The file says what was computed, not by which instruction set: its bytes are the same for all of them. */
 static bool write_output(const struct case_file *c, const char *path)
 {
-    enum safetensors_type type = c->task.real == sizeof(double) ? ST_F64 : ST_F32;
+    static const enum safetensors_type types[] = { [LOCI_F32] = ST_F32, [LOCI_F64] = ST_F64, [LOCI_BF16] = ST_BF16, [LOCI_F16] = ST_F16 };
     struct safetensor tensor[COUNT(c->output)];
     const void *data[COUNT(c->output)];
     for (int i = 0; i < c->outputs; i++) {
         const struct output *o = &c->output[i];
-        tensor[i] = (struct safetensor){ .name = o->name, .type = type, .rank = o->rank };
+        tensor[i] = (struct safetensor){ .name = o->name, .type = types[o->dtype], .rank = o->rank };
         memcpy(tensor[i].shape, o->shape, sizeof o->shape);
         data[i] = o->data;
     }
@@ -98,8 +93,8 @@ static int report(const struct case_file *c, bool quiet)
     printf("%s: %s\n", c->path, loci_plan_text(c->task.plan));
     for (int i = 0; i < c->outputs; i++) {
         const struct output *o = &c->output[i];
-        if (o->expect) ok &= compare(o, c->task.real, c->tol[!strncmp(o->name, "d.", 2)]);
-        else if (!expected) summarize(o, c->task.real);
+        if (o->expect) ok &= compare(o, c->tol[!strncmp(o->name, "d.", 2)]);
+        else if (!expected) summarize(o);
     }
     return ok ? EXIT_DONE : EXIT_BROKEN;
 }
@@ -113,12 +108,20 @@ struct wish {
     const loci_host *host;
 };
 
+/* What rounding the inputs to 16 bits may do to results and gradients: 8 and 64 halves of a last place. */
+static void allow_storage(loci_dtype dtype, double tol[2])
+{
+    const double half = dtype == LOCI_BF16 ? 0x1p-9 : dtype == LOCI_F16 ? 0x1p-12 : 0;
+    tol[0] += 8 * half, tol[1] += 64 * half;
+}
+
 static int run_case(const char *path, const struct wish *w)
 {
     struct case_file c;
     int code = EXIT_ERROR;
     if (case_open(&c, path, w->dtype, w->isa)) {
         if (w->tol[0] >= 0) memcpy(c.tol, w->tol, sizeof c.tol);
+        else allow_storage(w->dtype, c.tol);
         if (compute(&c, w->reference, w->host)) fail("%s: %s", path, c.task.error.text);
         else if (!w->output || write_output(&c, w->output)) code = report(&c, w->output != NULL);
     }
@@ -178,7 +181,8 @@ const struct command cmd_run = {
         "    expect.NAME, a line says how far the result is from it: the largest difference, the same\n"
         "    relative to the largest expected value, and the bound f (1 + largest expected value), where f is\n"
         "    the first number of loci.tol for results and the second one for gradients (usually 2e-5 and\n"
-        "    2e-4).\n"
+        "    2e-4).  With --dtype bf16 or f16 the inputs are rounded first, and f is larger by 2^-6 or 2^-9\n"
+        "    for results, by 2^-3 or 2^-6 for gradients.\n"
         "    The file that -o writes has the results under their names, without expect., and the same bytes\n"
         "    whatever the instruction set and the number of threads.\n",
     .examples = "    loci run case.safetensors\n    loci run case.safetensors -o result.safetensors --threads 2\n"

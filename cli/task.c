@@ -38,7 +38,8 @@ bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_
                const char *about)
 {
     *t = (struct task){ .desc = *d, .batch = batch, .q_len = q_len, .k_len = k_len };
-    t->real = d->dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
+    t->reals = d->dtype == LOCI_F64 ? LOCI_F64 : LOCI_F32;
+    t->real = stored_size(t->reals);
     if (loci_plan_create(&t->plan, d, &t->error)) {
         fail("%s%s%s", about ? about : "", about ? ": " : "", t->error.text);
         return false;
@@ -89,15 +90,12 @@ static double normal(uint64_t *state)
     return (double)sum / 65536 - 6;
 }
 
-static void store(void *data, size_t real, ptrdiff_t i, double x)
-{
-    if (real == sizeof(double)) ((double *)data)[i] = (float)x;      /* so that both dtypes hold the same numbers */
-    else ((float *)data)[i] = (float)x;
-}
+/* By way of float, so that F64 and F32 hold the same numbers. */
+static void store(void *data, loci_dtype dtype, ptrdiff_t i, double x) { store_stored(data, dtype, i, (float)x); }
 
-void fill_normal(void *data, size_t real, ptrdiff_t count, uint64_t seed, double scale)
+void fill_normal(void *data, loci_dtype dtype, ptrdiff_t count, uint64_t seed, double scale)
 {
-    for (ptrdiff_t i = 0; i < count; i++) store(data, real, i, scale * normal(&seed));
+    for (ptrdiff_t i = 0; i < count; i++) store(data, dtype, i, scale * normal(&seed));
 }
 
 static bool all_zero(const void *data, size_t bytes)
@@ -117,19 +115,23 @@ void task_random_tensors(struct task *t, uint64_t seed)
         if (t->tensor[i].role == LOCI_INPUT) {
             bool gate = !strncmp(t->tensor[i].name, "log_", 4);
             for (ptrdiff_t k = 0; k < n; k++)
-                store(t->data[i], t->real, k, gate ? -log1p(exp(-3 - normal(&state))) : normal(&state));
+                store(t->data[i], t->reals, k, gate ? -log1p(exp(-3 - normal(&state))) : normal(&state));
         } else {
             loci_tensor_init(t->plan, i, state, t->data[i]);
-            if (all_zero(t->data[i], (size_t)n * t->real)) fill_normal(t->data[i], t->real, n, state, 0.1);
+            if (all_zero(t->data[i], (size_t)n * t->real)) fill_normal(t->data[i], t->reals, n, state, 0.1);
         }
     }
 }
 
+static void *random_numbers(struct task *t, loci_dtype dtype, ptrdiff_t count, uint64_t seed)
+{
+    void *data = task_take(t, (size_t)count, stored_size(dtype));
+    if (seed) fill_normal(data, dtype, count, seed, 1);
+    return data;
+}
 static loci_view random_view(struct task *t, ptrdiff_t count, uint64_t seed)
 {
-    loci_view v = { .data = task_take(t, (size_t)count, t->real) };
-    if (seed) fill_normal(v.data, t->real, count, seed, 1);
-    return v;
+    return (loci_view){ .data = random_numbers(t, t->desc.dtype, count, seed) };
 }
 
 /* Row by row through a square picture, where an encoding wants coordinates; the queries are the last of the keys. */
@@ -173,8 +175,8 @@ void task_random_inputs(struct task *t, uint64_t seed)
     if (text_places(d->encoding) & LOCI_PLACE_WEIGHT) t->call.rem = row;
     else t->call.lse = row;
     if (!(text_places(d->encoding) & LOCI_PLACE_STATE)) return;
-    t->call.ae = random_view(t, rows * d->heads * d->dim, 0).data;
-    t->grad.dae = random_view(t, rows * d->heads * d->dim, seed + 5).data;
+    t->call.ae = random_numbers(t, t->reals, rows * d->heads * d->dim, 0);
+    t->grad.dae = random_numbers(t, t->reals, rows * d->heads * d->dim, seed + 5);
 }
 
 /* ---- Running ---------------------------------------------------------------------------------------------- */
@@ -222,7 +224,7 @@ loci_status task_forward(struct task *t)
 static size_t x_bytes(const struct task *t)
 {
     ptrdiff_t width = t->desc.stage == LOCI_EMBED ? t->desc.model_dim : (ptrdiff_t)t->desc.heads * t->desc.dim;
-    return (size_t)(t->batch * t->q_len * width) * t->real;
+    return (size_t)(t->batch * t->q_len * width) * stored_size(t->desc.dtype);
 }
 
 loci_status task_backward(struct task *t)
@@ -264,9 +266,8 @@ void task_lasting(struct task *t)
     }
     if (d->stage != LOCI_ATTENTION) return;
     /* Channel 0 takes 9 from every score. */
-    const float root = 3 * sqrtf(sqrtf((float)d->dim));
-    float *q = t->call.q.data, *k = t->call.k.data;
+    const double root = 3 * sqrt(sqrt(d->dim));
     const ptrdiff_t keys = t->batch * t->k_len * (d->kv_heads ? d->kv_heads : d->heads);
-    for (ptrdiff_t i = 0; i < t->batch * t->q_len * d->heads; i++) q[i * d->dim] = root;
-    for (ptrdiff_t j = 0; j < keys; j++) k[j * d->dim] = -root;
+    for (ptrdiff_t i = 0; i < t->batch * t->q_len * d->heads; i++) store(t->call.q.data, d->dtype, i * d->dim, root);
+    for (ptrdiff_t j = 0; j < keys; j++) store(t->call.k.data, d->dtype, j * d->dim, -root);
 }

@@ -4,11 +4,13 @@
 #define LOCI_CLI_TASK_H
 
 #include "cli.h"
+#include "half.h"
 
 struct task {
     loci_desc desc;
     loci_plan *plan;
-    size_t real;                         /* bytes of one number: 4 or 8 */
+    loci_dtype reals;                    /* of tensors and rows: F32 or F64; of q, k, v, o and the like it is desc.dtype */
+    size_t real;                         /* bytes of one */
     ptrdiff_t batch, q_len, k_len;
 
     int tensors;                         /* of the plan, in its order */
@@ -45,7 +47,7 @@ loci_status task_forward(struct task *), task_backward(struct task *);
 /* Forward, and backward where asked, by the float64 reference; the task's dtype is F64. */
 loci_status task_reference(struct task *, bool backward);
 
-/* Numbers that look like N(0, 1); the same for the same seed. */
-void fill_normal(void *data, size_t real, ptrdiff_t count, uint64_t seed, double scale);
+/* Numbers that look like N(0, 1), times scale; the same for the same seed. */
+void fill_normal(void *data, loci_dtype, ptrdiff_t count, uint64_t seed, double scale);
 
 #endif

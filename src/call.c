@@ -35,7 +35,7 @@ static loci_status view(const struct call *c, loci_view *to, const loci_view *fr
         to->row = width;
     }
     if (!to->data) return LOCI_OK;
-    CHECK(e, (uintptr_t)to->data % c->plan->real == 0, LOCI_BAD_ARG, "%s must start on a multiple of %zu bytes", name, c->plan->real);
+    CHECK(e, (uintptr_t)to->data % c->plan->stored == 0, LOCI_BAD_ARG, "%s must start on a multiple of %zu bytes", name, c->plan->stored);
     CHECK(e, reach(to, c->B, H, L, width) >= 0, LOCI_BAD_ARG,
           "%s: strides %td, %td, %td are negative or reach too far", name, to->batch, to->head, to->row);
     if (output && !dense)
@@ -43,19 +43,24 @@ static loci_status view(const struct call *c, loci_view *to, const loci_view *fr
               "%s: strides %td, %td, %td let rows of an output overlap", name, to->batch, to->head, to->row);
     return LOCI_OK;
 }
+/* One of reals, in the workspace. */
+static loci_view dense(void *data, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
+{
+    return (loci_view){ .data = data, .batch = H * L * width, .head = L * width, .row = width };
+}
 static loci_status need(const struct call *c, const void *p, const char *name)
 {
     CHECK(c->in->error, p, LOCI_BAD_ARG, "%s must not be NULL", name);
     return LOCI_OK;
 }
-/* Do the bytes of two views meet?  An output must not change what is still read. */
-static bool meet(const struct call *c, const loci_view *a, ptrdiff_t Ha, ptrdiff_t La, ptrdiff_t wa,
+/* Do the bytes of two views meet?  An output, of numbers of `size` bytes, must not change what is still read. */
+static bool meet(const struct call *c, const loci_view *a, ptrdiff_t Ha, ptrdiff_t La, ptrdiff_t wa, size_t size,
                  const loci_view *b, ptrdiff_t Hb, ptrdiff_t Lb, ptrdiff_t wb)
 {
     if (!a->data || !b->data || !La || !Lb || !c->B) return false;
     const uintptr_t a0 = (uintptr_t)a->data, b0 = (uintptr_t)b->data;
-    return a0 < b0 + (uintptr_t)reach(b, c->B, Hb, Lb, wb) * c->plan->real
-        && b0 < a0 + (uintptr_t)reach(a, c->B, Ha, La, wa) * c->plan->real;
+    return a0 < b0 + (uintptr_t)reach(b, c->B, Hb, Lb, wb) * c->plan->stored
+        && b0 < a0 + (uintptr_t)reach(a, c->B, Ha, La, wa) * size;
 }
 
 /* ---- Sequences ------------------------------------------------------------------------------------------- */
@@ -254,7 +259,9 @@ static size_t carve(struct call *c, char *base, bool backward)
             c->dtensor_count[i] = n;
             c->dtensor[i] = take_bytes(&a, (size_t)n, sizeof(double));
         }
-        if (learns && !linear) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        const bool apart = p->stored != p->real;
+        if ((learns || apart) && !linear) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        if (apart && !linear) c->dv_sum = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
     c->longest = c->Lk;                           /* the desk's size depends on shapes only */
     if (linear) {
@@ -320,7 +327,7 @@ static loci_status open_work(struct call *c, void *work, bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG, "work must not be NULL and must start on 64 bytes");
     CHECK(c->in->error, carve(c, NULL, backward) != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
-    c->knorm = NULL, c->dk_sum = NULL;
+    c->knorm = NULL, c->dk_sum = c->dv_sum = NULL;
     carve(c, work, backward);
     return LOCI_OK;
 }
@@ -371,9 +378,9 @@ static loci_status open_attention(struct call *c, const loci_plan *p, loci_stage
         const loci_view *from[] = { &c->q, &c->k, &c->v };
         const ptrdiff_t H[] = { p->heads, p->kv_heads, p->kv_heads }, L[] = { c->Lq, c->Lk, c->Lk }, W[] = { p->dim, p->dim, p->value_dim };
         for (int i = 0; i < 3; i++) {
-            CHECK(in->error, !meet(c, &c->o, p->heads, c->Lq, p->value_dim, from[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
+            CHECK(in->error, !meet(c, &c->o, p->heads, c->Lq, p->value_dim, p->stored, from[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
                   "o must not overlap q, k or v");
-            CHECK(in->error, !meet(c, &ae, p->heads, c->Lq, p->dim, from[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
+            CHECK(in->error, !meet(c, &ae, p->heads, c->Lq, p->dim, p->real, from[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
                   "ae must not overlap q, k or v");
         }
     }
@@ -488,15 +495,16 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work, co
     CHECK(in->error, !grad->dae || p->states, LOCI_BAD_ARG, "dae: the encoding has no states whose average it could be the gradient of");
     CHECK(in->error, !grad->dae || !c.B || !c.Lq || in->ae, LOCI_BAD_ARG, "ae must be the one that loci_forward wrote, as dae is given");
     want(&c, grad->dtensors);
-    if (p->key_heads != p->kv_heads) c.dk_shared = c.dk, c.dk.data = NULL;
-    if (!c.dk.data && (c.dk_shared.data || (p->rotate >= 0 && c.total[p->rotate]))) {
-        c.dk = (loci_view){ c.dk_sum, 0, 0, 0 };
-        TRY(view(&c, &c.dk, &c.dk, "dk", p->key_heads, c.Lk, p->dim, true));
-    }
+    const bool apart = p->stored != p->real;
+    if (apart || p->key_heads != p->kv_heads) c.dk_out = c.dk, c.dk.data = NULL;
+    if (!c.dk.data && (c.dk_out.data || (p->rotate >= 0 && c.total[p->rotate])))
+        c.dk = dense(c.dk_sum, p->key_heads, c.Lk, p->dim);
+    if (apart && c.dv.data) c.dv_out = c.dv, c.dv = dense(c.dv_sum, p->kv_heads, c.Lk, p->value_dim);
     begin(&c, true);
     const loci_status status = p->engine->backward(&c);
     if (status) return loci_fail(in->error, status, "cancelled by the host");
     fold(&c, grad->dtensors);
+    p->engine->store_gradients(&c);
     return LOCI_OK;
 }
 

@@ -14,6 +14,7 @@ struct engine {
     bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
     void      (*keys)(struct call *);                /* turns and measures them */
     loci_status (*forward)(struct call *), (*backward)(struct call *);
+    void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere, when all is added up */
     void      (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
     void      (*rotate_backward)(struct call *, loci_which, const loci_view *x, const loci_view *dy, const loci_view *dx);
     /* Stage LINEAR_ATTENTION: bytes of a thread's desk, and of the state of a kv head, in whole lines of 64. */

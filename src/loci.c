@@ -210,7 +210,7 @@ static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
         if (b == 0 || (e->call->q_pos && e->call->per_batch))
             cfg->pe->embed(cfg, e->table, p->f64, embed_pos(e->call, b, i), from, n, row);
         ptrdiff_t x = b * e->x.batch + i * e->x.row + from, y = b * e->y.batch + i * e->y.row + from;
-        for (int c = 0; c < n; c++) store_real(e->y.data, p->f64, y + c, load_real(e->x.data, p->f64, x + c) + row[c]);
+        for (int c = 0; c < n; c++) store_stored(e->y.data, p->dtype, y + c, load_stored(e->x.data, p->dtype, x + c) + row[c]);
     }
 }
 
@@ -273,7 +273,7 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     }
     for (ptrdiff_t b = 0; b < c->batch; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
-            for (int k = 0; k < p->model_dim; k++) row[k] = load_real(dy.data, p->f64, b * dy.batch + i * dy.row + k);
+            for (int k = 0; k < p->model_dim; k++) row[k] = load_stored(dy.data, p->dtype, b * dy.batch + i * dy.row + k);
             cfg->pe->embed_bwd(cfg, embed_pos(c, b, i), row, dtensor);
         }
     for (int i = 0; i < p->tensors.n; i++)

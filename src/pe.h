@@ -13,9 +13,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "loci/loci.h"
+#include "half.h"
 
-enum { MAX_OPTIONS = 28, MAX_ENCODINGS = 8, MAX_TENSORS = 32, MAX_USES = 16, MAX_AXES = 3, MAX_THREADS = 256 };
+enum { MAX_OPTIONS = 28, MAX_ENCODINGS = 8, MAX_TENSORS = 32, MAX_USES = 16, MAX_AXES = 3, MAX_THREADS = 256, MAX_DIM = 1024 };
 enum { KT = 64, CHUNK = 4096 };          /* keys of a tile and of a chunk: part of the numeric contract */
 enum { ROWS = 64, ROW_CHUNK = 1024 };    /* query rows of a wide tile and of a backward work item: likewise */
 
@@ -173,7 +173,8 @@ struct loci_plan {
     int heads, kv_heads, group, dim, value_dim, model_dim;
     int key_heads;                       /* of keys as scores read them: heads where each turns them its own way, else kv_heads */
     loci_dtype dtype;
-    size_t real;                         /* sizeof of one: 4 or 8 */
+    size_t real;                         /* sizeof of a number in the engine: 4 or 8 */
+    size_t stored;                       /* of q, k, v, o and their gradients: the same, or 2 */
     bool f64, full, strict, keys_rotated;      /* strict: pos_k < pos_q (sba without its own key) */
     bool states;                         /* one of the encodings has them */
     int64_t window_left, window_right;   /* INT64_MAX = open; nothing on that side = 0 or, strict, as it falls */
@@ -212,7 +213,8 @@ struct call {
     bool backward;                       /* there is room for gradients */
     bool narrow;                         /* few rows: they are walked one by one */
     loci_view q, k, v, o, dout, dq, dk, dv;    /* strides resolved; dk has key_heads */
-    loci_view dk_shared;                 /* [kv_heads], where that is another number: what dk is added up to */
+    loci_view dk_out, dv_out;            /* the caller's, where dk and dv are summed elsewhere: stored in 16 bits, or dk for
+                                            kv_heads that are fewer than key_heads */
     const void *table[MAX_ENCODINGS];    /* prepared */
     ptrdiff_t range;                     /* that they were prepared for */
     void *scratch[MAX_ENCODINGS];        /* made by begin() */
@@ -229,8 +231,8 @@ struct call {
     char *desks;                         /* one per thread: tiles and parts; `desk` bytes each */
     size_t desk;
     ptrdiff_t longest;                   /* most keys of a sequence */
-    void *dk_sum;                        /* dense [B][key_heads][Lk][D]: where dk is summed when a rotation learns and nobody wants
-                                            dk, or when the keys of a group turn apart */
+    void *dk_sum, *dv_sum;               /* dense [B][key_heads][Lk][D], [B][kv_heads][Lk][Dv] reals: where they are summed then, and
+                                            dk also when a rotation learns and nobody wants dk */
     struct {                             /* stage LINEAR_ATTENTION */
         ptrdiff_t past;                  /* keys in the state that was given; default positions go on from there */
         ptrdiff_t *seen;                 /* [B][Lq]: keys of its sequence that a row sees: the first ones, never fewer than

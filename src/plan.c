@@ -12,7 +12,7 @@
 #include "parse.h"
 #include "tables.h"
 
-enum { MAX_HEADS = 65536, MAX_DIM = 1024, MAX_MODEL_DIM = 1 << 20, MAX_ISAS = 8 };
+enum { MAX_HEADS = 65536, MAX_MODEL_DIM = 1 << 20, MAX_ISAS = 8 };
 
 loci_status loci_fail(loci_error *e, loci_status status, const char *format, ...)
 {
@@ -68,10 +68,8 @@ static loci_status check_kind(const loci_desc *d, loci_error *e)
           "desc.size is %zu, this library's is %zu; the program was built with another loci.h", d->size, sizeof *d);
     CHECK(e, (int)d->stage >= LOCI_ATTENTION && d->stage <= LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
           "stage %d is none of LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED and LOCI_LINEAR_ATTENTION", (int)d->stage);
-    CHECK(e, d->dtype != LOCI_BF16 && d->dtype != LOCI_F16, LOCI_UNSUPPORTED,
-          "dtype %s is not built yet; use LOCI_F32 or LOCI_F64", d->dtype == LOCI_BF16 ? "LOCI_BF16" : "LOCI_F16");
-    CHECK(e, d->dtype == LOCI_F32 || d->dtype == LOCI_F64, LOCI_BAD_ARG, "dtype %d is neither LOCI_F32 nor LOCI_F64",
-          (int)d->dtype);
+    CHECK(e, (int)d->dtype >= LOCI_F32 && d->dtype <= LOCI_F16, LOCI_BAD_ARG,
+          "dtype %d is none of LOCI_F32, LOCI_F64, LOCI_BF16 and LOCI_F16", (int)d->dtype);
     CHECK(e, isfinite(d->scale), LOCI_BAD_ARG, "scale %g must be finite", d->scale);
     CHECK(e, d->max_len >= 0, LOCI_BAD_ARG, "max_len %td must not be negative", d->max_len);
     return LOCI_OK;
@@ -128,6 +126,7 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
     p->dtype = d->dtype;
     p->f64 = d->dtype == LOCI_F64;
     p->real = p->f64 ? sizeof(double) : sizeof(float);
+    p->stored = stored_size(d->dtype);
     p->full = d->full != 0;
     p->keys_rotated = d->keys_rotated != 0;
     return LOCI_OK;
@@ -356,7 +355,8 @@ static loci_status set_text(loci_plan *p, loci_error *e)
 {
     char scale[NUMBER_TEXT], tail[96];
     size_t n = loci_print(p, NULL, 0);
-    int more = snprintf(tail, sizeof tail, " scale=%s isa=%s", loci_number_text(p->scale, scale), p->engine->isa);
+    int more = snprintf(tail, sizeof tail, " scale=%s isa=%s%s", loci_number_text(p->scale, scale), p->engine->isa,
+                        p->dtype == LOCI_BF16 ? " dtype=bf16" : p->dtype == LOCI_F16 ? " dtype=f16" : "");
     p->text = malloc(n + (size_t)more + 1);
     CHECK(e, p->text, LOCI_NO_MEMORY, "no memory for the plan");
     loci_print(p, p->text, n + 1);

@@ -47,11 +47,8 @@ check "a number out of range" refused bench --repeat 2
 check "no number" refused race --len many
 check "a word that is none of the list" refused run case --dtype f8
 check "an unknown instruction set" refused bench --isa sse9
-check "bf16 is not there yet" refused bench nope --dtype bf16
 check "an unknown encoding" refused bench rotary
 check "an unknown encoding to list" refused list rotary
-refused run tests/cases/nope-causal.safetensors --dtype bf16
-check "nor for a case" grep -q 'LOCI_BF16 is not built yet; use LOCI_F32 or LOCI_F64' "$work/err"
 check "one bound of two" refused run case --tol 1e-5
 check "a negative bound" refused run case --tol 1e-5,-1
 check "no case" refused run

@@ -68,7 +68,8 @@ typedef struct {
     loci_stage stage;
     int heads, kv_heads;                 /* kv_heads 0 = heads; query head h reads kv head h / (heads / kv_heads) */
     int dim, value_dim, model_dim;       /* head width of q and k, of v (0 = dim); model width, for embeddings */
-    loci_dtype dtype;                    /* of q, k, v, o: F32 or F64 (16-bit storage is not built yet) */
+    loci_dtype dtype;                    /* of q, k, v, o (x, y) and their gradients.  BF16 and F16 only store: numbers are
+                                            computed in f32, bit for bit as an F32 call would, and rounded once */
     int full;                            /* 0: a key is seen when pos_k <= pos_q; 1: no order */
     int64_t window_left, window_right;   /* seen only when pos_q - pos_k <= left, pos_k - pos_q <= right;
                                             0 = open; LOCI_NONE = nothing on that side */
@@ -93,7 +94,7 @@ LOCI_API int         loci_axes(const loci_plan *);       /* coordinates per posi
 LOCI_API int loci_frequencies(const loci_plan *, double *list, int room, double *factor);
 
 /* The tensors of a plan in a fixed order.  Everywhere below, `tensors` and `dtensors` are lists of pointers
- * in this order (float, or double when dtype is F64).  Returns how many there are; fills at most `room`. */
+ * in this order (double when dtype is F64, else float, as are lse, rem and ae).  Returns how many there are; fills at most `room`. */
 LOCI_API int  loci_tensors(const loci_plan *, loci_tensor *list, int room);
 LOCI_API void loci_tensor_init(const loci_plan *, int which, uint64_t seed, void *data);  /* as the paper starts it */
 

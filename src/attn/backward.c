@@ -22,10 +22,10 @@ static void open_gradient(struct tile *t)
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
     const real *lse = c->in->lse, *dlse = c->grad->dlse;
 
-    if (c->dout.data) load_rows(&c->dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dorows);
+    if (c->dout.data) load_rows(c, &c->dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dorows);
     else zero(t->dorows, (ptrdiff_t)QT * Dvp);
     transpose(t->dorows, Dvp, QT, Dv, t->dot, QT);
-    load_rows(&c->o, t->seq->b, t->h, t->i0, t->rows, Dv, t->scratch);
+    load_rows(c, &c->o, t->seq->b, t->h, t->i0, t->rows, Dv, t->scratch);
     transpose(t->scratch, Dvp, QT, Dv, t->o, QT);
     zero(t->delta, QT);
     for (int n = 0; n < Dv; n++)
@@ -184,16 +184,14 @@ static void close_gradient(struct tile *t)
         const struct term *term = term_of(c, p->rotate);
         real *part = t->own[p->rotate].part;
         if (wants_input(term, part)) {
-            load_rows(&c->q, t->seq->b, t->h, t->i0, t->rows, D, t->qrows);
+            load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->qrows);
             for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
         }
         term->turn_bwd(c, p->rotate, t->heading, t->seq->b, t->h, true, t->i0, t->rows, t->qrows, t->scratch, Dp, part);
     }
     if (!c->dq.data) return;
-    for (int r = 0; r < t->rows; r++) {
-        real *to = (real *)c->dq.data + t->seq->b * c->dq.batch + t->h * c->dq.head + (t->i0 + r) * c->dq.row;
-        for (int d = 0; d < D; d++) to[d] = t->scratch[r * Dp + d] * scale;
-    }
+    for (int n = 0; n < t->rows * Dp; n++) t->scratch[n] *= scale;
+    store_rows(c, t->scratch, Dp, &c->dq, t->seq->b, t->h, t->i0, t->rows, D);
 }
 
 /* The rows of one query tile, all keys they see, oldest first. */
@@ -401,9 +399,8 @@ static void unturn_job(void *arg, int index)
     real *g = d.tile->scratch, *x = d.tile->qrows;
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->dk.row, sizeof(real) * (size_t)p->dim);
-        memcpy(x + (ptrdiff_t)k * Dp, wants_input(term, part) ? row_of(&c->k, q->b, kv_head_of(p, kh), j + k)
-                                                              : (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
-               sizeof(real) * (size_t)p->dim);
+        if (wants_input(term, part)) widen_row(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim, x + (ptrdiff_t)k * Dp);
+        else memcpy(x + (ptrdiff_t)k * Dp, (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim, sizeof(real) * (size_t)p->dim);
     }
     if (term->fade) term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g, Dp);
     if (!p->keys_rotated) term->turn_bwd(c, p->rotate, d.tile->heading, q->b, kh, false, j, n, x, g, Dp, part);
@@ -429,33 +426,44 @@ static void unturn_keys(struct call *c)
     }
 }
 
-/* The gradient of keys that a group shares, once each of its heads has turned its own back: their sum. */
-static void share_job(void *arg, int index)
+/* Gradients that were summed apart from where they go: those of keys that a group shares, once each of its heads has turned
+ * its own back, are added up, and all are stored. */
+static void store_sums(const struct call *c, const loci_view *from, const loci_view *to, int heads, int each, int width, ptrdiff_t first, ptrdiff_t end)
+{
+    real sum[MAX_DIM];
+    for (ptrdiff_t b = 0; b < c->B && to->data; b++)
+        for (int h = 0; h < heads; h++)
+            for (ptrdiff_t j = first; j < end; j++) {
+                for (int i = 0; i < each; i++) {
+                    const real *row = (const real *)from->data + b * from->batch + (h * each + i) * from->head + j * from->row;
+                    for (int n = 0; n < width; n++) sum[n] = i ? sum[n] + row[n] : row[n];
+                }
+                narrow_row(c, sum, width, stored_row(c, to, b, h, j));
+            }
+}
+static void store_job(void *arg, int index)
 {
     const struct wave *a = arg;
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const ptrdiff_t first = c->Lk * index / c->threads, end = c->Lk * (index + 1) / c->threads;
-    for (ptrdiff_t b = 0; b < c->B; b++)
-        for (int kh = 0; kh < p->key_heads; kh++)
-            for (ptrdiff_t j = first; j < end; j++) {
-                const loci_view *v = &c->dk_shared;
-                real *to = (real *)v->data + b * v->batch + kv_head_of(p, kh) * v->head + j * v->row;
-                const real *from = row_of(&c->dk, b, kh, j);
-                for (int n = 0; n < p->dim; n++) to[n] = kh % (p->key_heads / p->kv_heads) ? to[n] + from[n] : from[n];
-            }
+    store_sums(c, &c->dk, &c->dk_out, p->kv_heads, p->key_heads / p->kv_heads, p->dim, first, end);
+    store_sums(c, &c->dv, &c->dv_out, p->kv_heads, 1, p->value_dim, first, end);
+}
+void N(store_gradients)(struct call *c)
+{
+    if (c->dk_out.data || c->dv_out.data) N(run)(c, c->threads, store_job, &(struct wave){ .c = c });
 }
 
 loci_status N(backward)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
-    clear(&c->dq, c->B, p->heads, c->Lq, p->dim);
-    clear(&c->dk, c->B, p->key_heads, c->Lk, p->dim);
-    clear(&c->dv, c->B, p->kv_heads, c->Lk, p->value_dim);
+    clear(&c->dq, c->B, p->heads, c->Lq, p->dim, p->stored);
+    clear(&c->dk, c->B, p->key_heads, c->Lk, p->dim, sizeof(real));
+    clear(&c->dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));
     loci_status status = run_items(c);
     if (status != LOCI_OK) return status;
     unturn_keys(c);
-    if (c->dk_shared.data) N(run)(c, c->threads, share_job, &(struct wave){ .c = c });
     return LOCI_OK;
 }
 #endif

@@ -136,19 +136,17 @@ static real dot_row(const real *a, const real *b, int n)
 }
 
 /* n rows of a view, padded with zeros. */
-static void load(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, real *rows)
+static void load(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, real *rows)
 {
     const int stride = padded(width);
     for (int r = 0; r < n; r++) {
-        memcpy(rows + (ptrdiff_t)r * stride, row_of(v, b, h, i + r), sizeof(real) * (size_t)width);
+        widen_row(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * stride);
         zero(rows + (ptrdiff_t)r * stride + width, stride - width);
     }
 }
-static void store(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, const real *rows)
+static void store(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, const real *rows)
 {
-    if (!v->data) return;
-    for (int r = 0; r < n; r++)
-        memcpy((real *)row_of(v, b, h, i + r), rows + (ptrdiff_t)r * padded(width), sizeof(real) * (size_t)width);
+    if (v->data) store_rows(c, rows, padded(width), v, b, h, i, n, width);
 }
 
 /* f of n rows, and the same turned. */
@@ -157,7 +155,7 @@ static void load_features(const struct call *c, struct linear_desk *d, bool quer
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
-    load(query ? &c->q : &c->k, b, h, i, n, D, f);
+    load(c, query ? &c->q : &c->k, b, h, i, n, D, f);
     for (int r = 0; r < n; r++)
         for (int x = 0; x < D; x++) f[r * Dp + x] = feature(f[r * Dp + x]);
     memcpy(turned, f, sizeof(real) * (size_t)(n * Dp));
@@ -226,7 +224,7 @@ static int add_keys(const struct call *c, struct linear_desk *d, const struct se
     if (d->keys == KT) add_tile(p, d);
     const int n = q->nk - j < KT - d->keys ? (int)(q->nk - j) : KT - d->keys;
     load_features(c, d, false, q->b, kvh, q->k0 + j, n, d->mem.f + d->keys * Dp, d->mem.turned + d->keys * Dp);
-    load(&c->v, q->b, kvh, q->k0 + j, n, p->value_dim, d->mem.v + d->keys * Dvp);
+    load(c, &c->v, q->b, kvh, q->k0 + j, n, p->value_dim, d->mem.v + d->keys * Dvp);
     d->keys += n, d->count += n;
     return n;
 }
@@ -294,7 +292,7 @@ static void forward_rows(const struct call *c, struct linear_desk *d, const stru
         const real den = denominator(p, d, r);
         for (int x = 0; x < Dvp; x++) d->o[r * Dvp + x] = den == 0 ? 0 : d->o[r * Dvp + x] / den;
     }
-    store(&c->o, q->b, h, q->q0 + row, n, p->value_dim, d->o);
+    store(c, &c->o, q->b, h, q->q0 + row, n, p->value_dim, d->o);
 }
 
 /* Memory number i of the call: in the state that is asked for, else on the desk. */
@@ -367,9 +365,9 @@ static void open_cotangents(const struct call *c, struct linear_desk *d, const s
 {
     const struct loci_plan *p = c->plan;
     const int Dv = p->value_dim, Dvp = padded(Dv);
-    if (c->dout.data) load(&c->dout, q->b, h, q->q0 + row, d->rows, Dv, d->g);
+    if (c->dout.data) load(c, &c->dout, q->b, h, q->q0 + row, d->rows, Dv, d->g);
     else zero(d->g, (ptrdiff_t)d->rows * Dvp);
-    load(&c->o, q->b, h, q->q0 + row, d->rows, Dv, d->o);
+    load(c, &c->o, q->b, h, q->q0 + row, d->rows, Dv, d->o);
     for (int r = 0; r < d->rows; r++) {
         const real over = den[r];
         d->h[r] = over == 0 ? 0 : -dot_row(d->g + r * Dvp, d->o + r * Dvp, Dvp) / over;
@@ -400,7 +398,7 @@ static void dq_rows(const struct call *c, struct linear_desk *d, const struct se
         if (den[r] == 0) zero(d->dq + r * Dp, D);
         else through_feature(D, d->q + r * Dp, d->h[r], d->zk + (d->seen[r] - 1) * Dp, d->dq + r * Dp);
     }
-    store(&c->dq, q->b, h, q->q0 + row, n, D, d->dq);
+    store(c, &c->dq, q->b, h, q->q0 + row, n, D, d->dq);
 }
 
 /* The rows add to dk and dv of their tile, to df at the last key they see, and to what the tiles before them get. */
@@ -446,8 +444,8 @@ static void dk_tile(const struct call *c, struct linear_desk *d, const struct se
         add_to(d->df + k * Dp, d->y, D);
         through_feature(D, d->mem.f + k * Dp, 1, d->df + k * Dp, d->dk + k * Dp);
     }
-    store(&c->dk, q->b, kvh, q->k0 + first, d->keys, D, d->dk);
-    store(&c->dv, q->b, kvh, q->k0 + first, d->keys, Dv, d->dv);
+    store(c, &c->dk, q->b, kvh, q->k0 + first, d->keys, D, d->dk);
+    store(c, &c->dv, q->b, kvh, q->k0 + first, d->keys, Dv, d->dv);
     if (first % SPAN == 0) age(p, &d->behind);
 }
 static void backward_item(const struct call *c, struct linear_desk *d, ptrdiff_t item)
@@ -518,8 +516,8 @@ loci_status N(linear_backward)(struct call *c)
     const int x = p->rotate;
     const ptrdiff_t items = c->sequences * p->kv_heads;
     struct line a = { .c = c, .item = backward_item };
-    clear(&c->dk, c->B, p->kv_heads, c->Lk, p->dim);
-    clear(&c->dv, c->B, p->kv_heads, c->Lk, p->value_dim);
+    clear(&c->dk, c->B, p->kv_heads, c->Lk, p->dim, p->stored);
+    clear(&c->dv, c->B, p->kv_heads, c->Lk, p->value_dim, p->stored);
     if (x < 0 || !c->total[x]) return run_line(&a, 0, items);
     const struct term *term = term_of(c, x);
     for (; a.first < items; a.first += c->threads) {

@@ -21,46 +21,67 @@ static struct place place_of(const struct rows *a, ptrdiff_t item)
     return (struct place){ .b = tile / a->tiles, .i = tile % a->tiles * QT, .h = (int)(item % a->heads) };
 }
 
-/* Turns the rows on their way, or where they are.  With a tile: its part of the parameters' gradient, too. */
-static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *heading, struct tile *t, real *part)
+static void turn_rows(const struct rows *a, const struct place at, struct heading *heading, int n, real *rows, ptrdiff_t stride)
 {
     struct call *c = a->c;
-    const struct loci_plan *p = c->plan;
-    const struct term *term = term_of(c, p->rotate);
-    const int D = p->dim, Dp = padded(D);
+    const int x = c->plan->rotate;
+    const struct term *term = term_of(c, x);
+    if (!a->back) term->turn(c, x, heading, at.b, at.h, a->query, at.i, n, rows, stride);
+    if (a->fades) term->fade(c, x, at.b, a->query, 0, at.i, n, rows, stride);
+    if (a->back) term->turn_bwd(c, x, heading, at.b, at.h, a->query, at.i, n, NULL, rows, stride, NULL);
+}
+/* Turns the rows of an item on their way, or where they are; what is stored in 16 bits on the desk of t. */
+static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *heading, struct tile *t)
+{
+    struct call *c = a->c;
+    const struct term *term = term_of(c, c->plan->rotate);
+    const int D = c->plan->dim, Dp = padded(D);
     const struct place at = place_of(a, item);
     const int n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
     const loci_view *from = a->back ? a->y : a->x, *to = a->back ? a->dx : a->y;
-    real *g = NULL;
-    if (t) {
-        real *x = t->qrows;
-        g = t->scratch;
-        load_rows(a->x, at.b, at.h, at.i, n, D, x);
-        load_rows(from, at.b, at.h, at.i, n, D, g);
-        if (!term->of_input) term->turn(c, p->rotate, heading, at.b, at.h, a->query, at.i, n, x, Dp);
-        term->turn_bwd(c, p->rotate, heading, at.b, at.h, a->query, at.i, n, x, g, Dp, part);
-    }
     if (!to->data) return;
-    const real *source = t ? g : row_of(from, at.b, at.h, at.i);
-    const ptrdiff_t stride = t ? Dp : from->row;
-    real *rows = (real *)to->data + at.b * to->batch + at.h * to->head + at.i * to->row;
-    if (rows != source && term->move && !t) {
-        term->move(c, p->rotate, heading, at.b, at.h, a->query, a->back, at.i, n, source, stride, rows, to->row);
+    if (!in_place(c)) {
+        load_rows(c, from, at.b, at.h, at.i, n, D, t->qrows);
+        turn_rows(a, at, heading, n, t->qrows, Dp);
+        store_rows(c, t->qrows, Dp, to, at.b, at.h, at.i, n, D);
         return;
     }
-    for (int r = 0; r < n && rows != source; r++) memcpy(rows + r * to->row, source + r * stride, sizeof(real) * (size_t)D);
-    if (t) return;
-    if (!a->back) term->turn(c, p->rotate, heading, at.b, at.h, a->query, at.i, n, rows, to->row);
-    if (a->fades) term->fade(c, p->rotate, at.b, a->query, 0, at.i, n, rows, to->row);
-    if (a->back) term->turn_bwd(c, p->rotate, heading, at.b, at.h, a->query, at.i, n, NULL, rows, to->row, NULL);
+    const real *source = stored_row(c, from, at.b, at.h, at.i);
+    real *rows = stored_row(c, to, at.b, at.h, at.i);
+    if (rows != source && term->move) {
+        term->move(c, c->plan->rotate, heading, at.b, at.h, a->query, a->back, at.i, n, source, from->row, rows, to->row);
+        return;
+    }
+    for (int r = 0; r < n && rows != source; r++) memcpy(rows + r * to->row, source + r * from->row, sizeof(real) * (size_t)D);
+    turn_rows(a, at, heading, n, rows, to->row);
+}
+/* The way back where it needs the rows themselves, with its part of the parameters' gradient. */
+static void unturn_item(const struct rows *a, ptrdiff_t item, struct heading *heading, struct tile *t, real *part)
+{
+    struct call *c = a->c;
+    const int D = c->plan->dim, Dp = padded(D), u = c->plan->rotate;
+    const struct term *term = term_of(c, u);
+    const struct place at = place_of(a, item);
+    const int n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
+    real *x = t->qrows, *g = t->scratch;
+    load_rows(c, a->x, at.b, at.h, at.i, n, D, x);
+    load_rows(c, a->y, at.b, at.h, at.i, n, D, g);
+    if (!term->of_input) term->turn(c, u, heading, at.b, at.h, a->query, at.i, n, x, Dp);
+    term->turn_bwd(c, u, heading, at.b, at.h, a->query, at.i, n, x, g, Dp, part);
+    if (a->dx->data) store_rows(c, g, Dp, a->dx, at.b, at.h, at.i, n, D);
 }
 static void rotate_job(void *arg, int index)
 {
     struct rows *a = arg;
-    struct heading *heading = N(open_heading)(a->c, index);
-    struct tile *t = a->back && wants_input(term_of(a->c, a->c->plan->rotate), NULL) ? N(open_desk)(a->c, index, true).tile : NULL;
+    struct call *c = a->c;
+    struct heading *heading = N(open_heading)(c, index);
+    const bool input = a->back && wants_input(term_of(c, c->plan->rotate), NULL);
+    struct tile *t = input || !in_place(c) ? N(open_desk)(c, index, a->back).tile : NULL;
     for (ptrdiff_t first; (first = (ptrdiff_t)atomic_fetch_add(&a->next, TOGETHER)) < a->items;)
-        for (ptrdiff_t item = first; item < first + TOGETHER && item < a->items; item++) rotate_item(a, item, heading, t, NULL);
+        for (ptrdiff_t item = first; item < first + TOGETHER && item < a->items; item++) {
+            if (input) unturn_item(a, item, heading, t, NULL);
+            else rotate_item(a, item, heading, t);
+        }
 }
 /* One item of a wave, with its part of the parameters' gradient. */
 static void wave_job(void *arg, int index)
@@ -70,7 +91,7 @@ static void wave_job(void *arg, int index)
     const int x = a->c->plan->rotate;
     real *part = d.bench.part[x];
     memset(part, 0, sizeof(real) * (size_t)term_of(a->c, x)->part(a->c, x));
-    rotate_item(a, a->first + index, d.tile->heading, d.tile, part);
+    unturn_item(a, a->first + index, d.tile->heading, d.tile, part);
 }
 
 static struct rows all_rows(struct call *c, loci_which which, const loci_view *x, const loci_view *y, const loci_view *dx)

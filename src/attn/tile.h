@@ -49,6 +49,7 @@ struct tile {
 
     const real *k, *v;                   /* rows of keys (turned) and values, ks and vs apart */
     ptrdiff_t ks, vs;
+    real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where 16 bits become reals */
     real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] */
     real *qf;                            /* qrows; or, with a rotation that fades, faded from the keys' reference, as is qt */
     ptrdiff_t block;                     /* which reference that was; -1: none yet */

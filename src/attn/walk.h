@@ -288,30 +288,78 @@ INLINE void add_outer(const struct tile *t, int n, const real *w, const real *ro
 }
 #endif
 
+/* ---- Numbers as they are stored ---------------------------------------------------------------------------- */
+
+/* Are q, k, v, o and their gradients reals already? */
+INLINE bool in_place(const struct call *c) { return c->plan->stored == sizeof(real); }
+INLINE void *stored_row(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i)
+{
+    return (char *)v->data + (b * v->batch + h * v->head + i * v->row) * (ptrdiff_t)c->plan->stored;
+}
+
+INLINE void widen16(const bool bf16, const uint16_t *from, int n, real *to)
+{
+    int i = 0;
+    for (; i + VL <= n; i += VL) vf_store(to + i, bf16 ? vf_load_bf16(from + i) : vf_load_f16(from + i));
+    for (; i < n; i++) to[i] = (real)(bf16 ? from_bf16(from[i]) : from_f16(from[i]));
+}
+INLINE void narrow16(const bool bf16, const real *from, int n, uint16_t *to)
+{
+    int i = 0;
+    for (; i + VL <= n; i += VL) {
+        if (bf16) vf_store_bf16(to + i, vf_load(from + i));
+        else vf_store_f16(to + i, vf_load(from + i));
+    }
+    for (; i < n; i++) to[i] = bf16 ? to_bf16((float)from[i]) : to_f16((float)from[i]);
+}
+INLINE void widen_row(const struct call *c, const void *from, int n, real *to)
+{
+    if (in_place(c)) memcpy(to, from, sizeof(real) * (size_t)n);
+    else if (c->plan->dtype == LOCI_BF16) widen16(true, from, n, to);
+    else widen16(false, from, n, to);
+}
+INLINE void narrow_row(const struct call *c, const real *from, int n, void *to)
+{
+    if (in_place(c)) memcpy(to, from, sizeof(real) * (size_t)n);
+    else if (c->plan->dtype == LOCI_BF16) narrow16(true, from, n, to);
+    else narrow16(false, from, n, to);
+}
+
 /* ---- Rows ------------------------------------------------------------------------------------------------- */
 
-/* n rows of a view as padded reals; rows past n up to QT, and the padding, are 0. */
-INLINE void load_rows(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, real *rows)
+/* n rows of reals, padded; rows past n up to QT, and the padding, are 0. */
+INLINE void pad_rows(int n, int width, real *rows)
 {
     const int stride = padded(width);
-    for (int r = 0; r < QT; r++) {
-        real *to = rows + (ptrdiff_t)r * stride;
-        if (r < n) memcpy(to, (const real *)v->data + b * v->batch + h * v->head + (i + r) * v->row, sizeof(real) * (size_t)width);
-        for (int d = r < n ? width : 0; d < stride; d++) to[d] = 0;
-    }
+    for (int r = 0; r < QT; r++)
+        for (int d = r < n ? width : 0; d < stride; d++) rows[(ptrdiff_t)r * stride + d] = 0;
 }
-INLINE const real *row_of(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i)
+/* n rows of a view as padded reals. */
+INLINE void load_rows(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, real *rows)
 {
-    return (const real *)v->data + b * v->batch + h * v->head + i * v->row;
+    for (int r = 0; r < n; r++) widen_row(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * padded(width));
+    pad_rows(n, width, rows);
+}
+INLINE void store_rows(const struct call *c, const real *rows, ptrdiff_t stride, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width)
+{
+    for (int r = 0; r < n; r++) narrow_row(c, rows + r * stride, width, stored_row(c, v, b, h, i + r));
+}
+/* A row of a view as reals: where it is, or widened in `room`. */
+INLINE const real *row_of(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int width, real *room)
+{
+    const void *row = stored_row(c, v, b, h, i);
+    if (in_place(c)) return row;
+    widen_row(c, row, width, room);
+    return room;
 }
 
-INLINE void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width)
+INLINE void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width, size_t size)
 {
     if (!v->data) return;
     for (ptrdiff_t b = 0; b < B; b++)
         for (int h = 0; h < H; h++)
             for (ptrdiff_t i = 0; i < L; i++)
-                memset((real *)v->data + b * v->batch + h * v->head + i * v->row, 0, sizeof(real) * (size_t)width);
+                memset((char *)v->data + (b * v->batch + h * v->head + i * v->row) * (ptrdiff_t)size, 0, size * (size_t)width);
 }
 
 /* Begins a query tile: positions, Q turned, scaled and transposed. */
@@ -332,14 +380,23 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         for (int r = 0; r < rows; r++) qg[r] = seg_q(c, q->b, t->i0 + r);
         t->qg = qg, t->kg = t->kp + KT;
     }
-    load_rows(&c->q, q->b, h, t->i0, rows, p->dim, t->qrows);
+    load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->qrows);
     if (p->rotate >= 0) term_of(c, p->rotate)->turn(c, p->rotate, t->heading, q->b, t->h, true, t->i0, rows, t->qrows, Dp);
     const real scale = (real)p->scale;
     for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
     transpose(t->qrows, Dp, QT, p->dim, t->qt, QT);
 }
 
-/* The keys and values of the tile: in place, or turned and staged. */
+/* n rows of a view, dense: where they are, or widened in `room`. */
+INLINE const real *find_rows(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, real *room,
+                             ptrdiff_t *stride)
+{
+    *stride = in_place(c) ? v->row : width;
+    if (in_place(c)) return stored_row(c, v, b, h, i);
+    for (int k = 0; k < n; k++) widen_row(c, stored_row(c, v, b, h, i + k), width, room + (ptrdiff_t)k * width);
+    return room;
+}
+/* The keys and values of the tile: in place, or turned and staged, or widened. */
 INLINE void find_keys(struct tile *t)
 {
     const struct call *c = t->c;
@@ -349,11 +406,9 @@ INLINE void find_keys(struct tile *t)
         t->k = (const real *)c->turned + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
         t->ks = p->dim;
     } else {
-        t->k = row_of(&c->k, q->b, t->kvh, t->j0);
-        t->ks = c->k.row;
+        t->k = find_rows(c, &c->k, q->b, t->kvh, t->j0, t->keys, p->dim, t->keys_room, &t->ks);
     }
-    t->v = row_of(&c->v, q->b, t->kvh, t->j0);
-    t->vs = c->v.row;
+    t->v = find_rows(c, &c->v, q->b, t->kvh, t->j0, t->keys, p->value_dim, t->values_room, &t->vs);
 }
 
 /* Fades the queries from the reference of the tile's keys. */

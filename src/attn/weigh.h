@@ -128,7 +128,12 @@ INLINE void close_rows(struct tile *t)
             for (int r = 0; r < t->rows; r++)
                 ((real *)c->in->lse)[at + r] = t->L[r] == 0 ? -INFINITY : (real)(t->M[r] + log_((double)t->L[r]));
     }
-    transpose(t->O, QT, p->value_dim, t->rows, (real *)c->o.data + t->seq->b * c->o.batch + t->h * c->o.head + t->i0 * c->o.row, c->o.row);
+    if (in_place(c)) {
+        transpose(t->O, QT, p->value_dim, t->rows, stored_row(c, &c->o, t->seq->b, t->h, t->i0), c->o.row);
+    } else {
+        transpose(t->O, QT, p->value_dim, t->rows, t->o, p->value_dim);
+        store_rows(c, t->o, p->value_dim, &c->o, t->seq->b, t->h, t->i0, t->rows, p->value_dim);
+    }
 }
 
 #endif

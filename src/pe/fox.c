@@ -120,14 +120,18 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g, con
 }
 
 /* Largest |k| up to each tile's end, a little larger than it is; not finite from a key on that is not. */
-static double norm_squared(const void *k, bool f64, ptrdiff_t at, int D)
+static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t at, int D)
 {
     double all = 0;
-    if (f64) {
+    if (dtype == LOCI_F64) {
         for (int d = 0; d < D; d++) all += load_real(k, true, at + d) * load_real(k, true, at + d);
         return all;
     }
-    const float *x = (const float *)k + at;
+    float room[MAX_DIM];
+    const float *x = dtype == LOCI_F32 ? (const float *)k + at : room;
+    const uint16_t *half = (const uint16_t *)k + at;
+    for (int d = 0; d < D && dtype == LOCI_BF16; d++) room[d] = from_bf16(half[d]);
+    for (int d = 0; d < D && dtype == LOCI_F16; d++) room[d] = from_f16(half[d]);
     float sum[16] = { 0 };
     int d = 0;
     for (; d + 16 <= D; d += 16)
@@ -143,9 +147,10 @@ static void measure_keys(const struct call *c, const struct gate_sums *g, const 
     const ptrdiff_t row = c->turned ? p->dim : c->k.row;
     const ptrdiff_t first = c->turned ? ((q->b * p->key_heads + kh) * c->Lk + q->k0) * p->dim
                                       : q->b * c->k.batch + kh * c->k.head + q->k0 * c->k.row;
+    const loci_dtype dtype = !c->turned ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
     double most = 0;
     for (ptrdiff_t j = 0; j < q->nk; j++) {
-        most = higher(norm_squared(k, p->f64, first + j * row, p->dim), most);
+        most = higher(norm_squared(k, dtype, first + j * row, p->dim), most);
         if (j % KT == KT - 1 || j == q->nk - 1) g->knorm[kh * c->ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
     }
 }

@@ -110,7 +110,7 @@ static void end(struct call *c, int enc)
         const ptrdiff_t dv = b * c->dv.batch + h / p->group * c->dv.head + key * c->dv.row;
         const double rem = load_real(c->in->rem, p->f64, i);
         for (int n = 0; key >= 0 && n < p->value_dim; n++)
-            store_real(c->dv.data, p->f64, dv + n, load_real(c->dv.data, p->f64, dv + n) + rem * load_real(c->dout.data, p->f64, dout + n));
+            store_real(c->dv.data, p->f64, dv + n, load_real(c->dv.data, p->f64, dv + n) + rem * load_stored(c->dout.data, p->dtype, dout + n));
     }
 }
 

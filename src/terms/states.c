@@ -142,8 +142,8 @@ static void open_bwd(struct tile *t, int x)
     real *columns = t->own[x].mem, *rows = dae_rows(t, x);
     if (!c->grad->dae) return;
     const ptrdiff_t at = place_of(c, true, t->seq->b, t->h, t->i0);
-    const loci_view dae = { .data = (real *)c->grad->dae + at, .row = D };
-    load_rows(&dae, 0, 0, 0, t->rows, D, rows);
+    for (int r = 0; r < t->rows; r++) memcpy(rows + (ptrdiff_t)r * Dp, (const real *)c->grad->dae + at + (ptrdiff_t)r * D, sizeof(real) * (size_t)D);
+    pad_rows(t->rows, D, rows);
     transpose(rows, Dp, QT, D, columns, QT);
     const real *ae = (const real *)c->in->ae + at;
     for (int n = 0; n < D; n++)

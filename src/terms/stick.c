@@ -146,15 +146,15 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 }
 static ptrdiff_t total(const struct call *c, int x) { return part(c, x) * c->plan->heads; }
 
-/* What a row's remainder is multiplied by: the value of its own key, the head's vector, or NULL. */
-static const real *heir(const struct tile *t, int x, int row)
+/* What a row's remainder is multiplied by: the value of its own key, the head's vector, or NULL.  room: of a value. */
+static const real *heir(const struct tile *t, int x, int row, real *room)
 {
     const struct call *c = t->c;
     const int remainder = stick_remainder(c, x);
     if (remainder == REMAINDER_VECTOR) return (const real *)t->own[x].table + (ptrdiff_t)t->h * c->plan->value_dim;
     if (remainder == REMAINDER_NONE) return NULL;
     const ptrdiff_t key = ((const ptrdiff_t *)t->own[x].scratch)[t->seq->b * c->Lq + t->i0 + row];
-    return key < 0 ? NULL : row_of(&c->v, t->seq->b, t->kvh, key);
+    return key < 0 ? NULL : row_of(c, &c->v, t->seq->b, t->kvh, key, c->plan->value_dim, room);
 }
 
 /* Where the tile's first row is in [B][H][Lq]. */
@@ -164,9 +164,9 @@ static void close(struct tile *t, int x)
 {
     const struct call *c = t->c;
     const double *R = whole_stick(t, x), *r = stick_of_chunk(t, x);
-    real *rem = c->in->rem ? (real *)c->in->rem + first_row(t) : NULL;
+    real *rem = c->in->rem ? (real *)c->in->rem + first_row(t) : NULL, room[MAX_DIM];
     for (int i = 0; i < t->rows; i++) {
-        const real left = (real)(R[i] * r[i]), *to = heir(t, x, i);
+        const real left = (real)(R[i] * r[i]), *to = heir(t, x, i, room);
         if (rem) rem[i] = left;
         for (int n = 0; to && n < c->plan->value_dim; n++) t->O[n * QT + i] = fma_(left, to[n], t->O[n * QT + i]);
     }
@@ -183,9 +183,10 @@ static void open_bwd(struct tile *t, int x)
     const int Dv = c->plan->value_dim;
     const real *rem = (const real *)c->in->rem + first_row(t), *drem = c->grad->drem;
     double *H = older(t, x);
+    real room[MAX_DIM];
     for (int i = 0; i < QT; i++) H[i] = 0;
     for (int i = 0; i < t->rows; i++) {
-        const real *to = heir(t, x, i), *dorow = t->dorows + (ptrdiff_t)i * padded(Dv);
+        const real *to = heir(t, x, i, room), *dorow = t->dorows + (ptrdiff_t)i * padded(Dv);
         real sum = drem ? drem[first_row(t) + i] : 0;
         for (int n = 0; to && n < Dv; n++) sum = fma_(dorow[n], to[n], sum);
         H[i] = (double)rem[i] * (double)sum;

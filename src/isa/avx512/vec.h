@@ -9,6 +9,23 @@ enum { MR = 4, NR = 4 };                 /* register block of a product: rows, v
 
 static inline vf vf_load(const real *p) { return _mm512_loadu_ps(p); }
 static inline void vf_store(real *p, vf x) { _mm512_storeu_ps(p, x); }
+/* Numbers of 16 bits, see half.h. */
+static inline vf vf_load_bf16(const uint16_t *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+static inline vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline void vf_store_bf16(uint16_t *p, vf x)
+{
+    const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i all = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits, _mm512_set1_epi32(0x400000));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16)));
+}
+static inline void vf_store_f16(uint16_t *p, vf x)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 /* Past the caches, p on a multiple of a vector's size; vf_streamed() ends a series of them. */
 static inline void vf_stream(real *p, vf x) { _mm512_stream_ps(p, x); }
 static inline void vf_streamed(void) { _mm_sfence(); }

@@ -9,6 +9,16 @@ enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return vld1q_f32(p); }
 static inline void vf_store(real *p, vf x) { vst1q_f32(p, x); }
+static inline vf vf_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+static inline vf vf_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+static inline void vf_store_bf16(uint16_t *p, vf x)
+{
+    const uint32x4_t bits = vreinterpretq_u32_f32(x), odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+    const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+    const uint32x4_t all = vbslq_u32(vceqq_f32(x, x), rounded, vorrq_u32(bits, vdupq_n_u32(0x400000)));
+    vst1_u16(p, vshrn_n_u32(all, 16));
+}
+static inline void vf_store_f16(uint16_t *p, vf x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
 static inline void vf_streamed(void) {}
 static inline vf vf_set1(real x) { return vdupq_n_f32(x); }

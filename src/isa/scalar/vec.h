@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* vec.h: plain C, one float at a time; fma() where the CPU has none is exact and slow. */
+#include "half.h"
+
 typedef float real;
 typedef real vf;
 #define VL 1
@@ -7,6 +9,10 @@ enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return *p; }
 static inline void vf_store(real *p, vf x) { *p = x; }
+static inline vf vf_load_bf16(const uint16_t *p) { return from_bf16(*p); }
+static inline vf vf_load_f16(const uint16_t *p) { return from_f16(*p); }
+static inline void vf_store_bf16(uint16_t *p, vf x) { *p = to_bf16(x); }
+static inline void vf_store_f16(uint16_t *p, vf x) { *p = to_f16(x); }
 static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
 static inline void vf_streamed(void) {}
 static inline vf vf_set1(real x) { return x; }
