@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* call.c -- from a public call to the engine's: everything is checked, sequences are found and the workspace is laid
  * out before anything is written. */
+#include "cache.h"
+#include "call.h"
 #include "engine.h"
 #include "tables.h"
 
@@ -23,7 +25,7 @@ static ptrdiff_t reach(const loci_view *v, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L
 }
 
 /* Resolves strides; an output must not meet itself, so that its rows can be written in any order. */
-static loci_status view(const struct call *c, loci_view *to, const loci_view *from, const char *name, ptrdiff_t H,
+loci_status loci_open_view(const struct call *c, loci_view *to, const loci_view *from, const char *name, ptrdiff_t H,
                         ptrdiff_t L, ptrdiff_t width, bool output)
 {
     loci_error *e = c->in->error;
@@ -55,11 +57,11 @@ static loci_status need(const struct call *c, const void *p, const char *name)
 }
 /* Do the bytes of two views meet?  An output, of numbers of `size` bytes, must not change what is still read. */
 static bool meet(const struct call *c, const loci_view *a, ptrdiff_t Ha, ptrdiff_t La, ptrdiff_t wa, size_t size,
-                 const loci_view *b, ptrdiff_t Hb, ptrdiff_t Lb, ptrdiff_t wb)
+                 const loci_view *b, ptrdiff_t Bb, ptrdiff_t Hb, ptrdiff_t Lb, ptrdiff_t wb)
 {
     if (!a->data || !b->data || !La || !Lb || !c->B) return false;
     const uintptr_t a0 = (uintptr_t)a->data, b0 = (uintptr_t)b->data;
-    return a0 < b0 + (uintptr_t)reach(b, c->B, Hb, Lb, wb) * c->plan->stored
+    return a0 < b0 + (uintptr_t)reach(b, Bb, Hb, Lb, wb) * c->plan->stored
         && b0 < a0 + (uintptr_t)reach(a, c->B, Ha, La, wa) * size;
 }
 
@@ -74,7 +76,7 @@ static bool consecutive_q(const struct call *c, ptrdiff_t b, ptrdiff_t i, ptrdif
 }
 static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdiff_t n)
 {
-    if (!c->in->k_pos) return true;
+    if (!c->k_pos) return true;
     for (ptrdiff_t k = 1; k < n; k++)
         if ((uint64_t)pos_k(c, b, j + k) != (uint64_t)pos_k(c, b, j) + (uint64_t)k) return false;
     return true;
@@ -157,7 +159,7 @@ static void find_sequences(struct call *c)
 {
     c->sequences = c->rows = c->tiles = c->chunks = c->ktiles = c->longest = 0;
     for (ptrdiff_t b = 0; b < c->B; b++) {
-        if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, c->Lk, false);
+        if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false);
         else if (rising(c, b)) walk_runs(c, b, true);
         else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true);
     }
@@ -204,7 +206,7 @@ static loci_status check_axis(const struct call *c, const double *x, ptrdiff_t l
 static loci_status check_coordinates(const struct call *c)
 {
     const loci_status status = check_axis(c, c->in->q_coord, c->Lq, "q_coord");
-    return status ? status : check_axis(c, c->in->k_coord, c->Lk, "k_coord");
+    return status ? status : check_axis(c, c->k_coord, c->Lk, "k_coord");
 }
 
 /* ---- Workspace ------------------------------------------------------------------------------------------- */
@@ -280,11 +282,43 @@ static size_t carve(struct call *c, char *base, bool backward)
 
 /* ---- Checks that all calls share --------------------------------------------------------------------------- */
 
+/* Keys and values in a cache take the place of k, v, k_len and k_lens, which are those of append(). */
+static loci_status open_cache(struct call *c)
+{
+    const loci_call *in = c->in;
+    const struct loci_cache *cache = in->cache;
+    loci_error *e = in->error;
+    const loci_status status = loci_cache_check(c->plan, cache, e);
+    if (status) return status;
+    CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG, "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
+    CHECK(e, !in->pages, LOCI_BAD_ARG, "pages and a cache exclude each other");
+    CHECK(e, !cache->placed || in->q_pos, LOCI_BAD_ARG, "q_pos must be given, as the cache's keys have positions of their own");
+    c->cache = cache;
+    c->Lk = cache_room(cache);
+    c->lens = cache_list(cache, cache->kept), c->firsts = cache_list(cache, cache->base);
+    if (cache->placed) c->k_pos = cache_list(cache, cache->pos), c->k_pos_entry = cache_capacity(cache);
+    for (int i = 0; i < c->plan->tensors.n; i++)
+        if (cache->input[i].at) c->input[i] = (const char *)cache + cache->input[i].at;
+    return LOCI_OK;
+}
+/* Does a ring still hold all that the rows see? */
+static loci_status check_ring(const struct call *c)
+{
+    for (ptrdiff_t b = 0; b < c->B && c->cache && c->cache->form.ring; b++) {
+        const int64_t len = cache_list(c->cache, c->cache->len)[b], oldest = cache_oldest(c->cache, b);
+        CHECK(c->in->error, oldest == 0 || len - c->Lq - c->plan->window_left >= oldest, LOCI_BAD_ARG,
+              "the ring holds keys from %lld on, and the first of %td rows sees one before", (long long)oldest, c->Lq);
+    }
+    return LOCI_OK;
+}
+
 /* wide: not row by row, however few there are. */
-static loci_status open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
+loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
     loci_error *e = in->error;
-    *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len };
+    *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len, .lens = in->k_lens, .k_pos = in->k_pos,
+                        .k_pos_entry = in->per_batch ? in->k_len : 0, .k_coord = in->cache ? NULL : in->k_coord };
+    for (int i = 0; i < p->tensors.n && in->tensors; i++) c->input[i] = in->tensors[i];
     CHECK(e, in->size == 0 || in->size == sizeof(loci_call), LOCI_BAD_ARG, "loci_call: size %zu must be 0 or %zu", in->size, sizeof(loci_call));
     CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG, "batch %td, q_len %td and k_len %td must not be negative",
           in->batch, in->q_len, in->k_len);
@@ -294,7 +328,12 @@ static loci_status open_call(struct call *c, const loci_plan *p, const loci_call
              && !__builtin_mul_overflow(n, longer ? longer : 1, &n)
              && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < most,
           LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch, p->heads, longer);
-    CHECK(e, !in->q_pos == !in->k_pos, LOCI_BAD_ARG, "q_pos and k_pos must be given together");
+    CHECK(e, in->cache || !in->q_pos == !in->k_pos, LOCI_BAD_ARG, "q_pos and k_pos must be given together");
+    CHECK(e, !in->q_seg || (!in->k_lens && !in->cache), LOCI_BAD_ARG, "segments exclude k_lens and a cache");
+    for (ptrdiff_t b = 0; b < c->B && c->lens && in->k_len; b++)
+        CHECK(e, c->lens[b] >= 0 && c->lens[b] <= in->k_len, LOCI_BAD_ARG, "k_lens: entry %td has %lld keys, and k_len is %td", b,
+              (long long)c->lens[b], in->k_len);
+    if (in->cache) TRY(open_cache(c));
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
     c->threads = in->host && in->host->run ? in->host->threads : 1;
     CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
@@ -310,12 +349,12 @@ static loci_status check_inputs(const struct call *c, int e, ptrdiff_t rows)
         bool wanted = !rows;
         for (int k = 0; k < t->rank; k++) wanted |= t->shape[k] == rows;
         if (t->role == LOCI_INPUT && wanted)
-            CHECK(c->in->error, c->in->tensors && c->in->tensors[i], LOCI_BAD_ARG, "%s: input tensor '%s' must be given with the call",
+            CHECK(c->in->error, c->input[i], LOCI_BAD_ARG, "%s: input tensor '%s' must be given with the call",
                   t->encoding, t->name);
     }
     return LOCI_OK;
 }
-static loci_status open_tables(struct call *c, const void *tables)
+loci_status loci_open_tables(struct call *c, const void *tables)
 {
     const loci_status status = loci_check_tables(c->plan, tables, c->in->error);
     if (status) return status;
@@ -323,7 +362,7 @@ static loci_status open_tables(struct call *c, const void *tables)
     c->range = loci_table_range(tables);
     return LOCI_OK;
 }
-static loci_status open_work(struct call *c, void *work, bool backward)
+loci_status loci_open_work(struct call *c, void *work, bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG, "work must not be NULL and must start on 64 bytes");
     CHECK(c->in->error, carve(c, NULL, backward) != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
@@ -331,7 +370,6 @@ static loci_status open_work(struct call *c, void *work, bool backward)
     carve(c, work, backward);
     return LOCI_OK;
 }
-#define TRY(x) do { const loci_status status_ = (x); if (status_) return status_; } while (0)
 
 static bool plan_ok(const loci_plan *p, loci_stage stage) { return p && p->magic == PLAN_MAGIC && p->stage == stage; }
 
@@ -342,11 +380,11 @@ size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
     size_t most = 0;
     if (!p || !in || p->magic != PLAN_MAGIC) return 0;
     /* Every pass that the caller may then make. */
-    const struct { bool pass, backward, wide; } passes[] = { { true, false, false }, { p->rotate >= 0, false, true }, { backward, true, true } };
+    const struct { bool pass, backward, wide; } passes[] = { { true, false, false }, { p->rotate >= 0 || in->cache, false, true }, { backward, true, true } };
     for (int i = 0; i < COUNT(passes); i++) {
         struct call c;
         if (!passes[i].pass) continue;
-        if (open_call(&c, p, in, passes[i].wide)) return 0;
+        if (loci_open_call(&c, p, in, passes[i].wide)) return 0;
         if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
         const size_t n = carve(&c, NULL, passes[i].backward);
         if (n == SIZE_MAX || n > PTRDIFF_MAX) return 0;
@@ -355,39 +393,74 @@ size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
     return most;
 }
 
+/* Pages that are in use must be numbers of pages: then there are `entries` of `length` keys. */
+static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff_t *length)
+{
+    const loci_pages *p = c->in->pages;
+    loci_error *e = c->in->error;
+    CHECK(e, p->length >= 1, LOCI_BAD_ARG, "pages: length %td must be at least 1", p->length);
+    CHECK(e, p->table || !c->B || !c->Lk, LOCI_BAD_ARG, "pages: table must not be NULL");
+    *entries = 0, *length = p->length;
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        const ptrdiff_t n = tiles(keys_in(c, b), p->length);
+        CHECK(e, n == 0 || c->B == 1 || p->entry >= n, LOCI_BAD_ARG, "pages: entry %td is less than the %td pages of batch entry %td", p->entry, n, b);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            const int32_t page = p->table[b * p->entry + i];
+            CHECK(e, page >= 0, LOCI_BAD_ARG, "pages: page %td of batch entry %td is %d, which is no page", i, b, (int)page);
+            if (page >= *entries) *entries = (ptrdiff_t)page + 1;
+        }
+    }
+    return LOCI_OK;
+}
+static loci_status open_keys(struct call *c, loci_view *to, const loci_view *from, const char *name, ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
+{
+    struct call pages = *c;
+    pages.B = entries;
+    return loci_open_view(&pages, to, from, name, c->plan->kv_heads, length, width, false);
+}
+
 /* past: keys that a state holds. */
 static loci_status open_attention(struct call *c, const loci_plan *p, loci_stage stage, const void *tables, void *work, const loci_call *in,
                                   bool backward, ptrdiff_t past)
 {
     CHECK(in->error, plan_ok(p, stage), LOCI_BAD_ARG, "the plan must be one for stage %s",
           stage == LOCI_ATTENTION ? "ATTENTION" : "LINEAR_ATTENTION");
-    TRY(open_call(c, p, in, backward));
+    TRY(loci_open_call(c, p, in, backward));
     c->linear.past = past;
-    TRY(view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim, false));
-    TRY(view(c, &c->k, &in->k, "k", p->kv_heads, c->Lk, p->dim, false));
-    TRY(view(c, &c->v, &in->v, "v", p->kv_heads, c->Lk, p->value_dim, false));
-    TRY(view(c, &c->o, &in->o, "o", p->heads, c->Lq, p->value_dim, true));
-    const bool rows = c->B && c->Lq, keys = c->B && c->Lk;
+    TRY(loci_open_view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim, false));
+    ptrdiff_t entries = c->B, length = c->Lk;                        /* of k and v: as they lie in memory */
+    CHECK(in->error, stage == LOCI_ATTENTION || (!in->pages && !in->cache && !in->k_lens), LOCI_BAD_ARG,
+          "linear attention keeps a state: it takes no pages, no k_lens and no cache");
+    CHECK(in->error, !backward || (!in->pages && !in->cache), LOCI_BAD_ARG, "gradients need keys and values in one piece: no pages and no cache");
+    if (in->pages) TRY(check_pages(c, &entries, &length));
+    if (!c->cache) {
+        TRY(open_keys(c, &c->k, &in->k, "k", p->dim, entries, length));
+        TRY(open_keys(c, &c->v, &in->v, "v", p->value_dim, entries, length));
+    }
+    TRY(check_ring(c));
+    TRY(loci_open_view(c, &c->o, &in->o, "o", p->heads, c->Lq, p->value_dim, true));
+    const bool rows = c->B && c->Lq, keys = c->B && c->Lk && !c->cache;
     if (rows) { TRY(need(c, c->q.data, "q")); TRY(need(c, c->o.data, "o")); }
     if (keys) { TRY(need(c, c->k.data, "k")); TRY(need(c, c->v.data, "v")); }
     CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG, "ae: the encoding has no states whose average it could be");
     loci_view ae = { .data = in->ae };
-    TRY(view(c, &ae, &ae, "ae", p->heads, c->Lq, p->dim, true));
-    CHECK(in->error, p->axes == 1 || (in->q_coord && in->k_coord), LOCI_BAD_ARG, "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
+    TRY(loci_open_view(c, &ae, &ae, "ae", p->heads, c->Lq, p->dim, true));
+    CHECK(in->error, p->axes == 1 || (in->q_coord && (in->k_coord || c->cache)), LOCI_BAD_ARG, "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     if (!backward) {
         const loci_view *from[] = { &c->q, &c->k, &c->v };
-        const ptrdiff_t H[] = { p->heads, p->kv_heads, p->kv_heads }, L[] = { c->Lq, c->Lk, c->Lk }, W[] = { p->dim, p->dim, p->value_dim };
+        const ptrdiff_t B[] = { c->B, entries, entries }, H[] = { p->heads, p->kv_heads, p->kv_heads }, L[] = { c->Lq, length, length };
+        const ptrdiff_t W[] = { p->dim, p->dim, p->value_dim };
         for (int i = 0; i < 3; i++) {
-            CHECK(in->error, !meet(c, &c->o, p->heads, c->Lq, p->value_dim, p->stored, from[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
+            CHECK(in->error, !meet(c, &c->o, p->heads, c->Lq, p->value_dim, p->stored, from[i], B[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
                   "o must not overlap q, k or v");
-            CHECK(in->error, !meet(c, &ae, p->heads, c->Lq, p->dim, p->real, from[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
+            CHECK(in->error, !meet(c, &ae, p->heads, c->Lq, p->dim, p->real, from[i], B[i], H[i], L[i], W[i]), LOCI_BAD_ARG,
                   "ae must not overlap q, k or v");
         }
     }
     for (int e = 0; e < p->encs; e++) TRY(check_inputs(c, e, 0));
     if (p->rotate >= 0) TRY(check_coordinates(c));
-    TRY(open_tables(c, tables));
-    TRY(open_work(c, work, backward));
+    TRY(loci_open_tables(c, tables));
+    TRY(loci_open_work(c, work, backward));
     TRY(check_positions(c));
     for (int e = 0; e < p->encs; e++)
         if (p->enc[e].pe->accept) TRY(p->enc[e].pe->accept(c, e));
@@ -395,7 +468,7 @@ static loci_status open_attention(struct call *c, const loci_plan *p, loci_stage
 }
 
 /* begin() of the rotation, then the keys, then begin() of the others, which may read turned keys. */
-static void begin(struct call *c, bool keys)
+void loci_begin(struct call *c, bool keys)
 {
     const struct loci_plan *p = c->plan;
     const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
@@ -417,7 +490,7 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
     if (!in) return LOCI_BAD_ARG;
     TRY(open_attention(&c, p, LOCI_ATTENTION, tables, work, in, false, 0));
     if (!c.B || !c.Lq) return LOCI_OK;
-    begin(&c, true);
+    loci_begin(&c, true);
     const loci_status status = p->engine->forward(&c);
     return status ? loci_fail(in->error, status, "cancelled by the host") : LOCI_OK;
 }
@@ -434,7 +507,7 @@ static void fold(struct call *c, void *const *out)
         int uses = 0;
         for (int x = 0; x < p->uses; x++)
             if (p->use[x].enc == e) totals[uses++] = c->total[x];
-        for (int i = 0; i < n; i++) data[i] = c->in->tensors ? c->in->tensors[first + i] : NULL;
+        for (int i = 0; i < n; i++) data[i] = c->input[first + i];
         const struct prep prep = { .cfg = &p->enc[e], .tensor = p->tensors.list + first, .data = data, .f64 = p->f64, .range = c->range,
                                    .table = (void *)c->table[e], .dtable = totals, .dtensor = c->dtensor + first };
         if (p->enc[e].pe->fold) p->enc[e].pe->fold(&prep);
@@ -473,10 +546,10 @@ static loci_status grad_views(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     const loci_grad *grad = c->grad;
-    TRY(view(c, &c->dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim, false));
-    TRY(view(c, &c->dq, &grad->dq, "dq", p->heads, c->Lq, p->dim, true));
-    TRY(view(c, &c->dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim, true));
-    return view(c, &c->dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim, true);
+    TRY(loci_open_view(c, &c->dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim, false));
+    TRY(loci_open_view(c, &c->dq, &grad->dq, "dq", p->heads, c->Lq, p->dim, true));
+    TRY(loci_open_view(c, &c->dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim, true));
+    return loci_open_view(c, &c->dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim, true);
 }
 
 loci_status loci_backward(const loci_plan *p, const void *tables, void *work, const loci_call *in, const loci_grad *grad)
@@ -500,7 +573,7 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work, co
     if (!c.dk.data && (c.dk_out.data || (p->rotate >= 0 && c.total[p->rotate])))
         c.dk = dense(c.dk_sum, p->key_heads, c.Lk, p->dim);
     if (apart && c.dv.data) c.dv_out = c.dv, c.dv = dense(c.dv_sum, p->kv_heads, c.Lk, p->value_dim);
-    begin(&c, true);
+    loci_begin(&c, true);
     const loci_status status = p->engine->backward(&c);
     if (status) return loci_fail(in->error, status, "cancelled by the host");
     fold(&c, grad->dtensors);
@@ -590,7 +663,7 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     c.linear.before = old ? (const char *)before + STATE_HEAD : NULL;
     c.linear.after = after ? (char *)after + STATE_HEAD : NULL;
     find_seen(&c);
-    begin(&c, false);
+    loci_begin(&c, false);
     if (after) memset(after, 0, STATE_HEAD);     /* no state, should the call be cancelled */
     const loci_status status = p->engine->linear(&c);
     if (status) return loci_fail(in->error, status, "cancelled by the host");
@@ -609,7 +682,7 @@ loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *w
     CHECK(in->error, !grad->dlse && !grad->drem, LOCI_BAD_ARG, "dlse and drem must be NULL: linear attention has neither");
     want(&c, grad->dtensors);
     find_seen(&c);
-    begin(&c, false);
+    loci_begin(&c, false);
     const loci_status status = p->engine->linear_backward(&c);
     if (status) return loci_fail(in->error, status, "cancelled by the host");
     fold(&c, grad->dtensors);
@@ -626,20 +699,20 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG, "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
     CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
           "each of the %d heads turns the keys of its group its own way; only with as many kv_heads can they turn alone", p->heads);
-    TRY(open_call(c, p, in, true));
+    TRY(loci_open_call(c, p, in, true));
     TRY(check_inputs(c, p->use[p->rotate].enc, which == LOCI_QUERY ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS));
-    CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : in->k_coord), LOCI_BAD_ARG,
+    CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->k_coord), LOCI_BAD_ARG,
           "coordinates must be given: the encoding has %d axes", p->axes);
-    TRY(which == LOCI_QUERY ? check_axis(c, in->q_coord, c->Lq, "q_coord") : check_axis(c, in->k_coord, c->Lk, "k_coord"));
-    TRY(open_tables(c, tables));
-    return open_work(c, work, backward);
+    TRY(which == LOCI_QUERY ? check_axis(c, in->q_coord, c->Lq, "q_coord") : check_axis(c, c->k_coord, c->Lk, "k_coord"));
+    TRY(loci_open_tables(c, tables));
+    return loci_open_work(c, work, backward);
 }
 static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which, bool output, bool optional)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads, L = which == LOCI_QUERY ? c->Lq : c->Lk;
     const loci_view from = *v;
-    TRY(view(c, v, &from, name, H, L, p->dim, output));
+    TRY(loci_open_view(c, v, &from, name, H, L, p->dim, output));
     return optional || !c->B || !L ? LOCI_OK : need(c, v->data, name);
 }
 
@@ -650,7 +723,7 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
     TRY(open_rotation(&c, p, tables, work, in, which, false));
     TRY(rotation_view(&c, &x, "x", which, false, false));
     TRY(rotation_view(&c, &y, "y", which, true, false));
-    begin(&c, false);
+    loci_begin(&c, false);
     p->engine->rotate(&c, which, &x, &y);
     return LOCI_OK;
 }
@@ -665,7 +738,7 @@ loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *w
     TRY(rotation_view(&c, &dy, "dy", which, false, false));
     TRY(rotation_view(&c, &dx, "dx", which, true, true));
     want(&c, dtensors);
-    begin(&c, false);
+    loci_begin(&c, false);
     p->engine->rotate_backward(&c, which, &x, &dy, &dx);
     fold(&c, dtensors);
     return LOCI_OK;

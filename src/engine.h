@@ -5,6 +5,18 @@
 
 #include "pe.h"
 
+/* What append and remove do with the rows of a cache. */
+struct keeping {
+    struct loci_cache *to;
+    loci_view k, v;                      /* append: strides resolved */
+    const int64_t *counts;               /* append: how many of the last rows count, by entry; NULL: all */
+    bool remove;
+    ptrdiff_t entry, first, count;       /* remove */
+    bool turn;                           /* keys turn as they are put there; those of remove are then multiplied by `undo` in */
+    double undo;                         /* the channels that turn, `channels` of them from `channel` on */
+    int channel, channels;
+};
+
 struct engine {
     const char *isa;                     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double build */
     /* Bytes of one thread's desk, SIZE_MAX when too many; reals of the total of a term's parts (0: it has none). */
@@ -15,6 +27,7 @@ struct engine {
     void      (*keys)(struct call *);                /* turns and measures them */
     loci_status (*forward)(struct call *), (*backward)(struct call *);
     void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere, when all is added up */
+    void      (*keep)(struct call *, const struct keeping *);
     void      (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
     void      (*rotate_backward)(struct call *, loci_which, const loci_view *x, const loci_view *dy, const loci_view *dx);
     /* Stage LINEAR_ATTENTION: bytes of a thread's desk, and of the state of a kv head, in whole lines of 64. */

@@ -212,6 +212,12 @@ struct call {
     int threads;
     bool backward;                       /* there is room for gradients */
     bool narrow;                         /* few rows: they are walked one by one */
+    const struct loci_cache *cache;
+    const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL: Lk, and 0 */
+    const int64_t *k_pos;                /* of the keys, NULL: they are counted; those of entry b are at b k_pos_entry */
+    ptrdiff_t k_pos_entry;
+    const double *k_coord;
+    const void *input[MAX_TENSORS];      /* INPUT tensors; those by key have room for Lk keys */
     loci_view q, k, v, o, dout, dq, dk, dv;    /* strides resolved; dk has key_heads */
     loci_view dk_out, dv_out;            /* the caller's, where dk and dv are summed elsewhere: stored in 16 bits, or dk for
                                             kv_heads that are fewer than key_heads */
@@ -279,15 +285,17 @@ static inline void *take_bytes(struct arena *a, size_t count, size_t each)
     return p;
 }
 
+static inline ptrdiff_t keys_in(const struct call *c, ptrdiff_t b) { return c->lens ? (ptrdiff_t)c->lens[b] : c->Lk; }
+static inline int64_t first_pos(const struct call *c, ptrdiff_t b) { return c->firsts ? c->firsts[b] : c->linear.past; }
 static inline int64_t pos_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
     if (c->in->q_pos) return c->in->q_pos[(c->in->per_batch ? b * c->Lq : 0) + i];
     /* Without keys, as in a rotation of queries alone, rows count from 0. */
-    return c->linear.past + (c->Lk ? c->Lk - c->Lq + i : i);
+    return first_pos(c, b) + (c->Lk ? keys_in(c, b) - c->Lq + i : i);
 }
 static inline int64_t pos_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
 {
-    return c->in->k_pos ? c->in->k_pos[(c->in->per_batch ? b * c->Lk : 0) + j] : c->linear.past + j;
+    return c->k_pos ? c->k_pos[b * c->k_pos_entry + j] : first_pos(c, b) + j;
 }
 static inline int64_t seg_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
@@ -305,12 +313,11 @@ static inline double coord_q(const struct call *c, ptrdiff_t b, int axis, ptrdif
 }
 static inline double coord_k(const struct call *c, ptrdiff_t b, int axis, ptrdiff_t j)
 {
-    const loci_call *in = c->in;
-    return in->k_coord ? in->k_coord[((in->per_batch ? b * c->plan->axes : 0) + axis) * c->Lk + j] : (double)pos_k(c, b, j);
+    return c->k_coord ? c->k_coord[((c->in->per_batch ? b * c->plan->axes : 0) + axis) * c->Lk + j] : (double)pos_k(c, b, j);
 }
 static inline const void *input(const struct call *c, int enc, int which)   /* an INPUT tensor of an encoding */
 {
-    return c->in->tensors[c->plan->first_tensor[enc] + which];
+    return c->input[c->plan->first_tensor[enc] + which];
 }
 
 #endif

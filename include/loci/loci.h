@@ -121,6 +121,11 @@ LOCI_API void        loci_pool_destroy(loci_host *);
  * zero = dense; for inputs, single zero strides broadcast.  Covers bhld, blhd, packed qkv and token-major. */
 typedef struct { void *data; ptrdiff_t batch, head, row; } loci_view;
 
+/* Keys and values in pages, of `length` keys each: key j of entry b is row j % length of page table[b * entry + j / length].
+ * The batch stride of the views k and v is then that from page to page. */
+typedef struct { const int32_t *table; ptrdiff_t length, entry; } loci_pages;
+typedef struct loci_cache loci_cache;    /* see loci/cache.h */
+
 typedef struct {
     size_t size;                         /* sizeof(loci_call); 0 = that of version 0.1 */
     ptrdiff_t batch, q_len, k_len;
@@ -131,6 +136,9 @@ typedef struct {
     const double *q_coord, *k_coord;     /* [axes][len], for encodings with several axes; turn vectors, nothing else */
     const int64_t *q_seg, *k_seg;        /* both or neither; rows see keys of their own segment; negative = padding */
     int per_batch;                       /* positions, coordinates and segments have the batch in front */
+    const int64_t *k_lens;               /* [batch]: keys of each entry, the first of its k_len, and queries the last of them; NULL: all */
+    const loci_pages *pages;             /* forward only; NULL: keys and values in one piece */
+    const loci_cache *cache;             /* keys, values and INPUT tensors by key are there; see loci/cache.h */
     const void *const *tensors;          /* only INPUT entries are read here */
     const loci_host *host;               /* NULL = the calling thread */
     loci_error *error;                   /* where a failing call puts its sentence; NULL = nowhere */

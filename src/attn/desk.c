@@ -17,7 +17,7 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, boo
     *t = (struct tile){ .c = c };
     t->qrows = reals(a, (ptrdiff_t)QT * Dp), t->qt = reals(a, (ptrdiff_t)D * QT);
     t->qf = fading(c) ? reals(a, (ptrdiff_t)QT * Dp) : t->qrows;
-    if (!in_place(c)) t->keys_room = reals(a, (ptrdiff_t)KT * D), t->values_room = reals(a, (ptrdiff_t)KT * Dv);
+    if (!in_place(c) || c->in->pages || c->cache) t->keys_room = reals(a, (ptrdiff_t)KT * D), t->values_room = reals(a, (ptrdiff_t)KT * Dv);
     t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
     if (p->mix >= 0) t->a = reals(a, KT * QT);
     t->m = reals(a, QT), t->l = reals(a, QT), t->M = reals(a, QT), t->L = reals(a, QT);
@@ -148,7 +148,7 @@ static void keys_item(struct call *c, struct heading *heading, const struct sequ
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     real *turned = c->turned ? (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j) * D : NULL;
     if (turned) {
-        for (int k = 0; k < n; k++) widen_row(c, stored_row(c, &c->k, q->b, kvh, j + k), D, turned + (ptrdiff_t)k * D);
+        load_keys(c, KEYS, q->b, kvh, j, n, turned);
         const struct term *term = term_of(c, p->rotate);
         if (!p->keys_rotated) term->turn(c, p->rotate, heading, q->b, kh, false, j, n, turned, D);
         if (term->fade) term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile), j, n, turned, D);
@@ -158,11 +158,11 @@ static void keys_item(struct call *c, struct heading *heading, const struct sequ
         double most = 0;
         bool finite = true;
         for (int k = 0; k < n; k++) {
-            const real *key = turned ? turned + (ptrdiff_t)k * D : row_of(c, &c->k, q->b, kvh, j + k, D, room);
+            const real *key = turned ? turned + (ptrdiff_t)k * D : find_row(c, KEYS, q->b, kvh, j + k, room);
             const double sum = square(key, D);
             most = sum > most || sum != sum ? sum : most;
             finite &= finite_rows(key, D, 1, D);
-            finite &= finite_rows(row_of(c, &c->v, q->b, kvh, j + k, p->value_dim, room), p->value_dim, 1, p->value_dim);
+            finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, room), p->value_dim, 1, p->value_dim);
         }
         if (!finite) most = NAN;
         c->knorm[kh * c->ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);

@@ -3,6 +3,7 @@
 #ifndef LOCI_WALK_H
 #define LOCI_WALK_H
 
+#include "cache.h"
 #include "tile.h"
 
 enum { PAD = 16 };                       /* rows of queries and gradients are padded to whole vectors of every ISA */
@@ -344,15 +345,6 @@ INLINE void store_rows(const struct call *c, const real *rows, ptrdiff_t stride,
 {
     for (int r = 0; r < n; r++) narrow_row(c, rows + r * stride, width, stored_row(c, v, b, h, i + r));
 }
-/* A row of a view as reals: where it is, or widened in `room`. */
-INLINE const real *row_of(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int width, real *room)
-{
-    const void *row = stored_row(c, v, b, h, i);
-    if (in_place(c)) return row;
-    widen_row(c, row, width, room);
-    return room;
-}
-
 INLINE void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width, size_t size)
 {
     if (!v->data) return;
@@ -387,16 +379,72 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     transpose(t->qrows, Dp, QT, p->dim, t->qt, QT);
 }
 
-/* n rows of a view, dense: where they are, or widened in `room`. */
-INLINE const real *find_rows(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, real *room,
-                             ptrdiff_t *stride)
+/* ---- Keys and values, wherever they are --------------------------------------------------------------------- */
+
+/* Which of the two, for what follows. */
+enum side { KEYS, VALUES };
+INLINE int side_width(const struct call *c, enum side side) { return side == KEYS ? c->plan->dim : c->plan->value_dim; }
+INLINE const loci_view *side_view(const struct call *c, enum side side) { return side == KEYS ? &c->k : &c->v; }
+
+/* Row j of entry b: of a view, in pages or not, or a value in a cache; j is counted in the call's keys. */
+INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
 {
-    *stride = in_place(c) ? v->row : width;
-    if (in_place(c)) return stored_row(c, v, b, h, i);
-    for (int k = 0; k < n; k++) widen_row(c, stored_row(c, v, b, h, i + k), width, room + (ptrdiff_t)k * width);
+    const loci_pages *p = c->in->pages;
+    if (c->cache) {
+        const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b];
+        return (const char *)cache_values(c->cache, b, h, at) + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
+    }
+    return p ? stored_row(c, side_view(c, side), p->table[b * p->entry + j / p->length], h, j % p->length)
+             : stored_row(c, side_view(c, side), b, h, j);
+}
+/* Keys j .. j + n - 1 of a cache, all of one tile, as dense rows of reals. */
+INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n, real *to)
+{
+    const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b], from = at % KT;
+    const int D = c->plan->dim;
+    const char *tile = cache_keys(c->cache, b, h, at);
+    real lines[VL * KT];
+    for (int d = 0; d < D; d += VL) {
+        const int m = D - d < VL ? D - d : VL;
+        for (int i = 0; i < m; i++) widen_row(c, tile + ((d + i) * KT + from) * (ptrdiff_t)c->plan->stored, n, lines + i * KT);
+        transpose(lines, KT, m, n, to + d, D);
+    }
+}
+/* Rows j .. j + n - 1, all of one tile, as dense rows of reals. */
+INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n, real *to)
+{
+    const int width = side_width(c, side);
+    if (c->cache && side == KEYS) {
+        load_cached(c, b, h, j, n, to);
+        return;
+    }
+    for (int k = 0; k < n; k++) widen_row(c, stored_key(c, side, b, h, j + k), width, to + (ptrdiff_t)k * width);
+}
+/* Can reals be read where rows j .. j + n - 1 are, a constant stride apart? */
+INLINE bool apart_evenly(const struct call *c, enum side side, ptrdiff_t j, int n)
+{
+    const loci_pages *p = c->in->pages;
+    if (!in_place(c)) return false;
+    return c->cache ? side == VALUES : !p || j / p->length == (j + n - 1) / p->length;
+}
+/* Rows j .. j + n - 1 of a tile as reals: where they are, or in `room`. */
+INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n, real *room, ptrdiff_t *stride)
+{
+    *stride = side_width(c, side);
+    if (apart_evenly(c, side, j, n)) {
+        if (!c->cache) *stride = side_view(c, side)->row;
+        return stored_key(c, side, b, h, j);
+    }
+    load_keys(c, side, b, h, j, n, room);
     return room;
 }
-/* The keys and values of the tile: in place, or turned and staged, or widened. */
+INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, real *room)
+{
+    ptrdiff_t stride;
+    return find_rows(c, side, b, h, j, 1, room, &stride);
+}
+
+/* The keys and values of the tile: in place, or turned and staged, or in its room. */
 INLINE void find_keys(struct tile *t)
 {
     const struct call *c = t->c;
@@ -406,9 +454,9 @@ INLINE void find_keys(struct tile *t)
         t->k = (const real *)c->turned + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
         t->ks = p->dim;
     } else {
-        t->k = find_rows(c, &c->k, q->b, t->kvh, t->j0, t->keys, p->dim, t->keys_room, &t->ks);
+        t->k = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->keys_room, &t->ks);
     }
-    t->v = find_rows(c, &c->v, q->b, t->kvh, t->j0, t->keys, p->value_dim, t->values_room, &t->vs);
+    t->v = find_rows(c, VALUES, q->b, t->kvh, t->j0, t->keys, t->values_room, &t->vs);
 }
 
 /* Fades the queries from the reference of the tile's keys. */

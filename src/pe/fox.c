@@ -7,6 +7,7 @@
  * key itself does not count, that of the newest key does.  Keys are counted in index order, so the mask is causal.
  * With a constant gate this is alibi with slope -log f.  A gate that is shut (log_f = -inf) leaves the keys before it
  * no weight at all. */
+#include "cache.h"
 #include "terms/gate.h"
 
 static const loci_option opts[] = {
@@ -120,18 +121,18 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g, con
 }
 
 /* Largest |k| up to each tile's end, a little larger than it is; not finite from a key on that is not. */
-static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t at, int D)
+static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int D)
 {
     double all = 0;
     if (dtype == LOCI_F64) {
-        for (int d = 0; d < D; d++) all += load_real(k, true, at + d) * load_real(k, true, at + d);
+        for (int d = 0; d < D; d++) all += load_real(k, true, d * step) * load_real(k, true, d * step);
         return all;
     }
     float room[MAX_DIM];
-    const float *x = dtype == LOCI_F32 ? (const float *)k + at : room;
-    const uint16_t *half = (const uint16_t *)k + at;
-    for (int d = 0; d < D && dtype == LOCI_BF16; d++) room[d] = from_bf16(half[d]);
-    for (int d = 0; d < D && dtype == LOCI_F16; d++) room[d] = from_f16(half[d]);
+    const float *x = dtype == LOCI_F32 && step == 1 ? k : room;
+    for (int d = 0; d < D && x == room && dtype == LOCI_F32; d++) room[d] = ((const float *)k)[d * step];
+    for (int d = 0; d < D && dtype == LOCI_BF16; d++) room[d] = from_bf16(((const uint16_t *)k)[d * step]);
+    for (int d = 0; d < D && dtype == LOCI_F16; d++) room[d] = from_f16(((const uint16_t *)k)[d * step]);
     float sum[16] = { 0 };
     int d = 0;
     for (; d + 16 <= D; d += 16)
@@ -143,14 +144,13 @@ static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t at, int D)
 static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q, int kh)
 {
     const struct loci_plan *p = c->plan;
-    const void *k = c->turned ? c->turned : c->k.data;
-    const ptrdiff_t row = c->turned ? p->dim : c->k.row;
-    const ptrdiff_t first = c->turned ? ((q->b * p->key_heads + kh) * c->Lk + q->k0) * p->dim
-                                      : q->b * c->k.batch + kh * c->k.head + q->k0 * c->k.row;
     const loci_dtype dtype = !c->turned ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
     double most = 0;
     for (ptrdiff_t j = 0; j < q->nk; j++) {
-        most = higher(norm_squared(k, dtype, first + j * row, p->dim), most);
+        ptrdiff_t step = 1;
+        const void *k = c->turned ? (const char *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * p->dim * (ptrdiff_t)p->real
+                                  : key_place(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
+        most = higher(norm_squared(k, dtype, step, p->dim), most);
         if (j % KT == KT - 1 || j == q->nk - 1) g->knorm[kh * c->ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
     }
 }

@@ -264,7 +264,7 @@ static void begin(struct call *c, int enc)
     struct matrices *w = carve(c, enc, &a);
     for (int64_t i = 0; i < w->hashes; i++) w->hash[i] = -1;
     for (int64_t i = 0; c->in->q_coord && i < rows_of(c, true); i++) w->slot[0][i] = find_slot(c, w, i);
-    for (int64_t i = 0; c->in->k_coord && (!c->plan->keys_rotated || !c->k.data) && i < rows_of(c, false); i++)
+    for (int64_t i = 0; c->k_coord && (!c->plan->keys_rotated || !c->k.data) && i < rows_of(c, false); i++)
         w->slot[1][i] = find_slot(c, w, rows_of(c, true) + i);
     struct job job = { .c = c, .enc = enc, .w = w };
     atomic_init(&job.next, 0);

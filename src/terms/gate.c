@@ -130,7 +130,7 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
     const ptrdiff_t j = q->k0 + g->newest[r];
     real room[MAX_DIM];
     const real *key = c->turned ? (const real *)c->turned + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j) * c->plan->dim
-                                : row_of(c, &c->k, q->b, t->kvh, j, c->plan->dim, room);
+                                : find_row(c, KEYS, q->b, t->kvh, j, room);
     real newest = 0;
     for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->qt[d * QT + r], newest);
     const double *knorm = a->knorm + t->kh * c->ktiles + q->first_ktile;

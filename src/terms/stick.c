@@ -154,7 +154,7 @@ static const real *heir(const struct tile *t, int x, int row, real *room)
     if (remainder == REMAINDER_VECTOR) return (const real *)t->own[x].table + (ptrdiff_t)t->h * c->plan->value_dim;
     if (remainder == REMAINDER_NONE) return NULL;
     const ptrdiff_t key = ((const ptrdiff_t *)t->own[x].scratch)[t->seq->b * c->Lq + t->i0 + row];
-    return key < 0 ? NULL : row_of(c, &c->v, t->seq->b, t->kvh, key, c->plan->value_dim, room);
+    return key < 0 ? NULL : find_row(c, VALUES, t->seq->b, t->kvh, key, room);
 }
 
 /* Where the tile's first row is in [B][H][Lq]. */

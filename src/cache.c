@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT */
+/* cache.c -- see loci/cache.h: lengths, positions and inputs by key of the sequences; the engine moves keys and values. */
+#include "cache.h"
+#include "call.h"
+#include "pairs.h"
+#include "tables.h"
+
+static int64_t *lengths(const struct loci_cache *c) { return cache_list(c, c->len); }
+
+static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring)
+{
+    return (struct cache_form){ .magic = CACHE_MAGIC, .batch = batch, .tiles = capacity / KT + (capacity % KT > 0), .ring = ring != 0,
+                                .kv_heads = p->kv_heads, .dim = p->dim, .value_dim = p->value_dim, .dtype = p->dtype,
+                                .rotated = p->keys_rotated };
+}
+
+static ptrdiff_t place(struct arena *a, size_t count, size_t each)
+{
+    const size_t at = a->used;
+    take_bytes(a, count, each);
+    return (ptrdiff_t)at;
+}
+/* Bytes, and where everything is; SIZE_MAX: too many. */
+static size_t lay_out(const loci_plan *p, struct loci_cache *c)
+{
+    struct arena a = { 0 };
+    const size_t batch = (size_t)c->form.batch, capacity = (size_t)c->form.tiles * KT;
+    size_t keys, rows;
+    place(&a, 1, sizeof *c);
+    c->len = place(&a, batch, sizeof(int64_t)), c->most = place(&a, batch, sizeof(int64_t));
+    c->base = place(&a, batch, sizeof(int64_t)), c->kept = place(&a, batch, sizeof(int64_t)), c->first = place(&a, batch, sizeof(int64_t));
+    if (__builtin_mul_overflow(batch, capacity, &keys) || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows)) return SIZE_MAX;
+    c->pos = place(&a, keys, sizeof(int64_t));
+    c->keys = place(&a, rows, (size_t)p->dim * p->stored), c->values = place(&a, rows, (size_t)p->value_dim * p->stored);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const loci_tensor *t = &p->tensors.list[i];
+        bool by_key = false;
+        struct cache_input in = { .outer = 1, .inner = 1 };
+        for (int k = 1; k < t->rank; k++) {
+            if (t->shape[k] == LOCI_DIM_KEYS) by_key = true;
+            else if (t->shape[k] >= 0 && by_key) in.inner *= t->shape[k];
+            else if (t->shape[k] >= 0) in.outer *= t->shape[k];
+        }
+        if (!by_key || t->role != LOCI_INPUT) continue;
+        in.at = place(&a, keys, (size_t)(in.outer * in.inner) * p->real);
+        c->input[i] = in;
+    }
+    return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
+}
+
+static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, loci_error *e)
+{
+    CHECK(e, p && p->magic == PLAN_MAGIC && p->stage == LOCI_ATTENTION, LOCI_BAD_ARG, "the plan must be one for stage ATTENTION");
+    CHECK(e, batch >= 0 && batch <= (ptrdiff_t)1 << 32, LOCI_BAD_ARG, "batch %td must be from 0 to 2^32", batch);
+    CHECK(e, capacity >= 1 && capacity <= (ptrdiff_t)1 << 40, LOCI_BAD_ARG, "capacity %td must be from 1 to 2^40", capacity);
+    CHECK(e, p->rotate < 0 || p->keys_rotated || p->key_heads != p->kv_heads, LOCI_BAD_ARG,
+          "keys_rotated must be 1 in the plan's description: a cache keeps turned keys");
+    return LOCI_OK;
+}
+
+size_t loci_cache_size(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity)
+{
+    if (check_plan(p, batch, capacity, NULL)) return 0;
+    struct loci_cache c = { .form = form_of(p, batch, capacity, 0) };
+    const size_t bytes = lay_out(p, &c);
+    return bytes == SIZE_MAX ? 0 : bytes;
+}
+
+loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring, void *memory, loci_error *e)
+{
+    CHECK(e, cache, LOCI_BAD_ARG, "loci_cache_create: there is nowhere to put the cache, cache is NULL");
+    *cache = NULL;
+    const loci_status status = check_plan(p, batch, capacity, e);
+    if (status) return status;
+    CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG, "memory must not be NULL and must start on 64 bytes");
+    struct loci_cache c = { .form = form_of(p, batch, capacity, ring) };
+    CHECK(e, lay_out(p, &c) != SIZE_MAX, LOCI_BAD_ARG, "batch %td and capacity %td need more memory than there can be", batch, capacity);
+    if (ring) {
+        CHECK(e, p->window_left < capacity - KT, LOCI_BAD_ARG, "a ring of %td keys needs window_left of at most %td, lest rows miss keys that are gone",
+              capacity, capacity - KT - 1);
+        for (int i = 0; i < p->tensors.n; i++)
+            CHECK(e, !c.input[i].at, LOCI_BAD_ARG, "%s sums up its input '%s' from the first key on, which a ring forgets", p->tensors.list[i].encoding,
+                  p->tensors.list[i].name);
+    }
+    *cache = memcpy(memory, &c, sizeof c);
+    for (ptrdiff_t at = c.len; at <= c.first; at += c.most - c.len) memset(cache_list(*cache, at), 0, (size_t)batch * sizeof(int64_t));
+    return LOCI_OK;
+}
+
+loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
+{
+    CHECK(e, c && c->form.magic == CACHE_MAGIC, LOCI_BAD_ARG, "cache is none; loci_cache_create() makes them");
+    const struct cache_form like = form_of(p, (ptrdiff_t)c->form.batch, cache_capacity(c), (int)c->form.ring);
+    CHECK(e, !memcmp(&c->form, &like, sizeof like), LOCI_BAD_ARG, "the cache is that of another plan: kv_heads, widths, dtype and keys_rotated must be the same");
+    struct loci_cache laid = { .form = c->form };
+    lay_out(p, &laid);
+    for (int i = 0; i < p->tensors.n; i++)
+        CHECK(e, laid.input[i].at == c->input[i].at && laid.input[i].inner == c->input[i].inner, LOCI_BAD_ARG,
+              "the cache is that of another encoding: it does not hold '%s' of %s", p->tensors.list[i].name, p->tensors.list[i].encoding);
+    return LOCI_OK;
+}
+
+int64_t loci_cache_length(const loci_cache *c, ptrdiff_t entry)
+{
+    return c && c->form.magic == CACHE_MAGIC && entry >= 0 && entry < c->form.batch ? lengths(c)[entry] : LOCI_NONE;
+}
+
+static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
+{
+    int64_t *most = &cache_list(c, c->most)[b];
+    lengths(c)[b] = length;
+    if (length > *most) *most = length;
+    const int64_t base = cache_oldest(c, b) / CHUNK * CHUNK;
+    cache_list(c, c->base)[b] = base, cache_list(c, c->kept)[b] = length - base;
+}
+
+/* ---- Append ------------------------------------------------------------------------------------------------------ */
+
+static int64_t count_of(const loci_call *in, ptrdiff_t b) { return in->k_lens ? in->k_lens[b] : in->k_len; }
+
+/* Where a key's position goes. */
+static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j) { return &cache_list(c, c->pos)[b * cache_capacity(c) + j]; }
+
+static loci_status check_append(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
+{
+    loci_error *e = in->error;
+    CHECK(e, in->batch == c->form.batch, LOCI_BAD_ARG, "batch %td is not that of the cache, %lld", in->batch, (long long)c->form.batch);
+    CHECK(e, in->k_len >= 0 && in->k_len <= cache_capacity(c), LOCI_BAD_ARG, "k_len %td must be from 0 to the cache's %td", in->k_len, cache_capacity(c));
+    CHECK(e, !in->q_seg && !in->k_seg && !in->pages, LOCI_BAD_ARG, "segments and pages have no place in a cache, which holds one sequence per batch entry");
+    CHECK(e, !in->k_pos || !c->form.ring, LOCI_BAD_ARG, "k_pos: the positions of a ring's keys are counted");
+    CHECK(e, p->axes == 1 || in->k_coord || !in->k_len, LOCI_BAD_ARG, "k_coord must be given: the encoding has %d axes", p->axes);
+    for (ptrdiff_t b = 0; b < in->batch; b++) {
+        const int64_t n = count_of(in, b), len = lengths(c)[b];
+        CHECK(e, n >= 0 && n <= in->k_len, LOCI_BAD_ARG, "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)n, in->k_len);
+        CHECK(e, c->form.ring ? n <= cache_capacity(c) && len <= (int64_t)1 << 40 : n <= cache_capacity(c) - len, LOCI_BAD_ARG,
+              "entry %td holds %lld of %td keys, and %lld more do not fit", b, (long long)len, cache_capacity(c), (long long)n);
+        CHECK(e, !in->k_pos || c->placed || len == 0, LOCI_BAD_ARG,
+              "k_pos must be given from the first key on: entry %td has %lld keys whose positions were counted", b, (long long)len);
+        CHECK(e, in->k_pos || !c->placed || n == 0, LOCI_BAD_ARG, "k_pos must be given, as it was for the keys before");
+    }
+    for (int i = 0; i < p->tensors.n; i++)
+        CHECK(e, !c->input[i].at || !in->k_len || (in->tensors && in->tensors[i]), LOCI_BAD_ARG, "%s: input tensor '%s' must be given with the call",
+              p->tensors.list[i].encoding, p->tensors.list[i].name);
+    return LOCI_OK;
+}
+
+static void append_inputs(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
+{
+    for (int i = 0; i < p->tensors.n; i++) {
+        const struct cache_input *t = &c->input[i];
+        for (ptrdiff_t row = 0; t->at && row < in->batch * t->outer; row++) {
+            const ptrdiff_t b = row / t->outer, count = (ptrdiff_t)count_of(in, b), old = (ptrdiff_t)lengths(c)[b];
+            const size_t inner = (size_t)t->inner * p->real;
+            memcpy((char *)c + t->at + (size_t)(row * cache_capacity(c) + old) * inner,
+                   (const char *)in->tensors[i] + (size_t)(row * in->k_len + in->k_len - count) * inner, (size_t)count * inner);
+        }
+    }
+}
+
+loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work, loci_cache *to, const loci_call *in)
+{
+    struct call c;
+    if (!in) return LOCI_BAD_ARG;
+    TRY(check_plan(p, 0, 1, in->error));
+    TRY(loci_cache_check(p, to, in->error));
+    TRY(check_append(p, to, in));
+    loci_call rows = *in;                /* a rotation of these keys */
+    rows.cache = NULL, rows.k_lens = NULL, rows.q_len = 0, rows.q_pos = rows.k_pos;
+    TRY(loci_open_call(&c, p, &rows, true));
+    struct keeping a = { .to = to, .counts = in->k_lens, .turn = p->rotate >= 0 && p->keys_rotated };
+    TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim, false));
+    TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim, false));
+    CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG, "k and v must not be NULL");
+    TRY(loci_open_tables(&c, tables));
+    TRY(loci_open_work(&c, work, false));
+    if (!c.B || !c.Lk) return LOCI_OK;
+
+    int64_t *first = cache_list(to, to->first);
+    for (ptrdiff_t b = 0; b < c.B; b++) first[b] = lengths(to)[b] + count_of(in, b) - c.Lk;
+    c.firsts = first;
+    loci_begin(&c, false);
+    p->engine->keep(&c, &a);
+    append_inputs(p, to, in);
+    for (ptrdiff_t b = 0; b < c.B; b++) {
+        const int64_t count = count_of(in, b), old = lengths(to)[b];
+        for (int64_t j = 0; j < count && !to->form.ring; j++) *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
+        set_length(to, b, old + count);
+    }
+    to->placed |= in->k_pos != NULL;
+    return LOCI_OK;
+}
+
+/* ---- Forget -------------------------------------------------------------------------------------------------------- */
+
+loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
+{
+    CHECK(e, c && c->form.magic == CACHE_MAGIC, LOCI_BAD_ARG, "cache is none; loci_cache_create() makes them");
+    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld", entry, (long long)c->form.batch - 1);
+    CHECK(e, length >= 0 && length <= lengths(c)[entry], LOCI_BAD_ARG, "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
+    CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG, "length %lld: the ring holds keys from %lld on", (long long)length,
+          (long long)cache_oldest(c, entry));
+    if (length == 0) cache_list(c, c->most)[entry] = 0;
+    set_length(c, entry, length);
+    bool empty = true;
+    for (ptrdiff_t b = 0; b < c->form.batch; b++) empty &= lengths(c)[b] == 0;
+    if (empty) c->placed = 0;
+    return LOCI_OK;
+}
+
+static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdiff_t b, ptrdiff_t first, ptrdiff_t count)
+{
+    for (int i = 0; i < p->tensors.n; i++) {
+        const struct cache_input *t = &c->input[i];
+        const size_t inner = (size_t)t->inner * p->real;
+        for (ptrdiff_t row = b * t->outer; t->at && row < (b + 1) * t->outer; row++) {
+            char *at = (char *)c + t->at + (size_t)(row * cache_capacity(c) + first) * inner;
+            memmove(at, at + (size_t)count * inner, (size_t)((ptrdiff_t)lengths(c)[b] - first - count) * inner);
+        }
+    }
+}
+
+/* Turned keys turn by the difference; what multiplies them as they turn must not do so twice.  States move with their keys. */
+static void turn_again(const loci_plan *p, const struct call *c, struct keeping *a)
+{
+    a->turn = p->rotate >= 0 && p->keys_rotated && !p->states;
+    if (!a->turn || p->use[p->rotate].term != TERM_pairs) return;
+    const struct pairs *t = c->table[p->use[p->rotate].enc];
+    if (t->factor != 1) a->undo = 1 / t->factor, a->channel = t->offset, a->channels = 2 * t->count;
+}
+
+loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work, loci_cache *c, ptrdiff_t entry, int64_t first, int64_t count,
+                              const loci_call *in)
+{
+    struct call call;
+    int64_t shift[KT];
+    if (!in) return LOCI_BAD_ARG;
+    loci_error *e = in->error;
+    TRY(check_plan(p, 0, 1, e));
+    TRY(loci_cache_check(p, c, e));
+    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld", entry, (long long)c->form.batch - 1);
+    CHECK(e, !c->form.ring, LOCI_BAD_ARG, "a ring forgets by itself: remove is for caches that do not");
+    CHECK(e, p->axes == 1, LOCI_BAD_ARG, "keys with %d coordinates each cannot move up", p->axes);
+    CHECK(e, p->rotate < 0 || p->use[p->rotate].term != TERM_fourier, LOCI_BAD_ARG,
+          "%s turns by sums of waves, so turned keys cannot be turned on: truncate, and append them again", p->enc[p->use[p->rotate].enc].pe->name);
+    const int64_t len = lengths(c)[entry];
+    CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG, "%lld keys from %lld on are not all there: entry %td has %lld",
+          (long long)count, (long long)first, entry, (long long)len);
+    for (int i = 0; i < KT; i++) shift[i] = -count;
+    const loci_call rows = { .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift, .host = in->host, .error = e };
+    TRY(loci_open_call(&call, p, &rows, true));
+    TRY(loci_open_tables(&call, tables));
+    TRY(loci_open_work(&call, work, false));
+    if (!count) return LOCI_OK;
+    struct keeping a = { .to = c, .remove = true, .entry = entry, .first = (ptrdiff_t)first, .count = (ptrdiff_t)count };
+    turn_again(p, &call, &a);
+    loci_begin(&call, false);
+    call.cache = c;
+    p->engine->keep(&call, &a);
+    remove_inputs(p, c, entry, (ptrdiff_t)first, (ptrdiff_t)count);
+    for (int64_t j = first; j < len - count; j++) *position(c, entry, j) = *position(c, entry, j + count) - count;
+    set_length(c, entry, len - count);
+    return LOCI_OK;
+}

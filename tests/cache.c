@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: MIT */
+/* cache.c -- keys in a cache, in pages, or fewer than there is room for, give the bits of keys in one piece: every text of
+ * the walk, f32, bf16 and f16, in chunks and token by token. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loci/cache.h"
+#include "pe.h"
+#include "walk.h"
+
+static int passed, failed;
+static const char *only;                 /* the program's argument: this text alone */
+
+/* Whole sequences, and what one call gives for all of their rows. */
+struct problem {
+    loci_desc desc;
+    loci_plan *plan;
+    ptrdiff_t B, H, G, D, Dv, L;
+    size_t size;                         /* of a stored number */
+    char *q, *k, *v, *keys, *o;          /* keys: as a cache keeps them */
+    float *rows, *ae;
+    double *coord;
+    int tensors;
+    loci_tensor tensor[WALK_TENSORS];
+    float *data[WALK_TENSORS];
+    void *tables, *work;
+    loci_error e;
+    void *block[512];
+    int blocks;
+};
+
+static void *block(struct problem *p, size_t bytes)
+{
+    const size_t room = (bytes + 127) / 64 * 64;
+    void *at = aligned_alloc(64, room);
+    if (!at || p->blocks == COUNT(p->block)) exit(2);
+    memset(at, 0xff, room);
+    return p->block[p->blocks++] = at;
+}
+static void drop(struct problem *p)
+{
+    for (int i = 0; i < p->blocks; i++) free(p->block[i]);
+    loci_plan_destroy(p->plan);
+}
+static bool broken(struct problem *p, const char *what)
+{
+    printf("%s, %s: %s\n", p->desc.encoding, what, p->e.text);
+    failed++;
+    return false;
+}
+
+static void *numbers(struct problem *p, loci_dtype dtype, size_t count, double size)
+{
+    void *x = block(p, count * stored_size(dtype));
+    for (size_t i = 0; i < count; i++) store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
+    return x;
+}
+static size_t count_of(const struct problem *p, const loci_tensor *t, ptrdiff_t q_len, ptrdiff_t k_len)
+{
+    size_t n = 1;
+    for (int i = 0; i < t->rank; i++)
+        n *= (size_t)(t->shape[i] == LOCI_DIM_BATCH ? p->B : t->shape[i] == LOCI_DIM_QUERIES ? q_len : t->shape[i] == LOCI_DIM_KEYS ? k_len : t->shape[i]);
+    return n;
+}
+static loci_view rows_at(const struct problem *p, char *x, ptrdiff_t heads, ptrdiff_t width, ptrdiff_t from)
+{
+    return (loci_view){ x + from * width * (ptrdiff_t)p->size, heads * p->L * width, p->L * width, width };
+}
+/* The part of a tensor that rows from .. and keys from .. of a call have. */
+static float *cut(struct problem *p, int i, ptrdiff_t q_from, ptrdiff_t q_len, ptrdiff_t k_from, ptrdiff_t k_len)
+{
+    const loci_tensor *t = &p->tensor[i];
+    for (int r = 0; r < t->rank; r++) {
+        if (t->shape[r] != LOCI_DIM_KEYS && t->shape[r] != LOCI_DIM_QUERIES) continue;
+        const bool query = t->shape[r] == LOCI_DIM_QUERIES;
+        const size_t from = (size_t)(query ? q_from : k_from), len = (size_t)(query ? q_len : k_len);
+        size_t inner = sizeof(float), outer = count_of(p, t, p->L, p->L);
+        for (int k = r + 1; k < t->rank; k++) inner *= (size_t)t->shape[k];
+        outer = outer * sizeof(float) / ((size_t)p->L * inner);
+        char *to = block(p, outer * len * inner);
+        for (size_t o = 0; o < outer; o++) memcpy(to + o * len * inner, (char *)p->data[i] + (o * (size_t)p->L + from) * inner, len * inner);
+        return (float *)to;
+    }
+    return p->data[i];
+}
+/* Coordinates of tokens from .. on, [axes][n]. */
+static double *coordinates(struct problem *p, ptrdiff_t from, ptrdiff_t n)
+{
+    const ptrdiff_t axes = loci_axes(p->plan);
+    if (axes < 2) return NULL;
+    double *to = block(p, (size_t)(axes * n) * sizeof *to);
+    for (ptrdiff_t a = 0; a < axes; a++) memcpy(to + a * n, p->coord + a * p->L + from, (size_t)n * sizeof *to);
+    return to;
+}
+
+/* What a call gives beside o. */
+static void more_outputs(struct problem *p, loci_call *c, ptrdiff_t n)
+{
+    float *row = block(p, (size_t)(p->B * p->H * n) * sizeof *row);
+    *(p->plan->weight < 0 ? &c->lse : &c->rem) = row;
+    c->ae = p->plan->states ? block(p, (size_t)(p->B * p->H * n * p->D) * sizeof(float)) : NULL;
+}
+static bool forward(struct problem *p, loci_call *c)
+{
+    c->error = &p->e;
+    return !loci_forward(p->plan, p->tables, block(p, loci_workspace(p->plan, c, 0)), c);
+}
+
+static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t window, ptrdiff_t length, int D, int Dv, int heads)
+{
+    *p = (struct problem){ .desc = { .encoding = text, .heads = heads, .kv_heads = heads > 1 ? heads / 2 : 1, .dim = D, .value_dim = Dv, .dtype = dtype,
+                                     .window_left = window },
+                           .B = 2, .H = heads, .G = heads > 1 ? heads / 2 : 1, .D = D, .Dv = Dv, .L = length, .size = stored_size(dtype) };
+    walk_restart(3);
+    if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");
+    if (p->plan->rotate >= 0 && p->plan->key_heads == p->plan->kv_heads) {
+        loci_plan_destroy(p->plan);
+        p->desc.keys_rotated = 1;
+        if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");
+    }
+    const size_t q_rows = (size_t)(p->B * p->H * p->L), k_rows = (size_t)(p->B * p->G * p->L);
+    p->q = numbers(p, dtype, q_rows * (size_t)D, 1.5), p->k = p->keys = numbers(p, dtype, k_rows * (size_t)D, 1.5);
+    p->v = numbers(p, dtype, k_rows * (size_t)Dv, 1), p->o = block(p, q_rows * (size_t)Dv * p->size);
+    p->coord = block(p, (size_t)(loci_axes(p->plan) * p->L) * sizeof(double));
+    for (ptrdiff_t i = 0; i < loci_axes(p->plan) * p->L; i++) p->coord[i] = walk_coordinate(100);
+    p->tensors = loci_tensors(p->plan, p->tensor, WALK_TENSORS);
+    for (int i = 0; i < p->tensors; i++) {
+        const size_t count = count_of(p, &p->tensor[i], p->L, p->L);
+        p->data[i] = numbers(p, LOCI_F32, count, 0.2);
+        float *start = block(p, count * sizeof *start);
+        memset(start, 0, count * sizeof *start);
+        if (p->tensor[i].role != LOCI_INPUT) loci_tensor_init(p->plan, i, 1, start);
+        for (size_t n = 0; n < count; n++) p->data[i][n] += p->tensor[i].role == LOCI_INPUT ? -0.25f : 0.25f + start[n];
+    }
+    const ptrdiff_t range = 2 * length;
+    p->tables = block(p, loci_tables_size(p->plan, range));
+    loci_call c = { .batch = 2, .q_len = length, .k_len = length, .q = rows_at(p, p->q, heads, D, 0), .v = rows_at(p, p->v, p->G, Dv, 0),
+                    .o = rows_at(p, p->o, heads, Dv, 0), .tensors = (const void *const *)p->data, .error = &p->e };
+    c.q_coord = c.k_coord = coordinates(p, 0, length);
+    if (loci_prepare(p->plan, range, c.tensors, p->tables)) return broken(p, "tables");
+    if (p->desc.keys_rotated) {
+        p->keys = block(p, k_rows * (size_t)D * p->size);
+        if (loci_rotate(p->plan, p->tables, block(p, loci_workspace(p->plan, &c, 0)), &c, LOCI_CACHE, rows_at(p, p->k, p->G, D, 0),
+                        rows_at(p, p->keys, p->G, D, 0)))
+            return broken(p, "rotation");
+    }
+    c.k = rows_at(p, p->keys, p->G, D, 0);
+    more_outputs(p, &c, length);
+    p->rows = c.lse ? c.lse : c.rem, p->ae = c.ae;
+    return forward(p, &c) || broken(p, "the whole");
+}
+
+/* Rows of a call, which are those from[b] .. of the whole, from the call's row skip[b] on. */
+static void same_rows(struct problem *p, const char *what, const loci_call *c, const ptrdiff_t *from, const ptrdiff_t *skip)
+{
+    const float *row = c->lse ? c->lse : c->rem;
+    const ptrdiff_t n = c->q_len;
+    for (ptrdiff_t i = 0; i < p->B * p->H; i++)
+        for (ptrdiff_t r = skip ? skip[i / p->H] : 0; r < n; r++) {
+            const ptrdiff_t at = i * p->L + from[i / p->H] + r - (skip ? skip[i / p->H] : 0), mine = i * n + r;
+            if (!memcmp((char *)c->o.data + mine * p->Dv * (ptrdiff_t)p->size, p->o + at * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size)
+                && !memcmp(row + mine, p->rows + at, sizeof *row)
+                && (!c->ae || !memcmp((float *)c->ae + mine * p->D, p->ae + at * p->D, (size_t)p->D * sizeof *row)))
+                continue;
+            printf("%s, %s: row %td of head %td differs\n", p->desc.encoding, what, at % p->L, i);
+            failed++;
+            return;
+        }
+    passed++;
+}
+
+/* A call on rows from .. + n of every entry, q copied, o and the rest dense. */
+static loci_call rows_call(struct problem *p, const ptrdiff_t *from, ptrdiff_t n)
+{
+    char *q = block(p, (size_t)(p->B * p->H * n * p->D) * p->size);
+    for (ptrdiff_t i = 0; i < p->B * p->H; i++)
+        for (ptrdiff_t r = 0; r < n; r++)
+            if (from[i / p->H] + r >= 0)
+                memcpy(q + (i * n + r) * p->D * (ptrdiff_t)p->size, p->q + (i * p->L + from[i / p->H] + r) * p->D * (ptrdiff_t)p->size, (size_t)p->D * p->size);
+    loci_call c = { .batch = p->B, .q_len = n, .q.data = q, .o.data = block(p, (size_t)(p->B * p->H * n * p->Dv) * p->size), .error = &p->e };
+    more_outputs(p, &c, n);
+    return c;
+}
+
+/* ---- A cache ------------------------------------------------------------------------------------------------------ */
+
+static loci_cache *cache_of(struct problem *p, ptrdiff_t capacity, int ring)
+{
+    loci_cache *cache;
+    const size_t bytes = loci_cache_size(p->plan, p->B, capacity);
+    if (!bytes || loci_cache_create(&cache, p->plan, p->B, capacity, ring, block(p, bytes), &p->e)) {
+        broken(p, "cache");
+        return NULL;
+    }
+    return cache;
+}
+/* Appends tokens from .. + n to all entries and runs their rows. */
+static bool step(struct problem *p, loci_cache *cache, const char *what, ptrdiff_t from, ptrdiff_t n)
+{
+    const ptrdiff_t at[2] = { from, from };
+    void *data[WALK_TENSORS];
+    loci_call c = rows_call(p, at, n);
+    for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, from, n, from, n);
+    c.k_len = n, c.cache = cache, c.tensors = (const void *const *)data;
+    c.k = rows_at(p, p->k, p->G, p->D, from), c.v = rows_at(p, p->v, p->G, p->Dv, from);
+    c.q_coord = c.k_coord = coordinates(p, from, n);
+    void *work = block(p, loci_workspace(p->plan, &c, 0));
+    if (loci_cache_append(p->plan, p->tables, work, cache, &c) || loci_forward(p->plan, p->tables, work, &c)) return broken(p, what);
+    same_rows(p, what, &c, at, NULL);
+    return true;
+}
+static void release(struct problem *p, int blocks)
+{
+    while (p->blocks > blocks) free(p->block[--p->blocks]);
+}
+static void steps(struct problem *p, const char *what, ptrdiff_t capacity, int ring, ptrdiff_t most, ptrdiff_t from)
+{
+    static const ptrdiff_t cuts[] = { 5, 1, 70, 3, 64, 1, 2, 33 };
+    const int before = p->blocks;
+    loci_cache *cache = cache_of(p, capacity, ring);
+    const int mine = p->blocks;
+    for (ptrdiff_t at = 0, i = 0, n; cache && at < p->L; at += n, i++) {
+        n = from && at < from ? from : cuts[i % COUNT(cuts)];
+        if (n > most) n = most;
+        if (n > p->L - at) n = p->L - at;
+        if (!step(p, cache, what, at, n)) break;
+        release(p, mine);
+    }
+    release(p, before);
+}
+
+/* Append, forget, append again; then forget keys in the middle. */
+static void forget(struct problem *p)
+{
+    const int before = p->blocks;
+    loci_cache *cache = cache_of(p, p->L, 0);
+    if (!cache) return;
+    bool ok = step(p, cache, "before truncate", 0, p->L);
+    for (ptrdiff_t b = 0; b < p->B && ok; b++) ok = !loci_cache_truncate(cache, b, p->L - 77, &p->e);
+    if (!ok) broken(p, "truncate");
+    else if (step(p, cache, "after truncate", p->L - 77, 13)) step(p, cache, "after truncate", p->L - 64, 64);
+    release(p, before);
+}
+static void removal(struct problem *p)
+{
+    const ptrdiff_t first = 21, count = 50, from[2] = { p->L - 1, p->L - 1 }, left = p->L - count;
+    const int before = p->blocks;
+    loci_cache *cache = cache_of(p, p->L, 0);
+    if (!cache || !step(p, cache, "before remove", 0, p->L)) return;
+    void *data[WALK_TENSORS];
+    loci_call c = rows_call(p, from, 1), alone = rows_call(p, from, 1);
+    for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, p->L - 1, 1, 0, 1);
+    c.tensors = (const void *const *)data, c.cache = cache;
+    for (ptrdiff_t b = 0; b < p->B; b++)
+        if (loci_cache_remove(p->plan, p->tables, block(p, loci_workspace(p->plan, &c, 0)), cache, b, first, count, &c)
+            || loci_cache_length(cache, b) != left) {
+            broken(p, "remove");
+            return;
+        }
+    /* The same keys in one piece: those behind the hole, turned for where they are now. */
+    char *k = block(p, (size_t)(p->B * p->G * left * p->D) * p->size), *v = block(p, (size_t)(p->B * p->G * left * p->Dv) * p->size);
+    for (ptrdiff_t i = 0; i < p->B * p->G; i++)
+        for (ptrdiff_t j = 0; j < left; j++) {
+            const ptrdiff_t old = i * p->L + (j < first ? j : j + count), now = i * left + j;
+            memcpy(k + now * p->D * (ptrdiff_t)p->size, p->k + old * p->D * (ptrdiff_t)p->size, (size_t)p->D * p->size);
+            memcpy(v + now * p->Dv * (ptrdiff_t)p->size, p->v + old * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size);
+        }
+    for (int i = 0; i < p->tensors; i++) {
+        const float *head = cut(p, i, p->L - 1, 1, 0, first), *tail = cut(p, i, p->L - 1, 1, first + count, left - first);
+        data[i] = (void *)tail;
+        size_t inner = 1, outer = count_of(p, &p->tensor[i], 1, 1);
+        bool by_key = false;
+        for (int r = 0; r < p->tensor[i].rank; r++) {
+            if (by_key) inner *= (size_t)p->tensor[i].shape[r];
+            by_key |= p->tensor[i].shape[r] == LOCI_DIM_KEYS;
+        }
+        if (!by_key) continue;
+        outer /= inner;
+        float *both = data[i] = block(p, outer * (size_t)left * inner * sizeof *both);
+        for (size_t o = 0; o < outer; o++) {
+            memcpy(both + o * (size_t)left * inner, head + o * (size_t)first * inner, (size_t)first * inner * sizeof *both);
+            memcpy(both + (o * (size_t)left + (size_t)first) * inner, tail + o * (size_t)(left - first) * inner, (size_t)(left - first) * inner * sizeof *both);
+        }
+    }
+    alone.tensors = (const void *const *)data, alone.k_len = left, alone.k.data = k, alone.v.data = v;
+    if (p->desc.keys_rotated
+        && loci_rotate(p->plan, p->tables, block(p, loci_workspace(p->plan, &alone, 0)), &alone, LOCI_CACHE, alone.k, alone.k)) {
+        broken(p, "rotation");
+        return;
+    }
+    for (int i = 0; i < p->tensors; i++)
+        if (p->tensor[i].role != LOCI_INPUT) data[i] = p->data[i];
+    if (!forward(p, &c) || !forward(p, &alone)) {
+        broken(p, "after remove");
+        return;
+    }
+    double most = 0;                     /* keys that are turned twice are rounded twice */
+    for (ptrdiff_t i = 0; i < p->B * p->H * p->Dv; i++)
+        most = fmax(most, fabs(load_stored(c.o.data, p->desc.dtype, i) - load_stored(alone.o.data, p->desc.dtype, i)));
+    const double allowed = !p->desc.keys_rotated ? 0 : p->desc.dtype == LOCI_F32 ? 1e-4 : 5e-2;
+    if (most <= allowed) passed++;
+    else failed++, printf("%s: after remove, o is off by %.1e\n", p->desc.encoding, most);
+    release(p, before);
+}
+
+/* Entries of different lengths, appended in two ragged batches that are aligned at their ends. */
+static void ragged_cache(struct problem *p)
+{
+    static const int64_t counts[2][2] = { { 40, 71 }, { 30, 2 } };
+    ptrdiff_t old[2] = { 0, 0 };
+    const int before = p->blocks;
+    loci_cache *cache = cache_of(p, 80, 0);
+    for (int s = 0; s < 2 && cache && loci_axes(p->plan) == 1; s++) {
+        const ptrdiff_t n = counts[s][0] > counts[s][1] ? counts[s][0] : counts[s][1];
+        const ptrdiff_t from[2] = { old[0] + counts[s][0] - n, old[1] + counts[s][1] - n }, skip[2] = { n - counts[s][0], n - counts[s][1] };
+        loci_call c = rows_call(p, from, n);
+        char *k = block(p, (size_t)(p->B * p->G * n * p->D) * p->size), *v = block(p, (size_t)(p->B * p->G * n * p->Dv) * p->size);
+        for (ptrdiff_t i = 0; i < p->B * p->G; i++)
+            for (ptrdiff_t r = skip[i / p->G]; r < n; r++) {
+                const ptrdiff_t at = i * p->L + from[i / p->G] + r, mine = i * n + r;
+                memcpy(k + mine * p->D * (ptrdiff_t)p->size, p->k + at * p->D * (ptrdiff_t)p->size, (size_t)p->D * p->size);
+                memcpy(v + mine * p->Dv * (ptrdiff_t)p->size, p->v + at * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size);
+            }
+        void *data[WALK_TENSORS];
+        for (int i = 0; i < p->tensors; i++) {
+            data[i] = p->data[i];
+            const loci_tensor *t = &p->tensor[i];
+            if (t->role != LOCI_INPUT) continue;
+            const size_t count = count_of(p, t, n, n), inner = count / (size_t)(p->B * t->shape[1] * n);
+            float *to = data[i] = block(p, count * sizeof *to);
+            for (ptrdiff_t row = 0; row < p->B * t->shape[1]; row++)
+                for (ptrdiff_t r = skip[row / t->shape[1]]; r < n; r++)
+                    memcpy(to + (size_t)(row * n + r) * inner, p->data[i] + (size_t)(row * p->L + from[row / t->shape[1]] + r) * inner, inner * sizeof *to);
+        }
+        c.k_len = n, c.k_lens = counts[s], c.cache = cache, c.k.data = k, c.v.data = v, c.tensors = (const void *const *)data;
+        void *work = block(p, loci_workspace(p->plan, &c, 0));
+        if (loci_cache_append(p->plan, p->tables, work, cache, &c) || loci_forward(p->plan, p->tables, work, &c)) {
+            broken(p, "ragged cache");
+            break;
+        }
+        for (int b = 0; b < 2; b++) old[b] += (ptrdiff_t)counts[s][b];
+        ptrdiff_t first[2] = { from[0] + skip[0], from[1] + skip[1] };
+        same_rows(p, "ragged cache", &c, first, skip);
+    }
+    release(p, before);
+}
+
+/* ---- Pages, and fewer keys than there is room for ------------------------------------------------------------------------ */
+
+/* Keys beyond an entry's own hold what is no number. */
+static void poison(const struct problem *p, char *x, ptrdiff_t width, const int64_t *lens)
+{
+    for (ptrdiff_t i = 0; i < p->B * p->G; i++)
+        memset(x + (i * p->L + lens[i / p->G]) * width * (ptrdiff_t)p->size, 0xff, (size_t)((p->L - lens[i / p->G]) * width) * p->size);
+}
+static void lengths(struct problem *p, ptrdiff_t n)
+{
+    const int64_t lens[2] = { p->L, p->L - 37 };
+    const ptrdiff_t from[2] = { p->L - n, p->L - 37 - n };
+    const int before = p->blocks;
+    const size_t k_bytes = (size_t)(p->B * p->G * p->L * p->D) * p->size, v_bytes = (size_t)(p->B * p->G * p->L * p->Dv) * p->size;
+    char *k = memcpy(block(p, k_bytes), p->keys, k_bytes), *v = memcpy(block(p, v_bytes), p->v, v_bytes);
+    poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
+    loci_call c = rows_call(p, from, n);
+    c.k_len = p->L, c.k_lens = lens, c.k.data = k, c.v.data = v;
+    void *data[WALK_TENSORS];
+    bool by_query = loci_axes(p->plan) > 1;                            /* rows of the entries differ, and so would those inputs */
+    for (int i = 0; i < p->tensors; i++) {
+        data[i] = p->data[i];
+        for (int r = 0; r < p->tensor[i].rank; r++) by_query |= p->tensor[i].shape[r] == LOCI_DIM_QUERIES;
+    }
+    c.tensors = (const void *const *)data;
+    if (by_query) passed++;
+    else if (!forward(p, &c)) broken(p, "lengths");
+    else same_rows(p, "lengths", &c, from, NULL);
+    release(p, before);
+}
+static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
+{
+    const ptrdiff_t each = (p->L + length - 1) / length, pages = p->B * each + 3, from[2] = { p->L - n, p->L - n };
+    const int before = p->blocks;
+    int32_t *table = block(p, (size_t)(p->B * each) * sizeof *table);
+    char *k = block(p, (size_t)(pages * p->G * length * p->D) * p->size), *v = block(p, (size_t)(pages * p->G * length * p->Dv) * p->size);
+    for (ptrdiff_t i = 0; i < p->B * each; i++) table[i] = (int32_t)((i * 7 + 2) % pages);
+    for (ptrdiff_t i = 1; i < p->B * each; i++)                        /* steps of 7 may meet: then the next free one */
+        for (ptrdiff_t j = 0; j < i; j++)
+            if (table[j] == table[i]) table[i] = (int32_t)((table[i] + 1) % pages), j = -1;
+    for (ptrdiff_t b = 0; b < p->B; b++)
+        for (ptrdiff_t g = 0; g < p->G; g++)
+            for (ptrdiff_t j = 0; j < p->L; j++) {
+                const ptrdiff_t now = (table[b * each + j / length] * p->G + g) * length + j % length, old = (b * p->G + g) * p->L + j;
+                memcpy(k + now * p->D * (ptrdiff_t)p->size, p->keys + old * p->D * (ptrdiff_t)p->size, (size_t)p->D * p->size);
+                memcpy(v + now * p->Dv * (ptrdiff_t)p->size, p->v + old * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size);
+            }
+    const loci_pages list = { table, length, each };
+    loci_call c = rows_call(p, from, n);
+    c.k_len = p->L, c.pages = &list, c.k.data = k, c.v.data = v;
+    void *data[WALK_TENSORS];
+    for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, p->L - n, n, 0, p->L);
+    c.tensors = (const void *const *)data, c.q_coord = coordinates(p, p->L - n, n), c.k_coord = coordinates(p, 0, p->L);
+    if (!forward(p, &c)) broken(p, "pages");
+    else same_rows(p, "pages", &c, from, NULL);
+    release(p, before);
+}
+
+/* ---- What is refused --------------------------------------------------------------------------------------------------- */
+
+static void check(const char *what, bool ok)
+{
+    if (ok) passed++;
+    else failed++, printf("misuse: %s\n", what);
+}
+static bool says(const loci_error *e, loci_status status, const char *text) { return status == LOCI_BAD_ARG && strstr(e->text, text); }
+
+static void misuse(void)
+{
+    struct problem p;
+    loci_cache *cache, *other;
+    loci_error e = { 0 };
+    if (!open(&p, "rope:pairing=half", LOCI_F32, 0, 100, 16, 16, 2) || !(cache = cache_of(&p, 100, 0))) return;
+    const ptrdiff_t from[2] = { 0, 0 };
+    loci_call c = rows_call(&p, from, 10);
+    c.k_len = 10, c.cache = cache, c.error = &e, c.k = rows_at(&p, p.k, p.G, p.D, 0), c.v = rows_at(&p, p.v, p.G, p.Dv, 0);
+    void *work = block(&p, loci_workspace(p.plan, &c, 0)), *memory = block(&p, loci_cache_size(p.plan, 2, 100));
+#define SAYS(call, text) check(text, says(&e, call, text))
+    SAYS(loci_cache_create(NULL, p.plan, 2, 100, 0, memory, &e), "nowhere to put");
+    SAYS(loci_cache_create(&other, p.plan, 2, 0, 0, memory, &e), "capacity 0");
+    SAYS(loci_cache_create(&other, p.plan, -1, 100, 0, memory, &e), "batch -1");
+    SAYS(loci_cache_create(&other, p.plan, 2, 100, 0, (char *)memory + 8, &e), "start on 64 bytes");
+    SAYS(loci_cache_create(&other, p.plan, 2, 100, 1, memory, &e), "needs window_left");
+    SAYS(loci_cache_create(&other, p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40, 0, memory, &e), "more memory than there can be");
+    check("no size", loci_cache_size(p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40) == 0 && loci_cache_size(NULL, 1, 1) == 0);
+    check("no entry", loci_cache_length(cache, 2) == LOCI_NONE && loci_cache_length(NULL, 0) == LOCI_NONE);
+    SAYS(loci_cache_truncate(cache, 2, 0, &e), "entry 2 must be");
+    SAYS(loci_cache_truncate(cache, 1, 1, &e), "length 1 must be from 0 to 0");
+    SAYS(loci_cache_remove(p.plan, p.tables, work, cache, 0, 5, 5, &c), "5 keys from 5 on");
+    c.batch = 1;
+    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "batch 1 is not that of the cache, 2");
+    c.batch = 2, c.k_len = 200;
+    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "k_len 200");
+    c.k_len = 10, c.k.data = NULL;
+    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "k and v must not be NULL");
+    c.k = rows_at(&p, p.k, p.G, p.D, 0), c.k_lens = (const int64_t[]){ 3, 11 };
+    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "k_lens: entry 1 has 11 keys");
+    c.k_lens = NULL;
+    for (int i = 0; i < 12; i++) check("append", !loci_cache_append(p.plan, p.tables, work, cache, &c));    /* 128 is the tiles' capacity */
+    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "10 more do not fit");
+    check("nothing was added", loci_cache_length(cache, 0) == 120 && loci_cache_length(cache, 1) == 120);
+    c.k_len = 1, c.k_pos = (const int64_t[]){ 7 };
+    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "k_pos must be given from the first key on");
+    c.k_pos = NULL;
+    const loci_pages pages = { .table = (const int32_t[]){ 0, -1 }, .length = 100, .entry = 1 };
+    c.pages = &pages;
+    SAYS(loci_forward(p.plan, p.tables, work, &c), "exclude each other");
+    c.cache = NULL, c.k_len = 100;
+    SAYS(loci_forward(p.plan, p.tables, work, &c), "is -1, which is no page");
+    c.pages = &(const loci_pages){ .table = pages.table, .length = 0 };
+    SAYS(loci_forward(p.plan, p.tables, work, &c), "length 0 must be");
+    c.pages = &(const loci_pages){ .table = pages.table, .length = 10, .entry = 9 };
+    SAYS(loci_forward(p.plan, p.tables, work, &c), "entry 9 is less than the 10 pages");
+    c.pages = &pages;
+    loci_grad g = { 0 };
+    SAYS(loci_backward(p.plan, p.tables, work, &c, &g), "no pages and no cache");
+    c.pages = NULL, c.k_lens = (const int64_t[]){ 3, 101 };
+    SAYS(loci_forward(p.plan, p.tables, work, &c), "entry 1 has 101 keys, and k_len is 100");
+    c.k_lens = NULL, c.cache = (loci_cache *)memory;
+    SAYS(loci_forward(p.plan, p.tables, work, &c), "cache is none");
+    struct problem q;
+    if (open(&q, "rope:pairing=half", LOCI_F16, 0, 100, 16, 16, 2)) {
+        c.cache = cache;
+        SAYS(loci_forward(q.plan, q.tables, work, &c), "that of another plan");
+        loci_plan_destroy(q.plan);
+        q.desc.keys_rotated = 0;
+        check("plan", !loci_plan_create(&q.plan, &q.desc, &e));
+        SAYS(loci_cache_create(&other, q.plan, 2, 100, 0, memory, &e), "keys_rotated must be 1");
+    }
+    drop(&q);
+    if (open(&q, "fope", LOCI_F32, 0, 20, 16, 16, 2) && (cache = cache_of(&q, 20, 0))) {
+        c = rows_call(&q, from, 1);
+        c.cache = cache;
+        c.error = &e;
+        SAYS(loci_cache_remove(q.plan, q.tables, work, cache, 0, 0, 0, &c), "fope turns by sums of waves");
+    }
+    drop(&q);
+    if (open(&q, "fox", LOCI_F32, 20, 100, 16, 16, 2)) SAYS(loci_cache_create(&other, q.plan, 2, 200, 1, memory, &e), "which a ring forgets");
+    drop(&q);
+    drop(&p);
+}
+
+/* Keys whose positions are not their numbers. */
+static void placed(const char *text)
+{
+    struct problem p;
+    int64_t pos[150];
+    if (!open(&p, text, LOCI_F32, 0, 150, 16, 16, 2)) return;
+    for (int i = 0; i < 150; i++) pos[i] = 3 * i / 2 + 4;
+    loci_cache *cache = cache_of(&p, 150, 0);
+    const ptrdiff_t from[2] = { 0, 0 }, last[2] = { 149, 149 };
+    loci_call c = rows_call(&p, from, 150), whole = rows_call(&p, last, 1), one = rows_call(&p, last, 1);
+    c.k_len = whole.k_len = 150, c.cache = one.cache = cache, c.tensors = whole.tensors = one.tensors = (const void *const *)p.data;
+    c.k = whole.k = rows_at(&p, p.k, p.G, p.D, 0), c.v = whole.v = rows_at(&p, p.v, p.G, p.Dv, 0);
+    c.q_pos = c.k_pos = whole.k_pos = pos, whole.q_pos = one.q_pos = pos + 149;
+    char *k = block(&p, (size_t)(p.B * p.G * 150 * p.D) * p.size);
+    if (p.desc.keys_rotated
+        && loci_rotate(p.plan, p.tables, block(&p, loci_workspace(p.plan, &whole, 0)), &whole, LOCI_CACHE, whole.k, rows_at(&p, k, p.G, p.D, 0)))
+        broken(&p, "rotation");
+    else if (p.desc.keys_rotated) whole.k = rows_at(&p, k, p.G, p.D, 0);
+    if (loci_cache_append(p.plan, p.tables, block(&p, loci_workspace(p.plan, &c, 0)), cache, &c) || !forward(&p, &whole) || !forward(&p, &one)) {
+        broken(&p, "positions");
+    } else {
+        check("positions of its own", !memcmp(whole.o.data, one.o.data, (size_t)(p.B * p.H * p.Dv) * p.size));
+        one.q_pos = NULL;
+        check("rows without positions", !forward(&p, &one) && strstr(p.e.text, "q_pos must be given"));
+    }
+    drop(&p);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) only = argv[1];
+    const loci_encoding_info *list;
+    const int count = loci_encodings(&list);
+    const char *text;
+    bool square;
+    for (int i = 0; (text = walk_text(i, &square)); i++) {
+        if ((only && strcmp(only, text) != 0) || (i < count && list[i].places == LOCI_PLACE_EMBED)) continue;
+        const int dim = walk_dim(text, 18), value_dim = square ? dim : 21;
+        for (loci_dtype dtype = LOCI_F32; dtype <= LOCI_F16; dtype++) {
+            struct problem p;
+            if (dtype == LOCI_F64 || (i >= count && dtype != LOCI_BF16) || !open(&p, text, dtype, 0, 150, dim, value_dim, 4)) continue;
+            steps(&p, "cache", 150, 0, 150, 0);
+            ragged_cache(&p), forget(&p);
+            if (loci_axes(p.plan) == 1 && !strstr(text, "fope")) removal(&p);
+            lengths(&p, 1), lengths(&p, 9);
+            paged(&p, 16, 1), paged(&p, 64, 3), paged(&p, 7, 40);
+            drop(&p);
+            if (!open(&p, text, dtype, 40, 260, dim, value_dim, 4)) continue;
+            bool inputs = false;
+            for (int t = 0; t < p.tensors; t++) inputs |= p.tensor[t].role == LOCI_INPUT;
+            if (!inputs) steps(&p, "ring", 192, 1, 80, 0);
+            drop(&p);
+        }
+    }
+    static const char *const lengthy[] = { "nope", "rope:pairing=half", "xpos", "alibi", "sba" };
+    for (int i = 0; i < COUNT(lengthy) && !only && !LOCI_SLOW; i++) {
+        struct problem p;
+        if (open(&p, lengthy[i], LOCI_F32, 300, 9000, 4, 4, 1)) steps(&p, "a long ring", 1024, 1, 500, 500);
+        drop(&p);
+        if (open(&p, lengthy[i], LOCI_BF16, 0, 4300, 4, 4, 1)) steps(&p, "a long cache", 4300, 0, 4300, 4200);
+        drop(&p);
+    }
+    if (!only) misuse(), placed("rope:pairing=half+alibi"), placed("fox");
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
