@@ -191,8 +191,8 @@ static void strides(void)
 
 /* ---- Cancelling ------------------------------------------------------------------------------------------------------ */
 
-static int countdown;
-static int stop_later(void *user) { (void)user; return countdown-- <= 0; }
+static int countdown, asked;
+static int stop_later(void *user) { (void)user; return asked++, countdown-- <= 0; }
 static void cancelling(void)
 {
     struct task *t = fresh();
@@ -208,6 +208,11 @@ static void cancelling(void)
     check(loci_forward(plan, tables, work, &t->call) == LOCI_OK, "or let it finish");
     countdown = 1;
     check(loci_backward(plan, tables, work, &t->call, &t->grad) == LOCI_CANCELLED, "a host can cancel the backward pass");
+    const int rows = H * ((L + 63) / 64);
+    countdown = 1000, asked = 0;
+    check(!loci_forward(plan, tables, work, &t->call) && asked >= rows, "it is asked at every tile of rows");
+    asked = 0;
+    check(!loci_backward(plan, tables, work, &t->call, &t->grad) && asked >= rows, "and so in the backward pass");
     free(tables);
     free(work);
     loci_plan_destroy(plan);

@@ -271,11 +271,6 @@ static void item_job(void *arg, int index)
     const struct wave *a = arg;
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
-    const loci_host *host = c->in->host;
-    if (host && host->cancelled && host->cancelled(host->user)) {
-        a->stop[index] = true;
-        return;
-    }
     struct desk d = N(open_desk)(c, index, true);
     const struct item item = item_of(c, a->first + index);
     const struct keyrange keys = item_keys(c, &item);
@@ -286,8 +281,13 @@ static void item_job(void *arg, int index)
         if (term->keyed) zero_keys(c, d.bench.keys[x], item_heads(p), keys, padded(term->keyed(c, x)));
     }
     for (int h = 0; h < item_heads(p); h += locked(p))
-        for (ptrdiff_t row = 0; row < item.rows; row += QT)
+        for (ptrdiff_t row = 0; row < item.rows; row += QT) {
+            if (cancelled(c)) {
+                a->stop[index] = true;
+                return;
+            }
             backward_rows(c, d.tile, &d.bench, item.q, item.kvh * p->group + h, item.row + row);
+        }
     EACH_USE(c, x, term)
         for (int h = 0; h < item_heads(p) && term->finish && c->total[x]; h++)
             term->finish(c, x, item.q, item.row, item.kvh * p->group + h, d.bench.part[x] + h * term->part(c, x));

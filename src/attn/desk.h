@@ -45,6 +45,12 @@ struct bench N(find_bench)(const struct call *, int index);
 /* Its heading, which comes first in desks of every tile width. */
 struct heading *N(open_heading)(const struct call *, int index);
 
+/* Does the host want no more of it?  Asked at least once for the rows of a tile and the keys they see. */
+INLINE bool cancelled(const struct call *c)
+{
+    const loci_host *host = c->in->host;
+    return host && host->cancelled && host->cancelled(host->user);
+}
 /* to += x y, n x n. */
 void N(add_square)(int n, const double *x, const double *y, double *to);
 /* Runs job(arg, 0) .. job(arg, n - 1) on the host's threads, or here. */

@@ -331,12 +331,13 @@ static int rows_from(ptrdiff_t row, ptrdiff_t end) { return end - row < QT ? (in
 
 typedef void rows_job(const struct call *, struct linear_desk *, const struct sequence *, int h, ptrdiff_t row, int n, ptrdiff_t last);
 
-/* Every row with its tile, the first ones first. */
-INLINE void walk_forward(const struct call *c, struct linear_desk *d, const struct sequence *q, int kvh, rows_job *job, bool backward)
+/* Every row with its tile, the first ones first.  False: cancelled. */
+INLINE bool walk_forward(const struct call *c, struct linear_desk *d, const struct sequence *q, int kvh, rows_job *job, bool backward)
 {
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     for (ptrdiff_t i = 0, j = 0;; j += add_keys(c, d, q, kvh, j)) {
+        if (cancelled(c)) return false;
         const ptrdiff_t end = rows_within(c, q, i, j);
         if (end > i) {
             open_tile(p, d);
@@ -348,14 +349,14 @@ INLINE void walk_forward(const struct call *c, struct linear_desk *d, const stru
                 for (ptrdiff_t row = i; row < end; row += QT) job(c, d, q, h, row, rows_from(row, end), j);
         }
         i = end;
-        if (j == q->nk || (i == q->nq && !c->linear.after)) break;
+        if (j == q->nk || (i == q->nq && !c->linear.after)) return true;
     }
 }
-static void forward_item(const struct call *c, struct linear_desk *d, ptrdiff_t item)
+static bool forward_item(const struct call *c, struct linear_desk *d, ptrdiff_t item)
 {
     int kvh;
     const struct sequence *q = open_item(c, d, item, &kvh);
-    walk_forward(c, d, q, kvh, forward_rows, false);
+    return walk_forward(c, d, q, kvh, forward_rows, false);
 }
 
 /* ---- Backward ------------------------------------------------------------------------------------------------ */
@@ -448,31 +449,33 @@ static void dk_tile(const struct call *c, struct linear_desk *d, const struct se
     store(c, &c->dv, q->b, kvh, q->k0 + first, d->keys, Dv, d->dv);
     if (first % SPAN == 0) age(p, &d->behind);
 }
-static void backward_item(const struct call *c, struct linear_desk *d, ptrdiff_t item)
+static bool backward_item(const struct call *c, struct linear_desk *d, ptrdiff_t item)
 {
     const struct loci_plan *p = c->plan;
     int kvh;
     const struct sequence *q = open_item(c, d, item, &kvh);
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0;
     if (p->rotate >= 0 && c->total[p->rotate]) zero(d->part, term_of(c, p->rotate)->part(c, p->rotate));
-    walk_forward(c, d, q, kvh, dq_rows, true);
+    if (!walk_forward(c, d, q, kvh, dq_rows, true)) return false;
 
     ptrdiff_t end = q->nq;
     clear_sums(p, &d->behind);
     for (ptrdiff_t last = q->nq ? seen[q->nq - 1] : 0, first; last > 0; last = first) {
+        if (cancelled(c)) return false;
         first = (last - 1) / KT * KT;
         ptrdiff_t row = end;
         while (row > 0 && seen[row - 1] > first) row--;
         dk_tile(c, d, q, kvh, first, last, row, end);
         end = row;
     }
+    return true;
 }
 
 /* ---- Work items ------------------------------------------------------------------------------------------------ */
 
 struct line {
     struct call *c;
-    void (*item)(const struct call *, struct linear_desk *, ptrdiff_t item);
+    bool (*item)(const struct call *, struct linear_desk *, ptrdiff_t item);      /* false: cancelled */
     ptrdiff_t first, end;
     atomic_llong next;
     atomic_bool stop;
@@ -480,12 +483,9 @@ struct line {
 static void line_job(void *arg, int index)
 {
     struct line *a = arg;
-    const loci_host *host = a->c->in->host;
     struct linear_desk d = desk_of(a->c, index);
-    for (ptrdiff_t i; !a->stop && (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->end;) {
-        if (host && host->cancelled && host->cancelled(host->user)) a->stop = true;
-        else a->item(a->c, &d, i);
-    }
+    for (ptrdiff_t i; !a->stop && (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->end;)
+        if (!a->item(a->c, &d, i)) a->stop = true;
 }
 static loci_status run_line(struct line *a, ptrdiff_t first, ptrdiff_t end)
 {
@@ -505,10 +505,8 @@ loci_status N(linear)(struct call *c)
 static void wave_job(void *arg, int index)
 {
     struct line *a = arg;
-    const loci_host *host = a->c->in->host;
     struct linear_desk d = desk_of(a->c, index);
-    if (host && host->cancelled && host->cancelled(host->user)) a->stop = true;
-    else a->item(a->c, &d, a->first + index);
+    if (!a->item(a->c, &d, a->first + index)) a->stop = true;
 }
 loci_status N(linear_backward)(struct call *c)
 {
