@@ -12,63 +12,65 @@ struct rows {
     atomic_llong next;
 };
 
-/* Item by item the heads of a tile follow each other, so that they share cos and sin; a thread takes a few at a time. */
+/* A few heads of a tile are one item, and the others follow, so that they share cos and sin. */
 enum { TOGETHER = 8 };
-struct place { ptrdiff_t b, i; int h; };
-static struct place place_of(const struct rows *a, ptrdiff_t item)
+struct place { ptrdiff_t b, i; int h, heads, n; };
+static struct place place_of(const struct rows *a, ptrdiff_t item, int together)
 {
-    const ptrdiff_t tile = item / a->heads;
-    return (struct place){ .b = tile / a->tiles, .i = tile % a->tiles * QT, .h = (int)(item % a->heads) };
+    const ptrdiff_t each = (a->heads + together - 1) / together, tile = item / each;
+    struct place at = { .b = tile / a->tiles, .i = tile % a->tiles * QT, .h = (int)(item % each) * together };
+    at.heads = a->heads - at.h < together ? a->heads - at.h : together;
+    at.n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
+    return at;
 }
+static ptrdiff_t items(const struct rows *a, int together) { return a->c->B * a->tiles * ((a->heads + together - 1) / together); }
 
-static void turn_rows(const struct rows *a, const struct place at, struct heading *heading, int n, real *rows, ptrdiff_t stride)
+static void turn_rows(const struct rows *a, const struct place at, int h, struct heading *heading, real *rows, ptrdiff_t stride)
 {
     struct call *c = a->c;
     const int x = c->plan->rotate;
     const struct term *term = term_of(c, x);
-    if (!a->back) term->turn(c, x, heading, at.b, at.h, a->query, at.i, n, rows, stride);
-    if (a->fades) term->fade(c, x, at.b, a->query, 0, at.i, n, rows, stride);
-    if (a->back) term->turn_bwd(c, x, heading, at.b, at.h, a->query, at.i, n, NULL, rows, stride, NULL);
+    if (!a->back) term->turn(c, x, heading, at.b, h, a->query, at.i, at.n, rows, stride);
+    if (a->fades) term->fade(c, x, at.b, a->query, 0, at.i, at.n, rows, stride);
+    if (a->back) term->turn_bwd(c, x, heading, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
 }
-/* Turns the rows of an item on their way, or where they are; what is stored in 16 bits on the desk of t. */
-static void rotate_item(const struct rows *a, ptrdiff_t item, struct heading *heading, struct tile *t)
+/* Turns the rows of a place on their way, or where they are; what is stored in 16 bits on the desk of t. */
+static void rotate_place(const struct rows *a, const struct place at, struct heading *heading, struct tile *t)
 {
     struct call *c = a->c;
     const struct term *term = term_of(c, c->plan->rotate);
     const int D = c->plan->dim, Dp = padded(D);
-    const struct place at = place_of(a, item);
-    const int n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
     const loci_view *from = a->back ? a->y : a->x, *to = a->back ? a->dx : a->y;
     if (!to->data) return;
-    if (!in_place(c)) {
-        load_rows(c, from, at.b, at.h, at.i, n, D, t->qrows);
-        turn_rows(a, at, heading, n, t->qrows, Dp);
-        store_rows(c, t->qrows, Dp, to, at.b, at.h, at.i, n, D);
-        return;
+    for (int h = at.h; h < at.h + at.heads; h++) {
+        if (!in_place(c)) {
+            load_rows(c, from, at.b, h, at.i, at.n, D, t->qrows);
+            turn_rows(a, at, h, heading, t->qrows, Dp);
+            store_rows(c, t->qrows, Dp, to, at.b, h, at.i, at.n, D);
+            continue;
+        }
+        real *source = stored_row(c, from, at.b, h, at.i), *rows = stored_row(c, to, at.b, h, at.i);
+        if (rows != source && term->move) {
+            const struct rows_at here = { source, from->row, from->head }, there = { rows, to->row, to->head };
+            term->move(c, c->plan->rotate, heading, at.b, h, at.heads, a->query, a->back, at.i, at.n, here, there);
+            return;
+        }
+        for (int r = 0; r < at.n && rows != source; r++) memcpy(rows + r * to->row, source + r * from->row, sizeof(real) * (size_t)D);
+        turn_rows(a, at, h, heading, rows, to->row);
     }
-    const real *source = stored_row(c, from, at.b, at.h, at.i);
-    real *rows = stored_row(c, to, at.b, at.h, at.i);
-    if (rows != source && term->move) {
-        term->move(c, c->plan->rotate, heading, at.b, at.h, a->query, a->back, at.i, n, source, from->row, rows, to->row);
-        return;
-    }
-    for (int r = 0; r < n && rows != source; r++) memcpy(rows + r * to->row, source + r * from->row, sizeof(real) * (size_t)D);
-    turn_rows(a, at, heading, n, rows, to->row);
 }
-/* The way back where it needs the rows themselves, with its part of the parameters' gradient. */
-static void unturn_item(const struct rows *a, ptrdiff_t item, struct heading *heading, struct tile *t, real *part)
+/* The way back of one head where it needs the rows themselves, with its part of the parameters' gradient. */
+static void unturn_place(const struct rows *a, const struct place at, struct heading *heading, struct tile *t, real *part)
 {
     struct call *c = a->c;
     const int D = c->plan->dim, Dp = padded(D), u = c->plan->rotate;
     const struct term *term = term_of(c, u);
-    const struct place at = place_of(a, item);
-    const int n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
     real *x = t->qrows, *g = t->scratch;
-    load_rows(c, a->x, at.b, at.h, at.i, n, D, x);
-    load_rows(c, a->y, at.b, at.h, at.i, n, D, g);
-    if (!term->of_input) term->turn(c, u, heading, at.b, at.h, a->query, at.i, n, x, Dp);
-    term->turn_bwd(c, u, heading, at.b, at.h, a->query, at.i, n, x, g, Dp, part);
-    if (a->dx->data) store_rows(c, g, Dp, a->dx, at.b, at.h, at.i, n, D);
+    load_rows(c, a->x, at.b, at.h, at.i, at.n, D, x);
+    load_rows(c, a->y, at.b, at.h, at.i, at.n, D, g);
+    if (!term->of_input) term->turn(c, u, heading, at.b, at.h, a->query, at.i, at.n, x, Dp);
+    term->turn_bwd(c, u, heading, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
+    if (a->dx->data) store_rows(c, g, Dp, a->dx, at.b, at.h, at.i, at.n, D);
 }
 static void rotate_job(void *arg, int index)
 {
@@ -76,12 +78,12 @@ static void rotate_job(void *arg, int index)
     struct call *c = a->c;
     struct heading *heading = N(open_heading)(c, index);
     const bool input = a->back && wants_input(term_of(c, c->plan->rotate), NULL);
+    const int together = input ? 1 : TOGETHER;
     struct tile *t = input || !in_place(c) ? N(open_desk)(c, index, a->back).tile : NULL;
-    for (ptrdiff_t first; (first = (ptrdiff_t)atomic_fetch_add(&a->next, TOGETHER)) < a->items;)
-        for (ptrdiff_t item = first; item < first + TOGETHER && item < a->items; item++) {
-            if (input) unturn_item(a, item, heading, t, NULL);
-            else rotate_item(a, item, heading, t);
-        }
+    for (ptrdiff_t i, n = items(a, together); (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < n;) {
+        if (input) unturn_place(a, place_of(a, i, together), heading, t, NULL);
+        else rotate_place(a, place_of(a, i, together), heading, t);
+    }
 }
 /* One item of a wave, with its part of the parameters' gradient. */
 static void wave_job(void *arg, int index)
@@ -91,7 +93,7 @@ static void wave_job(void *arg, int index)
     const int x = a->c->plan->rotate;
     real *part = d.bench.part[x];
     memset(part, 0, sizeof(real) * (size_t)term_of(a->c, x)->part(a->c, x));
-    unturn_item(a, a->first + index, d.tile->heading, d.tile, part);
+    unturn_place(a, place_of(a, a->first + index, 1), d.tile->heading, d.tile, part);
 }
 
 static struct rows all_rows(struct call *c, loci_which which, const loci_view *x, const loci_view *y, const loci_view *dx)
@@ -101,7 +103,7 @@ static struct rows all_rows(struct call *c, loci_which which, const loci_view *x
     a.heads = a.query ? c->plan->heads : c->plan->kv_heads;
     a.len = a.query ? c->Lq : c->Lk;
     a.tiles = (a.len + QT - 1) / QT;
-    a.items = c->B * a.heads * a.tiles;
+    a.items = items(&a, 1);
     atomic_init(&a.next, 0);
     return a;
 }
@@ -124,7 +126,7 @@ void N(rotate_backward)(struct call *c, loci_which which, const loci_view *x, co
         const int n = a.items - a.first < c->threads ? (int)(a.items - a.first) : c->threads;
         N(run)(c, n, wave_job, &a);
         for (int i = 0; i < n; i++) {
-            const struct place at = place_of(&a, a.first + i);
+            const struct place at = place_of(&a, a.first + i, 1);
             double *to = total + term->home(c, u, at.b, at.h * (a.query ? 1 : c->plan->group));
             const struct bench bench = N(find_bench)(c, i);
             for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)bench.part[u][k];

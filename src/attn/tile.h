@@ -76,6 +76,9 @@ struct tile {
 
 #define S(t, k, r) ((t)->s[(k) * QT + (r)])
 
+/* Rows of several heads, and how far apart rows and heads are. */
+struct rows_at { real *first; ptrdiff_t row, head; };
+
 struct term {
     const char *name;
     /* Sizes, for one query tile of one head: rows of QT reals; reals of a part; where a part is summed. */
@@ -113,10 +116,10 @@ struct term {
      * room: reals of a heading. */
     ptrdiff_t (*room)(const struct call *, int x);
     void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
-    /* The same on the way from one place to another that is apart from it; `back` is what turn_bwd() does to gradients.  NULL, as
-     * in all that fade: rows are copied first. */
-    void (*move)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, bool back, ptrdiff_t i0, int n,
-                 const real *from, ptrdiff_t from_stride, real *to, ptrdiff_t to_stride);
+    /* The same for `heads` heads from h on, on the way from one place to another that is apart from it; `back` is what turn_bwd()
+     * does to gradients.  NULL, as in all that fade: rows are copied first. */
+    void (*move)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, int heads, bool query, bool back, ptrdiff_t i0, int n,
+                 struct rows_at from, struct rows_at to);
     /* rows hold what turn() gave, or with of_input what it took (read only for a part, if the term has parts), d the gradient of
      * what it gave: d becomes the gradient of what it took. */
     bool of_input;

@@ -41,11 +41,9 @@ INLINE bool goes_past(const struct call *c, bool query, const real *to, ptrdiff_
     return p->dim <= 2 * MAX_PAIRS && p->dim % VL == 0 && stride % VL == 0 && (uintptr_t)to % (VL * sizeof(real)) == 0
         && rows * p->dim * (double)sizeof(real) >= PAST_CACHES;
 }
-INLINE void move_rows(const struct call *c, const struct pairs *p, const struct heading *at, bool query, const real sign, int n,
+INLINE void move_rows(const int D, const struct pairs *p, const struct heading *at, const bool past, const real sign, int n,
                       const real *from, ptrdiff_t from_stride, real *to, ptrdiff_t to_stride)
 {
-    const int D = c->plan->dim;
-    const bool past = goes_past(c, query, to, to_stride);
     real row[2 * MAX_PAIRS];
     for (int r = 0; r < n; r++, from += from_stride, to += to_stride) {
         for (int t = 0; r + AHEAD < n && t < D; t += 64 / (int)sizeof(real)) __builtin_prefetch(from + AHEAD * from_stride + t);
@@ -54,13 +52,16 @@ INLINE void move_rows(const struct call *c, const struct pairs *p, const struct 
     }
     if (past) vf_streamed();
 }
-static void move(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, bool back, ptrdiff_t i0, int n,
-                 const real *from, ptrdiff_t from_stride, real *to, ptrdiff_t to_stride)
+static void move(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, int heads, bool query, bool back, ptrdiff_t i0, int n,
+                 struct rows_at from, struct rows_at to)
 {
     const struct pairs *p = table_of(c, x);
-    aim(c, p, at, b, h, query, i0, n);
-    if (back) move_rows(c, p, at, query, -1, n, from, from_stride, to, to_stride);
-    else move_rows(c, p, at, query, 1, n, from, from_stride, to, to_stride);
+    const bool past = goes_past(c, query, to.first, to.row) && to.head % VL == 0;
+    for (int i = 0; i < heads; i++, from.first += from.head, to.first += to.head) {
+        if (i == 0 || p->groups > 1) aim(c, p, at, b, h + i, query, i0, n);
+        if (back) move_rows(c->plan->dim, p, at, past, -1, n, from.first, from.row, to.first, to.row);
+        else move_rows(c->plan->dim, p, at, past, 1, n, from.first, from.row, to.first, to.row);
+    }
 }
 
 /* ---- Back ---------------------------------------------------------------------------------------------------- */
