@@ -5,6 +5,8 @@
 
 #include "pe.h"
 
+enum { LATER_TILES = 16 };
+
 /* What append and remove do with the rows of a cache. */
 struct keeping {
     struct loci_cache *to;
@@ -34,6 +36,8 @@ struct engine {
     size_t    (*linear_desk)(const struct call *, bool backward);
     size_t    (*linear_state)(const struct loci_plan *);
     loci_status (*linear)(struct call *), (*linear_backward)(struct call *);
+    /* For LATER_TILES tiles of KT reals: the sum, newest first, of those after each in its tile; of all; the largest of the former. */
+    void      (*sum_later)(const void *x, void *later, double *sum, double *top);
     void      (*add_square)(int n, const double *x, const double *y, double *to);      /* to += x y, n x n; same bits everywhere */
 };
 

@@ -51,6 +51,8 @@ INLINE bool cancelled(const struct call *c)
     const loci_host *host = c->in->host;
     return host && host->cancelled && host->cancelled(host->user);
 }
+/* What engine.h says of sum_later. */
+void N(sum_later)(const void *x, void *later, double *sum, double *top);
 /* to += x y, n x n. */
 void N(add_square)(int n, const double *x, const double *y, double *to);
 /* Runs job(arg, 0) .. job(arg, n - 1) on the host's threads, or here. */

@@ -49,7 +49,7 @@ static bool asks(const struct call *c) { return !c->narrow && skips(c); }
 const struct engine ENGINE(LOCI_ISA) = {
     .isa = TEXT(LOCI_ISA), .desk = desk, .kept = kept, .total = total, .skips = asks, .keys = N(prepare_keys), .forward = forward, .backward = N(backward),
     .store_gradients = N(store_gradients), .keep = N(keep),
-    .rotate = N(rotate), .rotate_backward = N(rotate_backward), .add_square = N(add_square),
+    .rotate = N(rotate), .rotate_backward = N(rotate_backward), .add_square = N(add_square), .sum_later = N(sum_later),
     .linear_desk = N(linear_desk), .linear_state = N(linear_state), .linear = N(linear), .linear_backward = N(linear_backward),
 };
 #endif

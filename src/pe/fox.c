@@ -8,6 +8,7 @@
  * With a constant gate this is alibi with slope -log f.  A gate that is shut (log_f = -inf) leaves the keys before it
  * no weight at all. */
 #include "cache.h"
+#include "engine.h"
 #include "terms/gate.h"
 
 static const loci_option opts[] = {
@@ -64,22 +65,15 @@ static size_t scratch(const struct call *c, int enc)
     return a.full ? SIZE_MAX : a.used;
 }
 
-enum { ABREAST = 8 };                    /* tiles whose chains of sums run side by side */
-
-/* `later` of tiles of n keys from key `at` on, and each tile's sum and largest `later`: as they come, so not finite where
- * a gate is shut or no number. */
-static inline void sum_tiles(const struct gate_sums *g, const void *log_f, const bool f64, ptrdiff_t at, const int tiles, int n,
-                             double *sum, double *top)
+/* `later` of a tile of n keys from key `at` on, its sum and the largest `later`. */
+static void sum_tile(const struct gate_sums *g, const void *log_f, const bool f64, ptrdiff_t at, int n, double *sum, double *top)
 {
-    for (int i = 0; i < tiles; i++) sum[i] = top[i] = 0;
-    for (int k = n - 1; k >= 0; k--)
-        for (int i = 0; i < tiles; i++) {
-            const ptrdiff_t key = at + i * KT + k;
-            store_real(g->later, f64, key, sum[i]);
-            top[i] = sum[i] > top[i] ? sum[i] : top[i];
-            sum[i] += load_real(log_f, f64, key);
-        }
-    for (int i = 0; i < tiles; i++) top[i] = sum[i] < INFINITY ? top[i] : NAN;
+    *sum = *top = 0;
+    for (int k = n - 1; k >= 0; k--) {
+        store_real(g->later, f64, at + k, *sum);
+        *top = *sum > *top ? *sum : *top;
+        *sum += load_real(log_f, f64, at + k);
+    }
 }
 /* The sum of what is finite; counts the rest. */
 static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n, int64_t *marks)
@@ -99,16 +93,17 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g, con
                             const bool f64)
 {
     const ptrdiff_t first = (q->b * c->plan->heads + h) * c->Lk + q->k0, slot = h * c->ktiles + q->first_ktile;
-    double C = 0, rise = -INFINITY, sum[ABREAST], top[ABREAST];
+    double C = 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
     int64_t marks = 0;
     int doublings = 6;                   /* 64 (J + 1) keys are at most 2^doublings */
     for (ptrdiff_t J = 0, tiles; J * KT < q->nk; J += tiles) {
-        const ptrdiff_t left = q->nk - J * KT, at = first + J * KT;
-        tiles = left < ABREAST * KT ? 1 : ABREAST;
+        const ptrdiff_t left = q->nk - J * KT, at = first + J * KT, bytes = at * (ptrdiff_t)c->plan->real;
         const int n = left < KT ? (int)left : KT;
-        if (tiles > 1) sum_tiles(g, log_f, f64, at, ABREAST, KT, sum, top);
-        else sum_tiles(g, log_f, f64, at, 1, n, sum, top);
+        tiles = left < LATER_TILES * KT ? 1 : LATER_TILES;
+        if (tiles == 1) sum_tile(g, log_f, f64, at, n, sum, top);
+        else c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes, sum, top);
         for (int i = 0; i < tiles; i++) {
+            if (!(sum[i] < INFINITY)) top[i] = NAN;      /* a gate is no number */
             C += sum[i] - sum[i] == 0 ? sum[i] : sum_finite(log_f, f64, at + i * KT, n, &marks);
             g->sum[slot + J + i] = C, g->marks[slot + J + i] = marks;
             store_real(g->top, f64, slot + J + i, top[i]);
