@@ -92,11 +92,19 @@ static void score_run(struct tile *t, struct view *b)
     spread_tile((const real *const[]){ b->sums[i], b->sums[older] }, t->keys, t->s);
 }
 #else
+enum { STRIPE = 16, LINE = 64 / sizeof(real) };
+
 static void score_run(struct tile *t, struct view *b)
 {
     const int64_t low = clipped(b, t->d - (t->keys - 1)), high = clipped(b, t->d);
+    const real *rows = b->rows + (ptrdiff_t)low * b->of.width;
+    const int n = (int)(high - low) + 1;
     real sums[KT];
-    dot_keys((int)(high - low) + 1, b->rows + (ptrdiff_t)low * b->of.width, b->of.width, t->c->plan->dim, b->q, sums);
+    for (int i = 0; i < n; i += STRIPE) {            /* meanwhile the rows of the next newer tile come, which lie before these */
+        const ptrdiff_t before = clipped(b, low - (n - i)) - low;
+        for (ptrdiff_t at = before * b->of.width; at < 0 && at < (before + STRIPE) * b->of.width; at += LINE) __builtin_prefetch(rows + at, 0, 2);
+        dot_keys(n - i < STRIPE ? n - i : STRIPE, rows + i * b->of.width, b->of.width, t->c->plan->dim, b->q, sums + i);
+    }
     for (int k = 0; k < t->keys; k++) t->s[k] += sums[clipped(b, t->d - k) - low];
 }
 #endif
