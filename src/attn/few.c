@@ -3,8 +3,9 @@
  *
  * What costs is to read the keys and values, so they are streamed, oldest first, once for all rows that share a kv head:
  *
- *     scores of a whole chunk        K ascending, each 16 x 16 block turned in registers once for all rows
- *     terms and weights              tile by tile, newest first; scores are in cache
+ *     scores of a whole chunk        K ascending, each 16 x 16 block turned in registers once for all rows, and terms;
+ *                                    terms that go from key to key, and sticks, tile by tile, newest first
+ *     softmax                        all tiles of the chunk at once, but for what goes from tile to tile, newest first
  *     sums of values of every tile   V ascending; a tile's sum is a chain of its own, so their order is free
  *     o = o alpha + sum              newest first
  *
@@ -16,53 +17,109 @@
 
 /* ---- Products for several rows at once ----------------------------------------------------------------------- */
 
-enum { AHEAD = 32 };                     /* keys that are fetched ahead: the order of reading is no plain stream */
+/* Keys and values are worked on in blocks of some keys, 64 bytes of one row after those of another.  The prefetchers of a
+ * processor do not see a plain stream in that, so rows are fetched in the order in which they lie in memory, some at each step
+ * of the work.  With little work per row it is better to load a number of the lines of the next block: that is a plain stream. */
+enum { BLOCK = 16, AHEAD = 64, LINE = 64 / sizeof(real) };
+enum { MOST = VL == 16 ? 8 : 4 };        /* rows that meet a block at once, as registers have room for their sums */
 
-/* C[s][k] = sum over d of a[k][d] q[s][d] for VL keys. */
-INLINE void dot_block(const int n, const real *a, ptrdiff_t as, int D, const real *const *q, real *const *c)
+INLINE void touch(const real *row, int n)
 {
-    vf acc[4];
-    int d = 0;
-    UNROLL for (int s = 0; s < n; s++) acc[s] = vf_set1(0);
-    for (; d + VL <= D; d += VL) {
-        vf x[VL];
-        UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(a + i * as + d), __builtin_prefetch(a + (i + AHEAD) * as + d);
-        vf_transpose(x);
-        UNROLL for (int i = 0; i < VL; i++)
-            UNROLL for (int s = 0; s < n; s++) acc[s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[s]);
-    }
-    for (; d < D; d++) {
-        real x[VL];
-        for (int i = 0; i < VL; i++) x[i] = a[i * as + d];
-        UNROLL for (int s = 0; s < n; s++) acc[s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[s]);
-    }
-    UNROLL for (int s = 0; s < n; s++) vf_store(c[s], acc[s]);
+    for (int i = 0; i < n; i += LINE) (void)*(const volatile real *)(row + i);
 }
-INLINE void dot_rows(const int n, int keys, const real *a, ptrdiff_t as, int D, const real *const *q, real *const *c)
+INLINE void fetch(const real *row, int n)
 {
-    int k = 0;
-    for (; k + VL <= keys; k += VL) {
-        real *to[4];
-        UNROLL for (int s = 0; s < n; s++) to[s] = c[s] + k;
-        dot_block(n, a + k * as, as, D, q, to);
+    for (int i = 0; i < n; i += LINE) __builtin_prefetch(row + i, 0, 2);
+}
+
+/* C[s][k] = sum over d of a[k][d] q[s][d] for subs * VL keys, in n * subs chains.  There are `rest` rows. */
+INLINE void dot_block(const int n, const int subs, const real *a, ptrdiff_t as, int D, const real *const *q, real *const *c, ptrdiff_t rest)
+{
+    const bool light = n == 1 && VL >= BLOCK;
+    const ptrdiff_t ahead = light ? BLOCK : AHEAD;
+    vf acc[4][MOST];
+    ptrdiff_t row = 0;
+    int d = 0;
+    UNROLL for (int b = 0; b < subs; b++)
+        UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_set1(0);
+    for (; d + VL <= D; d += VL) {
+        for (; ahead + row < rest && row * (D / VL) < subs * VL * (d / VL + 1); row++) {
+            if (light) touch(a + (ahead + row) * as, D);
+            else fetch(a + (ahead + row) * as, D);
+        }
+        UNROLL for (int b = 0; b < subs; b++) {
+            vf x[VL];
+            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(a + (b * VL + i) * as + d);
+            vf_transpose(x);
+            UNROLL for (int i = 0; i < VL; i++)
+                UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
+        }
     }
+    for (; d < D; d++)
+        UNROLL for (int b = 0; b < subs; b++) {
+            real x[VL];
+            for (int i = 0; i < VL; i++) x[i] = a[(b * VL + i) * as + d];
+            UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[b][s]);
+        }
+    UNROLL for (int b = 0; b < subs; b++)
+        UNROLL for (int s = 0; s < n; s++) vf_store(c[s] + b * VL, acc[b][s]);
+}
+/* A vector that all keys of a tile meet, and where their numbers go. */
+struct meeting { const real *with; real *to; };
+
+/* n of them, and a block of keys from k on. */
+INLINE void meet_block(const int n, const struct meeting *list, const struct tile *t, int k, ptrdiff_t rest)
+{
+    const int chains = n < 4 ? 4 / n : 1, subs = chains * VL < BLOCK ? chains : BLOCK / VL;
+    for (int b = 0; b < BLOCK; b += subs * VL) {
+        const real *q[MOST];
+        real *c[MOST];
+        UNROLL for (int s = 0; s < n; s++) q[s] = list[s].with, c[s] = list[s].to + k + b;
+        dot_block(n, subs, t->k + (k + b) * t->ks, t->ks, t->c->plan->dim, q, c, rest - k - b);
+    }
+}
+static void meet(const struct meeting *list, int n, const struct tile *t, ptrdiff_t rest)
+{
+    const int D = t->c->plan->dim, keys = t->keys;
+    int k = 0;
+    for (; k + BLOCK <= keys; k += BLOCK)
+        for (int i = 0, m; i < n; i += m) {
+            const ptrdiff_t more = i ? 0 : rest;
+            m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
+            if (m == MOST) meet_block(MOST, list + i, t, k, more);
+            else if (m == 4) meet_block(4, list + i, t, k, more);
+            else if (m == 2) meet_block(2, list + i, t, k, more);
+            else meet_block(1, list + i, t, k, more);
+        }
     for (; k < keys; k++)
-        for (int s = 0; s < n; s++) {
+        for (int i = 0; i < n; i++) {
             real sum = 0;
-            for (int d = 0; d < D; d++) sum = fma_(a[k * as + d], q[s][d], sum);
-            c[s][k] = sum;
+            for (int d = 0; d < D; d++) sum = fma_(t->k[k * t->ks + d], list[i].with[d], sum);
+            list[i].to[k] = sum;
         }
 }
 
-/* C[s][d] = sum over k of v[k][d] p[s][k] for nv vectors of d. */
-INLINE void sum_block(const int n, const int nv, int keys, const real *v, ptrdiff_t vs, const real *const *p, real *const *c, int d)
+/* What is fetched next of rows that are read in strips. */
+struct ahead { const real *row; int d; };
+
+INLINE void fetch_strip(struct ahead *a, ptrdiff_t stride, int width, int n)
+{
+    fetch(a->row + a->d, n);
+    a->d += n;
+    if (a->d + VL > width) a->d = 0, a->row += stride;
+}
+
+/* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with `first`. */
+INLINE void sum_block(const int n, const int nv, bool first, int keys, const real *v, ptrdiff_t vs, int D, const real *const *p,
+                      real *const *c, int d, struct ahead *ahead)
 {
     vf acc[4][4];
     UNROLL for (int s = 0; s < n; s++)
-        UNROLL for (int i = 0; i < nv; i++) acc[s][i] = vf_set1(0);
+        UNROLL for (int i = 0; i < nv; i++) acc[s][i] = first ? vf_set1(0) : vf_load(c[s] + d + i * VL);
     for (int k = 0; k < keys; k++) {
         vf x[4];
-        UNROLL for (int i = 0; i < nv; i++) x[i] = vf_load(v + k * vs + d + i * VL), __builtin_prefetch(v + (k + AHEAD) * vs + d + i * VL);
+        if (D != nv * VL) fetch_strip(ahead, vs, D, nv * VL);      /* rows read whole are a plain stream as they are */
+        UNROLL for (int i = 0; i < nv; i++) x[i] = vf_load(v + k * vs + d + i * VL);
         UNROLL for (int s = 0; s < n; s++) {
             const vf w = vf_set1(p[s][k]);
             UNROLL for (int i = 0; i < nv; i++) acc[s][i] = vf_fma(x[i], w, acc[s][i]);
@@ -71,16 +128,35 @@ INLINE void sum_block(const int n, const int nv, int keys, const real *v, ptrdif
     UNROLL for (int s = 0; s < n; s++)
         UNROLL for (int i = 0; i < nv; i++) vf_store(c[s] + d + i * VL, acc[s][i]);
 }
-INLINE void sum_rows(const int n, int keys, const real *v, ptrdiff_t vs, int D, const real *const *p, real *const *c)
+/* The same for n tiles and a block from key k on; the sums of tile s are `apart` from those of tile s - 1. */
+INLINE void sum_rows(const int n, const struct tile *t, int k, real *sums, ptrdiff_t apart)
 {
+    const ptrdiff_t vs = t->vs;
+    const int D = t->c->plan->value_dim, keys = t->keys - k < BLOCK ? t->keys - k : BLOCK;
+    const real *p[4], *v = t->v + k * vs;
+    real *c[4];
+    struct ahead ahead = { v + AHEAD * vs, 0 };
     int d = 0;
-    for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, keys, v, vs, p, c, d);
-    for (; d + VL <= D; d += VL) sum_block(n, 1, keys, v, vs, p, c, d);
+    UNROLL for (int s = 0; s < n; s++) p[s] = t[s].p + k, c[s] = sums + s * apart;
+    for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, k == 0, keys, v, vs, D, p, c, d, &ahead);
+    for (; d + VL <= D; d += VL) sum_block(n, 1, k == 0, keys, v, vs, D, p, c, d, &ahead);
     for (; d < D; d++)
         for (int s = 0; s < n; s++) {
-            real sum = 0;
-            for (int k = 0; k < keys; k++) sum = fma_(v[k * vs + d], p[s][k], sum);
+            real sum = k == 0 ? 0 : c[s][d];
+            for (int i = 0; i < keys; i++) sum = fma_(v[i * vs + d], p[s][i], sum);
             c[s][d] = sum;
+        }
+}
+/* The sums of values of n tiles that meet the same ones. */
+static void sum_values(const struct tile *t, int n, real *sums, ptrdiff_t apart)
+{
+    for (int k = 0; k < t->keys; k += BLOCK)
+        for (int i = 0, m; i < n; i += m) {
+            real *to = sums + i * apart;
+            m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
+            if (m == 4) sum_rows(4, t + i, k, to, apart);
+            else if (m == 2) sum_rows(2, t + i, k, to, apart);
+            else sum_rows(1, t + i, k, to, apart);
         }
 }
 /* The same over visible keys only, where hidden ones hold what is no number. */
@@ -113,6 +189,10 @@ static void place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
     find_keys(t);
     t->s = w->s + at, t->p = w->p + at;
 }
+static void place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+{
+    for (int i = 0; i < w->n; i++) place_row(w, i, j, last), fade_queries(&w->t[i]);
+}
 /* Does any row see a key of tile j?  Positions that do not run may leave tiles out. */
 static bool seen(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
@@ -121,86 +201,180 @@ static bool seen(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
     return false;
 }
 
+/* The scores before any term, and what terms want from the keys as they come by. */
 static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
-    const int D = w->t->c->plan->dim;
-    for (int i = 0; i < w->n; i++) place_row(w, i, j, last), fade_queries(&w->t[i]);
-    for (int i = 0; i < w->n;) {
-        int n = 1;                       /* neighbours with the same kv head */
-        while (i + n < w->n && n < 4 && w->t[i + n].k == w->t[i].k) n++;
-        if (n == 3) n = 2;
-        const real *q[4];
-        real *c[4];
-        for (int s = 0; s < n; s++) q[s] = w->t[i + s].qt, c[s] = w->t[i + s].s;
-        const struct tile *t = &w->t[i];
-        if (n == 4) dot_rows(4, t->keys, t->k, t->ks, D, q, c);
-        else if (n == 2) dot_rows(2, t->keys, t->k, t->ks, D, q, c);
-        else dot_rows(1, t->keys, t->k, t->ks, D, q, c);
-        i += n;
+    const struct call *c = w->t->c;
+    struct meeting list[MOST];
+    int n = 0;
+    ptrdiff_t rest = 0;
+    place_rows(w, j, last);
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        if (i == 0 || t->k != t[-1].k) rest = last + 1 - j * KT;
+        list[n++] = (struct meeting){ t->qt, t->s };
+        for (int x = 0; x <= c->plan->uses; x++) {
+            const bool end = x == c->plan->uses;
+            if (n == MOST || (end && n && (i + 1 == w->n || t[1].k != t->k))) meet(list, n, t, rest), n = 0, rest = 0;
+            if (end || !term_of(c, x)->meets) continue;
+            list[n].with = term_of(c, x)->meets(t, x, &list[n].to);
+            if (list[n].with) n++;
+        }
     }
 }
-static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+/* Terms; and no weight for the keys that a tile lacks. */
+static void add_to_tiles(const struct rows *w, ptrdiff_t j)
 {
     const struct loci_plan *p = w->t->c->plan;
-    for (int i = 0; i < w->n; i++) {
-        place_row(w, i, j, last);
-        add_terms(&w->t[i]);
-    }
+    for (int i = 0; i < w->n; i++) add_terms(&w->t[i]);
     for (int i = 0; p->mix >= 0 && i < w->n; i += p->heads) term_of(w->t->c, p->mix)->mix(&w->t[i], p->mix);
     for (int i = 0; i < w->n; i++) {
-        weigh_tile(&w->t[i]);
-        if (p->mix >= 0) w->t[i].a = w->t[i].s;      /* the two changed places */
-        w->alpha[i * TILES + j % TILES] = *w->t[i].alpha;
+        struct tile *t = &w->t[i];
+        real *s = w->s + (ptrdiff_t)i * CHUNK + j % TILES * KT;
+        if (p->mix >= 0) {               /* the two changed places */
+            memcpy(s, t->s, sizeof(real) * (size_t)t->keys);
+            t->a = t->s, t->s = s;
+        }
+        for (int k = t->keys; k < KT; k++) s[k] = -INFINITY;
+    }
+}
+
+/* Largest of every tile's scores. */
+static void find_most(const real *s, int first, int end, real *most)
+{
+    real lanes[TILES * VL], turned[VL * TILES];
+    for (int j = first; j < end; j++) {
+        vf m = vf_load(s + j * KT);
+        UNROLL for (int k = VL; k < KT; k += VL) m = vf_max(m, vf_load(s + j * KT + k));
+        vf_store(lanes + j * VL, m);
+    }
+    transpose(lanes + first * VL, VL, end - first, VL, turned + first, TILES);
+    for (int j = first; j < end; j++) most[j] = turned[j];
+    for (int i = 1; i < VL; i++)
+        for (int j = first; j < end; j++) most[j] = max_(most[j], turned[i * TILES + j]);
+}
+/* Sum of every tile's weights, keys ascending; tiles lie in the lanes. */
+static void sum_weights(const real *p, int first, int end, real *sum)
+{
+    for (int j = first / VL * VL; j < end; j += VL) {
+        vf all = vf_set1(0);
+        for (int k = 0; k < KT; k += VL) {
+            vf x[VL];
+            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(p + (j + i) * KT + k);
+            vf_transpose(x);
+            UNROLL for (int i = 0; i < VL; i++) all = vf_add(all, x[i]);
+        }
+        vf_store(sum + j, all);
+    }
+}
+/* The softmax of a row: what weigh.h says of every tile, newest first, step by step for all tiles of the chunk. */
+static void soften(const struct rows *w, int i, int first, int end, const bool *seen)
+{
+    struct tile *t = &w->t[i];
+    real *s = w->s + (ptrdiff_t)i * CHUNK, *p = w->p + (ptrdiff_t)i * CHUNK, *alpha = w->alpha + i * TILES;
+    real most[TILES], base[TILES], sum[TILES];
+    find_most(s, first, end, most);
+    for (int j = end - 1; j >= first; j--) {
+        if (!seen[j]) continue;
+        const real m = max_(*t->m, most[j]);
+        base[j] = m == -INFINITY ? 0 : m;
+        alpha[j] = exp_(*t->m - base[j]);
+        *t->m = m;
+    }
+    for (int j = first; j < end; j++)
+        for (int k = 0; k < KT && seen[j]; k += VL) vf_store(p + j * KT + k, vf_exp(vf_sub(vf_load(s + j * KT + k), vf_set1(base[j]))));
+    sum_weights(p, first, end, sum);
+    for (int j = end - 1; j >= first; j--)
+        if (seen[j]) *t->l = fma_(*t->l, alpha[j], sum[j]);
+}
+/* The same for other weights, and what terms make of any. */
+static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+{
+    const int x = w->t->c->plan->weight;
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        real *alpha = &w->alpha[i * TILES + j % TILES];
+        place_row(w, i, j, last);
+        if (x >= 0) term_of(t->c, x)->weigh(t, x), *alpha = *t->alpha;
+        else *t->alpha = *alpha;
+        value_tile(t);
     }
 }
 static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
     const int Dv = w->t->c->plan->value_dim;
+    const ptrdiff_t apart = (ptrdiff_t)TILES * Dv;
     for (int i = 0; i < w->n; i++) place_row(w, i, j, last);
-    for (int i = 0; i < w->n;) {
-        int n = 1;
-        while (i + n < w->n && n < 4 && w->t[i + n].v == w->t[i].v) n++;
-        if (n == 3) n = 2;
+    for (int i = 0, n; i < w->n; i += n) {
         const struct tile *t = &w->t[i];
-        const real *p[4];
-        real *c[4];
-        for (int s = 0; s < n; s++) p[s] = w->t[i + s].p, c[s] = w->sums + ((ptrdiff_t)(i + s) * TILES + j % TILES) * Dv;
-        bool safe = true;
-        for (int s = 0; s < n; s++) safe &= !t[s].partial;
-        if (!safe && !finite_rows(t->v, t->vs, t->keys, Dv))
-            for (int s = 0; s < n; s++) sum_visible(&t[s], Dv, c[s]);
-        else if (n == 4) sum_rows(4, t->keys, t->v, t->vs, Dv, p, c);
-        else if (n == 2) sum_rows(2, t->keys, t->v, t->vs, Dv, p, c);
-        else sum_rows(1, t->keys, t->v, t->vs, Dv, p, c);
-        i += n;
+        real *sums = w->sums + i * apart + j % TILES * Dv;
+        bool partial = t->partial;
+        for (n = 1; i + n < w->n && t[n].v == t->v; n++) partial |= t[n].partial;
+        if (partial && !finite_rows(t->v, t->vs, t->keys, Dv))
+            for (int s = 0; s < n; s++) sum_visible(&t[s], Dv, sums + s * apart);
+        else
+            sum_values(t, n, sums, apart);
     }
 }
 
-/* Rows of one item may end at different keys: each takes part up to its own last one. */
+/* Does an earlier tile depend on what newer ones left behind?  May rows end before their oldest key?  Do terms want weights? */
+struct needs { bool order, ends, values; };
+static struct needs needs_of(const struct call *c)
+{
+    struct needs a = { false, false, false };
+    EACH_USE(c, x, term) {
+        a.order |= term->carry && term->carry(c, x) && x != c->plan->weight;
+        a.ends |= term->spent && (!term->ends || term->ends(c, x));
+        a.values |= term->value != NULL;
+    }
+    return a;
+}
+
+/* Rows of one item may end at different keys: each takes part up to its own last one.  Where rows may end early, tiles are
+ * scored in groups, newest first, each as long as all before it. */
 static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdiff_t chunk)
 {
+    const struct needs needs = needs_of(w->t->c);
+    const int weight = w->t->c->plan->weight;
     const int Dv = w->t->c->plan->value_dim, n = w->n;
-    const ptrdiff_t end = range.last / KT < (chunk + 1) * TILES - 1 ? range.last / KT : (chunk + 1) * TILES - 1;
-    const ptrdiff_t start = range.first / KT > chunk * TILES ? range.first / KT : chunk * TILES;
-    bool ends = false;                   /* may rows end before their oldest key? */
-    EACH_USE(w->t->c, x, term) ends |= term->spent && (!term->ends || term->ends(w->t->c, x));
-    ptrdiff_t oldest = end + 1;
+    const ptrdiff_t last = range.last, base = chunk * TILES;
+    const ptrdiff_t end = last / KT < base + TILES - 1 ? last / KT + 1 : base + TILES;
+    const ptrdiff_t start = range.first / KT > base ? range.first / KT : base;
+    bool see[TILES] = { false }, spent = false;
+    ptrdiff_t oldest = end;
     for (int i = 0; i < n; i++) open_chunk(&w->t[i]);
-    for (ptrdiff_t j = start; j <= end && !ends; j++)
-        if (seen(w, j, range.last)) score_tiles(w, j, range.last);
-    for (ptrdiff_t j = end; j >= start; j--) {
-        if (!seen(w, j, range.last)) continue;
-        if (all_spent(w->t, n)) break;
-        if (ends) score_tiles(w, j, range.last);
-        weigh_tiles(w, j, range.last);
-        oldest = j;
+    while (oldest > start && !spent) {
+        const ptrdiff_t size = !needs.ends ? TILES : oldest < end ? end - oldest : 1, high = oldest;
+        const ptrdiff_t low = high - size > start ? high - size : start;
+        for (ptrdiff_t j = low; j < high; j++) {
+            see[j - base] = seen(w, j, last);
+            if (!see[j - base]) continue;
+            score_tiles(w, j, last);
+            if (!needs.order) add_to_tiles(w, j);
+        }
+        const bool again = needs.order || needs.ends || weight >= 0;
+        for (ptrdiff_t j = high - 1; j >= low; j--) {
+            if (see[j - base] && again) {
+                place_rows(w, j, last);
+                spent = needs.ends && all_spent(w->t, n);
+                if (spent) break;
+                if (needs.order) add_to_tiles(w, j);
+                if (weight >= 0) weigh_tiles(w, j, last);
+            }
+            oldest = j;
+        }
     }
-    for (ptrdiff_t j = oldest; j <= end; j++)
-        if (seen(w, j, range.last)) sum_tiles(w, j, range.last);
-    for (ptrdiff_t j = end; j >= oldest; j--) {
-        if (!seen(w, j, range.last)) continue;
+    if (weight < 0) {
+        for (int i = 0; i < n; i++) soften(w, i, (int)(oldest - base), (int)(end - base), see);
+        for (ptrdiff_t j = end - 1; j >= oldest && needs.values; j--)
+            if (see[j - base]) weigh_tiles(w, j, last);
+    }
+    for (ptrdiff_t j = oldest; j < end; j++)
+        if (see[j - base]) sum_tiles(w, j, last);
+    for (ptrdiff_t j = end - 1; j >= oldest; j--) {
+        if (!see[j - base]) continue;
         for (int i = 0; i < n; i++) {
-            const real alpha = w->alpha[i * TILES + j % TILES], *sum = w->sums + ((ptrdiff_t)i * TILES + j % TILES) * Dv;
+            const real alpha = w->alpha[i * TILES + j - base], *sum = w->sums + ((ptrdiff_t)i * TILES + j - base) * Dv;
             for (int d = 0; d < Dv; d++) w->t[i].o[d] = fma_(w->t[i].o[d], alpha, sum[d]);
         }
     }

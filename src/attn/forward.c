@@ -41,7 +41,9 @@ static void forward_item(struct call *c, struct tile *t, int n, const struct seq
             for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
             if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
             for (int i = 0; i < n; i++) {
-                weigh_tile(&t[i]);
+                if (weight) weight->weigh(&t[i], p->weight);
+                else softmax(&t[i]);
+                value_tile(&t[i]);
                 mix_safe(&t[i], t[i].v, t[i].vs, p->value_dim, t[i].p, t[i].o, t[i].alpha);
             }
         }

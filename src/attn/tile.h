@@ -95,6 +95,8 @@ struct term {
     int (*keyed)(const struct call *, int x);
 
     void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x); /* once per query tile; dO is there in _bwd */
+    /* Few rows: a vector that all keys of this tile meet beside the query, and where their numbers go; NULL: none. */
+    const real *(*meets)(struct tile *, int x, real **numbers);
     void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x); /* sees scale q.k alone; adds to ds, last */
     void (*score)(struct tile *, int x), (*score_bwd)(struct tile *, int x);   /* s += or s *= ; reads ds */
     void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);   /* p -> out ; dp += */

@@ -10,21 +10,10 @@
 
 #include "walk.h"
 
+#if QT > 1
 /* Softmax of one tile against the chunk's running max. */
 INLINE void softmax(struct tile *t)
 {
-#if QT == 1
-    real m = *t->m, sum = 0;
-    for (int k = 0; k < t->keys; k++) m = max_(m, t->s[k]);
-    const real base = m == -INFINITY ? 0 : m;
-    *t->alpha = exp_(*t->m - base);
-    int k = 0;
-    for (; k + VL <= t->keys; k += VL) vf_store(t->p + k, vf_exp(vf_sub(vf_load(t->s + k), vf_set1(base))));
-    for (; k < t->keys; k++) t->p[k] = exp_(t->s[k] - base);
-    for (k = 0; k < t->keys; k++) sum += t->p[k];
-    *t->l = fma_(*t->l, *t->alpha, sum);
-    *t->m = m;
-#else
     for (int r = 0; r < QT; r += VL) {
         vf m = vf_load(t->m + r), sum = vf_set1(0);
         for (int k = 0; k < t->keys; k++) m = vf_max(m, vf_load(t->s + k * QT + r));
@@ -43,8 +32,8 @@ INLINE void softmax(struct tile *t)
         vf_store(t->l + r, vf_fma(vf_load(t->l + r), alpha, sum));
         vf_store(t->alpha + r, alpha);
     }
-#endif
 }
+#endif
 
 /* Rows x[n][QT] that were summed under an older max. */
 INLINE void fade_rows(real *x, int n, const real *alpha)
@@ -98,12 +87,9 @@ INLINE void open_chunk(struct tile *t)
     }
 }
 
-/* Weights of the tile, and what terms make of them. */
-INLINE void weigh_tile(struct tile *t)
+/* What terms make of the weights of the tile. */
+INLINE void value_tile(struct tile *t)
 {
-    const struct loci_plan *p = t->c->plan;
-    if (p->weight >= 0) term_of(t->c, p->weight)->weigh(t, p->weight);
-    else softmax(t);
     EACH_USE(t->c, x, term) {
         if (t->own[x].outn) fade_rows(t->own[x].out, t->own[x].outn, t->alpha);
         if (term->value) term->value(t, x);

@@ -21,6 +21,7 @@ struct view {
     ptrdiff_t columns, width;
     const real *across, *rows;           /* the table of the head: transposed, and as rows; of distance 0 */
 };
+enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 static struct key_vectors vectors_of(const struct call *c, int x)
 {
     const struct config *e = &c->plan->enc[c->plan->use[x].enc];
@@ -29,7 +30,7 @@ static struct key_vectors vectors_of(const struct call *c, int x)
 static ptrdiff_t mem(const struct call *c, int x)
 {
     (void)c, (void)x;
-    return (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT);
+    return VIEW_ROWS + (QT == 1 ? CHUNK : 0);
 }
 static const struct view *view_of(const struct tile *t, int x) { return (const void *)t->own[x].mem; }
 
@@ -100,6 +101,16 @@ static void lines_of(const struct tile *t, const struct view *b, int k, int n, r
 }
 #endif
 
+#if QT == 1
+/* Numbers of keys whose tile is beyond an end as a whole, for all tiles of a chunk. */
+static real *numbers_of(const struct tile *t, int x) { return t->own[x].mem + VIEW_ROWS + (t->j0 - t->seq->k0) % CHUNK; }
+static const real *meets(struct tile *t, int x, real **numbers)
+{
+    *numbers = numbers_of(t, x);
+    return t->run ? end_of(t, view_of(t, x), 0, t->keys) : NULL;
+}
+#endif
+
 static void score_run(const struct tile *t, const struct view *b, int k, int n)
 {
     const real scale = (real)t->c->plan->scale, *end = end_of(t, b, k, n);
@@ -133,8 +144,13 @@ static void score_pairs(const struct tile *t, const struct view *b)
 static void score(struct tile *t, int x)
 {
     const struct view *b = view_of(t, x);
+    bool met = false;
+#if QT == 1
+    met = t->run && end_of(t, b, 0, t->keys);
+    for (int k = 0; k < t->keys && met; k++) t->s[k] = fma_((real)t->c->plan->scale, numbers_of(t, x)[k], t->s[k]);
+#endif
     if (!t->run) score_pairs(t, b);
-    for (int k = 0; k < t->keys && t->run; k += BAND) score_run(t, b, k, t->keys - k < BAND ? t->keys - k : BAND);
+    for (int k = 0; k < t->keys && t->run && !met; k += BAND) score_run(t, b, k, t->keys - k < BAND ? t->keys - k : BAND);
     mask(t, t->s, -INFINITY);
 }
 
@@ -268,5 +284,7 @@ const struct term N(term_band_k) = {
     .name = "band_k", .mem = mem, .part = part, .home = home, .total = total, .open = open, .score = score,
 #if QT > 1
     .score_bwd = score_bwd,
+#else
+    .meets = meets,
 #endif
 };
