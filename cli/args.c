@@ -14,8 +14,8 @@
 
 /* ---- Errors, memory, time ------------------------------------------------------------------------------- */
 
-/* What comes from a file must not steer a terminal: C0, DEL and the C1 range (C2 80 .. C2 9F in UTF-8). */
-static void print_escaped(FILE *to, const char *text)
+/* C0, DEL and the C1 range (C2 80 .. C2 9F in UTF-8). */
+void print_escaped(FILE *to, const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
         if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) fprintf(to, "\\u%04x", *++p);

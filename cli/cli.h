@@ -11,7 +11,7 @@
 #include "loci/loci.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-enum { EXIT_DONE = 0, EXIT_BROKEN = 1, EXIT_ERROR = 2, MAX_FLAGS = 16 };
+enum { EXIT_DONE = 0, EXIT_BROKEN = 1, EXIT_ERROR = 2, MAX_FLAGS = 20 };
 
 /* ---- Commands and their arguments (args.c, main.c) ------------------------------------------------------ */
 
@@ -29,7 +29,8 @@ struct args {
     int rest_count;
     const char **rest;
 };
-extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_check, cmd_version;
+extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_check, cmd_convert,
+    cmd_version;
 
 /* These four print their own error and return false. */
 bool args_parse(struct args *, const struct command *, int argc, char **argv);
@@ -48,6 +49,7 @@ int  fail(const char *format, ...)
     __attribute__((format(printf, 1, 2)))
 #endif
     ;
+void print_escaped(FILE *, const char *text);    /* what comes from a file must not steer a terminal */
 #define refuse(...) (fail(__VA_ARGS__), false)                       /* the same for functions that return bool */
 void *take(size_t count, size_t each);   /* 64-byte aligned, zeroed; out of memory ends the program */
 double now(void);                        /* seconds */

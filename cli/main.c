@@ -8,7 +8,7 @@
 #include "cli.h"
 
 static const struct command *const commands[] = { &cmd_race, &cmd_list,  &cmd_run,  &cmd_bench,
-                                                  &cmd_rope, &cmd_check, &cmd_info, &cmd_version };
+                                                  &cmd_rope, &cmd_check, &cmd_convert, &cmd_info, &cmd_version };
 
 static const char exit_codes[] =
     "    0   done, and every expectation held\n"

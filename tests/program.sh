@@ -28,7 +28,7 @@ check "info --json" prints '^\{"version":.*"isa":".*\}$' info --json
 check "list" prints '^nope ' list
 check "list NAME" prints 'must be given' list rope
 check "list --json" prints '^\{"name":"nope",' list --json
-for command in '' race list run bench rope check info version; do
+for command in '' race list run bench rope check convert info version; do
     check "help of '$command'" prints 'EXIT CODES' $command --help
     check "help of '$command' fits into 100 columns" narrow $command --help
 done
@@ -58,6 +58,9 @@ check "two cases, one output" refused run a b -o c
 check "the reference has one dtype" refused run case --engine reference --dtype f32
 refused bench --lem 5
 check "a hint" grep -q 'did you mean --len' "$work/err"
+
+check "nothing to convert" refused convert --to half
+check "a table" prints '^cos, sin  \[7,4\]' convert --table split -e rope:pairing=half --dim 8 --rows 7 -n
 
 printf '\x02\0\0\0\0\0\0\0{}' >"$work/empty"
 check "an empty file of tensors" refused run "$work/empty" -o "$work/result"

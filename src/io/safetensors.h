@@ -14,7 +14,8 @@
 #include "loci/loci.h"
 
 enum safetensors_type {
-    ST_BOOL, ST_U8, ST_I8, ST_U16, ST_I16, ST_F16, ST_BF16, ST_U32, ST_I32, ST_F32, ST_U64, ST_I64, ST_F64
+    ST_BOOL, ST_U8, ST_I8, ST_F8_E4M3, ST_F8_E5M2, ST_F8_E8M0, ST_U16, ST_I16, ST_F16, ST_BF16, ST_U32, ST_I32, ST_F32,
+    ST_U64, ST_I64, ST_F64
 };
 enum { ST_MAX_RANK = 8, ST_MAX_NAME = 1024, ST_MAX_HEADER = 16 << 20 };
 
@@ -52,5 +53,13 @@ loci_status loci_safetensors_read(const struct safetensors *, const struct safet
  * renames it, so that `path` is the old file, the new one, or absent, never a part.  On failure nothing is left. */
 loci_status loci_safetensors_write(const char *path, int count, const struct safetensor *, const void *const *data,
                                    int meta_count, const struct safetensors_meta *, loci_error *);
+
+/* The same for data that come in pieces: begin, put all bytes in the order of the tensors, end.  A begin that fails needs no
+ * end.  end keeps the file if `so_far` is LOCI_OK, and leaves nothing otherwise; it returns so_far, or its own failure. */
+struct safetensors_writer { char *path, *temp; int fd; uint64_t left; };
+loci_status loci_safetensors_begin(struct safetensors_writer *, const char *path, int count, const struct safetensor *,
+                                   int meta_count, const struct safetensors_meta *, loci_error *);
+loci_status loci_safetensors_put(struct safetensors_writer *, const void *data, uint64_t bytes, loci_error *);
+loci_status loci_safetensors_end(struct safetensors_writer *, loci_status so_far, loci_error *);
 
 #endif

@@ -5,6 +5,7 @@
  * taken over and overwritten, so strays never pile up, and two writers of one file cannot mix. */
 #define _DEFAULT_SOURCE
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -109,48 +110,79 @@ static void sync_folder(const char *path)
     free(folder);
 }
 
-static bool write_file(int fd, const char *head, size_t length, int count, const struct safetensor *t,
-                       const void *const *data)
+static uint64_t data_bytes(int count, const struct safetensor *t)
 {
-    if (ftruncate(fd, 0)) return false;
-    uint64_t n = length;
-    bool ok = write_all(fd, &n, 8) && write_all(fd, head, length);
-    for (int i = 0; i < count && ok; i++) {
-        size_t bytes = loci_safetensors_type_size(t[i].type);
-        for (int k = 0; k < t[i].rank; k++) bytes *= (size_t)t[i].shape[k];
-        ok = write_all(fd, data[i], bytes);
+    uint64_t sum = 0;
+    for (int i = 0; i < count; i++) {
+        uint64_t bytes = loci_safetensors_type_size(t[i].type);
+        for (int k = 0; k < t[i].rank; k++) bytes *= (uint64_t)t[i].shape[k];
+        sum += bytes;
     }
-    return ok && !fsync(fd);
+    return sum;
+}
+
+static void forget(struct safetensors_writer *w)
+{
+    if (w->fd >= 0) close(w->fd);
+    free(w->path);
+    free(w->temp);
+    *w = (struct safetensors_writer){ .fd = -1 };
+}
+
+loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *path, int count, const struct safetensor *t,
+                                   int meta_count, const struct safetensors_meta *meta, loci_error *e)
+{
+    struct stat st;
+    *w = (struct safetensors_writer){ .fd = -1 };
+    if (!stat(path, &st) && !S_ISREG(st.st_mode))
+        return loci_io_fail(e, LOCI_BAD_ARG, "cannot write: this is not a regular file");
+    size_t length = 0;
+    const size_t room = strlen(path) + sizeof ".loci-tmp";
+    char *head = header(count, t, meta_count, meta, &length);
+    w->path = strdup(path), w->temp = malloc(room), w->left = data_bytes(count, t);
+    loci_status s = LOCI_OK;
+    if (!w->path || !w->temp || !head) {
+        s = loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+    } else {
+        snprintf(w->temp, room, "%s.loci-tmp", path);
+        w->fd = open_locked(w->temp);
+        const uint64_t n = length;
+        if (w->fd < 0) {
+            s = errno == EWOULDBLOCK ? loci_io_fail(e, LOCI_BAD_ARG, "another program is writing this file")
+                                     : system_error(e, "write");
+        } else if (ftruncate(w->fd, 0) || !write_all(w->fd, &n, 8) || !write_all(w->fd, head, length)) {
+            s = system_error(e, "write");
+            unlink(w->temp);
+        }
+    }
+    free(head);
+    if (s) forget(w);
+    return s;
+}
+
+loci_status loci_safetensors_put(struct safetensors_writer *w, const void *data, uint64_t bytes, loci_error *e)
+{
+    assert(bytes <= w->left);
+    w->left -= bytes;
+    return write_all(w->fd, data, bytes) ? LOCI_OK : system_error(e, "write");
+}
+
+loci_status loci_safetensors_end(struct safetensors_writer *w, loci_status so_far, loci_error *e)
+{
+    assert(so_far || w->left == 0);
+    if (!so_far && (fsync(w->fd) || rename(w->temp, w->path))) so_far = system_error(e, "write");
+    if (so_far) unlink(w->temp);
+    else sync_folder(w->path);
+    forget(w);
+    return so_far;
 }
 
 loci_status loci_safetensors_write(const char *path, int count, const struct safetensor *t, const void *const *data,
                                    int meta_count, const struct safetensors_meta *meta, loci_error *e)
 {
-    struct stat st;
-    if (!stat(path, &st) && !S_ISREG(st.st_mode))
-        return loci_io_fail(e, LOCI_BAD_ARG, "cannot write: this is not a regular file");
-    size_t length = 0, room = strlen(path) + sizeof ".loci-tmp";
-    char *temp = malloc(room), *head = header(count, t, meta_count, meta, &length);
-    loci_status s = LOCI_OK;
-    if (!temp || !head) {
-        s = loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    } else {
-        snprintf(temp, room, "%s.loci-tmp", path);
-        int fd = open_locked(temp);
-        if (fd < 0) {
-            s = errno == EWOULDBLOCK ? loci_io_fail(e, LOCI_BAD_ARG, "another program is writing this file")
-                                     : system_error(e, "write");
-        } else {
-            if (!write_file(fd, head, length, count, t, data) || rename(temp, path)) {
-                s = system_error(e, "write");
-                unlink(temp);
-            } else {
-                sync_folder(path);
-            }
-            close(fd);
-        }
-    }
-    free(temp);
-    free(head);
-    return s;
+    struct safetensors_writer w;
+    loci_status s = loci_safetensors_begin(&w, path, count, t, meta_count, meta, e);
+    if (s) return s;
+    for (int i = 0; i < count && !s; i++) s = loci_safetensors_put(&w, data[i], data_bytes(1, &t[i]), e);
+    return loci_safetensors_end(&w, s, e);
 }
