@@ -74,7 +74,7 @@ static bool is_norm(const char *name) { return strstr(name + block_length(name),
 
 /* ---- What happens to each --------------------------------------------------------------------------------- */
 
-struct layer { bool known, rotates; int dim, turned, offset; };
+struct layer { bool known, rotates; int heads, dim, turned, offset; };
 struct move {
     enum role role;
     loci_channels channels;              /* heads 0: copied */
@@ -97,7 +97,7 @@ static bool read_layer(struct job *j, int number, struct layer *to)
     loci_rope r;
     loci_error e;
     if (loci_model_rope(j->model, number, 0, &r, &e)) return refuse("%s: %s", j->args->rest[1], e.text);
-    *to = (struct layer){ .known = true, .rotates = r.rotates, .dim = r.head_dim, .turned = r.dim, .offset = r.offset };
+    *to = (struct layer){ .known = true, .rotates = r.rotates, .heads = r.heads, .dim = r.head_dim, .turned = r.dim, .offset = r.offset };
     const loci_pairing is = r.interleaved ? LOCI_INTERLEAVED : LOCI_HALF;
     loci_rope_free(&r);
     if (to->rotates && is == j->to && !loci_safetensors_meta(&j->file, pairing_key))
@@ -142,7 +142,7 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
     }
     if (rows != heads * c.dim)
         return refuse("%s: tensor '%.64s' has %td rows, which are no whole number of heads of %d", j->path, t->name, rows, c.dim);
-    const int wanted = j->heads[m->role == KEY];
+    const int wanted = j->heads[m->role == KEY] ? j->heads[m->role == KEY] : m->role == QUERY ? l->heads : 0;
     if (wanted && heads != wanted && !(heads == 1 && t->rank == 1))
         return refuse("%s: tensor '%.64s' has %td rows, %td heads of %d, and not %d heads", j->path, t->name, rows, heads, c.dim, wanted);
     c.heads = (int)(heads < 65537 ? heads : 65537);
@@ -215,7 +215,8 @@ static bool plan_all(struct job *j)
         while (i < f->count && !(j->move[i].role == QUERY && f->tensor[i].rank == 2)) i++;
         const ptrdiff_t rows = i < f->count ? f->tensor[i].shape[0] : 0;
         if (rows % j->heads[0] || rows / j->heads[0] > 65536 || rows == 0)
-            return refuse("%s: %s", j->path, rows ? "--heads does not divide the rows of the first weight of queries" : "no weight of queries is there");
+            return refuse("%s: %s", j->path, rows ? "--heads does not divide the rows of the first weight of queries"
+                                                  : "no weight of queries is there");
         j->all.dim = (int)(rows / j->heads[0]);
     }
     for (int i = 0; i < f->count; i++)

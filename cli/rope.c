@@ -35,7 +35,7 @@ static const char *layer_words(const loci_rope *r)
 {
     static const char *const words[][2] = {
         { "full_attention", "full attention" }, { "sliding_attention", "sliding window" },
-        { "chunked_attention", "chunked attention" }, { "linear_attention", "linear attention" },
+        { "chunked_attention", "chunked attention" }, { "linear_attention", "linear attention" }, { "conv", "convolution" },
     };
     for (int i = 0; i < COUNT(words); i++)
         if (!strcmp(words[i][0], r->layer)) return words[i][1];

@@ -35,7 +35,8 @@ static int command(const struct command *c, const char *line)
     int argc = 0;
     snprintf(text, sizeof text, "%s", line);
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
-        argv[argc++] = !strcmp(word, "IN") ? input : !strcmp(word, "OUT") ? output : !strcmp(word, "BACK") ? back : !strcmp(word, "CONFIG") ? config : word;
+        argv[argc++] = !strcmp(word, "IN") ? input : !strcmp(word, "OUT") ? output : !strcmp(word, "BACK") ? back
+                     : !strcmp(word, "CONFIG") ? config : word;
     FILE *f = tmpfile();
     fflush(stdout);
     const int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
@@ -262,6 +263,8 @@ static void bad_weights(void)
     refused("IN CONFIG --to interleaved -o CONFIG", "would be overwritten");
     put_config("{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":3}");
     refused("IN CONFIG --to interleaved -o OUT", "of none of the layers 0 to 2");
+    put_config("{\"model_type\":\"llama\",\"hidden_size\":32,\"num_attention_heads\":2,\"num_hidden_layers\":4}");
+    refused("IN CONFIG --to interleaved -o OUT", "4 heads of 16, and not 2 heads");          /* as rows of gates between the heads would be */
     put_config("GGUFxxxx");
     refused("IN CONFIG --to interleaved -o OUT", "GGUF file is about its own weights");
     put_config("{}");

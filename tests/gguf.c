@@ -51,6 +51,7 @@ static void start(const char *architecture)
     words("general.architecture", architecture);
     whole("block_count", 8), whole("context_length", 4096), whole("embedding_length", 512), whole("attention.head_count", 8);
 }
+static uint64_t still;                  /* not 0: so many divisors are all alike, and those behind hold their pairs still */
 static size_t finish(void)
 {
     uint64_t at = 0;
@@ -60,7 +61,8 @@ static size_t finish(void)
     }
     for (uint64_t i = 0; i < tensors; i++) {
         while (end % 32) file[end++] = 0;
-        for (uint64_t k = 0; k < tensor[i].count; k++) put(&(float){ tensor[i].value + (float)k }, 4);
+        for (uint64_t k = 0; k < tensor[i].count; k++) 
+            put(&(float){ !still ? tensor[i].value + (float)k : k < still ? tensor[i].value : 1e30f }, 4);
     }
     memcpy(file, "GGUF\3\0\0", 8);
     memcpy(file + 8, &tensors, 8), memcpy(file + 16, &keys, 8);
@@ -116,6 +118,18 @@ static void refused(const char *says)
     loci_model_close(m);
 }
 
+static void gemma4(void)
+{
+    start("gemma4"), number("rope.freq_base", 1e6f), number("rope.freq_base_swa", 1e4f);
+    whole("attention.key_length_swa", 32), whole("rope.dimension_count", 64), whole("rope.dimension_count_swa", 24);
+    list("attention.sliding_window_pattern", 8, (uint32_t[]){ 1, 1, 1, 1, 1, 0, 1, 1 });
+}
+static void hybrid(void)
+{
+    number("rope.freq_base", 1e7f), whole("attention.key_length", 256), whole("rope.dimension_count", 64);
+    list("rope.dimension_sections", 4, (uint32_t[]){ 11, 11, 10, 0 });
+}
+
 static void check_keys(void)
 {
     start("llama"), expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64", 1, 1);
@@ -153,11 +167,37 @@ static void check_keys(void)
         expect(0, 0, "mrope:pairing=half,base=10000,dim=64,sections=8/12/12", 1, 1);
     start("qwen3vl"), list("rope.dimension_sections", 4, (uint32_t[]){ 12, 10, 10, 0 }),
         expect(0, 0, "mrope:pairing=half,base=10000,dim=64,sections=12/10/10,order=interleaved", 1, 1);
+    for (int layer = 0; layer < 8; layer++) {
+        gemma4(), factors("rope_freqs.weight", 1, 32), still = 8;
+        expect(layer, 0, layer % 6 == 5 ? "rope:pairing=half,base=1000000,dim=64,scaling=proportional,partial=0.25" :
+               "rope:pairing=half,base=10000,dim=24", 1, 1);
+        start("qwen35"), hybrid();
+        expect(layer, 0, layer % 4 == 3 ? "mrope:pairing=half,base=10000000,dim=64,sections=11/11/10,order=interleaved" : "nope", 0, 1);
+        start("qwen35moe"), hybrid(), whole("nextn_predict_layers", 2);
+        expect(layer, 0, layer % 4 == 3 || layer >= 6 ? "mrope:pairing=half" : "nope", 0, 1);
+        start("qwen35"), hybrid(), list("attention.recurrent_layers", 8, (uint32_t[]){ 0, 1, 1, 0, 0, 1, 0, 1 });
+        expect(layer, 0, 0xa6 >> layer & 1 ? "nope" : "mrope:pairing=half", 0, 1);
+        start("qwen3next"), whole("full_attention_interval", 2), expect(layer, 0, layer % 2 ? "rope:pairing=half" : "nope", 0, 1);
+        start("lfm2"), list("attention.head_count_kv", 8, (uint32_t[]){ 0, 0, 8, 0, 0, 8, 0, 8 });
+        expect(layer, 0, 0xa4 >> layer & 1 ? "rope:pairing=half,base=10000,dim=64" : "nope", 0, 1);
+    }
+    start("llama"), number("rope.scaling.factor", 4), factors("rope_freqs.weight", 1, 32), still = 16;
+    expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,scaling=proportional,partial=0.5,factor=4", 1, 1);
+    still = 0;
     start("llama"), list("attention.head_count_kv", 8, (uint32_t[]){ 1, 2, 3, 4, 5, 6, 7, 8 }), expect(0, 0, "rope", 1, 1);
 }
 
 static void check_refusals(void)
 {
+    start("gemma4"), refused("attention.sliding_window_pattern is missing");
+    start("gemma4"), list("attention.sliding_window_pattern", 8, (uint32_t[]){ 1, 1, 1, 1, 1, 0, 1, 1 }), refused("rope.freq_base_swa is missing");
+    gemma4(), whole("rope.dimension_count_swa", 98), refused("is there twice");
+    start("llama"), factors("rope_freqs.weight", 2, 32), still = 8, refused("number 8 of rope_freqs.weight holds its pair still");
+    start("llama"), whole("rope.dimension_count", 32), factors("rope_freqs.weight", 1, 16), still = 8, refused("holds its pair still");
+    still = 0;
+    start("qwen35"), list("attention.recurrent_layers", 2, (uint32_t[]){ 2, 1 }), refused("attention.recurrent_layers is 2");
+    start("qwen35"), whole("full_attention_interval", 0), refused("full_attention_interval is 0");
+
     start("lama"), refused("'lama' is not known");
     start("llama"), whole("block_count", 8), refused("'llama.block_count' is there twice");
     start("llama"), number("rope.freq_base", -1), refused("rope.freq_base is -1");

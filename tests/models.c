@@ -173,6 +173,14 @@ static const struct { const char *json, *says; } broken[] = {
     { LLAMA ",\"layer_types\":[\"full_attention\"]}", "one per layer" }, { LLAMA ",\"layer_types\":[\"full_attention\",\"half\"]}", "'half' for layer 1" },
     { LLAMA ",\"qk_rope_head_dim\":64}", "qk_nope_head_dim is missing" }, { LLAMA ",\"rotary_dim\":64}", "64 of 16 channels" },
     { LLAMA ",\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}", "more than 32 deep" },
+#define FAMILY(type) "{\"model_type\":\"" type "\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":2"
+    { FAMILY("mpt") "}", "attn_config is missing" }, { FAMILY("mpt") ",\"attn_config\":{}}", "must say alibi true" },
+    { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"rope\":true}}", "and rope not" },
+    { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"alibi_bias_max\":16}}", "alibi_bias_max is 16" },
+    { FAMILY("chatglm") ",\"position_encoding_2d\":true}", "kv_channels is missing" },
+    { FAMILY("chatglm") ",\"kv_channels\":16,\"rope_ratio\":50,\"padded_vocab_size\":65024}", "which of two things" },
+    { FAMILY("lfm2") ",\"full_attn_idxs\":[2]}", "must be a layer, 0 to 1" }, { FAMILY("lfm2") ",\"full_attn_idxs\":7}", "a list of layers" },
+    { FAMILY("lfm2_moe") "}", "rope_theta is missing" },
     { "GGUF", "ends early" }, { "GGUF\1", "ends early" }, { "GGUF\1\0\0", "ends early" },
 };
 

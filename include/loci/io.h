@@ -34,6 +34,7 @@ typedef struct {
     int rotates;                         /* 0: nothing below is set but `layer` and `trained_length` */
     int interleaved;                     /* pairs (2t, 2t + 1), else (t, t + dim/2) */
     int head_dim, dim, offset;           /* channels of a head, how many turn, the first of them */
+    int heads;                           /* of queries; 0: not in the file */
     double base;                         /* the model's own, before any scaling */
     double *frequency;                   /* dim/2 radians per position, after scaling */
     double attention_factor;             /* on turned q and k */

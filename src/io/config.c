@@ -27,6 +27,7 @@ enum layers {
     LISTED,                              /* no_rope_layers: 1 rotates, 0 does not */
     FULL_SCALED,                         /* the scaling is for full layers only */
     SOME_ATTEND,                         /* the others have linear attention and no positions */
+    SOME_CONVOLVE,                       /* full_attn_idxs; the others are convolutions */
     GLOBAL_LOCAL                         /* global_rope_theta and local_rope_theta */
 };
 #define MUST NAN
@@ -38,6 +39,7 @@ static const struct family {
     enum layers layers;
     int period;                          /* the last of so many layers is full (GLOBAL_LOCAL: the first) */
     bool warm_scores;                    /* YaRN's mscale_all_dim multiplies the softmax scale, squared */
+    enum own { COMMON, BLOOM, MPT, CHATGLM } own;      /* files in words of their own, see read_own() */
 } families[] = {
     { "llama", .base = 10000 }, { "mistral", .base = 10000 }, { "mixtral", .base = 1e6 }, { "ministral3", .base = 1e6 },
     { "qwen2", .base = 10000 }, { "qwen2_moe", .base = 10000 }, { "qwen3", .base = 10000, .head_dim = 128 },
@@ -76,6 +78,9 @@ static const struct family {
     { "persimmon", .base = MUST, .partial = 0.5 }, { "nemotron", .base = 10000, .partial = 0.5 },
     { "stablelm", .base = 10000, .partial = 0.25 }, { "starcoder2", .base = 10000 }, { "seed_oss", .base = 10000 },
     { "modernbert", .base = 160000, .layers = GLOBAL_LOCAL, .period = 3 },
+    { "lfm2", .base = 1e6, .layers = SOME_CONVOLVE }, { "lfm2_moe", .base = MUST, .layers = SOME_CONVOLVE },
+    { "chatglm", .interleaved = true, .base = 10000, .partial = 0.5, .own = CHATGLM },
+    { "bloom", .own = BLOOM }, { "mpt", .own = MPT },
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -256,13 +261,13 @@ struct config {
     const json_t *text;                  /* the part about the language model */
     const struct family *family;
     int layers, heads, hidden, head_dim;
-    double trained;
+    double trained, base;                /* base: of the class, which a file of CHATGLM changes */
     bool alibi;
     const json_t *layer_types;
 };
 
-static const char *const attention_kinds[] = { "full_attention", "sliding_attention", "chunked_attention", "linear_attention" };
-enum { FULL, SLIDING, CHUNKED, WITHOUT, KINDS };
+static const char *const attention_kinds[] = { "full_attention", "sliding_attention", "chunked_attention", "linear_attention", "conv" };
+enum { FULL, SLIDING, CHUNKED, WITHOUT, CONVOLUTION, KINDS };
 
 static int kind_of(const char *name)
 {
@@ -280,18 +285,49 @@ static loci_status check_layer_types(struct config *c, loci_error *e)
     for (int l = 0; l < c->layers; l++) {
         const char *name = json_string_value(json_array_get(v, (size_t)l));
         IO_CHECK(e, name && kind_of(name) < KINDS, "layer_types names '%.32s' for layer %d; known: full_attention sliding_attention "
-                 "chunked_attention linear_attention", name ? name : "?", l);
+                 "chunked_attention linear_attention conv", name ? name : "?", l);
     }
     c->layer_types = v;
     return LOCI_OK;
 }
 
+/* What three families say otherwise than all others. */
+static loci_status read_own(struct config *c, loci_error *e)
+{
+    const enum own own = c->family->own;
+    loci_status s;
+    if (own == BLOOM) c->alibi = true;
+    if (own == MPT) {                    /* slopes of alibi_bias_max 8 are the usual ones, for any number of heads */
+        const json_t *attention = json_object_get(c->text, "attn_config");
+        bool rope = false;
+        double most = 8;
+        IO_CHECK(e, json_is_object(attention), "attn_config is missing; it says whether this model has alibi");
+        if ((s = flag(attention, "alibi", &c->alibi, e)) || (s = flag(attention, "rope", &rope, e)) ||
+            (s = number(attention, "alibi_bias_max", false, &most, e)))
+            return s;
+        IO_CHECK(e, c->alibi && !rope, "attn_config must say alibi true, and rope not; other files of mpt are not known here");
+        IO_CHECK(e, most == 8, "alibi_bias_max is %g, but slopes are known for 8", most);
+    }
+    if (own == CHATGLM) {
+        double ratio = 1;
+        int vocabulary = 0;
+        if ((s = whole(c->text, "kv_channels", 1, 1024, &c->head_dim, e)) || (s = number(c->text, "rope_ratio", false, &ratio, e)) ||
+            (s = whole(c->text, "padded_vocab_size", 1, 1 << 30, &vocabulary, e)))
+            return s;
+        IO_CHECK(e, c->head_dim > 0, "kv_channels is missing; the first ChatGLM, which turns by two positions, is not known here");
+        IO_CHECK(e, ratio == 1 || vocabulary >= 150000, "rope_ratio is %g, and which of two things it does the file does not say: ChatGLM2 "
+                 "divides positions by it, ChatGLM3 multiplies the base", ratio);
+        c->base *= ratio;                /* GLM-4, which its vocabulary tells */
+    }
+    return LOCI_OK;
+}
+
 static loci_status read_shape(struct config *c, loci_error *e)
 {
-    static const char *const layers[] = { "num_hidden_layers", "n_layer", "num_layers", NULL };
-    static const char *const heads[] = { "num_attention_heads", "n_head", NULL };
-    static const char *const hidden[] = { "hidden_size", "n_embd", NULL };
-    static const char *const lengths[] = { "max_position_embeddings", "n_positions", NULL };
+    static const char *const layers[] = { "num_hidden_layers", "n_layer", "num_layers", "n_layers", NULL };
+    static const char *const heads[] = { "num_attention_heads", "n_head", "n_heads", NULL };
+    static const char *const hidden[] = { "hidden_size", "n_embd", "d_model", NULL };
+    static const char *const lengths[] = { "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", NULL };
     loci_status s;
     if ((s = any_whole(c->text, layers, MAX_LAYERS, &c->layers, e)) || (s = any_whole(c->text, heads, 65536, &c->heads, e)) ||
         (s = any_whole(c->text, hidden, 1 << 20, &c->hidden, e)) || (s = whole(c->text, "head_dim", 1, 1024, &c->head_dim, e)) ||
@@ -300,6 +336,8 @@ static loci_status read_shape(struct config *c, loci_error *e)
     for (int i = 0; lengths[i] && c->trained == 0; i++)
         if ((s = number(c->text, lengths[i], false, &c->trained, e))) return s;
     IO_CHECK(e, c->layers > 0, "num_hidden_layers is missing");
+    c->base = c->family->base;
+    if ((s = read_own(c, e))) return s;
     if (c->head_dim == 0) c->head_dim = c->family->head_dim;
     if (c->head_dim == 0 && c->heads > 0 && c->hidden > 0) c->head_dim = c->hidden / c->heads;
     return check_layer_types(c, e);
@@ -327,6 +365,22 @@ static loci_status interpret(struct loci_model *m, struct config *c, loci_error 
 
 /* ---- One layer ------------------------------------------------------------------------------------------ */
 
+/* full_attn_idxs; without it every layer attends. */
+static loci_status listed_attention(const struct config *c, int layer, int *kind, loci_error *e)
+{
+    const json_t *v = json_object_get(c->text, "full_attn_idxs");
+    if (!v || json_is_null(v)) return LOCI_OK;
+    IO_CHECK(e, json_is_array(v), "full_attn_idxs must be a list of layers");
+    *kind = CONVOLUTION;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *x = json_array_get(v, i);
+        IO_CHECK(e, json_is_integer(x) && json_integer_value(x) >= 0 && json_integer_value(x) < c->layers,
+                 "number %zu of full_attn_idxs must be a layer, 0 to %d", i, c->layers - 1);
+        if (json_integer_value(x) == layer) *kind = FULL;
+    }
+    return LOCI_OK;
+}
+
 static loci_status layer_kind(const struct config *c, int layer, int *kind, loci_error *e)
 {
     static const char *const names[] = {
@@ -341,6 +395,7 @@ static loci_status layer_kind(const struct config *c, int layer, int *kind, loci
         *kind = kind_of(json_string_value(json_array_get(c->layer_types, (size_t)layer)));
         return LOCI_OK;
     }
+    if (how == SOME_CONVOLVE) return listed_attention(c, layer, kind, e);
     loci_status s = names[how] ? whole(c->text, names[how], 1, MAX_LAYERS, &period, e) : LOCI_OK;
     if (s || period == 0 || how == LISTED) return s;
     const bool full = how == GLOBAL_LOCAL ? layer % period == 0 : (layer + 1) % period == 0;
@@ -407,7 +462,7 @@ static loci_status find_base(const struct config *c, const struct dict *d, int k
         return number(c->text, global_local ? "local_rope_theta" : "rope_local_base_freq", false, base, e);
     }
     IO_CHECK(e, !per_layer || c->family->layers != LOCAL_BASE, "rope_theta is missing in %s for %s", d->where, attention_kinds[kind]);
-    *base = c->family->base;
+    *base = c->base;
     if ((s = number(c->text, "rotary_emb_base", false, base, e)) || (s = number(c->text, "rope_theta", false, base, e)) ||
         (global_local && (s = number(c->text, "global_rope_theta", false, base, e))))
         return s;
@@ -552,10 +607,11 @@ static loci_status read_layer(const struct loci_model *m, int layer, double leng
     loci_status s;
     t->interleaved = c->family->interleaved;
     t->trained_length = c->trained;
+    t->heads = c->heads;
     if (c->alibi) return t->instead = "alibi", LOCI_OK;
     if ((s = layer_kind(c, layer, &kind, e))) return s;
     t->layer = attention_kinds[kind];
-    if (kind == WITHOUT) return t->instead = "nope", LOCI_OK;
+    if (kind == WITHOUT || kind == CONVOLUTION) return t->instead = "nope", LOCI_OK;
     if (how == LISTED && (s = listed(c, layer, &rotates, e))) return s;
     if (how == SLIDING_TURN) {
         const json_t *window = json_object_get(c->text, "sliding_window");

@@ -20,7 +20,7 @@ enum { MAX_STRING = 1 << 20, MAX_ARRAY = 1 << 20, MAX_NAME = 1024, MAX_RANK = 8,
 
 /* ---- What architectures decide -------------------------------------------------------------------------- */
 
-enum layers { ALIKE, LOCAL_BASE, SLIDING_TURN, SOME_TURN, FULL_SCALED };
+enum layers { ALIKE, LOCAL_BASE, SLIDING_TURN, SOME_TURN, FULL_SCALED, SOME_RECUR, SOME_CONVOLVE };
 static const struct arch {
     const char *name;
     bool interleaved, spread;            /* spread: sections interleaved */
@@ -42,12 +42,14 @@ static const struct arch {
     { .name = "grok" }, { .name = "dbrx" }, { .name = "stablelm" }, { .name = "qwen" }, { .name = "qwen2" },
     { .name = "qwen2moe" }, { .name = "qwen3" }, { .name = "qwen3moe" }, { "olmo2", .layers = FULL_SCALED, .period = 4 },
     { .name = "olmoe" }, { .name = "phi2" }, { .name = "phi3" }, { .name = "phimoe" }, { .name = "gemma" },
-    { .name = "gemma2" }, { "gemma3", .layers = LOCAL_BASE, .period = 6 }, { .name = "starcoder2" }, { .name = "openelm" },
+    { .name = "gemma2" }, { "gemma3", .layers = LOCAL_BASE, .period = 6 }, { "gemma4", .layers = LOCAL_BASE },
+    { .name = "starcoder2" }, { .name = "openelm" }, { "lfm2", .layers = SOME_CONVOLVE }, { "lfm2moe", .layers = SOME_CONVOLVE },
     { .name = "gptneox" }, { .name = "codeshell" }, { .name = "orion" }, { .name = "nemotron" }, { .name = "exaone" },
     { "exaone4", .layers = SLIDING_TURN, .period = 4 }, { "minicpm3", .last = true }, { .name = "bailingmoe2" },
     { .name = "dots1" }, { .name = "hunyuan-moe" }, { .name = "hunyuan-dense" }, { .name = "gpt-oss" },
     { .name = "seed_oss" }, { .name = "minimax-m2" }, { .name = "glm4moe" }, { .name = "qwen2vl" }, { .name = "paddleocr" },
-    { "qwen3vl", .spread = true }, { "qwen3vlmoe", .spread = true },
+    { "qwen3vl", .spread = true }, { "qwen3vlmoe", .spread = true }, { "qwen3next", .layers = SOME_RECUR, .period = 4 },
+    { "qwen35", .spread = true, .layers = SOME_RECUR, .period = 4 }, { "qwen35moe", .spread = true, .layers = SOME_RECUR, .period = 4 },
 };
 enum { ARCHS = sizeof archs / sizeof *archs };
 
@@ -143,6 +145,7 @@ struct gguf {
     double *factors[3];                  /* rope_freqs, rope_factors_short, rope_factors_long */
     int factor_count[3];
 };
+#define STILL (double)1e30f              /* divides the frequency of a pair that must not turn */
 static const char *const factor_names[] = { "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight" };
 
 static loci_status numbers(struct reader *r, enum type type, uint64_t count, struct entry *to)
@@ -286,8 +289,8 @@ static loci_status read_factors(struct reader *r, struct gguf *g, const struct p
     loci_status s = numbers(r, F32, p->count, &numbers_of);
     g->factors[k] = numbers_of.value, g->factor_count[k] = numbers_of.count;
     for (int i = 0; i < numbers_of.count && !s; i++)
-        if (!(numbers_of.value[i] > 0 && numbers_of.value[i] <= 1e18))
-            s = loci_io_fail(r->e, LOCI_BAD_ARG, "number %d of %s is %g, but must be above 0 and at most 1e18", i, p->name, numbers_of.value[i]);
+        if (!(numbers_of.value[i] > 0 && numbers_of.value[i] <= STILL))
+            s = loci_io_fail(r->e, LOCI_BAD_ARG, "number %d of %s is %g, but must be above 0 and at most 1e30", i, p->name, numbers_of.value[i]);
     return s;
 }
 
@@ -327,6 +330,7 @@ static loci_status find_kind(const struct gguf *g, int layer, bool *full, loci_e
     loci_status s = whole(g, "attention.sliding_window", layer, 0, INT32_MAX, &window, e);
     *full = true;
     if (s) return s;
+    IO_CHECK(e, v || g->arch->layers != LOCAL_BASE || period > 0, "attention.sliding_window_pattern is missing; it says which layers are full");
     if (v && v->array) {                 /* per layer: does its window slide? */
         double slides = 0;
         s = number(g, "attention.sliding_window_pattern", layer, 0, 1, &slides, e);
@@ -338,20 +342,45 @@ static loci_status find_kind(const struct gguf *g, int layer, bool *full, loci_e
     return LOCI_OK;
 }
 
-static loci_status find_channels(const struct gguf *g, int layer, struct settings *t, loci_error *e)
+/* Hybrid models: not every layer attends.  Those behind the main ones, which predict further tokens, do. */
+static loci_status find_attention(const struct gguf *g, int layer, int layers, bool *attends, loci_error *e)
+{
+    const bool recurs = g->arch->layers == SOME_RECUR;
+    int more = 0, period = g->arch->period, kv_heads = 1;
+    double is = 0;
+    loci_status s;
+    if (!recurs && (s = whole(g, "attention.head_count_kv", layer, 0, 65536, &kv_heads, e))) return s;
+    *attends = kv_heads > 0;
+    if (!recurs) return LOCI_OK;
+    if (setting(g, "attention.recurrent_layers")) {
+        s = number(g, "attention.recurrent_layers", layer, 0, 1, &is, e);
+        *attends = is == 0;
+        return s;
+    }
+    if ((s = whole(g, "full_attention_interval", layer, 1, MAX_LAYERS, &period, e)) ||
+        (s = whole(g, "nextn_predict_layers", layer, 0, MAX_LAYERS, &more, e)))
+        return s;
+    *attends = layer >= layers - more || (layer + 1) % period == 0;
+    return LOCI_OK;
+}
+
+static loci_status find_channels(const struct gguf *g, int layer, bool full, struct settings *t, loci_error *e)
 {
     int width = 0, heads = 0;
     loci_status s;
     if ((s = whole(g, "embedding_length", layer, 1, 1 << 20, &width, e)) ||
         (s = whole(g, "attention.head_count", layer, 1, 65536, &heads, e)) ||
         (s = whole(g, "attention.key_length", layer, 1, 1024, &t->head_dim, e)) ||
-        (s = whole(g, "attention.key_length_mla", layer, 1, 1024, &t->head_dim, e)))
+        (s = whole(g, "attention.key_length_mla", layer, 1, 1024, &t->head_dim, e)) ||
+        (!full && (s = whole(g, "attention.key_length_swa", layer, 1, 1024, &t->head_dim, e))))
         return s;
+    t->heads = heads;
     if (t->head_dim == 0 && width > 0 && heads > 0) t->head_dim = width / heads;
     IO_CHECK(e, t->head_dim > 0, "attention.key_length is missing, and so is embedding_length or attention.head_count that would tell it");
     t->dim = t->head_dim;
-    if ((s = whole(g, "rope.dimension_count", layer, 2, 1024, &t->dim, e))) return s;
-    IO_CHECK(e, t->dim <= t->head_dim, "rope.dimension_count %d is more than the head's %d channels", t->dim, t->head_dim);
+    const char *own = full || !setting(g, "rope.dimension_count_swa") ? "rope.dimension_count" : "rope.dimension_count_swa";
+    if ((s = whole(g, own, layer, 2, 1024, &t->dim, e))) return s;
+    IO_CHECK(e, t->dim <= t->head_dim, "%s %d is more than the head's %d channels", own, t->dim, t->head_dim);
     if (g->arch->last) t->offset = t->head_dim - t->dim;
     return LOCI_OK;
 }
@@ -372,6 +401,22 @@ static loci_status find_sections(const struct gguf *g, struct settings *t, loci_
     return LOCI_OK;
 }
 
+/* Divisors that are 1 for the first pairs and hold all others still: the library's proportional, of `all` as well. */
+static bool find_still(const struct gguf *g, double all, struct settings *t)
+{
+    const int pairs = t->dim / 2;
+    int n = 0;
+    while (n < g->factor_count[0] && g->factors[0][n] == 1) n++;
+    for (int i = n; i < g->factor_count[0]; i++)
+        if (g->factors[0][i] != STILL) return false;
+    if (g->factor_count[0] != pairs || n == 0 || n == pairs || (int)((double)n / pairs * t->head_dim / 2) != n || t->dim != t->head_dim)
+        return false;
+    t->scaling = "proportional";
+    set_option(t, "partial", (double)n / pairs);
+    if (all != 1) set_option(t, "factor", all);
+    return true;
+}
+
 /* Divisors of the frequencies: the library's longrope, whose two lists may be one. */
 static loci_status divide(const struct gguf *g, int from_short, int from_long, double all, struct settings *t, loci_error *e)
 {
@@ -380,6 +425,9 @@ static loci_status divide(const struct gguf *g, int from_short, int from_long, d
         IO_CHECK(e, g->factors[list[k]], "%s is missing", factor_names[list[k]]);
         IO_CHECK(e, g->factor_count[list[k]] == t->dim / 2, "%s has %d numbers, but the head has %d pairs", factor_names[list[k]],
                  g->factor_count[list[k]], t->dim / 2);
+        for (int i = 0; i < t->dim / 2; i++)
+            IO_CHECK(e, g->factors[list[k]][i] < STILL, "number %d of %s holds its pair still, which is known behind ones only, in heads that "
+                     "turn as a whole", i, factor_names[list[k]]);
         for (int i = 0; i < t->dim / 2; i++) (k ? t->long_factor : t->short_factor)[i] = g->factors[list[k]][i] * all;
     }
     t->scaling = "longrope";
@@ -433,11 +481,11 @@ static loci_status find_scaling(const struct gguf *g, int layer, struct settings
     if (factor == 0) factor = old;
     if (!strcmp(type, "none") || !strcmp(type, "linear")) {
         if (strcmp(type, "linear") || factor == 0) factor = 1;
-        if (g->factors[0]) {
+        if (g->factors[0] && !find_still(g, factor, t)) {
             if ((s = divide(g, 0, 0, factor, t, e))) return s;
             set_option(t, "factor", 1);
             set_option(t, "original_length", original >= 2 ? original : 2);
-        } else if (factor != 1) {
+        } else if (!g->factors[0] && factor != 1) {
             t->scaling = "linear";
             set_option(t, "factor", factor);
         }
@@ -463,10 +511,11 @@ static loci_status read_layer(const struct loci_model *m, int layer, double leng
     (void)length;                        /* which list counts is longrope's own affair */
     const struct gguf *g = m->file;
     const enum layers how = g->arch->layers;
-    bool full;
+    bool full, attends = true;
     double warmth = 0, warm_length = 8192;
     loci_status s;
     if ((s = number(g, "context_length", layer, 1, 1e18, &t->trained_length, e)) || (s = find_kind(g, layer, &full, e)) ||
+        ((how == SOME_RECUR || how == SOME_CONVOLVE) && (s = find_attention(g, layer, m->layers, &attends, e))) ||
         (s = number(g, "attention.temperature_scale", layer, 0, 1e3, &warmth, e)) ||
         (s = number(g, "attention.temperature_length", layer, 1, 1e18, &warm_length, e)))
         return s;
@@ -475,11 +524,13 @@ static loci_status read_layer(const struct loci_model *m, int layer, double leng
     if (warmth > 0 && (how != SOME_TURN || !turns))
         t->warmth = warmth, t->warm_length = warm_length, t->warm_shift = how == SOME_TURN;
     if (how != SOME_TURN && !full) t->layer = "sliding_attention";
-    if (!turns) return t->instead = "nope", LOCI_OK;
+    if (!attends) t->layer = how == SOME_CONVOLVE ? "conv" : "linear_attention";
+    if (!turns || !attends) return t->instead = "nope", LOCI_OK;
 
     t->interleaved = g->arch->interleaved;
     t->base = 10000;
-    if ((s = find_channels(g, layer, t, e)) || (s = find_sections(g, t, e))) return s;
+    if ((s = find_channels(g, layer, full, t, e)) || (s = find_sections(g, t, e))) return s;
+    IO_CHECK(e, how != LOCAL_BASE || full || g->arch->period > 0 || setting(g, "rope.freq_base_swa"), "rope.freq_base_swa is missing");
     if (how == LOCAL_BASE && !full) return number(g, "rope.freq_base_swa", layer, 1, 1e18, &t->base, e);
     if ((s = number(g, "rope.freq_base", layer, 1, 1e18, &t->base, e))) return s;
     return how == FULL_SCALED && !full ? LOCI_OK : find_scaling(g, layer, t, e);

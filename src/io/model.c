@@ -157,7 +157,7 @@ loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_
     }
     if (r->rotates) {
         r->interleaved = s->interleaved, r->spread = s->spread;
-        r->head_dim = s->head_dim, r->dim = s->dim, r->offset = s->offset;
+        r->heads = s->heads, r->head_dim = s->head_dim, r->dim = s->dim, r->offset = s->offset;
         r->base = s->base, r->softmax_factor = s->softmax_factor;
         r->scaling = s->scaling ? s->scaling : "none";
         memcpy(r->sections, s->sections, sizeof r->sections);

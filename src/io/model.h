@@ -12,7 +12,7 @@ struct settings {
     const char *instead;                 /* no rotation: "nope" or "alibi" */
     const char *layer;
     bool interleaved, spread;
-    int head_dim, dim, offset, sections[3];
+    int heads, head_dim, dim, offset, sections[3];
     double base;
     const char *scaling;                 /* a name of the grammar */
     struct { const char *name; double value; } option[MAX_SETTINGS];   /* of the scaling, in the order of the text */
