@@ -223,7 +223,6 @@ static size_t carve(struct call *c, char *base, bool backward)
     const struct engine *engine = p->engine;
     struct arena a = { .base = base };
     const ptrdiff_t rows = c->B * c->Lk;
-    const bool measure = !base;
     c->backward = backward;
     void *seq = take_bytes(&a, most_sequences(c), sizeof(struct sequence));
     if (base) {
@@ -241,7 +240,7 @@ static size_t carve(struct call *c, char *base, bool backward)
     }
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || p->use[p->rotate].term == TERM_fading_pairs))
         c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
-    if (!linear && (engine->skips(c) || measure)) {
+    if (!linear && engine->skips(c)) {
         const size_t most = (size_t)(c->in->q_seg ? rows : c->B * tiles(c->Lk, KT));
         c->knorm = take_bytes(&a, most, sizeof(float) * (size_t)p->key_heads);
     }

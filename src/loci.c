@@ -168,6 +168,11 @@ static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view 
         v->row = p->model_dim;
         v->batch = c->q_len * v->row;
     }
+    ptrdiff_t rows = 0, all = 0;
+    const bool some = c->batch > 0 && c->q_len > 0;
+    CHECK(c->error, !some || (!__builtin_mul_overflow(c->q_len - 1, v->row, &rows) && !__builtin_mul_overflow(c->batch - 1, v->batch, &all)
+                              && !__builtin_add_overflow(rows, all, &all) && all <= PTRDIFF_MAX / 16 && all >= -PTRDIFF_MAX / 16),
+          LOCI_BAD_ARG, "%s: strides %td and %td reach too far", name, v->batch, v->row);
     CHECK(c->error, !written || c->q_len <= 1 || v->row >= p->model_dim || v->row <= -p->model_dim, LOCI_BAD_ARG,
           "rows of %s overlap: their stride is %td, their width %d", name, v->row, p->model_dim);
     CHECK(c->error, !written || c->batch <= 1 || v->batch >= p->model_dim || v->batch <= -p->model_dim, LOCI_BAD_ARG,
