@@ -38,7 +38,8 @@ static void *block(size_t bytes)
 enum { VIEWS = 8 };
 struct problem {
     const struct walk *w;
-    size_t real;
+    loci_dtype dtype;
+    size_t real, stored;                 /* bytes of a number of tensors, and of views */
     ptrdiff_t row;                       /* from a row to the next; 0: dense */
     struct field { loci_view view; size_t mapped; ptrdiff_t heads, len; int width; } field[VIEWS];
     int fields;
@@ -55,6 +56,7 @@ static void put(const struct problem *p, void *x, ptrdiff_t i, double to)
     if (p->real == 8) ((double *)x)[i] = to;
     else ((float *)x)[i] = (float)to;
 }
+static void store(const struct problem *p, void *x, ptrdiff_t i, double to) { loci_round(p->dtype, 1, &to, (char *)x + (size_t)i * p->stored); }
 static ptrdiff_t place(const struct field *f, ptrdiff_t b, ptrdiff_t h, ptrdiff_t i)
 {
     return b * f->view.batch + h * f->view.head + i * f->view.row;
@@ -62,7 +64,7 @@ static ptrdiff_t place(const struct field *f, ptrdiff_t b, ptrdiff_t h, ptrdiff_
 
 static size_t span(const struct problem *p, const struct field *f)
 {
-    return (size_t)(place(f, p->w->call.batch - 1, f->heads - 1, f->len - 1) + f->width) * p->real;
+    return (size_t)(place(f, p->w->call.batch - 1, f->heads - 1, f->len - 1) + f->width) * p->stored;
 }
 /* A view of [batch][heads][len][width], with the numbers of `from` unless that is NULL. */
 static loci_view view(struct problem *p, const double *from, ptrdiff_t heads, ptrdiff_t len, int width)
@@ -83,7 +85,7 @@ static loci_view view(struct problem *p, const double *from, ptrdiff_t heads, pt
         for (ptrdiff_t h = 0; h < heads; h++)
             for (ptrdiff_t i = 0; i < len; i++)
                 for (int n = 0; n < width; n++)
-                    put(p, f->view.data, place(f, b, h, i) + n, from ? from[((b * heads + h) * len + i) * width + n] : 77);
+                    store(p, f->view.data, place(f, b, h, i) + n, from ? from[((b * heads + h) * len + i) * width + n] : 77);
     return f->view;
 }
 static bool same(const struct problem *a, const struct problem *b)
@@ -93,8 +95,8 @@ static bool same(const struct problem *a, const struct problem *b)
         for (ptrdiff_t e = 0; e < a->w->call.batch; e++)
             for (ptrdiff_t h = 0; h < f->heads; h++)
                 for (ptrdiff_t i = 0; i < f->len; i++)
-                    if (memcmp((const char *)f->view.data + (size_t)place(f, e, h, i) * a->real,
-                               (const char *)g->view.data + (size_t)place(g, e, h, i) * a->real, (size_t)f->width * a->real))
+                    if (memcmp((const char *)f->view.data + (size_t)place(f, e, h, i) * a->stored,
+                               (const char *)g->view.data + (size_t)place(g, e, h, i) * a->stored, (size_t)f->width * a->stored))
                         return false;
     }
     return true;
@@ -124,7 +126,7 @@ static loci_status solve(struct problem *p, struct sums *s)
 {
     const struct walk *w = p->w;
     loci_desc d = w->desc;
-    d.dtype = p->real == 8 ? LOCI_F64 : LOCI_F32;
+    d.dtype = p->dtype;
     loci_error e;
     loci_plan *plan;
     loci_status status = loci_plan_create(&plan, &d, &e);
@@ -182,9 +184,10 @@ static loci_status solve(struct problem *p, struct sums *s)
     return status;
 }
 
-static void apart(const struct walk *w, size_t real, ptrdiff_t row)
+static void apart(const struct walk *w, loci_dtype dtype, ptrdiff_t row)
 {
-    struct problem dense = { .w = w, .real = real }, far = { .w = w, .real = real, .row = row };
+    const size_t real = dtype == LOCI_F64 ? 8 : 4, stored = dtype == LOCI_BF16 || dtype == LOCI_F16 ? 2 : real;
+    struct problem dense = { w, dtype, real, stored, .row = 0 }, far = { w, dtype, real, stored, .row = row };
     struct sums a = { .n = 0 }, b = { .n = 0 };
     bool good = !solve(&dense, &a) && !solve(&far, &b);
     check(good, w->encoding, "was refused");
@@ -194,13 +197,14 @@ static void apart(const struct walk *w, size_t real, ptrdiff_t row)
 }
 static void few_rows(struct walk *w)
 {
-    apart(w, sizeof(float), ((ptrdiff_t)1 << 33) + 37);
-    if (!strchr(w->encoding, '+')) apart(w, sizeof(double), ((ptrdiff_t)1 << 33) + 37);
+    apart(w, LOCI_F32, ((ptrdiff_t)1 << 33) + 37);
+    if (strchr(w->encoding, '+')) return;
+    apart(w, LOCI_F64, ((ptrdiff_t)1 << 33) + 37), apart(w, LOCI_BF16, ((ptrdiff_t)1 << 33) + 37);
 }
 static void tiles(struct walk *w)
 {
     const bool gaps = strstr(w->shape, "gaps"), borders = strstr(w->shape, "border") || strstr(w->shape, "three");
-    if (!strchr(w->encoding, '+') && (LOCI_SLOW ? gaps : borders)) apart(w, sizeof(float), ((ptrdiff_t)1 << 31) + 37);
+    if (!strchr(w->encoding, '+') && (LOCI_SLOW ? gaps : borders)) apart(w, LOCI_F32, ((ptrdiff_t)1 << 31) + 37);
 }
 
 static void strides(void)
