@@ -17,7 +17,7 @@
 static const struct { int place; const char *name; } places[] = {
     { LOCI_PLACE_EMBED, "embed" }, { LOCI_PLACE_ROTATE, "rotate" }, { LOCI_PLACE_SCORE, "score" },
     { LOCI_PLACE_MIX, "mix" }, { LOCI_PLACE_WEIGHT, "weight" }, { LOCI_PLACE_VALUE, "value" },
-    { LOCI_PLACE_STATE, "state" },
+    { LOCI_PLACE_STATE, "state" }, { LOCI_PLACE_SUM, "sum" },
 };
 
 static const char *place_names(int set, char *buffer, size_t room)

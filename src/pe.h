@@ -83,8 +83,9 @@ enum term_id {
 #undef TERM
     TERM_COUNT
 };
-/* When a term's score() runs.  RAW adds inside the scale, MUL multiplies, ADD adds last. */
-enum group { GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_ROTATE };
+/* When a term's score() runs.  RAW adds inside the scale, MUL multiplies, ADD adds last.  A SINK leaves scores alone and
+ * joins the sum of the softmax. */
+enum group { GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_SINK, GROUP_ROTATE };
 
 struct use { enum term_id term; enum group group; int enc; };        /* one term of a plan, and whose it is */
 struct termlist { int n; struct use use[MAX_USES]; int enc; };
@@ -128,6 +129,7 @@ struct loci_pe {
     int places;                          /* LOCI_PLACE_... */
     bool causal_only, rotates;           /* rotates: works in stage ROTATE too */
     bool states;                         /* turns by states of each query head, and fills ae */
+    bool beside;                         /* says nothing of positions: next to it another encoding is still alone */
     double tol;
     const loci_option *opts;             /* ends with a NULL name; indexed by the file's own enum */
 

@@ -177,7 +177,7 @@ static loci_status check_stage(const loci_plan *p, loci_error *e)
 static loci_status check_encodings(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     int speaking = 0;                    /* nope says nothing, so next to it another is still alone */
-    for (int i = 0; i < p->encs; i++) speaking += p->enc[i].pe->places != 0;
+    for (int i = 0; i < p->encs; i++) speaking += p->enc[i].pe->places != 0 && !p->enc[i].pe->beside;
     for (int i = 0; i < p->encs; i++) {
         struct config *c = &p->enc[i];
         c->stage = p->stage;
@@ -252,6 +252,9 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     CHECK(e, !p->states || !p->keys_rotated || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
           "%s: keys_rotated needs as many kv_heads as heads %d, not %d, as each head turns its keys its own way",
           p->enc[p->use[p->rotate].enc].pe->name, p->heads, p->kv_heads);
+    for (int i = 0; i < p->uses && p->weight >= 0; i++)
+        CHECK(e, p->use[i].group != GROUP_SINK, LOCI_BAD_ARG, "%s joins the sum of a softmax, and %s weighs without one; leave one out",
+              p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->weight].enc].pe->name);
     if (p->weight >= 0) p->strict = option_named(&p->enc[p->use[p->weight].enc], "current") == 0;
 
     p->axes = 1;

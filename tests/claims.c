@@ -180,6 +180,48 @@ static void stick(void)
     claim(whole, "stick-breaking: the weights and what remains of the stick are 1");
 }
 
+static double logits(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding, (void)t;
+    return i == 0 ? 0 : -0.75;
+}
+static void sinks(void)
+{
+    double k[2 * (N + 1) * D], v[2 * (N + 1) * D], ones[2 * N * D], off = 0, rest = 0;
+    int64_t pos[N + 1], ahead[N];
+    for (int i = 0; i <= N; i++) pos[i] = i - 1;
+    for (int i = 0; i < N; i++) ahead[i] = i + N / 2;
+    walk_restart(5);
+    for (int i = 0; i < 2 * (N + 1) * D; i++) k[i] = i / D % (N + 1) ? walk_uniform() : 0, v[i] = i / D % (N + 1) ? walk_uniform() : 0;
+    for (int i = 0; i < 2 * N * D; i++) ones[i] = 1;
+    struct attend more = { .desc = { .encoding = "nope", .heads = 2, .dim = D, .dtype = LOCI_F64 }, .q_len = N, .k_len = N + 1, .k = k, .v = v,
+                           .q_pos = pos + 1, .k_pos = pos };
+    struct attend sink = more, share = more, none = more;
+    double keys[2 * N * D], values[2 * N * D];
+    for (int h = 0; h < 2; h++)
+        for (int i = 0; i < N * D; i++) keys[h * N * D + i] = k[(h * (N + 1) + 1) * D + i], values[h * N * D + i] = v[(h * (N + 1) + 1) * D + i];
+    sink.desc.encoding = share.desc.encoding = none.desc.encoding = "sink";
+    sink.fill = share.fill = none.fill = logits;
+    sink.k_len = share.k_len = none.k_len = N;
+    sink.k = keys, sink.v = values, sink.k_pos = pos + 1;
+    share.k = keys, share.v = ones, share.k_pos = pos + 1;
+    none.k = keys, none.v = values, none.k_pos = ahead;
+    attend(&more), attend(&sink), attend(&share), attend(&none);
+    for (int i = 0; i < N; i++) off = fmax(off, fabs(more.rows[i] - sink.rows[i]));
+    for (int i = 0; i < N * D; i++) off = fmax(off, fabs(more.o[i] - sink.o[i]));
+    for (int i = 0; i < 2 * N * D; i++) rest = fmax(rest, fabs(share.o[i] - (1 - exp((i < N * D ? 0 : -0.75) - share.rows[i / D]))));
+    bool empty = true;
+    for (int i = 0; i < N / 2; i++)
+        for (int h = 0; h < 2; h++) {
+            empty &= none.rows[h * N + i] == (h ? -0.75 : 0);
+            for (int c = 0; c < D; c++) empty &= none.o[(h * N + i) * D + c] == 0 && none.dq[(h * N + i) * D + c] == 0;
+        }
+    claim(off < 1e-14, "sinks: a logit of 0 is one more key of zeros, whose value is 0");
+    claim(rest < 1e-14, "sinks: what the keys do not get is e^(logit - lse)");
+    claim(empty, "sinks: a row without keys has output 0 and the logit as its lse");
+    attend_free(&more), attend_free(&sink), attend_free(&share), attend_free(&none);
+}
+
 /* Every third token is marked; gates open there alone, and e[p] = p, so that scores are counts. */
 static double count_vectors(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
@@ -281,6 +323,7 @@ int main(void)
     t5();
     falling();
     stick();
+    sinks();
     counting();
     forgetting();
     decay();

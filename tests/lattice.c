@@ -18,6 +18,11 @@ static double zero(const char *encoding, const loci_tensor *t, ptrdiff_t i)
     (void)encoding, (void)t, (void)i;
     return 0;
 }
+static double nothing(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding, (void)t, (void)i;
+    return -INFINITY;
+}
 /* As zero(), but what meets what is 0 is not. */
 static double last_zero(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
@@ -115,6 +120,7 @@ int main(void)
     is_nope("FoX with open gates is NoPE", "fox", zero);
     is_nope("CoPE with vectors of zeros is NoPE", "cope", zero);
     is_nope("CAPE with a last layer of zeros is NoPE", "cape", last_zero);
+    is_nope("a sink of -inf is NoPE", "sink", nothing);
     is_nope("RoPE with frequencies 0 is NoPE", "rope:pairing=half,freq=given", zero);
     same("CAPE over ALiBi with a last layer of zeros is ALiBi", "alibi:slopes=given+cape", last_zero, ROW, "alibi:slopes=given", last_zero, RANDOM,
          1e-6);

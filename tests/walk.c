@@ -72,6 +72,11 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "cope:npos=4,gate_scale=0.7,pos_scale=0.6", false },
     { "cope:npos=5,gates=given", false },
     { "cope:npos=6,gates=v", true },
+    { "rope:pairing=half+sink", false },
+    { "alibi+sink", false },
+    { "tape+shaw:left=3,right=2+sink", false },
+    { "deberta:span=6,max_distance=20+sink", false },
+    { "t5:buckets=6,max_distance=10+fox+cape:hidden=4+sink", false },
     { "sba:current=1", false },
     { "sba:remainder=value", false },
     { "sba:current=1,remainder=vector", false },
@@ -96,13 +101,13 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "shaw:left=2,right=2+fox+cape:hidden=4+sba:remainder=vector", false },
 };
 
-/* Drawn at random: perhaps a rotation, one to three encodings of scores, perhaps a mix of heads, perhaps a stick.  Those that
+/* Drawn at random: perhaps a rotation, one to three encodings of scores, perhaps a mix of heads, perhaps a stick or a sink.  Those that
  * a plan refuses are drawn again. */
 static const char *const rotations[] = { "rope:pairing=half", "rope:pairing=interleaved,base=500,dim=4,offset=2", "rope2d", "mixed", "xpos:scale_base=30",
     "mrope:sections=1/1/1,dim=6" };
 static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10", "clip:max=5", "kerple", "kerple:kernel=log3", "kerple:weight=1",
     "sandwich:dim=6", "fire:hidden=4,threshold=6", "shaw:left=3,right=2", "xl:clamp=5", "deberta:span=6,max_distance=20", "cope:npos=5", "fox" };
-static const char *const sticks[] = { "sba", "sba:current=1,remainder=vector" };
+static const char *const weights[] = { "sba", "sba:current=1,remainder=vector", "sink" };
 static char compositions[WALK_COMPOSITIONS][256];
 
 /* What linear attention takes. */
@@ -368,7 +373,7 @@ static void draw(char *text)
         if (roll(2)) add(text, rotations[roll(sizeof rotations / sizeof *rotations)]);
         for (int n = 1 + roll(3); n; n--) add(text, scores[roll(sizeof scores / sizeof *scores)]);
         if (roll(3) == 0) add(text, "cape:hidden=4");
-        if (roll(4) == 0) add(text, sticks[roll(2)]);
+        if (roll(3) == 0) add(text, weights[roll(3)]);
     } while (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = 4, .kv_heads = 2, .dim = 12 }, NULL));
     loci_plan_destroy(plan);
 }

@@ -204,7 +204,8 @@ typedef struct {
     const char *help;
 } loci_option;
 enum { LOCI_PLACE_EMBED = 1, LOCI_PLACE_ROTATE = 2, LOCI_PLACE_SCORE = 4, LOCI_PLACE_MIX = 8, LOCI_PLACE_WEIGHT = 16, LOCI_PLACE_VALUE = 32,
-       LOCI_PLACE_STATE = 64 };          /* states of the tokens turn q and k, and there is ae */
+       LOCI_PLACE_STATE = 64,            /* states of the tokens turn q and k, and there is ae */
+       LOCI_PLACE_SUM = 128 };           /* the softmax sums up more than keys */
 typedef struct {
     const char *name, *cite, *brief;     /* brief: the formula or the idea in one line */
     int places;                          /* where it enters, LOCI_PLACE_... */

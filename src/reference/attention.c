@@ -3,10 +3,11 @@
  *
  *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation
  *     s_ij = a_ij + add_ij, or what a mix makes of the two
- *     w_ij = exp(s_ij - lse_i),  lse_i = log sum_j exp s_ij, or another weight rule (sba)
+ *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij), without a sink exp sink = 0,
+ *                                or another weight rule (sba)
  *     o_i  = sum_j w_ij v_j + what the encodings add,  ae_i = sum_j w_ij (the state of key j), where keys have states
  *
- * Sums run over the keys that row i sees.  A row that sees none has o 0 (and what the encodings add), lse -inf, rem 1. */
+ * Sums run over the keys that row i sees.  A row that sees none has o 0 (and what the encodings add), lse -inf or sink, rem 1. */
 #include <stdlib.h>
 
 #include "reference/problem.h"
@@ -164,14 +165,24 @@ static void score_backward(struct problem *p)
 
 /* ---- Weights of row i, head h ---------------------------------------------------------------------------- */
 
+/* The encoding that brings a sink, or -1. */
+static int sinking(const struct problem *p)
+{
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->sink) return e;
+    return -1;
+}
+
 static void softmax(struct problem *p, int h)
 {
-    const double *s = of_head(p, p->s, h);
-    double *w = of_head(p, p->w, h), top = -INFINITY, sum = 0;
+    const int e = sinking(p);
+    const double *s = of_head(p, p->s, h), sink = e < 0 ? -INFINITY : p->def[e]->sink(p, e, h);
+    double *w = of_head(p, p->w, h), top = sink, sum;
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j] && s[j] > top) top = s[j];
     p->lse[h] = -INFINITY;
     if (top == -INFINITY) return;
+    sum = exp(sink - top);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) sum += w[j] = exp(s[j] - top);
     for (ptrdiff_t j = 0; j < p->Lk; j++) w[j] /= sum;
@@ -185,6 +196,9 @@ static void softmax_backward(struct problem *p, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++) mean += w[j] * dw[j];
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (w[j] > 0) ds[j] = w[j] * (dw[j] - mean + p->dlse[h]);
+    const int e = sinking(p);
+    if (e >= 0 && p->lse[h] > -INFINITY)
+        p->def[e]->sink_backward(p, e, h, exp(p->def[e]->sink(p, e, h) - p->lse[h]) * (p->dlse[h] - mean));
 }
 
 /* The encoding that has a weight rule of its own, or -1. */

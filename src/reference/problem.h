@@ -53,6 +53,9 @@ struct definition {
     void (*mix)(struct problem *, int e), (*mix_backward)(struct problem *, int e);
     /* w and rem from s, instead of softmax.  Backward: ds from dw and drem. */
     void (*weigh)(struct problem *, int e, int h), (*weigh_backward)(struct problem *, int e, int h);
+    /* A logit that joins the sum of the softmax and has no value; dlogit is its gradient. */
+    double (*sink)(const struct problem *, int e, int h);
+    void (*sink_backward)(const struct problem *, int e, int h, double dlogit);
     /* Adds to o and ae; backward adds to dw, drem. */
     void (*value)(struct problem *, int e, int h), (*value_backward)(struct problem *, int e, int h);
     /* Adds the row of a position to y; backward where something is learned. */

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: MIT */
+/* softmax.c -- what stands around the softmax and says nothing of positions. */
+#include "reference/problem.h"
+
+/* ---- sink: a logit per head in the sum ----------------------------------------------------------------------- */
+
+static double sink(const struct problem *p, int e, int h) { return tensor(p, e, "logit")[h]; }
+static void sink_backward(const struct problem *p, int e, int h, double dlogit) { dtensor(p, e, "logit")[h] += dlogit; }
+const struct definition loci_define_sink = { .name = "sink", .sink = sink, .sink_backward = sink_backward };
