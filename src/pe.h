@@ -83,9 +83,9 @@ enum term_id {
 #undef TERM
     TERM_COUNT
 };
-/* When a term's score() runs.  RAW adds inside the scale, MUL multiplies, ADD adds last.  A SINK leaves scores alone and
- * joins the sum of the softmax. */
-enum group { GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_SINK, GROUP_ROTATE };
+/* When a term's score() runs.  RAW adds inside the scale, MUL multiplies, CAP bends what is there then, ADD
+ * adds last.  A SINK leaves scores alone and joins the sum of the softmax. */
+enum group { GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_CAP, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_SINK, GROUP_ROTATE };
 
 struct use { enum term_id term; enum group group; int enc; };        /* one term of a plan, and whose it is */
 struct termlist { int n; struct use use[MAX_USES]; int enc; };

@@ -222,6 +222,35 @@ static void sinks(void)
     attend_free(&more), attend_free(&sink), attend_free(&share), attend_free(&none);
 }
 
+static void caps(void)
+{
+    enum { ROWS = 5000 };
+    static double q[ROWS];
+    const double one = 1;
+    for (int i = 0; i < ROWS; i++) q[i] = (float)(ldexp(1 + walk_uniform(), i % 40 - 30) * (i % 3 ? 1 : -1));
+    q[0] = INFINITY, q[1] = -INFINITY, q[2] = NAN, q[3] = 0;
+    struct attend a = { .desc = { .encoding = "softcap:cap=1", .heads = 1, .dim = 1, .scale = 1, .full = 1 }, .q_len = ROWS, .k_len = 1,
+                        .q = q, .k = &one, .v = &one };
+    attend(&a);                          /* with one key, the lse is its score */
+    double off = 0;
+    for (int i = 3; i < ROWS; i++) {
+        const float want = (float)tanh(q[i]), next = nextafterf(fabsf(want), INFINITY);
+        off = fmax(off, fabs(a.rows[i] - tanh(q[i])) / (double)(next - fabsf(want)));
+    }
+    const bool ends = a.rows[0] == 1 && a.rows[1] == -1 && isnan(a.rows[2]);
+    attend_free(&a);
+    a.desc.encoding = "softcap:cap=50";
+    attend(&a);
+    bool below = true;
+    for (int i = 0; i < ROWS; i++) below &= i == 2 || fabs(a.rows[i]) <= 50;
+    for (int i = 0; i < ROWS; i++) below &= !(fabs(q[i]) < 0.01) || fabs(a.rows[i] - q[i]) <= 3e-7 * fabs(q[i]);
+    attend_free(&a);
+    claim(off < 2.6, "soft-capping: tanh to 2.6 units in the last place, small scores too");
+    claim(ends, "soft-capping: infinite scores become the cap, NaN stays NaN");
+    claim(below, "soft-capping: no score exceeds the cap, and small ones stay as they are");
+    claim(attend_bias("alibi+softcap:cap=2", 8, 0, 4000, 0, NULL) == -2000, "soft-capping: what is added to the score is not capped");
+}
+
 /* Every third token is marked; gates open there alone, and e[p] = p, so that scores are counts. */
 static double count_vectors(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
@@ -324,6 +353,7 @@ int main(void)
     falling();
     stick();
     sinks();
+    caps();
     counting();
     forgetting();
     decay();

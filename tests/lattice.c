@@ -121,6 +121,7 @@ int main(void)
     is_nope("CoPE with vectors of zeros is NoPE", "cope", zero);
     is_nope("CAPE with a last layer of zeros is NoPE", "cape", last_zero);
     is_nope("a sink of -inf is NoPE", "sink", nothing);
+    same("a cap far above all scores is NoPE", "softcap:cap=1e5", NULL, ROW, "nope", NULL, RANDOM, 2e-6);
     is_nope("RoPE with frequencies 0 is NoPE", "rope:pairing=half,freq=given", zero);
     same("CAPE over ALiBi with a last layer of zeros is ALiBi", "alibi:slopes=given+cape", last_zero, ROW, "alibi:slopes=given", last_zero, RANDOM,
          1e-6);

@@ -72,6 +72,11 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "cope:npos=4,gate_scale=0.7,pos_scale=0.6", false },
     { "cope:npos=5,gates=given", false },
     { "cope:npos=6,gates=v", true },
+    { "rope:pairing=half+softcap:cap=2", false },
+    { "alibi+softcap:cap=0.7", false },
+    { "kerple:weight=1+shaw:left=3,right=2+softcap:cap=1.5+sink", false },
+    { "softcap:cap=3+sba", false },
+    { "cope:npos=5+softcap:cap=1+cape:hidden=4", false },
     { "rope:pairing=half+sink", false },
     { "alibi+sink", false },
     { "tape+shaw:left=3,right=2+sink", false },
@@ -106,7 +111,8 @@ static const struct { const char *encoding; bool square; } texts[] = {
 static const char *const rotations[] = { "rope:pairing=half", "rope:pairing=interleaved,base=500,dim=4,offset=2", "rope2d", "mixed", "xpos:scale_base=30",
     "mrope:sections=1/1/1,dim=6" };
 static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10", "clip:max=5", "kerple", "kerple:kernel=log3", "kerple:weight=1",
-    "sandwich:dim=6", "fire:hidden=4,threshold=6", "shaw:left=3,right=2", "xl:clamp=5", "deberta:span=6,max_distance=20", "cope:npos=5", "fox" };
+    "sandwich:dim=6", "fire:hidden=4,threshold=6", "shaw:left=3,right=2", "xl:clamp=5", "deberta:span=6,max_distance=20", "cope:npos=5", "fox",
+    "softcap:cap=2" };
 static const char *const weights[] = { "sba", "sba:current=1,remainder=vector", "sink" };
 static char compositions[WALK_COMPOSITIONS][256];
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* attention.c -- attention with any encoding, row by row, and its whole gradient.
  *
- *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation
+ *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; a softcap bends it
  *     s_ij = a_ij + add_ij, or what a mix makes of the two
  *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij), without a sink exp sink = 0,
  *                                or another weight rule (sba)
@@ -31,7 +31,7 @@ static ptrdiff_t carve(struct problem *p, double *base)
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = take(base, &used, size[i]);
 
     p->seen = (bool *)take(base, &used, p->Lk);
-    double **row[] = { &p->raw, &p->log_mul, &p->add, &p->a, &p->s, &p->w,
+    double **row[] = { &p->raw, &p->log_mul, &p->add, &p->flat, &p->a, &p->s, &p->w,
                        &p->dadd, &p->draw, &p->dlog_mul, &p->da, &p->ds, &p->dw };
     for (int i = 0; i < COUNT(row); i++) *row[i] = take(base, &used, p->H * p->Lk);
     double **number[] = { &p->lse, &p->rem, &p->dlse, &p->drem };
@@ -126,8 +126,17 @@ static void turn_back(const struct problem *p, loci_which which, loci_view x, in
 
 /* ---- Scores of row i, all heads -------------------------------------------------------------------------- */
 
+static double bend(const struct problem *p, double flat, double *slope)
+{
+    *slope = 1;
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->bend) return p->def[e]->bend(p, e, flat, slope);
+    return flat;
+}
+
 static void score(struct problem *p)
 {
+    double slope;
     for (int h = 0; h < p->H; h++)
         for (int e = 0; e < p->plan->encs; e++)
             if (p->def[e]->score) p->def[e]->score(p, e, h);
@@ -136,7 +145,8 @@ static void score(struct problem *p)
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j;
             double qk = dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D);
-            p->a[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
+            p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
+            p->a[hj] = bend(p, p->flat[hj], &slope);
             p->s[hj] = p->a[hj] + p->add[hj];
         }
     for (int e = 0; e < p->plan->encs; e++)
@@ -153,8 +163,10 @@ static void score_backward(struct problem *p)
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
-            p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * p->da[hj];
-            p->dlog_mul[hj] = p->a[hj] * p->da[hj];
+            double slope;
+            bend(p, p->flat[hj], &slope);
+            p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
+            p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
             add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
             add_scaled(p->dk + k, p->draw[hj], p->q + q, p->D);
         }
@@ -214,7 +226,7 @@ static int weighing(const struct problem *p)
 static void forward_row(struct problem *p)
 {
     ptrdiff_t n = p->H * p->Lk;
-    double *clear[] = { p->raw, p->log_mul, p->add, p->a, p->s, p->w };
+    double *clear[] = { p->raw, p->log_mul, p->add, p->flat, p->a, p->s, p->w };
     for (int i = 0; i < COUNT(clear); i++) zero(clear[i], n);
     for (ptrdiff_t j = 0; j < p->Lk; j++) p->seen[j] = visible(p, j);
 

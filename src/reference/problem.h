@@ -25,7 +25,7 @@ struct problem {
     ptrdiff_t i;
     bool *seen;                          /* [Lk] */
     double *raw, *log_mul, *add;         /* [H][Lk], as are the next two lines: what score() adds to */
-    double *a, *s, *w;                   /* a = mul scale (q.k + raw); s, the final score; w, the weight */
+    double *flat, *a, *s, *w;            /* flat = mul scale (q.k + raw); a, the same or bent; s, the final score; w, the weight */
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
     double *lse, *rem, *dlse, *drem;     /* [H] */
     double *o, *dout;                    /* [H][Dv] */
@@ -49,6 +49,8 @@ struct definition {
     void (*cached)(const struct problem *, int e, ptrdiff_t row, double *x);
     /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
     void (*score)(struct problem *, int e, int h), (*score_backward)(struct problem *, int e, int h);
+    /* What becomes of mul scale (q.k + raw), and the slope there. */
+    double (*bend)(const struct problem *, int e, double flat, double *slope);
     /* Row i of all heads: s from a and add.  Backward: da and dadd from ds. */
     void (*mix)(struct problem *, int e), (*mix_backward)(struct problem *, int e);
     /* w and rem from s, instead of softmax.  Backward: ds from dw and drem. */

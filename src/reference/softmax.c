@@ -2,6 +2,16 @@
 /* softmax.c -- what stands around the softmax and says nothing of positions. */
 #include "reference/problem.h"
 
+/* ---- softcap: C tanh(a / C) in the place of a ------------------------------------------------------------------- */
+
+static double softcap(const struct problem *p, int e, double flat, double *slope)
+{
+    double cap = option(p, e, "cap", NAN), x = tanh(flat / cap);
+    *slope = 1 - x * x;
+    return cap * x;
+}
+const struct definition loci_define_softcap = { .name = "softcap", .bend = softcap };
+
 /* ---- sink: a logit per head in the sum ----------------------------------------------------------------------- */
 
 static double sink(const struct problem *p, int e, int h) { return tensor(p, e, "logit")[h]; }

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* softcap.c -- the score as it is before biases becomes cap tanh(score / cap), and what was masked stays masked.
+ *
+ * Backward: dS *= 1 - tanh^2, which is kept from the forward pass over the same tile. */
+#include "terms/softcap.h"
+#include "walk.h"
+
+/* Backward: the slopes of a tile. */
+static ptrdiff_t mem(const struct call *c, int x)
+{
+    (void)x;
+    return c->backward ? KT : 0;
+}
+
+static void score(struct tile *t, int x)
+{
+    const double cap = t->c->plan->enc[t->c->plan->use[x].enc].opt[SOFTCAP_CAP];
+    const vf one = vf_set1(1), high = vf_set1((real)cap), inverse = vf_set1((real)(1 / cap));
+    real *slope = t->c->backward ? t->own[x].mem : NULL;
+    for (int n = 0; n < t->keys * QT; n += VL) {         /* a tile has room for whole vectors */
+        const vf y = vf_tanh(vf_mul(vf_load(t->s + n), inverse));
+        vf_store(t->s + n, vf_mul(high, y));
+        if (slope) vf_store(slope + n, vf_sub(one, vf_mul(y, y)));
+    }
+    mask(t, t->s, -INFINITY);
+}
+
+/* |tanh x| <= |x|, so a bound on |score| stays one.  What is added to q.k may push scores down, where the cap lifts them. */
+static real ceiling(const struct tile *t, int x)
+{
+    (void)x;
+    for (int y = 0; y < t->c->plan->uses; y++)
+        if (t->c->plan->use[y].group == GROUP_RAW) return INFINITY;
+    return 0;
+}
+
+#if QT > 1
+static void score_bwd(struct tile *t, int x)
+{
+    const real *slope = t->own[x].mem;
+    for (int n = 0; n < t->keys * QT; n++) t->ds[n] *= slope[n];
+}
+#endif
+
+const struct term N(term_softcap) = {
+    .name = "softcap", .mem = mem, .score = score, .ceiling = ceiling,
+#if QT > 1
+    .score_bwd = score_bwd,
+#endif
+};
