@@ -6,7 +6,9 @@
  *     chunks              full = any chunking of the prefill = token by token
  *     groups              kv heads shared by a group = the same heads repeated
  *     packing             sequences packed side by side, or padded = each of them alone
+ *     padding             whatever it holds, NaN too
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -236,23 +238,24 @@ static void any_order(const struct task *like)
 
 /* ---- Chunks -------------------------------------------------------------------------------------------------------- */
 
-/* Tensors with a row per query or key, cut down to rows from .. from + n. */
-static float *cut(struct task *t, const struct task *from, int i, ptrdiff_t q_from)
+/* x, one of the task's tensors or its gradient; with a row per query or key, only those of task t, which begin at q_from
+ * and k_from. */
+static float *cut(struct task *t, const struct task *from, int i, float *x, ptrdiff_t q_from, ptrdiff_t k_from)
 {
     const loci_tensor *f = &from->tensor[i];
     int axis = -1;
     for (int r = 0; r < f->rank; r++)
         if (f->shape[r] == LOCI_DIM_QUERIES || f->shape[r] == LOCI_DIM_KEYS) axis = r;
-    if (axis < 0) return from->data[i];
+    if (axis < 0) return x;
     const bool queries = f->shape[axis] == LOCI_DIM_QUERIES;
     const size_t old = (size_t)(queries ? from->q_len : from->k_len), now = (size_t)(queries ? t->q_len : t->k_len);
     size_t inner = 1;
     for (int r = axis + 1; r < f->rank; r++) inner *= (size_t)f->shape[r];
     const size_t outer = from->size[i] / (old * inner);
-    float *x = block(t, outer * now * inner * sizeof *x, 0xff);
+    float *some = block(t, outer * now * inner * sizeof *some, 0xff);
     for (size_t n = 0; n < outer; n++)
-        memcpy(x + n * now * inner, from->data[i] + (n * old + (queries ? (size_t)q_from : 0)) * inner, now * inner * sizeof *x);
-    return x;
+        memcpy(some + n * now * inner, x + (n * old + (size_t)(queries ? q_from : k_from)) * inner, now * inner * sizeof *some);
+    return some;
 }
 
 /* Rows from .. from + n of the task, with the keys that were there by then. */
@@ -263,7 +266,7 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
     loci_desc d = { .encoding = t.encoding, .heads = t.heads, .kv_heads = t.kv_heads, .dim = t.dim, .value_dim = t.value_dim };
     if (loci_plan_create(&t.plan, &d, NULL)) return false;
     t.tensors = whole->tensors;
-    for (int i = 0; i < t.tensors; i++) t.tensor[i] = whole->tensor[i], t.data[i] = cut(&t, whole, i, from);
+    for (int i = 0; i < t.tensors; i++) t.tensor[i] = whole->tensor[i], t.data[i] = cut(&t, whole, i, whole->data[i], from, 0);
     const ptrdiff_t D = t.dim, Dv = t.value_dim, Lq = whole->q_len, Lk = whole->k_len, H = t.heads, G = t.kv_heads;
     float *some = block(&t, (size_t)(t.batch * H * n) * sizeof *some, 0xff);
     t.call = (loci_call){ .batch = t.batch, .q_len = n, .k_len = from + n, .tensors = (const void *const *)t.data,
@@ -378,19 +381,7 @@ static void packing(const struct task *like)
         take_coordinates(&one, &packed, at);
         one.call.q = (loci_view){ packed.q + at * D, H * L * D, L * D, D }, one.call.k = (loci_view){ packed.k + at * D, G * L * D, L * D, D };
         one.call.v = (loci_view){ packed.v + at * Dv, G * L * Dv, L * Dv, Dv };
-        for (int i = 0; i < packed.tensors; i++) {
-            const loci_tensor *f = &packed.tensor[i];
-            one.data[i] = packed.data[i];
-            for (int r = 0; r < f->rank; r++) {
-                if (f->shape[r] != LOCI_DIM_KEYS && f->shape[r] != LOCI_DIM_QUERIES) continue;
-                size_t inner = 1;
-                for (int k = r + 1; k < f->rank; k++) inner *= (size_t)f->shape[k];
-                const size_t outer = packed.size[i] / ((size_t)L * inner);
-                one.data[i] = block(&one, outer * (size_t)n * inner * sizeof(float), 0xff);
-                for (size_t k = 0; k < outer; k++)
-                    memcpy(one.data[i] + k * (size_t)n * inner, packed.data[i] + (k * (size_t)L + (size_t)at) * inner, (size_t)n * inner * sizeof(float));
-            }
-        }
+        for (int i = 0; i < packed.tensors; i++) one.data[i] = cut(&one, &packed, i, packed.data[i], at, at);
         if (run(&one, false))
             for (ptrdiff_t h = 0; h < H; h++) {
                 same(like->encoding, "packed", "o", one.o + h * n * Dv, packed.o + (h * L + at) * Dv, (size_t)(n * Dv));
@@ -400,6 +391,62 @@ static void packing(const struct task *like)
         drop(&one);
     }
     drop(&packed);
+}
+
+/* ---- Padding --------------------------------------------------------------------------------------------------------- */
+
+static void poison(float *x, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = NAN;
+}
+/* A batch with padding, which holds NaN or numbers: before sequences that end together, or among segments in any order. */
+static bool padded_batch(struct task *t, const struct task *like, bool among, bool poisoned)
+{
+    static int64_t pos[2 * 256], seg[2 * 256];
+    *t = *like;
+    t->batch = 2;
+    walk_restart(13);
+    if (!make(t)) return false;
+    outputs(t);
+    const ptrdiff_t L = t->q_len, D = t->dim, Dv = t->value_dim;
+    for (ptrdiff_t b = 0; b < 2; b++)
+        for (ptrdiff_t i = 0, first = b ? L / 2 : L / 4; i < L; i++) {
+            seg[b * L + i] = i < first || (among && i % 7 == 3) ? -1 : among ? i * 3 % 2 : 0;
+            pos[b * L + i] = i < first ? 0 : i - first;
+        }
+    t->call.q_pos = t->call.k_pos = pos, t->call.q_seg = t->call.k_seg = seg, t->call.per_batch = 1;
+    if (t->call.q_coord) {               /* the same for both */
+        const ptrdiff_t n = loci_axes(t->plan) * L;
+        double *both = block(t, (size_t)(2 * n) * sizeof *both, 0);
+        for (ptrdiff_t i = 0; i < 2 * n; i++) both[i] = t->coord[i % n];
+        t->call.q_coord = t->call.k_coord = both;
+    }
+    for (ptrdiff_t n = 0; n < 2 * t->heads * L && poisoned; n++) {
+        const ptrdiff_t b = n / L / t->heads, key = (n / L % t->heads / (t->heads / t->kv_heads) + b * t->kv_heads) * L + n % L;
+        if (seg[b * L + n % L] >= 0) continue;
+        poison(t->q + n * D, D), poison(t->dout + n * Dv, Dv), poison(t->k + key * D, D), poison(t->v + key * Dv, Dv);
+        if (t->dae) poison(t->dae + n * D, D);
+    }
+    if (!run(t, true)) return false;
+    bool zero = true;
+    for (ptrdiff_t n = 0; n < 2 * t->heads * L; n++) {
+        const ptrdiff_t b = n / L / t->heads, key = (n / L % t->heads / (t->heads / t->kv_heads) + b * t->kv_heads) * L + n % L;
+        if (seg[b * L + n % L] >= 0) continue;
+        for (ptrdiff_t i = 0; i < D; i++) zero &= t->dq[n * D + i] == 0 && t->dk[key * D + i] == 0;
+        for (ptrdiff_t i = 0; i < Dv; i++) zero &= t->o[n * Dv + i] == 0 && t->dv[key * Dv + i] == 0;
+    }
+    if (zero) passed++;
+    else failed++, printf("%s: padding has outputs or gradients\n", t->encoding);
+    return true;
+}
+static void padding(const struct task *like, bool among)
+{
+    struct task clean, bad;
+    if (padded_batch(&clean, like, among, false)) {
+        if (padded_batch(&bad, like, among, true)) same_task(&clean, &bad, among ? "NaN in padding among segments" : "NaN in left padding");
+        drop(&bad);
+    }
+    drop(&clean);
 }
 
 int main(int argc, char **argv)
@@ -418,7 +465,7 @@ int main(int argc, char **argv)
                                    .q_len = length, .k_len = length, .threads = 1 };
         machines(&task);
         chunks(&task);
-        if (!LOCI_EMULATED) groups(&task), packing(&task);
+        if (!LOCI_EMULATED) groups(&task), packing(&task), padding(&task, false), padding(&task, true);
         /* Over the borders of chunks of keys, and of work items: every encoding's own example only, as it takes a while. */
         const struct task lengthy = { .encoding = text, .batch = 1, .heads = 1, .kv_heads = 1, .dim = walk_dim(text, 4), .value_dim = 4,
                                       .q_len = 4300, .k_len = 4300, .threads = 1 };

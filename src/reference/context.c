@@ -107,7 +107,7 @@ const struct definition loci_define_cope = { .name = "cope", .score = cope, .sco
 /* ---- sba: w_ij = beta_ij prod of (1 - beta) over the keys after j, beta = sigmoid(s) -------------------------- *
  *
  * rem_i, what is left of the stick, is the product over all of them; the option `remainder` adds rem_i times the row's
- * own value or a learned vector to o_i. */
+ * own value or a learned vector to o_i, but not in padding. */
 
 enum { REMAINDER_NONE, REMAINDER_VALUE, REMAINDER_VECTOR };
 
@@ -158,7 +158,7 @@ static void sba_value(struct problem *p, int e, int h)
     double remainder = option(p, e, "remainder", REMAINDER_NONE), *o = p->o + h * p->Dv;
     ptrdiff_t own = sba_own(p);
     if (remainder == REMAINDER_VALUE && own >= 0) add_scaled(o, p->rem[h], p->v + v_row(p, h, own), p->Dv);
-    if (remainder == REMAINDER_VECTOR) add_scaled(o, p->rem[h], tensor(p, e, "r") + h * p->Dv, p->Dv);
+    if (remainder == REMAINDER_VECTOR && q_segment(p, p->i) >= 0) add_scaled(o, p->rem[h], tensor(p, e, "r") + h * p->Dv, p->Dv);
 }
 static void sba_value_backward(struct problem *p, int e, int h)
 {
@@ -169,7 +169,7 @@ static void sba_value_backward(struct problem *p, int e, int h)
         p->drem[h] += dot(dout, p->v + v_row(p, h, own), p->Dv);
         add_scaled(p->dv + v_row(p, h, own), p->rem[h], dout, p->Dv);
     }
-    if (remainder == REMAINDER_VECTOR) {
+    if (remainder == REMAINDER_VECTOR && q_segment(p, p->i) >= 0) {
         p->drem[h] += dot(dout, tensor(p, e, "r") + h * p->Dv, p->Dv);
         add_scaled(dtensor(p, e, "r") + h * p->Dv, p->rem[h], dout, p->Dv);
     }

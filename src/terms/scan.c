@@ -135,6 +135,13 @@ static void add(struct tile *t, int x)
     for (int r = 0; r < QT; r++) whole[r] = (real)(at[r] / QT), fraction[r] = f[r];
 }
 
+/* Rows of padding among segments may hold NaN; what they do not see stays masked.  A mix masks by itself. */
+static void score(struct tile *t, int x)
+{
+    add(t, x);
+    if (t->qg && t->c->plan->mix < 0) mask(t, t->s, -INFINITY);
+}
+
 #if QT > 1
 static ptrdiff_t grad(const struct call *c, int x) { return scan_of(c, c->plan->use[x].enc).npos + 1; }
 static ptrdiff_t part(const struct call *c, int x) { return scan_of(c, c->plan->use[x].enc).part; }
@@ -220,12 +227,12 @@ static void close_bwd(struct tile *t, int x)
     real *dz = t->own[x].grads;
     for (int i = 0; i < a.npos * QT; i++) dz[i] *= factor;
     product(ADD, D, QT, a.npos, positions(t, x, &a), 1, D, dz, QT, t->dqs, QT, NULL);
-    if (t->own[x].part) product(ADD, a.npos, a.width, QT, dz, QT, 1, t->qrows, a.width, t->own[x].part, a.width, NULL);
+    if (t->own[x].part) add_outer(t, a.npos, dz, t->qrows, a.width, t->own[x].part);
 }
 #endif
 
 const struct term N(term_scan) = {
-    .name = "scan", .mem = mem, .carry = carry, .open = open, .read = read, .score = add, .settled = settled,
+    .name = "scan", .mem = mem, .carry = carry, .open = open, .read = read, .score = score, .settled = settled,
 #if QT > 1
     .grad = grad, .part = part, .home = home, .total = total,
     .open_bwd = open_bwd, .score_bwd = add_bwd, .read_bwd = read_bwd, .close_bwd = close_bwd,

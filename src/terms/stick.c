@@ -146,11 +146,15 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 }
 static ptrdiff_t total(const struct call *c, int x) { return part(c, x) * c->plan->heads; }
 
-/* What a row's remainder is multiplied by: the value of its own key, the head's vector, or NULL.  room: of a value. */
+static bool padding(const struct tile *t, int row) { return seg_q(t->c, t->seq->b, t->i0 + row) < 0; }
+
+/* What a row's remainder is multiplied by: the value of its own key, the head's vector, or, in padding too, NULL.  room: of
+ * a value. */
 static const real *heir(const struct tile *t, int x, int row, real *room)
 {
     const struct call *c = t->c;
     const int remainder = stick_remainder(c, x);
+    if (padding(t, row)) return NULL;
     if (remainder == REMAINDER_VECTOR) return (const real *)t->own[x].table + (ptrdiff_t)t->h * c->plan->value_dim;
     if (remainder == REMAINDER_NONE) return NULL;
     const ptrdiff_t key = ((const ptrdiff_t *)t->own[x].scratch)[t->seq->b * c->Lq + t->i0 + row];
@@ -236,7 +240,8 @@ static void close_bwd(struct tile *t, int x)
     const real *rem = (const real *)c->in->rem + first_row(t);
     for (int n = 0; n < c->plan->value_dim; n++) {
         real sum = 0;
-        for (int i = 0; i < t->rows; i++) sum = fma_(rem[i], t->dot[n * QT + i], sum);
+        for (int i = 0; i < t->rows; i++)
+            if (!padding(t, i)) sum = fma_(rem[i], t->dot[n * QT + i], sum);
         dr[n] += sum;
     }
 }
