@@ -126,7 +126,8 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
     loci_error *e = in->error;
     CHECK(e, in->batch == c->form.batch, LOCI_BAD_ARG, "batch %td is not that of the cache, %lld", in->batch, (long long)c->form.batch);
     CHECK(e, in->k_len >= 0 && in->k_len <= cache_capacity(c), LOCI_BAD_ARG, "k_len %td must be from 0 to the cache's %td", in->k_len, cache_capacity(c));
-    CHECK(e, !in->q_seg && !in->k_seg && !in->pages, LOCI_BAD_ARG, "segments and pages have no place in a cache, which holds one sequence per batch entry");
+    CHECK(e, !in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts && !in->pages, LOCI_BAD_ARG,
+          "segments, starts and pages have no place in a cache, which holds one sequence per batch entry");
     CHECK(e, !in->k_pos || !c->form.ring, LOCI_BAD_ARG, "k_pos: the positions of a ring's keys are counted");
     CHECK(e, p->axes == 1 || in->k_coord || !in->k_len, LOCI_BAD_ARG, "k_coord must be given: the encoding has %d axes", p->axes);
     for (ptrdiff_t b = 0; b < in->batch; b++) {

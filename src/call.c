@@ -157,11 +157,38 @@ static bool rising(const struct call *c, ptrdiff_t b)
 }
 static void find_sequences(struct call *c)
 {
+    const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
     c->sequences = c->rows = c->tiles = c->chunks = c->ktiles = c->longest = 0;
+    for (ptrdiff_t s = 0; qs && s < c->in->sequences; s++) add_sequence(c, 0, qs[s], qs[s + 1] - qs[s], ks[s], ks[s + 1] - ks[s], false);
+    if (qs) return;
     for (ptrdiff_t b = 0; b < c->B; b++) {
         if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false);
         else if (rising(c, b)) walk_runs(c, b, true);
         else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true);
+    }
+}
+
+static loci_status check_starts(const struct call *c, const int64_t *starts, ptrdiff_t len, const char *name)
+{
+    const ptrdiff_t n = c->in->sequences;
+    loci_error *e = c->in->error;
+    if (!starts) return LOCI_OK;
+    CHECK(e, starts[0] == 0, LOCI_BAD_ARG, "%s: the first start is %lld, but must be 0", name, (long long)starts[0]);
+    for (ptrdiff_t s = 0; s < n; s++)
+        CHECK(e, starts[s + 1] >= starts[s], LOCI_BAD_ARG, "%s: start %td is %lld, below the %lld before it; starts must not fall", name, s + 1,
+              (long long)starts[s + 1], (long long)starts[s]);
+    CHECK(e, starts[n] == len, LOCI_BAD_ARG, "%s: the last start, number %td, is %lld, but must be the number of rows, %td", name, n,
+          (long long)starts[n], len);
+    return LOCI_OK;
+}
+/* Each sequence has keys 0 .. and the last of them as queries; without keys its rows count from 0. */
+static void fill_positions(const struct call *c, int64_t *q_pos, int64_t *k_pos)
+{
+    const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
+    for (ptrdiff_t s = 0; s < c->in->sequences; s++) {
+        const int64_t nq = qs[s + 1] - qs[s], nk = ks[s + 1] - ks[s];
+        for (int64_t i = 0; i < nq; i++) q_pos[qs[s] + i] = nk ? nk - nq + i : i;
+        for (int64_t j = 0; j < nk; j++) k_pos[ks[s] + j] = j;
     }
 }
 
@@ -213,8 +240,15 @@ static loci_status check_coordinates(const struct call *c)
 
 static size_t most_sequences(const struct call *c)
 {
+    if (c->in->q_starts) return (size_t)c->in->sequences;
     if (!c->in->q_seg) return (size_t)c->B;
     return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* runs of one row each */
+}
+/* And most tiles of keys. */
+static ptrdiff_t most_ktiles(const struct call *c)
+{
+    if (c->in->q_starts) return c->Lk / KT + (c->in->sequences < c->Lk ? c->in->sequences : c->Lk);
+    return c->in->q_seg ? c->B * c->Lk : c->B * tiles(c->Lk, KT);
 }
 /* Lays out the workspace; with base NULL it only measures, for the worst contents that these shapes can have. */
 static size_t carve(struct call *c, char *base, bool backward)
@@ -225,12 +259,16 @@ static size_t carve(struct call *c, char *base, bool backward)
     const ptrdiff_t rows = c->B * c->Lk;
     c->backward = backward;
     void *seq = take_bytes(&a, most_sequences(c), sizeof(struct sequence));
+    if (c->in->q_starts && !c->in->q_pos) {
+        int64_t *pos = take_bytes(&a, (size_t)(c->Lq + c->Lk), sizeof *pos);
+        if (base) fill_positions(c, pos, pos + c->Lq), c->q_pos = pos, c->k_pos = pos + c->Lq;
+    }
     if (base) {
         c->seq = seq;
         find_sequences(c);
     } else {
         c->longest = c->Lk;
-        c->ktiles = (ptrdiff_t)(c->in->q_seg ? (size_t)c->B * (size_t)c->Lk : (size_t)(c->B * tiles(c->Lk, KT)));
+        c->ktiles = most_ktiles(c);
     }
     const ptrdiff_t longest = c->longest;
     const bool linear = p->stage == LOCI_LINEAR_ATTENTION;
@@ -240,10 +278,7 @@ static size_t carve(struct call *c, char *base, bool backward)
     }
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || p->use[p->rotate].term == TERM_fading_pairs))
         c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
-    if (!linear && engine->skips(c)) {
-        const size_t most = (size_t)(c->in->q_seg ? rows : c->B * tiles(c->Lk, KT));
-        c->knorm = take_bytes(&a, most, sizeof(float) * (size_t)p->key_heads);
-    }
+    if (!linear && engine->skips(c)) c->knorm = take_bytes(&a, (size_t)most_ktiles(c), sizeof(float) * (size_t)p->key_heads);
     if (backward) {
         bool learns = false;
         for (int x = 0; x < p->uses; x++) {
@@ -315,7 +350,7 @@ static loci_status check_ring(const struct call *c)
 loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
     loci_error *e = in->error;
-    *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len, .lens = in->k_lens, .k_pos = in->k_pos,
+    *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len, .lens = in->k_lens, .q_pos = in->q_pos, .k_pos = in->k_pos,
                         .k_pos_entry = in->per_batch ? in->k_len : 0, .k_coord = in->cache ? NULL : in->k_coord };
     for (int i = 0; i < p->tensors.n && in->tensors; i++) c->input[i] = in->tensors[i];
     CHECK(e, in->size == 0 || in->size == sizeof(loci_call), LOCI_BAD_ARG, "loci_call: size %zu must be 0 or %zu", in->size, sizeof(loci_call));
@@ -334,6 +369,12 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
               (long long)c->lens[b], in->k_len);
     if (in->cache) TRY(open_cache(c));
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
+    CHECK(e, !in->q_starts == !in->k_starts, LOCI_BAD_ARG, "q_starts and k_starts must be given together");
+    CHECK(e, !in->q_starts || !in->q_seg, LOCI_BAD_ARG, "sequences have q_starts and k_starts or q_seg and k_seg, not both");
+    CHECK(e, !in->q_starts || (!in->k_lens && !in->pages && !in->cache), LOCI_BAD_ARG, "q_starts and k_starts exclude k_lens, pages and a cache");
+    CHECK(e, !in->q_starts || in->batch == 1, LOCI_BAD_ARG, "batch %td must be 1: with q_starts and k_starts the sequences follow one another", in->batch);
+    CHECK(e, in->sequences >= 0 && in->sequences < most, LOCI_BAD_ARG, "sequences %td must be the number of sequences", in->sequences);
+    CHECK(e, in->q_starts || !in->sequences, LOCI_BAD_ARG, "sequences is %td, but q_starts and k_starts are NULL", in->sequences);
     c->threads = in->host && in->host->run ? in->host->threads : 1;
     CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
     c->narrow = !wide && (in->q_len == 1 || (in->q_len <= FEW_ROWS && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
@@ -365,6 +406,8 @@ loci_status loci_open_work(struct call *c, void *work, bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG, "work must not be NULL and must start on 64 bytes");
     CHECK(c->in->error, carve(c, NULL, backward) != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
+    TRY(check_starts(c, c->in->q_starts, c->Lq, "q_starts"));
+    TRY(check_starts(c, c->in->k_starts, c->Lk, "k_starts"));
     c->knorm = NULL, c->dk_sum = c->dv_sum = NULL;
     carve(c, work, backward);
     return LOCI_OK;
@@ -609,7 +652,8 @@ static loci_status check_states(const loci_plan *p, const loci_call *in, const s
         const struct state like = state_of(p, in->batch, before->keys);
         CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG, "before is the state of another plan or batch");
     }
-    CHECK(e, (!before && !after) || (!in->q_seg && !in->k_seg), LOCI_BAD_ARG, "a state is of one sequence: with it q_seg and k_seg must be NULL");
+    CHECK(e, (!before && !after) || (!in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts), LOCI_BAD_ARG,
+          "a state is of one sequence: with it q_seg, k_seg, q_starts and k_starts must be NULL");
     CHECK(e, !before || in->k_len <= INT64_MAX / 2 - before->keys, LOCI_BAD_ARG, "k_len %td is too large for this state", in->k_len);
     return LOCI_OK;
 }

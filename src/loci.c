@@ -192,6 +192,7 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
     CHECK(c->error, c->q_len <= PTRDIFF_MAX / 16 / p->model_dim &&
           (c->q_len == 0 || c->batch <= PTRDIFF_MAX / 16 / p->model_dim / c->q_len) &&
           c->q_len / EMBED_ROWS < INT32_MAX, LOCI_BAD_ARG, "batch %td times q_len %td is too large", c->batch, c->q_len);
+    CHECK(c->error, !c->q_starts && !c->k_starts, LOCI_BAD_ARG, "q_starts and k_starts must be NULL: rows of embeddings take their positions from q_pos");
     CHECK(c->error, c->k_len == 0 || c->k_len >= c->q_len, LOCI_BAD_ARG,
           "k_len %td must be 0, or the number of positions so far, at least q_len %td", c->k_len, c->q_len);
     const struct loci_pe *pe = p->enc[0].pe;

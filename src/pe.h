@@ -229,6 +229,7 @@ struct call {
     double *total[MAX_USES];             /* backward: sums of a term's parts over all work items, in item order */
     double *dtensor[MAX_TENSORS];        /* backward: gradients in double, zeroed; NULL where not wanted */
     ptrdiff_t dtensor_count[MAX_TENSORS];
+    const int64_t *q_pos;                /* of the queries: the caller's, or, as k_pos then, made from starts; NULL: the last of the keys */
     ptrdiff_t sequences;
     struct sequence *seq;
     ptrdiff_t rows, tiles, chunks, ktiles;     /* query rows, their tiles and chunks, and key tiles of all sequences */
@@ -269,6 +270,9 @@ static inline const struct sequence *find_sequence(const struct call *c, enum co
     return &c->seq[low];
 }
 
+/* May a batch entry be more than one sequence? */
+static inline bool packed(const struct call *c) { return c->in->q_seg || c->in->q_starts; }
+
 /* Which of the keys, as scores read them, a head reads; and of which kv head they are. */
 static inline int key_head(const struct loci_plan *p, int h) { return h / (p->heads / p->key_heads); }
 static inline int kv_head_of(const struct loci_plan *p, int kh) { return kh / (p->key_heads / p->kv_heads); }
@@ -291,7 +295,7 @@ static inline ptrdiff_t keys_in(const struct call *c, ptrdiff_t b) { return c->l
 static inline int64_t first_pos(const struct call *c, ptrdiff_t b) { return c->firsts ? c->firsts[b] : c->linear.past; }
 static inline int64_t pos_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
-    if (c->in->q_pos) return c->in->q_pos[(c->in->per_batch ? b * c->Lq : 0) + i];
+    if (c->q_pos) return c->q_pos[(c->in->per_batch ? b * c->Lq : 0) + i];
     /* Without keys, as in a rotation of queries alone, rows count from 0. */
     return first_pos(c, b) + (c->Lk ? keys_in(c, b) - c->Lq + i : i);
 }

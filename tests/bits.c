@@ -5,7 +5,7 @@
  *     threads             1 = 2 = 7 = jobs in any order                 forward and all gradients
  *     chunks              full = any chunking of the prefill = token by token
  *     groups              kv heads shared by a group = the same heads repeated
- *     packing             sequences packed side by side, or padded = each of them alone
+ *     packing             sequences packed side by side, or padded = each of them alone; by starts, with gradients by row
  *     padding             whatever it holds, NaN too
  */
 #include <math.h>
@@ -393,6 +393,61 @@ static void packing(const struct task *like)
     drop(&packed);
 }
 
+/* ---- Sequences one after the other, by where they start --------------------------------------------------------------- */
+
+/* Rows from .. from + n of every head, against all rows of the other. */
+static void same_rows(const struct task *t, const char *name, const float *whole, ptrdiff_t len, ptrdiff_t from, const float *alone, ptrdiff_t n, ptrdiff_t heads, ptrdiff_t width)
+{
+    for (ptrdiff_t h = 0; h < heads; h++)
+        same(t->encoding, "sequences by their starts", name, whole + (h * len + from) * width, alone + h * n * width, (size_t)(n * width));
+}
+static void alone(const struct task *all, ptrdiff_t q_at, ptrdiff_t nq, ptrdiff_t k_at, ptrdiff_t nk)
+{
+    const ptrdiff_t D = all->dim, Dv = all->value_dim, H = all->heads, G = all->kv_heads, Lq = all->q_len, Lk = all->k_len;
+    struct task one = { .encoding = all->encoding, .batch = 1, .heads = all->heads, .kv_heads = all->kv_heads, .dim = all->dim,
+                        .value_dim = all->value_dim, .q_len = nq, .k_len = nk, .threads = 1 };
+    if (make(&one)) {
+        outputs(&one);
+        take_coordinates(&one, all, k_at);
+        one.call.q = (loci_view){ all->q + q_at * D, H * Lq * D, Lq * D, D }, one.call.k = (loci_view){ all->k + k_at * D, G * Lk * D, Lk * D, D };
+        one.call.v = (loci_view){ all->v + k_at * Dv, G * Lk * Dv, Lk * Dv, Dv };
+        one.grad.dout = (loci_view){ all->dout + q_at * Dv, H * Lq * Dv, Lq * Dv, Dv };
+        for (ptrdiff_t h = 0; h < H && one.dae; h++) memcpy(one.dae + h * nq * D, all->dae + (h * Lq + q_at) * D, (size_t)(nq * D) * sizeof(float));
+        for (int i = 0; i < one.tensors; i++) one.data[i] = cut(&one, all, i, all->data[i], q_at, k_at);
+        if (run(&one, true)) {
+            same_rows(all, "o", all->o, Lq, q_at, one.o, nq, H, Dv);
+            same_rows(all, "lse or rem", all->rows, Lq, q_at, one.rows, nq, H, 1);
+            if (one.ae) same_rows(all, "ae", all->ae, Lq, q_at, one.ae, nq, H, D);
+            same_rows(all, "dq", all->dq, Lq, q_at, one.dq, nq, H, D);
+            same_rows(all, "dk", all->dk, Lk, k_at, one.dk, nk, G, D);
+            same_rows(all, "dv", all->dv, Lk, k_at, one.dv, nk, G, Dv);
+            for (int i = 0; i < one.tensors; i++) {
+                const float *some = cut(&one, all, i, all->ddata[i], q_at, k_at);
+                if (some != all->ddata[i]) same(all->encoding, "sequences by their starts", one.tensor[i].name, some, one.ddata[i], one.size[i]);
+            }
+        }
+    }
+    drop(&one);
+}
+static void starts(const struct task *like, const int64_t *q)
+{
+    static const int64_t k[] = { 0, 70, 79, 83, 147, 180 };
+    enum { SEQUENCES = 5 };
+    struct task all = *like;
+    all.batch = 1, all.q_len = q[SEQUENCES], all.k_len = k[SEQUENCES], all.threads = 2;
+    walk_restart(11);
+    if (!make(&all)) return;
+    outputs(&all);
+    all.call.q_starts = q, all.call.k_starts = k, all.call.sequences = SEQUENCES;
+    double *coord = (double *)all.call.q_coord;        /* each sequence's rows are where its last keys are */
+    for (ptrdiff_t a = 0; coord && a < loci_axes(all.plan); a++)
+        for (int s = 0; s < SEQUENCES; s++)
+            memcpy(coord + a * all.q_len + q[s], all.coord + a * all.k_len + k[s + 1] - (q[s + 1] - q[s]), (size_t)(q[s + 1] - q[s]) * sizeof *coord);
+    if (run(&all, true))
+        for (int s = 0; s < SEQUENCES; s++) alone(&all, q[s], q[s + 1] - q[s], k[s], k[s + 1] - k[s]);
+    drop(&all);
+}
+
 /* ---- Padding --------------------------------------------------------------------------------------------------------- */
 
 static void poison(float *x, ptrdiff_t n)
@@ -463,9 +518,10 @@ int main(int argc, char **argv)
         const int few = LOCI_EMULATED ? 1 : 2;
         const struct task task = { .encoding = text, .batch = few, .heads = 2 * few, .kv_heads = few, .dim = dim, .value_dim = square ? dim : 21,
                                    .q_len = length, .k_len = length, .threads = 1 };
+        static const int64_t many[] = { 0, 30, 31, 31, 95, 100 }, few_rows[] = { 0, 1, 3, 3, 4, 4 };
         machines(&task);
         chunks(&task);
-        if (!LOCI_EMULATED) groups(&task), packing(&task), padding(&task, false), padding(&task, true);
+        if (!LOCI_EMULATED) groups(&task), packing(&task), starts(&task, many), starts(&task, few_rows), padding(&task, false), padding(&task, true);
         /* Over the borders of chunks of keys, and of work items: every encoding's own example only, as it takes a while. */
         const struct task lengthy = { .encoding = text, .batch = 1, .heads = 1, .kv_heads = 1, .dim = walk_dim(text, 4), .value_dim = 4,
                                       .q_len = 4300, .k_len = 4300, .threads = 1 };

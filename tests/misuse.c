@@ -54,6 +54,23 @@ static void flat(struct task *t, int i)        { t->call.o = (loci_view){ o, N, 
 static void overlap(struct task *t, int i)     { t->call.o.data = shifted(view_of(t, i)->data, sizeof(float)); }
 static void half_pos(struct task *t, int i)    { if (i) t->call.q_pos = far_pos; else t->call.k_pos = far_pos; }
 static void half_seg(struct task *t, int i)    { if (i) t->call.q_seg = far_pos; else t->call.k_seg = far_pos; }
+static void bad_starts(struct task *t, int i)
+{
+    static int64_t good[] = { 0, 4, L };
+    static int64_t bad[][3] = { { 1, 4, L }, { 0, L + 1, L }, { 0, -1, L }, { 0, 4, L - 1 }, { INT64_MIN, 0, L }, { 0, 4, INT64_MAX } };
+    t->call.q_starts = t->call.k_starts = good, t->call.sequences = 2;
+    switch (i) {
+    case 0: t->call.q_starts = NULL; break;
+    case 1: t->call.k_starts = NULL; break;
+    case 2: t->call.q_seg = t->call.k_seg = far_pos; break;
+    case 3: t->call.batch = 2; break;
+    case 4: t->call.sequences = -1; break;
+    case 5: t->call.sequences = PTRDIFF_MAX; break;
+    case 6: t->call.q_starts = t->call.k_starts = NULL; break;
+    case 7: t->call.sequences = 1; break;
+    default: *(i % 2 ? &t->call.q_starts : &t->call.k_starts) = bad[(i - 8) / 2];
+    }
+}
 static void too_far(struct task *t, int i)
 {
     for (int n = 0; n < L; n++) far_pos[n] = i == 0 ? n : INT64_MAX - n;
@@ -82,6 +99,7 @@ static const struct { const char *name; void (*spoil)(struct task *, int); int w
     { "a view without data", no_data, 4, false }, { "a crooked pointer", crooked, 4, false }, { "a negative stride", negative, 4, false },
     { "a stride too large", giant, 4, false }, { "rows of o that overlap", flat, 4, false }, { "o over an input", overlap, 3, false },
     { "positions of one side", half_pos, 2, false }, { "segments of one side", half_seg, 2, false },
+    { "starts", bad_starts, 20, false },
     { "positions too far", too_far, 2, false }, { "threads", threads, 2, false },
     { "grad NULL", no_grad, 1, true }, { "grad.size", grad_size, 1, true }, { "lse missing", no_lse, 1, true },
     { "drem of a softmax", stick, 1, true }, { "ae without states", no_states, 1, false }, { "dae without states", no_ae, 1, true }, { "a crooked gradient view", grad_view, 4, true },

@@ -122,7 +122,7 @@ static const char *const linear[] = {
     "comrope:kind=ld", "comrope:block=3", "liere:block=2", "liere:block=4,axes=3", "fope:train_length=40,learn=1",
 };
 
-enum places { CONSECUTIVE, SPREAD, PACKED };
+enum places { CONSECUTIVE, SPREAD, PACKED, STARTS };
 
 struct shape {
     const char *name;
@@ -142,6 +142,8 @@ static const struct shape small[] = {
     { "full, keys behind",      1, 2, 1,  9,  9, 6, 4, true,  0, LOCI_NONE, CONSECUTIVE, false },
     { "full, grouped",          1, 4, 2,  5,  8, 6, 4, true,  0, 0,         CONSECUTIVE, false },
     { "one token",              1, 2, 2,  1,  1, 6, 6, false, 0, 0,         CONSECUTIVE, false },
+    { "sequences, some empty",  1, 2, 1,  9, 14, 6, 4, false, 0, 0,         STARTS,      false },
+    { "cross, more queries",    2, 2, 1, 11,  6, 6, 4, true,  0, 0,         CONSECUTIVE, false },
 }, tiles[] = {
     { "three tiles",            1, 2, 1, 130, 130,  34, 18, false, 0, 0,    CONSECUTIVE, false },
     { "whole tiles",            1, 2, 2,  64, 128,  64, 64, false, 0, 0,    CONSECUTIVE, false },
@@ -149,6 +151,8 @@ static const struct shape small[] = {
     { "gaps over a border",     1, 2, 1,  70, 135,  10, 10, false, 0, 0,    SPREAD,      false },
     { "packed tiles",           1, 2, 1, 200, 200,   6,  6, false, 0, 0,    PACKED,      false },
     { "full tiles",             1, 2, 1,  66,  97,  48,  7, true,  0, 0,    CONSECUTIVE, false },
+    { "sequences of tiles",     1, 2, 1, 180, 210,  6,  6, false, 90, 0,   STARTS,      false },
+    { "cross, tiles of queries", 1, 2, 1, 131, 70,  6, 10, true,  0, 0,    CONSECUTIVE, false },
     { "far decode",             1, 4, 2,   3, 190,  80, 80, false, 0, 0,    CONSECUTIVE, false },
 };
 
@@ -231,10 +235,15 @@ static void place(struct walk *w, const struct shape *s)
         }
     }
     for (int i = 0; i < s->q_len; i++) {
-        w->q_pos[i] = w->k_pos[s->k_len - s->q_len + i];
-        w->q_seg[i] = w->k_seg[s->k_len - s->q_len + i];
+        const int j = s->k_len - s->q_len + i < 0 ? 0 : s->k_len - s->q_len + i;
+        w->q_pos[i] = w->k_pos[j], w->q_seg[i] = w->k_seg[j];
     }
-    if (s->places != CONSECUTIVE) w->call.q_pos = w->q_pos, w->call.k_pos = w->k_pos;
+    if (s->places == STARTS) {           /* one that is empty, one of a row, one whose keys no row asks for */
+        const int nq = s->q_len, nk = s->k_len, few = nq / 3;
+        const int64_t q_starts[] = { 0, few, few, few + 1, few + 1, nq }, k_starts[] = { 0, few, few, few + 3, few + 5, nk };
+        memcpy(w->q_starts, q_starts, sizeof q_starts), memcpy(w->k_starts, k_starts, sizeof k_starts);
+        w->call.q_starts = w->q_starts, w->call.k_starts = w->k_starts, w->call.sequences = 5;
+    } else if (s->places != CONSECUTIVE) w->call.q_pos = w->q_pos, w->call.k_pos = w->k_pos;
     if (s->places == PACKED) w->call.q_seg = w->q_seg, w->call.k_seg = w->k_seg;
 
     /* Coordinates too, in any order. */
@@ -243,7 +252,7 @@ static void place(struct walk *w, const struct shape *s)
     const ptrdiff_t q_len = w->call.q_len, k_len = w->call.k_len;
     for (ptrdiff_t a = 0; a < axes; a++) {
         for (ptrdiff_t j = 0; j < k_len; j++) w->k_coord[a * k_len + j] = walk_coordinate(k_len < 64 ? 9 : 150);
-        for (ptrdiff_t i = 0; i < q_len; i++) w->q_coord[a * q_len + i] = w->k_coord[a * k_len + k_len - q_len + i];
+        for (ptrdiff_t i = 0; i < q_len; i++) w->q_coord[a * q_len + i] = w->k_coord[a * k_len + (k_len < q_len ? i % k_len : k_len - q_len + i)];
     }
     w->call.q_coord = w->q_coord, w->call.k_coord = w->k_coord;
 }
@@ -407,7 +416,7 @@ static int walk_shapes(struct walker w, const char *encoding, loci_stage stage, 
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
         if (s->full && walk_causal_only(encoding)) continue;
-        if (s->full && (stage == LOCI_ROTATE || stage == LOCI_EMBED)) continue;          /* there masks say nothing */
+        if ((s->full || s->places == STARTS) && !attends(stage)) continue;               /* there masks say nothing */
         if (stage == LOCI_LINEAR_ATTENTION && (s->left || s->right || s->keys_rotated || (s->places == PACKED && s->k_len < 64)))
             continue;                                              /* no windows, no cache of keys, segments in rising order */
         struct shape fitting = *s;

@@ -37,7 +37,7 @@ struct walk {
     int blocks;
     const void *data[WALK_TENSORS];
     void *ddata[WALK_TENSORS];
-    int64_t q_pos[WALK_LENGTH], k_pos[WALK_LENGTH], q_seg[WALK_LENGTH], k_seg[WALK_LENGTH];
+    int64_t q_pos[WALK_LENGTH], k_pos[WALK_LENGTH], q_seg[WALK_LENGTH], k_seg[WALK_LENGTH], q_starts[8], k_starts[8];
     double q_coord[WALK_AXES * WALK_LENGTH], k_coord[WALK_AXES * WALK_LENGTH];
 };
 

@@ -139,13 +139,16 @@ typedef struct {
     const int64_t *k_lens;               /* [batch]: keys of each entry, the first of its k_len, and queries the last of them; NULL: all */
     const loci_pages *pages;             /* forward only; NULL: keys and values in one piece */
     const loci_cache *cache;             /* keys, values and INPUT tensors by key are there; see loci/cache.h */
+    const int64_t *q_starts, *k_starts;  /* both or neither; [sequences + 1], from 0 to q_len and k_len, never falling: with batch 1, rows
+                                            starts[s] .. starts[s + 1] - 1 are a sequence with default positions of its own */
+    ptrdiff_t sequences;
     const void *const *tensors;          /* only INPUT entries are read here */
     const loci_host *host;               /* NULL = the calling thread */
     loci_error *error;                   /* where a failing call puts its sentence; NULL = nowhere */
 } loci_call;
 
 /* Bytes of `work`, with backward 1 for all passes of such a call, else for all but the backward ones.  Shapes, which pointers
- * are NULL, and host->threads matter; contents do not.  0 = impossible. */
+ * are NULL, sequences and host->threads matter; contents do not.  0 = impossible. */
 LOCI_API size_t loci_workspace(const loci_plan *, const loci_call *, int backward);
 
 /* One function for training, prefill and decode.  The bits of a row depend on its query, the keys it sees and the

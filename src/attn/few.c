@@ -402,7 +402,7 @@ ptrdiff_t N(few_kept)(const struct call *c)
 /* Does a row have to meet its chunks one after the other? */
 bool N(few_in_turn)(const struct call *c)
 {
-    if (c->longest <= CHUNK || c->in->q_seg) return true;
+    if (c->longest <= CHUNK || packed(c)) return true;
     EACH_USE(c, x, term) {
         if (term->carry && term->carry(c, x)) return true;
         if (term->value && term->mem) return true;       /* what it saw of the weights may be there until close() */

@@ -117,22 +117,37 @@ static inline ptrdiff_t table_of_head(const loci_tensor *t, int h)
 
 /* ---- Positions ----------------------------------------------------------------------------------------- */
 
+/* The packed sequence that row i belongs to. */
+static inline ptrdiff_t sequence_of(const struct problem *p, const int64_t *starts, ptrdiff_t i)
+{
+    ptrdiff_t s = 0;
+    while (s + 1 < p->call->sequences && starts[s + 1] <= i) s++;
+    return s;
+}
 static inline int64_t q_position(const struct problem *p, ptrdiff_t i)
 {
     const loci_call *c = p->call;
+    if (c->q_starts && !c->q_pos) {
+        ptrdiff_t s = sequence_of(p, c->q_starts, i);
+        int64_t keys = c->k_starts[s + 1] - c->k_starts[s];
+        return keys ? keys - (c->q_starts[s + 1] - i) : i - c->q_starts[s];
+    }
     if (c->q_pos) return c->q_pos[(c->per_batch ? p->b * p->Lq : 0) + i];
     return p->Lk ? p->Lk - p->Lq + i : i;                /* without keys, as in stage EMBED, rows count from 0 */
 }
 static inline int64_t k_position(const struct problem *p, ptrdiff_t j)
 {
+    if (p->call->k_starts && !p->call->k_pos) return j - p->call->k_starts[sequence_of(p, p->call->k_starts, j)];
     return p->call->k_pos ? p->call->k_pos[(p->call->per_batch ? p->b * p->Lk : 0) + j] : j;
 }
 static inline int64_t q_segment(const struct problem *p, ptrdiff_t i)
 {
+    if (p->call->q_starts) return sequence_of(p, p->call->q_starts, i);
     return p->call->q_seg ? p->call->q_seg[(p->call->per_batch ? p->b * p->Lq : 0) + i] : 0;
 }
 static inline int64_t k_segment(const struct problem *p, ptrdiff_t j)
 {
+    if (p->call->k_starts) return sequence_of(p, p->call->k_starts, j);
     return p->call->k_seg ? p->call->k_seg[(p->call->per_batch ? p->b * p->Lk : 0) + j] : 0;
 }
 /* What turns a vector: its coordinate on an axis where coordinates are given, else its position. */
