@@ -186,7 +186,8 @@ static void place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
     struct tile *t = &w->t[i];
     const ptrdiff_t at = (ptrdiff_t)i * CHUNK + j % TILES * KT;
     place(t, j * KT, last);
-    find_keys(t);
+    if (i > 0 && t->kvh == t[-1].kvh && t->kh == t[-1].kh) t->k = t[-1].k, t->v = t[-1].v, t->ks = t[-1].ks, t->vs = t[-1].vs;
+    else find_keys(t);
     t->s = w->s + at, t->p = w->p + at;
 }
 static void place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
@@ -201,6 +202,12 @@ static bool seen(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
     return false;
 }
 
+/* Rows from the tile's first key on that may be read: those of the tile, or up to the last of all, where they lie in line. */
+static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
+{
+    const bool line = t->c->turned || (t->k != t->keys_room && !t->c->in->pages);
+    return line ? last + 1 - j * KT : t->keys;
+}
 /* The scores before any term, and what terms want from the keys as they come by. */
 static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
@@ -211,7 +218,7 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
     place_rows(w, j, last);
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        if (i == 0 || t->k != t[-1].k) rest = last + 1 - j * KT;
+        if (i == 0 || t->k != t[-1].k) rest = rows_from(t, j, last);
         list[n++] = (struct meeting){ t->qt, t->s };
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
