@@ -12,6 +12,7 @@
 
 static int passed, failed;
 static const char *only;                 /* the program's argument: this text alone */
+static const char *isa;                  /* of the plans; NULL: the best */
 
 /* Whole sequences, and what one call gives for all of their rows. */
 struct problem {
@@ -110,9 +111,9 @@ static bool forward(struct problem *p, loci_call *c)
 
 static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t window, ptrdiff_t length, int D, int Dv, int heads)
 {
-    *p = (struct problem){ .desc = { .encoding = text, .heads = heads, .kv_heads = heads > 1 ? heads / 2 : 1, .dim = D, .value_dim = Dv, .dtype = dtype,
-                                     .window_left = window },
-                           .B = 2, .H = heads, .G = heads > 1 ? heads / 2 : 1, .D = D, .Dv = Dv, .L = length, .size = stored_size(dtype) };
+    *p = (struct problem){ .desc = { .encoding = text, .heads = heads, .kv_heads = heads > 8 ? heads / 8 : heads > 1 ? heads / 2 : 1, .dim = D, .value_dim = Dv, .dtype = dtype,
+                                     .window_left = window, .isa = isa },
+                           .B = 2, .H = heads, .G = heads > 8 ? heads / 8 : heads > 1 ? heads / 2 : 1, .D = D, .Dv = Dv, .L = length, .size = stored_size(dtype) };
     walk_restart(3);
     if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");
     if (p->plan->rotate >= 0 && p->plan->key_heads == p->plan->kv_heads) {
@@ -543,6 +544,16 @@ int main(int argc, char **argv)
             drop(&p);
         }
     }
+    /* Every instruction set, where keys lie in the lanes and where they are rows. */
+    const char *isas[8];
+    for (int i = 0, n = loci_isas(isas, 8); i < n && !only; i++)
+        for (loci_dtype dtype = LOCI_F32; dtype <= LOCI_F16; dtype++) {
+            struct problem p;
+            isa = isas[i];
+            if (dtype != LOCI_F64 && open(&p, "rope:pairing=half", dtype, 0, 150, 36, 40, 16)) steps(&p, isa, 150, 0, 150, 100), paged(&p, 64, 1), lengths(&p, 1);
+            if (dtype != LOCI_F64) drop(&p);
+        }
+    isa = NULL;
     static const char *const lengthy[] = { "nope", "rope:pairing=half", "xpos", "alibi", "sba" };
     for (int i = 0; i < COUNT(lengthy) && !only && !LOCI_SLOW; i++) {
         struct problem p;

@@ -20,20 +20,33 @@
 /* Keys and values are worked on in blocks of some keys, 64 bytes of one row after those of another.  The prefetchers of a
  * processor do not see a plain stream in that, so rows are fetched in the order in which they lie in memory, some at each step
  * of the work.  With little work per row it is better to load a number of the lines of the next block: that is a plain stream. */
-enum { BLOCK = 16, AHEAD = 64, LINE = 64 / sizeof(real) };
+enum { BLOCK = 16, AHEAD = 64, LINE = 64 };
 enum { MOST = VL == 16 ? 8 : 4 };        /* rows that meet a block at once, as registers have room for their sums */
 
-INLINE void touch(const real *row, int n)
+/* Number i from p on, in each form. */
+INLINE size_t size_of(const enum form f) { return f == REALS ? sizeof(real) : sizeof(uint16_t); }
+INLINE const void *number_at(const enum form f, const void *p, ptrdiff_t i) { return (const char *)p + i * (ptrdiff_t)size_of(f); }
+INLINE vf vf_load_as(const enum form f, const void *p, ptrdiff_t i)
 {
-    for (int i = 0; i < n; i += LINE) (void)*(const volatile real *)(row + i);
+    return f == REALS ? vf_load((const real *)p + i) : f == BITS_BF16 ? vf_load_bf16((const uint16_t *)p + i) : vf_load_f16((const uint16_t *)p + i);
 }
-INLINE void fetch(const real *row, int n)
+INLINE real load_as(const enum form f, const void *p, ptrdiff_t i)
 {
-    for (int i = 0; i < n; i += LINE) __builtin_prefetch(row + i, 0, 2);
+    return f == REALS ? ((const real *)p)[i] : (real)(f == BITS_BF16 ? from_bf16(((const uint16_t *)p)[i]) : from_f16(((const uint16_t *)p)[i]));
+}
+
+INLINE void touch(const void *row, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE) (void)*((const volatile char *)row + i);
+}
+INLINE void fetch(const void *row, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
 }
 
 /* C[s][k] = sum over d of a[k][d] q[s][d] for subs * VL keys, in n * subs chains.  There are `rest` rows. */
-INLINE void dot_block(const int n, const int subs, const real *a, ptrdiff_t as, int D, const real *const *q, real *const *c, ptrdiff_t rest)
+INLINE void dot_block(const int n, const int subs, const enum form form, const void *a, ptrdiff_t as, int D, const real *const *q, real *const *c,
+                      ptrdiff_t rest)
 {
     const bool light = n == 1 && VL >= BLOCK;
     const ptrdiff_t ahead = light ? BLOCK : AHEAD;
@@ -44,12 +57,12 @@ INLINE void dot_block(const int n, const int subs, const real *a, ptrdiff_t as, 
         UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_set1(0);
     for (; d + VL <= D; d += VL) {
         for (; ahead + row < rest && row * (D / VL) < subs * VL * (d / VL + 1); row++) {
-            if (light) touch(a + (ahead + row) * as, D);
-            else fetch(a + (ahead + row) * as, D);
+            if (light) touch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
+            else fetch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
         }
         UNROLL for (int b = 0; b < subs; b++) {
             vf x[VL];
-            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(a + (b * VL + i) * as + d);
+            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(form, a, (b * VL + i) * as + d);
             vf_transpose(x);
             UNROLL for (int i = 0; i < VL; i++)
                 UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
@@ -58,7 +71,7 @@ INLINE void dot_block(const int n, const int subs, const real *a, ptrdiff_t as, 
     for (; d < D; d++)
         UNROLL for (int b = 0; b < subs; b++) {
             real x[VL];
-            for (int i = 0; i < VL; i++) x[i] = a[(b * VL + i) * as + d];
+            for (int i = 0; i < VL; i++) x[i] = load_as(form, a, (b * VL + i) * as + d);
             UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[b][s]);
         }
     UNROLL for (int b = 0; b < subs; b++)
@@ -68,17 +81,17 @@ INLINE void dot_block(const int n, const int subs, const real *a, ptrdiff_t as, 
 struct meeting { const real *with; real *to; };
 
 /* n of them, and a block of keys from k on. */
-INLINE void meet_block(const int n, const struct meeting *list, const struct tile *t, int k, ptrdiff_t rest)
+INLINE void meet_block(const int n, const enum form form, const struct meeting *list, const struct tile *t, int k, ptrdiff_t rest)
 {
     const int chains = n < 4 ? 4 / n : 1, subs = chains * VL < BLOCK ? chains : BLOCK / VL;
     for (int b = 0; b < BLOCK; b += subs * VL) {
         const real *q[MOST];
         real *c[MOST];
         UNROLL for (int s = 0; s < n; s++) q[s] = list[s].with, c[s] = list[s].to + k + b;
-        dot_block(n, subs, t->k + (k + b) * t->ks, t->ks, t->c->plan->dim, q, c, rest - k - b);
+        dot_block(n, subs, form, number_at(form, t->key.at, (k + b) * t->key.stride), t->key.stride, t->c->plan->dim, q, c, rest - k - b);
     }
 }
-static void meet(const struct meeting *list, int n, const struct tile *t, ptrdiff_t rest)
+INLINE void meet_rows(const enum form form, const struct meeting *list, int n, const struct tile *t, ptrdiff_t rest)
 {
     const int D = t->c->plan->dim, keys = t->keys;
     int k = 0;
@@ -86,40 +99,84 @@ static void meet(const struct meeting *list, int n, const struct tile *t, ptrdif
         for (int i = 0, m; i < n; i += m) {
             const ptrdiff_t more = i ? 0 : rest;
             m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == MOST) meet_block(MOST, list + i, t, k, more);
-            else if (m == 4) meet_block(4, list + i, t, k, more);
-            else if (m == 2) meet_block(2, list + i, t, k, more);
-            else meet_block(1, list + i, t, k, more);
+            if (m == MOST) meet_block(MOST, form, list + i, t, k, more);
+            else if (m == 4) meet_block(4, form, list + i, t, k, more);
+            else if (m == 2) meet_block(2, form, list + i, t, k, more);
+            else meet_block(1, form, list + i, t, k, more);
         }
     for (; k < keys; k++)
         for (int i = 0; i < n; i++) {
             real sum = 0;
-            for (int d = 0; d < D; d++) sum = fma_(t->k[k * t->ks + d], list[i].with[d], sum);
+            for (int d = 0; d < D; d++) sum = fma_(load_as(form, t->key.at, k * t->key.stride + d), list[i].with[d], sum);
             list[i].to[k] = sum;
         }
 }
+/* Keys in the lanes already: n rows meet nv vectors of them.  What lies behind the last key is computed and not looked at. */
+INLINE void meet_lanes(const int n, const int nv, const enum form form, const struct meeting *list, const struct tile *t, int k)
+{
+    vf acc[8][MOST];
+    UNROLL for (int v = 0; v < nv; v++)
+        UNROLL for (int s = 0; s < n; s++) acc[v][s] = vf_set1(0);
+    for (int d = 0; d < t->c->plan->dim; d++) {
+        vf x[8];
+        UNROLL for (int v = 0; v < nv; v++) x[v] = vf_load_as(form, t->key.at, (ptrdiff_t)d * KT + k + v * VL);
+        UNROLL for (int s = 0; s < n; s++) {
+            const vf q = vf_set1(list[s].with[d]);
+            UNROLL for (int v = 0; v < nv; v++) acc[v][s] = vf_fma(x[v], q, acc[v][s]);
+        }
+    }
+    UNROLL for (int v = 0; v < nv; v++)
+        UNROLL for (int s = 0; s < n; s++) vf_store(list[s].to + k + v * VL, acc[v][s]);
+}
+INLINE void meet_across(const enum form form, const struct meeting *list, int n, const struct tile *t)
+{
+    enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = VL == 8 ? 2 : 2 };      /* vectors, as registers have room */
+    for (int i = 0, m; i < n; i += m) {
+        m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
+        if (m == 1) for (int k = 0; k < KT; k += ALL * VL) meet_lanes(1, ALL, form, list + i, t, k);
+        else if (m == 2) for (int k = 0; k < KT; k += 4 * VL) meet_lanes(2, 4, form, list + i, t, k);
+        else if (m == 4) for (int k = 0; k < KT; k += SOME * VL) meet_lanes(4, SOME, form, list + i, t, k);
+        else for (int k = 0; k < KT; k += FEW * VL) meet_lanes(MOST, FEW, form, list + i, t, k);
+    }
+}
+static void meet(const struct meeting *list, int n, const struct tile *t, ptrdiff_t rest)
+{
+    switch (t->key.form) {
+    case REALS:
+        if (t->key.across) meet_across(REALS, list, n, t);
+        else meet_rows(REALS, list, n, t, rest);
+        return;
+    case BITS_BF16:
+        if (t->key.across) meet_across(BITS_BF16, list, n, t);
+        else meet_rows(BITS_BF16, list, n, t, rest);
+        return;
+    case BITS_F16:
+        if (t->key.across) meet_across(BITS_F16, list, n, t);
+        else meet_rows(BITS_F16, list, n, t, rest);
+    }
+}
 
 /* What is fetched next of rows that are read in strips. */
-struct ahead { const real *row; int d; };
+struct ahead { const void *row; int d; };
 
-INLINE void fetch_strip(struct ahead *a, ptrdiff_t stride, int width, int n)
+INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride, int width, int n)
 {
-    fetch(a->row + a->d, n);
+    fetch(number_at(form, a->row, a->d), size_of(form) * (size_t)n);
     a->d += n;
-    if (a->d + VL > width) a->d = 0, a->row += stride;
+    if (a->d + VL > width) a->d = 0, a->row = number_at(form, a->row, stride);
 }
 
 /* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with `first`. */
-INLINE void sum_block(const int n, const int nv, bool first, int keys, const real *v, ptrdiff_t vs, int D, const real *const *p,
-                      real *const *c, int d, struct ahead *ahead)
+INLINE void sum_block(const int n, const int nv, const enum form form, bool first, int keys, const void *v, ptrdiff_t vs, int D,
+                      const real *const *p, real *const *c, int d, struct ahead *ahead)
 {
     vf acc[4][4];
     UNROLL for (int s = 0; s < n; s++)
         UNROLL for (int i = 0; i < nv; i++) acc[s][i] = first ? vf_set1(0) : vf_load(c[s] + d + i * VL);
     for (int k = 0; k < keys; k++) {
         vf x[4];
-        if (D != nv * VL) fetch_strip(ahead, vs, D, nv * VL);      /* rows read whole are a plain stream as they are */
-        UNROLL for (int i = 0; i < nv; i++) x[i] = vf_load(v + k * vs + d + i * VL);
+        if (D != nv * VL) fetch_strip(form, ahead, vs, D, nv * VL);      /* rows read whole are a plain stream as they are */
+        UNROLL for (int i = 0; i < nv; i++) x[i] = vf_load_as(form, v, k * vs + d + i * VL);
         UNROLL for (int s = 0; s < n; s++) {
             const vf w = vf_set1(p[s][k]);
             UNROLL for (int i = 0; i < nv; i++) acc[s][i] = vf_fma(x[i], w, acc[s][i]);
@@ -129,35 +186,42 @@ INLINE void sum_block(const int n, const int nv, bool first, int keys, const rea
         UNROLL for (int i = 0; i < nv; i++) vf_store(c[s] + d + i * VL, acc[s][i]);
 }
 /* The same for n tiles and a block from key k on; the sums of tile s are `apart` from those of tile s - 1. */
-INLINE void sum_rows(const int n, const struct tile *t, int k, real *sums, ptrdiff_t apart)
+INLINE void sum_rows(const int n, const enum form form, const struct tile *t, int k, real *sums, ptrdiff_t apart)
 {
-    const ptrdiff_t vs = t->vs;
+    const ptrdiff_t vs = t->value.stride;
     const int D = t->c->plan->value_dim, keys = t->keys - k < BLOCK ? t->keys - k : BLOCK;
-    const real *p[4], *v = t->v + k * vs;
+    const void *v = number_at(form, t->value.at, k * vs);
+    const real *p[4];
     real *c[4];
-    struct ahead ahead = { v + AHEAD * vs, 0 };
+    struct ahead ahead = { number_at(form, v, AHEAD * vs), 0 };
     int d = 0;
     UNROLL for (int s = 0; s < n; s++) p[s] = t[s].p + k, c[s] = sums + s * apart;
-    for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, k == 0, keys, v, vs, D, p, c, d, &ahead);
-    for (; d + VL <= D; d += VL) sum_block(n, 1, k == 0, keys, v, vs, D, p, c, d, &ahead);
+    for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, form, k == 0, keys, v, vs, D, p, c, d, &ahead);
+    for (; d + VL <= D; d += VL) sum_block(n, 1, form, k == 0, keys, v, vs, D, p, c, d, &ahead);
     for (; d < D; d++)
         for (int s = 0; s < n; s++) {
             real sum = k == 0 ? 0 : c[s][d];
-            for (int i = 0; i < keys; i++) sum = fma_(v[i * vs + d], p[s][i], sum);
+            for (int i = 0; i < keys; i++) sum = fma_(load_as(form, v, i * vs + d), p[s][i], sum);
             c[s][d] = sum;
         }
 }
-/* The sums of values of n tiles that meet the same ones. */
-static void sum_values(const struct tile *t, int n, real *sums, ptrdiff_t apart)
+INLINE void sum_values_as(const enum form form, const struct tile *t, int n, real *sums, ptrdiff_t apart)
 {
     for (int k = 0; k < t->keys; k += BLOCK)
         for (int i = 0, m; i < n; i += m) {
             real *to = sums + i * apart;
             m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == 4) sum_rows(4, t + i, k, to, apart);
-            else if (m == 2) sum_rows(2, t + i, k, to, apart);
-            else sum_rows(1, t + i, k, to, apart);
+            if (m == 4) sum_rows(4, form, t + i, k, to, apart);
+            else if (m == 2) sum_rows(2, form, t + i, k, to, apart);
+            else sum_rows(1, form, t + i, k, to, apart);
         }
+}
+/* The sums of values of n tiles that meet the same ones. */
+static void sum_values(const struct tile *t, int n, real *sums, ptrdiff_t apart)
+{
+    if (t->value.form == REALS) sum_values_as(REALS, t, n, sums, apart);
+    else if (t->value.form == BITS_BF16) sum_values_as(BITS_BF16, t, n, sums, apart);
+    else sum_values_as(BITS_F16, t, n, sums, apart);
 }
 /* The same over visible keys only, where hidden ones hold what is no number. */
 static void sum_visible(const struct tile *t, int D, real *c)
@@ -186,9 +250,36 @@ static void place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
     struct tile *t = &w->t[i];
     const ptrdiff_t at = (ptrdiff_t)i * CHUNK + j % TILES * KT;
     place(t, j * KT, last);
-    if (i > 0 && t->kvh == t[-1].kvh && t->kh == t[-1].kh) t->k = t[-1].k, t->v = t[-1].v, t->ks = t[-1].ks, t->vs = t[-1].vs;
-    else find_keys(t);
     t->s = w->s + at, t->p = w->p + at;
+}
+/* Do this row and the one before meet the same keys and values? */
+static bool shares(const struct rows *w, int i) { return i > 0 && w->t[i].kvh == w->t[i - 1].kvh && w->t[i].kh == w->t[i - 1].kh; }
+
+/* Keys or values of a tile as they are stored, or rows of reals where they lie in several pieces. */
+static struct source source_of(const struct tile *t, enum side side)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t b = t->seq->b, width = side_width(c, side);
+    const enum form form = in_place(c) ? REALS : p->dtype == LOCI_BF16 ? BITS_BF16 : BITS_F16;
+    if (side == KEYS && c->turned)
+        return (struct source){ .at = (const real *)c->turned + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width, .stride = width };
+    if (side == KEYS && c->cache)
+        return (struct source){ .at = cache_keys(c->cache, b, t->kvh, t->j0 + cache_list(c->cache, c->cache->base)[b]), .form = form, .across = true };
+    if (in_one_piece(c, t->j0, t->keys))
+        return (struct source){ .at = stored_key(c, side, b, t->kvh, t->j0), .stride = c->cache ? width : side_view(c, side)->row, .form = form };
+    real *room = side == KEYS ? t->keys_room : t->values_room;
+    load_keys(c, side, b, t->kvh, t->j0, t->keys, room);
+    return (struct source){ .at = room, .stride = width };
+}
+/* Rows of reals, for the terms that read them. */
+static void find_for_terms(const struct rows *w)
+{
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        if (shares(w, i)) t->k = t[-1].k, t->v = t[-1].v, t->ks = t[-1].ks, t->vs = t[-1].vs;
+        else find_keys(t);
+    }
 }
 static void place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
@@ -205,8 +296,7 @@ static bool seen(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 /* Rows from the tile's first key on that may be read: those of the tile, or up to the last of all, where they lie in line. */
 static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
-    const bool line = t->c->turned || (t->k != t->keys_room && !t->c->in->pages);
-    return line ? last + 1 - j * KT : t->keys;
+    return t->c->turned || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
 }
 /* The scores before any term, and what terms want from the keys as they come by. */
 static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
@@ -218,11 +308,12 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
     place_rows(w, j, last);
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        if (i == 0 || t->k != t[-1].k) rest = rows_from(t, j, last);
+        if (shares(w, i)) t->key = t[-1].key;
+        else t->key = source_of(t, KEYS), rest = rows_from(t, j, last);
         list[n++] = (struct meeting){ t->qt, t->s };
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
-            if (n == MOST || (end && n && (i + 1 == w->n || t[1].k != t->k))) meet(list, n, t, rest), n = 0, rest = 0;
+            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1)))) meet(list, n, t, rest), n = 0, rest = 0;
             if (end || !term_of(c, x)->meets) continue;
             list[n].with = term_of(c, x)->meets(t, x, &list[n].to);
             if (list[n].with) n++;
@@ -233,6 +324,9 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 static void add_to_tiles(const struct rows *w, ptrdiff_t j)
 {
     const struct loci_plan *p = w->t->c->plan;
+    bool reads = false;
+    EACH_USE(w->t->c, x, term) reads |= term->reads_keys;
+    if (reads) find_for_terms(w);
     for (int i = 0; i < w->n; i++) add_terms(&w->t[i]);
     for (int i = 0; p->mix >= 0 && i < w->n; i += p->heads) term_of(w->t->c, p->mix)->mix(&w->t[i], p->mix);
     for (int i = 0; i < w->n; i++) {
@@ -313,12 +407,14 @@ static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
     const ptrdiff_t apart = (ptrdiff_t)TILES * Dv;
     for (int i = 0; i < w->n; i++) place_row(w, i, j, last);
     for (int i = 0, n; i < w->n; i += n) {
-        const struct tile *t = &w->t[i];
+        struct tile *t = &w->t[i];
         real *sums = w->sums + i * apart + j % TILES * Dv;
         bool partial = t->partial;
-        for (n = 1; i + n < w->n && t[n].v == t->v; n++) partial |= t[n].partial;
+        t->value = source_of(t, VALUES);
+        for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) partial |= t[n].partial, t[n].value = t->value;
+        if (partial) t->v = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, &t->vs);
         if (partial && !finite_rows(t->v, t->vs, t->keys, Dv))
-            for (int s = 0; s < n; s++) sum_visible(&t[s], Dv, sums + s * apart);
+            for (int s = 0; s < n; s++) t[s].v = t->v, t[s].vs = t->vs, sum_visible(&t[s], Dv, sums + s * apart);
         else
             sum_values(t, n, sums, apart);
     }
@@ -466,7 +562,7 @@ static void few_job(void *arg, int index)
     const struct desk d = N(open_desk)(c, index, false);
     const ptrdiff_t per = a->joining ? 1 : a->chunks;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per && !atomic_load(&a->stop);) {
-        if (c->in->host && c->in->host->cancelled && c->in->host->cancelled(c->in->host->user)) {
+        if (cancelled(c)) {
             atomic_store(&a->stop, true);
             return;
         }

@@ -34,6 +34,11 @@ struct heading {
     real *room;                          /* what the term asked for */
 };
 
+/* Keys or values of a tile where they are stored: numbers of some form, in rows `stride` numbers apart; or across: [D][KT], key by
+ * key in the lanes, as a cache has its keys. */
+enum form { REALS, BITS_BF16, BITS_F16 };
+struct source { const void *at; ptrdiff_t stride; enum form form; bool across; };
+
 struct tile {
     const struct call *c;
     struct heading *heading;
@@ -49,7 +54,8 @@ struct tile {
 
     const real *k, *v;                   /* rows of keys (turned) and values, ks and vs apart */
     ptrdiff_t ks, vs;
-    real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where 16 bits become reals */
+    real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where what is stored otherwise becomes rows of reals */
+    struct source key, value;            /* of few rows; k and v are there only where a term reads them */
     real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] */
     real *qf;                            /* qrows; or, with a rotation that fades, faded from the keys' reference, as is qt */
     ptrdiff_t block;                     /* which reference that was; -1: none yet */
@@ -102,6 +108,7 @@ struct term {
     void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);   /* p -> out ; dp += */
     void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);   /* outs -> O ; grads -> dqs, part */
     real (*ceiling)(const struct tile *, int x);    /* most it adds to any score of this tile; NULL: no promise */
+    bool reads_keys;                                /* its hooks read k or v */
     bool (*settled)(const struct tile *, int x);    /* no tile moves the carry any more: the sweep for it can end */
     bool fades;                                     /* its ceiling falls with the distance: worth asking for */
     bool (*spent)(const struct tile *, int x);      /* every weight from here on in this chunk is an exact 0 */

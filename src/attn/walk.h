@@ -420,18 +420,17 @@ INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, 
     }
     for (int k = 0; k < n; k++) widen_row(c, stored_key(c, side, b, h, j + k), width, to + (ptrdiff_t)k * width);
 }
-/* Can reals be read where rows j .. j + n - 1 are, a constant stride apart? */
-INLINE bool apart_evenly(const struct call *c, enum side side, ptrdiff_t j, int n)
+/* Are rows j .. j + n - 1 of a tile a constant stride apart? */
+INLINE bool in_one_piece(const struct call *c, ptrdiff_t j, int n)
 {
     const loci_pages *p = c->in->pages;
-    if (!in_place(c)) return false;
-    return c->cache ? side == VALUES : !p || j / p->length == (j + n - 1) / p->length;
+    return !p || j / p->length == (j + n - 1) / p->length;
 }
 /* Rows j .. j + n - 1 of a tile as reals: where they are, or in `room`. */
 INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n, real *room, ptrdiff_t *stride)
 {
     *stride = side_width(c, side);
-    if (apart_evenly(c, side, j, n)) {
+    if (in_place(c) && !(c->cache && side == KEYS) && in_one_piece(c, j, n)) {
         if (!c->cache) *stride = side_view(c, side)->row;
         return stored_key(c, side, b, h, j);
     }

@@ -281,7 +281,7 @@ static void score_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_band_k) = {
-    .name = "band_k", .mem = mem, .part = part, .home = home, .total = total, .open = open, .score = score,
+    .name = "band_k", .reads_keys = true, .mem = mem, .part = part, .home = home, .total = total, .open = open, .score = score,
 #if QT > 1
     .score_bwd = score_bwd,
 #else

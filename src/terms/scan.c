@@ -232,7 +232,7 @@ static void close_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_scan) = {
-    .name = "scan", .mem = mem, .carry = carry, .open = open, .read = read, .score = score, .settled = settled,
+    .name = "scan", .reads_keys = true, .mem = mem, .carry = carry, .open = open, .read = read, .score = score, .settled = settled,
 #if QT > 1
     .grad = grad, .part = part, .home = home, .total = total,
     .open_bwd = open_bwd, .score_bwd = add_bwd, .read_bwd = read_bwd, .close_bwd = close_bwd,
