@@ -378,6 +378,55 @@ static void lengths(struct problem *p, ptrdiff_t n)
     else same_rows(p, "lengths", &c, from, NULL);
     release(p, before);
 }
+/* Gradients of a batch whose entries have different lengths are those of each entry alone; those of keys that are not there are 0. */
+static void lengths_back(struct problem *p)
+{
+    const ptrdiff_t n = p->L - 37, from[2] = { p->L - n, 0 }, qn = p->H * n, k_entry = p->G * p->L * p->D, v_entry = p->G * p->L * p->Dv;
+    const int64_t lens[2] = { p->L, n };
+    const int before = p->blocks;
+    const size_t size = p->size, q_bytes = (size_t)(p->B * qn * p->D) * size, k_bytes = (size_t)(p->B * k_entry) * size, v_bytes = (size_t)(p->B * v_entry) * size;
+    char *k = memcpy(block(p, k_bytes), p->keys, k_bytes), *v = memcpy(block(p, v_bytes), p->v, v_bytes);
+    poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
+    char *dout = numbers(p, p->desc.dtype, (size_t)(p->B * qn * p->Dv), 1);
+    loci_call c = rows_call(p, from, n);
+    c.k_len = p->L, c.k_lens = lens, c.k = rows_at(p, k, p->G, p->D, 0), c.v = rows_at(p, v, p->G, p->Dv, 0), c.tensors = (const void *const *)p->data;
+    loci_grad g = { .dout.data = dout, .dq.data = block(p, q_bytes), .dk.data = block(p, k_bytes), .dv.data = block(p, v_bytes) };
+    void *work = block(p, loci_workspace(p->plan, &c, 1));
+    bool ok = forward(p, &c) && !loci_backward(p->plan, p->tables, work, &c, &g);
+    for (ptrdiff_t b = 0; b < 2 && ok; b++) {
+        const float *rows = (c.lse ? c.lse : c.rem);
+        void *data[WALK_TENSORS];
+        for (int i = 0; i < p->tensors; i++) {           /* of this entry, as many keys as it has */
+            const loci_tensor *t = &p->tensor[i];
+            data[i] = p->data[i];
+            if (t->role != LOCI_INPUT) continue;
+            const size_t heads = (size_t)t->shape[1], all = count_of(p, t, p->L, p->L) / 2, inner = all / heads / (size_t)p->L, len = (size_t)lens[b];
+            float *to = data[i] = block(p, heads * len * inner * sizeof *to);
+            for (size_t h = 0; h < heads; h++)
+                memcpy(to + h * len * inner, p->data[i] + (size_t)b * all + h * (size_t)p->L * inner, len * inner * sizeof *to);
+        }
+        loci_call one = c;
+        one.batch = 1, one.k_lens = NULL, one.k_len = lens[b], one.tensors = (const void *const *)data;
+        one.q.data = (char *)c.q.data + b * qn * p->D * (ptrdiff_t)size, one.o.data = (char *)c.o.data + b * qn * p->Dv * (ptrdiff_t)size;
+        one.k.data = k + b * k_entry * (ptrdiff_t)size, one.v.data = v + b * v_entry * (ptrdiff_t)size;
+        *(c.lse ? &one.lse : &one.rem) = (float *)rows + b * qn;
+        loci_grad alone = { .dout.data = dout + b * qn * p->Dv * (ptrdiff_t)size, .dq.data = block(p, q_bytes), .dk = rows_at(p, block(p, k_bytes), p->G, p->D, 0),
+                            .dv = rows_at(p, block(p, v_bytes), p->G, p->Dv, 0) };
+        ok = !loci_backward(p->plan, p->tables, block(p, loci_workspace(p->plan, &one, 1)), &one, &alone);
+        bool same = ok && !memcmp(alone.dq.data, (char *)g.dq.data + b * qn * p->D * (ptrdiff_t)size, q_bytes / 2), zero = true;
+        for (ptrdiff_t h = 0; h < p->G && ok; h++) {
+            const ptrdiff_t at = h * p->L * (ptrdiff_t)size, first = b * (ptrdiff_t)size;
+            same &= !memcmp((char *)alone.dk.data + at * p->D, (char *)g.dk.data + first * k_entry + at * p->D, (size_t)(lens[b] * p->D) * size);
+            same &= !memcmp((char *)alone.dv.data + at * p->Dv, (char *)g.dv.data + first * v_entry + at * p->Dv, (size_t)(lens[b] * p->Dv) * size);
+            for (ptrdiff_t i = lens[b] * p->D; i < p->L * p->D; i++) zero &= load_stored(g.dk.data, p->desc.dtype, b * k_entry + h * p->L * p->D + i) == 0;
+            for (ptrdiff_t i = lens[b] * p->Dv; i < p->L * p->Dv; i++) zero &= load_stored(g.dv.data, p->desc.dtype, b * v_entry + h * p->L * p->Dv + i) == 0;
+        }
+        if (ok && same && zero) passed++;
+        else if (ok) failed++, printf("%s, gradients of lengths: entry %td differs%s\n", p->desc.encoding, b, zero ? "" : ", or keys that are not there have some");
+    }
+    if (!ok) broken(p, "gradients of lengths");
+    release(p, before);
+}
 static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
 {
     const ptrdiff_t each = (p->L + length - 1) / length, pages = p->B * each + 3, from[2] = { p->L - n, p->L - n };
@@ -535,6 +584,7 @@ int main(int argc, char **argv)
             ragged_cache(&p), forget(&p);
             if (loci_axes(p.plan) == 1 && !strstr(text, "fope")) removal(&p);
             lengths(&p, 1), lengths(&p, 9);
+            if (loci_axes(p.plan) == 1 && !p.plan->states) lengths_back(&p);
             paged(&p, 16, 1), paged(&p, 64, 3), paged(&p, 7, 40);
             drop(&p);
             if (!open(&p, text, dtype, 40, 260, dim, value_dim, 4)) continue;
