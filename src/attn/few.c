@@ -35,6 +35,25 @@ INLINE real load_as(const enum form f, const void *p, ptrdiff_t i)
     return f == REALS ? ((const real *)p)[i] : (real)(f == BITS_BF16 ? from_bf16(((const uint16_t *)p)[i]) : from_f16(((const uint16_t *)p)[i]));
 }
 
+/* n vectors from number i on.  Those of bf16 come in pairs, even numbers before odd ones, which saves half of the work: what was
+ * made of them, one by one, is put into line with line_up(). */
+INLINE bool pairs_up(const enum form f, const int n) { return f == BITS_BF16 && n % 2 == 0; }
+INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_t i, vf *x)
+{
+    UNROLL for (int v = 0; v < n; v++) {
+        if (!pairs_up(f, n)) x[v] = vf_load_as(f, p, i + v * VL);
+        else if (v % 2 == 0) vf_load2_bf16((const uint16_t *)p + i + v * VL, &x[v], &x[v + 1]);
+    }
+}
+INLINE void line_up(const enum form f, const int n, vf *x)
+{
+    UNROLL for (int v = 0; v < n; v += 2)
+        if (pairs_up(f, n)) {
+            const vf even = x[v], odd = x[v + 1];
+            vf_zip(even, odd, &x[v], &x[v + 1]);
+        }
+}
+
 INLINE void touch(const void *row, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += LINE) (void)*((const volatile char *)row + i);
@@ -114,19 +133,21 @@ INLINE void meet_rows(const enum form form, const struct meeting *list, int n, c
 /* Keys in the lanes already: n rows meet nv vectors of them.  What lies behind the last key is computed and not looked at. */
 INLINE void meet_lanes(const int n, const int nv, const enum form form, const struct meeting *list, const struct tile *t, int k)
 {
-    vf acc[8][MOST];
-    UNROLL for (int v = 0; v < nv; v++)
-        UNROLL for (int s = 0; s < n; s++) acc[v][s] = vf_set1(0);
+    vf acc[MOST][8];
+    UNROLL for (int s = 0; s < n; s++)
+        UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
     for (int d = 0; d < t->c->plan->dim; d++) {
         vf x[8];
-        UNROLL for (int v = 0; v < nv; v++) x[v] = vf_load_as(form, t->key.at, (ptrdiff_t)d * KT + k + v * VL);
+        load_vectors(form, nv, t->key.at, (ptrdiff_t)d * KT + k, x);
         UNROLL for (int s = 0; s < n; s++) {
             const vf q = vf_set1(list[s].with[d]);
-            UNROLL for (int v = 0; v < nv; v++) acc[v][s] = vf_fma(x[v], q, acc[v][s]);
+            UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_fma(x[v], q, acc[s][v]);
         }
     }
-    UNROLL for (int v = 0; v < nv; v++)
-        UNROLL for (int s = 0; s < n; s++) vf_store(list[s].to + k + v * VL, acc[v][s]);
+    UNROLL for (int s = 0; s < n; s++) {
+        line_up(form, nv, acc[s]);
+        UNROLL for (int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
+    }
 }
 INLINE void meet_across(const enum form form, const struct meeting *list, int n, const struct tile *t)
 {
@@ -166,8 +187,9 @@ INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride,
     if (a->d + VL > width) a->d = 0, a->row = number_at(form, a->row, stride);
 }
 
-/* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with `first`. */
-INLINE void sum_block(const int n, const int nv, const enum form form, bool first, int keys, const void *v, ptrdiff_t vs, int D,
+/* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with `first`.  Until the `last` block C is
+ * in the order in which vectors are loaded. */
+INLINE void sum_block(const int n, const int nv, const enum form form, bool first, bool last, int keys, const void *v, ptrdiff_t vs, int D,
                       const real *const *p, real *const *c, int d, struct ahead *ahead)
 {
     vf acc[4][4];
@@ -176,14 +198,16 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
     for (int k = 0; k < keys; k++) {
         vf x[4];
         if (D != nv * VL) fetch_strip(form, ahead, vs, D, nv * VL);      /* rows read whole are a plain stream as they are */
-        UNROLL for (int i = 0; i < nv; i++) x[i] = vf_load_as(form, v, k * vs + d + i * VL);
+        load_vectors(form, nv, v, k * vs + d, x);
         UNROLL for (int s = 0; s < n; s++) {
             const vf w = vf_set1(p[s][k]);
             UNROLL for (int i = 0; i < nv; i++) acc[s][i] = vf_fma(x[i], w, acc[s][i]);
         }
     }
-    UNROLL for (int s = 0; s < n; s++)
+    UNROLL for (int s = 0; s < n; s++) {
+        if (last) line_up(form, nv, acc[s]);
         UNROLL for (int i = 0; i < nv; i++) vf_store(c[s] + d + i * VL, acc[s][i]);
+    }
 }
 /* The same for n tiles and a block from key k on; the sums of tile s are `apart` from those of tile s - 1. */
 INLINE void sum_rows(const int n, const enum form form, const struct tile *t, int k, real *sums, ptrdiff_t apart)
@@ -194,10 +218,11 @@ INLINE void sum_rows(const int n, const enum form form, const struct tile *t, in
     const real *p[4];
     real *c[4];
     struct ahead ahead = { number_at(form, v, AHEAD * vs), 0 };
+    const bool last = k + BLOCK >= t->keys;
     int d = 0;
     UNROLL for (int s = 0; s < n; s++) p[s] = t[s].p + k, c[s] = sums + s * apart;
-    for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, form, k == 0, keys, v, vs, D, p, c, d, &ahead);
-    for (; d + VL <= D; d += VL) sum_block(n, 1, form, k == 0, keys, v, vs, D, p, c, d, &ahead);
+    for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
+    for (; d + VL <= D; d += VL) sum_block(n, 1, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
     for (; d < D; d++)
         for (int s = 0; s < n; s++) {
             real sum = k == 0 ? 0 : c[s][d];

@@ -13,6 +13,17 @@ static inline vf vf_load_bf16(const uint16_t *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
+static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
+{
+    const __m256i x = _mm256_loadu_si256((const __m256i *)p);
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)));
+}
+static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
+{
+    const vf a = _mm256_unpacklo_ps(even, odd), b = _mm256_unpackhi_ps(even, odd);
+    *low = _mm256_permute2f128_ps(a, b, 0x20), *high = _mm256_permute2f128_ps(a, b, 0x31);
+}
 static inline vf vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {

@@ -10,6 +10,12 @@ enum { MR = 4, NR = 4 };
 static inline vf vf_load(const real *p) { return vld1q_f32(p); }
 static inline void vf_store(real *p, vf x) { vst1q_f32(p, x); }
 static inline vf vf_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
+{
+    const uint32x4_t x = vreinterpretq_u32_u16(vld1q_u16(p));
+    *even = vreinterpretq_f32_u32(vshlq_n_u32(x, 16)), *odd = vreinterpretq_f32_u32(vandq_u32(x, vdupq_n_u32(0xffff0000)));
+}
+static inline void vf_zip(vf even, vf odd, vf *low, vf *high) { *low = vzip1q_f32(even, odd), *high = vzip2q_f32(even, odd); }
 static inline vf vf_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {
