@@ -417,10 +417,9 @@ static bool plan_ok(const loci_plan *p, loci_stage stage) { return p && p->magic
 
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
 
-size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
+static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward)
 {
     size_t most = 0;
-    if (!p || !in || p->magic != PLAN_MAGIC) return 0;
     /* Every pass that the caller may then make. */
     const struct { bool pass, backward, wide; } passes[] = { { true, false, false }, { p->rotate >= 0 || in->cache, false, true }, { backward, true, true } };
     for (int i = 0; i < COUNT(passes); i++) {
@@ -430,6 +429,19 @@ size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
         if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
         const size_t n = carve(&c, NULL, passes[i].backward);
         if (n == SIZE_MAX || n > PTRDIFF_MAX) return 0;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
+{
+    if (!p || !in || p->magic != PLAN_MAGIC) return 0;
+    size_t most = workspace_of(p, in, backward);
+    if (!in->cache || !most) return most;
+    loci_call fewer = *in;               /* with a cache, calls of fewer rows share it; those that go row by row may want more */
+    for (fewer.q_len = 1; fewer.q_len < in->q_len && fewer.q_len <= FEW_ROWS; fewer.q_len++) {
+        const size_t n = workspace_of(p, &fewer, backward);
         if (n > most) most = n;
     }
     return most;

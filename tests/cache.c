@@ -216,11 +216,28 @@ static void release(struct problem *p, int blocks)
 {
     while (p->blocks > blocks) free(p->block[--p->blocks]);
 }
+/* One workspace serves all calls of at most that many rows. */
+static void room(struct problem *p, loci_cache *cache)
+{
+    const ptrdiff_t from[2] = { 0, 0 }, many = 70;
+    loci_call c = rows_call(p, from, many);
+    c.cache = cache, c.k_len = many, c.q_coord = c.k_coord = coordinates(p, 0, many);
+    const size_t bytes = loci_workspace(p->plan, &c, 0);
+    for (c.q_len = c.k_len = 1; bytes && c.q_len < many; c.q_len++, c.k_len++) {
+        const size_t fewer = loci_workspace(p->plan, &c, 0);
+        if (fewer && fewer <= bytes) continue;
+        printf("%s: %td rows want %zu bytes of workspace, %td rows %zu\n", p->desc.encoding, c.q_len, fewer, many, bytes);
+        break;
+    }
+    if (c.q_len == many) passed++;
+    else failed++;
+}
 static void steps(struct problem *p, const char *what, ptrdiff_t capacity, int ring, ptrdiff_t most, ptrdiff_t from)
 {
     static const ptrdiff_t cuts[] = { 5, 1, 70, 3, 64, 1, 2, 33 };
     const int before = p->blocks;
     loci_cache *cache = cache_of(p, capacity, ring);
+    if (cache) room(p, cache);
     const int mine = p->blocks;
     for (ptrdiff_t at = 0, i = 0, n; cache && at < p->L; at += n, i++) {
         n = from && at < from ? from : cuts[i % COUNT(cuts)];
