@@ -11,13 +11,16 @@
 #include <jansson.h>
 
 #include "json.h"
+#include "loci/cache.h"
 #include "probe.h"
 #include "task.h"
 
-enum { PASS, LEN, DIM, HEADS, KV_HEADS, BATCH, DTYPE, THREADS, ISA, FULL, LASTING, REPEAT, JSON };
+enum { PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, THREADS, ISA, FULL, LASTING, REPEAT, JSON };
 static const struct flag flags[] = {
-    [PASS]     = { "pass", NULL, "PASS", "forward (default), backward, both, decode or rotate" },
-    [LEN]      = { "len", NULL, "N[,N...]", "tokens; for decode, those in the cache (default 4096)" },
+    [PASS]     = { "pass", NULL, "PASS", "forward (default), backward, both, decode, prefill-chunk or rotate" },
+    [LEN]      = { "len", NULL, "N[,N...]", "tokens, new ones of decode and prefill-chunk included (default 4096)" },
+    [ROWS]     = { "rows", NULL, "N", "prefill-chunk: new tokens, the last ones of --len (default 512)" },
+    [CACHE]    = { "cache", NULL, NULL, "decode, prefill-chunk: new tokens enter a loci_cache that holds all keys" },
     [DIM]      = { "dim", NULL, "D", "width of a head (default 64)" },
     [HEADS]    = { "heads", NULL, "H", "query heads (default 8)" },
     [KV_HEADS] = { "kv-heads", NULL, "K", "key and value heads (default: as many)" },
@@ -32,9 +35,9 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-enum pass { FORWARD, BACKWARD, BOTH, DECODE, ROTATE };
-static const char pass_words[] = "forward|backward|both|decode|rotate";
-static const char *const pass_names[] = { "forward", "backward", "both", "decode", "rotate" };
+enum pass { FORWARD, BACKWARD, BOTH, DECODE, CHUNK, ROTATE };
+static const char pass_words[] = "forward|backward|both|decode|prefill-chunk|rotate";
+static const char *const pass_names[] = { "forward", "backward", "both", "decode", "prefill-chunk", "rotate" };
 static const char *const dtype_names[] = { "f32", "bf16", "f16" };
 static const double atom = 0.01;         /* seconds: a step is repeated until one measurement takes about this long */
 enum { MAX_ROUNDS = 1000, MAX_LENS = 32 };
@@ -42,18 +45,22 @@ enum { MAX_ROUNDS = 1000, MAX_LENS = 32 };
 struct bench {
     enum pass pass;
     int dim, heads, kv_heads, batch, dtype, threads, full, rounds;
-    bool lasting, json, titled;
+    bool cached, lasting, json, titled;
     const char *isa;
-    ptrdiff_t len;
+    ptrdiff_t len, rows;                 /* rows: queries per sequence, its last ones */
     loci_host pool, *host;
-    float *stream;                       /* decode: beyond every cache */
+    float *stream;                       /* decode: beyond every cache of the processor */
     size_t stream_bytes;
-    int caches, turn;                    /* decode: copies of K and V, used in turn, so that they come from memory */
+    int copies, turn;                    /* decode, chunk: of K and V, used in turn, so that they come from memory */
     void **k, **v;
 };
 
 /* What is timed: one task, or an embedding and plain attention after it. */
-struct contender { struct task main, embed; bool embeds; };
+struct contender {
+    struct task main, embed;
+    bool embeds;
+    loci_cache **cache, *current;        /* with --cache: its copies of K and V; the task has the new tokens alone */
+};
 
 static void close_contender(struct contender *c)
 {
@@ -77,33 +84,69 @@ static loci_dtype dtype_of(const struct bench *b)
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F16 };
     return dtypes[b->dtype];
 }
+/* New tokens against keys that are there. */
+static bool inference(const struct bench *b) { return b->pass == DECODE || b->pass == CHUNK; }
+
+/* With all keys in each; what else belongs to a token is random too. */
+static bool open_caches(const struct bench *b, struct contender *c)
+{
+    struct task all, *t = &c->main;
+    const size_t bytes = loci_cache_size(t->plan, b->batch, b->len);
+    if (!bytes) return refuse("%s: a cache of %td keys is impossible", t->desc.encoding, b->len);
+    bool ok = task_open(&all, &t->desc, b->batch, 1, b->len, NULL) && ready(b, &all, false);
+    c->cache = task_take(t, (size_t)b->copies, sizeof(loci_cache *));
+    for (int i = 0; i < b->copies && ok; i++)
+        if (loci_cache_create(&c->cache[i], t->plan, b->batch, b->len, 0, task_take(t, bytes, 1), &all.error) ||
+            loci_cache_append(all.plan, all.tables, all.work, c->cache[i], &all.call))
+            ok = refuse("%s: %s", t->desc.encoding, all.error.text);
+    task_close(&all);
+    t->call.cache = c->cache[0];         /* which the workspace depends on */
+    return ok;
+}
+
 static bool open_contender(const struct bench *b, struct contender *c, const char *encoding)
 {
-    ptrdiff_t q_len = b->pass == DECODE ? 1 : b->len;
     bool backward = b->pass == BACKWARD || b->pass == BOTH;
     *c = (struct contender){ .embeds = b->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED };
     loci_desc d = { .size = sizeof d, .encoding = c->embeds ? "nope" : encoding, .heads = b->heads, .dim = b->dim,
                     .kv_heads = b->kv_heads, .stage = b->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
                     .dtype = dtype_of(b), .full = b->full, .max_len = b->len, .isa = b->isa };
     const int turned = b->kv_heads == b->heads ? LOCI_PLACE_ROTATE | LOCI_PLACE_STATE : LOCI_PLACE_ROTATE;
-    d.keys_rotated = b->pass == DECODE && text_places(encoding) & turned;
-    if (!task_open(&c->main, &d, b->batch, q_len, b->len, NULL) || !ready(b, &c->main, backward)) return false;
+    d.keys_rotated = inference(b) && text_places(encoding) & turned;
+    if (!task_open(&c->main, &d, b->batch, b->rows, b->cached ? b->rows : b->len, NULL)) return false;
+    if (b->cached && !open_caches(b, c)) return false;
+    if (!ready(b, &c->main, backward)) return false;
     if (!c->embeds) return true;
     loci_desc e = { .size = sizeof e, .encoding = encoding, .stage = LOCI_EMBED, .model_dim = b->heads * b->dim,
                     .dtype = d.dtype, .max_len = b->len, .isa = b->isa };
-    return task_open(&c->embed, &e, b->batch, q_len, b->len, NULL) && ready(b, &c->embed, backward);
+    return task_open(&c->embed, &e, b->batch, b->rows, b->len, NULL) && ready(b, &c->embed, backward);
 }
 
-static loci_status step(struct bench *b, struct contender *c)
+/* The next copy of the keys; a cache forgets the last tokens, which are about to come. */
+static loci_status turn_to_next(struct bench *b, struct contender *c)
+{
+    loci_call *call = &c->main.call;
+    int i = b->turn++ % b->copies;
+    if (!b->cached) {
+        call->k.data = b->k[i];
+        call->v.data = b->v[i];
+        return LOCI_OK;
+    }
+    loci_status s = LOCI_OK;
+    call->cache = c->current = c->cache[i];
+    for (int entry = 0; entry < b->batch && !s; entry++)
+        s = loci_cache_truncate(c->current, entry, b->len - b->rows, &c->main.error);
+    return s;
+}
+
+static loci_status append(struct task *t, loci_cache *to) { return loci_cache_append(t->plan, t->tables, t->work, to, &t->call); }
+
+static loci_status step(const struct bench *b, struct contender *c)
 {
     loci_status s = LOCI_OK;
-    if (b->pass == DECODE) {
-        int i = b->turn++ % b->caches;
-        c->main.call.k.data = b->k[i];
-        c->main.call.v.data = b->v[i];
-    }
     if (b->pass != BACKWARD) {
         if (c->embeds) s = task_forward(&c->embed);
+        if (!s && b->cached) s = append(&c->main, c->current);
         if (!s) s = task_forward(&c->main);
     }
     if (!s && (b->pass == BACKWARD || b->pass == BOTH)) {
@@ -116,13 +159,20 @@ static loci_status step(struct bench *b, struct contender *c)
 /* Seconds of one step, over `times` of them; negative after an error. */
 static double time_steps(struct bench *b, struct contender *c, int times)
 {
-    double start = now();
-    for (int i = 0; i < times; i++)
-        if (step(b, c))
+    double start = now(), aside = 0;
+    for (int i = 0; i < times; i++) {
+        loci_status s = LOCI_OK;
+        if (inference(b)) {
+            double began = now();
+            s = turn_to_next(b, c);
+            aside += now() - began;
+        }
+        if (s || step(b, c))
             return fail("%s: %s", c->main.desc.encoding,
                         c->main.error.text[0] ? c->main.error.text : c->embed.error.text),
                    -1;
-    return (now() - start) / times;
+    }
+    return (now() - start - aside) / times;
 }
 
 /* Runs each a few times, and says how many steps make a measurement; 0 after an error. */
@@ -156,31 +206,38 @@ static double limit(struct bench *b, const struct contender *c, int times)
     return probe_flops(b->isa, b->host, b->threads);
 }
 
-/* With the keys and values of a task. */
-static void open_caches(struct bench *b, const struct task *t)
+static size_t keys_bytes(const struct bench *b)
 {
-    size_t keys = (size_t)b->batch * (size_t)b->kv_heads * (size_t)b->len * (size_t)b->dim,
-           each = stored_size(dtype_of(b)), bytes = 2 * keys * each;
+    return (size_t)b->batch * (size_t)b->kv_heads * (size_t)b->len * (size_t)b->dim * stored_size(dtype_of(b));
+}
+
+/* How many copies of K and V there must be, and what is read beside them. */
+static void open_stream(struct bench *b)
+{
     b->stream_bytes = 4 * last_cache_bytes() < (size_t)1 << 30 ? 4 * last_cache_bytes() : (size_t)1 << 30;
-    b->stream = take(b->stream_bytes, 1);
-    b->caches = (int)(b->stream_bytes / bytes) + 1;
-    b->k = take((size_t)b->caches, sizeof *b->k);
-    b->v = take((size_t)b->caches, sizeof *b->v);
-    for (int i = 0; i < b->caches; i++) {
-        b->k[i] = take(keys, each);
-        b->v[i] = take(keys, each);
-        memcpy(b->k[i], t->call.k.data, bytes / 2);
-        memcpy(b->v[i], t->call.v.data, bytes / 2);
+    b->copies = (int)(b->stream_bytes / (2 * keys_bytes(b))) + 1;
+    if (b->pass == DECODE) b->stream = take(b->stream_bytes, 1);
+}
+
+/* Of the keys and values of a task. */
+static void open_copies(struct bench *b, const struct task *t)
+{
+    const size_t bytes = keys_bytes(b);
+    b->k = take((size_t)b->copies, sizeof *b->k);
+    b->v = take((size_t)b->copies, sizeof *b->v);
+    for (int i = 0; i < b->copies; i++) {
+        b->k[i] = memcpy(take(bytes, 1), t->call.k.data, bytes);
+        b->v[i] = memcpy(take(bytes, 1), t->call.v.data, bytes);
     }
 }
 
-static void close_caches(struct bench *b)
+static void close_copies(struct bench *b)
 {
-    for (int i = 0; i < b->caches; i++) free(b->k[i]), free(b->v[i]);
+    for (int i = 0; i < b->copies && b->k; i++) free(b->k[i]), free(b->v[i]);
     free(b->k);
     free(b->v);
     free(b->stream);
-    b->caches = 0;
+    b->copies = 0;
     b->k = b->v = NULL;
     b->stream = NULL;
 }
@@ -192,7 +249,7 @@ struct row { double seconds, gflops, peak, percent, gbytes, percent_bytes, ratio
 /* Visible pairs times heads and batch: 4 D flops each forward, 10 D backward. */
 static double useful_flops(const struct bench *b)
 {
-    double n = (double)b->len, pairs = b->pass == DECODE ? n : b->full ? n * n : n * (n + 1) / 2;
+    double keys = (double)b->len, rows = (double)b->rows, pairs = rows * keys - (b->full ? 0 : rows * (rows - 1) / 2);
     double each = b->pass == BACKWARD ? 10 : b->pass == BOTH ? 14 : 4;
     return pairs * each * b->dim * b->heads * b->batch;
 }
@@ -250,7 +307,7 @@ static void print_json(const struct bench *b, const char *encoding, const struct
     json_object_set_new(j, "batch", json_integer(b->batch));
     json_object_set_new(j, "heads", json_integer(b->heads));
     json_object_set_new(j, "kv_heads", json_integer(b->kv_heads));
-    json_object_set_new(j, "q_len", json_integer(b->pass == DECODE ? 1 : b->len));
+    json_object_set_new(j, "q_len", json_integer(b->rows));
     json_object_set_new(j, "k_len", json_integer(b->len));
     json_object_set_new(j, "dim", json_integer(b->dim));
     json_object_set_new(j, "mask", json_string(b->full ? "full" : "causal"));
@@ -268,9 +325,11 @@ static void print_json(const struct bench *b, const char *encoding, const struct
 static void print_title(const struct bench *b)
 {
     bool bytes = b->pass == DECODE || b->pass == ROTATE;
-    printf("loci %s  %s, %s, %d thread%s, %s, batch %d, heads %d/%d, width %d, %s\n", loci_version_text(), b->isa,
-           dtype_names[b->dtype], b->threads, b->threads > 1 ? "s" : "", pass_names[b->pass], b->batch, b->heads,
-           b->kv_heads, b->dim, b->full ? "full" : "causal");
+    char rows[32] = "";
+    if (b->pass == CHUNK) snprintf(rows, sizeof rows, " of %td rows", b->rows);
+    printf("loci %s  %s, %s, %d thread%s, %s%s%s, batch %d, heads %d/%d, width %d, %s\n", loci_version_text(), b->isa,
+           dtype_names[b->dtype], b->threads, b->threads > 1 ? "s" : "", pass_names[b->pass], rows,
+           b->cached ? " with a cache" : "", b->batch, b->heads, b->kv_heads, b->dim, b->full ? "full" : "causal");
     printf("%s%-34s %8s %10s %9s %10s %8s %12s%s\n", PAINT("1"), "encoding", "len", "ms",
            bytes ? "GB/s" : "GFLOP/s",
            !bytes              ? "% of peak"
@@ -297,14 +356,15 @@ static bool bench_one(struct bench *b, const char *encoding)
 {
     struct contender plain = { 0 }, c = { 0 };
     struct row r;
+    if (inference(b)) open_stream(b);
     bool ok = (b->pass == ROTATE || open_contender(b, &plain, "nope")) && open_contender(b, &c, encoding);
-    if (ok && b->pass == DECODE) open_caches(b, &plain.main);
+    if (ok && inference(b) && !b->cached) open_copies(b, &plain.main);
     ok = ok && measure(b, &plain, &c, &r);
     if (ok && b->json) print_json(b, encoding, &r);
     else if (ok) print_row(b, encoding, &r);
     close_contender(&plain);
     close_contender(&c);
-    close_caches(b);
+    close_copies(b);
     return ok;
 }
 
@@ -331,9 +391,9 @@ static bool fits(const struct bench *b, const loci_encoding_info *e)
     return (b->pass != ROTATE || e->places & LOCI_PLACE_ROTATE) && !(b->full && e->causal_only);
 }
 
-static bool parse(const struct args *a, struct bench *b, int *pass)
+static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
 {
-    return args_word(a, PASS, pass_words, pass) && args_whole(a, DIM, 1, 1024, &b->dim) &&
+    return args_word(a, PASS, pass_words, pass) && args_whole(a, ROWS, 1, 1 << 24, rows) && args_whole(a, DIM, 1, 1024, &b->dim) &&
            args_whole(a, HEADS, 1, 1024, &b->heads) && args_whole(a, KV_HEADS, 1, 1024, &b->kv_heads) &&
            args_whole(a, BATCH, 1, 4096, &b->batch) && args_word(a, DTYPE, "f32|bf16|f16", &b->dtype) &&
            args_whole(a, THREADS, 1, 256, &b->threads) && args_whole(a, REPEAT, 5, MAX_ROUNDS, &b->rounds);
@@ -342,17 +402,21 @@ static bool parse(const struct args *a, struct bench *b, int *pass)
 static int run(const struct args *a)
 {
     struct bench b = { .dim = 64, .heads = 8, .batch = 1, .threads = 1, .rounds = 7, .full = a->value[FULL] != NULL,
-                       .lasting = a->value[LASTING] != NULL, .json = a->value[JSON] != NULL,
+                       .cached = a->value[CACHE] != NULL, .lasting = a->value[LASTING] != NULL, .json = a->value[JSON] != NULL,
                        .isa = a->value[ISA] ? a->value[ISA] : best_isa() };
-    int pass = FORWARD, code = EXIT_DONE;
+    int pass = FORWARD, rows = 512, code = EXIT_DONE;
     ptrdiff_t len[MAX_LENS];
-    if (!parse(a, &b, &pass)) return EXIT_ERROR;
+    if (!parse(a, &b, &pass, &rows)) return EXIT_ERROR;
     b.pass = (enum pass)pass;
+    if (a->value[ROWS] && b.pass != CHUNK) return fail("bench: --rows is for --pass prefill-chunk");
+    if (b.cached && !inference(&b)) return fail("bench: --cache is for --pass decode and prefill-chunk");
     if (!a->value[KV_HEADS] || b.pass == ROTATE) b.kv_heads = b.heads;
     int lens = parse_lens(a->value[LEN] ? a->value[LEN] : "4096", len);
     if (!lens)
         return fail("bench: --len must be up to %d whole numbers from 1 to %d, as in 1024,4096, not '%s'", MAX_LENS,
                     1 << 24, a->value[LEN]);
+    for (int i = 0; i < lens && b.pass == CHUNK; i++)
+        if (rows > len[i]) return fail("bench: --rows %d must be at most --len, which is %td", rows, len[i]);
     if (b.threads > 1) {
         if (loci_pool_create(&b.pool, b.threads)) return fail("bench: %d threads cannot be started", b.threads);
         b.host = &b.pool;
@@ -364,6 +428,7 @@ static int run(const struct args *a)
         for (int k = 0; k < count && !code; k++) {
             if (!a->rest_count && !fits(&b, &list[k])) continue;
             b.len = len[i];
+            b.rows = b.pass == DECODE ? 1 : b.pass == CHUNK ? rows : b.len;
             if (!bench_one(&b, a->rest_count ? runnable_text(a->rest[k]) : list[k].example)) code = EXIT_ERROR;
         }
     if (b.host) loci_pool_destroy(b.host);
@@ -372,20 +437,22 @@ static int run(const struct args *a)
 
 const struct command cmd_bench = {
     .name = "bench", .brief = "measure encodings against plain attention and this machine's limits",
-    .synopsis = "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--dim D] [--heads H] [--kv-heads K]\n"
-                "               [--batch B] [--dtype TYPE] [--threads N] [--isa NAME] [--full] [--lasting]\n"
-                "               [--repeat R] [--json]",
+    .synopsis = "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
+                "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--threads N]\n"
+                "               [--isa NAME] [--full] [--lasting] [--repeat R] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Each is measured in rounds,\n"
         "    interleaved with nope at the same shape and with probes of this machine (multiply-adds, reading,\n"
         "    copying); ratios are taken within a round, and the table shows medians.  Flops are those of\n"
         "    visible pairs only: 4 D forward, 10 D backward, both 14 D.  The time holds all that the encoding\n"
         "    does in a call; one that works on embeddings is measured as its embedding with plain attention.\n"
-        "    decode is one query against a cache of --len keys, turned where that can be, taken from memory:\n"
-        "    GB/s counts K and V once, and is compared with reading.  rotate turns [batch, heads, len, dim],\n"
-        "    compared with copying.\n",
+        "    decode is one query against --len keys, turned where that can be, taken from memory: GB/s\n"
+        "    counts K and V once, and is compared with reading.  prefill-chunk is the last --rows queries\n"
+        "    against such keys.  With --cache, a step appends its new tokens to a cache and then attends.\n"
+        "    rotate turns [batch, heads, len, dim], compared with copying.\n",
     .examples = "    loci bench\n    loci bench alibi t5 --len 1024,4096 --pass backward\n"
                 "    loci bench rope:pairing=half --pass rotate --threads 2\n"
-                "    loci bench --pass decode --len 16384 --kv-heads 2 --json\n",
+                "    loci bench --pass decode --len 16384 --kv-heads 2 --json\n"
+                "    loci bench rope --pass prefill-chunk --rows 16 --len 8192 --cache --dtype bf16\n",
     .flags = flags, .run = run,
 };

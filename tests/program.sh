@@ -44,6 +44,9 @@ check "an option's value is missing" refused bench --len
 check "an option takes no value" refused bench --json=yes
 check "an argument too many" refused info now
 check "a number out of range" refused bench --repeat 2
+check "rows without a chunk" refused bench --rows 16
+check "more rows than tokens" refused bench --pass prefill-chunk --rows 16 --len 100,15
+check "a cache without new tokens" refused bench --cache
 check "no number" refused race --len many
 check "a word that is none of the list" refused run case --dtype f8
 check "an unknown instruction set" refused bench --isa sse9
@@ -68,6 +71,14 @@ check "nothing is left behind" test ! -e "$work/result" -a ! -e "$work/result.lo
 check "bench" prints '^nope ' bench nope --len 32 --heads 1 --repeat 5
 check "bench --json" prints '"ratio_to_nope":[0-9.]+' bench nope --len 32 --heads 1 --json
 check "bench decode" prints '"percent_of_stream":[0-9.]+' bench nope --pass decode --len 4096 --heads 8 --repeat 5 --json
+check "bench prefill-chunk" prints '"pass":"prefill-chunk".*"q_len":16,"k_len":200,.*"percent_of_peak":[0-9.]+' bench t5 --pass prefill-chunk --rows 16 --len 200 --heads 2 --repeat 5 --json
+check "bench names the rows" prints 'prefill-chunk of 16 rows with a cache' bench nope --pass prefill-chunk --rows 16 --len 200 --heads 2 --repeat 5 --cache
+for dtype in f32 bf16 f16; do
+    check "bench decode with a cache, $dtype" prints '"dtype":"'$dtype'".*"percent_of_stream":[0-9.]+' bench rope:pairing=half+fox --pass decode --len 4096 --heads 2 --repeat 5 --json --cache --dtype $dtype
+done
+for text in nope tape cope:gates=given sinusoidal; do
+    check "bench $text with a cache" prints '"q_len":3,' bench "$text" --pass prefill-chunk --rows 3 --cache --len 130 --heads 2 --batch 2 --repeat 5 --json
+done
 check "race" prints '^nope ' race nope --len 64
 check "race fits into 100 columns" narrow race nope --len 64
 
