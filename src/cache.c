@@ -29,6 +29,7 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     place(&a, 1, sizeof *c);
     c->len = place(&a, batch, sizeof(int64_t)), c->most = place(&a, batch, sizeof(int64_t));
     c->base = place(&a, batch, sizeof(int64_t)), c->kept = place(&a, batch, sizeof(int64_t)), c->first = place(&a, batch, sizeof(int64_t));
+    c->done = place(&a, batch, sizeof(int64_t));
     if (__builtin_mul_overflow(batch, capacity, &keys) || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows)) return SIZE_MAX;
     c->pos = place(&a, keys, sizeof(int64_t));
     c->keys = place(&a, rows, (size_t)p->dim * p->stored), c->values = place(&a, rows, (size_t)p->value_dim * p->stored);
@@ -44,6 +45,11 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
         if (!by_key || t->role != LOCI_INPUT) continue;
         in.at = place(&a, keys, (size_t)(in.outer * in.inner) * p->real);
         c->input[i] = in;
+    }
+    const struct call like = { .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity, .ktiles = (ptrdiff_t)keys / KT };
+    for (int e = 0; e < p->encs; e++) {
+        const size_t bytes = p->enc[e].pe->kept ? p->enc[e].pe->kept(&like, e) : 0;
+        if (bytes) c->made[e] = place(&a, bytes, 1);
     }
     return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
 }
@@ -83,7 +89,7 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
                   p->tensors.list[i].name);
     }
     *cache = memcpy(memory, &c, sizeof c);
-    for (ptrdiff_t at = c.len; at <= c.first; at += c.most - c.len) memset(cache_list(*cache, at), 0, (size_t)batch * sizeof(int64_t));
+    for (ptrdiff_t at = c.len; at <= c.done; at += c.most - c.len) memset(cache_list(*cache, at), 0, (size_t)batch * sizeof(int64_t));
     return LOCI_OK;
 }
 
@@ -97,6 +103,8 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
     for (int i = 0; i < p->tensors.n; i++)
         CHECK(e, laid.input[i].at == c->input[i].at && laid.input[i].inner == c->input[i].inner, LOCI_BAD_ARG,
               "the cache is that of another encoding: it does not hold '%s' of %s", p->tensors.list[i].name, p->tensors.list[i].encoding);
+    for (int i = 0; i < p->encs; i++)
+        CHECK(e, laid.made[i] == c->made[i], LOCI_BAD_ARG, "the cache is that of another encoding or other options of %s", p->enc[i].pe->name);
     return LOCI_OK;
 }
 
@@ -145,6 +153,15 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
     return LOCI_OK;
 }
 
+/* What encodings make of inputs by key, from key from[b] on. */
+static void keep_inputs(const loci_plan *p, const struct loci_cache *c, const int64_t *from)
+{
+    const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
+    const struct call all = { .plan = p, .B = batch, .Lk = cache_capacity(c), .ktiles = batch * (ptrdiff_t)c->form.tiles, .cache = c };
+    for (int e = 0; e < p->encs; e++)
+        if (c->made[e]) p->enc[e].pe->keep(&all, e, from);
+    memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
+}
 static void append_inputs(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
 {
     for (int i = 0; i < p->tensors.n; i++) {
@@ -176,7 +193,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     TRY(loci_open_work(&c, work, false));
     if (!c.B || !c.Lk) return LOCI_OK;
 
-    int64_t *first = cache_list(to, to->first);
+    int64_t *first = cache_list(to, to->first), *done = cache_list(to, to->done);
     for (ptrdiff_t b = 0; b < c.B; b++) first[b] = lengths(to)[b] + count_of(in, b) - c.Lk;
     c.firsts = first;
     loci_begin(&c, false);
@@ -186,7 +203,9 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
         const int64_t count = count_of(in, b), old = lengths(to)[b];
         for (int64_t j = 0; j < count && !to->form.ring; j++) *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
         set_length(to, b, old + count);
+        done[b] = old;
     }
+    keep_inputs(p, to, done);
     to->placed |= in->k_pos != NULL;
     return LOCI_OK;
 }
@@ -260,5 +279,8 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     remove_inputs(p, c, entry, (ptrdiff_t)first, (ptrdiff_t)count);
     for (int64_t j = first; j < len - count; j++) *position(c, entry, j) = *position(c, entry, j + count) - count;
     set_length(c, entry, len - count);
+    memcpy(cache_list(c, c->done), lengths(c), (size_t)c->form.batch * sizeof(int64_t));
+    cache_list(c, c->done)[entry] = first;
+    keep_inputs(p, c, cache_list(c, c->done));
     return LOCI_OK;
 }

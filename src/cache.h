@@ -26,12 +26,22 @@ struct loci_cache {
     ptrdiff_t pos;                       /* [B][capacity], where placed */
     ptrdiff_t keys, values;
     struct cache_input input[MAX_TENSORS];
+    ptrdiff_t made[MAX_ENCODINGS];       /* what encodings make of them; 0: nothing */
+    ptrdiff_t done;                      /* [B]: the length of which that is */
 };
 
 static inline ptrdiff_t cache_capacity(const struct loci_cache *c) { return (ptrdiff_t)c->form.tiles * KT; }
 /* The most keys a call can meet: those of a ring are counted from the border of a chunk. */
 static inline ptrdiff_t cache_room(const struct loci_cache *c) { return cache_capacity(c) + (c->form.ring ? CHUNK : 0); }
 static inline int64_t *cache_list(const struct loci_cache *c, ptrdiff_t at) { return (int64_t *)((char *)c + at); }
+
+/* What an encoding has made, if it is of all keys and no others: after truncate() it is not, until keys are added. */
+static inline void *cache_made(const struct loci_cache *c, int enc)
+{
+    bool whole = c->made[enc] != 0;
+    for (int64_t b = 0; b < c->form.batch; b++) whole &= cache_list(c, c->done)[b] == cache_list(c, c->len)[b];
+    return whole ? (char *)c + c->made[enc] : NULL;
+}
 
 /* The first key that a ring still holds. */
 static inline int64_t cache_oldest(const struct loci_cache *c, ptrdiff_t b)

@@ -91,7 +91,7 @@ static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq
                             .first_row = c->rows, .first_tile = c->tiles, .first_chunk = c->chunks, .first_ktile = c->ktiles };
     s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, k0, nk);
     if (s->run && nq && nk) s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, k0));   /* checked later */
-    c->rows += nq, c->tiles += tiles(nq, ROWS), c->chunks += tiles(nq, ROW_CHUNK), c->ktiles += tiles(nk, KT);
+    c->rows += nq, c->tiles += tiles(nq, ROWS), c->chunks += tiles(nq, ROW_CHUNK), c->ktiles += tiles(c->cache ? c->Lk : nk, KT);      /* in a cache, places stay */
     if (nk > c->longest) c->longest = nk;
 }
 

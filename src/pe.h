@@ -154,6 +154,9 @@ struct loci_pe {
     loci_status (*accept)(const struct call *, int enc);
     size_t    (*scratch)(const struct call *, int enc);
     void      (*begin)(struct call *, int enc), (*end)(struct call *, int enc);
+    /* In a cache: bytes of what is made once of inputs by key, and how that goes on, of entry b from key from[b] on. */
+    size_t    (*kept)(const struct call *, int enc);
+    void      (*keep)(const struct call *, int enc, const int64_t *from);
 
     /* Stage EMBED */
     ptrdiff_t (*positions)(const struct config *);                    /* 0 .. positions - 1 are legal; NULL: any */

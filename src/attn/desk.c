@@ -146,6 +146,7 @@ static void keys_item(struct call *c, struct heading *heading, const struct sequ
     const int D = p->dim, kvh = kv_head_of(p, kh);
     const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
+    if (n <= 0) return;
     real *turned = c->turned ? (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j) * D : NULL;
     if (turned) {
         load_keys(c, KEYS, q->b, kvh, j, n, turned);

@@ -42,16 +42,25 @@ static bool stops(const struct call *c, int enc)
 
 /* ---- Sums of log_f ----------------------------------------------------------------------------------------------- */
 
+static void carve_sums(const struct call *c, struct arena *a, struct gate_sums *to)
+{
+    const struct loci_plan *p = c->plan;
+    const size_t tiles = (size_t)p->heads * (size_t)c->ktiles;
+    to->sum = take_bytes(a, tiles, sizeof *to->sum);
+    to->marks = take_bytes(a, tiles, sizeof *to->marks);
+    to->top = take_bytes(a, tiles, p->real);
+    to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)c->Lk, p->real);
+}
+/* Those in a cache, which end nowhere early, are made as keys are added. */
+static void *made(const struct call *c, int enc) { return c->cache ? cache_made(c->cache, enc) : NULL; }
 static struct gate_sums *carve(const struct call *c, int enc, struct arena *a)
 {
     const struct loci_plan *p = c->plan;
     const size_t tiles = (size_t)p->heads * (size_t)c->ktiles;
     struct gate_sums *g = take_bytes(a, 1, sizeof *g), spare, *to = a->base ? g : &spare;
     *to = (struct gate_sums){ .stops = stops(c, enc) };
-    to->sum = take_bytes(a, tiles, sizeof *to->sum);
-    to->marks = take_bytes(a, tiles, sizeof *to->marks);
-    to->top = take_bytes(a, tiles, p->real);
-    to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)c->Lk, p->real);
+    carve_sums(c, a, to);
+    if (a->base && made(c, enc)) carve_sums(c, &(struct arena){ .base = made(c, enc) }, to);
     if (to->stops) {
         to->rise = take_bytes(a, tiles, sizeof *to->rise);
         to->knorm = take_bytes(a, (size_t)p->key_heads * (size_t)c->ktiles, sizeof *to->knorm);
@@ -88,15 +97,15 @@ static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n,
 }
 static double higher(double a, double b) { return a > b || a != a ? a : b; }      /* NaN wins */
 
-/* Sums of one head in one sequence. */
-static inline void sum_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q, int h, const void *log_f,
+/* Sums of one head in one sequence, from tile J0 on. */
+static inline void sum_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q, int h, ptrdiff_t J0, const void *log_f,
                             const bool f64)
 {
     const ptrdiff_t first = (q->b * c->plan->heads + h) * c->Lk + q->k0, slot = h * c->ktiles + q->first_ktile;
-    double C = 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
-    int64_t marks = 0;
+    double C = J0 ? g->sum[slot + J0 - 1] : 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
+    int64_t marks = J0 ? g->marks[slot + J0 - 1] : 0;
     int doublings = 6;                   /* 64 (J + 1) keys are at most 2^doublings */
-    for (ptrdiff_t J = 0, tiles; J * KT < q->nk; J += tiles) {
+    for (ptrdiff_t J = J0, tiles; J * KT < q->nk; J += tiles) {
         const ptrdiff_t left = q->nk - J * KT, at = first + J * KT, bytes = at * (ptrdiff_t)c->plan->real;
         const int n = left < KT ? (int)left : KT;
         tiles = left < LATER_TILES * KT ? 1 : LATER_TILES;
@@ -160,8 +169,8 @@ static void head_job(void *arg, int index)
         const struct sequence *q = &a->c->seq[s];
         if (!whole(q) || !q->nq) continue;
         for (int h = index; h < p->heads; h += a->jobs)
-            if (p->f64) sum_keys(a->c, a->g, q, h, a->log_f, true);
-            else sum_keys(a->c, a->g, q, h, a->log_f, false);
+            if (p->f64) sum_keys(a->c, a->g, q, h, 0, a->log_f, true);
+            else sum_keys(a->c, a->g, q, h, 0, a->log_f, false);
         for (int h = index; a->g->stops && h < p->key_heads; h += a->jobs) measure_keys(a->c, a->g, q, h);
     }
 }
@@ -171,11 +180,36 @@ static void begin(struct call *c, int enc)
     const loci_host *host = c->in->host;
     const ptrdiff_t few = 1 << 15;
     struct job job = { .c = c, .g = carve(c, enc, &a), .log_f = input(c, enc, LOG_F), .jobs = 1 };
+    if (made(c, enc)) return;
     if (host && host->run && c->threads > 1 && c->B * c->Lk * c->plan->heads > few) {
         job.jobs = c->threads;
         host->run(host->user, job.jobs, head_job, &job);
     } else {
         head_job(&job, 0);
+    }
+}
+
+/* ---- In a cache --------------------------------------------------------------------------------------------------- */
+
+static size_t kept(const struct call *c, int enc)
+{
+    struct gate_sums g;
+    struct arena a = { 0 };
+    if (stops(c, enc)) return 0;
+    carve_sums(c, &a, &g);
+    return a.full ? SIZE_MAX : a.used;
+}
+static void keep(const struct call *c, int enc, const int64_t *from)
+{
+    const struct loci_plan *p = c->plan;
+    const struct loci_cache *cache = c->cache;
+    const int tensor = p->first_tensor[enc] + LOG_F;
+    const void *log_f = (const char *)cache + cache->input[tensor].at;
+    struct gate_sums g = { .stops = false };
+    carve_sums(c, &(struct arena){ .base = (char *)cache + cache->made[enc] }, &g);
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        const struct sequence q = { .b = b, .nk = (ptrdiff_t)cache_list(cache, cache->len)[b], .first_ktile = b * (ptrdiff_t)cache->form.tiles };
+        for (int h = 0; h < p->heads; h++) sum_keys(c, &g, &q, h, (ptrdiff_t)from[b] / KT, log_f, p->f64);
     }
 }
 
@@ -208,5 +242,5 @@ static void end(struct call *c, int enc)
 const struct loci_pe loci_pe_fox = {
     .name = "fox", .cite = "Lin et al., ICLR 2025", .brief = "S += sum of log f over the keys after j",
     .example = "fox", .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .scratch = scratch, .begin = begin, .end = end,
+    .tensors = tensors, .terms = terms, .scratch = scratch, .begin = begin, .end = end, .kept = kept, .keep = keep,
 };
