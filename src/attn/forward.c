@@ -23,6 +23,7 @@ static void forward_item(struct call *c, struct tile *t, int n, const struct seq
 
     for (int i = 0; i < n; i++) {
         open_rows(&t[i], q, h + i, row, rows);
+        open_columns(&t[i]);
         if (skip) measure_rows(&t[i]);
         open_total(&t[i]);
     }
@@ -38,11 +39,16 @@ static void forward_item(struct call *c, struct tile *t, int n, const struct seq
             if (!seen) continue;
             if (skip && negligible(t, t->m)) continue;
             if (all_spent(t, n)) break;
-            for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
+            for (int i = 0; i < n; i++) {
+                find_keys(&t[i]);
+                t[i].ahead = j > range.first / KT ? to_older(&t[i], KEYS) : 0;
+                score_tile(&t[i]);
+            }
             if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
             for (int i = 0; i < n; i++) {
                 if (weight) weight->weigh(&t[i], p->weight);
                 else softmax(&t[i]);
+                t[i].ahead = j > range.first / KT ? to_older(&t[i], VALUES) : 0;
                 value_tile(&t[i]);
                 mix_safe(&t[i], t[i].v, t[i].vs, p->value_dim, t[i].p, t[i].o, t[i].alpha);
             }

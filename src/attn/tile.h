@@ -46,14 +46,17 @@ struct tile {
     int h, kvh, kh;                      /* head, its kv head, and its keys, which a group need not share once they are turned */
     ptrdiff_t i0, j0;                    /* first row and key, counted in the batch entry */
     int rows, keys;                      /* live ones.  Dead rows have q = 0 and are masked; keys past `keys` are not there */
+    int live;                            /* columns that products and softmax work on: those of live rows in whole vectors of
+                                            every ISA; in the others p = 0 (backward: all, as sums run over rows) */
     bool run;                            /* distance of (key k, row r) is d + r - k; else qp[r] - kp[k] */
     int64_t d;
     const int64_t *qp, *kp;              /* positions; only when !run or when segments are compared */
     const int64_t *qg, *kg;              /* segments, or NULL */
-    bool partial;                        /* some score of a live row is masked, or some row is dead */
+    bool partial;                        /* some score of a live row is masked, or some row among `live` is dead */
 
     const real *k, *v;                   /* rows of keys (turned) and values, ks and vs apart */
     ptrdiff_t ks, vs;
+    int ahead;                           /* rows from here to those that products ask for as they go, for the next tile; 0: none */
     real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where what is stored otherwise becomes rows of reals */
     struct source key, value;            /* of few rows; k and v are there only where a term reads them */
     real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] */

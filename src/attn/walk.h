@@ -67,7 +67,7 @@ INLINE bool place(struct tile *t, ptrdiff_t j, ptrdiff_t last)
     t->keys = last - j + 1 < KT ? (int)(last - j + 1) : KT;
     if (t->run && !t->qg) {
         t->d = q->d0 + (t->i0 - q->q0) - j;
-        t->partial = t->rows < QT || t->d - (t->keys - 1) < w.lo || t->d + t->rows - 1 > w.hi;
+        t->partial = t->rows < t->live || t->d - (t->keys - 1) < w.lo || t->d + t->rows - 1 > w.hi;
         return true;
     }
     if (t->run) t->d = q->d0 + (t->i0 - q->q0) - j;
@@ -84,7 +84,7 @@ INLINE bool place(struct tile *t, ptrdiff_t j, ptrdiff_t last)
         if (t->qp[r] < qlow) qlow = t->qp[r];
         if (t->qp[r] > qhigh) qhigh = t->qp[r];
     }
-    t->partial = t->rows < QT || kg || qlow - high < w.lo || qhigh - low > w.hi;
+    t->partial = t->rows < t->live || kg || qlow - high < w.lo || qhigh - low > w.hi;
     return qhigh - low >= w.lo && qlow - high <= w.hi;
 }
 
@@ -103,6 +103,9 @@ INLINE struct rowrange rows_of(const struct tile *t, struct band w, int k)
 /* What a masked score becomes. */
 INLINE void mask(const struct tile *t, real *s, real with)
 {
+    if (t->live < QT)
+        for (int k = 0; k < t->keys; k++)
+            for (int r = t->live; r < QT; r += VL) vf_store(s + k * QT + r, vf_set1(with));
     if (!t->partial) return;
     struct band w = band(t->c->plan);
     for (int k = 0; k < t->keys; k++) {
@@ -110,9 +113,9 @@ INLINE void mask(const struct tile *t, real *s, real with)
         if (t->run && !t->qg) {
             struct rowrange a = rows_of(t, w, k);
             for (int r = 0; r < a.first; r++) row[r] = with;
-            for (int r = a.end; r < QT; r++) row[r] = with;
+            for (int r = a.end; r < t->live; r++) row[r] = with;
         } else {
-            for (int r = 0; r < QT; r++)
+            for (int r = 0; r < t->live; r++)
                 if (!visible(t, k, r)) row[r] = with;
         }
     }
@@ -184,14 +187,14 @@ enum { STRIP = 16 };
 INLINE void dot_then(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c)
 {
     if (!t->partial || !t->run || t->qg) {
-        product(then, t->keys, QT, D, a, as, 1, b, QT, c, QT, NULL);
+        product_on(then, t->keys, t->live, D, a, as, 1, b, QT, c, QT, NULL, t->ahead * as);
         return;
     }
     struct band w = band(t->c->plan);
     for (int k = 0; k < t->keys; k += STRIP) {
         int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, w, k).first / VL * VL;
-        if (first >= QT) continue;
-        product(then, n, QT - first, D, a + k * as, as, 1, b + first, QT, c + k * QT + first, QT, NULL);
+        if (first >= t->live) continue;
+        product_on(then, n, t->live - first, D, a + k * as, as, 1, b + first, QT, c + k * QT + first, QT, NULL, t->ahead * as);
     }
 }
 INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c) { dot_then(SET, t, a, as, D, b, c); }
@@ -200,14 +203,14 @@ INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const 
 INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
 {
     if (!t->partial || !t->run || t->qg) {
-        product(FADE, D, QT, t->keys, a, 1, as, p, QT, c, QT, fade);
+        product_on(FADE, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, t->ahead * as);
         return;
     }
     struct band w = band(t->c->plan);
-    for (int r = 0; r < QT; r += STRIP) {
+    for (int r = 0; r < t->live; r += STRIP) {
         int64_t last = t->d + r + STRIP - 1 - w.lo;
         int keys = last + 1 < t->keys ? (int)(last + 1 > 0 ? last + 1 : 0) : t->keys;
-        product(FADE, D, STRIP, keys, a, 1, as, p + r, QT, c + r, QT, fade + r);
+        product_on(FADE, D, STRIP, keys, a, 1, as, p + r, QT, c + r, QT, fade + r, t->ahead * as);
     }
 }
 #endif
@@ -231,7 +234,7 @@ INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
 INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
 {
     for (int n = 0; n < D; n++)
-        for (int r = 0; r < QT; r++) {
+        for (int r = 0; r < t->live; r++) {
             real sum = 0;
             for (int k = 0; k < t->keys; k++)
                 if (visible(t, k, r)) sum = fma_(a[k * as + n], p[k * QT + r], sum);
@@ -361,8 +364,8 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim);
     t->seq = q, t->h = h, t->kvh = h / p->group, t->kh = key_head(p, h);
-    t->i0 = q->q0 + row, t->rows = rows, t->run = q->run;
-    t->qg = NULL, t->kg = NULL, t->block = -1;
+    t->i0 = q->q0 + row, t->rows = rows, t->live = QT, t->run = q->run;
+    t->qg = NULL, t->kg = NULL, t->block = -1, t->ahead = 0;
     if (!q->run || q->segments) {
         int64_t *qp = (int64_t *)t->qp;
         for (int r = 0; r < rows; r++) qp[r] = pos_q(c, q->b, t->i0 + r);
@@ -456,6 +459,14 @@ INLINE void find_keys(struct tile *t)
         t->k = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->keys_room, &t->ks);
     }
     t->v = find_rows(c, VALUES, q->b, t->kvh, t->j0, t->keys, t->values_room, &t->vs);
+}
+
+/* Rows from the tile's to those of the tile before it, where both lie in line; else 0.  No processor's prefetcher sees a stream
+ * in blocks of rows, newest first. */
+INLINE int to_older(const struct tile *t, enum side side)
+{
+    const bool turned = side == KEYS && t->c->turned;
+    return turned || apart_evenly(t->c, side, t->j0 - KT, KT + t->keys) ? -KT : 0;
 }
 
 /* Fades the queries from the reference of the tile's keys. */

@@ -14,7 +14,7 @@
 /* Softmax of one tile against the chunk's running max. */
 INLINE void softmax(struct tile *t)
 {
-    for (int r = 0; r < QT; r += VL) {
+    for (int r = 0; r < t->live; r += VL) {
         vf m = vf_load(t->m + r), sum = vf_set1(0);
         for (int k = 0; k < t->keys; k++) m = vf_max(m, vf_load(t->s + k * QT + r));
         real base[VL], old[VL];
@@ -67,6 +67,12 @@ INLINE void softmax_join(struct tile *t)
 INLINE void fill(real *x, ptrdiff_t n, real with)
 {
     for (ptrdiff_t i = 0; i < n; i++) x[i] = with;
+}
+/* Leaves the columns that no live row needs out of a forward pass. */
+INLINE void open_columns(struct tile *t)
+{
+    t->live = padded(t->rows);
+    if (t->live < QT) fill(t->p, KT * QT, 0);
 }
 INLINE void open_total(struct tile *t)
 {

@@ -40,7 +40,7 @@ static void open(struct tile *t, int x)
 {
     const struct scan a = scan_at(t, x);
     const int D = t->c->plan->dim;
-    const struct tile all = { .keys = a.npos };
+    const struct tile all = { .keys = a.npos, .live = QT };
     const real factor = (real)a.pos;
     real *z = rows_at(t, x, Z);
     dot(&all, positions(t, x, &a), D, D, t->qt, z);
