@@ -429,11 +429,16 @@ INLINE bool in_one_piece(const struct call *c, ptrdiff_t j, int n)
     const loci_pages *p = c->in->pages;
     return !p || j / p->length == (j + n - 1) / p->length;
 }
+/* Are they reals, too? */
+INLINE bool rows_in_place(const struct call *c, enum side side, ptrdiff_t j, int n)
+{
+    return in_place(c) && !(c->cache && side == KEYS) && in_one_piece(c, j, n);
+}
 /* Rows j .. j + n - 1 of a tile as reals: where they are, or in `room`. */
 INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n, real *room, ptrdiff_t *stride)
 {
     *stride = side_width(c, side);
-    if (in_place(c) && !(c->cache && side == KEYS) && in_one_piece(c, j, n)) {
+    if (rows_in_place(c, side, j, n)) {
         if (!c->cache) *stride = side_view(c, side)->row;
         return stored_key(c, side, b, h, j);
     }
@@ -466,7 +471,7 @@ INLINE void find_keys(struct tile *t)
 INLINE int to_older(const struct tile *t, enum side side)
 {
     const bool turned = side == KEYS && t->c->turned;
-    return turned || apart_evenly(t->c, side, t->j0 - KT, KT + t->keys) ? -KT : 0;
+    return turned || rows_in_place(t->c, side, t->j0 - KT, KT + t->keys) ? -KT : 0;
 }
 
 /* Fades the queries from the reference of the tile's keys. */
