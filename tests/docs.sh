@@ -21,6 +21,6 @@ done
 while IFS=: read -r page command; do
     read -ra words <<<"$(sed -E 's/--len [0-9]+/--len 33/' <<<"$command")"
     check "$page: $command" "$LOCI" "${words[@]:1}" --repeat 5
-done < <(grep -E '^    loci bench ' docs/pe/*.md | sed -E 's/^([^:]*):/\1:/')
+done < <(grep -E '^    loci bench ' docs/pe/*.md docs/cache.md | sed -E 's/^([^:]*):/\1:/')
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]
