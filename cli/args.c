@@ -104,6 +104,16 @@ const char *runnable_text(const char *text)
     return text;
 }
 
+bool runs_fast(const char *isa)
+{
+    const loci_desc d = { .size = sizeof d, .heads = 1, .dim = 2, .dtype = LOCI_BF16, .fast = 1, .isa = isa };
+    loci_plan *plan;
+    if (loci_plan_create(&plan, &d, NULL)) return false;
+    const bool fast = strstr(loci_plan_text(plan), " fast=") != NULL;
+    loci_plan_destroy(plan);
+    return fast;
+}
+
 const char *best_isa(void)
 {
     const char *names[16];

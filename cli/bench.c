@@ -15,7 +15,7 @@
 #include "probe.h"
 #include "task.h"
 
-enum { PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, THREADS, ISA, FULL, LASTING, REPEAT, JSON };
+enum { PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, FAST, THREADS, ISA, FULL, LASTING, REPEAT, JSON };
 static const struct flag flags[] = {
     [PASS]     = { "pass", NULL, "PASS", "forward (default), backward, both, decode, prefill-chunk or rotate" },
     [LEN]      = { "len", NULL, "N[,N...]", "tokens, new ones of decode and prefill-chunk included (default 4096)" },
@@ -26,6 +26,7 @@ static const struct flag flags[] = {
     [KV_HEADS] = { "kv-heads", NULL, "K", "key and value heads (default: as many)" },
     [BATCH]    = { "batch", NULL, "B", "batch entries (default 1)" },
     [DTYPE]    = { "dtype", NULL, "TYPE", "of q, k, v and the result: f32 (default), bf16 or f16" },
+    [FAST]     = { "fast", NULL, NULL, "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
     [THREADS]  = { "threads", NULL, "N", "threads (default 1)" },
     [ISA]      = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
     [FULL]     = { "full", NULL, NULL, "every query sees every key (default: causal)" },
@@ -45,7 +46,8 @@ enum { MAX_ROUNDS = 1000, MAX_LENS = 32 };
 struct bench {
     enum pass pass;
     int dim, heads, kv_heads, batch, dtype, threads, full, rounds;
-    bool cached, lasting, json, titled;
+    bool cached, fast, lasting, json, titled;
+    bool dots;                           /* it is the bf16 dot products that count */
     const char *isa;
     ptrdiff_t len, rows;                 /* rows: queries per sequence, its last ones */
     loci_host pool, *host;
@@ -110,7 +112,7 @@ static bool open_contender(const struct bench *b, struct contender *c, const cha
     *c = (struct contender){ .embeds = b->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED };
     loci_desc d = { .size = sizeof d, .encoding = c->embeds ? "nope" : encoding, .heads = b->heads, .dim = b->dim,
                     .kv_heads = b->kv_heads, .stage = b->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
-                    .dtype = dtype_of(b), .full = b->full, .max_len = b->len, .isa = b->isa };
+                    .dtype = dtype_of(b), .fast = b->fast, .full = b->full, .max_len = b->len, .isa = b->isa };
     const int turned = b->kv_heads == b->heads ? LOCI_PLACE_ROTATE | LOCI_PLACE_STATE : LOCI_PLACE_ROTATE;
     d.keys_rotated = inference(b) && text_places(encoding) & turned;
     if (!task_open(&c->main, &d, b->batch, b->rows, b->cached ? b->rows : b->len, NULL)) return false;
@@ -203,7 +205,7 @@ static double limit(struct bench *b, const struct contender *c, int times)
             sum += 1 / probe_copy(c->main.dx.data, c->main.dy.data, bytes, b->host, b->threads);
         return times / sum;
     }
-    return probe_flops(b->isa, b->host, b->threads);
+    return b->dots ? probe_dots(b->host, b->threads) : probe_flops(b->isa, b->host, b->threads);
 }
 
 static size_t keys_bytes(const struct bench *b)
@@ -302,6 +304,7 @@ static void print_json(const struct bench *b, const char *encoding, const struct
     json_object_set_new(j, "encoding", json_string(encoding));
     json_object_set_new(j, "pass", json_string(pass_names[b->pass]));
     json_object_set_new(j, "dtype", json_string(dtype_names[b->dtype]));
+    json_object_set_new(j, "fast", json_boolean(b->dots));
     json_object_set_new(j, "isa", json_string(b->isa));
     json_object_set_new(j, "threads", json_integer(b->threads));
     json_object_set_new(j, "batch", json_integer(b->batch));
@@ -327,8 +330,8 @@ static void print_title(const struct bench *b)
     bool bytes = b->pass == DECODE || b->pass == ROTATE;
     char rows[32] = "";
     if (b->pass == CHUNK) snprintf(rows, sizeof rows, " of %td rows", b->rows);
-    printf("loci %s  %s, %s, %d thread%s, %s%s%s, batch %d, heads %d/%d, width %d, %s\n", loci_version_text(), b->isa,
-           dtype_names[b->dtype], b->threads, b->threads > 1 ? "s" : "", pass_names[b->pass], rows,
+    printf("loci %s  %s, %s%s, %d thread%s, %s%s%s, batch %d, heads %d/%d, width %d, %s\n", loci_version_text(), b->isa,
+           dtype_names[b->dtype], b->dots ? " dot products" : "", b->threads, b->threads > 1 ? "s" : "", pass_names[b->pass], rows,
            b->cached ? " with a cache" : "", b->batch, b->heads, b->kv_heads, b->dim, b->full ? "full" : "causal");
     printf("%s%-34s %8s %10s %9s %10s %8s %12s%s\n", PAINT("1"), "encoding", "len", "ms",
            bytes ? "GB/s" : "GFLOP/s",
@@ -402,12 +405,13 @@ static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
 static int run(const struct args *a)
 {
     struct bench b = { .dim = 64, .heads = 8, .batch = 1, .threads = 1, .rounds = 7, .full = a->value[FULL] != NULL,
-                       .cached = a->value[CACHE] != NULL, .lasting = a->value[LASTING] != NULL, .json = a->value[JSON] != NULL,
+                       .cached = a->value[CACHE] != NULL, .lasting = a->value[LASTING] != NULL, .fast = a->value[FAST] != NULL, .json = a->value[JSON] != NULL,
                        .isa = a->value[ISA] ? a->value[ISA] : best_isa() };
     int pass = FORWARD, rows = 512, code = EXIT_DONE;
     ptrdiff_t len[MAX_LENS];
     if (!parse(a, &b, &pass, &rows)) return EXIT_ERROR;
     b.pass = (enum pass)pass;
+    b.dots = b.fast && (b.pass == FORWARD || b.pass == CHUNK) && runs_fast(b.isa);
     if (a->value[ROWS] && b.pass != CHUNK) return fail("bench: --rows is for --pass prefill-chunk");
     if (b.cached && !inference(&b)) return fail("bench: --cache is for --pass decode and prefill-chunk");
     if (!a->value[KV_HEADS] || b.pass == ROTATE) b.kv_heads = b.heads;
@@ -438,7 +442,7 @@ static int run(const struct args *a)
 const struct command cmd_bench = {
     .name = "bench", .brief = "measure encodings against plain attention and this machine's limits",
     .synopsis = "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
-                "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--threads N]\n"
+                "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] [--threads N]\n"
                 "               [--isa NAME] [--full] [--lasting] [--repeat R] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Each is measured in rounds,\n"
@@ -446,6 +450,7 @@ const struct command cmd_bench = {
         "    copying); ratios are taken within a round, and the table shows medians.  Flops are those of\n"
         "    visible pairs only: 4 D forward, 10 D backward, both 14 D.  The time holds all that the encoding\n"
         "    does in a call; one that works on embeddings is measured as its embedding with plain attention.\n"
+        "    With --fast forward passes are compared with the bf16 dot products of this CPU, if it has them.\n"
         "    decode is one query against --len keys, turned where that can be, taken from memory: GB/s\n"
         "    counts K and V once, and is compared with reading.  prefill-chunk is the last --rows queries\n"
         "    against such keys.  With --cache, a step appends its new tokens to a cache and then attends.\n"

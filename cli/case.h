@@ -32,7 +32,7 @@ struct case_file {
 
 /* Reads the file, makes the plan for it, and fills the task: inputs, tensors, positions, room for the results.
  * Prints its error and returns false; the case may be closed either way. */
-bool case_open(struct case_file *, const char *path, loci_dtype, const char *isa);
+bool case_open(struct case_file *, const char *path, loci_dtype, bool fast, const char *isa);
 void case_close(struct case_file *);
 
 #endif

@@ -64,6 +64,7 @@ int text_places(const char *text);
 /* A bare name whose encoding has options without default stands for its example here; all else for itself. */
 const char *runnable_text(const char *text);
 const char *best_isa(void);
+bool  runs_fast(const char *isa);        /* does a plan with `fast` use bf16 dot products there? */
 const char *cpu_name(char *buffer, size_t room);
 
 #endif

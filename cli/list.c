@@ -248,6 +248,7 @@ static int info_run(const struct args *a)
         json_object_set_new(j, "machine", json_string(machine));
         json_object_set_new(j, "isas", isas);
         json_object_set_new(j, "isa", json_string(best_isa()));
+        json_object_set_new(j, "fast", json_boolean(runs_fast(best_isa())));
         json_object_set_new(j, "compiler", json_string(COMPILER));
         json_print(j);
         return EXIT_DONE;
@@ -255,7 +256,10 @@ static int info_run(const struct args *a)
     printf("loci      %s\ncpu       %s, %ld online\nsystem    %s %s\nisas      ", loci_version_text(),
            cpu_name(cpu, sizeof cpu), cpus, system, machine);
     for (int i = 0; i < n; i++) printf("%s%s", names[i], i + 1 < n ? ", " : "");
-    printf("  (in use: %s)\ncompiler  %s\n", best_isa(), COMPILER);
+    printf("  (in use: %s)\nfast      %s\ncompiler  %s\n", best_isa(),
+           runs_fast(best_isa()) ? "bf16 dot products, for dtype bf16 with --fast; bits may differ"
+                                 : "nothing: no bf16 dot products here, and --fast changes no bits",
+           COMPILER);
     return EXIT_DONE;
 }
 

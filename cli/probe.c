@@ -64,6 +64,19 @@ __attribute__((target("avx512f"))) static float flops_avx512(float a, float b)
     return _mm512_cvtss_f32(sum);
 }
 
+/* Two products of bf16 numbers in each lane. */
+__attribute__((target("avx512f,avx512bf16"))) static float flops_dots(float a, float b)
+{
+    __m512 x[CHAINS], sum = _mm512_setzero_ps();
+    const __m512bh va = (__m512bh)_mm512_castps_si512(_mm512_set1_ps(a)), vb = (__m512bh)_mm512_castps_si512(_mm512_set1_ps(b));
+    for (int i = 0; i < CHAINS; i++) x[i] = _mm512_set1_ps((float)i);
+    for (int n = 0; n < STEPS; n++)
+#pragma GCC unroll 12
+        for (int i = 0; i < CHAINS; i++) x[i] = _mm512_dpbf16_ps(x[i], va, vb);
+    for (int i = 0; i < CHAINS; i++) sum = _mm512_add_ps(sum, x[i]);
+    return _mm512_cvtss_f32(sum);
+}
+
 __attribute__((target("avx512f"))) static float read_avx512(const float *p, size_t n)
 {
     __m512 s[8], t = _mm512_setzero_ps();
@@ -160,6 +173,15 @@ static void copy_job(void *arg, int i)
     memcpy(w->to + (size_t)i * w->count, w->from + (size_t)i * w->count, w->count * sizeof *w->to);
 }
 
+#if defined __x86_64__
+static void dots_job(void *arg, int i)
+{
+    struct work *w = arg;
+    volatile float a = 0.999f, b = 0.001f;
+    w->sink[i] = flops_dots(a, b);
+}
+#endif
+
 static double seconds(struct work *w, void (*job)(void *, int), const loci_host *host, int pieces)
 {
     volatile float sink[MAX_THREADS * JOBS];
@@ -175,6 +197,18 @@ double probe_flops(const char *isa, const loci_host *host, int threads)
     struct work w = { .kernels = find_kernels(isa) };
     int pieces = threads * JOBS;
     return 2.0 * w.kernels->lanes * CHAINS * STEPS * pieces / seconds(&w, flops_job, host, pieces);
+}
+
+double probe_dots(const loci_host *host, int threads)
+{
+#if defined __x86_64__
+    struct work w = { 0 };
+    const int pieces = threads * JOBS;
+    return 4.0 * 16 * CHAINS * STEPS * pieces / seconds(&w, dots_job, host, pieces);
+#else
+    (void)host, (void)threads;
+    return 0;
+#endif
 }
 
 double probe_read(const char *isa, const float *from, size_t bytes, const loci_host *host, int threads)

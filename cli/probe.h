@@ -8,8 +8,10 @@
 #include "loci/loci.h"
 
 /* Each runs on `threads` threads of the host (NULL: on this one) for a few milliseconds, and returns what it did per
- * second: f32 flops, two per multiply-add; bytes read; bytes read and written together. */
+ * second: f32 flops, two per multiply-add; the same of bf16 dot products, for plans that use them; bytes read; bytes read and
+ * written together. */
 double probe_flops(const char *isa, const loci_host *, int threads);
+double probe_dots(const loci_host *, int threads);
 double probe_read(const char *isa, const float *, size_t bytes, const loci_host *, int threads);
 double probe_copy(float *to, const float *from, size_t bytes, const loci_host *, int threads);
 

@@ -7,11 +7,12 @@
 #include "naive.h"
 #include "task.h"
 
-enum { LEN, DIM, HEADS, THREADS, ISA };
+enum { LEN, DIM, HEADS, FAST, THREADS, ISA };
 static const struct flag flags[] = {
     [LEN]     = { "len", NULL, "N", "tokens (default 2048)" },
     [DIM]     = { "dim", NULL, "D", "width of a head, even (default 64)" },
     [HEADS]   = { "heads", NULL, "H", "heads (default 2)" },
+    [FAST]    = { "fast", NULL, NULL, "fused in bf16, by dot products where 'loci info' lists them" },
     [THREADS] = { "threads", NULL, "N", "threads of the fused runner (default 1; the naive one has one)" },
     [ISA]     = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
     { NULL, NULL, NULL, NULL }
@@ -19,6 +20,7 @@ static const struct flag flags[] = {
 
 struct race {
     int len, dim, heads, threads;
+    bool fast;
     const char *isa;
     const loci_host *host;
 };
@@ -30,13 +32,14 @@ enum { SEED = 7, MAX_TRIES = 20, JUDGED = 512 };        /* tokens of the task on
 /* ---- The exact result ---------------------------------------------------------------------------------------- */
 
 /* Largest difference relative to 1 + the largest exact value. */
-static double error_of(const float *got, const double *exact, ptrdiff_t n)
+static double error_of(const void *results, loci_dtype dtype, const double *exact, ptrdiff_t n)
 {
     double most = 0, worst = 0;
     for (ptrdiff_t i = 0; i < n; i++)
         if (isfinite(exact[i])) most = fmax(most, fabs(exact[i]));
     for (ptrdiff_t i = 0; i < n; i++) {
-        double d = got[i] == exact[i] ? 0 : fabs(got[i] - exact[i]);     /* equal infinities are no error */
+        const double got = load_stored(results, dtype, i);
+        double d = got == exact[i] ? 0 : fabs(got - exact[i]);           /* equal infinities are no error */
         if (!(d <= worst)) worst = d;                                    /* and NaN is the largest one */
     }
     return worst / (1 + most);
@@ -54,33 +57,38 @@ static bool judge(const struct task *t, double *error)
 {
     struct task e;
     loci_desc d = t->desc;
-    d.dtype = LOCI_F64;
+    d.dtype = LOCI_F64, d.fast = 0;
     bool ok = task_open(&e, &d, t->batch, t->q_len, t->k_len, NULL);
     if (ok) {
         ptrdiff_t wide = t->batch * t->q_len * (d.stage == LOCI_EMBED ? d.model_dim : (ptrdiff_t)d.heads * d.dim),
                   rows = t->batch * t->q_len * d.heads;
         task_random_inputs(&e, SEED);
         task_gradients(&e);
+        /* The numbers as they are stored. */
+        void *const numbers[][2] = { { t->x.data, e.x.data }, { t->dy.data, e.dy.data }, { t->call.q.data, e.call.q.data },
+                                     { t->call.k.data, e.call.k.data }, { t->call.v.data, e.call.v.data },
+                                     { t->grad.dout.data, e.grad.dout.data } };
+        for (int i = 0; i < COUNT(numbers); i++)
+            for (ptrdiff_t k = 0; numbers[i][0] && k < wide; k++) ((double *)numbers[i][1])[k] = load_stored(numbers[i][0], t->desc.dtype, k);
         for (int i = 0; i < t->tensors; i++)
             e.data[i] = widen(&e, t->data[i], shape_count(t->tensor[i].rank, t->tensor[i].shape));
         ok = !task_reference(&e, true) || refuse("%s: %s", d.encoding, e.error.text);
-        struct { const void *got, *exact; ptrdiff_t n;
+        struct { const void *got, *exact; ptrdiff_t n; loci_dtype dtype;
         } pairs[] = {
-            { t->y.data, e.y.data, wide },
-            { t->call.o.data, e.call.o.data, wide },
-            { t->call.lse, e.call.lse, rows },
-            { t->call.rem, e.call.rem, rows },
-            { t->call.ae, e.call.ae, wide },
-            { t->grad.dq.data, e.grad.dq.data, wide },
-            { t->grad.dk.data, e.grad.dk.data, wide },
-            { t->grad.dv.data, e.grad.dv.data, wide },
+            { t->y.data, e.y.data, wide, t->desc.dtype },
+            { t->call.o.data, e.call.o.data, wide, t->desc.dtype },
+            { t->call.lse, e.call.lse, rows, t->reals },
+            { t->call.rem, e.call.rem, rows, t->reals },
+            { t->call.ae, e.call.ae, wide, t->reals },
+            { t->grad.dq.data, e.grad.dq.data, wide, t->desc.dtype },
+            { t->grad.dk.data, e.grad.dk.data, wide, t->desc.dtype },
+            { t->grad.dv.data, e.grad.dv.data, wide, t->desc.dtype },
         };
         for (int i = 0; i < COUNT(pairs); i++)
-            if (ok && pairs[i].got) *error = fmax(*error, error_of(pairs[i].got, pairs[i].exact, pairs[i].n));
+            if (ok && pairs[i].got) *error = fmax(*error, error_of(pairs[i].got, pairs[i].dtype, pairs[i].exact, pairs[i].n));
         for (int i = 0; ok && i < t->tensors; i++)
             if (t->ddata[i])
-                *error = fmax(
-                    *error, error_of(t->ddata[i], e.ddata[i], shape_count(t->tensor[i].rank, t->tensor[i].shape)));
+                *error = fmax(*error, error_of(t->ddata[i], t->reals, e.ddata[i], shape_count(t->tensor[i].rank, t->tensor[i].shape)));
     }
     task_close(&e);
     return ok;
@@ -130,10 +138,11 @@ static bool ready(const struct race *r, struct task *t)
 static bool open_fused(const struct race *r, struct fused *f, const char *encoding)
 {
     *f = (struct fused){ .embeds = text_places(encoding) == LOCI_PLACE_EMBED };
+    const loci_dtype dtype = r->fast ? LOCI_BF16 : LOCI_F32;
     loci_desc d = { .size = sizeof d, .encoding = f->embeds ? "nope" : encoding, .heads = r->heads, .dim = r->dim,
-                    .max_len = r->len, .isa = r->isa };
+                    .dtype = dtype, .fast = r->fast, .max_len = r->len, .isa = r->isa };
     loci_desc e = { .size = sizeof e, .encoding = encoding, .stage = LOCI_EMBED, .model_dim = r->heads * r->dim,
-                    .max_len = r->len, .isa = r->isa };
+                    .dtype = dtype, .max_len = r->len, .isa = r->isa };
     if (!task_open(&f->main, &d, 1, r->len, r->len, NULL) || !ready(r, &f->main)) return false;
     return !f->embeds || (task_open(&f->embed, &e, 1, r->len, r->len, NULL) && ready(r, &f->embed));
 }
@@ -234,8 +243,9 @@ static void print_header(const struct race *r)
         "             backward with the gradients of q, k, v and of everything the encoding learns)\n"
         "  naive      textbook attention in float32, one thread, and %sno encoding at all%s: all scores in\n"
         "             memory, softmax, product; whatever an encoding costs would come on top\n"
-        "  fused      loci %s in float32, %s, %d thread%s, %swith the encoding%s\n\n",
-        r->len, r->heads, r->dim, PAINT("1"), PAINT("0"), loci_version_text(), r->isa, r->threads,
+        "  fused      loci %s in %s, %s, %d thread%s, %swith the encoding%s\n\n",
+        r->len, r->heads, r->dim, PAINT("1"), PAINT("0"), loci_version_text(),
+        !r->fast ? "float32" : runs_fast(r->isa) ? "bf16, by dot products" : "bf16", r->isa, r->threads,
         r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"));
     printf("%-26s  %18s  %20s  %17s  %8s\n", "", "forward    ", "training step    ", "memory    ", "error");
     printf("%s%-26s  %9s %8s  %11s %8s  %8s %8s  %8s%s\n", PAINT("1"), "", "ms", "faster", "ms", "faster", "MB",
@@ -284,7 +294,7 @@ static int run_all(const struct race *r, const struct args *a)
 static int run(const struct args *a)
 {
     const char *isa = a->value[ISA] ? a->value[ISA] : best_isa();
-    struct race r = { .len = 2048, .dim = 64, .heads = 2, .threads = 1, .isa = isa };
+    struct race r = { .len = 2048, .dim = 64, .heads = 2, .threads = 1, .fast = a->value[FAST] != NULL, .isa = isa };
     loci_host pool;
     if (!args_whole(a, LEN, 1, 16384, &r.len) || !args_whole(a, DIM, 1, 1024, &r.dim) ||
         !args_whole(a, HEADS, 1, 256, &r.heads) || !args_whole(a, THREADS, 1, 256, &r.threads))
@@ -300,7 +310,7 @@ static int run(const struct args *a)
 
 const struct command cmd_race = {
     .name = "race", .brief = "every encoding, fused, against naive attention: time, memory, error",
-    .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--threads N] [--isa NAME]",
+    .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--fast] [--threads N] [--isa NAME]",
     .about =
         "    Runs each encoding (without names: all of them) forward, and forward with backward.  Time and\n"
         "    memory are compared with textbook attention that has no encoding at all, all results and\n"

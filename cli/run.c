@@ -6,10 +6,11 @@
 
 #include "case.h"
 
-enum { OUTPUT, DTYPE, ISA, THREADS, ENGINE, TOL };
+enum { OUTPUT, DTYPE, FAST, ISA, THREADS, ENGINE, TOL };
 static const struct flag flags[] = {
     [OUTPUT]  = { "output", "o", "FILE", "write the results there, as safetensors (one case only)" },
     [DTYPE]   = { "dtype", NULL, "TYPE", "f32 (default), f64, or the storage bf16 or f16" },
+    [FAST]    = { "fast", NULL, NULL, "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
     [ISA]     = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
     [THREADS] = { "threads", NULL, "N", "threads (default 1; the results do not depend on it)" },
     [ENGINE]  = { "engine", NULL, "NAME", "fused (default), or reference: the float64 definition" },
@@ -103,15 +104,16 @@ static int report(const struct case_file *c, bool quiet)
 struct wish {
     loci_dtype dtype;
     const char *isa, *output;
-    bool reference;
+    bool reference, fast;
     double tol[2];                       /* negative: as the case says */
     const loci_host *host;
 };
 
-/* What rounding the inputs to 16 bits may do to results and gradients: 8 and 64 halves of a last place. */
-static void allow_storage(loci_dtype dtype, double tol[2])
+/* What rounding the inputs to 16 bits may do to results and gradients: 8 and 64 halves of a last place; rounding the weights, too,
+ * doubles that. */
+static void allow_storage(loci_dtype dtype, bool fast, double tol[2])
 {
-    const double half = dtype == LOCI_BF16 ? 0x1p-9 : dtype == LOCI_F16 ? 0x1p-12 : 0;
+    const double half = (dtype == LOCI_BF16 ? 0x1p-9 : dtype == LOCI_F16 ? 0x1p-12 : 0) * (fast ? 2 : 1);
     tol[0] += 8 * half, tol[1] += 64 * half;
 }
 
@@ -119,9 +121,9 @@ static int run_case(const char *path, const struct wish *w)
 {
     struct case_file c;
     int code = EXIT_ERROR;
-    if (case_open(&c, path, w->dtype, w->isa)) {
+    if (case_open(&c, path, w->dtype, w->fast, w->isa)) {
         if (w->tol[0] >= 0) memcpy(c.tol, w->tol, sizeof c.tol);
-        else allow_storage(w->dtype, c.tol);
+        else allow_storage(w->dtype, w->fast, c.tol);
         if (compute(&c, w->reference, w->host)) fail("%s: %s", path, c.task.error.text);
         else if (!w->output || write_output(&c, w->output)) code = report(&c, w->output != NULL);
     }
@@ -141,7 +143,7 @@ static bool parse_tol(const char *text, double tol[2])
 static int run(const struct args *a)
 {
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
-    struct wish w = { .isa = a->value[ISA], .output = a->value[OUTPUT], .tol = { -1, -1 } };
+    struct wish w = { .fast = a->value[FAST] != NULL, .isa = a->value[ISA], .output = a->value[OUTPUT], .tol = { -1, -1 } };
     int dtype = 0, threads = 1, reference = 0, code = EXIT_DONE;
     if (!args_word(a, DTYPE, "f32|f64|bf16|f16", &dtype) || !args_whole(a, THREADS, 1, 256, &threads) ||
         !args_word(a, ENGINE, "fused|reference", &reference) || !parse_tol(a->value[TOL], w.tol))
@@ -169,8 +171,8 @@ static int run(const struct args *a)
 
 const struct command cmd_run = {
     .name = "run", .brief = "compute case files, and compare with what they expect",
-    .synopsis = "loci run CASE... [-o FILE] [--dtype TYPE] [--isa NAME] [--threads N] [--engine NAME]\n"
-                "             [--tol F,G]",
+    .synopsis = "loci run CASE... [-o FILE] [--dtype TYPE] [--fast] [--isa NAME] [--threads N]\n"
+                "             [--engine NAME] [--tol F,G]",
     .about =
         "    A case is a safetensors file that holds a whole problem: in its metadata loci.case = 1,\n"
         "    loci.encoding and, if need be, loci.stage, loci.mask, loci.window_left, loci.window_right,\n"
@@ -182,9 +184,9 @@ const struct command cmd_run = {
         "    relative to the largest expected value, and the bound f (1 + largest expected value), where f is\n"
         "    the first number of loci.tol for results and the second one for gradients (usually 2e-5 and\n"
         "    2e-4).  With --dtype bf16 or f16 the inputs are rounded first, and f is larger by 2^-6 or 2^-9\n"
-        "    for results, by 2^-3 or 2^-6 for gradients.\n"
+        "    for results, by 2^-3 or 2^-6 for gradients; --fast doubles that.\n"
         "    The file that -o writes has the results under their names, without expect., and the same bytes\n"
-        "    whatever the instruction set and the number of threads.\n",
+        "    whatever the instruction set and the number of threads, but for --fast.\n",
     .examples = "    loci run case.safetensors\n    loci run case.safetensors -o result.safetensors --threads 2\n"
                 "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n",
     .flags = flags, .run = run,

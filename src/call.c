@@ -378,6 +378,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     c->threads = in->host && in->host->run ? in->host->threads : 1;
     CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
     c->narrow = !wide && (in->q_len == 1 || (in->q_len <= FEW_ROWS && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
+    c->fast = p->fast && !wide && !c->narrow;
     return LOCI_OK;
 }
 /* Those of encoding e that have a row for each of LOCI_DIM_QUERIES, or LOCI_DIM_KEYS, are wanted; 0: all. */
@@ -545,7 +546,7 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
     TRY(open_attention(&c, p, LOCI_ATTENTION, tables, work, in, false, 0));
     if (!c.B || !c.Lq) return LOCI_OK;
     loci_begin(&c, true);
-    const loci_status status = p->engine->forward(&c);
+    const loci_status status = c.fast ? p->engine->fast(&c) : p->engine->forward(&c);
     return status ? loci_fail(in->error, status, "cancelled by the host") : LOCI_OK;
 }
 

@@ -28,6 +28,7 @@ struct engine {
     bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
     void      (*keys)(struct call *);                /* turns and measures them */
     loci_status (*forward)(struct call *), (*backward)(struct call *);
+    loci_status (*fast)(struct call *);              /* forward with bf16 dot products; NULL: this build has none */
     void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere, when all is added up */
     void      (*keep)(struct call *, const struct keeping *);
     void      (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
@@ -44,5 +45,6 @@ struct engine {
 /* isa.c: the best engine this CPU and operating system run, or the one asked for (NULL: unknown, or cannot run here).
  * The f64 engine is portable C and the same for every ISA name. */
 const struct engine *loci_engine(const char *isa, bool f64);
+bool loci_dots_bf16(void);               /* do this CPU and operating system run engine.fast? */
 
 #endif

@@ -35,6 +35,16 @@ static int level(void)
 }
 #endif
 
+bool loci_dots_bf16(void)
+{
+#ifdef LOCI_HAVE_AVX512
+    uint32_t a, b, c, d;
+    return level() >= LEVEL_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has_all(a, 1u << 5);
+#else
+    return false;
+#endif
+}
+
 /* Engines that run here, worst first. */
 static int runnable(const struct engine *list[MAX_ENGINES])
 {

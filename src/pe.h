@@ -180,6 +180,7 @@ struct loci_plan {
     loci_dtype dtype;
     size_t real;                         /* sizeof of a number in the engine: 4 or 8 */
     size_t stored;                       /* of q, k, v, o and their gradients: the same, or 2 */
+    bool fast;                           /* wide forward passes multiply by bf16 dot products */
     bool f64, full, strict, keys_rotated;      /* strict: pos_k < pos_q (sba without its own key) */
     bool states;                         /* one of the encodings has them */
     int64_t window_left, window_right;   /* INT64_MAX = open; nothing on that side = 0 or, strict, as it falls */
@@ -217,6 +218,7 @@ struct call {
     int threads;
     bool backward;                       /* there is room for gradients */
     bool narrow;                         /* few rows: they are walked one by one */
+    bool fast;                           /* bf16 dot products */
     const struct loci_cache *cache;
     const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL: Lk, and 0 */
     const int64_t *k_pos;                /* of the keys, NULL: they are counted; those of entry b are at b k_pos_entry */

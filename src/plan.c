@@ -70,6 +70,8 @@ static loci_status check_kind(const loci_desc *d, loci_error *e)
           "stage %d is none of LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED and LOCI_LINEAR_ATTENTION", (int)d->stage);
     CHECK(e, (int)d->dtype >= LOCI_F32 && d->dtype <= LOCI_F16, LOCI_BAD_ARG,
           "dtype %d is none of LOCI_F32, LOCI_F64, LOCI_BF16 and LOCI_F16", (int)d->dtype);
+    CHECK(e, !d->fast || d->dtype == LOCI_BF16, LOCI_BAD_ARG, "fast wants dtype BF16, not %s: it means dot products of bf16 numbers",
+          d->dtype == LOCI_F32 ? "F32" : d->dtype == LOCI_F64 ? "F64" : "F16");
     CHECK(e, isfinite(d->scale), LOCI_BAD_ARG, "scale %g must be finite", d->scale);
     CHECK(e, d->max_len >= 0, LOCI_BAD_ARG, "max_len %td must not be negative", d->max_len);
     return LOCI_OK;
@@ -135,6 +137,7 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     p->engine = loci_engine(d->isa, p->f64);
+    p->fast = d->fast && p->stage == LOCI_ATTENTION && p->engine && p->engine->fast && loci_dots_bf16();
     if (p->engine) return LOCI_OK;
     const char *names[MAX_ISAS];
     char list[128] = "";
@@ -356,10 +359,11 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
 
 static loci_status set_text(loci_plan *p, loci_error *e)
 {
-    char scale[NUMBER_TEXT], tail[96];
+    char scale[NUMBER_TEXT], tail[128];
     size_t n = loci_print(p, NULL, 0);
-    int more = snprintf(tail, sizeof tail, " scale=%s isa=%s%s", loci_number_text(p->scale, scale), p->engine->isa,
-                        p->dtype == LOCI_BF16 ? " dtype=bf16" : p->dtype == LOCI_F16 ? " dtype=f16" : "");
+    int more = snprintf(tail, sizeof tail, " scale=%s isa=%s%s%s", loci_number_text(p->scale, scale), p->engine->isa,
+                        p->dtype == LOCI_BF16 ? " dtype=bf16" : p->dtype == LOCI_F16 ? " dtype=f16" : "",
+                        p->fast ? " fast=bf16 dot products (other bits)" : "");
     p->text = malloc(n + (size_t)more + 1);
     CHECK(e, p->text, LOCI_NO_MEMORY, "no memory for the plan");
     loci_print(p, p->text, n + 1);

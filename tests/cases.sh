@@ -32,6 +32,7 @@ for case in tests/cases/*.safetensors; do
     check "$case, reference" "$LOCI" run "$case" --engine reference --tol 1e-12,1e-11
     check "$case, f64" "$LOCI" run "$case" --dtype f64 --tol 1e-10,1e-9
     check "$case, bf16" "$LOCI" run "$case" --dtype bf16
+    check "$case, bf16 dot products" "$LOCI" run "$case" --dtype bf16 --fast
     check "$case, f16" "$LOCI" run "$case" --dtype f16
     "$LOCI" run "$case" --threads 2 -o "$work/threads" >/dev/null 2>&1
     for isa in $isas; do

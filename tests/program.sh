@@ -24,6 +24,7 @@ check "help" prints 'COMMANDS' --help
 check "version" prints '^loci [0-9]+\.[0-9]+\.[0-9]+$' version
 check "--version" prints '^loci ' --version
 check "info" prints 'isas' info
+check "info tells of fast" prints '^fast ' info
 check "info --json" prints '^\{"version":.*"isa":".*\}$' info --json
 check "list" prints '^nope ' list
 check "list NAME" prints 'must be given' list rope
@@ -49,6 +50,8 @@ check "more rows than tokens" refused bench --pass prefill-chunk --rows 16 --len
 check "a cache without new tokens" refused bench --cache
 check "no number" refused race --len many
 check "a word that is none of the list" refused run case --dtype f8
+check "bf16 dot products of other numbers" refused bench --fast
+check "bf16 dot products of other numbers, run" refused run tests/cases/nope-causal.safetensors --fast --dtype f16
 check "an unknown instruction set" refused bench --isa sse9
 check "an unknown encoding" refused bench rotary
 check "an unknown encoding to list" refused list rotary

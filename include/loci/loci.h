@@ -68,8 +68,11 @@ typedef struct {
     loci_stage stage;
     int heads, kv_heads;                 /* kv_heads 0 = heads; query head h reads kv head h / (heads / kv_heads) */
     int dim, value_dim, model_dim;       /* head width of q and k, of v (0 = dim); model width, for embeddings */
-    loci_dtype dtype;                    /* of q, k, v, o (x, y) and their gradients.  BF16 and F16 only store: numbers are
-                                            computed in f32, bit for bit as an F32 call would, and rounded once */
+    loci_dtype dtype;                    /* of q, k, v, o (x, y) and their gradients.  BF16 and F16 only store, unless
+                                            `fast`: numbers are computed in f32, bit for bit as an F32 call would, and
+                                            rounded once */
+    int fast;                            /* BF16 only: loci_forward() by the CPU's bf16 dot products where it has them, see
+                                            there; bits may differ then */
     int full;                            /* 0: a key is seen when pos_k <= pos_q; 1: no order */
     int64_t window_left, window_right;   /* seen only when pos_q - pos_k <= left, pos_k - pos_q <= right;
                                             0 = open; LOCI_NONE = nothing on that side */
@@ -152,7 +155,12 @@ typedef struct {
 LOCI_API size_t loci_workspace(const loci_plan *, const loci_call *, int backward);
 
 /* One function for training, prefill and decode.  The bits of a row depend on its query, the keys it sees and the
- * parameters: not on the number of threads, the instruction set, the chunking of a prefill, or its neighbours. */
+ * parameters: not on the number of threads, the instruction set, the chunking of a prefill, or its neighbours.
+ *
+ * With `fast`, weights, and queries and keys that were turned, are rounded to bf16 before they are multiplied, where ISA avx512
+ * is used on a CPU that has AVX512-BF16; loci_plan_text() then says fast=.  Bits differ from those without, and depend neither
+ * on threads nor on neighbours.  Passes of few rows (decode), gradients and all else, and other CPUs, give the bits they give
+ * without the flag; so prefill and decode agree to bf16 only. */
 LOCI_API loci_status loci_forward(const loci_plan *, const void *tables, void *work, const loci_call *);
 
 /* Gradients of sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae).  The call is that of the forward pass;

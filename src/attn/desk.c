@@ -18,6 +18,10 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, boo
     t->qrows = reals(a, (ptrdiff_t)QT * Dp), t->qt = reals(a, (ptrdiff_t)D * QT);
     t->qf = fading(c) ? reals(a, (ptrdiff_t)QT * Dp) : t->qrows;
     if (!in_place(c) || c->in->pages || c->cache) t->keys_room = reals(a, (ptrdiff_t)KT * D), t->values_room = reals(a, (ptrdiff_t)KT * Dv);
+    if (c->fast) {
+        t->q2 = take_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->q2), t->p2 = take_bytes(a, KT / 2 * QT, sizeof *t->p2);
+        t->v2 = take_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->v2), t->k2 = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->k2);
+    }
     t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
     if (p->mix >= 0) t->a = reals(a, KT * QT);
     t->m = reals(a, QT), t->l = reals(a, QT), t->M = reals(a, QT), t->L = reals(a, QT);

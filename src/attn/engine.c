@@ -18,7 +18,7 @@ const struct term *const N(terms)[TERM_COUNT] = {
 
 struct desk;
 size_t NARROW(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
-loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *);
+loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *), N(fast)(struct call *);
 void N(store_gradients)(struct call *), N(keep)(struct call *, const struct keeping *);
 void N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
 void N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *, const loci_view *);
@@ -48,6 +48,9 @@ static bool asks(const struct call *c) { return !c->narrow && skips(c); }
 
 const struct engine ENGINE(LOCI_ISA) = {
     .isa = TEXT(LOCI_ISA), .desk = desk, .kept = kept, .total = total, .skips = asks, .keys = N(prepare_keys), .forward = forward, .backward = N(backward),
+#ifdef LOCI_FAST
+    .fast = N(fast),
+#endif
     .store_gradients = N(store_gradients), .keep = N(keep),
     .rotate = N(rotate), .rotate_backward = N(rotate_backward), .add_square = N(add_square), .sum_later = N(sum_later),
     .linear_desk = N(linear_desk), .linear_state = N(linear_state), .linear = N(linear), .linear_backward = N(linear_backward),

@@ -59,6 +59,8 @@ struct tile {
     int ahead;                           /* rows from here to those that products ask for as they go, for the next tile; 0: none */
     real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where what is stored otherwise becomes rows of reals */
     struct source key, value;            /* of few rows; k and v are there only where a term reads them */
+    uint32_t *q2, *p2, *v2;              /* fast.c: pairs of bf16 in words; [D / 2 rounded up][QT], [KT / 2][QT], [KT / 2][Dv] */
+    uint16_t *k2;                        /* likewise: [KT][D + 1], keys that are stored otherwise, or of an odd width */
     real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] */
     real *qf;                            /* qrows; or, with a rotation that fades, faded from the keys' reference, as is qt */
     ptrdiff_t block;                     /* which reference that was; -1: none yet */

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* forward.h -- the fused pass over tiles of 64 rows: each meets its keys, newest first, in chunks of 4096 and tiles of 64.
+ * What a file that includes it brings is how a tile is multiplied. */
+#ifndef LOCI_FORWARD_H
+#define LOCI_FORWARD_H
+
+#include "desk.h"
+#include "weigh.h"
+
+struct products {
+    void (*rows)(struct tile *);                     /* once per query tile, after open_rows() */
+    void (*scores)(struct tile *, bool more);        /* finds the keys and makes s, all but mix; more: older tiles follow */
+    void (*sums)(struct tile *, bool more);          /* weighs, and adds up the values */
+};
+
+/* Is every tile first .. end of a chunk so far below the total that the chunk's sums would join it as exact zeros? */
+INLINE bool negligible_chunk(struct tile *t, ptrdiff_t first, ptrdiff_t end, ptrdiff_t last)
+{
+    for (ptrdiff_t j = end; j >= first; j--)
+        if (place(t, j * KT, last) && !negligible(t, t->M)) return false;
+    return true;
+}
+
+/* One work item: QT rows of one head, or of all heads when a term mixes them. */
+INLINE void forward_item(struct call *c, struct tile *t, int n, const struct sequence *q, int h, ptrdiff_t row, const struct products *by)
+{
+    const struct loci_plan *p = c->plan;
+    const int rows = q->nq - row < QT ? (int)(q->nq - row) : QT;
+    const struct keyrange range = keys_of(c, q, row, rows);
+    const bool skip = skips(c);
+
+    for (int i = 0; i < n; i++) {
+        open_rows(&t[i], q, h + i, row, rows);
+        by->rows(&t[i]);
+        if (skip) measure_rows(&t[i]);
+        open_total(&t[i]);
+    }
+    const struct term *weight = p->weight >= 0 ? term_of(c, p->weight) : NULL;
+    for (ptrdiff_t chunk = range.last >= range.first ? range.last / CHUNK : -1; chunk >= range.first / CHUNK && chunk >= 0; chunk--) {
+        const ptrdiff_t end = range.last / KT < chunk * (CHUNK / KT) + CHUNK / KT - 1 ? range.last / KT : chunk * (CHUNK / KT) + CHUNK / KT - 1;
+        const ptrdiff_t start = range.first / KT > chunk * (CHUNK / KT) ? range.first / KT : chunk * (CHUNK / KT);
+        if (skip && negligible_chunk(t, start, end, range.last)) continue;
+        for (int i = 0; i < n; i++) open_chunk(&t[i]);
+        for (ptrdiff_t j = end; j >= start; j--) {
+            bool seen = true;
+            for (int i = 0; i < n; i++) seen &= place(&t[i], j * KT, range.last);
+            if (!seen) continue;
+            if (skip && negligible(t, t->m)) continue;
+            if (all_spent(t, n)) break;
+            const bool more = j > range.first / KT;
+            for (int i = 0; i < n; i++) by->scores(&t[i], more);
+            if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
+            for (int i = 0; i < n; i++) by->sums(&t[i], more);
+        }
+        for (int i = 0; i < n; i++) {
+            if (weight) weight->join(&t[i], p->weight);
+            else softmax_join(&t[i]);
+        }
+    }
+    for (int i = 0; i < n; i++) close_rows(&t[i]);
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------- */
+
+struct pass { struct call *c; ptrdiff_t items, groups; int locked; atomic_llong next; atomic_bool stop; };
+
+/* Items go from the rows that see most keys to those that see fewest. */
+INLINE void forward_job(void *arg, int index, const struct products *by)
+{
+    struct pass *a = arg;
+    struct call *c = a->c;
+    struct tile *t = N(open_desk)(c, index, false).tile;
+    for (;;) {
+        const ptrdiff_t item = (ptrdiff_t)atomic_fetch_add(&a->next, 1);
+        if (item >= a->items || atomic_load(&a->stop)) return;
+        if (cancelled(c)) {
+            atomic_store(&a->stop, true);
+            return;
+        }
+        const ptrdiff_t tile = a->items / a->groups - 1 - item / a->groups;
+        const struct sequence *q = find_sequence(c, BY_TILE, tile);
+        forward_item(c, t, a->locked, q, (int)(item % a->groups) * a->locked, (tile - q->first_tile) * QT, by);
+    }
+}
+
+INLINE loci_status forward_all(struct call *c, void (*job)(void *, int))
+{
+    struct pass a = { .c = c, .locked = locked(c->plan), .groups = c->plan->heads / locked(c->plan) };
+    a.items = c->tiles * a.groups;
+    atomic_init(&a.next, 0);
+    atomic_init(&a.stop, false);
+    N(run)(c, c->threads, job, &a);
+    return atomic_load(&a.stop) ? LOCI_CANCELLED : LOCI_OK;
+}
+
+#endif
