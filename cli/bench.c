@@ -95,14 +95,17 @@ static bool open_caches(const struct bench *b, struct contender *c)
     struct task all, *t = &c->main;
     const size_t bytes = loci_cache_size(t->plan, b->batch, b->len);
     if (!bytes) return refuse("%s: a cache of %td keys is impossible", t->desc.encoding, b->len);
-    bool ok = task_open(&all, &t->desc, b->batch, 1, b->len, NULL) && ready(b, &all, false);
+    bool ok = task_open(&all, &t->desc, b->batch, 1, b->len, NULL);
     c->cache = task_take(t, (size_t)b->copies, sizeof(loci_cache *));
     for (int i = 0; i < b->copies && ok; i++)
-        if (loci_cache_create(&c->cache[i], t->plan, b->batch, b->len, 0, task_take(t, bytes, 1), &all.error) ||
-            loci_cache_append(all.plan, all.tables, all.work, c->cache[i], &all.call))
+        if (loci_cache_create(&c->cache[i], t->plan, b->batch, b->len, 0, task_take(t, bytes, 1), &all.error))
+            ok = refuse("%s: %s", t->desc.encoding, all.error.text);
+    all.call.cache = t->call.cache = c->cache[0];        /* a workspace depends on it */
+    ok = ok && ready(b, &all, false);
+    for (int i = 0; i < b->copies && ok; i++)
+        if (loci_cache_append(all.plan, all.tables, all.work, c->cache[i], &all.call))
             ok = refuse("%s: %s", t->desc.encoding, all.error.text);
     task_close(&all);
-    t->call.cache = c->cache[0];         /* which the workspace depends on */
     return ok;
 }
 

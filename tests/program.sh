@@ -77,7 +77,7 @@ check "bench decode" prints '"percent_of_stream":[0-9.]+' bench nope --pass deco
 check "bench prefill-chunk" prints '"pass":"prefill-chunk".*"q_len":16,"k_len":200,.*"percent_of_peak":[0-9.]+' bench t5 --pass prefill-chunk --rows 16 --len 200 --heads 2 --repeat 5 --json
 check "bench names the rows" prints 'prefill-chunk of 16 rows with a cache' bench nope --pass prefill-chunk --rows 16 --len 200 --heads 2 --repeat 5 --cache
 for dtype in f32 bf16 f16; do
-    check "bench decode with a cache, $dtype" prints '"dtype":"'$dtype'".*"percent_of_stream":[0-9.]+' bench rope:pairing=half+fox --pass decode --len 4096 --heads 2 --repeat 5 --json --cache --dtype $dtype
+    check "bench decode with a cache, $dtype" prints '"dtype":"'$dtype'".*"percent_of_stream":[0-9.]+' bench rope:pairing=half+fox --pass decode --len 4096 --heads 2 --repeat 5 --json --cache --threads 2 --dtype $dtype
 done
 for text in nope tape cope:gates=given sinusoidal; do
     check "bench $text with a cache" prints '"q_len":3,' bench "$text" --pass prefill-chunk --rows 3 --cache --len 130 --heads 2 --batch 2 --repeat 5 --json
