@@ -151,7 +151,7 @@ INLINE void meet_lanes(const int n, const int nv, const enum form form, const st
 }
 INLINE void meet_across(const enum form form, const struct meeting *list, int n, const struct tile *t)
 {
-    enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = VL == 8 ? 2 : 2 };      /* vectors, as registers have room */
+    enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };      /* vectors, as registers have room */
     for (int i = 0, m; i < n; i += m) {
         m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
         if (m == 1) for (int k = 0; k < KT; k += ALL * VL) meet_lanes(1, ALL, form, list + i, t, k);
