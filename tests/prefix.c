@@ -95,7 +95,8 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     loci_call c = { .batch = 1, .q_len = n, .k_len = keys, .lse = lse, .tensors = (const void *const *)tensors, .error = &e, .q_pos = q_pos, .k_pos = k_pos };
     c.q.data = TAKE(cut(p->q, H, D, from, n)), c.k.data = TAKE(cut(p->k, G, D, 0, keys)), c.v.data = TAKE(cut(p->v, G, D, 0, keys)), c.o.data = o;
     if (coord) c.q_coord = TAKE(cut(coord, (size_t)p->axes, 1, from, n)), c.k_coord = TAKE(cut(coord, (size_t)p->axes, 1, 0, keys));
-    loci_grad g = { .dout = { TAKE(cut(p->dout, H, D, from, n)), 0, 0, 0 }, .dlse = TAKE(cut(p->dlse, H, 1, from, n)),
+    double *dout = TAKE(cut(p->dout, H, D, from, n)), *dlse = TAKE(cut(p->dlse, H, 1, from, n));
+    loci_grad g = { .dout = { dout, 0, 0, 0 }, .dlse = dlse,
                     .dq = { dq, 0, 0, 0 }, .dk = { dk, 0, 0, 0 }, .dv = { dv, 0, 0, 0 }, .dtensors = dtensors };
     bool ok;
     if (reference) {

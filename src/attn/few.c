@@ -40,18 +40,19 @@ INLINE real load_as(const enum form f, const void *p, ptrdiff_t i)
 INLINE bool pairs_up(const enum form f, const int n) { return f == BITS_BF16 && n % 2 == 0; }
 INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_t i, vf *x)
 {
-    UNROLL for (int v = 0; v < n; v++) {
-        if (!pairs_up(f, n)) x[v] = vf_load_as(f, p, i + v * VL);
-        else if (v % 2 == 0) vf_load2_bf16((const uint16_t *)p + i + v * VL, &x[v], &x[v + 1]);
+    if (!pairs_up(f, n)) {
+        UNROLL for (int v = 0; v < n; v++) x[v] = vf_load_as(f, p, i + v * VL);
+        return;
     }
+    UNROLL for (int v = 0; v < n / 2; v++) vf_load2_bf16((const uint16_t *)p + i + 2 * v * VL, &x[2 * v], &x[2 * v + 1]);
 }
 INLINE void line_up(const enum form f, const int n, vf *x)
 {
-    UNROLL for (int v = 0; v < n; v += 2)
-        if (pairs_up(f, n)) {
-            const vf even = x[v], odd = x[v + 1];
-            vf_zip(even, odd, &x[v], &x[v + 1]);
-        }
+    if (!pairs_up(f, n)) return;
+    UNROLL for (int v = 0; v < n / 2; v++) {
+        const vf even = x[2 * v], odd = x[2 * v + 1];
+        vf_zip(even, odd, &x[2 * v], &x[2 * v + 1]);
+    }
 }
 
 INLINE void touch(const void *row, size_t bytes)
@@ -210,15 +211,15 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
     }
 }
 /* The same for n tiles and a block from key k on; the sums of tile s are `apart` from those of tile s - 1. */
-INLINE void sum_rows(const int n, const enum form form, const struct tile *t, int k, real *sums, ptrdiff_t apart)
+INLINE void sum_rows(const int n, const enum form form, const struct tile *t, int k, int block, real *sums, ptrdiff_t apart)
 {
     const ptrdiff_t vs = t->value.stride;
-    const int D = t->c->plan->value_dim, keys = t->keys - k < BLOCK ? t->keys - k : BLOCK;
+    const int D = t->c->plan->value_dim, keys = t->keys - k < block ? t->keys - k : block;
     const void *v = number_at(form, t->value.at, k * vs);
     const real *p[4];
     real *c[4];
     struct ahead ahead = { number_at(form, v, AHEAD * vs), 0 };
-    const bool last = k + BLOCK >= t->keys;
+    const bool last = k + block >= t->keys;
     int d = 0;
     UNROLL for (int s = 0; s < n; s++) p[s] = t[s].p + k, c[s] = sums + s * apart;
     for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
@@ -232,13 +233,14 @@ INLINE void sum_rows(const int n, const enum form form, const struct tile *t, in
 }
 INLINE void sum_values_as(const enum form form, const struct tile *t, int n, real *sums, ptrdiff_t apart)
 {
-    for (int k = 0; k < t->keys; k += BLOCK)
+    const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;       /* one visit is enough */
+    for (int k = 0; k < t->keys; k += block)
         for (int i = 0, m; i < n; i += m) {
             real *to = sums + i * apart;
             m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == 4) sum_rows(4, form, t + i, k, to, apart);
-            else if (m == 2) sum_rows(2, form, t + i, k, to, apart);
-            else sum_rows(1, form, t + i, k, to, apart);
+            if (m == 4) sum_rows(4, form, t + i, k, block, to, apart);
+            else if (m == 2) sum_rows(2, form, t + i, k, block, to, apart);
+            else sum_rows(1, form, t + i, k, block, to, apart);
         }
 }
 /* The sums of values of n tiles that meet the same ones. */
