@@ -15,7 +15,9 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* Before a loop of constant length whose body indexes an array of vectors: unrolled, the array is registers. */
-#if defined __clang__
+#if defined LOCI_ROLLED
+#define UNROLL
+#elif defined __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
