@@ -61,8 +61,8 @@ static bool settled(const struct tile *t, int x)
 static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrdiff_t *stride)
 {
     const struct call *c = t->c;
-    *stride = gates == GATES_V ? t->vs : c->plan->dim;
-    if (gates == GATES_V) return t->v;
+    if (gates == GATES_V) return find_rows(c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, stride);
+    *stride = c->plan->dim;
     return (const real *)input(c, c->plan->use[x].enc, SCAN_GATE_K)
          + ((t->seq->b * c->plan->kv_heads + t->kvh) * c->Lk + t->j0) * c->plan->dim;
 }
@@ -232,7 +232,7 @@ static void close_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_scan) = {
-    .name = "scan", .reads_keys = true, .mem = mem, .carry = carry, .open = open, .read = read, .score = score, .settled = settled,
+    .name = "scan", .mem = mem, .carry = carry, .open = open, .read = read, .score = score, .settled = settled,
 #if QT > 1
     .grad = grad, .part = part, .home = home, .total = total,
     .open_bwd = open_bwd, .score_bwd = add_bwd, .read_bwd = read_bwd, .close_bwd = close_bwd,
