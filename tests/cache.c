@@ -13,6 +13,7 @@
 static int passed, failed;
 static const char *only;                 /* the program's argument: this text alone */
 static const char *isa;                  /* of the plans; NULL: the best */
+static bool fast;                        /* likewise, for BF16 */
 
 /* Whole sequences, and what one call gives for all of their rows. */
 struct problem {
@@ -112,7 +113,7 @@ static bool forward(struct problem *p, loci_call *c)
 static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t window, ptrdiff_t length, int D, int Dv, int heads)
 {
     *p = (struct problem){ .desc = { .encoding = text, .heads = heads, .kv_heads = heads > 8 ? heads / 8 : heads > 1 ? heads / 2 : 1, .dim = D, .value_dim = Dv, .dtype = dtype,
-                                     .window_left = window, .isa = isa },
+                                     .window_left = window, .fast = fast, .isa = isa },
                            .B = 2, .H = heads, .G = heads > 8 ? heads / 8 : heads > 1 ? heads / 2 : 1, .D = D, .Dv = Dv, .L = length, .size = stored_size(dtype) };
     walk_restart(3);
     if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");
@@ -584,6 +585,21 @@ static void placed(const char *text)
     drop(&p);
 }
 
+/* By bf16 dot products: calls of many rows agree. */
+static void by_dots(const char *text, int dim, int value_dim)
+{
+    struct problem p;
+    bool inputs = false;
+    fast = true;
+    if (open(&p, text, LOCI_BF16, 40, 260, dim, value_dim, 4)) {
+        forget(&p), ragged_cache(&p), lengths(&p, 9), paged(&p, 7, 40), paged(&p, 64, 9);
+        for (int t = 0; t < p.tensors; t++) inputs |= p.tensor[t].role == LOCI_INPUT;
+        if (!inputs) steps(&p, "ring", 192, 1, 80, 260);
+    }
+    drop(&p);
+    fast = false;
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) only = argv[1];
@@ -610,6 +626,7 @@ int main(int argc, char **argv)
             if (!inputs) steps(&p, "ring", 192, 1, 80, 0);
             drop(&p);
         }
+        by_dots(text, dim, value_dim);
     }
     /* Every instruction set, where keys lie in the lanes and where they are rows. */
     const char *isas[8];
@@ -629,6 +646,7 @@ int main(int argc, char **argv)
         if (open(&p, lengthy[i], LOCI_BF16, 0, 4300, 4, 4, 1)) steps(&p, "a long cache", 4300, 0, 4300, 4200);
         drop(&p);
     }
+    if (!only) by_dots("nope", 19, 33);
     if (!only) misuse(), placed("rope:pairing=half+alibi"), placed("fox");
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

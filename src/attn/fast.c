@@ -167,18 +167,22 @@ static void dot_pairs(struct tile *t, struct keys16 k)
     const ptrdiff_t stride = k.stride * (ptrdiff_t)sizeof(uint16_t);
     const char *keys = (const char *)k.first;
     if (!t->partial || !t->run || t->qg) {
-        pairs_product(QT, t->keys, K, keys, stride, sizeof(uint32_t), t->q2, t->s, factor, NULL);
+        pairs_product(t->live, t->keys, K, keys, stride, sizeof(uint32_t), t->q2, t->s, factor, NULL);
         return;
     }
     const struct band w = band(p);
     for (int i = 0; i < t->keys; i += STRIP) {
         const int n = t->keys - i < STRIP ? t->keys - i : STRIP, first = rows_of(t, w, i).first / VL * VL;
-        if (first < QT)
-            pairs_product(QT - first, n, K, keys + i * stride, stride, sizeof(uint32_t), t->q2 + first, t->s + i * QT + first, factor, NULL);
+        if (first < t->live)
+            pairs_product(t->live - first, n, K, keys + i * stride, stride, sizeof(uint32_t), t->q2 + first, t->s + i * QT + first, factor, NULL);
     }
 }
 
-static void rows(struct tile *t) { pack_queries(t); }
+static void rows(struct tile *t)
+{
+    open_columns(t);
+    pack_queries(t);
+}
 static void scores(struct tile *t, bool more)
 {
     (void)more;
@@ -228,7 +232,7 @@ INLINE void softmax_pairs(struct tile *t, const bool keep)
     find_max(t, base);
     /* An odd last key gets a partner that nobody sees. */
     if (t->keys % 2) for (int r = 0; r < QT; r++) t->s[t->keys * QT + r] = -INFINITY;
-    for (int r = 0; r < QT; r += 2 * VL) {
+    for (int r = 0; r < t->live; r += 2 * VL) {
         vf b[2], sum[2];
         UNROLL for (int i = 0; i < 2; i++) b[i] = vf_mul(vf_load(base + r + i * VL), vf_set1(EXP_LOG2E)), sum[i] = vf_set1(0);
         for (int k = 0; k < t->keys; k += 2) {
@@ -314,11 +318,11 @@ static void mix_pairs(struct tile *t)
     const char *v = (const char *)t->v2;
     const ptrdiff_t word = sizeof(uint32_t);
     if (!t->partial || !t->run || t->qg) {
-        pairs_product(QT, D, K, v, word, word * D, t->p2, t->o, 1, t->alpha);
+        pairs_product(t->live, D, K, v, word, word * D, t->p2, t->o, 1, t->alpha);
         return;
     }
     const struct band w = band(t->c->plan);
-    for (int r = 0; r < QT; r += STRIP) {
+    for (int r = 0; r < t->live; r += STRIP) {
         const int64_t last = t->d + r + STRIP - 1 - w.lo;
         const int keys = last + 1 < t->keys ? (int)(last + 1 > 0 ? last + 1 : 0) : t->keys;
         pairs_product(STRIP, D, (keys + 1) / 2, v, word, word * D, t->p2 + r, t->o + r, 1, t->alpha + r);
