@@ -5,9 +5,10 @@
  *     O^T[d][r] =          sum over pairs of keys       V[2k][d] p[2k][r] + V[2k+1][d] p[2k+1][r]
  *
  * One instruction does both multiply-adds of a pair in each of 16 lanes.  Rows stay in the lanes: a word of K or V, which
- * holds a pair, is broadcast and meets a vector of pairs of 16 rows.  K is read in place; V is packed by pairs of keys tile
- * by tile, Q once, the weights as they are made.  Sums, scores, max and log of the sum are f32, and so is all that terms
- * see.  What is rounded to bf16 beside the caller's numbers: weights, and queries and keys that were turned.
+ * holds a pair, is broadcast and meets a vector of pairs of 16 rows.  K is read in place, or packed, as
+ * it lies channel by channel, from a cache; V is packed by pairs of keys tile by tile, Q once, the weights as they are made.
+ * Sums, scores, max and log of the sum are f32, and so is all that terms see.  What is rounded to bf16 beside the caller's
+ * numbers: weights, and queries and keys that were turned.
  *
  * A skipped tile has weights of at most e^-87 of the largest, which the sums do not notice. */
 #include <immintrin.h>
@@ -142,39 +143,64 @@ static void pack_job(void *arg, int index)
     }
 }
 
-struct keys16 { const uint16_t *first; ptrdiff_t stride; };
-/* The keys of the tile as 16-bit rows whose last pair is whole: in place, or from the rows of reals that find_keys() found. */
-static struct keys16 find_keys16(struct tile *t, bool found)
+/* Two rows of 16-bit numbers become one of words; without y the second halves are 0. */
+INLINE void pack_two(const uint16_t *x, const uint16_t *y, int width, uint32_t *to)
+{
+    static const _Alignas(64) uint16_t low[32] = { 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
+                                                   8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47 };
+    static const _Alignas(64) uint16_t high[32] = { 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+                                                    24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63 };
+    const __m512i first = _mm512_load_si512(low), second = _mm512_load_si512(high);
+    const int whole = y ? width / (2 * VL) * (2 * VL) : 0;
+    for (int d = 0; d < whole; d += 2 * VL) {
+        const __m512i a = _mm512_loadu_si512(x + d), b = _mm512_loadu_si512(y + d);
+        _mm512_storeu_si512(to + d, _mm512_permutex2var_epi16(a, first, b));
+        _mm512_storeu_si512(to + d + VL, _mm512_permutex2var_epi16(a, second, b));
+    }
+    for (int d = whole; d < width; d++) to[d] = x[d] | (uint32_t)(y ? y[d] : 0) << 16;
+}
+
+/* Words of two channels: those of key k start at first + k * key bytes and are `word` bytes apart. */
+struct key_words { const char *first; ptrdiff_t key, word; };
+/* The keys of the tile: in place, as a cache has them, or from the rows of reals that find_keys() found. */
+static struct key_words find_words(struct tile *t, bool found)
 {
     const struct call *c = t->c;
-    const int D = c->plan->dim, width = D + D % 2;
-    if (packs_keys(c))
-        return (struct keys16){ (const uint16_t *)((const real *)c->turned + ((t->seq->b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D), 2 * D };
-    if (!c->turned && !c->cache && D % 2 == 0 && in_one_piece(c, t->j0, t->keys))
-        return (struct keys16){ stored_key(c, KEYS, t->seq->b, t->kvh, t->j0), c->k.row };
+    const ptrdiff_t D = c->plan->dim, b = t->seq->b, size = sizeof(uint16_t), word = sizeof(uint32_t), width = D + D % 2;
+    if (packs_keys(c)) {
+        const real *first = (const real *)c->turned + ((b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D;
+        return (struct key_words){ (const char *)first, D * (ptrdiff_t)sizeof(real), word };
+    }
+    if (!c->turned && c->cache) {
+        ptrdiff_t step;
+        const uint16_t *first = key_place(c, b, t->kvh, t->j0, &step);
+        for (int d = 0; d < D; d += 2)
+            pack_two(first + d * step, d + 1 < D ? first + (d + 1) * step : NULL, t->keys, (uint32_t *)t->k2 + d / 2 * KT);
+        return (struct key_words){ (const char *)t->k2, word, KT * word };
+    }
+    if (!c->turned && D % 2 == 0 && in_one_piece(c, t->j0, t->keys))
+        return (struct key_words){ stored_key(c, KEYS, b, t->kvh, t->j0), c->k.row * size, word };
     if (!found) find_keys(t);
     for (int i = 0; i < t->keys; i++) {
-        narrow_pairs(t->k + i * t->ks, D, t->k2 + i * width);
+        narrow_pairs(t->k + i * t->ks, (int)D, t->k2 + i * width);
         if (width > D) t->k2[i * width + D] = 0;
     }
-    return (struct keys16){ t->k2, width };
+    return (struct key_words){ (const char *)t->k2, width * size, word };
 }
-static void dot_pairs(struct tile *t, struct keys16 k)
+static void dot_pairs(struct tile *t, struct key_words k)
 {
     const struct loci_plan *p = t->c->plan;
     const real factor = factor_of(p);
     const int K = (p->dim + 1) / 2;
-    const ptrdiff_t stride = k.stride * (ptrdiff_t)sizeof(uint16_t);
-    const char *keys = (const char *)k.first;
     if (!t->partial || !t->run || t->qg) {
-        pairs_product(t->live, t->keys, K, keys, stride, sizeof(uint32_t), t->q2, t->s, factor, NULL);
+        pairs_product(t->live, t->keys, K, k.first, k.key, k.word, t->q2, t->s, factor, NULL);
         return;
     }
     const struct band w = band(p);
     for (int i = 0; i < t->keys; i += STRIP) {
         const int n = t->keys - i < STRIP ? t->keys - i : STRIP, first = rows_of(t, w, i).first / VL * VL;
         if (first < t->live)
-            pairs_product(t->live - first, n, K, keys + i * stride, stride, sizeof(uint32_t), t->q2 + first, t->s + i * QT + first, factor, NULL);
+            pairs_product(t->live - first, n, K, k.first + i * k.key, k.key, k.word, t->q2 + first, t->s + i * QT + first, factor, NULL);
     }
 }
 
@@ -191,7 +217,7 @@ static void scores(struct tile *t, bool more)
     fade_queries(t);
     if (t->block != block) pack_queries(t);
     if (reads) find_keys(t);
-    dot_pairs(t, find_keys16(t, reads));
+    dot_pairs(t, find_words(t, reads));
     add_terms(t);
 }
 
@@ -267,23 +293,15 @@ static const uint16_t *value_row(const struct tile *t, int k)
 /* Pairs of keys, channel by channel; a last key without a partner gets zeros. */
 static void pack_values(struct tile *t)
 {
-    static const _Alignas(64) uint16_t low[32] = { 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
-                                                   8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47 };
-    static const _Alignas(64) uint16_t high[32] = { 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
-                                                    24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63 };
-    const __m512i first = _mm512_load_si512(low), second = _mm512_load_si512(high);
-    const int D = t->c->plan->value_dim, whole = D / (2 * VL) * (2 * VL);
-    uint32_t *to = t->v2;
-    for (int k = 0; k + 1 < t->keys; k += 2, to += D) {
-        const uint16_t *x = value_row(t, k), *y = value_row(t, k + 1);
-        for (int d = 0; d < whole; d += 2 * VL) {
-            const __m512i a = _mm512_loadu_si512(x + d), b = _mm512_loadu_si512(y + d);
-            _mm512_storeu_si512(to + d, _mm512_permutex2var_epi16(a, first, b));
-            _mm512_storeu_si512(to + d + VL, _mm512_permutex2var_epi16(a, second, b));
-        }
-        for (int d = whole; d < D; d++) to[d] = x[d] | (uint32_t)y[d] << 16;
-    }
-    for (int d = 0; d < D && t->keys % 2; d++) to[d] = value_row(t, t->keys - 1)[d];
+    const struct call *c = t->c;
+    const int D = c->plan->value_dim;
+    const ptrdiff_t stride = c->cache ? D : c->v.row;
+    const uint16_t *x = value_row(t, 0);
+    int k = 0;
+    if (in_one_piece(c, t->j0, t->keys))             /* worth 1.5 % at width 64 */
+        for (; k + 1 < t->keys; k += 2, x += 2 * stride) pack_two(x, x + stride, D, t->v2 + k / 2 * D);
+    for (; k + 1 < t->keys; k += 2) pack_two(value_row(t, k), value_row(t, k + 1), D, t->v2 + k / 2 * D);
+    if (k < t->keys) pack_two(value_row(t, k), NULL, D, t->v2 + k / 2 * D);
 }
 
 static bool infinite(uint32_t word) { return (word & 0x7f80) == 0x7f80 || (word & 0x7f800000) == 0x7f800000; }
