@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/* rotate.c -- the public calls of the rotation alone. */
+#include "call.h"
+
+static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which,
+                                 bool backward)
+{
+    CHECK(in->error, loci_plan_is(p, LOCI_ROTATE) || loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage ROTATE or ATTENTION");
+    CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
+    CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG, "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
+    CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
+          "each of the %d heads turns the keys of its group its own way; only with as many kv_heads can they turn alone", p->heads);
+    TRY(loci_open_call(c, p, in, true));
+    TRY(loci_check_inputs(c, p->use[p->rotate].enc, which == LOCI_QUERY ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS));
+    CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->k_coord), LOCI_BAD_ARG,
+          "coordinates must be given: the encoding has %d axes", p->axes);
+    TRY(which == LOCI_QUERY ? loci_check_axis(c, in->q_coord, c->Lq, "q_coord") : loci_check_axis(c, c->k_coord, c->Lk, "k_coord"));
+    TRY(loci_open_tables(c, tables));
+    return loci_open_work(c, work, backward);
+}
+static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which, bool output, bool optional)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads, L = which == LOCI_QUERY ? c->Lq : c->Lk;
+    const loci_view from = *v;
+    TRY(loci_open_view(c, v, &from, name, H, L, p->dim, output));
+    return optional || !c->B || !L ? LOCI_OK : loci_need(c, v->data, name);
+}
+
+loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which, loci_view x, loci_view y)
+{
+    struct call c;
+    if (!in) return LOCI_BAD_ARG;
+    TRY(open_rotation(&c, p, tables, work, in, which, false));
+    TRY(rotation_view(&c, &x, "x", which, false, false));
+    TRY(rotation_view(&c, &y, "y", which, true, false));
+    loci_begin(&c, false);
+    p->engine->rotate(&c, which, &x, &y);
+    return LOCI_OK;
+}
+
+loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which,
+                                 loci_view x, loci_view dy, loci_view dx, void *const *dtensors)
+{
+    struct call c;
+    if (!in) return LOCI_BAD_ARG;
+    TRY(open_rotation(&c, p, tables, work, in, which, true));
+    TRY(rotation_view(&c, &x, "x", which, false, false));
+    TRY(rotation_view(&c, &dy, "dy", which, false, false));
+    TRY(rotation_view(&c, &dx, "dx", which, true, true));
+    loci_want(&c, dtensors);
+    loci_begin(&c, false);
+    p->engine->rotate_backward(&c, which, &x, &dy, &dx);
+    loci_fold(&c, dtensors);
+    return LOCI_OK;
+}
