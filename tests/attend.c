@@ -6,13 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *block(struct attend *a, size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!p || a->blocks == (int)(sizeof a->block / sizeof *a->block)) exit(2);
-    memset(p, 0xff, (bytes + 127) / 64 * 64);
-    return a->block[a->blocks++] = p;
-}
 
 static size_t real(const struct attend *a) { return a->desc.dtype == LOCI_F64 ? sizeof(double) : sizeof(float); }
 
@@ -24,14 +17,14 @@ static void put(const struct attend *a, void *to, ptrdiff_t i, double x)
 
 static void *given(struct attend *a, const double *x, ptrdiff_t n)
 {
-    void *to = block(a, (size_t)n * real(a));
+    void *to = room_take(&a->room, (size_t)n * real(a));
     for (ptrdiff_t i = 0; i < n; i++) put(a, to, i, x ? x[i] : (float)walk_uniform());
     return to;
 }
 
 static double *widened(struct attend *a, const void *x, ptrdiff_t n)
 {
-    double *to = block(a, (size_t)n * sizeof *to);
+    double *to = room_take(&a->room, (size_t)n * sizeof *to);
     for (ptrdiff_t i = 0; i < n; i++) to[i] = a->desc.dtype == LOCI_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
     return to;
 }
@@ -48,7 +41,7 @@ static void *tensor(struct attend *a, const loci_plan *plan, int which, const lo
     ptrdiff_t n = 1;
     for (int i = 0; i < t->rank; i++)
         n *= t->shape[i] == LOCI_DIM_BATCH ? 1 : t->shape[i] == LOCI_DIM_QUERIES ? a->q_len : t->shape[i] == LOCI_DIM_KEYS ? a->k_len : t->shape[i];
-    void *to = block(a, (size_t)n * real(a));
+    void *to = room_take(&a->room, (size_t)n * real(a));
     memset(to, 0, (size_t)n * real(a));
     if (!a->fill && t->role != LOCI_INPUT) loci_tensor_init(plan, which, 1, to);
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -72,9 +65,9 @@ void attend(struct attend *a)
                     .q_coord = a->q_coord, .k_coord = a->k_coord, .error = &e };
     c.q.data = given(a, a->q, rows * d->dim), c.k.data = given(a, a->k, keys * d->dim), c.v.data = given(a, a->v, keys * value_dim);
     loci_grad g = { .dout = { given(a, NULL, rows * value_dim), 0, 0, 0 } };
-    c.o.data = block(a, (size_t)(rows * value_dim) * real(a));
-    g.dq.data = block(a, (size_t)(rows * d->dim) * real(a));
-    g.dk.data = block(a, (size_t)(keys * d->dim) * real(a)), g.dv.data = block(a, (size_t)(keys * value_dim) * real(a));
+    c.o.data = room_take(&a->room, (size_t)(rows * value_dim) * real(a));
+    g.dq.data = room_take(&a->room, (size_t)(rows * d->dim) * real(a));
+    g.dk.data = room_take(&a->room, (size_t)(keys * d->dim) * real(a)), g.dv.data = room_take(&a->room, (size_t)(keys * value_dim) * real(a));
 
     loci_tensor list[WALK_TENSORS];
     const int n = loci_tensors(plan, list, WALK_TENSORS);
@@ -82,22 +75,22 @@ void attend(struct attend *a)
     for (int i = 0; i < n; i++) {
         ptrdiff_t count;
         data[i] = tensor(a, plan, i, &list[i], &count);
-        ddata[i] = list[i].role == LOCI_FIXED ? NULL : block(a, (size_t)count * real(a));
+        ddata[i] = list[i].role == LOCI_FIXED ? NULL : room_take(&a->room, (size_t)count * real(a));
     }
     c.tensors = (const void *const *)data, g.dtensors = ddata;
     ptrdiff_t range = a->q_len + a->k_len;
     for (ptrdiff_t i = 0; a->q_pos && i < a->q_len; i++)
         for (ptrdiff_t j = 0; j < a->k_len; j++)
             if (llabs(a->q_pos[i] - a->k_pos[j]) > range) range = llabs(a->q_pos[i] - a->k_pos[j]);
-    void *tables = block(a, loci_tables_size(plan, range));
+    void *tables = room_take(&a->room, loci_tables_size(plan, range));
     need(a, loci_prepare(plan, range, c.tensors, tables), &e);
 
-    void *row = block(a, (size_t)rows * real(a));
+    void *row = room_take(&a->room, (size_t)rows * real(a));
     bool stick = false;
     for (const char *at = d->encoding; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL) stick |= !strncmp(at, "sba", 3);
     if (stick) c.rem = row;
     else c.lse = row;
-    void *work = block(a, loci_workspace(plan, &c, 1));
+    void *work = room_take(&a->room, loci_workspace(plan, &c, 1));
     need(a, loci_forward(plan, tables, work, &c), &e);
     need(a, loci_backward(plan, tables, work, &c, &g), &e);
     a->o = widened(a, c.o.data, rows * value_dim), a->rows = widened(a, row, rows);
@@ -108,7 +101,7 @@ void attend(struct attend *a)
 
 void attend_free(struct attend *a)
 {
-    while (a->blocks) free(a->block[--a->blocks]);
+    room_leave(&a->room, 0);
 }
 
 double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int64_t k_pos, attend_fill *fill)

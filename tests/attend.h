@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "room.h"
 #include "walk.h"
 
 /* Element i of a tensor, in the order of its shape. */
@@ -22,8 +23,7 @@ struct attend {
 
     /* Out, in double; freed by attend_free().  rows: lse, or rem of a stick. */
     double *o, *rows, *dq, *dk, *dv;
-    void *block[64];
-    int blocks;
+    struct room room;
 };
 
 /* Forward and backward; prints the sentence and ends the program when the library refuses. */

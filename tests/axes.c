@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "pe.h"
+#include "room.h"
 #include "walk.h"
 
 enum { D = 24, L = 70, N = L * D };
@@ -19,12 +20,6 @@ static void check(bool holds, const char *isa, const char *what)
     else failed++, printf("%s: %s\n", isa, what);
 }
 
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!p) exit(2);
-    return p;
-}
 
 /* One head of L rows at coord [axes][L]; freq is the learned tensor, if the text has one. */
 static void turn(const char *encoding, const char *isa, const double *coord, const float *freq, const float *x, float *y)
@@ -37,7 +32,7 @@ static void turn(const char *encoding, const char *isa, const double *coord, con
         exit(1);
     }
     const loci_call call = { .batch = 1, .k_len = L, .k_coord = coord, .error = &e };
-    void *tables = room(loci_tables_size(plan, L)), *work = room(loci_workspace(plan, &call, 0));
+    void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &call, 0));
     if (loci_prepare(plan, L, tensors, tables) ||
         loci_rotate(plan, tables, work, &call, LOCI_KEY, (loci_view){ (void *)x, 0, 0, 0 }, (loci_view){ y, 0, 0, 0 })) {
         printf("%s: %s\n", encoding, e.text);

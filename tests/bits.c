@@ -14,10 +14,10 @@
 #include <string.h>
 
 #include "pe.h"
+#include "room.h"
 #include "walk.h"
 
 static int passed, failed;
-static const char *only;                 /* the program's argument: this text alone */
 
 /* ---- A problem in float -------------------------------------------------------------------------------------- */
 
@@ -36,20 +36,12 @@ struct task {
     float *q, *k, *v, *o, *rows, *dout, *dq, *dk, *dv;       /* rows: lse or rem */
     float *ae, *dae;                     /* where the encoding has states, else NULL */
     double *coord;                       /* [axes][k_len], of encodings with several; the rows are the last keys */
-    void *block[64 + 2 * WALK_TENSORS];
-    int blocks;
+    struct room room;
 };
 
-static void *block(struct task *t, size_t bytes, int fill)
-{
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!p) exit(2);
-    memset(p, fill, (bytes + 127) / 64 * 64);
-    return t->block[t->blocks++] = p;
-}
 static float *numbers(struct task *t, size_t count, double size)
 {
-    float *x = block(t, count * sizeof *x, 0xff);
+    float *x = room_take(&t->room, count * sizeof *x);
     for (size_t i = 0; i < count; i++) x[i] = (float)(size * walk_uniform());
     return x;
 }
@@ -57,7 +49,7 @@ static void give_coordinates(struct task *t)
 {
     const ptrdiff_t axes = loci_axes(t->plan), first = t->k_len - t->q_len;
     if (axes < 2) return;
-    double *q = block(t, (size_t)(axes * t->q_len) * sizeof *q, 0xff);
+    double *q = room_take(&t->room, (size_t)(axes * t->q_len) * sizeof *q);
     for (ptrdiff_t a = 0; a < axes; a++) memcpy(q + a * t->q_len, t->coord + a * t->k_len + first, (size_t)t->q_len * sizeof *q);
     t->call.q_coord = q, t->call.k_coord = t->coord;
 }
@@ -66,7 +58,7 @@ static void take_coordinates(struct task *t, const struct task *whole, ptrdiff_t
 {
     const ptrdiff_t axes = loci_axes(t->plan);
     if (axes < 2) return;
-    t->coord = block(t, (size_t)(axes * t->k_len) * sizeof *t->coord, 0xff);
+    t->coord = room_take(&t->room, (size_t)(axes * t->k_len) * sizeof *t->coord);
     for (ptrdiff_t a = 0; a < axes; a++)
         memcpy(t->coord + a * t->k_len, whole->coord + a * whole->k_len + from, (size_t)t->k_len * sizeof *t->coord);
     give_coordinates(t);
@@ -101,24 +93,24 @@ static bool make(struct task *t)
         if (t->tensor[i].role == LOCI_INPUT) {
             for (size_t n = 0; n < t->size[i]; n++) t->data[i][n] -= 0.25f;
         } else {
-            float *start = block(t, t->size[i] * sizeof *start, 0);
+            float *start = room_take(&t->room, t->size[i] * sizeof *start);
             loci_tensor_init(t->plan, i, 1, start);
             for (size_t n = 0; n < t->size[i]; n++) t->data[i][n] = 0.25f + t->data[i][n] + start[n];
         }
     }
     const ptrdiff_t coordinates = loci_axes(t->plan) > 1 ? loci_axes(t->plan) * t->k_len : 0;
-    t->coord = block(t, (size_t)coordinates * sizeof *t->coord, 0xff);
+    t->coord = room_take(&t->room, (size_t)coordinates * sizeof *t->coord);
     for (ptrdiff_t i = 0; i < coordinates; i++) t->coord[i] = walk_coordinate(100);
     return true;
 }
 static void outputs(struct task *t)
 {
     const size_t q_rows = (size_t)(t->batch * t->heads * t->q_len), k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
-    t->o = block(t, q_rows * (size_t)t->value_dim * sizeof(float), 0xff), t->rows = block(t, q_rows * sizeof(float), 0xff);
-    t->dq = block(t, q_rows * (size_t)t->dim * sizeof(float), 0xff), t->dk = block(t, k_rows * (size_t)t->dim * sizeof(float), 0xff);
-    t->dv = block(t, k_rows * (size_t)t->value_dim * sizeof(float), 0xff);
-    t->ae = t->plan->states ? block(t, q_rows * (size_t)t->dim * sizeof(float), 0xff) : NULL;
-    for (int i = 0; i < t->tensors; i++) t->ddata[i] = block(t, t->size[i] * sizeof(float), 0xff);
+    t->o = room_take(&t->room, q_rows * (size_t)t->value_dim * sizeof(float)), t->rows = room_take(&t->room, q_rows * sizeof(float));
+    t->dq = room_take(&t->room, q_rows * (size_t)t->dim * sizeof(float)), t->dk = room_take(&t->room, k_rows * (size_t)t->dim * sizeof(float));
+    t->dv = room_take(&t->room, k_rows * (size_t)t->value_dim * sizeof(float));
+    t->ae = t->plan->states ? room_take(&t->room, q_rows * (size_t)t->dim * sizeof(float)) : NULL;
+    for (int i = 0; i < t->tensors; i++) t->ddata[i] = room_take(&t->room, t->size[i] * sizeof(float));
     t->call.batch = t->batch, t->call.q_len = t->q_len, t->call.k_len = t->k_len;
     t->call.q.data = t->q, t->call.k.data = t->k, t->call.v.data = t->v, t->call.o.data = t->o;
     t->call.lse = t->plan->weight < 0 ? t->rows : NULL, t->call.rem = t->plan->weight < 0 ? NULL : t->rows;
@@ -130,7 +122,7 @@ static void outputs(struct task *t)
 }
 static void drop(struct task *t)
 {
-    for (int i = 0; i < t->blocks; i++) free(t->block[i]);
+    room_leave(&t->room, 0);
     loci_plan_destroy(t->plan);
     *t = (struct task){ 0 };
 }
@@ -147,7 +139,7 @@ static bool run(struct task *t, bool backward)
     loci_error e = { 0 };
     loci_host host = { 0 };
     const ptrdiff_t range = 8192;
-    void *tables = block(t, loci_tables_size(t->plan, range), 0xff);
+    void *tables = room_take(&t->room, loci_tables_size(t->plan, range));
     t->call.error = &e;
     if (t->threads > 1) {
         if (loci_pool_create(&host, t->threads)) exit(2);
@@ -157,12 +149,11 @@ static bool run(struct task *t, bool backward)
         host = (loci_host){ .run = last_first, .threads = -t->threads };
         t->call.host = &host;
     }
-    void *work = block(t, loci_workspace(t->plan, &t->call, backward), 0xff);
+    void *work = room_take(&t->room, loci_workspace(t->plan, &t->call, backward));
     bool ok = !loci_prepare(t->plan, range, (const void *const *)t->data, tables) && !loci_forward(t->plan, tables, work, &t->call);
     if (ok && backward) {
-        free(work);
-        t->block[t->blocks - 1] = NULL;
-        work = block(t, loci_workspace(t->plan, &t->call, true), 0xff);
+        room_leave(&t->room, t->room.blocks - 1);
+        work = room_take(&t->room, loci_workspace(t->plan, &t->call, true));
         ok = !loci_backward(t->plan, tables, work, &t->call, &t->grad);
     }
     if (t->threads > 1) loci_pool_destroy(&host);
@@ -252,7 +243,7 @@ static float *cut(struct task *t, const struct task *from, int i, float *x, ptrd
     size_t inner = 1;
     for (int r = axis + 1; r < f->rank; r++) inner *= (size_t)f->shape[r];
     const size_t outer = from->size[i] / (old * inner);
-    float *some = block(t, outer * now * inner * sizeof *some, 0xff);
+    float *some = room_take(&t->room, outer * now * inner * sizeof *some);
     for (size_t n = 0; n < outer; n++)
         memcpy(some + n * now * inner, x + (n * old + (size_t)(queries ? q_from : k_from)) * inner, now * inner * sizeof *some);
     return some;
@@ -268,13 +259,13 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
     t.tensors = whole->tensors;
     for (int i = 0; i < t.tensors; i++) t.tensor[i] = whole->tensor[i], t.data[i] = cut(&t, whole, i, whole->data[i], from, 0);
     const ptrdiff_t D = t.dim, Dv = t.value_dim, Lq = whole->q_len, Lk = whole->k_len, H = t.heads, G = t.kv_heads;
-    float *some = block(&t, (size_t)(t.batch * H * n) * sizeof *some, 0xff);
+    float *some = room_take(&t.room, (size_t)(t.batch * H * n) * sizeof *some);
     t.call = (loci_call){ .batch = t.batch, .q_len = n, .k_len = from + n, .tensors = (const void *const *)t.data,
                           .q = { whole->q + from * D, H * Lq * D, Lq * D, D }, .k = { whole->k, G * Lk * D, Lk * D, D },
                           .v = { whole->v, G * Lk * Dv, Lk * Dv, Dv }, .o = { o + from * Dv, H * Lq * Dv, Lq * Dv, Dv } };
     if (t.plan->weight < 0) t.call.lse = some;
     else t.call.rem = some;
-    float *states = t.call.ae = ae ? block(&t, (size_t)(t.batch * H * n * D) * sizeof *states, 0xff) : NULL;
+    float *states = t.call.ae = ae ? room_take(&t.room, (size_t)(t.batch * H * n * D) * sizeof *states) : NULL;
     take_coordinates(&t, whole, 0);
     const bool ok = run(&t, false);
     for (ptrdiff_t h = 0; h < t.batch * H; h++) memcpy(rows + h * Lq + from, some + h * n, (size_t)n * sizeof *some);
@@ -288,8 +279,8 @@ static void chunks(const struct task *like)
     struct task whole;
     if (again(&whole, like, NULL, 1)) {
         const size_t count = (size_t)(whole.batch * whole.heads * whole.q_len);
-        float *o = block(&whole, count * (size_t)whole.value_dim * sizeof *o, 0xff), *rows = block(&whole, count * sizeof *rows, 0xff);
-        float *ae = whole.ae ? block(&whole, count * (size_t)whole.dim * sizeof *ae, 0xff) : NULL;
+        float *o = room_take(&whole.room, count * (size_t)whole.value_dim * sizeof *o), *rows = room_take(&whole.room, count * sizeof *rows);
+        float *ae = whole.ae ? room_take(&whole.room, count * (size_t)whole.dim * sizeof *ae) : NULL;
         for (int c = 0; c < 3; c++) {
             const ptrdiff_t last = c == 0 && whole.q_len > 300 ? whole.q_len - 3 : 0;    /* token by token takes its time */
             if (last) memcpy(o, whole.o, count * (size_t)whole.value_dim * sizeof *o), memcpy(rows, whole.rows, count * sizeof *rows);
@@ -312,7 +303,7 @@ static void chunks(const struct task *like)
 
 static float *repeat(struct task *t, const float *x, ptrdiff_t outer, ptrdiff_t heads, ptrdiff_t group, size_t inner)
 {
-    float *to = block(t, (size_t)(outer * heads * group) * inner * sizeof *to, 0);
+    float *to = room_take(&t->room, (size_t)(outer * heads * group) * inner * sizeof *to);
     for (ptrdiff_t i = 0; i < outer * heads * group; i++) memcpy(to + (size_t)i * inner, x + (size_t)(i / group) * inner, inner * sizeof *to);
     return to;
 }
@@ -472,7 +463,7 @@ static bool padded_batch(struct task *t, const struct task *like, bool among, bo
     t->call.q_pos = t->call.k_pos = pos, t->call.q_seg = t->call.k_seg = seg, t->call.per_batch = 1;
     if (t->call.q_coord) {               /* the same for both */
         const ptrdiff_t n = loci_axes(t->plan) * L;
-        double *both = block(t, (size_t)(2 * n) * sizeof *both, 0);
+        double *both = room_take(&t->room, (size_t)(2 * n) * sizeof *both);
         for (ptrdiff_t i = 0; i < 2 * n; i++) both[i] = t->coord[i % n];
         t->call.q_coord = t->call.k_coord = both;
     }
@@ -506,17 +497,13 @@ static void padding(const struct task *like, bool among)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) only = argv[1];
-    const loci_encoding_info *list;
-    const int count = loci_encodings(&list);
-    const char *text;
-    bool square;
-    for (int i = 0; (text = walk_text(i, &square)); i++) {
-        if ((only && strcmp(only, text) != 0) || (i < count && list[i].places == LOCI_PLACE_EMBED)) continue;
+    walk_only(argc, argv);
+    for (struct walk_text t = { 0 }; walk_next(&t);) {
+        const char *text = t.text;
         const int dim = walk_dim(text, 18);
         const ptrdiff_t length = LOCI_SLOW ? 70 : 150;
         const int few = LOCI_EMULATED ? 1 : 2;
-        const struct task task = { .encoding = text, .batch = few, .heads = 2 * few, .kv_heads = few, .dim = dim, .value_dim = square ? dim : 21,
+        const struct task task = { .encoding = text, .batch = few, .heads = 2 * few, .kv_heads = few, .dim = dim, .value_dim = t.square ? dim : 21,
                                    .q_len = length, .k_len = length, .threads = 1 };
         static const int64_t many[] = { 0, 30, 31, 31, 95, 100 }, few_rows[] = { 0, 1, 3, 3, 4, 4 };
         machines(&task);
@@ -527,7 +514,7 @@ int main(int argc, char **argv)
                                       .q_len = 4300, .k_len = 4300, .threads = 1 };
         struct task items = lengthy;
         items.q_len = items.k_len = 2500;
-        if (i < count && !LOCI_SLOW) chunks(&lengthy), any_order(&items);
+        if (t.example && !LOCI_SLOW) chunks(&lengthy), any_order(&items);
     }
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

@@ -8,10 +8,10 @@
 
 #include "loci/cache.h"
 #include "pe.h"
+#include "room.h"
 #include "walk.h"
 
 static int passed, failed;
-static const char *only;                 /* the program's argument: this text alone */
 static const char *isa;                  /* of the plans; NULL: the best */
 static bool fast;                        /* likewise, for BF16 */
 
@@ -29,21 +29,12 @@ struct problem {
     float *data[WALK_TENSORS];
     void *tables, *work;
     loci_error e;
-    void *block[512];
-    int blocks;
+    struct room room;
 };
 
-static void *block(struct problem *p, size_t bytes)
-{
-    const size_t room = (bytes + 127) / 64 * 64;
-    void *at = aligned_alloc(64, room);
-    if (!at || p->blocks == COUNT(p->block)) exit(2);
-    memset(at, 0xff, room);
-    return p->block[p->blocks++] = at;
-}
 static void drop(struct problem *p)
 {
-    for (int i = 0; i < p->blocks; i++) free(p->block[i]);
+    room_leave(&p->room, 0);
     loci_plan_destroy(p->plan);
 }
 static bool broken(struct problem *p, const char *what)
@@ -55,7 +46,7 @@ static bool broken(struct problem *p, const char *what)
 
 static void *numbers(struct problem *p, loci_dtype dtype, size_t count, double size)
 {
-    void *x = block(p, count * stored_size(dtype));
+    void *x = room_take(&p->room, count * stored_size(dtype));
     for (size_t i = 0; i < count; i++) store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
     return x;
 }
@@ -81,7 +72,7 @@ static float *cut(struct problem *p, int i, ptrdiff_t q_from, ptrdiff_t q_len, p
         size_t inner = sizeof(float), outer = count_of(p, t, p->L, p->L);
         for (int k = r + 1; k < t->rank; k++) inner *= (size_t)t->shape[k];
         outer = outer * sizeof(float) / ((size_t)p->L * inner);
-        char *to = block(p, outer * len * inner);
+        char *to = room_take(&p->room, outer * len * inner);
         for (size_t o = 0; o < outer; o++) memcpy(to + o * len * inner, (char *)p->data[i] + (o * (size_t)p->L + from) * inner, len * inner);
         return (float *)to;
     }
@@ -92,7 +83,7 @@ static double *coordinates(struct problem *p, ptrdiff_t from, ptrdiff_t n)
 {
     const ptrdiff_t axes = loci_axes(p->plan);
     if (axes < 2) return NULL;
-    double *to = block(p, (size_t)(axes * n) * sizeof *to);
+    double *to = room_take(&p->room, (size_t)(axes * n) * sizeof *to);
     for (ptrdiff_t a = 0; a < axes; a++) memcpy(to + a * n, p->coord + a * p->L + from, (size_t)n * sizeof *to);
     return to;
 }
@@ -100,14 +91,14 @@ static double *coordinates(struct problem *p, ptrdiff_t from, ptrdiff_t n)
 /* What a call gives beside o. */
 static void more_outputs(struct problem *p, loci_call *c, ptrdiff_t n)
 {
-    float *row = block(p, (size_t)(p->B * p->H * n) * sizeof *row);
+    float *row = room_take(&p->room, (size_t)(p->B * p->H * n) * sizeof *row);
     *(p->plan->weight < 0 ? &c->lse : &c->rem) = row;
-    c->ae = p->plan->states ? block(p, (size_t)(p->B * p->H * n * p->D) * sizeof(float)) : NULL;
+    c->ae = p->plan->states ? room_take(&p->room, (size_t)(p->B * p->H * n * p->D) * sizeof(float)) : NULL;
 }
 static bool forward(struct problem *p, loci_call *c)
 {
     c->error = &p->e;
-    return !loci_forward(p->plan, p->tables, block(p, loci_workspace(p->plan, c, 0)), c);
+    return !loci_forward(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, c, 0)), c);
 }
 
 static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t window, ptrdiff_t length, int D, int Dv, int heads)
@@ -124,27 +115,27 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
     }
     const size_t q_rows = (size_t)(p->B * p->H * p->L), k_rows = (size_t)(p->B * p->G * p->L);
     p->q = numbers(p, dtype, q_rows * (size_t)D, 1.5), p->k = p->keys = numbers(p, dtype, k_rows * (size_t)D, 1.5);
-    p->v = numbers(p, dtype, k_rows * (size_t)Dv, 1), p->o = block(p, q_rows * (size_t)Dv * p->size);
-    p->coord = block(p, (size_t)(loci_axes(p->plan) * p->L) * sizeof(double));
+    p->v = numbers(p, dtype, k_rows * (size_t)Dv, 1), p->o = room_take(&p->room, q_rows * (size_t)Dv * p->size);
+    p->coord = room_take(&p->room, (size_t)(loci_axes(p->plan) * p->L) * sizeof(double));
     for (ptrdiff_t i = 0; i < loci_axes(p->plan) * p->L; i++) p->coord[i] = walk_coordinate(100);
     p->tensors = loci_tensors(p->plan, p->tensor, WALK_TENSORS);
     for (int i = 0; i < p->tensors; i++) {
         const size_t count = count_of(p, &p->tensor[i], p->L, p->L);
         p->data[i] = numbers(p, LOCI_F32, count, 0.2);
-        float *start = block(p, count * sizeof *start);
+        float *start = room_take(&p->room, count * sizeof *start);
         memset(start, 0, count * sizeof *start);
         if (p->tensor[i].role != LOCI_INPUT) loci_tensor_init(p->plan, i, 1, start);
         for (size_t n = 0; n < count; n++) p->data[i][n] += p->tensor[i].role == LOCI_INPUT ? -0.25f : 0.25f + start[n];
     }
     const ptrdiff_t range = 2 * length;
-    p->tables = block(p, loci_tables_size(p->plan, range));
+    p->tables = room_take(&p->room, loci_tables_size(p->plan, range));
     loci_call c = { .batch = 2, .q_len = length, .k_len = length, .q = rows_at(p, p->q, heads, D, 0), .v = rows_at(p, p->v, p->G, Dv, 0),
                     .o = rows_at(p, p->o, heads, Dv, 0), .tensors = (const void *const *)p->data, .error = &p->e };
     c.q_coord = c.k_coord = coordinates(p, 0, length);
     if (loci_prepare(p->plan, range, c.tensors, p->tables)) return broken(p, "tables");
     if (p->desc.keys_rotated) {
-        p->keys = block(p, k_rows * (size_t)D * p->size);
-        if (loci_rotate(p->plan, p->tables, block(p, loci_workspace(p->plan, &c, 0)), &c, LOCI_CACHE, rows_at(p, p->k, p->G, D, 0),
+        p->keys = room_take(&p->room, k_rows * (size_t)D * p->size);
+        if (loci_rotate(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, &c, 0)), &c, LOCI_CACHE, rows_at(p, p->k, p->G, D, 0),
                         rows_at(p, p->keys, p->G, D, 0)))
             return broken(p, "rotation");
     }
@@ -176,12 +167,12 @@ static void same_rows(struct problem *p, const char *what, const loci_call *c, c
 /* A call on rows from .. + n of every entry, q copied, o and the rest dense. */
 static loci_call rows_call(struct problem *p, const ptrdiff_t *from, ptrdiff_t n)
 {
-    char *q = block(p, (size_t)(p->B * p->H * n * p->D) * p->size);
+    char *q = room_take(&p->room, (size_t)(p->B * p->H * n * p->D) * p->size);
     for (ptrdiff_t i = 0; i < p->B * p->H; i++)
         for (ptrdiff_t r = 0; r < n; r++)
             if (from[i / p->H] + r >= 0)
                 memcpy(q + (i * n + r) * p->D * (ptrdiff_t)p->size, p->q + (i * p->L + from[i / p->H] + r) * p->D * (ptrdiff_t)p->size, (size_t)p->D * p->size);
-    loci_call c = { .batch = p->B, .q_len = n, .q.data = q, .o.data = block(p, (size_t)(p->B * p->H * n * p->Dv) * p->size), .error = &p->e };
+    loci_call c = { .batch = p->B, .q_len = n, .q.data = q, .o.data = room_take(&p->room, (size_t)(p->B * p->H * n * p->Dv) * p->size), .error = &p->e };
     more_outputs(p, &c, n);
     return c;
 }
@@ -192,7 +183,7 @@ static loci_cache *cache_of(struct problem *p, ptrdiff_t capacity, int ring)
 {
     loci_cache *cache;
     const size_t bytes = loci_cache_size(p->plan, p->B, capacity);
-    if (!bytes || loci_cache_create(&cache, p->plan, p->B, capacity, ring, block(p, bytes), &p->e)) {
+    if (!bytes || loci_cache_create(&cache, p->plan, p->B, capacity, ring, room_take(&p->room, bytes), &p->e)) {
         broken(p, "cache");
         return NULL;
     }
@@ -208,14 +199,10 @@ static bool step(struct problem *p, loci_cache *cache, const char *what, ptrdiff
     c.k_len = n, c.cache = cache, c.tensors = (const void *const *)data;
     c.k = rows_at(p, p->k, p->G, p->D, from), c.v = rows_at(p, p->v, p->G, p->Dv, from);
     c.q_coord = c.k_coord = coordinates(p, from, n);
-    void *work = block(p, loci_workspace(p->plan, &c, 0));
+    void *work = room_take(&p->room, loci_workspace(p->plan, &c, 0));
     if (loci_cache_append(p->plan, p->tables, work, cache, &c) || loci_forward(p->plan, p->tables, work, &c)) return broken(p, what);
     same_rows(p, what, &c, at, NULL);
     return true;
-}
-static void release(struct problem *p, int blocks)
-{
-    while (p->blocks > blocks) free(p->block[--p->blocks]);
 }
 /* One workspace serves all calls of at most that many rows. */
 static void room(struct problem *p, loci_cache *cache)
@@ -236,36 +223,36 @@ static void room(struct problem *p, loci_cache *cache)
 static void steps(struct problem *p, const char *what, ptrdiff_t capacity, int ring, ptrdiff_t most, ptrdiff_t from)
 {
     static const ptrdiff_t cuts[] = { 5, 1, 70, 3, 64, 1, 2, 33 };
-    const int before = p->blocks;
+    const int before = p->room.blocks;
     loci_cache *cache = cache_of(p, capacity, ring);
     if (cache) room(p, cache);
-    const int mine = p->blocks;
+    const int mine = p->room.blocks;
     for (ptrdiff_t at = 0, i = 0, n; cache && at < p->L; at += n, i++) {
         n = from && at < from ? from : cuts[i % COUNT(cuts)];
         if (n > most) n = most;
         if (n > p->L - at) n = p->L - at;
         if (!step(p, cache, what, at, n)) break;
-        release(p, mine);
+        room_leave(&p->room, mine);
     }
-    release(p, before);
+    room_leave(&p->room, before);
 }
 
 /* Append, forget, append again; then forget keys in the middle. */
 static void forget(struct problem *p)
 {
-    const int before = p->blocks;
+    const int before = p->room.blocks;
     loci_cache *cache = cache_of(p, p->L, 0);
     if (!cache) return;
     bool ok = step(p, cache, "before truncate", 0, p->L);
     for (ptrdiff_t b = 0; b < p->B && ok; b++) ok = !loci_cache_truncate(cache, b, p->L - 77, &p->e);
     if (!ok) broken(p, "truncate");
     else if (step(p, cache, "after truncate", p->L - 77, 13)) step(p, cache, "after truncate", p->L - 64, 64);
-    release(p, before);
+    room_leave(&p->room, before);
 }
 static void removal(struct problem *p)
 {
     const ptrdiff_t first = 21, count = 50, from[2] = { p->L - 1, p->L - 1 }, left = p->L - count;
-    const int before = p->blocks;
+    const int before = p->room.blocks;
     loci_cache *cache = cache_of(p, p->L, 0);
     if (!cache || !step(p, cache, "before remove", 0, p->L)) return;
     void *data[WALK_TENSORS];
@@ -273,13 +260,13 @@ static void removal(struct problem *p)
     for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, p->L - 1, 1, 0, 1);
     c.tensors = (const void *const *)data, c.cache = cache;
     for (ptrdiff_t b = 0; b < p->B; b++)
-        if (loci_cache_remove(p->plan, p->tables, block(p, loci_workspace(p->plan, &c, 0)), cache, b, first, count, &c)
+        if (loci_cache_remove(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, &c, 0)), cache, b, first, count, &c)
             || loci_cache_length(cache, b) != left) {
             broken(p, "remove");
             return;
         }
     /* The same keys in one piece: those behind the hole, turned for where they are now. */
-    char *k = block(p, (size_t)(p->B * p->G * left * p->D) * p->size), *v = block(p, (size_t)(p->B * p->G * left * p->Dv) * p->size);
+    char *k = room_take(&p->room, (size_t)(p->B * p->G * left * p->D) * p->size), *v = room_take(&p->room, (size_t)(p->B * p->G * left * p->Dv) * p->size);
     for (ptrdiff_t i = 0; i < p->B * p->G; i++)
         for (ptrdiff_t j = 0; j < left; j++) {
             const ptrdiff_t old = i * p->L + (j < first ? j : j + count), now = i * left + j;
@@ -297,7 +284,7 @@ static void removal(struct problem *p)
         }
         if (!by_key) continue;
         outer /= inner;
-        float *both = data[i] = block(p, outer * (size_t)left * inner * sizeof *both);
+        float *both = data[i] = room_take(&p->room, outer * (size_t)left * inner * sizeof *both);
         for (size_t o = 0; o < outer; o++) {
             memcpy(both + o * (size_t)left * inner, head + o * (size_t)first * inner, (size_t)first * inner * sizeof *both);
             memcpy(both + (o * (size_t)left + (size_t)first) * inner, tail + o * (size_t)(left - first) * inner, (size_t)(left - first) * inner * sizeof *both);
@@ -305,7 +292,7 @@ static void removal(struct problem *p)
     }
     alone.tensors = (const void *const *)data, alone.k_len = left, alone.k.data = k, alone.v.data = v;
     if (p->desc.keys_rotated
-        && loci_rotate(p->plan, p->tables, block(p, loci_workspace(p->plan, &alone, 0)), &alone, LOCI_CACHE, alone.k, alone.k)) {
+        && loci_rotate(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, &alone, 0)), &alone, LOCI_CACHE, alone.k, alone.k)) {
         broken(p, "rotation");
         return;
     }
@@ -321,7 +308,7 @@ static void removal(struct problem *p)
     const double allowed = !p->desc.keys_rotated ? 0 : p->desc.dtype == LOCI_F32 ? 1e-4 : 5e-2;
     if (most <= allowed) passed++;
     else failed++, printf("%s: after remove, o is off by %.1e\n", p->desc.encoding, most);
-    release(p, before);
+    room_leave(&p->room, before);
 }
 
 /* Entries of different lengths, appended in two ragged batches that are aligned at their ends. */
@@ -329,13 +316,13 @@ static void ragged_cache(struct problem *p)
 {
     static const int64_t counts[2][2] = { { 40, 71 }, { 30, 2 } };
     ptrdiff_t old[2] = { 0, 0 };
-    const int before = p->blocks;
+    const int before = p->room.blocks;
     loci_cache *cache = cache_of(p, 80, 0);
     for (int s = 0; s < 2 && cache && loci_axes(p->plan) == 1; s++) {
         const ptrdiff_t n = counts[s][0] > counts[s][1] ? counts[s][0] : counts[s][1];
         const ptrdiff_t from[2] = { old[0] + counts[s][0] - n, old[1] + counts[s][1] - n }, skip[2] = { n - counts[s][0], n - counts[s][1] };
         loci_call c = rows_call(p, from, n);
-        char *k = block(p, (size_t)(p->B * p->G * n * p->D) * p->size), *v = block(p, (size_t)(p->B * p->G * n * p->Dv) * p->size);
+        char *k = room_take(&p->room, (size_t)(p->B * p->G * n * p->D) * p->size), *v = room_take(&p->room, (size_t)(p->B * p->G * n * p->Dv) * p->size);
         for (ptrdiff_t i = 0; i < p->B * p->G; i++)
             for (ptrdiff_t r = skip[i / p->G]; r < n; r++) {
                 const ptrdiff_t at = i * p->L + from[i / p->G] + r, mine = i * n + r;
@@ -348,13 +335,13 @@ static void ragged_cache(struct problem *p)
             const loci_tensor *t = &p->tensor[i];
             if (t->role != LOCI_INPUT) continue;
             const size_t count = count_of(p, t, n, n), inner = count / (size_t)(p->B * t->shape[1] * n);
-            float *to = data[i] = block(p, count * sizeof *to);
+            float *to = data[i] = room_take(&p->room, count * sizeof *to);
             for (ptrdiff_t row = 0; row < p->B * t->shape[1]; row++)
                 for (ptrdiff_t r = skip[row / t->shape[1]]; r < n; r++)
                     memcpy(to + (size_t)(row * n + r) * inner, p->data[i] + (size_t)(row * p->L + from[row / t->shape[1]] + r) * inner, inner * sizeof *to);
         }
         c.k_len = n, c.k_lens = counts[s], c.cache = cache, c.k.data = k, c.v.data = v, c.tensors = (const void *const *)data;
-        void *work = block(p, loci_workspace(p->plan, &c, 0));
+        void *work = room_take(&p->room, loci_workspace(p->plan, &c, 0));
         if (loci_cache_append(p->plan, p->tables, work, cache, &c) || loci_forward(p->plan, p->tables, work, &c)) {
             broken(p, "ragged cache");
             break;
@@ -363,7 +350,7 @@ static void ragged_cache(struct problem *p)
         ptrdiff_t first[2] = { from[0] + skip[0], from[1] + skip[1] };
         same_rows(p, "ragged cache", &c, first, skip);
     }
-    release(p, before);
+    room_leave(&p->room, before);
 }
 
 /* ---- Pages, and fewer keys than there is room for ------------------------------------------------------------------------ */
@@ -378,9 +365,9 @@ static void lengths(struct problem *p, ptrdiff_t n)
 {
     const int64_t lens[2] = { p->L, p->L - 37 };
     const ptrdiff_t from[2] = { p->L - n, p->L - 37 - n };
-    const int before = p->blocks;
+    const int before = p->room.blocks;
     const size_t k_bytes = (size_t)(p->B * p->G * p->L * p->D) * p->size, v_bytes = (size_t)(p->B * p->G * p->L * p->Dv) * p->size;
-    char *k = memcpy(block(p, k_bytes), p->keys, k_bytes), *v = memcpy(block(p, v_bytes), p->v, v_bytes);
+    char *k = memcpy(room_take(&p->room, k_bytes), p->keys, k_bytes), *v = memcpy(room_take(&p->room, v_bytes), p->v, v_bytes);
     poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
     loci_call c = rows_call(p, from, n);
     c.k_len = p->L, c.k_lens = lens, c.k.data = k, c.v.data = v;
@@ -394,22 +381,22 @@ static void lengths(struct problem *p, ptrdiff_t n)
     if (by_query) passed++;
     else if (!forward(p, &c)) broken(p, "lengths");
     else same_rows(p, "lengths", &c, from, NULL);
-    release(p, before);
+    room_leave(&p->room, before);
 }
 /* Gradients of a batch whose entries have different lengths are those of each entry alone; those of keys that are not there are 0. */
 static void lengths_back(struct problem *p)
 {
     const ptrdiff_t n = p->L - 37, from[2] = { p->L - n, 0 }, qn = p->H * n, k_entry = p->G * p->L * p->D, v_entry = p->G * p->L * p->Dv;
     const int64_t lens[2] = { p->L, n };
-    const int before = p->blocks;
+    const int before = p->room.blocks;
     const size_t size = p->size, q_bytes = (size_t)(p->B * qn * p->D) * size, k_bytes = (size_t)(p->B * k_entry) * size, v_bytes = (size_t)(p->B * v_entry) * size;
-    char *k = memcpy(block(p, k_bytes), p->keys, k_bytes), *v = memcpy(block(p, v_bytes), p->v, v_bytes);
+    char *k = memcpy(room_take(&p->room, k_bytes), p->keys, k_bytes), *v = memcpy(room_take(&p->room, v_bytes), p->v, v_bytes);
     poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
     char *dout = numbers(p, p->desc.dtype, (size_t)(p->B * qn * p->Dv), 1);
     loci_call c = rows_call(p, from, n);
     c.k_len = p->L, c.k_lens = lens, c.k = rows_at(p, k, p->G, p->D, 0), c.v = rows_at(p, v, p->G, p->Dv, 0), c.tensors = (const void *const *)p->data;
-    loci_grad g = { .dout.data = dout, .dq.data = block(p, q_bytes), .dk.data = block(p, k_bytes), .dv.data = block(p, v_bytes) };
-    void *work = block(p, loci_workspace(p->plan, &c, 1));
+    loci_grad g = { .dout.data = dout, .dq.data = room_take(&p->room, q_bytes), .dk.data = room_take(&p->room, k_bytes), .dv.data = room_take(&p->room, v_bytes) };
+    void *work = room_take(&p->room, loci_workspace(p->plan, &c, 1));
     bool ok = forward(p, &c) && !loci_backward(p->plan, p->tables, work, &c, &g);
     for (ptrdiff_t b = 0; b < 2 && ok; b++) {
         const float *rows = (c.lse ? c.lse : c.rem);
@@ -419,7 +406,7 @@ static void lengths_back(struct problem *p)
             data[i] = p->data[i];
             if (t->role != LOCI_INPUT) continue;
             const size_t heads = (size_t)t->shape[1], all = count_of(p, t, p->L, p->L) / 2, inner = all / heads / (size_t)p->L, len = (size_t)lens[b];
-            float *to = data[i] = block(p, heads * len * inner * sizeof *to);
+            float *to = data[i] = room_take(&p->room, heads * len * inner * sizeof *to);
             for (size_t h = 0; h < heads; h++)
                 memcpy(to + h * len * inner, p->data[i] + (size_t)b * all + h * (size_t)p->L * inner, len * inner * sizeof *to);
         }
@@ -428,9 +415,9 @@ static void lengths_back(struct problem *p)
         one.q.data = (char *)c.q.data + b * qn * p->D * (ptrdiff_t)size, one.o.data = (char *)c.o.data + b * qn * p->Dv * (ptrdiff_t)size;
         one.k.data = k + b * k_entry * (ptrdiff_t)size, one.v.data = v + b * v_entry * (ptrdiff_t)size;
         *(c.lse ? &one.lse : &one.rem) = (float *)rows + b * qn;
-        loci_grad alone = { .dout.data = dout + b * qn * p->Dv * (ptrdiff_t)size, .dq.data = block(p, q_bytes), .dk = rows_at(p, block(p, k_bytes), p->G, p->D, 0),
-                            .dv = rows_at(p, block(p, v_bytes), p->G, p->Dv, 0) };
-        ok = !loci_backward(p->plan, p->tables, block(p, loci_workspace(p->plan, &one, 1)), &one, &alone);
+        loci_grad alone = { .dout.data = dout + b * qn * p->Dv * (ptrdiff_t)size, .dq.data = room_take(&p->room, q_bytes), .dk = rows_at(p, room_take(&p->room, k_bytes), p->G, p->D, 0),
+                            .dv = rows_at(p, room_take(&p->room, v_bytes), p->G, p->Dv, 0) };
+        ok = !loci_backward(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, &one, 1)), &one, &alone);
         bool same = ok && !memcmp(alone.dq.data, (char *)g.dq.data + b * qn * p->D * (ptrdiff_t)size, q_bytes / 2), zero = true;
         for (ptrdiff_t h = 0; h < p->G && ok; h++) {
             const ptrdiff_t at = h * p->L * (ptrdiff_t)size, first = b * (ptrdiff_t)size;
@@ -443,14 +430,14 @@ static void lengths_back(struct problem *p)
         else if (ok) failed++, printf("%s, gradients of lengths: entry %td differs%s\n", p->desc.encoding, b, zero ? "" : ", or keys that are not there have some");
     }
     if (!ok) broken(p, "gradients of lengths");
-    release(p, before);
+    room_leave(&p->room, before);
 }
 static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
 {
     const ptrdiff_t each = (p->L + length - 1) / length, pages = p->B * each + 3, from[2] = { p->L - n, p->L - n };
-    const int before = p->blocks;
-    int32_t *table = block(p, (size_t)(p->B * each) * sizeof *table);
-    char *k = block(p, (size_t)(pages * p->G * length * p->D) * p->size), *v = block(p, (size_t)(pages * p->G * length * p->Dv) * p->size);
+    const int before = p->room.blocks;
+    int32_t *table = room_take(&p->room, (size_t)(p->B * each) * sizeof *table);
+    char *k = room_take(&p->room, (size_t)(pages * p->G * length * p->D) * p->size), *v = room_take(&p->room, (size_t)(pages * p->G * length * p->Dv) * p->size);
     for (ptrdiff_t i = 0; i < p->B * each; i++) table[i] = (int32_t)((i * 7 + 2) % pages);
     for (ptrdiff_t i = 1; i < p->B * each; i++)                        /* steps of 7 may meet: then the next free one */
         for (ptrdiff_t j = 0; j < i; j++)
@@ -470,7 +457,7 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
     c.tensors = (const void *const *)data, c.q_coord = coordinates(p, p->L - n, n), c.k_coord = coordinates(p, 0, p->L);
     if (!forward(p, &c)) broken(p, "pages");
     else same_rows(p, "pages", &c, from, NULL);
-    release(p, before);
+    room_leave(&p->room, before);
 }
 
 /* ---- What is refused --------------------------------------------------------------------------------------------------- */
@@ -491,7 +478,7 @@ static void misuse(void)
     const ptrdiff_t from[2] = { 0, 0 };
     loci_call c = rows_call(&p, from, 10);
     c.k_len = 10, c.cache = cache, c.error = &e, c.k = rows_at(&p, p.k, p.G, p.D, 0), c.v = rows_at(&p, p.v, p.G, p.Dv, 0);
-    void *work = block(&p, loci_workspace(p.plan, &c, 0)), *memory = block(&p, loci_cache_size(p.plan, 2, 100));
+    void *work = room_take(&p.room, loci_workspace(p.plan, &c, 0)), *memory = room_take(&p.room, loci_cache_size(p.plan, 2, 100));
 #define SAYS(call, text) check(text, says(&e, call, text))
     SAYS(loci_cache_create(NULL, p.plan, 2, 100, 0, memory, &e), "nowhere to put");
     SAYS(loci_cache_create(&other, p.plan, 2, 0, 0, memory, &e), "capacity 0");
@@ -570,12 +557,12 @@ static void placed(const char *text)
     c.k_len = whole.k_len = 150, c.cache = one.cache = cache, c.tensors = whole.tensors = one.tensors = (const void *const *)p.data;
     c.k = whole.k = rows_at(&p, p.k, p.G, p.D, 0), c.v = whole.v = rows_at(&p, p.v, p.G, p.Dv, 0);
     c.q_pos = c.k_pos = whole.k_pos = pos, whole.q_pos = one.q_pos = pos + 149;
-    char *k = block(&p, (size_t)(p.B * p.G * 150 * p.D) * p.size);
+    char *k = room_take(&p.room, (size_t)(p.B * p.G * 150 * p.D) * p.size);
     if (p.desc.keys_rotated
-        && loci_rotate(p.plan, p.tables, block(&p, loci_workspace(p.plan, &whole, 0)), &whole, LOCI_CACHE, whole.k, rows_at(&p, k, p.G, p.D, 0)))
+        && loci_rotate(p.plan, p.tables, room_take(&p.room, loci_workspace(p.plan, &whole, 0)), &whole, LOCI_CACHE, whole.k, rows_at(&p, k, p.G, p.D, 0)))
         broken(&p, "rotation");
     else if (p.desc.keys_rotated) whole.k = rows_at(&p, k, p.G, p.D, 0);
-    if (loci_cache_append(p.plan, p.tables, block(&p, loci_workspace(p.plan, &c, 0)), cache, &c) || !forward(&p, &whole) || !forward(&p, &one)) {
+    if (loci_cache_append(p.plan, p.tables, room_take(&p.room, loci_workspace(p.plan, &c, 0)), cache, &c) || !forward(&p, &whole) || !forward(&p, &one)) {
         broken(&p, "positions");
     } else {
         check("positions of its own", !memcmp(whole.o.data, one.o.data, (size_t)(p.B * p.H * p.Dv) * p.size));
@@ -593,7 +580,7 @@ static void by_dots(const char *text, int dim, int value_dim)
     fast = true;
     if (open(&p, text, LOCI_BF16, 40, 260, dim, value_dim, 4)) {
         forget(&p), ragged_cache(&p), lengths(&p, 9), paged(&p, 7, 40), paged(&p, 64, 9);
-        for (int t = 0; t < p.tensors; t++) inputs |= p.tensor[t].role == LOCI_INPUT;
+        for (int n = 0; n < p.tensors; n++) inputs |= p.tensor[n].role == LOCI_INPUT;
         if (!inputs) steps(&p, "ring", 192, 1, 80, 260);
     }
     drop(&p);
@@ -602,17 +589,16 @@ static void by_dots(const char *text, int dim, int value_dim)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) only = argv[1];
-    const loci_encoding_info *list;
-    const int count = loci_encodings(&list);
-    const char *text;
-    bool square;
-    for (int i = 0; (text = walk_text(i, &square)); i++) {
-        if ((only && strcmp(only, text) != 0) || (i < count && list[i].places == LOCI_PLACE_EMBED)) continue;
-        const int dim = walk_dim(text, 18), value_dim = square ? dim : 21;
-        for (loci_dtype dtype = LOCI_F32; dtype <= LOCI_F16; dtype++) {
+    static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F16 };
+    walk_only(argc, argv);
+    for (struct walk_text t = { 0 }; walk_next(&t);) {
+        const char *text = t.text;
+        const int dim = walk_dim(text, 18), value_dim = t.square ? dim : 21;
+        for (int d = 0; d < COUNT(dtypes); d++) {
+            const loci_dtype dtype = dtypes[d];
             struct problem p;
-            if (dtype == LOCI_F64 || (i >= count && dtype != LOCI_BF16) || !open(&p, text, dtype, 0, 150, dim, value_dim, 4)) continue;
+            if ((!t.example && dtype != LOCI_BF16) || (LOCI_EMULATED && dtype != LOCI_F32)) continue;
+            if (!open(&p, text, dtype, 0, 150, dim, value_dim, 4)) continue;
             steps(&p, "cache", 150, 0, 150, 0);
             ragged_cache(&p), forget(&p);
             if (loci_axes(p.plan) == 1 && !strstr(text, "fope")) removal(&p);
@@ -622,7 +608,7 @@ int main(int argc, char **argv)
             drop(&p);
             if (!open(&p, text, dtype, 40, 260, dim, value_dim, 4)) continue;
             bool inputs = false;
-            for (int t = 0; t < p.tensors; t++) inputs |= p.tensor[t].role == LOCI_INPUT;
+            for (int n = 0; n < p.tensors; n++) inputs |= p.tensor[n].role == LOCI_INPUT;
             if (!inputs) steps(&p, "ring", 192, 1, 80, 0);
             drop(&p);
         }
@@ -630,24 +616,24 @@ int main(int argc, char **argv)
     }
     /* Every instruction set, where keys lie in the lanes and where they are rows. */
     const char *isas[8];
-    for (int i = 0, n = loci_isas(isas, 8); i < n && !only; i++)
-        for (loci_dtype dtype = LOCI_F32; dtype <= LOCI_F16; dtype++) {
+    for (int i = 0, n = loci_isas(isas, 8); i < n && !walk_limited(); i++)
+        for (int d = 0; d < COUNT(dtypes); d++) {
             struct problem p;
             isa = isas[i];
-            if (dtype != LOCI_F64 && open(&p, "rope:pairing=half", dtype, 0, 150, 36, 40, 16)) steps(&p, isa, 150, 0, 150, 100), paged(&p, 64, 1), lengths(&p, 1);
-            if (dtype != LOCI_F64) drop(&p);
+            if (open(&p, "rope:pairing=half", dtypes[d], 0, 150, 36, 40, 16)) steps(&p, isa, 150, 0, 150, 100), paged(&p, 64, 1), lengths(&p, 1);
+            drop(&p);
         }
     isa = NULL;
     static const char *const lengthy[] = { "nope", "rope:pairing=half", "xpos", "alibi", "sba" };
-    for (int i = 0; i < COUNT(lengthy) && !only && !LOCI_SLOW; i++) {
+    for (int i = 0; i < COUNT(lengthy) && !walk_limited() && !LOCI_SLOW; i++) {
         struct problem p;
         if (open(&p, lengthy[i], LOCI_F32, 300, 9000, 4, 4, 1)) steps(&p, "a long ring", 1024, 1, 500, 500);
         drop(&p);
         if (open(&p, lengthy[i], LOCI_BF16, 0, 4300, 4, 4, 1)) steps(&p, "a long cache", 4300, 0, 4300, 4200);
         drop(&p);
     }
-    if (!only) by_dots("nope", 19, 33);
-    if (!only) misuse(), placed("rope:pairing=half+alibi"), placed("fox");
+    if (!walk_limited()) by_dots("nope", 19, 33);
+    if (!walk_limited()) misuse(), placed("rope:pairing=half+alibi"), placed("fox");
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

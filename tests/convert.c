@@ -6,6 +6,7 @@
 
 #include "loci/convert.h"
 #include "pe.h"
+#include "room.h"
 #include "walk.h"
 
 static int passed, failed;
@@ -16,12 +17,6 @@ static void check(bool holds, const char *what)
     else failed++, printf("convert: %s\n", what);
 }
 
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
-    if (!p) exit(2);
-    return memset(p, 0xff, (bytes + 63) / 64 * 64 + 64);
-}
 
 static loci_plan *plan_of(const char *encoding, int heads, int kv_heads, int dim, loci_dtype dtype)
 {
@@ -36,7 +31,7 @@ static loci_plan *plan_of(const char *encoding, int heads, int kv_heads, int dim
 }
 static void *tables_of(const loci_plan *plan, ptrdiff_t reach)
 {
-    void *tables = room(loci_tables_size(plan, reach));
+    void *tables = room_block(loci_tables_size(plan, reach));
     if (loci_prepare(plan, reach, NULL, tables)) exit(1);
     return tables;
 }
@@ -57,7 +52,7 @@ static void channels(loci_channels c, loci_pairing from)
     const ptrdiff_t outer = c.outer ? c.outer : 1, inner = c.inner ? c.inner : 1, block = c.heads * c.dim * inner;
     const ptrdiff_t stride = c.stride ? c.stride : block;
     const size_t bytes = c.element * (size_t)(outer * stride);
-    unsigned char *x = room(bytes), *y = room(bytes), *z = room(bytes);
+    unsigned char *x = room_block(bytes), *y = room_block(bytes), *z = room_block(bytes);
     for (size_t i = 0; i < bytes; i++) x[i] = (unsigned char)(255 * fabs(walk_uniform()));
     bool right = !loci_convert_channels(&c, from, to, x, y, NULL);
     const size_t piece = c.element * (size_t)inner;
@@ -123,7 +118,7 @@ static void attend(const char *encoding, const float *wq, const float *wk, const
     loci_plan *plan = plan_of(encoding, H, KV, D, LOCI_F32);
     void *tables = tables_of(plan, L);
     loci_call call = { .batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 }, .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 } };
-    void *work = room(loci_workspace(plan, &call, 0));
+    void *work = room_block(loci_workspace(plan, &call, 0));
     if (loci_forward(plan, tables, work, &call)) exit(1);
     free(work), free(tables), loci_plan_destroy(plan);
 }
@@ -181,7 +176,7 @@ static void tables(const char *text, int64_t far)
     loci_error e;
     bool right = !loci_export_rope(plan, NULL, &t, &e);
     loci_call call = { .batch = 1, .k_len = POINTS, .k_pos = pos, .q_pos = pos };
-    void *work = room(loci_workspace(plan, &call, 0));
+    void *work = room_block(loci_workspace(plan, &call, 0));
     const loci_view rows = { x, 0, 0, 0 };
     right &= !loci_rotate(plan, prepared, work, &call, LOCI_KEY, rows, rows);
     for (int i = 0; i < POINTS; i++)
@@ -271,7 +266,7 @@ static void cache(const char *text, const char *mover, int64_t by)
     void *t = tables_of(plan, 1), *u = tables_of(move, 1);
     const loci_view from = { x, 0, 0, 0 }, a = { here, 0, 0, 0 }, b = { there, 0, 0, 0 };
     loci_call call = { .batch = 1, .k_len = L, .q_pos = pos, .k_pos = pos };
-    void *work = room(loci_workspace(plan, &call, 0));
+    void *work = room_block(loci_workspace(plan, &call, 0));
     bool done = !loci_rotate(plan, t, work, &call, LOCI_CACHE, from, a);
     call.q_pos = call.k_pos = shift;
     done &= !loci_rotate(move, u, work, &call, LOCI_CACHE, a, a);

@@ -10,6 +10,7 @@
 #include "half.h"
 #include "pe.h"
 #include "reference/reference.h"
+#include "room.h"
 #include "walk.h"
 
 static int passed, failed;
@@ -30,34 +31,25 @@ struct side {
     loci_plan *plan;
     loci_call call;
     void *data[WALK_TENSORS], *tables, *work;
-    void *block[64];
-    int blocks;
+    struct room room;
     loci_error error;
 };
-static void *block(struct side *s, size_t count, size_t each)
-{
-    const size_t bytes = (count * each + 127) / 64 * 64;
-    void *p = aligned_alloc(64, bytes);
-    if (!p || s->blocks == COUNT(s->block)) exit(2);
-    memset(p, 0xff, bytes);
-    return s->block[s->blocks++] = p;
-}
 static void close_side(struct side *s)
 {
-    for (int i = 0; i < s->blocks; i++) free(s->block[i]);
+    room_leave(&s->room, 0);
     loci_plan_destroy(s->plan);
 }
 static void *stored(struct side *s, const double *x, size_t count)
 {
-    uint16_t *to = block(s, count, sizeof *to);
+    uint16_t *to = room_take(&s->room, count * sizeof *to);
     for (size_t i = 0; i < count; i++) to[i] = to_bf16((float)x[i]);
     return to;
 }
 static bool forward(struct side *s, ptrdiff_t range)
 {
     s->call.error = &s->error;
-    s->tables = block(s, loci_tables_size(s->plan, range), 1);
-    s->work = block(s, loci_workspace(s->plan, &s->call, 0), 1);
+    s->tables = room_take(&s->room, loci_tables_size(s->plan, range));
+    s->work = room_take(&s->room, loci_workspace(s->plan, &s->call, 0));
     return check(!loci_prepare(s->plan, range, s->call.tensors, s->tables) && !loci_forward(s->plan, s->tables, s->work, &s->call),
                  loci_plan_text(s->plan), s->error.text);
 }
@@ -99,16 +91,16 @@ static void compare(struct walk *w)
             *in[i] = stored(&s, w->input[i].x, count);
             for (size_t k = 0; k < count; k++) w->input[i].x[k] = load_stored(*in[i], LOCI_BF16, (ptrdiff_t)k);
         } else {
-            float *to = s.data[i - stage] = block(&s, count, sizeof *to);
+            float *to = s.data[i - stage] = room_take(&s.room, count * sizeof *to);
             for (size_t k = 0; k < count; k++) to[k] = (float)w->input[i].x[k];
         }
     }
     s.call.tensors = (const void *const *)s.data;
-    s.call.o.data = block(&s, w->out_count, sizeof(uint16_t));
+    s.call.o.data = room_take(&s.room, w->out_count * sizeof(uint16_t));
     const bool stick = s.plan->weight >= 0;
-    s.call.lse = stick ? NULL : block(&s, w->row_count, sizeof(float));
-    s.call.rem = stick ? block(&s, w->row_count, sizeof(float)) : NULL;
-    s.call.ae = w->state_count ? block(&s, w->state_count, sizeof(float)) : NULL;
+    s.call.lse = stick ? NULL : room_take(&s.room, w->row_count * sizeof(float));
+    s.call.rem = stick ? room_take(&s.room, w->row_count * sizeof(float)) : NULL;
+    s.call.ae = w->state_count ? room_take(&s.room, w->state_count * sizeof(float)) : NULL;
     if (check(!loci_reference(w->plan, w->data, &w->call, NULL), w->encoding, "the reference refuses") && forward(&s, 2 * WALK_LENGTH)) {
         check_error(w, "o", w->call.o.data, s.call.o.data, LOCI_BF16, w->out_count, bound_o, &worst_o);
         check_error(w, "lse", w->call.lse, s.call.lse, LOCI_F32, w->row_count, bound_row, &worst_row);
@@ -135,12 +127,12 @@ static struct side open_shape(const struct shape *f, bool fast, const char *isa)
     if (loci_plan_create(&s.plan, &d, &s.error)) printf("%s: %s\n", f->text, s.error.text), exit(2);
     const size_t q = (size_t)(f->heads * f->len * f->dim), k = (size_t)(f->kv_heads * f->len * f->dim), v = (size_t)(f->kv_heads * f->len * f->value_dim),
                  o = (size_t)(f->heads * f->len * f->value_dim);
-    double *x = block(&s, q + k + v, sizeof *x);
+    double *x = room_take(&s.room, (q + k + v) * sizeof *x);
     walk_restart(5);
     random_numbers(x, q + k + v, 2);
     s.call.q.data = stored(&s, x, q), s.call.k.data = stored(&s, x + q, k), s.call.v.data = stored(&s, x + q + k, v);
-    s.call.o.data = block(&s, o, sizeof(uint16_t));
-    float *rows = block(&s, (size_t)(f->heads * f->len), sizeof *rows);
+    s.call.o.data = room_take(&s.room, o * sizeof(uint16_t));
+    float *rows = room_take(&s.room, (size_t)(f->heads * f->len) * sizeof *rows);
     if (s.plan->weight >= 0) s.call.rem = rows;
     else s.call.lse = rows;
     loci_tensor tensor[WALK_TENSORS];
@@ -148,7 +140,7 @@ static struct side open_shape(const struct shape *f, bool fast, const char *isa)
     for (int i = 0; i < n; i++) {
         size_t count = 1;
         for (int a = 0; a < tensor[i].rank; a++) count *= (size_t)(tensor[i].shape[a] == LOCI_DIM_BATCH ? 1 : tensor[i].shape[a] < 0 ? f->len : tensor[i].shape[a]);
-        float *data = s.data[i] = block(&s, count, sizeof *data);
+        float *data = s.data[i] = room_take(&s.room, count * sizeof *data);
         if (tensor[i].role != LOCI_INPUT) loci_tensor_init(s.plan, i, 3, data);
         for (size_t e = 0; e < count && tensor[i].role == LOCI_INPUT; e++)
             data[e] = strncmp(tensor[i].name, "log_", 4) ? (float)walk_uniform() : (float)(-0.05 * (1 + walk_uniform()));
@@ -222,7 +214,7 @@ static void poison(const struct shape *f, uint16_t with)
 static void padded(const struct shape *f)
 {
     struct side clean = open_shape(f, true, NULL), bad = open_shape(f, true, NULL);
-    int64_t *seg = block(&clean, (size_t)f->len, sizeof *seg);
+    int64_t *seg = room_take(&clean.room, (size_t)f->len * sizeof *seg);
     for (ptrdiff_t i = 0; i < f->len; i++) seg[i] = i % 5 == 3 ? -1 : i % 2;     /* no runs of neighbours */
     clean.call.q_seg = clean.call.k_seg = bad.call.q_seg = bad.call.k_seg = seg;
     for (int h = 0; h < f->kv_heads; h++)
@@ -252,7 +244,7 @@ static void textbook(int dim, double scale)
     for (ptrdiff_t i = 0; i < L * dim; i++) ((uint16_t *)s.call.q.data)[i] = to_bf16((float)(scale * from_bf16(((uint16_t *)s.call.q.data)[i])));
     run_shape(&s);
     double mine = 0, naive = 0, lse = 0;
-    double *p = block(&s, L, sizeof *p), *r = block(&s, L, sizeof *r);
+    double *p = room_take(&s.room, L * sizeof *p), *r = room_take(&s.room, L * sizeof *r);
     for (ptrdiff_t i = 0; i < L; i++) {
         double sum = 0, rsum = 0, most = -INFINITY;
         for (ptrdiff_t j = 0; j <= i; j++) {
@@ -302,10 +294,10 @@ static void backward(const struct shape *f)
     for (int i = 0; i < 2; i++) {
         run_shape(&s[i]);
         loci_grad g = { .dout.data = s[0].call.o.data };
-        for (int k = 0; k < 3; k++) grad[i][k] = block(&s[i], counts[k], sizeof(uint16_t));
+        for (int k = 0; k < 3; k++) grad[i][k] = room_take(&s[i].room, counts[k] * sizeof(uint16_t));
         g.dq.data = grad[i][0], g.dk.data = grad[i][1], g.dv.data = grad[i][2];
         if (i) s[1].call.o = s[0].call.o, s[1].call.lse = s[0].call.lse;
-        void *work = block(&s[i], loci_workspace(s[i].plan, &s[i].call, 1), 1);
+        void *work = room_take(&s[i].room, loci_workspace(s[i].plan, &s[i].call, 1));
         check(!loci_backward(s[i].plan, s[i].tables, work, &s[i].call, &g), f->text, s[i].error.text);
     }
     for (int k = 0; k < 3; k++) check(!memcmp(grad[0][k], grad[1][k], sizeof(uint16_t) * counts[k]), f->text, "other gradients of the same o and lse");

@@ -11,10 +11,10 @@
 
 #include "pe.h"
 #include "reference/reference.h"
+#include "room.h"
 #include "walk.h"
 
 static int passed, failed;
-static const char *only;                 /* the program's argument: this text alone */
 
 /* What the engine computes, in the precision of one plan, beside what the reference says. */
 struct run {
@@ -26,20 +26,12 @@ struct run {
     loci_call call;
     loci_grad grad;
     void *data[WALK_TENSORS], *ddata[WALK_TENSORS];
-    void *block[64];
-    int blocks;
+    struct room room;
 };
 
-static void *block(struct run *r, size_t bytes, int fill)
-{
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!p) exit(2);
-    memset(p, fill, (bytes + 127) / 64 * 64);
-    return r->block[r->blocks++] = p;
-}
 static void *copy(struct run *r, const double *x, size_t count)
 {
-    float *to = block(r, count * sizeof(double), 0);
+    float *to = room_take(&r->room, count * sizeof(double));
     if (r->f64) return memcpy(to, x, count * sizeof *x);
     for (size_t i = 0; i < count; i++) to[i] = (float)x[i];
     return to;
@@ -117,7 +109,7 @@ static void run(struct walk *w, const char *isa, bool f64)
     r.call.error = &error;
     r.grad = w->grad;
     for (int i = 0; i < w->inputs; i++) {
-        void *x = copy(&r, w->input[i].x, w->input[i].count), *dx = block(&r, w->input[i].count * real, 0xff);
+        void *x = copy(&r, w->input[i].x, w->input[i].count), *dx = room_take(&r.room, w->input[i].count * real);
         if (i == 0) r.call.q.data = x, r.grad.dq.data = dx;
         else if (keys && i == 1) r.call.k.data = x, r.grad.dk.data = dx;
         else if (keys && i == 2) r.call.v.data = x, r.grad.dv.data = dx;
@@ -125,16 +117,16 @@ static void run(struct walk *w, const char *isa, bool f64)
     }
     r.call.tensors = (const void *const *)r.data;
     r.grad.dtensors = r.ddata;
-    r.call.o.data = block(&r, w->out_count * real, 0xff);
-    r.call.lse = stick || !w->row_count ? NULL : block(&r, w->row_count * real, 0xff);
-    r.call.rem = stick ? block(&r, w->row_count * real, 0xff) : NULL;
+    r.call.o.data = room_take(&r.room, w->out_count * real);
+    r.call.lse = stick || !w->row_count ? NULL : room_take(&r.room, w->row_count * real);
+    r.call.rem = stick ? room_take(&r.room, w->row_count * real) : NULL;
     r.grad.dout.data = copy(&r, w->grad.dout.data, w->out_count);
     r.grad.dlse = stick || !w->row_count ? NULL : copy(&r, w->grad.dlse, w->row_count);
     r.grad.drem = stick ? copy(&r, w->grad.drem, w->row_count) : NULL;
-    if (w->state_count) r.call.ae = block(&r, w->state_count * real, 0xff), r.grad.dae = copy(&r, w->grad.dae, w->state_count);
+    if (w->state_count) r.call.ae = room_take(&r.room, w->state_count * real), r.grad.dae = copy(&r, w->grad.dae, w->state_count);
 
-    void *tables = block(&r, loci_tables_size(r.plan, 2 * WALK_LENGTH), 0xff);
-    void *work = block(&r, loci_workspace(r.plan, &r.call, 1), 0xff);
+    void *tables = room_take(&r.room, loci_tables_size(r.plan, 2 * WALK_LENGTH));
+    void *work = room_take(&r.room, loci_workspace(r.plan, &r.call, 1));
     if (loci_prepare(r.plan, 2 * WALK_LENGTH, (const void *const *)r.data, tables) || engine(&r, tables, work)) {
         printf("%s (%s) on %s: %s\n", w->encoding, w->shape, r.isa, error.text);
         failed++;
@@ -150,7 +142,7 @@ static void run(struct walk *w, const char *isa, bool f64)
             compare(&r, w->input[i].owner, w->input[i].name, got, w->input[i].dx, w->input[i].count, r.tolerance * 10);
         }
     }
-    for (int i = 0; i < r.blocks; i++) free(r.block[i]);
+    room_leave(&r.room, 0);
     loci_plan_destroy(r.plan);
 }
 
@@ -158,7 +150,6 @@ static void check(struct walk *w)
 {
     loci_error error = { 0 };
     loci_status status;
-    if (only && strcmp(only, w->encoding) != 0) return;
     w->call.error = &error;
     if (w->stage == LOCI_ATTENTION) status = loci_reference(w->plan, w->data, &w->call, &w->grad);
     else if (w->stage == LOCI_LINEAR_ATTENTION) status = loci_reference_linear(w->plan, w->data, &w->call, &w->grad);
@@ -178,7 +169,7 @@ static void check(struct walk *w)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) only = argv[1];
+    walk_only(argc, argv);
     failed += walk_all(WALK_SMALL, check);
     failed += walk_all(WALK_TILES, check);
     printf("%d passed, %d failed\n", passed, failed);

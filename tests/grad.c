@@ -19,7 +19,6 @@
 static const double steps[] = { 0x1p-16, 0x1p-18, 0x1p-20 }, BOUND = 1e-8;
 enum { WAYS = 3 };                       /* directions to look in */
 static int passed, failed;
-static const char *only;                 /* the program's argument: this text alone */
 
 static loci_status run(struct walk *w, bool backward)
 {
@@ -87,7 +86,6 @@ static void check_input(struct walk *w, int n)
 static void check(struct walk *w)
 {
     loci_error error = { 0 };
-    if (only && strcmp(only, w->encoding) != 0) return;
     w->call.error = &error;
     if (run(w, true)) {
         failed++;
@@ -103,7 +101,7 @@ static void check(struct walk *w)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) only = argv[1];
+    walk_only(argc, argv);
     failed += walk_all(WALK_SMALL, check);
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

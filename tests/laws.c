@@ -85,20 +85,16 @@ static void values(const char *text)
 
 int main(void)
 {
-    const loci_encoding_info *list;
-    const int count = loci_encodings(&list);
-    const char *text;
-    bool square;
-    for (int i = 0; (text = walk_text(i, &square)); i++) {
+    for (struct walk_text t = { 0 }; walk_next(&t);) {
+        const char *text = t.text;
         const int where = places(text);
-        if (i < count && where == LOCI_PLACE_EMBED) continue;
         /* What reads queries or keys alone reads them turned, if they turn. */
         const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl") || strstr(text, "deberta");
         /* Generators that do not commute, and sums of waves, know where they are. */
         const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere");
         const bool rounded = strstr(text, "angles=f32");     /* which know where they are, as they wear out */
         if (!absolute && !rounded && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
-        if (!square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector") && !strstr(text, "remainder=value")) values(text);
+        if (!t.square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector") && !strstr(text, "remainder=value")) values(text);
     }
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

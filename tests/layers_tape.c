@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "loci/layers.h"
+#include "room.h"
 #include "walk.h"
 
 enum { B = 2, H = 3, L = 21, D = 10, P = 19, N = B * H * L * D, G = B * L * P };
@@ -177,12 +178,6 @@ static void bits(void)
 
 /* ---- The start is rope; a common turn commutes ----------------------------------------------------------------------------- */
 
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!p) exit(2);
-    return p;
-}
 static void attend(const char *encoding, const float *q, const float *k, const int64_t *pos, const float *e, float *o)
 {
     loci_plan *plan;
@@ -190,7 +185,7 @@ static void attend(const char *encoding, const float *q, const float *k, const i
     const void *const tensors[] = { e, e };
     const loci_call call = { .batch = B, .q_len = L, .k_len = L, .q = of(q), .k = of(k), .v = of(k), .o = of(o), .q_pos = pos, .k_pos = pos,
                              .tensors = tensors };
-    void *tables = room(loci_tables_size(plan, L)), *work = room(loci_workspace(plan, &call, 0));
+    void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &call, 0));
     check(!loci_prepare(plan, L, NULL, tables) && !loci_forward(plan, tables, work, &call), encoding);
     free(tables);
     free(work);

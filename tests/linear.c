@@ -14,6 +14,7 @@
 
 #include "pe.h"
 #include "reference/reference.h"
+#include "room.h"
 #include "walk.h"
 
 enum { B = 2, H = 4, G = 2, D = 12, DV = 10, L = 300, TENSORS = 2, NUMBERS = 256 };
@@ -27,12 +28,6 @@ static bool check(bool ok, const char *name, const char *what)
     if (ok) passed++;
     else failed++, printf("%s: %s\n", name, what);
     return ok;
-}
-static void *block(size_t bytes, int fill)
-{
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!p) exit(2);
-    return memset(p, fill, (bytes + 127) / 64 * 64);
 }
 
 /* ---- A problem in float, always the same one ------------------------------------------------------------------- */
@@ -80,7 +75,7 @@ static loci_plan *plan_of(const char *text, const char *isa, bool full)
 }
 static void *tables_of(const loci_plan *p)
 {
-    void *tables = block(loci_tables_size(p, 10 * L), 0xff);
+    void *tables = room_block(loci_tables_size(p, 10 * L));
     if (loci_prepare(p, 10 * L, tensors, tables)) exit(2);
     return tables;
 }
@@ -98,7 +93,7 @@ static bool whole(const char *text, const char *isa, int threads, bool full, str
     c.host = threads > 1 ? &host : NULL, c.error = &e;
     const loci_grad g = { .dout = { in.dout, 0, 0, 0 }, .dq = { a->dq, 0, 0, 0 }, .dk = { a->dk, 0, 0, 0 }, .dv = { a->dv, 0, 0, 0 },
                           .dtensors = dtensors };
-    void *work = block(loci_workspace(p, &c, 1), 0xff);
+    void *work = room_block(loci_workspace(p, &c, 1));
     memset(a, 0xff, sizeof *a), memset(a->dtensor, 0, sizeof a->dtensor);
     const bool ok = !loci_linear_forward(p, tables, work, &c, NULL, NULL) && !loci_linear_backward(p, tables, work, &c, &g);
     if (threads > 1) loci_pool_destroy(&host);
@@ -130,13 +125,13 @@ static void chunks(const char *text)
     loci_plan *p = plan_of(text, NULL, false);
     void *tables = tables_of(p);
     const size_t bytes = loci_linear_state(p, B);
-    void *at_once = block(bytes, 0xff);
+    void *at_once = room_block(bytes);
     loci_call all = call_of(p, &first, 0, L, 0, L, coord);
-    void *room = block(loci_workspace(p, &all, 0), 0xff);
+    void *room = room_block(loci_workspace(p, &all, 0));
     check(!loci_linear_forward(p, tables, room, &all, NULL, at_once), text, "with a state at the end");
     free(room);
     for (int n = 0; n < COUNT(cuts); n++) {
-        void *state[2] = { block(bytes, 0xff), block(bytes, 0xff) };
+        void *state[2] = { room_block(bytes), room_block(bytes) };
         loci_error e = { 0 };
         bool ok = true;
         memset(&other, 0xff, sizeof other);
@@ -144,7 +139,7 @@ static void chunks(const char *text)
         for (ptrdiff_t at = 0, i = 0; ok && at < L; i++) {
             const ptrdiff_t step = cuts[n][i % 6] < L - at ? cuts[n][i % 6] : L - at;
             loci_call c = call_of(p, &other, at, step, at, step, coord);
-            void *work = block(loci_workspace(p, &c, 0), 0xff);
+            void *work = room_block(loci_workspace(p, &c, 0));
             c.error = &e;
             /* One buffer, or two in turn. */
             const void *before = after;
@@ -170,13 +165,13 @@ static void keys_first(const char *text)
     for (int i = 0; i < L; i++) pos[i] = i;
     whole(text, NULL, 1, true, &first);
     loci_plan *p = plan_of(text, NULL, true);
-    void *tables = tables_of(p), *state = block(loci_linear_state(p, B), 0xff);
+    void *tables = tables_of(p), *state = room_block(loci_linear_state(p, B));
     loci_error e = { 0 };
     bool ok = true;
     memset(&other, 0xff, sizeof other);
     for (int n = 0; ok && n < 3; n++) {
         loci_call c = call_of(p, &other, 0, n < 2 ? 0 : L, n ? 100 : 0, n == 0 ? 100 : n == 1 ? L - 100 : 0, coord);
-        void *work = block(loci_workspace(p, &c, 0), 0xff);
+        void *work = room_block(loci_workspace(p, &c, 0));
         c.error = &e;
         if (n == 2) c.q_pos = c.k_pos = pos;
         ok = !loci_linear_forward(p, tables, work, &c, n ? state : NULL, n < 2 ? state : NULL);
@@ -202,13 +197,13 @@ static void packing(void)
     loci_error e = { 0 };
     loci_call c = call_of(p, &first, 0, L, 0, L, NULL);
     c.q_seg = c.k_seg = seg, c.q_pos = c.k_pos = pos, c.error = &e;
-    void *work = block(loci_workspace(p, &c, 0), 0xff);
+    void *work = room_block(loci_workspace(p, &c, 0));
     memset(&first, 0xff, sizeof first), memset(&other, 0, sizeof other);
     check(!loci_linear_forward(p, tables, work, &c, NULL, NULL), text, e.text);
     free(work);
     for (int n = 1; n < 4; n++) {
         loci_call alone = call_of(p, &other, border[n], border[n + 1] - border[n], border[n], border[n + 1] - border[n], NULL);
-        work = block(loci_workspace(p, &alone, 0), 0xff);
+        work = room_block(loci_workspace(p, &alone, 0));
         loci_linear_forward(p, tables, work, &alone, NULL, NULL);
         free(work);
     }
@@ -230,13 +225,13 @@ static void long_text(bool full)
     loci_plan *p;
     loci_error e = { 0 };
     if (loci_plan_create(&p, &d, &e)) exit(2);
-    void *tables = block(loci_tables_size(p, LONG), 0xff);
+    void *tables = room_block(loci_tables_size(p, LONG));
     loci_prepare(p, LONG, NULL, tables);
     for (int n = 0; n < 2; n++) {
         const loci_call c = { .batch = 1, .q_len = LONG, .k_len = LONG, .q = { q, 0, 0, 0 }, .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 },
                               .o = { o[n], 0, 0, 0 }, .error = &e };
         const loci_grad g = { .dout = { dout, 0, 0, 0 }, .dq = { dq[n], 0, 0, 0 }, .dk = { dk[n], 0, 0, 0 }, .dv = { dv[n], 0, 0, 0 } };
-        void *work = block(loci_workspace(p, &c, 1), 0xff);
+        void *work = room_block(loci_workspace(p, &c, 1));
         if (n) check(!loci_reference_linear(p, NULL, &c, &g), text, e.text);
         else check(!loci_linear_forward(p, tables, work, &c, NULL, NULL) && !loci_linear_backward(p, tables, work, &c, &g), text, e.text);
         free(work);
@@ -306,7 +301,7 @@ static void calls(void)
     void *tables = tables_of(p), *of_attention = tables_of(attention);
     loci_call c = call_of(p, &first, 0, 5, 0, 5, NULL);
     const size_t bytes = loci_linear_state(p, B);
-    void *work = block(loci_workspace(p, &c, 1), 0xff), *state = block(bytes, 0xff);
+    void *work = room_block(loci_workspace(p, &c, 1)), *state = room_block(bytes);
     loci_grad g = { .dout = { in.dout, 0, 0, 0 } };
     int64_t pos[] = { 0, 1, 2, 2, 1 }, good[] = { 0, 1, 2, 3, 4 }, seg[] = { 2, 2, 1, 1, 1 };
     float lse[B * H * 5];
@@ -354,9 +349,9 @@ static void cancelling(void)
     loci_plan *p = plan_of("nope", NULL, false);
     loci_error e = { 0 };
     loci_host host = { .run = run_here, .cancelled = yes, .threads = 1 };
-    void *tables = tables_of(p), *state = block(loci_linear_state(p, B), 0xff);
+    void *tables = tables_of(p), *state = room_block(loci_linear_state(p, B));
     loci_call c = call_of(p, &first, 0, 5, 0, 5, NULL);
-    void *work = block(loci_workspace(p, &c, 1), 0xff);
+    void *work = room_block(loci_workspace(p, &c, 1));
     c.host = &host, c.error = &e;
     check(loci_linear_forward(p, tables, work, &c, NULL, state) == LOCI_CANCELLED, "cancelled", e.text);
     c.host = NULL;

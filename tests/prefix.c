@@ -8,12 +8,12 @@
 #include <string.h>
 
 #include "reference/reference.h"
+#include "room.h"
 #include "walk.h"
 
 enum { H = 2, G = 1, L = 90, PREFIX = 37, MOST = 64 };
 
 static int passed, failed;
-static const char *only;                 /* the program's argument: this text alone */
 
 /* A problem of L rows and keys: what goes in, and sums of what comes out. */
 struct problem {
@@ -25,24 +25,18 @@ struct problem {
 };
 struct sums { double *o, *lse, *dq, *dk, *dv, *data[WALK_TENSORS]; };
 
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!p) exit(2);
-    return memset(p, 0, (bytes + 127) / 64 * 64);
-}
 static double *numbers(size_t n)
 {
-    double *x = room(n * sizeof *x);
+    double *x = room_block(n * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = walk_uniform();
     return x;
 }
-static double *zeros(size_t n) { return room(n * sizeof(double)); }
+static double *zeros(size_t n) { return memset(room_block(n * sizeof(double)), 0, n * sizeof(double)); }
 
 /* Rows from .. from + n of x [outer][L][inner], or those of y added to them. */
 static double *cut(const double *x, size_t outer, size_t inner, ptrdiff_t from, ptrdiff_t n)
 {
-    double *y = room(outer * (size_t)n * inner * sizeof *y);
+    double *y = room_block(outer * (size_t)n * inner * sizeof *y);
     for (size_t h = 0; h < outer; h++)
         memcpy(y + h * (size_t)n * inner, x + (h * L + (size_t)from) * inner, (size_t)n * inner * sizeof *y);
     return y;
@@ -102,7 +96,7 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     if (reference) {
         ok = !loci_reference(plan, (const void *const *)tensors, &c, &g);
     } else {
-        void *tables = TAKE(room(loci_tables_size(plan, L))), *work = TAKE(room(loci_workspace(plan, &c, 1)));
+        void *tables = TAKE(room_block(loci_tables_size(plan, L))), *work = TAKE(room_block(loci_workspace(plan, &c, 1)));
         ok = !loci_prepare(plan, L, (const void *const *)tensors, tables) && !loci_forward(plan, tables, work, &c)
              && !loci_backward(plan, tables, work, &c, &g);
     }
@@ -217,15 +211,9 @@ static void check(const char *text)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) only = argv[1];
-    const loci_encoding_info *list;
-    const int count = loci_encodings(&list);
-    const char *text;
-    bool square;
-    for (int i = 0; (text = walk_text(i, &square)); i++) {
-        if ((only && strcmp(only, text) != 0) || (i < count && list[i].places == LOCI_PLACE_EMBED) || walk_causal_only(text)) continue;
-        check(text);
-    }
+    walk_only(argc, argv);
+    for (struct walk_text t = { 0 }; walk_next(&t);)
+        if (!walk_causal_only(t.text)) check(t.text);
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "room.h"
 #include "rope_scaling.h"
 #include "trig.h"
 #include "walk.h"
@@ -18,13 +19,6 @@ static void check(bool holds, const char *isa, const char *what)
     else failed++, printf("%s: %s\n", isa ? isa : "best", what);
 }
 
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
-    if (!p) exit(2);
-    memset(p, 0xff, (bytes + 63) / 64 * 64 + 64);
-    return p;
-}
 
 struct rotation { loci_plan *plan; void *tables; };
 
@@ -36,7 +30,7 @@ static struct rotation prepare(const loci_desc *d)
         printf("%s: %s\n", d->encoding, e.text);
         exit(1);
     }
-    r.tables = room(loci_tables_size(r.plan, 4096));
+    r.tables = room_block(loci_tables_size(r.plan, 4096));
     if (loci_prepare(r.plan, 4096, NULL, r.tables)) exit(1);
     return r;
 }
@@ -51,7 +45,7 @@ static void turn(const struct rotation *r, loci_which which, ptrdiff_t len, cons
 {
     loci_call call = { .batch = 1, .q_len = which == LOCI_QUERY ? len : 0, .k_len = which == LOCI_QUERY ? 0 : len,
                        .q_pos = pos, .k_pos = pos, .q_coord = coord, .k_coord = coord };
-    void *work = room(loci_workspace(r->plan, &call, 0));
+    void *work = room_block(loci_workspace(r->plan, &call, 0));
     const loci_view rows = { x, 0, 0, 0 };
     if (loci_rotate(r->plan, r->tables, work, &call, which, rows, rows)) exit(1);
     free(work);
@@ -142,7 +136,7 @@ static void places(const char *isa, const char *encoding)
     fill(x, L * D);
     const loci_call call = { .batch = 1, .k_len = L };
     const loci_view from = { x, 0, 0, 0 }, to[] = { { here, 0, 0, 0 }, { there, 0, 0, 0 }, { apart, L * APART, L * APART, APART } };
-    void *work = room(loci_workspace(r.plan, &call, 1));
+    void *work = room_block(loci_workspace(r.plan, &call, 1));
     for (int back = 0; back < 2; back++) {
         bool done = true, same = true;
         memcpy(here, x, sizeof x), memset(apart, 0, sizeof apart);
@@ -168,9 +162,9 @@ static void many(const char *isa, const char *encoding, bool back)
     const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = HEADS, .dim = WIDTH, .isa = isa };
     struct rotation r = prepare(&d);
     const int count = HEADS * ROWS_MANY * WIDTH;
-    float *x = room(sizeof *x * (size_t)count), *here = room(sizeof *x * (size_t)count), *there = room(sizeof *x * ((size_t)count + 1));
+    float *x = room_block(sizeof *x * (size_t)count), *here = room_block(sizeof *x * (size_t)count), *there = room_block(sizeof *x * ((size_t)count + 1));
     const loci_call call = { .batch = 1, .k_len = ROWS_MANY };
-    void *work = room(loci_workspace(r.plan, &call, 1));
+    void *work = room_block(loci_workspace(r.plan, &call, 1));
     const loci_view from = { x, 0, 0, 0 }, to = { here, 0, 0, 0 };
     fill(x, count);
     memcpy(here, x, sizeof *x * (size_t)count);
@@ -198,7 +192,7 @@ static void cached_keys(const char *isa)
     static float q[4 * L * D], k[2 * L * D], v[2 * L * D], o[4 * L * D], o2[4 * L * D];
     fill(q, 4 * L * D), fill(k, 2 * L * D), fill(v, 2 * L * D);
     loci_call call = { .batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 }, .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 } };
-    void *work = room(loci_workspace(raw.plan, &call, 0));             /* enough to attend and to turn */
+    void *work = room_block(loci_workspace(raw.plan, &call, 0));             /* enough to attend and to turn */
     bool done = !loci_forward(raw.plan, raw.tables, work, &call);
     done &= !loci_rotate(raw.plan, raw.tables, work, &call, LOCI_CACHE, call.k, call.k);
     call.o.data = o2;

@@ -9,10 +9,10 @@
 #include "half.h"
 #include "loci/convert.h"
 #include "pe.h"
+#include "room.h"
 #include "walk.h"
 
 static int passed, failed;
-static const char *only;                 /* the program's argument: this text alone */
 static const char *const names[] = { "f32", "f64", "bf16", "f16" };
 
 /* One of the two calls. */
@@ -22,22 +22,13 @@ struct side {
     loci_call call;
     loci_grad grad;
     void *data[WALK_TENSORS], *ddata[WALK_TENSORS];
-    void *block[64];
-    int blocks;
+    struct room room;
 };
 
-static void *block(struct side *s, size_t count, size_t each)
-{
-    const size_t bytes = (count * each + 127) / 64 * 64;
-    void *p = aligned_alloc(64, bytes);
-    if (!p || s->blocks == COUNT(s->block)) exit(2);
-    memset(p, 0xff, bytes);
-    return s->block[s->blocks++] = p;
-}
 /* Numbers as `half` stores them, in the side's own type. */
 static void *stored(struct side *s, loci_dtype half, const double *x, size_t count)
 {
-    void *to = block(s, count, stored_size(s->dtype));
+    void *to = room_take(&s->room, count * stored_size(s->dtype));
     for (size_t i = 0; i < count; i++) {
         uint16_t h;
         store_stored(&h, half, 0, x[i]);
@@ -47,7 +38,7 @@ static void *stored(struct side *s, loci_dtype half, const double *x, size_t cou
 }
 static void *floats(struct side *s, const double *x, size_t count)
 {
-    float *to = block(s, count, sizeof *to);
+    float *to = room_take(&s->room, count * sizeof *to);
     for (size_t i = 0; i < count; i++) to[i] = (float)x[i];
     return to;
 }
@@ -63,17 +54,17 @@ static bool open(struct side *s, const struct walk *w, loci_dtype dtype, loci_dt
     void **in[] = { &s->call.q.data, &s->call.k.data, &s->call.v.data }, **out[] = { &s->grad.dq.data, &s->grad.dk.data, &s->grad.dv.data };
     for (int i = 0; i < w->inputs; i++) {
         const size_t count = w->input[i].count;
-        if (i < stage) *in[i] = stored(s, half, w->input[i].x, count), *out[i] = block(s, count, stored_size(dtype));
-        else s->data[i - stage] = floats(s, w->input[i].x, count), s->ddata[i - stage] = block(s, count, sizeof(float));
+        if (i < stage) *in[i] = stored(s, half, w->input[i].x, count), *out[i] = room_take(&s->room, count * stored_size(dtype));
+        else s->data[i - stage] = floats(s, w->input[i].x, count), s->ddata[i - stage] = room_take(&s->room, count * sizeof(float));
     }
     s->call.tensors = (const void *const *)s->data, s->grad.dtensors = s->ddata, s->call.error = e;
-    s->call.o.data = block(s, w->out_count, stored_size(dtype));
+    s->call.o.data = room_take(&s->room, w->out_count * stored_size(dtype));
     s->grad.dout.data = stored(s, half, w->grad.dout.data, w->out_count);
-    s->call.lse = stick || !w->row_count ? NULL : block(s, w->row_count, sizeof(float));
-    s->call.rem = stick ? block(s, w->row_count, sizeof(float)) : NULL;
+    s->call.lse = stick || !w->row_count ? NULL : room_take(&s->room, w->row_count * sizeof(float));
+    s->call.rem = stick ? room_take(&s->room, w->row_count * sizeof(float)) : NULL;
     s->grad.dlse = stick || !w->row_count ? NULL : floats(s, w->grad.dlse, w->row_count);
     s->grad.drem = stick ? floats(s, w->grad.drem, w->row_count) : NULL;
-    if (w->state_count) s->call.ae = block(s, w->state_count, sizeof(float)), s->grad.dae = floats(s, w->grad.dae, w->state_count);
+    if (w->state_count) s->call.ae = room_take(&s->room, w->state_count * sizeof(float)), s->grad.dae = floats(s, w->grad.dae, w->state_count);
     return true;
 }
 
@@ -98,7 +89,7 @@ static loci_status backward(struct side *s, const void *tables, void *work)
 }
 static bool run(struct side *s, loci_status (*pass)(struct side *, const void *, void *))
 {
-    void *tables = block(s, loci_tables_size(s->plan, 2 * WALK_LENGTH), 1), *work = block(s, loci_workspace(s->plan, &s->call, 1), 1);
+    void *tables = room_take(&s->room, loci_tables_size(s->plan, 2 * WALK_LENGTH)), *work = room_take(&s->room, loci_workspace(s->plan, &s->call, 1));
     return !loci_prepare(s->plan, 2 * WALK_LENGTH, (const void *const *)s->data, tables) && !pass(s, tables, work);
 }
 
@@ -148,8 +139,7 @@ static void compare(struct walk *w, const char *isa, loci_dtype half)
             }
         }
     }
-    for (int i = 0; i < a.blocks; i++) free(a.block[i]);
-    for (int i = 0; i < b.blocks; i++) free(b.block[i]);
+    room_leave(&a.room, 0), room_leave(&b.room, 0);
     loci_plan_destroy(a.plan);
     loci_plan_destroy(b.plan);
 }
@@ -158,7 +148,6 @@ static void check_from(struct walk *w, int first)
 {
     const char *isas[8];
     const int count = loci_isas(isas, 8);
-    if (only && strcmp(only, w->encoding) != 0) return;
     for (int i = first < count - 1 ? first : count - 1; i < count; i++) {
         compare(w, isas[i], LOCI_BF16);
         compare(w, isas[i], LOCI_F16);
@@ -210,7 +199,7 @@ int main(int argc, char **argv)
 {
     const char *isas[8];
     const int count = loci_isas(isas, 8);
-    if (argc > 1) only = argv[1];
+    walk_only(argc, argv);
     for (int i = 0; i < count; i++)
         for (loci_dtype half = LOCI_BF16; half <= LOCI_F16; half++) {
             ties(isas[i], half, 1);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "reference/reference.h"
+#include "room.h"
 #include "walk.h"
 
 enum { H = 4, D = 16, L = 150, ROWS = H * L, N = ROWS * D };
@@ -19,12 +20,6 @@ static void check(bool holds, const char *where, const char *what)
     else failed++, printf("%s: %s\n", where, what);
 }
 
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!p) exit(2);
-    return memset(p, 0xff, (bytes + 127) / 64 * 64);
-}
 
 /* Results first, so that two tasks can be compared in one go. */
 struct results { float o[N], lse[ROWS], ae[N], dq[N], dk[N], dv[N], deq[N], dek[N]; };
@@ -40,7 +35,7 @@ struct task {
 
 static struct task *fresh(void)
 {
-    struct task *t = room(sizeof *t);
+    struct task *t = room_block(sizeof *t);
     memset(&t->r, 0, sizeof t->r);
     walk_restart(5);
     for (int i = 0; i < N; i++) {
@@ -71,7 +66,7 @@ static loci_plan *plan_of(loci_desc d)
 static loci_status run(struct task *t, loci_desc d, bool backward)
 {
     loci_plan *plan = plan_of(d);
-    void *tables = room(loci_tables_size(plan, L)), *work = room(loci_workspace(plan, &t->call, backward));
+    void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &t->call, backward));
     loci_status status = loci_prepare(plan, L, NULL, tables);
     if (!status) status = loci_forward(plan, tables, work, &t->call);
     if (!status && backward) status = loci_backward(plan, tables, work, &t->call, &t->grad);
@@ -92,7 +87,7 @@ static double apart(const float *a, const float *b)
 static loci_status turn(struct task *t, loci_desc d, loci_which which, const float *x, float *y)
 {
     loci_plan *plan = plan_of(d);
-    void *tables = room(loci_tables_size(plan, L)), *work = room(loci_workspace(plan, &t->call, 1));
+    void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &t->call, 1));
     loci_status status = loci_prepare(plan, L, NULL, tables);
     if (!status)
         status = loci_rotate(plan, tables, work, &t->call, which, (loci_view){ (void *)x, 0, 0, 0 }, (loci_view){ y, 0, 0, 0 });
@@ -216,7 +211,7 @@ static void turned_back(loci_which which)
     for (int i = 0; i < N; i++) x[i] = walk_uniform(), dy[i] = walk_uniform(), eq[i] = walk_uniform(), ek[i] = walk_uniform();
     const void *const tensors[] = { eq, ek };
     const loci_call call = { .batch = 1, .q_len = L, .k_len = L, .tensors = tensors };
-    void *tables = room(loci_tables_size(plan, L)), *work = room(loci_workspace(plan, &call, 1));
+    void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &call, 1));
     const loci_view rows = { x, 0, 0, 0 }, back = { dy, 0, 0, 0 };
     check(!loci_prepare(plan, L, NULL, tables) &&
           !loci_rotate_backward(plan, tables, work, &call, which, rows, back, (loci_view){ got[0], 0, 0, 0 }, (void *[]){ got[1], got[2] }) &&

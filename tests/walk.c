@@ -393,17 +393,24 @@ static void draw(char *text)
     loci_plan_destroy(plan);
 }
 
-const char *walk_text(int i, bool *square)
+static const char *only;
+void walk_only(int argc, char **argv) { only = argc > 1 ? argv[1] : NULL; }
+bool walk_limited(void) { return only; }
+
+bool walk_next(struct walk_text *t)
 {
     const loci_encoding_info *list;
     const int count = loci_encodings(&list), more = (int)(sizeof texts / sizeof *texts);
-    *square = i >= count && i < count + more && texts[i - count].square;
-    if (i < count) return list[i].example;
-    if (i < count + more) return texts[i - count].encoding;
-    if (i >= count + more + WALK_COMPOSITIONS) return NULL;
-    char *text = compositions[i - count - more];
-    if (!*text) draw(text);
-    return text;
+    do {
+        const int i = t->next++;
+        if (i >= count + more + WALK_COMPOSITIONS) return false;
+        t->example = i < count;
+        t->square = i >= count && i < count + more && texts[i - count].square;
+        if (t->example && list[i].places == LOCI_PLACE_EMBED) continue;
+        t->text = i < count ? list[i].example : i < count + more ? texts[i - count].encoding : compositions[i - count - more];
+        if (i >= count + more && !*t->text) draw(compositions[i - count - more]);
+        if (!only || !strcmp(only, t->text)) return true;
+    } while (true);
 }
 
 struct walker { enum walk_size size; void (*check)(struct walk *); };
@@ -413,8 +420,10 @@ static int walk_shapes(struct walker w, const char *encoding, loci_stage stage, 
     const struct shape *shapes = w.size == WALK_SMALL ? small : tiles;
     const size_t count = w.size == WALK_SMALL ? sizeof small / sizeof *small : sizeof tiles / sizeof *tiles;
     int failed = 0;
+    if (only && strcmp(only, encoding) != 0) return 0;
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
+        if (LOCI_EMULATED && w.size == WALK_TILES && (i + (size_t)seed_of(encoding, "")) % 3) continue;
         if (s->full && walk_causal_only(encoding)) continue;
         if ((s->full || s->places == STARTS) && !attends(stage)) continue;               /* there masks say nothing */
         if (stage == LOCI_LINEAR_ATTENTION && (s->left || s->right || s->keys_rotated || (s->places == PACKED && s->k_len < 64)))
@@ -433,14 +442,11 @@ int walk_all(enum walk_size size, void (*check)(struct walk *))
     const loci_encoding_info *list;
     const int count = loci_encodings(&list);
     int failed = 0;
-    bool square;
     for (int i = 0; i < count; i++) {
         if (list[i].places == LOCI_PLACE_EMBED) failed += walk_shapes(w, list[i].example, LOCI_EMBED, false);
         if (list[i].places & LOCI_PLACE_ROTATE) failed += walk_shapes(w, list[i].example, LOCI_ROTATE, false);
     }
-    for (int i = 0; walk_text(i, &square); i++)
-        if (i >= count || list[i].places != LOCI_PLACE_EMBED)
-            failed += walk_shapes(w, walk_text(i, &square), LOCI_ATTENTION, square);
+    for (struct walk_text t = { 0 }; walk_next(&t);) failed += walk_shapes(w, t.text, LOCI_ATTENTION, t.square);
     for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) failed += walk_shapes(w, linear[i], LOCI_LINEAR_ATTENTION, false);
     return failed + walk_shapes(w, "rope:pairing=half,freq=given,attention_factor=1.2", LOCI_ROTATE, false);
 }

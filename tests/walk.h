@@ -42,13 +42,25 @@ struct walk {
 };
 
 /* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on both sides of the
- * borders of TILES.  Plans that cannot be made are printed and counted as failures.  Returns how many those were. */
+ * borders of TILES, of which an emulated processor gets a third.  Plans that cannot be made are printed and counted as
+ * failures.  Returns how many those were. */
 enum walk_size { WALK_SMALL, WALK_TILES };
 int walk_all(enum walk_size, void (*check)(struct walk *));
 
-/* The texts of the walk, asked for one after the other: every encoding's example, then options and compositions, the same
- * in every run.  NULL past the last; square: the value width must be the head width. */
-const char *walk_text(int i, bool *square);
+/* The program's argument, if there is one, is a text: problems and texts are those of this one alone. */
+void walk_only(int argc, char **argv);
+bool walk_limited(void);
+
+/* The texts of the walk that attention can have, one after the other, the same in every run: every encoding's example, then options
+ * and compositions.
+ *     for (struct walk_text t = { 0 }; walk_next(&t);) ... t.text ... */
+struct walk_text {
+    const char *text;
+    bool example;                        /* an encoding's own */
+    bool square;                         /* the value width must be the head width */
+    int next;
+};
+bool walk_next(struct walk_text *);
 bool walk_causal_only(const char *text);
 bool walk_states(const char *text);      /* does it fill ae? */
 int walk_dim(const char *text, int dim); /* the least head width from `dim` on that the text can have */

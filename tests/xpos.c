@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "pe.h"
+#include "room.h"
 #include "walk.h"
 
 enum { H = 2, D = 16, L = 300, N = H * L * D };
@@ -18,12 +19,6 @@ static void check(bool holds, const char *isa, const char *what)
     else failed++, printf("%s: %s\n", isa, what);
 }
 
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    if (!p) exit(2);
-    return p;
-}
 
 struct task {
     float q[N], k[N], v[N], o[N], lse[H * L], dout[N], dq[N], dk[N], dv[N];
@@ -43,7 +38,7 @@ static loci_status run(struct task *t, const char *encoding, const char *isa, bo
                              .v = { t->v, 0, 0, 0 }, .o = { t->o + from * D, 0, L * D, D }, .lse = t->lse, .q_pos = t->pos + from,
                              .k_pos = t->pos, .error = &e };
     const loci_grad grad = { .dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 }, .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 } };
-    void *tables = room(loci_tables_size(plan, 1000000)), *work = room(loci_workspace(plan, &call, 1));
+    void *tables = room_block(loci_tables_size(plan, 1000000)), *work = room_block(loci_workspace(plan, &call, 1));
     loci_status status = loci_prepare(plan, 1000000, NULL, tables);
     if (!status) status = loci_forward(plan, tables, work, &call);
     if (!status && rows == L) status = loci_backward(plan, tables, work, &call, &grad);
@@ -55,7 +50,7 @@ static loci_status run(struct task *t, const char *encoding, const char *isa, bo
 
 static struct task *fresh(int64_t from)
 {
-    struct task *t = room(sizeof *t);
+    struct task *t = room_block(sizeof *t);
     walk_restart(11);
     for (int i = 0; i < N; i++) {
         t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform();
@@ -77,7 +72,7 @@ static void turn_keys(struct task *t, const char *encoding, const char *isa)
     loci_plan *plan;
     if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = H, .dim = D, .isa = isa }, NULL)) exit(1);
     const loci_call call = { .batch = 1, .k_len = L, .q_pos = t->pos, .k_pos = t->pos };
-    void *tables = room(loci_tables_size(plan, L)), *work = room(loci_workspace(plan, &call, 1));
+    void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &call, 1));
     const loci_view k = { t->k, 0, 0, 0 };
     if (loci_prepare(plan, L, NULL, tables) || loci_rotate(plan, tables, work, &call, LOCI_CACHE, k, k)) exit(1);
     free(tables);
