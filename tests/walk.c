@@ -423,7 +423,7 @@ static int walk_shapes(struct walker w, const char *encoding, loci_stage stage, 
     if (only && strcmp(only, encoding) != 0) return 0;
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
-        if (LOCI_EMULATED && w.size == WALK_TILES && (i + (size_t)seed_of(encoding, "")) % 3) continue;
+        if (LOCI_EMULATED && (i + (size_t)seed_of(encoding, "")) % 3) continue;
         if (s->full && walk_causal_only(encoding)) continue;
         if ((s->full || s->places == STARTS) && !attends(stage)) continue;               /* there masks say nothing */
         if (stage == LOCI_LINEAR_ATTENTION && (s->left || s->right || s->keys_rotated || (s->places == PACKED && s->k_len < 64)))

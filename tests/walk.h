@@ -42,7 +42,7 @@ struct walk {
 };
 
 /* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on both sides of the
- * borders of TILES, of which an emulated processor gets a third.  Plans that cannot be made are printed and counted as
+ * borders of TILES; an emulated processor gets a third of either.  Plans that cannot be made are printed and counted as
  * failures.  Returns how many those were. */
 enum walk_size { WALK_SMALL, WALK_TILES };
 int walk_all(enum walk_size, void (*check)(struct walk *));

@@ -5,8 +5,8 @@
  *     O^T[d][r] =          sum over pairs of keys       V[2k][d] p[2k][r] + V[2k+1][d] p[2k+1][r]
  *
  * One instruction does both multiply-adds of a pair in each of 16 lanes.  Rows stay in the lanes: a word of K or V, which
- * holds a pair, is broadcast and meets a vector of pairs of 16 rows.  K is read in place, or packed, as
- * it lies channel by channel, from a cache; V is packed by pairs of keys tile by tile, Q once, the weights as they are made.
+ * holds a pair, is broadcast and meets a vector of pairs of 16 rows.  K is read in place, or packed from a cache, where it
+ * lies channel by channel; V is packed by pairs of keys tile by tile, Q once, the weights as they are made.
  * Sums, scores, max and log of the sum are f32, and so is all that terms see.  What is rounded to bf16 beside the caller's
  * numbers: weights, and queries and keys that were turned.
  *
