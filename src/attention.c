@@ -93,7 +93,6 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     return LOCI_OK;
 }
 
-
 loci_status loci_forward(const loci_plan *p, const void *tables, void *work, const loci_call *in)
 {
     struct call c;
@@ -104,7 +103,6 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
     const loci_status status = c.fast ? p->engine->fast(&c) : p->engine->forward(&c);
     return status ? loci_fail(in->error, status, "cancelled by the host") : LOCI_OK;
 }
-
 
 loci_status loci_backward(const loci_plan *p, const void *tables, void *work, const loci_call *in, const loci_grad *grad)
 {
