@@ -34,8 +34,11 @@ static inline double trig_fast_two_sum(double a, double b, double *sum)
     return b - (s - a);
 }
 
-/* loci_sincos without the call: no branches, so that a loop over it vectorises. */
-static inline __attribute__((always_inline)) void trig_sincos(double x, double w_hi, double w_lo, double *c, double *s)
+/* loci_sincos in parts without a call or a branch, so that loops over them vectorise.  In a loop of its own each part is
+ * short enough for a CPU to work on several vectors at a time. */
+
+/* r + t = x (w_hi + w_lo) - n pi/2, |r| up to pi/4; n is in the last bits of turns. */
+static inline __attribute__((always_inline)) void trig_reduce(double x, double w_hi, double w_lo, double *r, double *t, double *turns)
 {
     /* pi/2 = p1 + p2 + p3 within 2^-163; whole + integer keeps the integer's low bits at the end of the word. */
     const double p1 = 0x1.921fb54442d18p+0, p2 = 0x1.1a62633145c07p-54, p3 = -0x1.f1976b7ed8fbcp-110;
@@ -45,21 +48,29 @@ static inline __attribute__((always_inline)) void trig_sincos(double x, double w
     double h = x * w_hi, he = fma(x, w_hi, -h);
     double l = x * w_lo, le = fma(x, w_lo, -l);
 
-    /* 2. r + t = angle - n pi/2.  h - n p1 is exact; the parts near ulp(h) are added in pairs with their errors. */
-    double turns = fma(h, two_over_pi, whole), n = turns - whole;
+    /* 2. h - n p1 is exact; the parts near ulp(h) are added in pairs with their errors. */
+    *turns = fma(h, two_over_pi, whole);
+    double n = *turns - whole;
     double n1 = n * p1, n1e = fma(n, p1, -n1);
     double n2 = n * p2, n2e = fma(n, p2, -n2);
-    double a, b, r, t;
+    double a, b, sum;
     double ae = trig_two_sum(he, -n1e, &a);
     double be = trig_two_sum(l, -n2, &b);
     double abe = trig_two_sum(a, b, &a);
-    double re = trig_two_sum(h - n1, a, &r);
-    t = trig_two_sum(r, re + (abe + (ae + be + ((le - n2e) - n * p3))), &r);
-
-    /* 3. z + ze = (r + t)^2. */
-    double z = r * r, ze = fma(r, r, -z) + 2 * r * t;
-
-    /* 4. sin = r + t + r^3 (-1/6 + z q), the cubic factor and its product in two parts. */
+    double re = trig_two_sum(h - n1, a, &sum);
+    *t = trig_two_sum(sum, re + (abe + (ae + be + ((le - n2e) - n * p3))), r);
+}
+/* z + ze = (r + t)^2. */
+static inline __attribute__((always_inline)) double trig_square(double r, double t, double *ze)
+{
+    double z = r * r;
+    *ze = fma(r, r, -z) + 2 * r * t;
+    return z;
+}
+/* sin = r + t + r^3 (-1/6 + z q), the cubic factor and its product in two parts. */
+static inline __attribute__((always_inline)) double trig_sin(double r, double t)
+{
+    double ze, z = trig_square(r, t, &ze);
     double q = 1 / 355687428096000.0;
     q = fma(z, q, -1 / 1307674368000.0);
     q = fma(z, q, 1 / 6227020800.0);
@@ -71,30 +82,33 @@ static inline __attribute__((always_inline)) void trig_sincos(double x, double w
     double y = z * r, ye = fma(z, r, -y) + fma(ze, r, z * t);
     double v = y * k, ve = fma(y, k, -v) + fma(y, ke, ye * k);
     double sin_hi, sin_lo = trig_fast_two_sum(r, v, &sin_hi);
-    sin_hi += sin_lo + (ve + t);
-
-    /* 5. cos = 1 - z/2 + z^2 (1/24 + z q), likewise. */
-    q = -1 / 6402373705728000.0;
+    return sin_hi + (sin_lo + (ve + t));
+}
+/* cos = 1 - z/2 + z^2 (1/24 + z q), likewise. */
+static inline __attribute__((always_inline)) double trig_cos(double r, double t)
+{
+    double ze, z = trig_square(r, t, &ze);
+    double q = -1 / 6402373705728000.0;
     q = fma(z, q, 1 / 20922789888000.0);
     q = fma(z, q, -1 / 87178291200.0);
     q = fma(z, q, 1 / 479001600.0);
     q = fma(z, q, -1 / 3628800.0);
     q = fma(z, q, 1 / 40320.0);
     q = fma(z, q, -1 / 720.0);
-    ke = trig_fast_two_sum(0x1.5555555555555p-5, z * q, &k) + 0x1.5555555555555p-59;
-    y = z * z;
-    ye = fma(z, z, -y) + 2 * z * ze;
-    v = y * k;
-    ve = fma(y, k, -v) + fma(y, ke, ye * k);
+    double k, ke = trig_fast_two_sum(0x1.5555555555555p-5, z * q, &k) + 0x1.5555555555555p-59;
+    double y = z * z, ye = fma(z, z, -y) + 2 * z * ze;
+    double v = y * k, ve = fma(y, k, -v) + fma(y, ke, ye * k);
     double cos_hi, cos_lo = trig_fast_two_sum(1, -0.5 * z, &cos_hi);
     cos_lo += trig_fast_two_sum(cos_hi, v, &cos_hi);
-    cos_hi += cos_lo + fma(-0.5, ze, ve);
-
-    /* 6. The quarter turn: swapped when n is odd, cos < 0 in quarters 1 and 2, sin in 2 and 3. */
+    return cos_hi + (cos_lo + fma(-0.5, ze, ve));
+}
+/* The quarter turn: swapped when n is odd, cos < 0 in quarters 1 and 2, sin in 2 and 3; NaN for angles near h out of reach. */
+static inline __attribute__((always_inline)) void trig_quarter(double h, double turns, double *c, double *s)
+{
     uint64_t quarter, cos_bits, sin_bits;
     memcpy(&quarter, &turns, 8);
-    memcpy(&cos_bits, &cos_hi, 8);
-    memcpy(&sin_bits, &sin_hi, 8);
+    memcpy(&cos_bits, c, 8);
+    memcpy(&sin_bits, s, 8);
     uint64_t odd = -(quarter & 1), swap = (cos_bits ^ sin_bits) & odd;
     cos_bits ^= swap ^ (((quarter + 1) & 2) << 62);
     sin_bits ^= swap ^ ((quarter & 2) << 62);
@@ -103,6 +117,14 @@ static inline __attribute__((always_inline)) void trig_sincos(double x, double w
     memcpy(&sin_x, &sin_bits, 8);
     *c = fabs(h) <= 0x1p50 ? cos_x : NAN;
     *s = fabs(h) <= 0x1p50 ? sin_x : NAN;
+}
+
+static inline __attribute__((always_inline)) void trig_sincos(double x, double w_hi, double w_lo, double *c, double *s)
+{
+    double r, t, turns;
+    trig_reduce(x, w_hi, w_lo, &r, &t, &turns);
+    *c = trig_cos(r, t), *s = trig_sin(r, t);
+    trig_quarter(x * w_hi, turns, c, s);
 }
 
 #endif

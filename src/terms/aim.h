@@ -27,30 +27,45 @@ struct sights {
 static inline void direct(const struct sights *k, int axis, double x, double *restrict cos, double *restrict sin)
 {
     const double *hi = pairs_rows(k->p, k->group, axis) + k->t0, *lo = hi + k->p->width;
-    for (int t = 0; t < k->n; t++) trig_sincos(x, hi[t], lo[t], &cos[t], &sin[t]);
+    double rest[SIGHTS], more[SIGHTS], turns[SIGHTS];
+    for (int t = 0; t < k->n; t++) trig_reduce(x, hi[t], lo[t], &rest[t], &more[t], &turns[t]);
+    for (int t = 0; t < k->n; t++) cos[t] = trig_cos(rest[t], more[t]), sin[t] = trig_sin(rest[t], more[t]);
+    for (int t = 0; t < k->n; t++) trig_quarter(x * hi[t], turns[t], &cos[t], &sin[t]);
 }
 
-/* The table's row for the last six bits of a whole coordinate, with the anchor in place.  NULL when it is not whole. */
-INLINE const double *find_step(struct sights *k, int axis, double x)
+/* A coordinate as an anchor and, when it is whole, a step from there; else step is -1. */
+struct stop { double anchor; int step; };
+INLINE struct stop stop_at(double x)
 {
     const double anchor = floor(x / PAIR_STEPS) * PAIR_STEPS, rest = x - anchor;
     const int step = rest > 0 && rest < PAIR_STEPS ? (int)rest : 0;
-    if (rest != step) return NULL;
-    if (k->anchor[axis] != anchor) direct(k, axis, anchor, k->anchor_cos[axis], k->anchor_sin[axis]), k->anchor[axis] = anchor;
+    return (struct stop){ anchor, rest == step ? step : -1 };
+}
+INLINE void go_to(struct sights *k, int axis, double anchor)
+{
+    if (k->anchor[axis] == anchor) return;
+    direct(k, axis, anchor, k->anchor_cos[axis], k->anchor_sin[axis]);
+    k->anchor[axis] = anchor;
+}
+/* The table's row of a step: cos, and sin after it. */
+INLINE const double *step_of(const struct sights *k, int axis, int step)
+{
     return pairs_rows(k->p, k->group, axis) + (2 + 2 * step) * k->p->width + k->t0;
 }
 
 /* cos and sin of x w on one axis, on the first times m. */
 static inline void aim_axis(struct sights *k, int axis, double x, double *restrict cos, double *restrict sin)
 {
-    const double *restrict sc = find_step(k, axis, x);
-    if (!sc) {
+    const struct stop stop = stop_at(x);
+    if (stop.step < 0) {
         const double m = axis == 0 ? k->p->factor : 1;
         direct(k, axis, x, cos, sin);
         for (int t = 0; t < k->n; t++) cos[t] *= m, sin[t] *= m;
         return;
     }
-    const double *restrict ss = sc + k->p->width, *restrict ac = k->anchor_cos[axis], *restrict as = k->anchor_sin[axis];
+    go_to(k, axis, stop.anchor);
+    const double *restrict sc = step_of(k, axis, stop.step), *restrict ss = sc + k->p->width;
+    const double *restrict ac = k->anchor_cos[axis], *restrict as = k->anchor_sin[axis];
     for (int t = 0; t < k->n; t++) {
         cos[t] = ac[t] * sc[t] - as[t] * ss[t];
         sin[t] = as[t] * sc[t] + ac[t] * ss[t];
@@ -89,25 +104,6 @@ static inline void aim_float(const struct sights *k, const double *x, real *rest
     }
 }
 
-/* cos and sin of the row at x[axes], times m and rounded. */
-INLINE void aim_row(struct sights *k, const double *x, real *restrict cos, real *restrict sin)
-{
-    if (k->p->angles_f32) {
-        aim_float(k, x, cos, sin);
-        return;
-    }
-    const double *restrict sc = k->p->axes == 1 ? find_step(k, 0, x[0]) : NULL;
-    if (!sc) {
-        aim_axes(k, x, cos, sin);
-        return;
-    }
-    const double *restrict ss = sc + k->p->width, *restrict ac = k->anchor_cos[0], *restrict as = k->anchor_sin[0];
-    for (int t = 0; t < k->n; t++) {
-        cos[t] = (real)(ac[t] * sc[t] - as[t] * ss[t]);
-        sin[t] = (real)(as[t] * sc[t] + ac[t] * ss[t]);
-    }
-}
-
 static inline void coordinates(const struct call *c, const struct pairs *p, ptrdiff_t b, bool query, ptrdiff_t i, double *x)
 {
     for (int axis = 0; axis < p->axes; axis++) x[axis] = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
@@ -115,6 +111,38 @@ static inline void coordinates(const struct call *c, const struct pairs *p, ptrd
 
 /* Where the heading keeps cos of row r; sin follows. */
 INLINE real *aim_of(const struct heading *at, const struct pairs *p, int r) { return at->room + (ptrdiff_t)2 * r * p->width; }
+
+/* Rows at steps from one anchor, each times m and rounded. */
+INLINE void join(const struct sights *k, int rows, const struct stop *stop, real *to)
+{
+    const int W = k->p->width;
+    for (int r = 0; r < rows; r++, to += 2 * W) {
+        const double *restrict ac = k->anchor_cos[0], *restrict as = k->anchor_sin[0];
+        const double *restrict sc = step_of(k, 0, stop[r].step), *restrict ss = sc + W;
+        real *restrict cos = to, *restrict sin = to + W;
+        for (int t = 0; t < k->n; t++) {
+            cos[t] = (real)(ac[t] * sc[t] - as[t] * ss[t]);
+            sin[t] = (real)(as[t] * sc[t] + ac[t] * ss[t]);
+        }
+    }
+}
+/* Rows at coordinates x of one axis.  All steps are found first, so that no row waits until it is known where its own is. */
+static inline void aim_line(struct sights *k, int rows, const double *x, real *to)
+{
+    const int W = k->p->width;
+    struct stop stop[KT];
+    for (int r = 0; r < rows; r++) stop[r] = stop_at(x[r]);
+    for (int r = 0, n; r < rows; r += n, to += (ptrdiff_t)2 * n * W) {
+        n = 1;
+        if (stop[r].step < 0) {
+            aim_axes(k, &x[r], to, to + W);
+            continue;
+        }
+        while (r + n < rows && stop[r + n].step >= 0 && stop[r + n].anchor == stop[r].anchor) n++;
+        go_to(k, 0, stop[r].anchor);
+        join(k, n, &stop[r], to);
+    }
+}
 
 /* Points the heading at n rows, unless it is there. */
 static inline void aim(const struct call *c, const struct pairs *p, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
@@ -126,10 +154,18 @@ static inline void aim(const struct call *c, const struct pairs *p, struct headi
         struct sights k;                 /* no braces: they would clear the anchors too */
         k.p = p, k.group = group, k.t0 = t0, k.n = p->width - t0 < SIGHTS ? p->width - t0 : SIGHTS;
         for (int axis = 0; axis < p->axes; axis++) k.anchor[axis] = NAN;
+        if (p->axes == 1 && !p->angles_f32) {
+            double x[KT];
+            for (int r = 0; r < n; r++) coordinates(c, p, b, query, i0 + r, &x[r]);
+            aim_line(&k, n, x, at->room + t0);
+            continue;
+        }
         for (int r = 0; r < n; r++) {
             double x[MAX_AXES];
             coordinates(c, p, b, query, i0 + r, x);
-            aim_row(&k, x, aim_of(at, p, r) + t0, aim_of(at, p, r) + p->width + t0);
+            real *cos = aim_of(at, p, r) + t0, *sin = cos + p->width;
+            if (p->angles_f32) aim_float(&k, x, cos, sin);
+            else aim_axes(&k, x, cos, sin);
         }
     }
 }
