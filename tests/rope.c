@@ -158,7 +158,7 @@ static void places(const char *isa, const char *encoding)
 /* The same with so many rows that they go past the caches, or would if they lay on whole vectors. */
 static void many(const char *isa, const char *encoding, bool back)
 {
-    enum { WIDTH = 64, ROWS_MANY = 9001, HEADS = 2 };
+    enum { WIDTH = 64, ROWS_MANY = 1801, HEADS = 10 };
     const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = HEADS, .dim = WIDTH, .isa = isa };
     struct rotation r = prepare(&d);
     const int count = HEADS * ROWS_MANY * WIDTH;
@@ -179,6 +179,36 @@ static void many(const char *isa, const char *encoding, bool back)
     check(same, isa, back ? "many rows turned back elsewhere" : "many rows turned elsewhere");
     free(x), free(here), free(there), free(work);
     release(&r);
+}
+
+/* Heads turn side by side: the same bits as one by one, for few rows and many, in place and elsewhere. */
+static void abreast(const char *isa, const char *encoding)
+{
+    enum { HEADS = 19, WIDTH = 72, ROWS_MOST = 131 };
+    static const ptrdiff_t rows[] = { 1, 3, 5, ROWS_MOST };
+    static float x[HEADS * ROWS_MOST * WIDTH], here[HEADS * ROWS_MOST * WIDTH], there[HEADS * ROWS_MOST * WIDTH], one[ROWS_MOST * WIDTH];
+    const loci_desc all = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = HEADS, .dim = WIDTH, .isa = isa };
+    const loci_desc single = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDTH, .isa = isa };
+    struct rotation r = prepare(&all), alone = prepare(&single);
+    int64_t pos[ROWS_MOST];
+    fill(x, HEADS * ROWS_MOST * WIDTH);
+    for (int i = 0; i < ROWS_MOST; i++) pos[i] = 1000 + i;
+    for (int k = 0; k < 4; k++) {
+        const ptrdiff_t n = rows[k], each = n * WIDTH;
+        const loci_call call = { .batch = 1, .q_len = n, .q_pos = pos, .k_pos = pos };
+        void *work = room_block(loci_workspace(r.plan, &call, 0));
+        memcpy(here, x, sizeof x);
+        turn(&r, LOCI_QUERY, n, pos, NULL, here);
+        bool same = !loci_rotate(r.plan, r.tables, work, &call, LOCI_QUERY, (loci_view){ x, 0, 0, 0 }, (loci_view){ there, 0, 0, 0 });
+        for (int h = 0; h < HEADS; h++) {
+            memcpy(one, x + h * each, sizeof *x * (size_t)each);
+            turn(&alone, LOCI_QUERY, n, pos, NULL, one);
+            same &= !memcmp(one, here + h * each, sizeof *x * (size_t)each) && !memcmp(one, there + h * each, sizeof *x * (size_t)each);
+        }
+        check(same, isa, "heads side by side");
+        free(work);
+    }
+    release(&r), release(&alone);
 }
 
 /* ---- Keys from a cache ------------------------------------------------------------------------------------- */
@@ -357,8 +387,11 @@ int main(void)
         float_angles(isa[i], ",scaling=yarn,factor=32,original_length=4096");
         float_angles(isa[i], ",scaling=llama3,factor=8,original_length=8192");
         places(isa[i], "rope:pairing=half"), places(isa[i], "rope:pairing=interleaved,dim=14,offset=3"), places(isa[i], "xpos");
-        for (int back = 0; back < 2; back++)
-            many(isa[i], "rope:pairing=half", back), many(isa[i], "rope:pairing=interleaved,dim=50,offset=6", back);
+        for (int back = 0; back < 2; back++) {
+            many(isa[i], "rope:pairing=half", back), many(isa[i], "rope:pairing=interleaved", back);
+            many(isa[i], "rope:pairing=half,dim=32,offset=16", back), many(isa[i], "rope:pairing=interleaved,dim=50,offset=6", back);
+        }
+        abreast(isa[i], "rope:pairing=half"), abreast(isa[i], "rope:pairing=interleaved"), abreast(isa[i], "rope:pairing=half,dim=34,offset=5");
     }
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

@@ -12,18 +12,19 @@ struct rows {
     atomic_llong next;
 };
 
-/* A few heads of a tile are one item, and the others follow, so that they share cos and sin. */
+/* A few heads of a tile, for one thread all of them, are an item, and the others follow, so that they share cos and sin. */
 enum { TOGETHER = 8 };
+static int together(const struct rows *a) { return a->c->threads == 1 || a->heads < TOGETHER ? a->heads : TOGETHER; }
 struct place { ptrdiff_t b, i; int h, heads, n; };
-static struct place place_of(const struct rows *a, ptrdiff_t item, int together)
+static struct place place_of(const struct rows *a, ptrdiff_t item, int heads)
 {
-    const ptrdiff_t each = (a->heads + together - 1) / together, tile = item / each;
-    struct place at = { .b = tile / a->tiles, .i = tile % a->tiles * QT, .h = (int)(item % each) * together };
-    at.heads = a->heads - at.h < together ? a->heads - at.h : together;
+    const ptrdiff_t each = (a->heads + heads - 1) / heads, tile = item / each;
+    struct place at = { .b = tile / a->tiles, .i = tile % a->tiles * QT, .h = (int)(item % each) * heads };
+    at.heads = a->heads - at.h < heads ? a->heads - at.h : heads;
     at.n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
     return at;
 }
-static ptrdiff_t items(const struct rows *a, int together) { return a->c->B * a->tiles * ((a->heads + together - 1) / together); }
+static ptrdiff_t items(const struct rows *a, int heads) { return a->c->B * a->tiles * ((a->heads + heads - 1) / heads); }
 
 static void turn_rows(const struct rows *a, const struct place at, int h, struct heading *heading, real *rows, ptrdiff_t stride)
 {
@@ -50,7 +51,7 @@ static void rotate_place(const struct rows *a, const struct place at, struct hea
             continue;
         }
         real *source = stored_row(c, from, at.b, h, at.i), *rows = stored_row(c, to, at.b, h, at.i);
-        if (rows != source && term->move) {
+        if (term->move) {
             const struct rows_at here = { source, from->row, from->head }, there = { rows, to->row, to->head };
             term->move(c, c->plan->rotate, heading, at.b, h, at.heads, a->query, a->back, at.i, at.n, here, there);
             return;
@@ -78,11 +79,11 @@ static void rotate_job(void *arg, int index)
     struct call *c = a->c;
     struct heading *heading = N(open_heading)(c, index);
     const bool input = a->back && wants_input(term_of(c, c->plan->rotate), NULL);
-    const int together = input ? 1 : TOGETHER;
+    const int heads = input ? 1 : together(a);
     struct tile *t = input || !in_place(c) ? N(open_desk)(c, index, a->back).tile : NULL;
-    for (ptrdiff_t i, n = items(a, together); (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < n;) {
-        if (input) unturn_place(a, place_of(a, i, together), heading, t, NULL);
-        else rotate_place(a, place_of(a, i, together), heading, t);
+    for (ptrdiff_t i, n = items(a, heads); (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < n;) {
+        if (input) unturn_place(a, place_of(a, i, heads), heading, t, NULL);
+        else rotate_place(a, place_of(a, i, heads), heading, t);
     }
 }
 /* One item of a wave, with its part of the parameters' gradient. */

@@ -130,8 +130,8 @@ struct term {
      * room: reals of a heading. */
     ptrdiff_t (*room)(const struct call *, int x);
     void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
-    /* The same for `heads` heads from h on, on the way from one place to another that is apart from it; `back` is what turn_bwd()
-     * does to gradients.  NULL, as in all that fade: rows are copied first. */
+    /* The same for `heads` heads from h on, on the way from one place to another, which is apart from it or is the same; `back`
+     * is what turn_bwd() does to gradients.  NULL, as in all that fade: rows are copied first. */
     void (*move)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, int heads, bool query, bool back, ptrdiff_t i0, int n,
                  struct rows_at from, struct rows_at to);
     /* rows hold what turn() gave, or with of_input what it took (read only for a part, if the term has parts), d the gradient of

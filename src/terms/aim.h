@@ -175,7 +175,7 @@ INLINE void turn_pair(const real x, const real y, const real cos, const real sin
     *a = fma_(x, cos, -(y * sin));
     *b = fma_(x, sin, y * cos);
 }
-/* In place, or from one row to another; sign -1 turns back. */
+/* In place; sign -1 turns back. */
 INLINE void turn_half(const real *restrict cos, const real *restrict sin, const real sign, int n, real *restrict a, real *restrict b)
 {
     for (int t = 0; t < n; t++) turn_pair(a[t], b[t], cos[t], sign * sin[t], &a[t], &b[t]);
@@ -183,15 +183,6 @@ INLINE void turn_half(const real *restrict cos, const real *restrict sin, const 
 INLINE void turn_interleaved(const real *restrict cos, const real *restrict sin, const real sign, int n, real *restrict x)
 {
     for (int t = 0; t < n; t++) turn_pair(x[2 * t], x[2 * t + 1], cos[t], sign * sin[t], &x[2 * t], &x[2 * t + 1]);
-}
-INLINE void move_half(const real *restrict cos, const real *restrict sin, const real sign, int n, const real *restrict from,
-                      real *restrict a, real *restrict b)
-{
-    for (int t = 0; t < n; t++) turn_pair(from[t], from[t + n], cos[t], sign * sin[t], &a[t], &b[t]);
-}
-INLINE void move_interleaved(const real *restrict cos, const real *restrict sin, const real sign, int n, const real *restrict from, real *restrict to)
-{
-    for (int t = 0; t < n; t++) turn_pair(from[2 * t], from[2 * t + 1], cos[t], sign * sin[t], &to[2 * t], &to[2 * t + 1]);
 }
 
 /* Reals of a heading of so many pairs. */

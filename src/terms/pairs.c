@@ -20,47 +20,170 @@ static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, i
     for (int r = 0; r < n; r++) turn_row(at, p, r, 1, rows + r * stride);
 }
 
-/* ---- From one place to another ----------------------------------------------------------------------------- */
+/* ---- From one place to another, or where they are ------------------------------------------------------------ */
 
-enum { AHEAD = 8, PAST_CACHES = 4 << 20 };       /* rows asked for early; bytes of all rows from which they go past the caches */
+/* Heads that turn side by side unless rows are few; rows asked for early; bytes of all rows from which they go past the caches. */
+enum { ABREAST = 8, AHEAD = 4, PAST_CACHES = 4 << 20 };
 
-INLINE void move_row(const struct heading *at, const struct pairs *p, int r, const real sign, int D, const real *from, real *to)
+/* n rows that turn alike, and how far ahead of each is the one that is asked for.  Numbers are read before they are written:
+ * the two places may be one. */
+struct alike { int n; const real *from; ptrdiff_t from_step; real *to; ptrdiff_t to_step, ahead; };
+
+INLINE void put_down(const bool past, real *to, vf x)
 {
-    const real *cos = aim_of(at, p, r), *sin = cos + p->width;
-    const int first = p->offset, end = first + 2 * p->count;
-    if (first) memcpy(to, from, sizeof(real) * (size_t)first);
-    if (p->interleaved) move_interleaved(cos, sin, sign, p->count, from + first, to + first);
-    else move_half(cos, sin, sign, p->count, from + first, to + first, to + first + p->count);
-    if (end < D) memcpy(to + end, from + end, sizeof(real) * (size_t)(D - end));
+    if (past) vf_stream(to, x);
+    else vf_store(to, x);
 }
-/* A store that misses the caches reads its line first, and a copy of many rows would be half as fast. */
-INLINE bool goes_past(const struct call *c, bool query, const real *to, ptrdiff_t stride)
+/* n vectors, one line after the other. */
+INLINE void ask_for(const bool past, const int n, const real *row)
+{
+    enum { LINE = 64 / sizeof(real) };
+    UNROLL for (int i = 0; past && i < n; i++)
+        if (VL >= LINE || i % (LINE / VL) == 0) __builtin_prefetch(row + i * VL, 0, 2);
+}
+/* Pairs t .. t + n VL - 1: cos and sin stay in registers. */
+INLINE void move_half(const int n, const bool past, const struct alike a, const real *cos, const real *sin, const real sign, int t, int count)
+{
+    vf c[NR], s[NR], x[NR], y[NR];
+    UNROLL for (int i = 0; i < n; i++) c[i] = vf_load(cos + t + i * VL), s[i] = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
+    const real *from = a.from + t;
+    real *to = a.to + t;
+    for (int r = 0; r < a.n; r++, from += a.from_step, to += a.to_step) {
+        ask_for(past, n, from + a.ahead), ask_for(past, n, from + a.ahead + count);
+        UNROLL for (int i = 0; i < n; i++) x[i] = vf_load(from + i * VL), y[i] = vf_load(from + count + i * VL);
+        UNROLL for (int i = 0; i < n; i++) put_down(past, to + i * VL, vf_fma(x[i], c[i], -vf_mul(y[i], s[i])));
+        UNROLL for (int i = 0; i < n; i++) put_down(past, to + count + i * VL, vf_fma(x[i], s[i], vf_mul(y[i], c[i])));
+    }
+}
+#if VL > 1
+/* Even lanes become x cos - y sin, odd ones x sin + y cos. */
+INLINE void move_interleaved(const int n, const bool past, const struct alike a, const real *cos, const real *sin, const real sign, int t)
+{
+    vf by_x[2 * NR], by_y[2 * NR], z[2 * NR];
+    UNROLL for (int i = 0; i < n; i++) {
+        const vf c = vf_load(cos + t + i * VL), s = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
+        vf_zip(c, s, &by_x[2 * i], &by_x[2 * i + 1]);
+        vf_zip(-s, c, &by_y[2 * i], &by_y[2 * i + 1]);
+    }
+    const real *from = a.from + 2 * t;
+    real *to = a.to + 2 * t;
+    for (int r = 0; r < a.n; r++, from += a.from_step, to += a.to_step) {
+        ask_for(past, 2 * n, from + a.ahead);
+        UNROLL for (int i = 0; i < 2 * n; i++) z[i] = vf_load(from + i * VL);
+        UNROLL for (int i = 0; i < 2 * n; i++) put_down(past, to + i * VL, vf_fma(vf_evens(z[i]), by_x[i], vf_mul(vf_odds(z[i]), by_y[i])));
+    }
+}
+#else
+INLINE void move_interleaved(const int n, const bool past, const struct alike a, const real *cos, const real *sin, const real sign, int t)
+{
+    (void)past;
+    for (int r = 0; r < a.n; r++) {
+        const real *from = a.from + r * a.from_step + 2 * t;
+        real *to = a.to + r * a.to_step + 2 * t;
+        for (int i = 0; i < n; i++) turn_pair(from[2 * i], from[2 * i + 1], cos[t + i], sign * sin[t + i], &to[2 * i], &to[2 * i + 1]);
+    }
+}
+#endif
+INLINE void move_pairs(const bool interleaved, const bool past, int count, const struct alike a, const real *cos, const real *sin, const real sign)
+{
+    const int apart = interleaved ? 1 : count, each = interleaved ? 2 : 1;
+    int t = 0;
+    for (; t + NR * VL <= count; t += NR * VL) {
+        if (interleaved) move_interleaved(NR, past, a, cos, sin, sign, t);
+        else move_half(NR, past, a, cos, sin, sign, t, count);
+    }
+    for (; t + VL <= count; t += VL) {
+        if (interleaved) move_interleaved(1, past, a, cos, sin, sign, t);
+        else move_half(1, past, a, cos, sin, sign, t, count);
+    }
+    for (int r = 0; t < count && r < a.n; r++) {
+        const real *from = a.from + r * a.from_step;
+        real *to = a.to + r * a.to_step;
+        for (int i = t; i < count; i++)
+            turn_pair(from[each * i], from[each * i + apart], cos[i], sign * sin[i], &to[each * i], &to[each * i + apart]);
+    }
+}
+INLINE void copy(const bool past, int n, const real *from, real *to)
+{
+    if (!past) memcpy(to, from, sizeof(real) * (size_t)n);
+    for (int t = 0; past && t < n; t += VL) vf_stream(to + t, vf_load(from + t));
+}
+/* With the channels that do not turn. */
+INLINE void move_all(const bool interleaved, const bool past, const struct pairs *p, int D, struct alike a, const real *cos, const real sign)
+{
+    const int first = p->offset, end = first + 2 * p->count;
+    for (int r = 0; r < a.n && end - first < D && a.from != a.to; r++) {
+        const real *from = a.from + r * a.from_step;
+        real *to = a.to + r * a.to_step;
+        copy(past, first, from, to);
+        copy(past, D - end, from + end, to + end);
+    }
+    a.from += first, a.to += first;
+    move_pairs(interleaved, past, p->count, a, cos, cos + p->width, sign);
+}
+
+/* What moves: n rows of each of `heads` heads that turn alike.  next: the row of the first of them that comes after, or NULL. */
+struct moving { const struct pairs *p; const real *cos; real sign; int D, n, heads; struct rows_at from, to; const real *next; };
+
+INLINE struct alike row_of(const struct moving *m, int r)
+{
+    const real *from = m->from.first + r * m->from.row;
+    const ptrdiff_t ahead = r + AHEAD < m->n ? AHEAD * m->from.row : m->next ? m->next + (r + AHEAD - m->n) * m->from.row - from : 0;
+    return (struct alike){ m->heads, from, m->from.head, m->to.first + r * m->to.row, m->to.head, ahead };
+}
+/* Past the caches: a store that misses them reads its line first, and a copy of many rows would be half as fast. */
+INLINE void move_rows(const bool interleaved, const bool past, const struct moving m)
+{
+    const struct pairs p = *m.p;
+    for (int r = 0; r < m.n; r++) move_all(interleaved, past, &p, m.D, row_of(&m, r), m.cos + (ptrdiff_t)2 * r * p.width, m.sign);
+    if (past) vf_streamed();
+}
+/* Likewise rows that are not whole vectors of pairs: they are put together in hand. */
+INLINE void move_in_hand(const bool interleaved, const struct moving m)
+{
+    real hand[2 * MAX_PAIRS];
+    for (int r = 0; r < m.n; r++)
+        for (int h = 0; h < m.heads; h++) {
+            const struct alike a = row_of(&m, r);
+            move_all(interleaved, false, m.p, m.D, (struct alike){ 1, a.from + h * a.from_step, 0, hand, 0, 0 }, m.cos + (ptrdiff_t)2 * r * m.p->width, m.sign);
+            for (int t = 0; t < m.D; t += VL) vf_stream(a.to + h * a.to_step + t, vf_load(hand + t));
+        }
+    vf_streamed();
+}
+enum path { NEAR, PAST, IN_HAND };
+static void half_near(const struct moving *m) { move_rows(false, false, *m); }
+static void half_past(const struct moving *m) { move_rows(false, true, *m); }
+static void half_in_hand(const struct moving *m) { move_in_hand(false, *m); }
+static void interleaved_near(const struct moving *m) { move_rows(true, false, *m); }
+static void interleaved_past(const struct moving *m) { move_rows(true, true, *m); }
+static void interleaved_in_hand(const struct moving *m) { move_in_hand(true, *m); }
+
+static enum path path_of(const struct call *c, bool query, const struct moving *m)
 {
     const struct loci_plan *p = c->plan;
     const double rows = (double)c->B * (double)(query ? c->Lq * p->heads : c->Lk * p->kv_heads);
-    return p->dim <= 2 * MAX_PAIRS && p->dim % VL == 0 && stride % VL == 0 && (uintptr_t)to % (VL * sizeof(real)) == 0
-        && rows * p->dim * (double)sizeof(real) >= PAST_CACHES;
-}
-INLINE void move_rows(const int D, const struct pairs *p, const struct heading *at, const bool past, const real sign, int n,
-                      const real *from, ptrdiff_t from_stride, real *to, ptrdiff_t to_stride)
-{
-    real row[2 * MAX_PAIRS];
-    for (int r = 0; r < n; r++, from += from_stride, to += to_stride) {
-        for (int t = 0; r + AHEAD < n && t < D; t += 64 / (int)sizeof(real)) __builtin_prefetch(from + AHEAD * from_stride + t);
-        move_row(at, p, r, sign, D, from, past ? row : to);
-        for (int t = 0; past && t < D; t += VL) vf_stream(to + t, vf_load(row + t));
-    }
-    if (past) vf_streamed();
+    if (rows * m->D * (double)sizeof(real) < PAST_CACHES || m->from.first == m->to.first || m->D > 2 * MAX_PAIRS || m->D % VL
+        || m->to.row % VL || m->to.head % VL || (uintptr_t)m->to.first % (VL * sizeof(real)))
+        return NEAR;
+    return m->p->count % VL == 0 && m->p->offset % VL == 0 ? PAST : IN_HAND;
 }
 static void move(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, int heads, bool query, bool back, ptrdiff_t i0, int n,
                  struct rows_at from, struct rows_at to)
 {
+    static void (*const how[2][3])(const struct moving *) = {
+        { half_near, half_past, half_in_hand }, { interleaved_near, interleaved_past, interleaved_in_hand },
+    };
     const struct pairs *p = table_of(c, x);
-    const bool past = goes_past(c, query, to.first, to.row) && to.head % VL == 0;
-    for (int i = 0; i < heads; i++, from.first += from.head, to.first += to.head) {
-        if (i == 0 || p->groups > 1) aim(c, p, at, b, h + i, query, i0, n);
-        if (back) move_rows(c->plan->dim, p, at, past, -1, n, from.first, from.row, to.first, to.row);
-        else move_rows(c->plan->dim, p, at, past, 1, n, from.first, from.row, to.first, to.row);
+    struct moving m = { .p = p, .cos = aim_of(at, p, 0), .sign = back ? -1 : 1, .D = c->plan->dim, .n = n, .from = from, .to = to };
+    const enum path path = path_of(c, query, &m);
+    const int all = query ? c->plan->heads : c->plan->kv_heads;
+    /* One thread goes on with the next heads of this tile, then with the next tile. */
+    const real *tile = i0 + 2 * n <= (query ? c->Lq : c->Lk) ? from.first - h * from.head + n * from.row : NULL;
+    for (int i = 0; i < heads; i += m.heads, m.from.first += m.heads * from.head, m.to.first += m.heads * to.head) {
+        m.heads = p->groups > 1 ? 1 : heads - i < ABREAST || n < AHEAD ? heads - i : ABREAST;
+        m.next = c->threads > 1 ? NULL : h + i + m.heads < all ? m.from.first + m.heads * from.head : tile;
+        aim(c, p, at, b, h + i, query, i0, n);
+        how[p->interleaved][path](&m);
     }
 }
 

@@ -27,6 +27,9 @@ static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
     *low = _mm512_permutex2var_ps(even, first, odd);
     *high = _mm512_permutex2var_ps(even, _mm512_add_epi32(first, _mm512_set1_epi32(8)), odd);
 }
+/* The even lanes twice each, and the odd ones. */
+static inline vf vf_evens(vf x) { return _mm512_moveldup_ps(x); }
+static inline vf vf_odds(vf x) { return _mm512_movehdup_ps(x); }
 static inline vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {
