@@ -68,10 +68,7 @@ static size_t carve(struct call *c, char *base, bool backward)
     const ptrdiff_t rows = c->B * c->Lk;
     c->backward = backward;
     void *seq = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
-    if (c->in->q_starts && !c->in->q_pos) {
-        int64_t *pos = take_bytes(&a, (size_t)(c->Lq + c->Lk), sizeof *pos);
-        if (base) loci_fill_positions(c, pos, pos + c->Lq), c->q_pos = pos, c->k_pos = pos + c->Lq;
-    }
+    loci_take_positions(c, &a);
     if (base) {
         c->seq = seq;
         loci_find_sequences(c);
@@ -199,15 +196,16 @@ loci_status loci_open_tables(struct call *c, const void *tables)
     c->range = loci_table_range(tables);
     return LOCI_OK;
 }
-loci_status loci_open_work(struct call *c, void *work, bool backward)
+loci_status loci_open_room(struct call *c, void *work, size_t (*lay_out)(struct call *, char *base, bool backward), bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG, "work must not be NULL and must start on 64 bytes");
-    CHECK(c->in->error, carve(c, NULL, backward) != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
+    CHECK(c->in->error, lay_out(c, NULL, backward) != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
     TRY(loci_check_starts(c));
     c->knorm = NULL, c->dk_sum = c->dv_sum = NULL;
-    carve(c, work, backward);
+    lay_out(c, work, backward);
     return LOCI_OK;
 }
+loci_status loci_open_work(struct call *c, void *work, bool backward) { return loci_open_room(c, work, carve, backward); }
 
 bool loci_plan_is(const loci_plan *p, loci_stage stage) { return p && p->magic == PLAN_MAGIC && p->stage == stage; }
 

@@ -29,7 +29,9 @@ bool loci_meet(const struct call *, const loci_view *a, ptrdiff_t Ha, ptrdiff_t 
 /* Those of encoding e that have a row for each of LOCI_DIM_QUERIES, or LOCI_DIM_KEYS, are wanted; 0: all. */
 loci_status loci_check_inputs(const struct call *, int e, ptrdiff_t rows);
 loci_status loci_open_tables(struct call *, const void *tables);
-/* Sequences are found on the way. */
+/* Checks the workspace and lays it out; lay_out() says its bytes, or SIZE_MAX, and with base NULL nothing else. */
+loci_status loci_open_room(struct call *, void *work, size_t (*lay_out)(struct call *, char *base, bool backward), bool backward);
+/* With all that a pass may need.  Sequences are found on the way. */
 loci_status loci_open_work(struct call *, void *work, bool backward);
 
 /* Of stage ATTENTION, or of LINEAR_ATTENTION with a state that holds `past` keys: all of these.  attention.c */
@@ -42,7 +44,8 @@ loci_status loci_open_attention(struct call *, const loci_plan *, loci_stage, co
 size_t loci_most_sequences(const struct call *);
 ptrdiff_t loci_most_ktiles(const struct call *);
 loci_status loci_check_starts(const struct call *);
-void loci_fill_positions(const struct call *, int64_t *q_pos, int64_t *k_pos);
+/* Room for positions that are counted from starts; with memory there they are, too. */
+void loci_take_positions(struct call *, struct arena *);
 void loci_find_sequences(struct call *);
 /* Distances that visible pairs can have must lie within what the tables were prepared for. */
 loci_status loci_check_positions(const struct call *);

@@ -2,6 +2,20 @@
 /* rotate.c -- the public calls of the rotation alone. */
 #include "call.h"
 
+/* Turning one way takes little of the workspace; with base NULL it is measured. */
+static size_t carve(struct call *c, char *base, bool backward)
+{
+    (void)backward;
+    const struct loci_plan *p = c->plan;
+    const int e = p->use[p->rotate].enc;
+    struct arena a = { .base = base };
+    loci_take_positions(c, &a);
+    if (p->enc[e].pe->scratch) c->scratch[e] = take_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
+    c->desk = p->engine->rotate_desk(c);
+    if (c->desk == SIZE_MAX) return SIZE_MAX;
+    c->desks = take_bytes(&a, (size_t)c->threads, c->desk);
+    return a.full ? SIZE_MAX : a.used;
+}
 static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which,
                                  bool backward)
 {
@@ -16,7 +30,7 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
           "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(which == LOCI_QUERY ? loci_check_axis(c, in->q_coord, c->Lq, "q_coord") : loci_check_axis(c, c->k_coord, c->Lk, "k_coord"));
     TRY(loci_open_tables(c, tables));
-    return loci_open_work(c, work, backward);
+    return backward ? loci_open_work(c, work, true) : loci_open_room(c, work, carve, false);
 }
 static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which, bool output, bool optional)
 {

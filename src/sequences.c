@@ -115,9 +115,14 @@ loci_status loci_check_starts(const struct call *c)
     return status ? status : check_list(c, c->in->k_starts, c->Lk, "k_starts");
 }
 /* Without positions of its own, each sequence has keys 0 .. and the last of them as queries; without keys its rows count from 0. */
-void loci_fill_positions(const struct call *c, int64_t *q_pos, int64_t *k_pos)
+void loci_take_positions(struct call *c, struct arena *a)
 {
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
+    if (!qs || c->in->q_pos) return;
+    int64_t *q_pos = take_bytes(a, (size_t)(c->Lq + c->Lk), sizeof *q_pos);
+    if (!a->base) return;
+    int64_t *k_pos = q_pos + c->Lq;
+    c->q_pos = q_pos, c->k_pos = k_pos;
     for (ptrdiff_t s = 0; s < c->in->sequences; s++) {
         const int64_t nq = qs[s + 1] - qs[s], nk = ks[s + 1] - ks[s];
         for (int64_t i = 0; i < nq; i++) q_pos[qs[s] + i] = nk ? nk - nq + i : i;

@@ -111,6 +111,12 @@ struct bench N(find_bench)(const struct call *c, int index)
     return d.bench;
 }
 
+size_t N(carve_heading)(const struct call *c)
+{
+    struct arena a = { .base = NULL };
+    carve_heading(c, &a, false);
+    return a.used;
+}
 struct heading *N(open_heading)(const struct call *c, int index)
 {
     struct arena a = { .base = c->desks + (size_t)index * c->desk };

@@ -44,6 +44,7 @@ struct desk N(open_desk)(const struct call *, int index, bool backward);
 struct bench N(find_bench)(const struct call *, int index);
 /* Its heading, which comes first in desks of every tile width. */
 struct heading *N(open_heading)(const struct call *, int index);
+size_t N(carve_heading)(const struct call *);    /* its bytes */
 
 /* Does the host want no more of it?  Asked at least once for the rows of a tile and the keys they see. */
 INLINE bool cancelled(const struct call *c)

@@ -20,6 +20,7 @@ struct desk;
 size_t NARROW(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *), N(fast)(struct call *);
 void N(store_gradients)(struct call *), N(keep)(struct call *, const struct keeping *);
+size_t N(rotate_desk)(const struct call *);
 void N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
 void N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *, const loci_view *);
 size_t N(linear_desk)(const struct call *, bool backward), N(linear_state)(const struct loci_plan *);
@@ -52,7 +53,7 @@ const struct engine ENGINE(LOCI_ISA) = {
     .fast = N(fast),
 #endif
     .store_gradients = N(store_gradients), .keep = N(keep),
-    .rotate = N(rotate), .rotate_backward = N(rotate_backward), .add_square = N(add_square), .sum_later = N(sum_later),
+    .rotate_desk = N(rotate_desk), .rotate = N(rotate), .rotate_backward = N(rotate_backward), .add_square = N(add_square), .sum_later = N(sum_later),
     .linear_desk = N(linear_desk), .linear_state = N(linear_state), .linear = N(linear), .linear_backward = N(linear_backward),
 };
 #endif

@@ -108,6 +108,11 @@ static struct rows all_rows(struct call *c, loci_which which, const loci_view *x
     atomic_init(&a.next, 0);
     return a;
 }
+size_t N(rotate_desk)(const struct call *c)
+{
+    struct desk d;
+    return in_place(c) ? N(carve_heading)(c) : N(carve_desk)(c, NULL, false, &d);
+}
 void N(rotate)(struct call *c, loci_which which, const loci_view *x, const loci_view *y)
 {
     struct rows a = all_rows(c, which, x, y, NULL);
