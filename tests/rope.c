@@ -211,6 +211,29 @@ static void abreast(const char *isa, const char *encoding)
     release(&r), release(&alone);
 }
 
+/* Positions that are counted from starts. */
+static void from_starts(const char *isa)
+{
+    enum { PACKED = 20 };
+    const loci_desc d = { .encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1, .dim = D, .isa = isa };
+    struct rotation r = prepare(&d);
+    static const int64_t starts[] = { 0, 5, 5, PACKED };
+    const loci_call call = { .batch = 1, .q_len = PACKED, .k_len = PACKED, .q_starts = starts, .k_starts = starts, .sequences = 3 };
+    static float x[PACKED * D], want[PACKED * D], got[PACKED * D];
+    int64_t pos[PACKED];
+    void *work = room_block(loci_workspace(r.plan, &call, 0));
+    fill(x, PACKED * D);
+    memcpy(want, x, sizeof x);
+    for (int i = 0; i < PACKED; i++) pos[i] = i < 5 ? i : i - 5;
+    turn(&r, LOCI_KEY, PACKED, pos, NULL, want);
+    for (int which = LOCI_QUERY; which <= LOCI_CACHE; which++) {
+        const bool done = !loci_rotate(r.plan, r.tables, work, &call, (loci_which)which, (loci_view){ x, 0, 0, 0 }, (loci_view){ got, 0, 0, 0 });
+        check(done && !memcmp(want, got, sizeof want), isa, "positions counted from starts");
+    }
+    free(work);
+    release(&r);
+}
+
 /* ---- Keys from a cache ------------------------------------------------------------------------------------- */
 
 static void cached_keys(const char *isa)
@@ -376,6 +399,7 @@ int main(void)
         properties(isa[i], "rope:pairing=interleaved,base=500000", (int64_t)1 << 31);
         properties(isa[i], "rope:pairing=half,dim=10,offset=6", -((int64_t)1 << 39));
         pairings(isa[i]);
+        from_starts(isa[i]);
         cached_keys(isa[i]);
         alone(isa[i]);
         angles(isa[i], 10000, 4096, true);
