@@ -137,7 +137,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct ben
 
     if (w->scores) t->s = w->scores + j * KT * QT;
     for (int i = 0; i < n; i++) {
-        find_keys(&t[i]), fade_queries(&t[i]);
+        find_keys(&t[i]), find_values(&t[i]), fade_queries(&t[i]);
         if (!w->scores) score_tile(&t[i]);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);

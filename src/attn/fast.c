@@ -108,7 +108,7 @@ static void pack_queries(struct tile *t)
         }
 }
 
-/* Does a term read the tile's keys and values, or its weights? */
+/* Does a term read the tile's keys, or its weights? */
 static bool reads_rows(const struct call *c)
 {
     EACH_USE(c, x, term) if (term->reads_keys) return true;

@@ -101,45 +101,44 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const v
 struct meeting { const real *with; real *to; };
 
 /* n of them, and a block of keys from k on. */
-INLINE void meet_block(const int n, const enum form form, const struct meeting *list, const struct tile *t, int k, ptrdiff_t rest)
+INLINE void meet_block(const int n, const enum form form, const struct meeting *list, const struct source *key, int D, int k, ptrdiff_t rest)
 {
     const int chains = n < 4 ? 4 / n : 1, subs = chains * VL < BLOCK ? chains : BLOCK / VL;
     for (int b = 0; b < BLOCK; b += subs * VL) {
         const real *q[MOST];
         real *c[MOST];
         UNROLL for (int s = 0; s < n; s++) q[s] = list[s].with, c[s] = list[s].to + k + b;
-        dot_block(n, subs, form, number_at(form, t->key.at, (k + b) * t->key.stride), t->key.stride, t->c->plan->dim, q, c, rest - k - b);
+        dot_block(n, subs, form, number_at(form, key->at, (k + b) * key->stride), key->stride, D, q, c, rest - k - b);
     }
 }
-INLINE void meet_rows(const enum form form, const struct meeting *list, int n, const struct tile *t, ptrdiff_t rest)
+INLINE void meet_rows(const enum form form, const struct meeting *list, int n, const struct source *key, int D, int keys, ptrdiff_t rest)
 {
-    const int D = t->c->plan->dim, keys = t->keys;
     int k = 0;
     for (; k + BLOCK <= keys; k += BLOCK)
         for (int i = 0, m; i < n; i += m) {
             const ptrdiff_t more = i ? 0 : rest;
             m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == MOST) meet_block(MOST, form, list + i, t, k, more);
-            else if (m == 4) meet_block(4, form, list + i, t, k, more);
-            else if (m == 2) meet_block(2, form, list + i, t, k, more);
-            else meet_block(1, form, list + i, t, k, more);
+            if (m == MOST) meet_block(MOST, form, list + i, key, D, k, more);
+            else if (m == 4) meet_block(4, form, list + i, key, D, k, more);
+            else if (m == 2) meet_block(2, form, list + i, key, D, k, more);
+            else meet_block(1, form, list + i, key, D, k, more);
         }
     for (; k < keys; k++)
         for (int i = 0; i < n; i++) {
             real sum = 0;
-            for (int d = 0; d < D; d++) sum = fma_(load_as(form, t->key.at, k * t->key.stride + d), list[i].with[d], sum);
+            for (int d = 0; d < D; d++) sum = fma_(load_as(form, key->at, k * key->stride + d), list[i].with[d], sum);
             list[i].to[k] = sum;
         }
 }
 /* Keys in the lanes already: n rows meet nv vectors of them.  What lies behind the last key is computed and not looked at. */
-INLINE void meet_lanes(const int n, const int nv, const enum form form, const struct meeting *list, const struct tile *t, int k)
+INLINE void meet_lanes(const int n, const int nv, const enum form form, const struct meeting *list, const void *keys, int D, int k)
 {
     vf acc[MOST][8];
     UNROLL for (int s = 0; s < n; s++)
         UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
-    for (int d = 0; d < t->c->plan->dim; d++) {
+    for (int d = 0; d < D; d++) {
         vf x[8];
-        load_vectors(form, nv, t->key.at, (ptrdiff_t)d * KT + k, x);
+        load_vectors(form, nv, keys, (ptrdiff_t)d * KT + k, x);
         UNROLL for (int s = 0; s < n; s++) {
             const vf q = vf_set1(list[s].with[d]);
             UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_fma(x[v], q, acc[s][v]);
@@ -150,31 +149,33 @@ INLINE void meet_lanes(const int n, const int nv, const enum form form, const st
         UNROLL for (int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
     }
 }
-INLINE void meet_across(const enum form form, const struct meeting *list, int n, const struct tile *t)
+INLINE void meet_across(const enum form form, const struct meeting *list, int n, const void *keys, int D)
 {
     enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };      /* vectors, as registers have room */
     for (int i = 0, m; i < n; i += m) {
         m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-        if (m == 1) for (int k = 0; k < KT; k += ALL * VL) meet_lanes(1, ALL, form, list + i, t, k);
-        else if (m == 2) for (int k = 0; k < KT; k += 4 * VL) meet_lanes(2, 4, form, list + i, t, k);
-        else if (m == 4) for (int k = 0; k < KT; k += SOME * VL) meet_lanes(4, SOME, form, list + i, t, k);
-        else for (int k = 0; k < KT; k += FEW * VL) meet_lanes(MOST, FEW, form, list + i, t, k);
+        if (m == 1) for (int k = 0; k < KT; k += ALL * VL) meet_lanes(1, ALL, form, list + i, keys, D, k);
+        else if (m == 2) for (int k = 0; k < KT; k += 4 * VL) meet_lanes(2, 4, form, list + i, keys, D, k);
+        else if (m == 4) for (int k = 0; k < KT; k += SOME * VL) meet_lanes(4, SOME, form, list + i, keys, D, k);
+        else for (int k = 0; k < KT; k += FEW * VL) meet_lanes(MOST, FEW, form, list + i, keys, D, k);
     }
 }
-static void meet(const struct meeting *list, int n, const struct tile *t, ptrdiff_t rest)
+/* first: these keys have not met anybody yet. */
+static void meet(const struct meeting *list, int n, const struct source *key, int D, int keys, bool first)
 {
-    switch (t->key.form) {
+    const ptrdiff_t rest = first ? key->rest : 0;
+    switch (key->form) {
     case REALS:
-        if (t->key.across) meet_across(REALS, list, n, t);
-        else meet_rows(REALS, list, n, t, rest);
+        if (key->across) meet_across(REALS, list, n, key->at, D);
+        else meet_rows(REALS, list, n, key, D, keys, rest);
         return;
     case BITS_BF16:
-        if (t->key.across) meet_across(BITS_BF16, list, n, t);
-        else meet_rows(BITS_BF16, list, n, t, rest);
+        if (key->across) meet_across(BITS_BF16, list, n, key->at, D);
+        else meet_rows(BITS_BF16, list, n, key, D, keys, rest);
         return;
     case BITS_F16:
-        if (t->key.across) meet_across(BITS_F16, list, n, t);
-        else meet_rows(BITS_F16, list, n, t, rest);
+        if (key->across) meet_across(BITS_F16, list, n, key->at, D);
+        else meet_rows(BITS_F16, list, n, key, D, keys, rest);
     }
 }
 
@@ -299,13 +300,19 @@ static struct source source_of(const struct tile *t, enum side side)
     load_keys(c, side, b, t->kvh, t->j0, t->keys, room);
     return (struct source){ .at = room, .stride = width };
 }
-/* Rows of reals, for the terms that read them. */
-static void find_for_terms(const struct rows *w)
+/* Keys as reals, for a term that has not met them as they came by. */
+static void find_for_terms(const struct rows *w, int x)
 {
-    for (int i = 0; i < w->n; i++) {
+    const struct term *term = term_of(w->t->c, x);
+    const struct tile *found = NULL;
+    struct source own;
+    real *to;
+    for (int i = 0; i < w->n && term->reads_keys; i++) {
         struct tile *t = &w->t[i];
-        if (shares(w, i)) t->k = t[-1].k, t->v = t[-1].v, t->ks = t[-1].ks, t->vs = t[-1].vs;
-        else find_keys(t);
+        if (!shares(w, i)) found = NULL;
+        if (term->meets && term->meets(t, x, &own, &to)) continue;
+        if (found) t->k = found->k, t->ks = found->ks, t->kd = found->kd;
+        else find_keys(t), found = t;
     }
 }
 static void place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
@@ -325,25 +332,28 @@ static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
     return t->c->turned || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
 }
-/* The scores before any term, and what terms want from the keys as they come by. */
+/* The scores before any term, and what terms want from the keys, or from vectors of their own, as they come by. */
 static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = w->t->c;
+    const int D = c->plan->dim;
     struct meeting list[MOST];
     int n = 0;
-    ptrdiff_t rest = 0;
+    bool first = true;
     place_rows(w, j, last);
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
         if (shares(w, i)) t->key = t[-1].key;
-        else t->key = source_of(t, KEYS), rest = rows_from(t, j, last);
+        else t->key = source_of(t, KEYS), t->key.rest = rows_from(t, j, last), first = true;
         list[n++] = (struct meeting){ t->qt, t->s };
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
-            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1)))) meet(list, n, t, rest), n = 0, rest = 0;
+            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1)))) meet(list, n, &t->key, D, t->keys, first), n = 0, first = false;
             if (end || !term_of(c, x)->meets) continue;
-            list[n].with = term_of(c, x)->meets(t, x, &list[n].to);
-            if (list[n].with) n++;
+            struct source own = { 0 };
+            list[n].with = term_of(c, x)->meets(t, x, &own, &list[n].to);
+            if (list[n].with && own.at) meet(list + n, 1, &own, D, t->keys, true);
+            else if (list[n].with) n++;
         }
     }
 }
@@ -351,9 +361,7 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 static void add_to_tiles(const struct rows *w, ptrdiff_t j)
 {
     const struct loci_plan *p = w->t->c->plan;
-    bool reads = false;
-    EACH_USE(w->t->c, x, term) reads |= term->reads_keys;
-    if (reads) find_for_terms(w);
+    for (int x = 0; x < p->uses; x++) find_for_terms(w, x);
     for (int i = 0; i < w->n; i++) add_terms(&w->t[i]);
     for (int i = 0; p->mix >= 0 && i < w->n; i += p->heads) term_of(w->t->c, p->mix)->mix(&w->t[i], p->mix);
     for (int i = 0; i < w->n; i++) {

@@ -15,6 +15,7 @@ static void sums(struct tile *t, bool more)
     const int weight = t->c->plan->weight;
     if (weight >= 0) term_of(t->c, weight)->weigh(t, weight);
     else softmax(t);
+    find_values(t);
     t->ahead = more ? to_older(t, VALUES) : 0;
     value_tile(t);
     mix_safe(t, t->v, t->vs, t->c->plan->value_dim, t->p, t->o, t->alpha);

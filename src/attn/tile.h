@@ -37,7 +37,12 @@ struct heading {
 /* Keys or values of a tile where they are stored: numbers of some form, in rows `stride` numbers apart; or across: [D][KT], key by
  * key in the lanes, as a cache has its keys. */
 enum form { REALS, BITS_BF16, BITS_F16 };
-struct source { const void *at; ptrdiff_t stride; enum form form; bool across; };
+struct source {
+    const void *at;
+    ptrdiff_t stride, rest;              /* rest: rows from the first on that may be read, those of the next tiles too; few rows only */
+    enum form form;
+    bool across;
+};
 
 struct tile {
     const struct call *c;
@@ -54,11 +59,11 @@ struct tile {
     const int64_t *qg, *kg;              /* segments, or NULL */
     bool partial;                        /* some score of a live row is masked, or some row among `live` is dead */
 
-    const real *k, *v;                   /* rows of keys (turned) and values, ks and vs apart */
-    ptrdiff_t ks, vs;
+    const real *k, *v;                   /* number d of key i (turned) is k[i * ks + d * kd], that of a value v[i * vs + d] */
+    ptrdiff_t ks, kd, vs;                /* kd: 1; or KT, and ks 1, where keys lie across as in a cache */
     int ahead;                           /* rows from here to those that products ask for as they go, for the next tile; 0: none */
     real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where what is stored otherwise becomes rows of reals */
-    struct source key, value;            /* of few rows; k and v are there only where a term reads them */
+    struct source key, value;            /* of few rows; k is there only where a term reads it, and v where some rows hide keys */
     uint32_t *q2, *p2, *v2;              /* fast.c: pairs of bf16 in words; [D / 2 rounded up][QT], [KT / 2][QT], [KT / 2][Dv] */
     uint16_t *k2;                        /* likewise: [KT][D + 1], keys that are stored otherwise, or of an odd width */
     real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] */
@@ -106,14 +111,15 @@ struct term {
     int (*keyed)(const struct call *, int x);
 
     void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x); /* once per query tile; dO is there in _bwd */
-    /* Few rows: a vector that all keys of this tile meet beside the query, and where their numbers go; NULL: none. */
-    const real *(*meets)(struct tile *, int x, real **numbers);
+    /* Few rows: a vector that all keys of this tile meet beside the query, and where their numbers go; NULL: none, and then its
+     * hooks may read k.  What `keys` is set to takes the place of the tile's keys. */
+    const real *(*meets)(struct tile *, int x, struct source *keys, real **numbers);
     void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x); /* sees scale q.k alone; adds to ds, last */
     void (*score)(struct tile *, int x), (*score_bwd)(struct tile *, int x);   /* s += or s *= ; reads ds */
     void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);   /* p -> out ; dp += */
     void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);   /* outs -> O ; grads -> dqs, part */
     real (*ceiling)(const struct tile *, int x);    /* most it adds to any score of this tile; NULL: no promise */
-    bool reads_keys;                                /* its hooks read k or v */
+    bool reads_keys;                                /* its hooks read k */
     bool (*settled)(const struct tile *, int x);    /* no tile moves the carry any more: the sweep for it can end */
     bool fades;                                     /* its ceiling falls with the distance: worth asking for */
     bool (*spent)(const struct tile *, int x);      /* every weight from here on in this chunk is an exact 0 */

@@ -123,7 +123,29 @@ INLINE void mask(const struct tile *t, real *s, real with)
 
 /* ---- Products of a tile ------------------------------------------------------------------------------------ */
 
-/* One vector q: C[k] = sum over d of a[k][d] q[d], lanes over keys, VL x VL blocks turned in registers. */
+/* One vector q: C[k] = sum over d of a[d][k] q[d], rows of A being `ad` apart, lanes over keys. */
+INLINE void dot_across(int keys, const real *a, ptrdiff_t ad, int D, const real *q, real *c)
+{
+    int k = 0;
+    for (; k + 4 * VL <= keys; k += 4 * VL) {
+        vf acc[4];
+        UNROLL for (int i = 0; i < 4; i++) acc[i] = vf_set1(0);
+        for (int d = 0; d < D; d++)
+            UNROLL for (int i = 0; i < 4; i++) acc[i] = vf_fma(vf_load(a + d * ad + k + i * VL), vf_set1(q[d]), acc[i]);
+        UNROLL for (int i = 0; i < 4; i++) vf_store(c + k + i * VL, acc[i]);
+    }
+    for (; k + VL <= keys; k += VL) {
+        vf acc = vf_set1(0);
+        for (int d = 0; d < D; d++) acc = vf_fma(vf_load(a + d * ad + k), vf_set1(q[d]), acc);
+        vf_store(c + k, acc);
+    }
+    for (; k < keys; k++) {
+        real sum = 0;
+        for (int d = 0; d < D; d++) sum = fma_(a[d * ad + k], q[d], sum);
+        c[k] = sum;
+    }
+}
+/* The same with a[k][d], VL x VL blocks turned in registers. */
 INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q, real *c)
 {
     int k = 0;
@@ -184,18 +206,22 @@ enum { STRIP = 16 };
 
 /* C[k][r] = sum over d of a[k][d] b[d][r], or C + it.  In a tile that the diagonal crosses, rows before the first that
  * sees any key of a strip are left alone: the mask overwrites them. */
-INLINE void dot_then(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c)
+INLINE void dot_as(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, ptrdiff_t ad, ptrdiff_t ahead, int D, const real *b, real *c)
 {
     if (!t->partial || !t->run || t->qg) {
-        product_on(then, t->keys, t->live, D, a, as, 1, b, QT, c, QT, NULL, t->ahead * as);
+        product_on(then, t->keys, t->live, D, a, as, ad, b, QT, c, QT, NULL, ahead);
         return;
     }
     struct band w = band(t->c->plan);
     for (int k = 0; k < t->keys; k += STRIP) {
         int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, w, k).first / VL * VL;
         if (first >= t->live) continue;
-        product_on(then, n, t->live - first, D, a + k * as, as, 1, b + first, QT, c + k * QT + first, QT, NULL, t->ahead * as);
+        product_on(then, n, t->live - first, D, a + k * as, as, ad, b + first, QT, c + k * QT + first, QT, NULL, ahead);
     }
+}
+INLINE void dot_then(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c)
+{
+    dot_as(then, t, a, as, 1, t->ahead * as, D, b, c);
 }
 INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c) { dot_then(SET, t, a, as, D, b, c); }
 /* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r]; keys after the last that a strip of rows sees have
@@ -451,27 +477,42 @@ INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, i
     return find_rows(c, side, b, h, j, 1, room, &stride);
 }
 
-/* The keys and values of the tile: in place, or turned and staged, or in its room. */
+/* The keys and the values of the tile: in place, or turned and staged, or in its room. */
 INLINE void find_keys(struct tile *t)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const struct sequence *q = t->seq;
+    t->kd = 1;
     if (c->turned) {
         t->k = (const real *)c->turned + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
         t->ks = p->dim;
+    } else if (c->cache) {
+        t->k = key_place(c, q->b, t->kvh, t->j0, &t->kd);
+        t->ks = 1;
+        if (in_place(c)) return;
+        widen_row(c, t->k, p->dim * KT, t->keys_room);
+        t->k = t->keys_room;
     } else {
         t->k = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->keys_room, &t->ks);
     }
-    t->v = find_rows(c, VALUES, q->b, t->kvh, t->j0, t->keys, t->values_room, &t->vs);
+}
+INLINE void find_values(struct tile *t)
+{
+    t->v = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, &t->vs);
 }
 
 /* Rows from the tile's to those of the tile before it, where both lie in line; else 0.  No processor's prefetcher sees a stream
  * in blocks of rows, newest first. */
 INLINE int to_older(const struct tile *t, enum side side)
 {
-    const bool turned = side == KEYS && t->c->turned;
-    return turned || rows_in_place(t->c, side, t->j0 - KT, KT + t->keys) ? -KT : 0;
+    const struct call *c = t->c;
+    if (side == KEYS && c->turned) return -KT;
+    if (side == KEYS && c->cache) {
+        const ptrdiff_t at = t->j0 + cache_list(c->cache, c->cache->base)[t->seq->b];
+        return in_place(c) && at / KT % c->cache->form.tiles ? -KT : 0;
+    }
+    return rows_in_place(c, side, t->j0 - KT, KT + t->keys) ? -KT : 0;
 }
 
 /* Fades the queries from the reference of the tile's keys. */
@@ -516,12 +557,16 @@ INLINE void add_terms(struct tile *t)
         if (g == GROUP_MUL && mul) mask(t, t->s, -INFINITY);
     }
 }
+#if QT > 1
 INLINE void score_tile(struct tile *t)
 {
+    const int D = t->c->plan->dim;
     fade_queries(t);
-    dot(t, t->k, t->ks, t->c->plan->dim, t->qt, t->s);
+    if (t->kd == 1) dot(t, t->k, t->ks, D, t->qt, t->s);
+    else dot_as(SET, t, t->k, 1, KT, t->ahead * D, D, t->qt, t->s);
     add_terms(t);
 }
+#endif
 
 /* Sum of the ceilings of all terms for this tile; +inf when one of them promises nothing. */
 INLINE real ceilings(const struct tile *t)

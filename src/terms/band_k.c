@@ -57,74 +57,84 @@ static const real *end_of(const struct tile *t, const struct view *b, int k, int
 
 /* ---- Scores ---------------------------------------------------------------------------------------------------- */
 
-/* Numbers of n keys from k on: line i has them by distance, from that of key k + BAND - 1 to the first row on.  One row
- * needs one number per key, so there lanes run over keys, from the last to the first, as the distances do. */
 #if QT == 1
-static void lines_of(const struct tile *t, const struct view *b, int k, int n, real *lines)
+/* Of VL keys from k on: channels d .. d + VL - 1, keys in the lanes. */
+INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
 {
-    const int D = t->c->plan->dim;
-    const real *keys = t->k + k * t->ks;
-    const ptrdiff_t d0 = (ptrdiff_t)t->d - k;
+    const real *from = t->k + k * t->ks + d * t->kd;
+    UNROLL for (int i = 0; i < VL; i++) y[i] = vf_load(from + i * (t->kd == 1 ? t->ks : t->kd));
+    if (t->kd == 1) vf_transpose(y);
+}
+/* Numbers of n keys from k on, each with the vector of its own distance.  Vectors come as rows, which are a stream, and turn to
+ * meet keys in the lanes; those of the next keys, which lie before, are asked for. */
+static void score_band(const struct tile *t, const struct view *b, int k, int n, real scale, real *s)
+{
+    enum { NEXT = 2 * BAND };
+    const int D = t->c->plan->dim, whole = D / VL * VL;
+    const real *v = b->rows + ((ptrdiff_t)t->d - k) * b->width;
+    for (int i = 0; i < n; i++)
+        for (int d = 0; d < D; d += 64 / (int)sizeof(real)) __builtin_prefetch(v - (NEXT + i) * b->width + d, 0, 2);
     int i = 0;
-#if VL > 1
-    for (; i + VL <= n; i += VL) {
-        const real *v = b->across + (d0 - i - (VL - 1));
+    for (; i + VL <= n; i += VL, v -= VL * b->width) {
         vf sum = vf_set1(0);
+        for (int d = 0; d < whole; d += VL) {
+            vf x[VL], y[VL];
+            UNROLL for (int j = 0; j < VL; j++) x[j] = vf_load(v - j * b->width + d);
+            vf_transpose(x);
+            load_channels(t, k + i, d, y);
+            UNROLL for (int j = 0; j < VL; j++) sum = vf_fma(y[j], x[j], sum);
+        }
         real number[VL];
-        int d = 0;
-        for (; d + VL <= D; d += VL) {
-            vf y[VL];
-            UNROLL for (int j = 0; j < VL; j++) y[j] = vf_load(keys + (i + VL - 1 - j) * t->ks + d);
-            vf_transpose(y);
-            UNROLL for (int j = 0; j < VL; j++) sum = vf_fma(y[j], vf_load(v + (d + j) * b->columns), sum);
-        }
-        for (; d < D; d++) {
-            for (int j = 0; j < VL; j++) number[j] = keys[(i + VL - 1 - j) * t->ks + d];
-            sum = vf_fma(vf_load(number), vf_load(v + d * b->columns), sum);
-        }
         vf_store(number, sum);
-        for (int j = 0; j < VL; j++) lines[(i + j) * LINE + BAND - 1 - (i + j)] = number[VL - 1 - j];
+        for (int j = 0; j < VL; j++) {
+            for (int d = whole; d < D; d++) number[j] = fma_(t->k[(k + i + j) * t->ks + d * t->kd], v[d - j * b->width], number[j]);
+            s[i + j] = fma_(scale, number[j], s[i + j]);
+        }
     }
-#endif
-    for (; i < n; i++) {
-        const real *v = b->rows + (d0 - i) * b->width;
+    for (; i < n; i++, v -= b->width) {
         real sum = 0;
-        for (int d = 0; d < D; d++) sum = fma_(keys[i * t->ks + d], v[d], sum);
-        lines[i * LINE + BAND - 1 - i] = sum;
+        for (int d = 0; d < D; d++) sum = fma_(t->k[(k + i) * t->ks + d * t->kd], v[d], sum);
+        s[i] = fma_(scale, sum, s[i]);
     }
 }
-#else
-static void lines_of(const struct tile *t, const struct view *b, int k, int n, real *lines)
-{
-    const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
-    product(SET, n, LINE, t->c->plan->dim, t->k + k * t->ks, t->ks, 1, b->across + from, b->columns, lines, LINE, NULL);
-}
-#endif
 
-#if QT == 1
 /* Numbers of keys whose tile is beyond an end as a whole, for all tiles of a chunk. */
 static real *numbers_of(const struct tile *t, int x) { return t->own[x].mem + VIEW_ROWS + (t->j0 - t->seq->k0) % CHUNK; }
-static const real *meets(struct tile *t, int x, real **numbers)
+static const real *meets(struct tile *t, int x, struct source *keys, real **numbers)
 {
+    (void)keys;
     *numbers = numbers_of(t, x);
     return t->run ? end_of(t, view_of(t, x), 0, t->keys) : NULL;
 }
+#else
+/* Line i has the numbers of key k + i by distance, from that of key k + BAND - 1 to the first row on. */
+static void score_band(const struct tile *t, const struct view *b, int k, int n, real scale, real *restrict s)
+{
+    const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
+    real lines[BAND * LINE];
+    product(SET, n, LINE, t->c->plan->dim, t->k + k * t->ks, t->ks, t->kd, b->across + from, b->columns, lines, LINE, NULL);
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, lines[i * LINE + BAND - 1 - i + r], s[i * QT + r]);
+}
 #endif
 
-static void score_run(const struct tile *t, const struct view *b, int k, int n)
+static void score_end(const struct tile *t, int k, int n, const real *end, real scale, real *restrict s)
 {
-    const real scale = (real)t->c->plan->scale, *end = end_of(t, b, k, n);
-    real *restrict s = t->s + k * QT;
-    if (end) {
-        real numbers[BAND];
-        dot_keys(n, t->k + k * t->ks, t->ks, t->c->plan->dim, end, numbers);
-        for (int i = 0; i < n; i++)
-            for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, numbers[i], s[i * QT + r]);
-    } else {
-        real lines[BAND * LINE];
-        lines_of(t, b, k, n, lines);
-        for (int i = 0; i < n; i++)
-            for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, lines[i * LINE + BAND - 1 - i + r], s[i * QT + r]);
+    real numbers[KT];
+    if (t->kd == 1) dot_keys(n, t->k + k * t->ks, t->ks, t->c->plan->dim, end, numbers);
+    else dot_across(n, t->k + k, t->kd, t->c->plan->dim, end, numbers);
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, numbers[i], s[i * QT + r]);
+}
+static void score_run(const struct tile *t, const struct view *b)
+{
+    const real scale = (real)t->c->plan->scale;
+    for (int k = 0, n; k < t->keys; k += n) {
+        const real *end = end_of(t, b, k, t->keys - k);
+        n = end || t->keys - k < BAND ? t->keys - k : BAND;
+        if (!end) end = end_of(t, b, k, n);
+        if (end) score_end(t, k, n, end, scale, t->s + k * QT);
+        else score_band(t, b, k, n, scale, t->s + k * QT);
     }
 }
 
@@ -135,7 +145,7 @@ static void score_pairs(const struct tile *t, const struct view *b)
         for (int r = 0; r < t->rows; r++) {
             const real *v = b->rows + clip(distance(t, k, r), b->of.lo, b->of.hi) * b->width;
             real sum = 0;
-            for (int d = 0; d < t->c->plan->dim; d++) sum = fma_(t->k[k * t->ks + d], v[d], sum);
+            for (int d = 0; d < t->c->plan->dim; d++) sum = fma_(t->k[k * t->ks + d * t->kd], v[d], sum);
             t->s[k * QT + r] = fma_(scale, sum, t->s[k * QT + r]);
         }
 }
@@ -150,7 +160,7 @@ static void score(struct tile *t, int x)
     for (int k = 0; k < t->keys && met; k++) t->s[k] = fma_((real)t->c->plan->scale, numbers_of(t, x)[k], t->s[k]);
 #endif
     if (!t->run) score_pairs(t, b);
-    for (int k = 0; k < t->keys && t->run && !met; k += BAND) score_run(t, b, k, t->keys - k < BAND ? t->keys - k : BAND);
+    else if (!met) score_run(t, b);
     mask(t, t->s, -INFINITY);
 }
 
