@@ -124,6 +124,16 @@ static void add_lines(const struct tile *t, const struct view *b, const real *re
         for (int r = 0; r < QT; r++) x[k * QT + r] += lines[r];
 }
 
+#if QT == 1
+/* C[n] = sum over d of a[d][n] q[d]: a stream, as a table may come from memory. */
+static void meet_rows(int D, ptrdiff_t n, const real *a, ptrdiff_t as, const real *q, real *c)
+{
+    for (ptrdiff_t i = 0; i < n; i += VL) vf_store(c + i, vf_set1(0));
+    for (int d = 0; d < D; d++)
+        for (ptrdiff_t i = 0; i < n; i += VL) vf_store(c + i, vf_fma(vf_load(a + d * as + i), vf_set1(q[d]), vf_load(c + i)));
+}
+#endif
+
 static void open(struct tile *t, int x)
 {
     const struct view b = look(t, x);
@@ -131,8 +141,11 @@ static void open(struct tile *t, int x)
     const ptrdiff_t columns = (ptrdiff_t)vectors_columns(&b.of);
     memcpy(t->own[x].mem, &b, sizeof b);
     if (b.to < b.from) return;
-    if (QT == 1) product(SET, 1, padded(b.rows), p->dim, t->qt, 0, 1, b.k + b.first, columns, b.spare, 0, NULL);
-    else product(SET, b.rows, QT, p->dim, b.k + b.first, 1, columns, t->qt, QT, b.spare, QT, NULL);
+#if QT == 1
+    meet_rows(p->dim, padded(b.rows), b.k + b.first, columns, t->qt, b.spare);
+#else
+    product(SET, b.rows, QT, p->dim, b.k + b.first, 1, columns, t->qt, QT, b.spare, QT, NULL);
+#endif
     const struct by_distance numbers = by_distance(&b, b.spare);
     skew(&numbers, b.m, b.lines, b.scores);
     for (ptrdiff_t n = 0; n < (ptrdiff_t)b.lines * QT; n++) b.spare[n] = -INFINITY;
