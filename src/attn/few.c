@@ -19,7 +19,8 @@
 
 /* Keys and values are worked on in blocks of some keys, 64 bytes of one row after those of another.  The prefetchers of a
  * processor do not see a plain stream in that, so rows are fetched in the order in which they lie in memory, some at each step
- * of the work.  With little work per row it is better to load a number of the lines of the next block: that is a plain stream. */
+ * of the work.  With little work per row, and no other stream beside it, it is better (`light`) to load a number of the lines of
+ * the next block: that is a plain stream. */
 enum { BLOCK = 16, AHEAD = 64, LINE = 64 };
 enum { MOST = VL == 16 ? 8 : 4 };        /* rows that meet a block at once, as registers have room for their sums */
 
@@ -65,10 +66,9 @@ INLINE void fetch(const void *row, size_t bytes)
 }
 
 /* C[s][k] = sum over d of a[k][d] q[s][d] for subs * VL keys, in n * subs chains.  There are `rest` rows. */
-INLINE void dot_block(const int n, const int subs, const enum form form, const void *a, ptrdiff_t as, int D, const real *const *q, real *const *c,
-                      ptrdiff_t rest)
+INLINE void dot_block(const int n, const int subs, const enum form form, const bool light, const void *a, ptrdiff_t as, int D,
+                      const real *const *q, real *const *c, ptrdiff_t rest)
 {
-    const bool light = n == 1 && VL >= BLOCK;
     const ptrdiff_t ahead = light ? BLOCK : AHEAD;
     vf acc[4][MOST];
     ptrdiff_t row = 0;
@@ -101,14 +101,15 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const v
 struct meeting { const real *with; real *to; };
 
 /* n of them, and a block of keys from k on. */
-INLINE void meet_block(const int n, const enum form form, const struct meeting *list, const struct source *key, int D, int k, ptrdiff_t rest)
+INLINE void meet_block(const int n, const enum form form, const bool light, const struct meeting *list, const struct source *key, int D, int k,
+                       ptrdiff_t rest)
 {
     const int chains = n < 4 ? 4 / n : 1, subs = chains * VL < BLOCK ? chains : BLOCK / VL;
     for (int b = 0; b < BLOCK; b += subs * VL) {
         const real *q[MOST];
         real *c[MOST];
         UNROLL for (int s = 0; s < n; s++) q[s] = list[s].with, c[s] = list[s].to + k + b;
-        dot_block(n, subs, form, number_at(form, key->at, (k + b) * key->stride), key->stride, D, q, c, rest - k - b);
+        dot_block(n, subs, form, light, number_at(form, key->at, (k + b) * key->stride), key->stride, D, q, c, rest - k - b);
     }
 }
 INLINE void meet_rows(const enum form form, const struct meeting *list, int n, const struct source *key, int D, int keys, ptrdiff_t rest)
@@ -118,10 +119,11 @@ INLINE void meet_rows(const enum form form, const struct meeting *list, int n, c
         for (int i = 0, m; i < n; i += m) {
             const ptrdiff_t more = i ? 0 : rest;
             m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == MOST) meet_block(MOST, form, list + i, key, D, k, more);
-            else if (m == 4) meet_block(4, form, list + i, key, D, k, more);
-            else if (m == 2) meet_block(2, form, list + i, key, D, k, more);
-            else meet_block(1, form, list + i, key, D, k, more);
+            if (m == MOST) meet_block(MOST, form, false, list + i, key, D, k, more);
+            else if (m == 4) meet_block(4, form, false, list + i, key, D, k, more);
+            else if (m == 2) meet_block(2, form, false, list + i, key, D, k, more);
+            else if (key->beside || VL < BLOCK) meet_block(1, form, false, list + i, key, D, k, more);
+            else meet_block(1, form, true, list + i, key, D, k, more);
         }
     for (; k < keys; k++)
         for (int i = 0; i < n; i++) {

@@ -39,9 +39,9 @@ struct heading {
 enum form { REALS, BITS_BF16, BITS_F16 };
 struct source {
     const void *at;
-    ptrdiff_t stride, rest;              /* rest: rows from the first on that may be read, those of the next tiles too; few rows only */
+    ptrdiff_t stride, rest;              /* rest: rows from the first on that may be read, those of the next tiles too */
     enum form form;
-    bool across;
+    bool across, beside;                 /* beside: another stream comes by with it */
 };
 
 struct tile {

@@ -105,7 +105,7 @@ static void project(const struct prep *p, const struct roll *v, int h, const voi
                 }
         }
         for (int d = d0; d < D && d < d0 + PIECE / FEW; d++)
-            for (int i = 0; i < n; i++) store_real(rows, p->f64, (first + i) * v->width + d, sum[d - d0][i]);
+            for (int i = 0; i < n; i++) store_real(rows, p->f64, (v->hi - v->lo - (first + i)) * v->width + d, sum[d - d0][i]);
     }
 }
 

@@ -4,7 +4,7 @@
  *     s[k][r] += scale (q_r + v) . (W R_n)        n = d + r - k
  *
  * A tile needs two blocks of 64 distances, and the next tile shares one of them: so the blocks roll, and each is one
- * product per query tile.  A skew lines them up with the keys.
+ * product per query tile.  A skew lines them up with the keys.  Few rows meet the vectors as they meet keys.
  *
  * The other way round, dS is collected by distance in two blocks that roll likewise.  A block that leaves is a gradient of
  * queries, and one of its vectors, which wait by distance until all rows of the work item are done: only then they meet
@@ -31,12 +31,14 @@ static const struct roll *table_of(const struct call *c, int x) { return c->tabl
 static struct view *view_of(const struct tile *t, int x) { return (void *)t->own[x].mem; }
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
 static int64_t clipped(const struct view *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
+/* The vector of a distance; that of the next larger one lies before it. */
+static const real *row_of(const struct view *b, int64_t d) { return b->rows - (ptrdiff_t)d * b->of.width; }
 
 static ptrdiff_t mem(const struct call *c, int x)
 {
     const int D = c->plan->dim;
     (void)x;
-    return VIEW_ROWS + D + (QT > 1 ? padded(D) + 4 * BLOCK : 0);
+    return VIEW_ROWS + D + (QT > 1 ? padded(D) + 4 * BLOCK : CHUNK);
 }
 
 static void open(struct tile *t, int x)
@@ -46,7 +48,7 @@ static void open(struct tile *t, int x)
     struct view b = { .of = *table_of(t->c, x) };
     const char *table = t->own[x].table;
     const real *v = (const real *)(table + b.of.heads) + t->h * roll_head(&b.of);
-    b.rows = v + (ptrdiff_t)(1 - b.of.lo) * b.of.width;
+    b.rows = v + (ptrdiff_t)(1 + b.of.hi) * b.of.width;
     b.waves = (const real *)(table + b.of.waves) - (ptrdiff_t)b.of.lo * b.of.waves_width;
     real *at = t->own[x].mem + VIEW_ROWS * QT;
     b.q = at, at += D * QT;
@@ -78,7 +80,7 @@ static int block_of(const struct tile *t, struct view *b, int64_t first, int64_t
     const struct own_rows o = own_rows(b, first);
     real *x = b->sums[i];
     b->full[i] = true, b->sum_of[i] = first;
-    product(SET, o.n, QT, t->c->plan->dim, b->rows + (ptrdiff_t)o.d * b->of.width, b->of.width, 1, b->q, QT, x + o.i * QT, QT, NULL);
+    product(SET, o.n, QT, t->c->plan->dim, row_of(b, o.d), -b->of.width, 1, b->q, QT, x + o.i * QT, QT, NULL);
     for (int n = 0; n < o.i; n++) memcpy(x + n * QT, x + o.i * QT, sizeof(real) * QT);
     for (int n = o.i + o.n; n < BLOCK; n++) memcpy(x + n * QT, x + (o.i + o.n - 1) * QT, sizeof(real) * QT);
     return i;
@@ -92,20 +94,30 @@ static void score_run(struct tile *t, struct view *b)
     spread_tile((const real *const[]){ b->sums[i], b->sums[older] }, t->keys, t->s);
 }
 #else
-enum { STRIPE = 16, LINE = 64 / sizeof(real) };
+/* Where every key has a distance of its own, the vectors are rows like keys, one after the other in memory. */
+static bool apart(const struct tile *t, const struct view *b) { return t->d - (t->keys - 1) >= b->of.lo && t->d <= b->of.hi; }
+/* Numbers of the tile's keys, for all tiles of a chunk. */
+static real *numbers_of(const struct tile *t, const struct view *b) { return b->q + t->c->plan->dim + (t->j0 - t->seq->k0) % CHUNK; }
+static const real *meets(struct tile *t, int x, struct source *keys, real **numbers)
+{
+    const struct view *b = view_of(t, x);
+    if (!t->run || !apart(t, b)) return NULL;
+    *keys = (struct source){ .at = row_of(b, t->d), .stride = b->of.width, .rest = (ptrdiff_t)(t->d - b->of.lo) + 1, .beside = true };
+    *numbers = numbers_of(t, b);
+    return b->q;
+}
 
 static void score_run(struct tile *t, struct view *b)
 {
     const int64_t low = clipped(b, t->d - (t->keys - 1)), high = clipped(b, t->d);
-    const real *rows = b->rows + (ptrdiff_t)low * b->of.width;
-    const int n = (int)(high - low) + 1;
     real sums[KT];
-    for (int i = 0; i < n; i += STRIPE) {            /* meanwhile the rows of the next newer tile come, which lie before these */
-        const ptrdiff_t before = clipped(b, low - (n - i)) - low;
-        for (ptrdiff_t at = before * b->of.width; at < 0 && at < (before + STRIPE) * b->of.width; at += LINE) __builtin_prefetch(rows + at, 0, 2);
-        dot_keys(n - i < STRIPE ? n - i : STRIPE, rows + i * b->of.width, b->of.width, t->c->plan->dim, b->q, sums + i);
+    if (apart(t, b)) {
+        const real *numbers = numbers_of(t, b);
+        for (int k = 0; k < t->keys; k++) t->s[k] += numbers[k];
+        return;
     }
-    for (int k = 0; k < t->keys; k++) t->s[k] += sums[clipped(b, t->d - k) - low];
+    dot_keys((int)(high - low) + 1, row_of(b, high), b->of.width, t->c->plan->dim, b->q, sums);
+    for (int k = 0; k < t->keys; k++) t->s[k] += sums[high - clipped(b, t->d - k)];
 }
 #endif
 
@@ -113,7 +125,7 @@ static void score_pairs(struct tile *t, const struct view *b)
 {
     for (int k = 0; k < t->keys; k++)
         for (int r = 0; r < t->rows; r++) {
-            const real *row = b->rows + (ptrdiff_t)clipped(b, distance(t, k, r)) * b->of.width;
+            const real *row = row_of(b, clipped(b, distance(t, k, r)));
             real sum = 0;
             for (int d = 0; d < t->c->plan->dim; d++) sum = fma_(row[d], b->q[d * QT + r], sum);
             t->s[k * QT + r] += sum;
@@ -180,7 +192,7 @@ static void give(const struct tile *t, int x, struct view *b, int i, real *dq)
         const int to = n < o.i ? o.i : n >= o.i + o.n ? o.i + o.n - 1 : n;
         for (int r = 0; r < QT && to != n; r++) g[to * QT + r] += g[n * QT + r];
     }
-    product(ADD, t->c->plan->dim, QT, o.n, b->rows + (ptrdiff_t)o.d * b->of.width, 1, b->of.width, g + o.i * QT, QT, dq, QT, NULL);
+    product(ADD, t->c->plan->dim, QT, o.n, row_of(b, o.d), 1, -b->of.width, g + o.i * QT, QT, dq, QT, NULL);
     if (t->own[x].part)
         add_outer(t, o.n, g + o.i * QT, b->qrows, (int)b->of.width,
                   t->own[x].part + added(t->c, x) + (ptrdiff_t)(o.d - first_distance(&b->of, t->seq, row)) * b->of.width);
@@ -205,7 +217,7 @@ static void score_pairs_bwd(const struct tile *t, int x, const struct view *b)
     for (int k = 0; k < t->keys; k++)
         for (int r = 0; r < t->rows; r++) {
             const int64_t n = clipped(b, distance(t, k, r));
-            const real g = t->ds[k * QT + r], *row = b->rows + (ptrdiff_t)n * b->of.width, *waves = b->waves + (ptrdiff_t)n * b->of.waves_width;
+            const real g = t->ds[k * QT + r], *row = row_of(b, n), *waves = b->waves + (ptrdiff_t)n * b->of.waves_width;
             if (g == 0) continue;
             for (int d = 0; d < D; d++) {
                 dq[d * QT + r] = fma_(g, row[d], dq[d * QT + r]);
@@ -263,5 +275,7 @@ const struct term N(term_roll) = {
     .name = "roll", .mem = mem, .part = part, .home = home, .total = total, .added = added, .open = open, .score = score,
 #if QT > 1
     .grad = grad, .open_bwd = open_bwd, .score_bwd = score_bwd, .close_bwd = close_bwd, .finish = finish,
+#else
+    .meets = meets,
 #endif
 };

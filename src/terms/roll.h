@@ -2,8 +2,8 @@
 /* roll.h -- what the term `roll` finds at the start of an encoding's table: a vector for every distance, a product of
  * learned weights and waves.
  *
- * For each head the table has, from `heads` on, v, real [width], and for the distances lo .. hi the vectors W R_d, real
- * [hi - lo + 1][width]; and for all heads, from `waves` on, the R_d, real [hi - lo + 1][waves_width].  The sums of a head
+ * For each head the table has, from `heads` on, v, real [width], and for the distances hi .. lo, largest first like the oldest
+ * keys, the vectors W R_d, real [hi - lo + 1][width]; and for all heads, from `waves` on, the R_d, real [hi - lo + 1][waves_width].  The sums of a head
  * are those of dW, [D][waves_width], and of dv, [width]. */
 #ifndef LOCI_ROLL_H
 #define LOCI_ROLL_H
