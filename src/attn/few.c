@@ -213,18 +213,21 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
         UNROLL for (int i = 0; i < nv; i++) vf_store(c[s] + d + i * VL, acc[s][i]);
     }
 }
-/* The same for n tiles and a block from key k on; the sums of tile s are `apart` from those of tile s - 1. */
-INLINE void sum_rows(const int n, const enum form form, const struct tile *t, int k, int block, real *sums, ptrdiff_t apart)
+/* Rows that meet the values of a tile: their weights, CHUNK apart, and the sums, `apart`. */
+struct summing { const struct source *value; int D, keys; const real *p; real *sums; ptrdiff_t apart; };
+
+/* The same for n rows from `row` on and a block from key k on. */
+INLINE void sum_rows(const int n, const enum form form, const struct summing *a, int row, int k, int block)
 {
-    const ptrdiff_t vs = t->value.stride;
-    const int D = t->c->plan->value_dim, keys = t->keys - k < block ? t->keys - k : block;
-    const void *v = number_at(form, t->value.at, k * vs);
+    const ptrdiff_t vs = a->value->stride;
+    const int D = a->D, keys = a->keys - k < block ? a->keys - k : block;
+    const void *v = number_at(form, a->value->at, k * vs);
     const real *p[4];
     real *c[4];
     struct ahead ahead = { number_at(form, v, AHEAD * vs), 0 };
-    const bool last = k + block >= t->keys;
+    const bool last = k + block >= a->keys;
     int d = 0;
-    UNROLL for (int s = 0; s < n; s++) p[s] = t[s].p + k, c[s] = sums + s * apart;
+    UNROLL for (int s = 0; s < n; s++) p[s] = a->p + (ptrdiff_t)(row + s) * CHUNK + k, c[s] = a->sums + (row + s) * a->apart;
     for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
     for (; d + VL <= D; d += VL) sum_block(n, 1, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
     for (; d < D; d++)
@@ -234,24 +237,23 @@ INLINE void sum_rows(const int n, const enum form form, const struct tile *t, in
             c[s][d] = sum;
         }
 }
-INLINE void sum_values_as(const enum form form, const struct tile *t, int n, real *sums, ptrdiff_t apart)
+INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
 {
     const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;       /* one visit is enough */
-    for (int k = 0; k < t->keys; k += block)
+    for (int k = 0; k < a->keys; k += block)
         for (int i = 0, m; i < n; i += m) {
-            real *to = sums + i * apart;
             m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == 4) sum_rows(4, form, t + i, k, block, to, apart);
-            else if (m == 2) sum_rows(2, form, t + i, k, block, to, apart);
-            else sum_rows(1, form, t + i, k, block, to, apart);
+            if (m == 4) sum_rows(4, form, a, i, k, block);
+            else if (m == 2) sum_rows(2, form, a, i, k, block);
+            else sum_rows(1, form, a, i, k, block);
         }
 }
-/* The sums of values of n tiles that meet the same ones. */
-static void sum_values(const struct tile *t, int n, real *sums, ptrdiff_t apart)
+/* The sums of values of n rows that meet the same ones. */
+static void sum_values(const struct summing *a, int n)
 {
-    if (t->value.form == REALS) sum_values_as(REALS, t, n, sums, apart);
-    else if (t->value.form == BITS_BF16) sum_values_as(BITS_BF16, t, n, sums, apart);
-    else sum_values_as(BITS_F16, t, n, sums, apart);
+    if (a->value->form == REALS) sum_values_as(REALS, a, n);
+    else if (a->value->form == BITS_BF16) sum_values_as(BITS_BF16, a, n);
+    else sum_values_as(BITS_F16, a, n);
 }
 /* The same over visible keys only, where hidden ones hold what is no number. */
 static void sum_visible(const struct tile *t, int D, real *c)
@@ -275,12 +277,13 @@ struct rows {
 };
 enum { TILES = CHUNK / KT };
 
-static void place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
+/* Does the row see any key of tile j?  Positions that do not run may leave tiles out. */
+static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
 {
     struct tile *t = &w->t[i];
     const ptrdiff_t at = (ptrdiff_t)i * CHUNK + j % TILES * KT;
-    place(t, j * KT, last);
     t->s = w->s + at, t->p = w->p + at;
+    return place(t, j * KT, last);
 }
 /* Do this row and the one before meet the same keys and values? */
 static bool shares(const struct rows *w, int i) { return i > 0 && w->t[i].kvh == w->t[i - 1].kvh && w->t[i].kh == w->t[i - 1].kh; }
@@ -317,16 +320,14 @@ static void find_for_terms(const struct rows *w, int x)
         else find_keys(t), found = t;
     }
 }
-static void place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+/* What the rows make of a tile: does any see a key of it, and does any not see all? */
+struct sight { bool some, partial; };
+static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
-    for (int i = 0; i < w->n; i++) place_row(w, i, j, last), fade_queries(&w->t[i]);
-}
-/* Does any row see a key of tile j?  Positions that do not run may leave tiles out. */
-static bool seen(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
-{
-    for (int i = 0; i < w->n; i++)
-        if (place(&w->t[i], j * KT, last)) return true;
-    return false;
+    struct sight a = { false, false };
+    for (int i = 0; i < w->n; i++) a.some |= place_row(w, i, j, last), a.partial |= w->t[i].partial;
+    for (int i = 0; i < w->n && fading(w->t->c); i++) fade_queries(&w->t[i]);
+    return a;
 }
 
 /* Rows from the tile's first key on that may be read: those of the tile, or up to the last of all, where they lie in line. */
@@ -340,17 +341,16 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
     const struct call *c = w->t->c;
     const int D = c->plan->dim;
     struct meeting list[MOST];
+    struct source keys = { 0 };
     int n = 0;
     bool first = true;
-    place_rows(w, j, last);
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        if (shares(w, i)) t->key = t[-1].key;
-        else t->key = source_of(t, KEYS), t->key.rest = rows_from(t, j, last), first = true;
+        if (!shares(w, i)) keys = source_of(t, KEYS), keys.rest = rows_from(t, j, last), first = true;
         list[n++] = (struct meeting){ t->qt, t->s };
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
-            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1)))) meet(list, n, &t->key, D, t->keys, first), n = 0, first = false;
+            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1)))) meet(list, n, &keys, D, t->keys, first), n = 0, first = false;
             if (end || !term_of(c, x)->meets) continue;
             struct source own = { 0 };
             list[n].with = term_of(c, x)->meets(t, x, &own, &list[n].to);
@@ -391,39 +391,48 @@ static void find_most(const real *s, int first, int end, real *most)
     for (int i = 1; i < VL; i++)
         for (int j = first; j < end; j++) most[j] = max_(most[j], turned[i * TILES + j]);
 }
-/* Sum of every tile's weights, keys ascending; tiles lie in the lanes. */
-static void sum_weights(const real *p, int first, int end, real *sum)
+/* Weights of a tile. */
+static void soften_tile(const real *s, real base, real *p)
 {
-    for (int j = first / VL * VL; j < end; j += VL) {
-        vf all = vf_set1(0);
-        for (int k = 0; k < KT; k += VL) {
-            vf x[VL];
-            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(p + (j + i) * KT + k);
-            vf_transpose(x);
-            UNROLL for (int i = 0; i < VL; i++) all = vf_add(all, x[i]);
-        }
-        vf_store(sum + j, all);
+    enum { AT_ONCE = KT / VL < 8 ? KT / VL : 8 };
+    for (int k = 0; k < KT; k += AT_ONCE * VL)
+        UNROLL for (int v = 0; v < AT_ONCE; v++) vf_store(p + k + v * VL, vf_exp(vf_sub(vf_load(s + k + v * VL), vf_set1(base))));
+}
+/* Sums of the weights of VL tiles, keys ascending; tiles lie in the lanes. */
+static vf sum_weights(const real *p)
+{
+    vf all = vf_set1(0);
+    for (int k = 0; k < KT; k += VL) {
+        vf x[VL];
+        UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(p + i * KT + k);
+        vf_transpose(x);
+        UNROLL for (int i = 0; i < VL; i++) all = vf_add(all, x[i]);
     }
+    return all;
 }
 /* The softmax of a row: what weigh.h says of every tile, newest first, step by step for all tiles of the chunk. */
 static void soften(const struct rows *w, int i, int first, int end, const bool *seen)
 {
     struct tile *t = &w->t[i];
     real *s = w->s + (ptrdiff_t)i * CHUNK, *p = w->p + (ptrdiff_t)i * CHUNK, *alpha = w->alpha + i * TILES;
-    real most[TILES], base[TILES], sum[TILES];
+    real most[TILES], base[TILES], fall[TILES] = { 0 }, sum[TILES], m = *t->m, l = *t->l;
     find_most(s, first, end, most);
     for (int j = end - 1; j >= first; j--) {
         if (!seen[j]) continue;
-        const real m = max_(*t->m, most[j]);
+        const real before = m;
+        m = max_(m, most[j]);
         base[j] = m == -INFINITY ? 0 : m;
-        alpha[j] = exp_(*t->m - base[j]);
-        *t->m = m;
+        fall[j] = before - base[j];
     }
-    for (int j = first; j < end; j++)
-        for (int k = 0; k < KT && seen[j]; k += VL) vf_store(p + j * KT + k, vf_exp(vf_sub(vf_load(s + j * KT + k), vf_set1(base[j]))));
-    sum_weights(p, first, end, sum);
+    for (int from = first / VL * VL; from < end; from += VL) {
+        for (int j = from; j < from + VL; j++)
+            if (j >= first && j < end && seen[j]) soften_tile(s + j * KT, base[j], p + j * KT);
+        vf_store(sum + from, sum_weights(p + from * KT));
+        vf_store(alpha + from, vf_exp(vf_load(fall + from)));
+    }
     for (int j = end - 1; j >= first; j--)
-        if (seen[j]) *t->l = fma_(*t->l, alpha[j], sum[j]);
+        if (seen[j]) l = fma_(l, alpha[j], sum[j]);
+    *t->m = m, *t->l = l;
 }
 /* The same for other weights, and what terms make of any. */
 static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
@@ -438,23 +447,47 @@ static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
         value_tile(t);
     }
 }
-static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool partial)
 {
     const int Dv = w->t->c->plan->value_dim;
     const ptrdiff_t apart = (ptrdiff_t)TILES * Dv;
-    for (int i = 0; i < w->n; i++) place_row(w, i, j, last);
     for (int i = 0, n; i < w->n; i += n) {
         struct tile *t = &w->t[i];
         real *sums = w->sums + i * apart + j % TILES * Dv;
-        bool partial = t->partial;
-        t->value = source_of(t, VALUES);
-        for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) partial |= t[n].partial, t[n].value = t->value;
-        if (partial) t->v = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, &t->vs);
-        if (partial && !finite_rows(t->v, t->vs, t->keys, Dv))
-            for (int s = 0; s < n; s++) t[s].v = t->v, t[s].vs = t->vs, sum_visible(&t[s], Dv, sums + s * apart);
-        else
-            sum_values(t, n, sums, apart);
+        place_row(w, i, j, last);
+        for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) {}
+        if (partial) find_values(t);
+        if (partial && !finite_rows(t->v, t->vs, t->keys, Dv)) {
+            for (int s = 0; s < n; s++) place_row(w, i + s, j, last), t[s].v = t->v, t[s].vs = t->vs, sum_visible(&t[s], Dv, sums + s * apart);
+        } else {
+            const struct source value = source_of(t, VALUES);
+            sum_values(&(struct summing){ &value, Dv, t->keys, t->p, sums, apart }, n);
+        }
     }
+}
+
+/* o = o alpha + sum for n vectors of d, tiles newest first. */
+INLINE void join_block(const int n, const real *alpha, const real *sums, int D, int first, int end, const bool *seen, real *o)
+{
+    vf all[4];
+    UNROLL for (int v = 0; v < n; v++) all[v] = vf_load(o + v * VL);
+    for (int j = end - 1; j >= first; j--) {
+        if (!seen[j]) continue;
+        UNROLL for (int v = 0; v < n; v++) all[v] = vf_fma(all[v], vf_set1(alpha[j]), vf_load(sums + j * D + v * VL));
+    }
+    UNROLL for (int v = 0; v < n; v++) vf_store(o + v * VL, all[v]);
+}
+static void join_tiles(const struct rows *w, int i, int first, int end, const bool *seen)
+{
+    const int D = w->t->c->plan->value_dim;
+    const real *alpha = w->alpha + i * TILES, *sums = w->sums + (ptrdiff_t)i * TILES * D;
+    real *o = w->t[i].o;
+    int d = 0;
+    for (; d + 4 * VL <= D; d += 4 * VL) join_block(4, alpha, sums + d, D, first, end, seen, o + d);
+    for (; d + VL <= D; d += VL) join_block(1, alpha, sums + d, D, first, end, seen, o + d);
+    for (; d < D; d++)
+        for (int j = end - 1; j >= first; j--)
+            if (seen[j]) o[d] = fma_(o[d], alpha[j], sums[j * D + d]);
 }
 
 /* Does an earlier tile depend on what newer ones left behind?  May rows end before their oldest key?  Do terms want weights? */
@@ -471,24 +504,25 @@ static struct needs needs_of(const struct call *c)
 }
 
 /* Rows of one item may end at different keys: each takes part up to its own last one.  Where rows may end early, tiles are
- * scored in groups, newest first, each as long as all before it. */
+ * scored in groups, newest first, each as long as all before it, those of newer chunks too. */
 static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdiff_t chunk)
 {
     const struct needs needs = needs_of(w->t->c);
     const int weight = w->t->c->plan->weight;
-    const int Dv = w->t->c->plan->value_dim, n = w->n;
+    const int n = w->n;
     const ptrdiff_t last = range.last, base = chunk * TILES;
     const ptrdiff_t end = last / KT < base + TILES - 1 ? last / KT + 1 : base + TILES;
     const ptrdiff_t start = range.first / KT > base ? range.first / KT : base;
-    bool see[TILES] = { false }, spent = false;
+    bool see[TILES] = { false }, partial[TILES], spent = false;
     ptrdiff_t oldest = end;
     for (int i = 0; i < n; i++) open_chunk(&w->t[i]);
     while (oldest > start && !spent) {
-        const ptrdiff_t size = !needs.ends ? TILES : oldest < end ? end - oldest : 1, high = oldest;
+        const ptrdiff_t newer = last / KT + 1 - oldest, size = !needs.ends || newer > TILES ? TILES : newer ? newer : 1, high = oldest;
         const ptrdiff_t low = high - size > start ? high - size : start;
         for (ptrdiff_t j = low; j < high; j++) {
-            see[j - base] = seen(w, j, last);
-            if (!see[j - base]) continue;
+            const struct sight a = place_rows(w, j, last);
+            see[j - base] = a.some, partial[j - base] = a.partial;
+            if (!a.some) continue;
             score_tiles(w, j, last);
             if (!needs.order) add_to_tiles(w, j);
         }
@@ -510,14 +544,8 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
             if (see[j - base]) weigh_tiles(w, j, last);
     }
     for (ptrdiff_t j = oldest; j < end; j++)
-        if (see[j - base]) sum_tiles(w, j, last);
-    for (ptrdiff_t j = end - 1; j >= oldest; j--) {
-        if (!see[j - base]) continue;
-        for (int i = 0; i < n; i++) {
-            const real alpha = w->alpha[i * TILES + j - base], *sum = w->sums + ((ptrdiff_t)i * TILES + j - base) * Dv;
-            for (int d = 0; d < Dv; d++) w->t[i].o[d] = fma_(w->t[i].o[d], alpha, sum[d]);
-        }
-    }
+        if (see[j - base]) sum_tiles(w, j, last, partial[j - base]);
+    for (int i = 0; i < n; i++) join_tiles(w, i, (int)(oldest - base), (int)(end - base), see);
 }
 
 /* ---- Work items ------------------------------------------------------------------------------------------------------ */

@@ -63,7 +63,6 @@ struct tile {
     ptrdiff_t ks, kd, vs;                /* kd: 1; or KT, and ks 1, where keys lie across as in a cache */
     int ahead;                           /* rows from here to those that products ask for as they go, for the next tile; 0: none */
     real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where what is stored otherwise becomes rows of reals */
-    struct source key, value;            /* of few rows; k is there only where a term reads it, and v where some rows hide keys */
     uint32_t *q2, *p2, *v2;              /* fast.c: pairs of bf16 in words; [D / 2 rounded up][QT], [KT / 2][QT], [KT / 2][Dv] */
     uint16_t *k2;                        /* likewise: [KT][D + 1], keys that are stored otherwise, or of an odd width */
     real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] */
