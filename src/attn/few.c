@@ -65,6 +65,10 @@ INLINE void fetch(const void *row, size_t bytes)
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
 }
 
+/* Rows read whole, and keys across, are a plain stream as they are.  But prefetchers stop at the end of a page, and where reading
+ * and multiplying take the same time nothing makes up for that: so the next tile is fetched while this one is worked on. */
+INLINE bool hurried(const enum form f, const int rows) { return f != REALS && rows >= 4; }
+
 /* C[s][k] = sum over d of a[k][d] q[s][d] for subs * VL keys, in n * subs chains.  There are `rest` rows. */
 INLINE void dot_block(const int n, const int subs, const enum form form, const bool light, const void *a, ptrdiff_t as, int D,
                       const real *const *q, real *const *c, ptrdiff_t rest)
@@ -140,6 +144,7 @@ INLINE void meet_lanes(const int n, const int nv, const enum form form, const st
         UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
     for (int d = 0; d < D; d++) {
         vf x[8];
+        if (hurried(form, n)) fetch(number_at(form, keys, (ptrdiff_t)(D + d) * KT + k), size_of(form) * (size_t)(nv * VL));
         load_vectors(form, nv, keys, (ptrdiff_t)d * KT + k, x);
         UNROLL for (int s = 0; s < n; s++) {
             const vf q = vf_set1(list[s].with[d]);
@@ -201,7 +206,7 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
         UNROLL for (int i = 0; i < nv; i++) acc[s][i] = first ? vf_set1(0) : vf_load(c[s] + d + i * VL);
     for (int k = 0; k < keys; k++) {
         vf x[4];
-        if (D != nv * VL) fetch_strip(form, ahead, vs, D, nv * VL);      /* rows read whole are a plain stream as they are */
+        if (D != nv * VL || hurried(form, n)) fetch_strip(form, ahead, vs, D, nv * VL);
         load_vectors(form, nv, v, k * vs + d, x);
         UNROLL for (int s = 0; s < n; s++) {
             const vf w = vf_set1(p[s][k]);
@@ -320,12 +325,20 @@ static void find_for_terms(const struct rows *w, int x)
         else find_keys(t), found = t;
     }
 }
-/* What the rows make of a tile: does any see a key of it, and does any not see all? */
+/* What the rows make of a tile: does any see a key of it, and does any not see all?  Heads of a row see the same. */
 struct sight { bool some, partial; };
 static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
     struct sight a = { false, false };
-    for (int i = 0; i < w->n; i++) a.some |= place_row(w, i, j, last), a.partial |= w->t[i].partial;
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        if (i && t->run && !t->qg && t->i0 == t[-1].i0) {
+            t->j0 = t[-1].j0, t->keys = t[-1].keys, t->d = t[-1].d, t->partial = t[-1].partial;
+            t->s = t[-1].s + CHUNK, t->p = t[-1].p + CHUNK;
+        } else {
+            a.some |= place_row(w, i, j, last), a.partial |= t->partial;
+        }
+    }
     for (int i = 0; i < w->n && fading(w->t->c); i++) fade_queries(&w->t[i]);
     return a;
 }
