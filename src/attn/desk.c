@@ -150,6 +150,21 @@ static double square(const real *x, int n)
     return all;
 }
 
+/* The largest |x|^2 of the keys of a tile in a cache, which lie across. */
+static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n)
+{
+    ptrdiff_t step;
+    const char *tile = key_place(c, b, h, j, &step);
+    real line[KT], sum[KT] = { 0 };
+    double most = 0;
+    for (int d = 0; d < c->plan->dim; d++) {
+        widen_row(c, tile + d * step * (ptrdiff_t)c->plan->stored, KT, line);
+        for (int k = 0; k < KT; k++) sum[k] = fma_(line[k], line[k], sum[k]);
+    }
+    for (int k = 0; k < n; k++) most = (double)sum[k] > most || sum[k] != sum[k] ? (double)sum[k] : most;
+    return most;
+}
+
 static void keys_item(struct call *c, struct heading *heading, const struct sequence *q, ptrdiff_t tile, int kh)
 {
     const struct loci_plan *p = c->plan;
@@ -168,14 +183,15 @@ static void keys_item(struct call *c, struct heading *heading, const struct sequ
         real room[MAX_DIM];
         double most = 0;
         bool finite = true;
+        if (!turned && c->cache) most = largest_across(c, q->b, kvh, j, n);
         for (int k = 0; k < n; k++) {
-            const real *key = turned ? turned + (ptrdiff_t)k * D : find_row(c, KEYS, q->b, kvh, j + k, room);
-            const double sum = square(key, D);
-            most = sum > most || sum != sum ? sum : most;
-            finite &= finite_rows(key, D, 1, D);
+            if (turned || !c->cache) {
+                const double sum = square(turned ? turned + (ptrdiff_t)k * D : find_row(c, KEYS, q->b, kvh, j + k, room), D);
+                most = sum > most || sum != sum ? sum : most;
+            }
             finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, room), p->value_dim, 1, p->value_dim);
         }
-        if (!finite) most = NAN;
+        if (!finite || !(most < INFINITY)) most = NAN;
         c->knorm[kh * c->ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
     }
 }

@@ -144,7 +144,8 @@ static void open(struct tile *t, int x)
 #if QT == 1
     meet_rows(p->dim, padded(b.rows), b.k + b.first, columns, t->qt, b.spare);
 #else
-    product(SET, b.rows, QT, p->dim, b.k + b.first, 1, columns, t->qt, QT, b.spare, QT, NULL);
+    product(SET, b.rows, t->live, p->dim, b.k + b.first, 1, columns, t->qt, QT, b.spare, QT, NULL);
+    for (ptrdiff_t n = 0; n < b.rows && t->live < QT; n++) memset(b.spare + n * QT + t->live, 0, sizeof(real) * (size_t)(QT - t->live));
 #endif
     const struct by_distance numbers = by_distance(&b, b.spare);
     skew(&numbers, b.m, b.lines, b.scores);

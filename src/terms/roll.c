@@ -80,7 +80,7 @@ static int block_of(const struct tile *t, struct view *b, int64_t first, int64_t
     const struct own_rows o = own_rows(b, first);
     real *x = b->sums[i];
     b->full[i] = true, b->sum_of[i] = first;
-    product(SET, o.n, QT, t->c->plan->dim, row_of(b, o.d), -b->of.width, 1, b->q, QT, x + o.i * QT, QT, NULL);
+    product(SET, o.n, t->live, t->c->plan->dim, row_of(b, o.d), -b->of.width, 1, b->q, QT, x + o.i * QT, QT, NULL);
     for (int n = 0; n < o.i; n++) memcpy(x + n * QT, x + o.i * QT, sizeof(real) * QT);
     for (int n = o.i + o.n; n < BLOCK; n++) memcpy(x + n * QT, x + (o.i + o.n - 1) * QT, sizeof(real) * QT);
     return i;
