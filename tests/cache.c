@@ -622,6 +622,11 @@ int main(int argc, char **argv)
             isa = isas[i];
             if (open(&p, "rope:pairing=half", dtypes[d], 0, 150, 36, 40, 16)) steps(&p, isa, 150, 0, 150, 100), paged(&p, 64, 1), lengths(&p, 1);
             drop(&p);
+            static const char *const readers[] = { "deberta:span=6,max_distance=20", "xl" };     /* of keys, or of rows like keys */
+            for (int k = 0; k < COUNT(readers); k++) {
+                if (open(&p, readers[k], dtypes[d], 0, 150, 36, 40, 4)) steps(&p, isa, 150, 0, 150, 100);
+                drop(&p);
+            }
         }
     isa = NULL;
     static const char *const lengthy[] = { "nope", "rope:pairing=half", "xpos", "alibi", "sba" };
