@@ -65,8 +65,9 @@ INLINE void fetch(const void *row, size_t bytes)
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
 }
 
-/* Rows read whole, and keys across, are a plain stream as they are.  But prefetchers stop at the end of a page, and where reading
- * and multiplying take the same time nothing makes up for that: so the next tile is fetched while this one is worked on. */
+/* Rows read whole, and keys across, are a plain stream as they are, unless a visit leaves out some of a row.  But prefetchers stop
+ * at the end of a page, and where reading and multiplying take the same time nothing makes up for that.  So then the next tile is
+ * fetched while this one is worked on. */
 INLINE bool hurried(const enum form f, const int rows) { return f != REALS && rows >= 4; }
 
 /* C[s][k] = sum over d of a[k][d] q[s][d] for subs * VL keys, in n * subs chains.  There are `rest` rows. */
@@ -144,7 +145,7 @@ INLINE void meet_lanes(const int n, const int nv, const enum form form, const st
         UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
     for (int d = 0; d < D; d++) {
         vf x[8];
-        if (hurried(form, n)) fetch(number_at(form, keys, (ptrdiff_t)(D + d) * KT + k), size_of(form) * (size_t)(nv * VL));
+        if (nv * VL < KT || hurried(form, n)) fetch(number_at(form, keys, (ptrdiff_t)(D + d) * KT + k), size_of(form) * (size_t)(nv * VL));
         load_vectors(form, nv, keys, (ptrdiff_t)d * KT + k, x);
         UNROLL for (int s = 0; s < n; s++) {
             const vf q = vf_set1(list[s].with[d]);
