@@ -7,7 +7,7 @@
 static void scores(struct tile *t, bool more)
 {
     find_keys(t);
-    t->ahead = more ? to_older(t, KEYS) : 0;
+    t->next = more ? to_older(t, KEYS) : (struct next){ 0 };
     score_tile(t);
 }
 static void sums(struct tile *t, bool more)
@@ -16,7 +16,7 @@ static void sums(struct tile *t, bool more)
     if (weight >= 0) term_of(t->c, weight)->weigh(t, weight);
     else softmax(t);
     find_values(t);
-    t->ahead = more ? to_older(t, VALUES) : 0;
+    t->next = more ? to_older(t, VALUES) : (struct next){ 0 };
     value_tile(t);
     mix_safe(t, t->v, t->vs, t->c->plan->value_dim, t->p, t->o, t->alpha);
 }

@@ -15,23 +15,28 @@
 /* What happens to C: C = sum;  C = C + sum;  C = C * factor[n] + sum. */
 enum then { SET, ADD, FADE };
 
-/* At step k of a block of mb rows of A: asks for a line of the same rows `ahead` further on. */
-INLINE void fetch_ahead(const int mb, const real *a, ptrdiff_t am, ptrdiff_t ak, int k, ptrdiff_t ahead)
+/* What a product asks for as it goes, as the next one reads it: number (m, k) of A as it is stored, at first + m * row + k * step
+ * bytes, `size` each.  Without a first: nothing. */
+struct next { const char *first; ptrdiff_t row, step; int size; };
+
+/* At step k of a block of mb rows of A from row m on: a line of it. */
+INLINE void fetch_next(const int mb, const int size, const struct next *next, int m, int k)
 {
-    enum { LINE = 64 / sizeof(real) };
-    if (ak != 1) __builtin_prefetch(a + k * ak + ahead, 0, 2);
-    else if (k * mb % LINE < mb) __builtin_prefetch(a + k % LINE * mb / LINE * am + k / LINE * LINE + ahead, 0, 2);
+    const int line = 64 / size;
+    const char *from = next->first + m * next->row;
+    if (next->step != size) __builtin_prefetch(from + k * next->step, 0, 2);
+    else if (k * mb % line < mb) __builtin_prefetch(from + k % line * mb / line * next->row + k / line * 64, 0, 2);
 }
 
 INLINE void product_block(const int mb, const int nb, const enum then then, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
-                          const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const bool fetch, ptrdiff_t ahead)
+                          const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const int fetch, const struct next *next, int first)
 {
     vf acc[MR * NR][NR];
     UNROLL for (int m = 0; m < mb; m++)
         UNROLL for (int n = 0; n < nb; n++) acc[m][n] = vf_set1(0);
     for (int k = 0; k < K; k++) {
         vf x[NR];
-        if (fetch) fetch_ahead(mb, a, am, ak, k, ahead);
+        if (fetch) fetch_next(mb, fetch, next, first, k);
         UNROLL for (int n = 0; n < nb; n++) x[n] = vf_load(b + k * bk + n * VL);
         UNROLL for (int m = 0; m < mb; m++) {
             vf y = vf_set1(a[m * am + k * ak]);
@@ -51,42 +56,43 @@ INLINE void product_block(const int mb, const int nb, const enum then then, int 
 /* All rows of one column block of nb vectors.  Fewer vectors than NR go with more rows, as an fma waits for the one before
  * it in its chain. */
 INLINE void product_column(const int nb, const enum then then, int M, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
-                           const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const bool fetch, ptrdiff_t ahead)
+                           const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const int fetch, const struct next *next)
 {
     const int tall = MR * NR / nb;
     int m = 0;
     for (; m + tall <= M; m += tall)
-        product_block(tall, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, fetch, ahead);
+        product_block(tall, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, fetch, next, m);
     for (; tall > MR && m + MR <= M; m += MR)
-        product_block(MR, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, false, 0);
+        product_block(MR, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, 0, NULL, 0);
     for (; m < M; m++)
-        product_block(1, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, false, 0);
+        product_block(1, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, 0, NULL, 0);
 }
 
 /* n counts columns and is a multiple of VL. */
 INLINE void product_all(const enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
-                        const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const bool fetch, ptrdiff_t ahead)
+                        const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const int fetch, const struct next *next)
 {
     const int all = n / VL;
     int v = 0;
     for (; v + NR <= all; v += NR)
-        product_column(NR, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL, fetch, ahead);
+        product_column(NR, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL, fetch, next);
     for (; NR > 2 && v + 2 <= all; v += 2)
-        product_column(2, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL, fetch, ahead);
+        product_column(2, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL, fetch, next);
     for (; v < all; v++)
-        product_column(1, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL, fetch, ahead);
+        product_column(1, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL, fetch, next);
 }
 INLINE void product(const enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
                     const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor)
 {
-    product_all(then, M, n, K, a, am, ak, b, bk, c, cm, factor, false, 0);
+    product_all(then, M, n, K, a, am, ak, b, bk, c, cm, factor, 0, NULL);
 }
-/* The same, and the numbers of A that are `ahead` of those it reads are asked for: they are the next product's.  0: they are not. */
+/* The same, and what the next one reads is asked for. */
 INLINE void product_on(const enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
-                       const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, ptrdiff_t ahead)
+                       const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const struct next next)
 {
-    if (ahead) product_all(then, M, n, K, a, am, ak, b, bk, c, cm, factor, true, ahead);
-    else product_all(then, M, n, K, a, am, ak, b, bk, c, cm, factor, false, 0);
+    if (!next.first) product_all(then, M, n, K, a, am, ak, b, bk, c, cm, factor, 0, NULL);
+    else if (next.size == sizeof(real)) product_all(then, M, n, K, a, am, ak, b, bk, c, cm, factor, sizeof(real), &next);
+    else product_all(then, M, n, K, a, am, ak, b, bk, c, cm, factor, sizeof(uint16_t), &next);
 }
 
 #endif

@@ -61,7 +61,7 @@ struct tile {
 
     const real *k, *v;                   /* number d of key i (turned) is k[i * ks + d * kd], that of a value v[i * vs + d] */
     ptrdiff_t ks, kd, vs;                /* kd: 1; or KT, and ks 1, where keys lie across as in a cache */
-    int ahead;                           /* rows from here to those that products ask for as they go, for the next tile; 0: none */
+    struct next next;                    /* keys or values of the next tile, rows being keys, that products ask for as they go */
     real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where what is stored otherwise becomes rows of reals */
     uint32_t *q2, *p2, *v2;              /* fast.c: pairs of bf16 in words; [D / 2 rounded up][QT], [KT / 2][QT], [KT / 2][Dv] */
     uint16_t *k2;                        /* likewise: [KT][D + 1], keys that are stored otherwise, or of an odd width */

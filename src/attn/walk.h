@@ -204,39 +204,51 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 #else
 enum { STRIP = 16 };
 
-/* C[k][r] = sum over d of a[k][d] b[d][r], or C + it.  In a tile that the diagonal crosses, rows before the first that
+/* The rows before those of a tile, if products ask ahead at all. */
+INLINE struct next rows_before(const struct tile *t, const real *a, ptrdiff_t as)
+{
+    if (!t->next.first) return t->next;
+    return (struct next){ (const char *)(a - KT * as), as * (ptrdiff_t)sizeof(real), sizeof(real), sizeof(real) };
+}
+INLINE struct next from_row(struct next next, int row)
+{
+    if (next.first) next.first += row * next.row;
+    return next;
+}
+/* C[k][r] = sum over d of a[k * as + d * ad] b[d][r], or C + it.  In a tile that the diagonal crosses, rows before the first that
  * sees any key of a strip are left alone: the mask overwrites them. */
-INLINE void dot_as(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, ptrdiff_t ad, ptrdiff_t ahead, int D, const real *b, real *c)
+INLINE void dot_as(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, ptrdiff_t ad, struct next next, int D, const real *b, real *c)
 {
     if (!t->partial || !t->run || t->qg) {
-        product_on(then, t->keys, t->live, D, a, as, ad, b, QT, c, QT, NULL, ahead);
+        product_on(then, t->keys, t->live, D, a, as, ad, b, QT, c, QT, NULL, next);
         return;
     }
     struct band w = band(t->c->plan);
     for (int k = 0; k < t->keys; k += STRIP) {
         int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, w, k).first / VL * VL;
         if (first >= t->live) continue;
-        product_on(then, n, t->live - first, D, a + k * as, as, ad, b + first, QT, c + k * QT + first, QT, NULL, ahead);
+        product_on(then, n, t->live - first, D, a + k * as, as, ad, b + first, QT, c + k * QT + first, QT, NULL, from_row(next, k));
     }
 }
 INLINE void dot_then(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c)
 {
-    dot_as(then, t, a, as, 1, t->ahead * as, D, b, c);
+    dot_as(then, t, a, as, 1, rows_before(t, a, as), D, b, c);
 }
 INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c) { dot_then(SET, t, a, as, D, b, c); }
 /* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r]; keys after the last that a strip of rows sees have
  * p = 0 and are left out. */
 INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
 {
+    const struct next rows = a == t->v ? t->next : rows_before(t, a, as), next = { rows.first, rows.step, rows.row, rows.size };
     if (!t->partial || !t->run || t->qg) {
-        product_on(FADE, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, t->ahead * as);
+        product_on(FADE, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, next);
         return;
     }
     struct band w = band(t->c->plan);
     for (int r = 0; r < t->live; r += STRIP) {
         int64_t last = t->d + r + STRIP - 1 - w.lo;
         int keys = last + 1 < t->keys ? (int)(last + 1 > 0 ? last + 1 : 0) : t->keys;
-        product_on(FADE, D, STRIP, keys, a, 1, as, p + r, QT, c + r, QT, fade + r, t->ahead * as);
+        product_on(FADE, D, STRIP, keys, a, 1, as, p + r, QT, c + r, QT, fade + r, next);
     }
 }
 #endif
@@ -391,7 +403,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     const int Dp = padded(p->dim);
     t->seq = q, t->h = h, t->kvh = h / p->group, t->kh = key_head(p, h);
     t->i0 = q->q0 + row, t->rows = rows, t->live = QT, t->run = q->run;
-    t->qg = NULL, t->kg = NULL, t->block = -1, t->ahead = 0;
+    t->qg = NULL, t->kg = NULL, t->block = -1, t->next = (struct next){ 0 };
     if (!q->run || q->segments) {
         int64_t *qp = (int64_t *)t->qp;
         for (int r = 0; r < rows; r++) qp[r] = pos_q(c, q->b, t->i0 + r);
@@ -502,17 +514,23 @@ INLINE void find_values(struct tile *t)
     t->v = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, &t->vs);
 }
 
-/* Rows from the tile's to those of the tile before it, where both lie in line; else 0.  No processor's prefetcher sees a stream
- * in blocks of rows, newest first. */
-INLINE int to_older(const struct tile *t, enum side side)
+/* What the next tile reads, which is the one before: no processor's prefetcher sees a stream in blocks of rows, newest first. */
+INLINE struct next to_older(const struct tile *t, enum side side)
 {
     const struct call *c = t->c;
-    if (side == KEYS && c->turned) return -KT;
-    if (side == KEYS && c->cache) {
-        const ptrdiff_t at = t->j0 + cache_list(c->cache, c->cache->base)[t->seq->b];
-        return in_place(c) && at / KT % c->cache->form.tiles ? -KT : 0;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t b = t->seq->b, j = t->j0 - KT, width = side_width(c, side), stored = (ptrdiff_t)p->stored;
+    if (side == KEYS && c->turned) {
+        const real *first = (const real *)c->turned + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
+        return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real), sizeof(real) };
     }
-    return rows_in_place(c, side, t->j0 - KT, KT + t->keys) ? -KT : 0;
+    if (side == KEYS && c->cache) {
+        ptrdiff_t step;
+        const char *first = key_place(c, b, t->kvh, j, &step);
+        return (struct next){ first, stored, step * stored, (int)stored };
+    }
+    if (!in_one_piece(c, j, KT)) return (struct next){ 0 };
+    return (struct next){ stored_key(c, side, b, t->kvh, j), (c->cache ? width : side_view(c, side)->row) * stored, stored, (int)stored };
 }
 
 /* Fades the queries from the reference of the tile's keys. */
@@ -562,8 +580,8 @@ INLINE void score_tile(struct tile *t)
 {
     const int D = t->c->plan->dim;
     fade_queries(t);
-    if (t->kd == 1) dot(t, t->k, t->ks, D, t->qt, t->s);
-    else dot_as(SET, t, t->k, 1, KT, t->ahead * D, D, t->qt, t->s);
+    if (t->kd == 1) dot_as(SET, t, t->k, t->ks, 1, t->next, D, t->qt, t->s);
+    else dot_as(SET, t, t->k, 1, KT, t->next, D, t->qt, t->s);
     add_terms(t);
 }
 #endif
