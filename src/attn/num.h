@@ -12,15 +12,20 @@
 #define PASTE2(a, b, c) loci_##a##_##b##_##c
 #define PASTE(a, b, c) PASTE2(a, b, c)
 #define N(name) PASTE(name, LOCI_ISA, QT)          /* N(walk) is loci_walk_avx2_64 */
-#define INLINE static inline __attribute__((always_inline))
 
-/* Before a loop of constant length whose body indexes an array of vectors: unrolled, the array is registers. */
+/* INLINE: for functions that are written once and compiled for each constant they are given.
+ * UNROLL: before a loop of constant length whose body indexes an array of vectors: unrolled, the array is registers.
+ * Sanitizers do without (LOCI_ROLLED), as their checks in all these copies take minutes to compile. */
 #if defined LOCI_ROLLED
+#define INLINE static inline
 #define UNROLL
-#elif defined __clang__
+#else
+#define INLINE static inline __attribute__((always_inline))
+#if defined __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 #endif
 
 /* a * b + c, rounded once (in the f64 build twice: there only the value matters). */
