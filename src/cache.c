@@ -5,7 +5,11 @@
 #include "pairs.h"
 #include "tables.h"
 
+enum { MAX_BATCH = 1 << 30 };
+
 static int64_t *lengths(const struct loci_cache *c) { return cache_list(c, c->len); }
+/* Where a key's position goes. */
+static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j) { return &cache_list(c, c->pos)[b * cache_capacity(c) + j]; }
 
 static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring)
 {
@@ -20,16 +24,22 @@ static ptrdiff_t place(struct arena *a, size_t count, size_t each)
     take_bytes(a, count, each);
     return (ptrdiff_t)at;
 }
+/* Where the numbers by entry are. */
+static void lay_out_lists(struct loci_cache *c, struct arena *a)
+{
+    const size_t batch = (size_t)c->form.batch;
+    place(a, 1, sizeof *c);
+    c->len = place(a, batch, sizeof(int64_t)), c->most = place(a, batch, sizeof(int64_t));
+    c->base = place(a, batch, sizeof(int64_t)), c->kept = place(a, batch, sizeof(int64_t)), c->first = place(a, batch, sizeof(int64_t));
+    c->done = place(a, batch, sizeof(int64_t));
+}
 /* Bytes, and where everything is; SIZE_MAX: too many. */
 static size_t lay_out(const loci_plan *p, struct loci_cache *c)
 {
     struct arena a = { 0 };
     const size_t batch = (size_t)c->form.batch, capacity = (size_t)c->form.tiles * KT;
     size_t keys, rows;
-    place(&a, 1, sizeof *c);
-    c->len = place(&a, batch, sizeof(int64_t)), c->most = place(&a, batch, sizeof(int64_t));
-    c->base = place(&a, batch, sizeof(int64_t)), c->kept = place(&a, batch, sizeof(int64_t)), c->first = place(&a, batch, sizeof(int64_t));
-    c->done = place(&a, batch, sizeof(int64_t));
+    lay_out_lists(c, &a);
     if (__builtin_mul_overflow(batch, capacity, &keys) || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows)) return SIZE_MAX;
     c->pos = place(&a, keys, sizeof(int64_t));
     c->keys = place(&a, rows, (size_t)p->dim * p->stored), c->values = place(&a, rows, (size_t)p->value_dim * p->stored);
@@ -57,8 +67,8 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
 static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, loci_error *e)
 {
     CHECK(e, p && p->magic == PLAN_MAGIC && p->stage == LOCI_ATTENTION, LOCI_BAD_ARG, "the plan must be one for stage ATTENTION");
-    CHECK(e, batch >= 0 && batch <= (ptrdiff_t)1 << 32, LOCI_BAD_ARG, "batch %td must be from 0 to 2^32", batch);
-    CHECK(e, capacity >= 1 && capacity <= (ptrdiff_t)1 << 40, LOCI_BAD_ARG, "capacity %td must be from 1 to 2^40", capacity);
+    CHECK(e, batch >= 0 && batch <= MAX_BATCH, LOCI_BAD_ARG, "batch %td must be from 0 to 2^30", batch);
+    CHECK(e, capacity >= 1 && capacity <= FAR, LOCI_BAD_ARG, "capacity %td must be from 1 to 2^40", capacity);
     CHECK(e, p->rotate < 0 || p->keys_rotated || p->key_heads != p->kv_heads, LOCI_BAD_ARG,
           "keys_rotated must be 1 in the plan's description: a cache keeps turned keys");
     return LOCI_OK;
@@ -76,8 +86,7 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
 {
     CHECK(e, cache, LOCI_BAD_ARG, "loci_cache_create: there is nowhere to put the cache, cache is NULL");
     *cache = NULL;
-    const loci_status status = check_plan(p, batch, capacity, e);
-    if (status) return status;
+    TRY(check_plan(p, batch, capacity, e));
     CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG, "memory must not be NULL and must start on 64 bytes");
     struct loci_cache c = { .form = form_of(p, batch, capacity, ring) };
     CHECK(e, lay_out(p, &c) != SIZE_MAX, LOCI_BAD_ARG, "batch %td and capacity %td need more memory than there can be", batch, capacity);
@@ -88,29 +97,77 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
             CHECK(e, !c.input[i].at, LOCI_BAD_ARG, "%s sums up its input '%s' from the first key on, which a ring forgets", p->tensors.list[i].encoding,
                   p->tensors.list[i].name);
     }
+    memset(memory, 0, (size_t)c.pos);    /* lengths and all other lists: no keys so far */
     *cache = memcpy(memory, &c, sizeof c);
-    for (ptrdiff_t at = c.len; at <= c.done; at += c.most - c.len) memset(cache_list(*cache, at), 0, (size_t)batch * sizeof(int64_t));
     return LOCI_OK;
 }
 
+/* Lengths, and what follows from them. */
+static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
+{
+    const int64_t len = lengths(c)[b], most = cache_list(c, c->most)[b];
+    bool sound = len >= 0 && len <= (c->form.ring ? FAR : cache_capacity(c)) && most >= len && most <= 2 * FAR;
+    const int64_t base = sound ? cache_oldest(c, b) / CHUNK * CHUNK : 0;
+    sound = sound && cache_list(c, c->base)[b] == base && cache_list(c, c->kept)[b] == len - base;
+    CHECK(e, sound, LOCI_BAD_ARG, "the cache is damaged: entry %td says it has %lld keys, which does not agree with the rest", b, (long long)len);
+    return LOCI_OK;
+}
+/* Without a plan: are its lists where they must be? */
+static bool is_cache(const struct loci_cache *c)
+{
+    if (!c || (uintptr_t)c % 64 || c->form.magic != CACHE_MAGIC || c->form.batch < 0 || c->form.batch > MAX_BATCH || c->form.tiles < 1
+        || c->form.tiles > FAR / KT) return false;
+    struct loci_cache laid = { .form = c->form };
+    lay_out_lists(&laid, &(struct arena){ 0 });
+    return laid.len == c->len && laid.most == c->most && laid.base == c->base && laid.kept == c->kept && laid.first == c->first && laid.done == c->done;
+}
+/* Nothing in its memory is believed that this cannot tell from the plan, or that would lead outside. */
 loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
 {
-    CHECK(e, c && c->form.magic == CACHE_MAGIC, LOCI_BAD_ARG, "cache is none; loci_cache_create() makes them");
-    const struct cache_form like = form_of(p, (ptrdiff_t)c->form.batch, cache_capacity(c), (int)c->form.ring);
-    CHECK(e, !memcmp(&c->form, &like, sizeof like), LOCI_BAD_ARG, "the cache is that of another plan: kv_heads, widths, dtype and keys_rotated must be the same");
-    struct loci_cache laid = { .form = c->form };
-    lay_out(p, &laid);
+    CHECK(e, is_cache(c), LOCI_BAD_ARG, "cache is none, or damaged; loci_cache_create() makes them");
+    const struct cache_form *f = &c->form;
+    const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
+    CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG, "the cache is that of another plan: kv_heads, widths, dtype and keys_rotated must be the same");
+    struct loci_cache laid = { .form = like };
+    const size_t bytes = lay_out(p, &laid);
     for (int i = 0; i < p->tensors.n; i++)
-        CHECK(e, laid.input[i].at == c->input[i].at && laid.input[i].inner == c->input[i].inner, LOCI_BAD_ARG,
-              "the cache is that of another encoding: it does not hold '%s' of %s", p->tensors.list[i].name, p->tensors.list[i].encoding);
+        CHECK(e, laid.input[i].at == c->input[i].at, LOCI_BAD_ARG, "the cache is that of another encoding: it does not hold '%s' of %s",
+              p->tensors.list[i].name, p->tensors.list[i].encoding);
     for (int i = 0; i < p->encs; i++)
         CHECK(e, laid.made[i] == c->made[i], LOCI_BAD_ARG, "the cache is that of another encoding or other options of %s", p->enc[i].pe->name);
+    const size_t lists = offsetof(struct loci_cache, len);
+    CHECK(e, bytes != SIZE_MAX && !memcmp((const char *)c + lists, (const char *)&laid + lists, sizeof laid - lists), LOCI_BAD_ARG,
+          "the cache is damaged, or of another version: its lists are not where this library has them");
+    CHECK(e, c->placed == 0 || (c->placed == 1 && !f->ring), LOCI_BAD_ARG, "the cache is damaged: its keys have positions of kind %d", c->placed);
+    for (ptrdiff_t b = 0; b < f->batch; b++) TRY(check_entry(c, b, e));
+    return LOCI_OK;
+}
+size_t loci_cache_bytes(const loci_plan *p, const struct loci_cache *c)
+{
+    struct loci_cache laid = { .form = c->form };
+    return lay_out(p, &laid);
+}
+
+loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory, size_t bytes, loci_error *e)
+{
+    CHECK(e, cache, LOCI_BAD_ARG, "loci_cache_open: there is nowhere to put the cache, cache is NULL");
+    *cache = NULL;
+    struct loci_cache *c = memory;
+    TRY(check_plan(p, 0, 1, e));
+    CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG, "memory must not be NULL and must start on 64 bytes");
+    CHECK(e, bytes >= sizeof *c && is_cache(c), LOCI_BAD_ARG, "memory holds no cache");
+    CHECK(e, loci_cache_bytes(p, c) <= bytes, LOCI_BAD_ARG, "memory has %zu bytes, and a cache of %lld sequences of %lld keys needs %zu with this plan",
+          bytes, (long long)c->form.batch, (long long)c->form.tiles * KT, loci_cache_bytes(p, c));
+    TRY(loci_cache_check(p, c, e));
+    for (ptrdiff_t b = 0; b < c->form.batch && c->placed; b++)
+        TRY(loci_check_near(position(c, b, 0), (ptrdiff_t)lengths(c)[b], "the cache's k_pos", e));
+    *cache = c;
     return LOCI_OK;
 }
 
 int64_t loci_cache_length(const loci_cache *c, ptrdiff_t entry)
 {
-    return c && c->form.magic == CACHE_MAGIC && entry >= 0 && entry < c->form.batch ? lengths(c)[entry] : LOCI_NONE;
+    return is_cache(c) && entry >= 0 && entry < c->form.batch ? lengths(c)[entry] : LOCI_NONE;
 }
 
 static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
@@ -126,9 +183,6 @@ static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
 
 static int64_t count_of(const loci_call *in, ptrdiff_t b) { return in->k_lens ? in->k_lens[b] : in->k_len; }
 
-/* Where a key's position goes. */
-static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j) { return &cache_list(c, c->pos)[b * cache_capacity(c) + j]; }
-
 static loci_status check_append(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
 {
     loci_error *e = in->error;
@@ -141,7 +195,7 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
     for (ptrdiff_t b = 0; b < in->batch; b++) {
         const int64_t n = count_of(in, b), len = lengths(c)[b];
         CHECK(e, n >= 0 && n <= in->k_len, LOCI_BAD_ARG, "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)n, in->k_len);
-        CHECK(e, c->form.ring ? n <= cache_capacity(c) && len <= (int64_t)1 << 40 : n <= cache_capacity(c) - len, LOCI_BAD_ARG,
+        CHECK(e, c->form.ring ? n <= cache_capacity(c) && n <= FAR - len : n <= cache_capacity(c) - len, LOCI_BAD_ARG,
               "entry %td holds %lld of %td keys, and %lld more do not fit", b, (long long)len, cache_capacity(c), (long long)n);
         CHECK(e, !in->k_pos || c->placed || len == 0, LOCI_BAD_ARG,
               "k_pos must be given from the first key on: entry %td has %lld keys whose positions were counted", b, (long long)len);
@@ -175,10 +229,36 @@ static void append_inputs(const loci_plan *p, const struct loci_cache *c, const 
     }
 }
 
-loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work, loci_cache *to, const loci_call *in)
+/* Some of the new keys may have been put down, of which nobody will know; in a ring they took the places of old ones. */
+static void lose_oldest(struct loci_cache *c, const loci_call *in)
+{
+    for (ptrdiff_t b = 0; b < c->form.batch && c->form.ring; b++) {
+        const int64_t length = lengths(c)[b];
+        set_length(c, b, length + count_of(in, b));
+        set_length(c, b, length);
+    }
+}
+
+/* The cache is written, the rest is read. */
+static loci_status check_memory(const struct call *c, const struct keeping *a, const void *tables, const void *work)
+{
+    const struct loci_plan *p = c->plan;
+    struct regions r;
+    r.n = 0;
+    loci_add_list(&r, "cache", a->to, loci_cache_bytes(p, a->to), 1, WRITTEN);
+    loci_add_view(&r, "k", &a->k, c->B, p->kv_heads, c->Lk, p->dim, p->stored, READ);
+    loci_add_view(&r, "v", &a->v, c->B, p->kv_heads, c->Lk, p->value_dim, p->stored, READ);
+    loci_add_list(&r, "k_lens", a->counts, (size_t)c->B, sizeof *a->counts, READ);
+    loci_add_call(c, &r, tables, work);
+    loci_add_tensors(c, &r, NULL);
+    return loci_check_regions(&r, c->in->error);
+}
+
+loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work, loci_cache *to, const loci_call *given)
 {
     struct call c;
-    if (!in) return LOCI_BAD_ARG;
+    loci_call now, *const in = &now;
+    TRY(loci_take_call(in, given));
     TRY(check_plan(p, 0, 1, in->error));
     TRY(loci_cache_check(p, to, in->error));
     TRY(check_append(p, to, in));
@@ -186,18 +266,21 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     rows.cache = NULL, rows.k_lens = NULL, rows.q_len = 0, rows.q_pos = rows.k_pos;
     TRY(loci_open_call(&c, p, &rows, true));
     struct keeping a = { .to = to, .counts = in->k_lens, .turn = p->rotate >= 0 && p->keys_rotated };
-    TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim, false));
-    TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim, false));
+    TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim));
+    TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim));
     CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG, "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
-    TRY(loci_open_work(&c, work, false));
+    TRY(loci_measure_room(&c, work, loci_lay_out, false));
+    TRY(check_memory(&c, &a, tables, work));
+    loci_use_room(&c, work, loci_lay_out, false);
     if (!c.B || !c.Lk) return LOCI_OK;
 
     int64_t *first = cache_list(to, to->first), *done = cache_list(to, to->done);
     for (ptrdiff_t b = 0; b < c.B; b++) first[b] = lengths(to)[b] + count_of(in, b) - c.Lk;
     c.firsts = first;
     loci_begin(&c, false);
-    p->engine->keep(&c, &a);
+    const loci_status status = p->engine->keep(&c, &a);
+    if (status) return lose_oldest(to, in), loci_fail(in->error, status, "cancelled by the host");
     append_inputs(p, to, in);
     for (ptrdiff_t b = 0; b < c.B; b++) {
         const int64_t count = count_of(in, b), old = lengths(to)[b];
@@ -214,8 +297,9 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
 
 loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
 {
-    CHECK(e, c && c->form.magic == CACHE_MAGIC, LOCI_BAD_ARG, "cache is none; loci_cache_create() makes them");
+    CHECK(e, is_cache(c), LOCI_BAD_ARG, "cache is none, or damaged; loci_cache_create() makes them");
     CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld", entry, (long long)c->form.batch - 1);
+    TRY(check_entry(c, entry, e));
     CHECK(e, length >= 0 && length <= lengths(c)[entry], LOCI_BAD_ARG, "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
     CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG, "length %lld: the ring holds keys from %lld on", (long long)length,
           (long long)cache_oldest(c, entry));
@@ -249,11 +333,12 @@ static void turn_again(const loci_plan *p, const struct call *c, struct keeping 
 }
 
 loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work, loci_cache *c, ptrdiff_t entry, int64_t first, int64_t count,
-                              const loci_call *in)
+                              const loci_call *given)
 {
     struct call call;
     int64_t shift[KT];
-    if (!in) return LOCI_BAD_ARG;
+    loci_call now, *const in = &now;
+    TRY(loci_take_call(in, given));
     loci_error *e = in->error;
     TRY(check_plan(p, 0, 1, e));
     TRY(loci_cache_check(p, c, e));
@@ -265,12 +350,23 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     const int64_t len = lengths(c)[entry];
     CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG, "%lld keys from %lld on are not all there: entry %td has %lld",
           (long long)count, (long long)first, entry, (long long)len);
+    for (int64_t j = first + count; j < len; j++)
+        CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG, "key %lld moves from position %lld to one beyond -2^40", (long long)j,
+              (long long)*position(c, entry, j));
     for (int i = 0; i < KT; i++) shift[i] = -count;
-    const loci_call rows = { .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift, .host = in->host, .error = e };
+    const loci_call rows = { .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift, .host = in->host, .error = e,
+                             .work_bytes = in->work_bytes, .tables_bytes = in->tables_bytes };
     TRY(loci_open_call(&call, p, &rows, true));
     TRY(loci_open_tables(&call, tables));
-    TRY(loci_open_work(&call, work, false));
+    TRY(loci_measure_room(&call, work, loci_lay_out, false));
+    struct regions r;
+    r.n = 0;
+    loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
+    loci_add_call(&call, &r, tables, work);
+    TRY(loci_check_regions(&r, e));
+    loci_use_room(&call, work, loci_lay_out, false);
     if (!count) return LOCI_OK;
+    if (in->host && in->host->cancelled && in->host->cancelled(in->host->user)) return loci_fail(e, LOCI_CANCELLED, "cancelled by the host");
     struct keeping a = { .to = c, .remove = true, .entry = entry, .first = (ptrdiff_t)first, .count = (ptrdiff_t)count };
     turn_again(p, &call, &a);
     loci_begin(&call, false);

@@ -9,58 +9,58 @@ enum { FEW_ROWS = 4, FEW_HEADS = 64 };            /* up to here, rows share one 
 
 /* ---- Views --------------------------------------------------------------------------------------------- */
 
-/* Largest offset that a view reaches, or -1 when it is not a legal view of that shape. */
-static ptrdiff_t reach(const loci_view *v, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
+loci_status loci_open_view(const struct call *c, loci_view *to, const loci_view *from, const char *name, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
 {
-    ptrdiff_t a, b, c, sum;
-    if (v->batch < 0 || v->head < 0 || v->row < 0) return -1;
-    if (B == 0 || L == 0) return 0;
-    if (__builtin_mul_overflow(B - 1, v->batch, &a) || __builtin_mul_overflow(H - 1, v->head, &b)
-        || __builtin_mul_overflow(L - 1, v->row, &c) || __builtin_add_overflow(a, b, &sum)
-        || __builtin_add_overflow(sum, c, &sum) || __builtin_add_overflow(sum, width, &sum) || sum > PTRDIFF_MAX / 8)
-        return -1;
-    return sum;
-}
-
-/* Resolves strides; an output must not meet itself, so that its rows can be written in any order. */
-loci_status loci_open_view(const struct call *c, loci_view *to, const loci_view *from, const char *name, ptrdiff_t H, ptrdiff_t L,
-                           ptrdiff_t width, bool output)
-{
-    loci_error *e = c->in->error;
     *to = *from;
-    const bool dense = !to->batch && !to->head && !to->row;
-    if (dense) {
-        if (__builtin_mul_overflow(L, width, &to->head) || __builtin_mul_overflow(to->head, H, &to->batch))
-            return loci_fail(e, LOCI_BAD_ARG, "%s: %td rows of %td in %td heads are too many numbers", name, L, width, H);
-        to->row = width;
-    }
-    if (!to->data) return LOCI_OK;
-    CHECK(e, (uintptr_t)to->data % c->plan->stored == 0, LOCI_BAD_ARG, "%s must start on a multiple of %zu bytes", name, c->plan->stored);
-    CHECK(e, reach(to, c->B, H, L, width) >= 0, LOCI_BAD_ARG,
-          "%s: strides %td, %td, %td are negative or reach too far", name, to->batch, to->head, to->row);
-    if (output && !dense)
-        CHECK(e, (c->B < 2 || to->batch >= width) && (H < 2 || to->head >= width) && (L < 2 || to->row >= width), LOCI_BAD_ARG,
-              "%s: strides %td, %td, %td let rows of an output overlap", name, to->batch, to->head, to->row);
-    return LOCI_OK;
+    return loci_spell_out(to, name, c->B, H, L, width, c->in->error);
 }
 loci_status loci_need(const struct call *c, const void *p, const char *name)
 {
     CHECK(c->in->error, p, LOCI_BAD_ARG, "%s must not be NULL", name);
     return LOCI_OK;
 }
-bool loci_meet(const struct call *c, const loci_view *a, ptrdiff_t Ha, ptrdiff_t La, ptrdiff_t wa, size_t size,
-               const loci_view *b, ptrdiff_t Bb, ptrdiff_t Hb, ptrdiff_t Lb, ptrdiff_t wb)
+
+/* ---- What it reads and writes ------------------------------------------------------------------------------ */
+
+static size_t tensor_numbers(const struct call *c, const loci_tensor *t)
 {
-    if (!a->data || !b->data || !La || !Lb || !c->B) return false;
-    const uintptr_t a0 = (uintptr_t)a->data, b0 = (uintptr_t)b->data;
-    return a0 < b0 + (uintptr_t)reach(b, Bb, Hb, Lb, wb) * c->plan->stored
-        && b0 < a0 + (uintptr_t)reach(a, c->B, Ha, La, wa) * size;
+    size_t n = 1;
+    for (int k = 0; k < t->rank; k++) {
+        const ptrdiff_t size = t->shape[k];
+        n *= (size_t)(size == LOCI_DIM_BATCH ? c->B : size == LOCI_DIM_QUERIES ? c->Lq : size == LOCI_DIM_KEYS ? c->in->k_len : size);
+    }
+    return n;
+}
+void loci_add_tensors(const struct call *c, struct regions *r, void *const *out)
+{
+    const struct tensors *t = &c->plan->tensors;
+    for (int i = 0; i < t->n; i++) {
+        const size_t n = tensor_numbers(c, &t->list[i]);
+        if (t->list[i].role == LOCI_INPUT && c->in->tensors) loci_add_list(r, t->list[i].name, c->in->tensors[i], n, c->plan->real, READ);
+        if (out) loci_add_list(r, t->list[i].name, out[i], n, c->plan->real, WRITTEN);
+    }
+}
+void loci_add_call(const struct call *c, struct regions *r, const void *tables, const void *work)
+{
+    const loci_call *in = c->in;
+    const size_t B = (size_t)c->B, each = in->per_batch ? B : 1, axes = (size_t)c->plan->axes, Lq = (size_t)in->q_len, Lk = (size_t)in->k_len;
+    loci_add_list(r, "tables", tables, loci_tables_size(c->plan, c->range), 1, READ);
+    loci_add_list(r, "work", work, c->work_bytes, 1, WRITTEN);
+    loci_add_list(r, "q_pos", in->q_pos, each * Lq, sizeof *in->q_pos, READ);
+    loci_add_list(r, "k_pos", in->k_pos, each * Lk, sizeof *in->k_pos, READ);
+    loci_add_list(r, "q_coord", in->q_coord, each * axes * Lq, sizeof *in->q_coord, READ);
+    loci_add_list(r, "k_coord", in->k_coord, each * axes * Lk, sizeof *in->k_coord, READ);
+    loci_add_list(r, "q_seg", in->q_seg, each * Lq, sizeof *in->q_seg, READ);
+    loci_add_list(r, "k_seg", in->k_seg, each * Lk, sizeof *in->k_seg, READ);
+    loci_add_list(r, "k_lens", in->k_lens, B, sizeof *in->k_lens, READ);
+    loci_add_list(r, "q_starts", in->q_starts, (size_t)in->sequences + 1, sizeof *in->q_starts, READ);
+    loci_add_list(r, "k_starts", in->k_starts, (size_t)in->sequences + 1, sizeof *in->k_starts, READ);
 }
 
 /* ---- Workspace ------------------------------------------------------------------------------------------- */
 
 /* Lays out the workspace; with base NULL it only measures, for the worst contents that these shapes can have. */
-static size_t carve(struct call *c, char *base, bool backward)
+size_t loci_lay_out(struct call *c, char *base, bool backward)
 {
     const struct loci_plan *p = c->plan;
     const struct engine *engine = p->engine;
@@ -94,12 +94,8 @@ static size_t carve(struct call *c, char *base, bool backward)
             c->total[x] = take_bytes(&a, (size_t)total, sizeof(double));
         }
         for (int i = 0; i < p->tensors.n; i++) {
-            ptrdiff_t n = 1;
-            const loci_tensor *t = &p->tensors.list[i];
-            for (int k = 0; k < t->rank; k++)
-                n *= t->shape[k] == LOCI_DIM_BATCH ? c->B : t->shape[k] == LOCI_DIM_QUERIES ? c->Lq : t->shape[k] == LOCI_DIM_KEYS ? c->Lk : t->shape[k];
-            c->dtensor_count[i] = n;
-            c->dtensor[i] = take_bytes(&a, (size_t)n, sizeof(double));
+            c->dtensor_count[i] = (ptrdiff_t)tensor_numbers(c, &p->tensors.list[i]);
+            c->dtensor[i] = take_bytes(&a, (size_t)c->dtensor_count[i], sizeof(double));
         }
         const bool apart = p->stored != p->real;
         if ((learns || apart) && !linear) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
@@ -141,13 +137,25 @@ static loci_status open_cache(struct call *c)
         if (cache->input[i].at) c->input[i] = (const char *)cache + cache->input[i].at;
     return LOCI_OK;
 }
+/* Lists that are read before it is clear what overlaps. */
+static loci_status check_straight(const loci_call *in)
+{
+    const struct { const char *name; const void *p; } lists[] = {
+        { "q_pos", in->q_pos }, { "k_pos", in->k_pos }, { "q_coord", in->q_coord }, { "k_coord", in->k_coord }, { "q_seg", in->q_seg },
+        { "k_seg", in->k_seg }, { "k_lens", in->k_lens }, { "q_starts", in->q_starts }, { "k_starts", in->k_starts },
+    };
+    for (int i = 0; i < COUNT(lists); i++)
+        CHECK(in->error, (uintptr_t)lists[i].p % sizeof(int64_t) == 0, LOCI_BAD_ARG, "%s must start on a multiple of %zu bytes, the size of its numbers",
+              lists[i].name, sizeof(int64_t));
+    return LOCI_OK;
+}
 loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
     loci_error *e = in->error;
     *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len, .lens = in->k_lens, .q_pos = in->q_pos, .k_pos = in->k_pos,
                         .k_pos_entry = in->per_batch ? in->k_len : 0, .k_coord = in->cache ? NULL : in->k_coord };
+    TRY(check_straight(in));
     for (int i = 0; i < p->tensors.n && in->tensors; i++) c->input[i] = in->tensors[i];
-    CHECK(e, in->size == 0 || in->size == sizeof(loci_call), LOCI_BAD_ARG, "loci_call: size %zu must be 0 or %zu", in->size, sizeof(loci_call));
     CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG, "batch %td, q_len %td and k_len %td must not be negative",
           in->batch, in->q_len, in->k_len);
     const ptrdiff_t most = (ptrdiff_t)1 << 48, longer = in->q_len > in->k_len ? in->q_len : in->k_len;
@@ -190,22 +198,26 @@ loci_status loci_check_inputs(const struct call *c, int e, ptrdiff_t rows)
 }
 loci_status loci_open_tables(struct call *c, const void *tables)
 {
-    const loci_status status = loci_check_tables(c->plan, tables, c->in->error);
-    if (status) return status;
+    TRY(loci_check_tables(c->plan, tables, c->in->tables_bytes, c->in->error));
     for (int e = 0; e < c->plan->encs; e++) c->table[e] = loci_table_of(tables, c->plan, e);
     c->range = loci_table_range(tables);
     return LOCI_OK;
 }
-loci_status loci_open_room(struct call *c, void *work, size_t (*lay_out)(struct call *, char *base, bool backward), bool backward)
+loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *lay_out, bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG, "work must not be NULL and must start on 64 bytes");
-    CHECK(c->in->error, lay_out(c, NULL, backward) != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
+    c->work_bytes = lay_out(c, NULL, backward);
+    CHECK(c->in->error, c->work_bytes != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
+    CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->work_bytes, LOCI_BAD_ARG,
+          "work has %zu bytes, and this call needs %zu; loci_workspace() tells", c->in->work_bytes, c->work_bytes);
     TRY(loci_check_starts(c));
+    return loci_check_given(c);
+}
+void loci_use_room(struct call *c, void *work, lay_out_room *lay_out, bool backward)
+{
     c->knorm = NULL, c->dk_sum = c->dv_sum = NULL;
     lay_out(c, work, backward);
-    return LOCI_OK;
 }
-loci_status loci_open_work(struct call *c, void *work, bool backward) { return loci_open_room(c, work, carve, backward); }
 
 bool loci_plan_is(const loci_plan *p, loci_stage stage) { return p && p->magic == PLAN_MAGIC && p->stage == stage; }
 
@@ -221,20 +233,21 @@ static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward
         if (!passes[i].pass) continue;
         if (loci_open_call(&c, p, in, passes[i].wide)) return 0;
         if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
-        const size_t n = carve(&c, NULL, passes[i].backward);
+        const size_t n = loci_lay_out(&c, NULL, passes[i].backward);
         if (n == SIZE_MAX || n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;
     }
     return most;
 }
 
-size_t loci_workspace(const loci_plan *p, const loci_call *in, int backward)
+size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
 {
-    if (!p || !in || p->magic != PLAN_MAGIC) return 0;
-    size_t most = workspace_of(p, in, backward);
-    if (!in->cache || !most) return most;
-    loci_call fewer = *in;               /* with a cache, calls of fewer rows share it; those that go row by row may want more */
-    for (fewer.q_len = 1; fewer.q_len < in->q_len && fewer.q_len <= FEW_ROWS; fewer.q_len++) {
+    loci_call in, fewer;
+    if (!p || p->magic != PLAN_MAGIC || loci_take_call(&in, given)) return 0;
+    size_t most = workspace_of(p, &in, backward);
+    if (!in.cache || !most) return most;
+    fewer = in;                          /* with a cache, calls of fewer rows share it; those that go row by row may want more */
+    for (fewer.q_len = 1; fewer.q_len < in.q_len && fewer.q_len <= FEW_ROWS; fewer.q_len++) {
         const size_t n = workspace_of(p, &fewer, backward);
         if (n > most) most = n;
     }
@@ -298,18 +311,18 @@ void loci_want(struct call *c, void *const *out)
     }
 }
 
-loci_status loci_check_grad(const loci_call *in, const loci_grad *grad)
+loci_status loci_take_grad(loci_grad *to, const loci_call *in, const loci_grad *from)
 {
-    CHECK(in->error, grad, LOCI_BAD_ARG, "grad must not be NULL");
-    CHECK(in->error, grad->size == 0 || grad->size == sizeof(loci_grad), LOCI_BAD_ARG, "loci_grad: size %zu must be 0 or %zu", grad->size, sizeof(loci_grad));
-    return LOCI_OK;
+    CHECK(in->error, from, LOCI_BAD_ARG, "grad must not be NULL");
+    return TAKE(loci_grad, to, from, dtensors, in->error);
 }
 loci_status loci_open_grad(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     const loci_grad *grad = c->grad;
-    TRY(loci_open_view(c, &c->dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim, false));
-    TRY(loci_open_view(c, &c->dq, &grad->dq, "dq", p->heads, c->Lq, p->dim, true));
-    TRY(loci_open_view(c, &c->dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim, true));
-    return loci_open_view(c, &c->dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim, true);
+    TRY(loci_open_view(c, &c->dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim));
+    TRY(loci_open_view(c, &c->dq, &grad->dq, "dq", p->heads, c->Lq, p->dim));
+    TRY(loci_open_view(c, &c->dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim));
+    TRY(loci_open_view(c, &c->dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim));
+    return LOCI_OK;
 }

@@ -4,8 +4,7 @@
 #define LOCI_CALL_H
 
 #include "engine.h"
-
-#define TRY(x) do { const loci_status status_ = (x); if (status_) return status_; } while (0)
+#include "given.h"
 
 static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % of > 0); }
 
@@ -14,29 +13,33 @@ static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % 
 bool loci_plan_is(const loci_plan *, loci_stage);
 struct loci_cache;
 loci_status loci_cache_check(const loci_plan *, const struct loci_cache *, loci_error *);
-loci_status loci_check_grad(const loci_call *, const loci_grad *);
+size_t loci_cache_bytes(const loci_plan *, const struct loci_cache *);
+loci_status loci_take_grad(loci_grad *to, const loci_call *, const loci_grad *from);
 
 /* Shapes; wide: not row by row, however few there are. */
 loci_status loci_open_call(struct call *, const loci_plan *, const loci_call *, bool wide);
-/* A view's strides; `output`: its rows must not overlap. */
+/* A view's strides. */
 loci_status loci_open_view(const struct call *, loci_view *to, const loci_view *from, const char *name, ptrdiff_t H, ptrdiff_t L,
-                           ptrdiff_t width, bool output);
+                           ptrdiff_t width);
 loci_status loci_open_grad(struct call *);
 loci_status loci_need(const struct call *, const void *, const char *name);
-/* Do the bytes of two views meet?  Numbers of `a`, an output, have `size` bytes; `b` is as it was given, of Bb entries. */
-bool loci_meet(const struct call *, const loci_view *a, ptrdiff_t Ha, ptrdiff_t La, ptrdiff_t wa, size_t size,
-               const loci_view *b, ptrdiff_t Bb, ptrdiff_t Hb, ptrdiff_t Lb, ptrdiff_t wb);
+/* What every call reads and writes beside views: tables, work, positions and the like; and tensors, with their gradients `out`. */
+void loci_add_call(const struct call *, struct regions *, const void *tables, const void *work);
+void loci_add_tensors(const struct call *, struct regions *, void *const *out);
 /* Those of encoding e that have a row for each of LOCI_DIM_QUERIES, or LOCI_DIM_KEYS, are wanted; 0: all. */
 loci_status loci_check_inputs(const struct call *, int e, ptrdiff_t rows);
 loci_status loci_open_tables(struct call *, const void *tables);
-/* Checks the workspace and lays it out; lay_out() says its bytes, or SIZE_MAX, and with base NULL nothing else. */
-loci_status loci_open_room(struct call *, void *work, size_t (*lay_out)(struct call *, char *base, bool backward), bool backward);
-/* With all that a pass may need.  Sequences are found on the way. */
-loci_status loci_open_work(struct call *, void *work, bool backward);
+/* The workspace in two steps: its size is found and checked, with all that is read on the way; and when it is sure that it overlaps
+ * nothing, it is used.  lay_out() says its bytes, or SIZE_MAX, and with base NULL does nothing else. */
+typedef size_t lay_out_room(struct call *, char *base, bool backward);
+loci_status loci_measure_room(struct call *, const void *work, lay_out_room *, bool backward);
+void loci_use_room(struct call *, void *work, lay_out_room *, bool backward);
+lay_out_room loci_lay_out;               /* with all that a pass may need; sequences are found on the way */
 
-/* Of stage ATTENTION, or of LINEAR_ATTENTION with a state that holds `past` keys: all of these.  attention.c */
-loci_status loci_open_attention(struct call *, const loci_plan *, loci_stage, const void *tables, void *work, const loci_call *, bool backward,
-                                ptrdiff_t past);
+/* Of stage ATTENTION, or of LINEAR_ATTENTION with a state that holds `past` keys: all of these; grad NULL: a forward pass; `more`:
+ * memory beside that of the call, or NULL.  attention.c */
+loci_status loci_open_attention(struct call *, const loci_plan *, loci_stage, const void *tables, void *work, const loci_call *,
+                                const loci_grad *, ptrdiff_t past, const struct regions *more);
 
 /* ---- Which rows see which keys: sequences.c */
 
@@ -44,13 +47,13 @@ loci_status loci_open_attention(struct call *, const loci_plan *, loci_stage, co
 size_t loci_most_sequences(const struct call *);
 ptrdiff_t loci_most_ktiles(const struct call *);
 loci_status loci_check_starts(const struct call *);
+/* Positions and coordinates lie within 2^40. */
+loci_status loci_check_given(const struct call *);
 /* Room for positions that are counted from starts; with memory there they are, too. */
 void loci_take_positions(struct call *, struct arena *);
 void loci_find_sequences(struct call *);
 /* Distances that visible pairs can have must lie within what the tables were prepared for. */
 loci_status loci_check_positions(const struct call *);
-loci_status loci_check_axis(const struct call *, const double *x, ptrdiff_t len, const char *name);
-loci_status loci_check_coordinates(const struct call *);
 
 /* ---- Before and after the engine: call.c */
 

@@ -2,6 +2,7 @@
 /* convert.c -- see loci/convert.h. */
 #include "loci/convert.h"
 
+#include "given.h"
 #include "rope_scaling.h"
 #include "trig.h"
 
@@ -12,7 +13,6 @@ enum { MAX_CHANNELS = 65536 };
 static loci_status check_channels(loci_channels *c, const void *x, const void *y, loci_error *e)
 {
     const ptrdiff_t most = (ptrdiff_t)1 << 48;
-    CHECK(e, c->size == 0 || c->size == sizeof *c, LOCI_BAD_ARG, "loci_channels: size %zu must be 0 or %zu", c->size, sizeof *c);
     CHECK(e, c->element >= 1 && c->element <= 8, LOCI_BAD_ARG, "element %zu must be from 1 to 8 bytes", c->element);
     CHECK(e, c->heads >= 1 && c->heads <= MAX_CHANNELS, LOCI_BAD_ARG, "heads %d must be from 1 to %d", c->heads, MAX_CHANNELS);
     CHECK(e, c->dim >= 2 && c->dim <= MAX_CHANNELS, LOCI_BAD_ARG, "dim %d must be from 2 to %d", c->dim, MAX_CHANNELS);
@@ -33,9 +33,13 @@ static loci_status check_channels(loci_channels *c, const void *x, const void *y
     CHECK(e, !__builtin_mul_overflow(c->outer - 1, c->stride, &last) && last < most, LOCI_BAD_ARG,
           "outer %td and stride %td are too large together", c->outer, c->stride);
     CHECK(e, x && y, LOCI_BAD_ARG, "x and y must not be NULL");
-    const uintptr_t a = (uintptr_t)x, b = (uintptr_t)y, bytes = (uintptr_t)(last + dense) * c->element;
-    CHECK(e, a == b || (a < b ? b - a : a - b) >= bytes, LOCI_BAD_ARG, "x and y overlap; they must be one buffer or two apart");
-    return LOCI_OK;
+    const ptrdiff_t each = (ptrdiff_t)c->element;                     /* views of bytes: numbers may lie anywhere */
+    const loci_view from = { (void *)x, c->stride * each, 0, 0 }, to = { (void *)y, c->stride * each, 0, 0 };
+    struct regions r;
+    r.n = 0;
+    loci_add_view(&r, "x", &from, c->outer, 1, 1, dense * each, 1, REPLACED);
+    loci_add_view(&r, "y", &to, c->outer, 1, 1, dense * each, 1, WRITTEN);
+    return loci_check_regions(&r, e);
 }
 
 /* The channel that comes to place i of the ones that turn. */
@@ -74,9 +78,9 @@ loci_status loci_convert_channels(const loci_channels *given, loci_pairing from,
     CHECK(e, given, LOCI_BAD_ARG, "loci_channels must not be NULL");
     CHECK(e, (from == LOCI_HALF || from == LOCI_INTERLEAVED) && (to == LOCI_HALF || to == LOCI_INTERLEAVED), LOCI_BAD_ARG,
           "pairings %d and %d must be LOCI_HALF or LOCI_INTERLEAVED", (int)from, (int)to);
-    loci_channels c = *given;
-    const loci_status status = check_channels(&c, x, y, e);
-    if (status) return status;
+    loci_channels c;
+    TRY(TAKE(loci_channels, &c, given, stride, e));
+    TRY(check_channels(&c, x, y, e));
     const size_t bytes = c.element * (size_t)c.inner, head = bytes * (size_t)c.dim, block = head * (size_t)c.heads;
     for (ptrdiff_t o = 0; o < c.outer; o++) {
         const size_t at = (size_t)o * (size_t)c.stride * c.element;
@@ -114,7 +118,12 @@ static bool known(loci_dtype dtype) { return dtype == LOCI_F32 || dtype == LOCI_
 
 loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void *y)
 {
-    if (!known(dtype) || count < 0 || (count && (!x || !y))) return LOCI_BAD_ARG;
+    struct regions r;
+    r.n = 0;
+    if (!known(dtype) || count < 0 || count > FAR || (count && (!x || !y))) return LOCI_BAD_ARG;
+    loci_add_list(&r, "x", x, (size_t)count, sizeof *x, READ);
+    loci_add_list(&r, "y", y, (size_t)count, stored_size(dtype), WRITTEN);
+    if ((const void *)x != y) TRY(loci_check_regions(&r, NULL));     /* in place, each number is read before it is written over */
     for (ptrdiff_t i = 0; i < count; i++) store(dtype, y, i, x[i]);
     return LOCI_OK;
 }
@@ -135,7 +144,6 @@ static void store_row(const loci_rope_table *t, void *to, ptrdiff_t r, int pairs
 
 static loci_status check_table(const loci_plan *p, const void *const *tensors, loci_rope_table *t, int *rope, loci_error *e)
 {
-    CHECK(e, t->size == 0 || t->size == sizeof *t, LOCI_BAD_ARG, "loci_rope_table: size %zu must be 0 or %zu", t->size, sizeof *t);
     for (int i = 0; i < p->encs; i++)
         if (p->enc[i].pe == &loci_pe_rope) *rope = i;
     CHECK(e, *rope >= 0, LOCI_BAD_ARG, "this plan has no rope, whose cos and sin are wanted: %.120s", p->text);
@@ -146,21 +154,28 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
     if (!t->row) t->row = width;
     CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG, "row %td must be at least the %td numbers of a row", t->row, width);
     CHECK(e, t->count >= 0 && t->count <= most / t->row, LOCI_BAD_ARG, "count %td must not be negative, nor too large", t->count);
-    for (ptrdiff_t r = 0; r < t->count && t->pos; r++)
-        CHECK(e, t->pos[r] >= -((int64_t)1 << 40) && t->pos[r] <= (int64_t)1 << 40, LOCI_BAD_ARG,
-              "pos[%td] is %lld, and cos and sin are right up to 2^40", r, (long long)t->pos[r]);
-    for (int i = p->first_tensor[*rope]; i < p->first_tensor[*rope + 1]; i++)
-        CHECK(e, tensors && tensors[i], LOCI_BAD_ARG, "tensor '%s' of rope must not be NULL", p->tensors.list[i].name);
-    return LOCI_OK;
+    TRY(loci_check_near(t->pos, t->count, "pos", e));
+    const loci_view cos = { t->cos, 0, 0, t->row }, sin = { t->sin, 0, 0, t->row };
+    struct regions r;
+    r.n = 0;
+    loci_add_view(&r, "cos", &cos, 1, 1, t->count, width, stored_size(t->dtype), WRITTEN);
+    loci_add_view(&r, "sin", &sin, 1, 1, t->count, width, stored_size(t->dtype), WRITTEN);
+    loci_add_list(&r, "pos", t->pos, (size_t)t->count, sizeof *t->pos, READ);
+    for (int i = p->first_tensor[*rope]; i < p->first_tensor[*rope + 1]; i++) {
+        const loci_tensor *tensor = &p->tensors.list[i];
+        CHECK(e, tensors && tensors[i], LOCI_BAD_ARG, "tensor '%s' of rope must not be NULL", tensor->name);
+        loci_add_list(&r, tensor->name, tensors[i], (size_t)tensor_count(tensor), p->real, READ);
+    }
+    return loci_check_regions(&r, e);
 }
 
 loci_status loci_export_rope(const loci_plan *p, const void *const *tensors, const loci_rope_table *given, loci_error *e)
 {
     CHECK(e, p && given, LOCI_BAD_ARG, "the plan and the loci_rope_table must not be NULL");
-    loci_rope_table t = *given;
+    loci_rope_table t;
     int rope = -1;
-    const loci_status status = check_table(p, tensors, &t, &rope, e);
-    if (status) return status;
+    TRY(TAKE(loci_rope_table, &t, given, sin, e));
+    TRY(check_table(p, tensors, &t, &rope, e));
     const struct config *c = &p->enc[rope];
     const struct prep prep = { .cfg = c, .data = tensors ? tensors + p->first_tensor[rope] : NULL, .f64 = p->f64 };
     const int pairs = (int)c->opt[ROPE_DIM] / 2;

@@ -30,10 +30,10 @@ struct engine {
     loci_status (*forward)(struct call *), (*backward)(struct call *);
     loci_status (*fast)(struct call *);              /* forward with bf16 dot products; NULL: this build has none */
     void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere, when all is added up */
-    void      (*keep)(struct call *, const struct keeping *);
+    loci_status (*keep)(struct call *, const struct keeping *);
     size_t    (*rotate_desk)(const struct call *);   /* what rotate() needs of a desk */
-    void      (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
-    void      (*rotate_backward)(struct call *, loci_which, const loci_view *x, const loci_view *dy, const loci_view *dx);
+    loci_status (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
+    loci_status (*rotate_backward)(struct call *, loci_which, const loci_view *x, const loci_view *dy, const loci_view *dx);
     /* Stage LINEAR_ATTENTION: bytes of a thread's desk, and of the state of a kv head, in whole lines of 64. */
     size_t    (*linear_desk)(const struct call *, bool backward);
     size_t    (*linear_state)(const struct loci_plan *);

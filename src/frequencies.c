@@ -9,7 +9,7 @@ int loci_frequencies(const loci_plan *p, double *list, int room, double *factor)
         const struct config *c = &p->enc[i];
         if ((c->pe != &loci_pe_rope && c->pe != &loci_pe_mrope) || c->opt[ROPE_FREQ] == ROPE_GIVEN) continue;
         const int pairs = (int)c->opt[ROPE_DIM] / 2;
-        for (int t = 0; t < pairs && t < room; t++) {
+        for (int t = 0; list && t < pairs && t < room; t++) {
             double rest;
             loci_rope_frequency(&(struct prep){ .cfg = c }, t, &list[t], &rest);
         }

@@ -75,6 +75,6 @@ int loci_isas(const char **names, int room)
 {
     const struct engine *list[MAX_ENGINES];
     int n = runnable(list);
-    for (int i = 0; i < n && i < room; i++) names[i] = list[i]->isa;
+    for (int i = 0; names && i < n && i < room; i++) names[i] = list[i]->isa;
     return n;
 }

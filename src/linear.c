@@ -31,7 +31,8 @@ static loci_status check_states(const loci_plan *p, const loci_call *in, const s
     }
     CHECK(e, (!before && !after) || (!in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts), LOCI_BAD_ARG,
           "a state is of one sequence: with it q_seg, k_seg, q_starts and k_starts must be NULL");
-    CHECK(e, !before || in->k_len <= INT64_MAX / 2 - before->keys, LOCI_BAD_ARG, "k_len %td is too large for this state", in->k_len);
+    CHECK(e, !before || (before->keys <= FAR && in->k_len <= FAR - before->keys), LOCI_BAD_ARG,
+          "k_len %td: positions must lie within 2^40, and the state has %lld keys", in->k_len, (long long)before->keys);
     return LOCI_OK;
 }
 
@@ -63,23 +64,30 @@ static void find_seen(struct call *c)
         }
     }
 }
-static loci_status open_linear(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, bool backward, ptrdiff_t past)
+static loci_status open_linear(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, const loci_grad *grad, ptrdiff_t past,
+                               const struct regions *states)
 {
-    TRY(loci_open_attention(c, p, LOCI_LINEAR_ATTENTION, tables, work, in, backward, past));
+    TRY(loci_open_attention(c, p, LOCI_LINEAR_ATTENTION, tables, work, in, grad, past, states));
     CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG, "lse and rem must be NULL: linear attention has neither");
     return check_order(c);
 }
 
-loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *work, const loci_call *in, const void *before, void *after)
+loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *work, const loci_call *given, const void *before, void *after)
 {
     struct call c;
     const struct state *old = before;
-    if (!in) return LOCI_BAD_ARG;
+    loci_call now, *const in = &now;
+    TRY(loci_take_call(in, given));
     CHECK(in->error, loci_plan_is(p, LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage LINEAR_ATTENTION");
     TRY(check_states(p, in, old, after));
     const ptrdiff_t past = old ? (ptrdiff_t)old->keys : 0;
-    TRY(open_linear(&c, p, tables, work, in, false, past));
-    const struct state now = state_of(p, c.B, past + c.Lk);
+    const size_t bytes = loci_linear_state(p, in->batch);
+    struct regions states;
+    states.n = 0;
+    loci_add_list(&states, "before", before, bytes, 1, REPLACED);    /* `after` may be it */
+    loci_add_list(&states, "after", after, bytes, 1, WRITTEN);
+    TRY(open_linear(&c, p, tables, work, in, NULL, past, &states));
+    const struct state left = state_of(p, c.B, past + c.Lk);
     c.linear.before = old ? (const char *)before + STATE_HEAD : NULL;
     c.linear.after = after ? (char *)after + STATE_HEAD : NULL;
     find_seen(&c);
@@ -87,18 +95,18 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     if (after) memset(after, 0, STATE_HEAD);     /* no state, should the call be cancelled */
     const loci_status status = p->engine->linear(&c);
     if (status) return loci_fail(in->error, status, "cancelled by the host");
-    if (after) memcpy(after, &now, sizeof now);
+    if (after) memcpy(after, &left, sizeof left);
     return LOCI_OK;
 }
 
-loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *work, const loci_call *in, const loci_grad *grad)
+loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *work, const loci_call *given, const loci_grad *given_grad)
 {
     struct call c;
-    if (!in) return LOCI_BAD_ARG;
-    TRY(loci_check_grad(in, grad));
-    TRY(open_linear(&c, p, tables, work, in, true, 0));
-    c.grad = grad;
-    TRY(loci_open_grad(&c));
+    loci_call now, *const in = &now;
+    loci_grad wanted, *const grad = &wanted;
+    TRY(loci_take_call(in, given));
+    TRY(loci_take_grad(grad, in, given_grad));
+    TRY(open_linear(&c, p, tables, work, in, grad, 0, NULL));
     CHECK(in->error, !grad->dlse && !grad->drem, LOCI_BAD_ARG, "dlse and drem must be NULL: linear attention has neither");
     loci_want(&c, grad->dtensors);
     find_seen(&c);

@@ -6,15 +6,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "pe.h"
+#include "given.h"
 #include "tables.h"
-
 
 int loci_version(void) { return LOCI_VERSION; }
 const char *loci_version_text(void)
 {
-    _Static_assert(LOCI_VERSION == 100, "the text says 0.1.0");
-    return "0.1.0";
+    _Static_assert(LOCI_VERSION == 200, "the text says 0.2.0");
+    return "0.2.0";
 }
 
 /* ---- Tensors ---------------------------------------------------------------------------------------- */
@@ -71,8 +70,6 @@ void loci_tensor_init(const loci_plan *p, int which, uint64_t seed, void *data)
 
 /* ---- Tables ------------------------------------------------------------------------------------------ */
 
-static const int64_t most_distance = (int64_t)1 << 40;
-
 struct head { uint64_t magic, bytes; int64_t range; };
 
 static bool aligned(const void *p) { return p && (uintptr_t)p % ALIGN == 0; }
@@ -85,7 +82,7 @@ static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
 
 size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
 {
-    if (!p || max_distance < 0 || max_distance > most_distance) return 0;
+    if (!p || max_distance < 0 || max_distance > FAR) return 0;
     size_t bytes = ALIGN;
     for (int e = 0; e < p->encs; e++) {
         size_t n = table_size(p, e, max_distance);
@@ -108,22 +105,33 @@ const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
     return at;
 }
 
-loci_status loci_check_tables(const loci_plan *p, const void *tables, loci_error *e)
+loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t room, loci_error *e)
 {
     CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes", ALIGN);
+    CHECK(e, room == 0 || room >= ALIGN, LOCI_BAD_ARG, "tables have %zu bytes, and even empty ones have %d", room, ALIGN);
     ptrdiff_t range = loci_table_range(tables);
     CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
-    CHECK(e, ((const struct head *)tables)->bytes == loci_tables_size(p, range), LOCI_BAD_ARG,
-          "tables were prepared for another plan");
+    const size_t bytes = ((const struct head *)tables)->bytes;
+    CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG, "tables were prepared for another plan");
+    CHECK(e, room == 0 || room >= bytes, LOCI_BAD_ARG, "tables have %zu bytes, and those that were prepared for distances up to %td have %zu", room,
+          range, bytes);
     return LOCI_OK;
 }
 
 loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void *const *tensors, void *tables)
 {
     size_t bytes = loci_tables_size(p, max_distance);
+    struct regions r;
+    r.n = 0;
     if (bytes == 0 || !aligned(tables)) return LOCI_BAD_ARG;
-    for (int i = 0; i < p->tensors.n; i++)
-        if (p->tensors.list[i].role != LOCI_INPUT && (!tensors || !tensors[i])) return LOCI_BAD_ARG;
+    loci_add_list(&r, "tables", tables, bytes, 1, WRITTEN);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const loci_tensor *t = &p->tensors.list[i];
+        if (t->role == LOCI_INPUT) continue;
+        if (!tensors || !tensors[i]) return LOCI_BAD_ARG;
+        loci_add_list(&r, t->name, tensors[i], (size_t)tensor_count(t), p->real, READ);
+    }
+    if (loci_check_regions(&r, NULL)) return LOCI_BAD_ARG;
 
     memset(tables, 0, ALIGN);
     char *at = (char *)tables + ALIGN;
@@ -160,32 +168,32 @@ static int64_t embed_pos(const loci_call *c, ptrdiff_t b, ptrdiff_t i)
     return (c->k_len ? c->k_len - c->q_len : 0) + i;
 }
 
-/* A view of [B][L][Dm]; dense when no stride is given. */
-static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view *v, const char *name, bool written)
+/* A view of [B][L][Dm]. */
+static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view *v, const char *name)
 {
     CHECK(c->error, v->data || c->batch == 0 || c->q_len == 0, LOCI_BAD_ARG, "%s is NULL", name);
-    if (v->batch == 0 && v->row == 0 && v->head == 0) {
-        v->row = p->model_dim;
-        v->batch = c->q_len * v->row;
-    }
-    ptrdiff_t rows = 0, all = 0;
-    const bool some = c->batch > 0 && c->q_len > 0;
-    CHECK(c->error, !some || (!__builtin_mul_overflow(c->q_len - 1, v->row, &rows) && !__builtin_mul_overflow(c->batch - 1, v->batch, &all)
-                              && !__builtin_add_overflow(rows, all, &all) && all <= PTRDIFF_MAX / 16 && all >= -PTRDIFF_MAX / 16),
-          LOCI_BAD_ARG, "%s: strides %td and %td reach too far", name, v->batch, v->row);
-    CHECK(c->error, !written || c->q_len <= 1 || v->row >= p->model_dim || v->row <= -p->model_dim, LOCI_BAD_ARG,
-          "rows of %s overlap: their stride is %td, their width %d", name, v->row, p->model_dim);
-    CHECK(c->error, !written || c->batch <= 1 || v->batch >= p->model_dim || v->batch <= -p->model_dim, LOCI_BAD_ARG,
-          "batch entries of %s overlap: their stride is %td", name, v->batch);
-    return LOCI_OK;
+    return loci_spell_out(v, name, c->batch, 1, c->q_len, p->model_dim, c->error);
+}
+
+/* y NULL: there is a gradient x, and work and dtensors are written. */
+static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, const void *tables, const void *work, const loci_view *x,
+                                      const loci_view *y, void *const *dtensors)
+{
+    struct regions r;
+    r.n = 0;
+    loci_add_view(&r, y ? "x" : "dy", x, c->batch, 1, c->q_len, p->model_dim, p->stored, y ? REPLACED : READ);
+    if (y) loci_add_view(&r, "y", y, c->batch, 1, c->q_len, p->model_dim, p->stored, WRITTEN);
+    if (y) loci_add_list(&r, "tables", tables, loci_tables_size(p, loci_table_range(tables)), 1, READ);
+    loci_add_list(&r, "work", work, loci_embed_workspace(p, c), 1, WRITTEN);
+    loci_add_list(&r, "q_pos", c->q_pos, (size_t)((c->per_batch ? c->batch : 1) * c->q_len), sizeof *c->q_pos, READ);
+    for (int i = 0; i < p->tensors.n && dtensors; i++)
+        loci_add_list(&r, p->tensors.list[i].name, dtensors[i], (size_t)tensor_count(&p->tensors.list[i]), p->real, WRITTEN);
+    return loci_check_regions(&r, c->error);
 }
 
 static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
 {
-    if (!c) return LOCI_BAD_ARG;
-    CHECK(c->error, p, LOCI_BAD_ARG, "the plan is NULL");
-    CHECK(c->error, c->size == 0 || c->size == sizeof *c, LOCI_BAD_ARG, "call.size is %zu, this library's is %zu", c->size,
-          sizeof *c);
+    CHECK(c->error, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "the plan is none; loci_plan_create() makes them");
     CHECK(c->error, p->stage == LOCI_EMBED, LOCI_BAD_ARG, "the plan is not one of stage embed");
     CHECK(c->error, c->batch >= 0 && c->q_len >= 0, LOCI_BAD_ARG, "batch %td and q_len %td must not be negative", c->batch,
           c->q_len);
@@ -195,6 +203,9 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
     CHECK(c->error, !c->q_starts && !c->k_starts, LOCI_BAD_ARG, "q_starts and k_starts must be NULL: rows of embeddings take their positions from q_pos");
     CHECK(c->error, c->k_len == 0 || c->k_len >= c->q_len, LOCI_BAD_ARG,
           "k_len %td must be 0, or the number of positions so far, at least q_len %td", c->k_len, c->q_len);
+    TRY(loci_check_near(c->q_pos, (c->per_batch ? c->batch : 1) * c->q_len, "q_pos", c->error));
+    CHECK(c->error, c->q_pos || (c->q_len <= FAR && c->k_len <= FAR), LOCI_BAD_ARG, "q_len %td and k_len %td: positions must lie within 2^40", c->q_len,
+          c->k_len);
     const struct loci_pe *pe = p->enc[0].pe;
     ptrdiff_t positions = pe->positions ? pe->positions(&p->enc[0]) : 0;
     for (ptrdiff_t b = 0; b < c->batch && pe->positions; b++)
@@ -233,18 +244,21 @@ static void embed_item(void *arg, int item)
             embed_row(e, i, from, width - from < EMBED_COLUMNS ? width - from : EMBED_COLUMNS);
 }
 
-loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *c, loci_view x, loci_view y)
+loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *given, loci_view x, loci_view y)
 {
-    loci_status status;
-    if ((status = check_embed_call(p, c)) || (status = loci_check_tables(p, tables, c->error)) ||
-        (status = embed_view(p, c, &x, "x", false)) || (status = embed_view(p, c, &y, "y", true)))
-        return status;
+    loci_call now, *const c = &now;
+    TRY(loci_take_call(c, given));
+    TRY(check_embed_call(p, c));
+    TRY(loci_check_tables(p, tables, c->tables_bytes, c->error));
+    TRY(embed_view(p, c, &x, "x"));
+    TRY(embed_view(p, c, &y, "y"));
+    TRY(check_embed_memory(p, c, tables, NULL, &x, &y, NULL));
     struct embedding e = { .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y };
     int items = (int)((c->q_len + EMBED_ROWS - 1) / EMBED_ROWS);
     if (c->host && c->host->run && items > 1) c->host->run(c->host->user, items, embed_item, &e);
     else
         for (int i = 0; i < items; i++) embed_item(&e, i);
-    return e.cancelled ? loci_fail(c->error, LOCI_CANCELLED, "the call was cancelled by its host") : LOCI_OK;
+    return e.cancelled ? loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host") : LOCI_OK;
 }
 
 /* Backward: a row, then the gradients of the tensors, all in double. */
@@ -260,15 +274,21 @@ size_t loci_embed_workspace(const loci_plan *p, const loci_call *c)
     return bytes;
 }
 
-loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *work, const loci_call *c, loci_view dy,
+loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *work, const loci_call *given, loci_view dy,
                                 void *const *dtensors)
 {
-    loci_status status;
+    loci_call now, *const c = &now;
     (void)tables;                        /* rows are added, so their gradient does not depend on them */
-    if ((status = check_embed_call(p, c)) || (status = embed_view(p, c, &dy, "dy", false))) return status;
+    TRY(loci_take_call(c, given));
+    TRY(check_embed_call(p, c));
+    TRY(embed_view(p, c, &dy, "dy"));
     const struct config *cfg = &p->enc[0];
     if (!dtensors || !cfg->pe->embed_bwd) return LOCI_OK;
     CHECK(c->error, aligned(work), LOCI_BAD_ARG, "work must not be NULL and must start on %d bytes", ALIGN);
+    const size_t need = loci_embed_workspace(p, c);
+    CHECK(c->error, !c->work_bytes || c->work_bytes >= need, LOCI_BAD_ARG, "work has %zu bytes, and this call needs %zu; loci_workspace() tells",
+          c->work_bytes, need);
+    TRY(check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
 
     double *row = work, *dtensor[MAX_TENSORS] = { 0 };
     char *at = (char *)work + round_up((size_t)p->model_dim * sizeof(double));
@@ -279,6 +299,8 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     }
     for (ptrdiff_t b = 0; b < c->batch; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
+            if (c->host && i % EMBED_ROWS == 0 && c->host->cancelled && c->host->cancelled(c->host->user))
+                return loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host");
             for (int k = 0; k < p->model_dim; k++) row[k] = load_stored(dy.data, p->dtype, b * dy.batch + i * dy.row + k);
             cfg->pe->embed_bwd(cfg, embed_pos(c, b, i), row, dtensor);
         }

@@ -29,6 +29,7 @@ loci_status loci_fail(loci_error *e, loci_status status, const char *format, ...
 #endif
     ;
 #define CHECK(e, rule, status, ...) do { if (!(rule)) return loci_fail(e, status, __VA_ARGS__); } while (0)
+#define TRY(x) do { const loci_status status_ = (x); if (status_) return status_; } while (0)
 
 /* ---- One encoding of the text, with the problem it meets ---------------------------------------------- */
 
@@ -242,6 +243,7 @@ struct call {
     float *knorm;                        /* [key_heads][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not
                                             all finite; NULL: nobody asks */
     void *kept;                          /* few rows: what is kept of every chunk until they join */
+    size_t work_bytes;                   /* of the workspace, as this call needs it */
     char *desks;                         /* one per thread: tiles and parts; `desk` bytes each */
     size_t desk;
     ptrdiff_t longest;                   /* most keys of a sequence */

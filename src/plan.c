@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "engine.h"
+#include "given.h"
 #include "parse.h"
 #include "tables.h"
 
@@ -64,8 +65,6 @@ void loci_add_term(struct termlist *t, enum term_id term, enum group group)
 
 static loci_status check_kind(const loci_desc *d, loci_error *e)
 {
-    CHECK(e, d->size == 0 || d->size == sizeof *d, LOCI_BAD_ARG,
-          "desc.size is %zu, this library's is %zu; the program was built with another loci.h", d->size, sizeof *d);
     CHECK(e, (int)d->stage >= LOCI_ATTENTION && d->stage <= LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
           "stage %d is none of LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED and LOCI_LINEAR_ATTENTION", (int)d->stage);
     CHECK(e, (int)d->dtype >= LOCI_F32 && d->dtype <= LOCI_F16, LOCI_BAD_ARG,
@@ -100,7 +99,7 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
 
 static loci_status set_window(int64_t *to, int64_t wish, const char *side, loci_error *e)
 {
-    CHECK(e, wish >= LOCI_NONE, LOCI_BAD_ARG, "window_%s %lld must be a distance, 0 for no limit, or LOCI_NONE", side,
+    CHECK(e, wish >= LOCI_NONE, LOCI_BAD_ARG, "window_%s %lld must be a distance, 0 for no limit, or LOCI_NONE for nothing on that side", side,
           (long long)wish);
     *to = wish == 0 ? INT64_MAX : wish == LOCI_NONE ? 0 : wish;
     return LOCI_OK;
@@ -383,18 +382,20 @@ static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-loci_status loci_plan_create(loci_plan **plan, const loci_desc *d, loci_error *e)
+loci_status loci_plan_create(loci_plan **plan, const loci_desc *given, loci_error *e)
 {
+    loci_desc d;
     CHECK(e, plan, LOCI_BAD_ARG, "loci_plan_create: there is nowhere to put the plan, plan is NULL");
     *plan = NULL;
-    CHECK(e, d, LOCI_BAD_ARG, "loci_plan_create: desc is NULL");
+    CHECK(e, given, LOCI_BAD_ARG, "loci_plan_create: desc is NULL");
+    TRY(TAKE(loci_desc, &d, given, tensor_count, e));
 
     /* Numbers in texts have a point, whatever the program's locale says. */
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     CHECK(e, c != (locale_t)0, LOCI_NO_MEMORY, "no memory for the plan");
     locale_t before = uselocale(c);
     loci_plan *p = calloc(1, sizeof *p);
-    loci_status status = p ? make(p, d, e) : loci_fail(e, LOCI_NO_MEMORY, "no memory for the plan");
+    loci_status status = p ? make(p, &d, e) : loci_fail(e, LOCI_NO_MEMORY, "no memory for the plan");
     uselocale(before);
     freelocale(c);
     if (status) loci_plan_destroy(p);

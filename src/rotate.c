@@ -28,43 +28,65 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     TRY(loci_check_inputs(c, p->use[p->rotate].enc, which == LOCI_QUERY ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS));
     CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->k_coord), LOCI_BAD_ARG,
           "coordinates must be given: the encoding has %d axes", p->axes);
-    TRY(which == LOCI_QUERY ? loci_check_axis(c, in->q_coord, c->Lq, "q_coord") : loci_check_axis(c, c->k_coord, c->Lk, "k_coord"));
     TRY(loci_open_tables(c, tables));
-    return backward ? loci_open_work(c, work, true) : loci_open_room(c, work, carve, false);
+    return loci_measure_room(c, work, backward ? loci_lay_out : carve, backward);
 }
-static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which, bool output, bool optional)
+static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which, bool optional)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads, L = which == LOCI_QUERY ? c->Lq : c->Lk;
     const loci_view from = *v;
-    TRY(loci_open_view(c, v, &from, name, H, L, p->dim, output));
+    TRY(loci_open_view(c, v, &from, name, H, L, p->dim));
     return optional || !c->B || !L ? LOCI_OK : loci_need(c, v->data, name);
 }
 
-loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which, loci_view x, loci_view y)
+/* dx NULL: y is x turned; else it is dy, of which dx is made. */
+static loci_status check_memory(const struct call *c, loci_which which, const void *tables, const void *work, const loci_view *x, const loci_view *y,
+                                const loci_view *dx, void *const *dtensors)
 {
-    struct call c;
-    if (!in) return LOCI_BAD_ARG;
-    TRY(open_rotation(&c, p, tables, work, in, which, false));
-    TRY(rotation_view(&c, &x, "x", which, false, false));
-    TRY(rotation_view(&c, &y, "y", which, true, false));
-    loci_begin(&c, false);
-    p->engine->rotate(&c, which, &x, &y);
-    return LOCI_OK;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads, L = which == LOCI_QUERY ? c->Lq : c->Lk;
+    struct regions r;
+    r.n = 0;
+    loci_add_view(&r, "x", x, c->B, H, L, p->dim, p->stored, REPLACED);
+    loci_add_view(&r, dx ? "dy" : "y", y, c->B, H, L, p->dim, p->stored, dx ? REPLACED : WRITTEN);
+    if (dx) loci_add_view(&r, "dx", dx, c->B, H, L, p->dim, p->stored, WRITTEN);
+    loci_add_call(c, &r, tables, work);
+    loci_add_tensors(c, &r, dtensors);
+    return loci_check_regions(&r, c->in->error);
 }
 
-loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which,
+loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, const loci_call *given, loci_which which, loci_view x, loci_view y)
+{
+    struct call c;
+    loci_call in;
+    TRY(loci_take_call(&in, given));
+    TRY(open_rotation(&c, p, tables, work, &in, which, false));
+    TRY(rotation_view(&c, &x, "x", which, false));
+    TRY(rotation_view(&c, &y, "y", which, false));
+    TRY(check_memory(&c, which, tables, work, &x, &y, NULL, NULL));
+    loci_use_room(&c, work, carve, false);
+    loci_begin(&c, false);
+    const loci_status status = p->engine->rotate(&c, which, &x, &y);
+    return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
+}
+
+loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work, const loci_call *given, loci_which which,
                                  loci_view x, loci_view dy, loci_view dx, void *const *dtensors)
 {
     struct call c;
-    if (!in) return LOCI_BAD_ARG;
-    TRY(open_rotation(&c, p, tables, work, in, which, true));
-    TRY(rotation_view(&c, &x, "x", which, false, false));
-    TRY(rotation_view(&c, &dy, "dy", which, false, false));
-    TRY(rotation_view(&c, &dx, "dx", which, true, true));
+    loci_call in;
+    TRY(loci_take_call(&in, given));
+    TRY(open_rotation(&c, p, tables, work, &in, which, true));
+    TRY(rotation_view(&c, &x, "x", which, false));
+    TRY(rotation_view(&c, &dy, "dy", which, false));
+    TRY(rotation_view(&c, &dx, "dx", which, true));
+    TRY(check_memory(&c, which, tables, work, &x, &dy, &dx, dtensors));
+    loci_use_room(&c, work, loci_lay_out, true);
     loci_want(&c, dtensors);
     loci_begin(&c, false);
-    p->engine->rotate_backward(&c, which, &x, &dy, &dx);
+    const loci_status status = p->engine->rotate_backward(&c, which, &x, &dy, &dx);
+    if (status) return loci_fail(in.error, status, "cancelled by the host");
     loci_fold(&c, dtensors);
     return LOCI_OK;
 }

@@ -2,8 +2,6 @@
 /* sequences.c -- which rows see which keys: a call's sequences, and what its positions must keep to. */
 #include "call.h"
 
-static const int64_t far = (int64_t)1 << 40;      /* positions beyond are refused: differences stay exact */
-
 static bool consecutive_q(const struct call *c, ptrdiff_t b, ptrdiff_t i, ptrdiff_t n)
 {
     if (!c->in->q_pos) return true;
@@ -140,13 +138,11 @@ loci_status loci_check_positions(const struct call *c)
         if (!q->nq || !q->nk) continue;
         for (ptrdiff_t i = 0; i < q->nq; i += q->run && q->nq > 1 ? q->nq - 1 : 1) {
             const int64_t x = pos_q(c, q->b, q->q0 + i);
-            CHECK(e, x >= -far && x <= far, LOCI_BAD_ARG, "q_pos: position %lld must lie within 2^40", (long long)x);
             if (x < qlow) qlow = x;
             if (x > qhigh) qhigh = x;
         }
         for (ptrdiff_t j = 0; j < q->nk; j += q->run && q->nk > 1 ? q->nk - 1 : 1) {
             const int64_t x = pos_k(c, q->b, q->k0 + j);
-            CHECK(e, x >= -far && x <= far, LOCI_BAD_ARG, "k_pos: position %lld must lie within 2^40", (long long)x);
             if (x < klow) klow = x;
             if (x > khigh) khigh = x;
         }
@@ -160,17 +156,21 @@ loci_status loci_check_positions(const struct call *c)
     return LOCI_OK;
 }
 
-loci_status loci_check_axis(const struct call *c, const double *x, ptrdiff_t len, const char *name)
+loci_status loci_check_given(const struct call *c)
 {
-    const ptrdiff_t n = x ? (c->in->per_batch ? c->B : 1) * c->plan->axes * len : 0;
-    for (ptrdiff_t i = 0; i < n; i++)
-        CHECK(c->in->error, fabs(x[i]) <= (double)far, LOCI_BAD_ARG, "%s: coordinate %g must lie within 2^40", name, x[i]);
-    return LOCI_OK;
-}
-loci_status loci_check_coordinates(const struct call *c)
-{
-    const loci_status status = loci_check_axis(c, c->in->q_coord, c->Lq, "q_coord");
-    return status ? status : loci_check_axis(c, c->k_coord, c->Lk, "k_coord");
+    const loci_call *in = c->in;
+    loci_error *e = in->error;
+    const ptrdiff_t each = in->per_batch ? c->B : 1;
+    TRY(loci_check_near(in->q_pos, each * in->q_len, "q_pos", e));
+    TRY(loci_check_near(in->k_pos, each * in->k_len, "k_pos", e));
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        if (c->cache && c->k_pos) TRY(loci_check_near(c->k_pos + b * c->k_pos_entry, keys_in(c, b), "the cache's k_pos", e));
+        const int64_t keys = first_pos(c, b) + keys_in(c, b);
+        CHECK(e, c->k_pos || keys <= FAR, LOCI_BAD_ARG, "entry %td has %lld keys, and positions must lie within 2^40", b, (long long)keys);
+    }
+    if (c->plan->rotate < 0) return LOCI_OK;
+    TRY(loci_check_near_axes(in->q_coord, each * c->plan->axes * in->q_len, "q_coord", e));
+    return loci_check_near_axes(in->k_coord, each * c->plan->axes * in->k_len, "k_coord", e);
 }
 
 size_t loci_most_sequences(const struct call *c)

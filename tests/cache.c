@@ -485,7 +485,7 @@ static void misuse(void)
     SAYS(loci_cache_create(&other, p.plan, -1, 100, 0, memory, &e), "batch -1");
     SAYS(loci_cache_create(&other, p.plan, 2, 100, 0, (char *)memory + 8, &e), "start on 64 bytes");
     SAYS(loci_cache_create(&other, p.plan, 2, 100, 1, memory, &e), "needs window_left");
-    SAYS(loci_cache_create(&other, p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40, 0, memory, &e), "more memory than there can be");
+    SAYS(loci_cache_create(&other, p.plan, (ptrdiff_t)1 << 30, (ptrdiff_t)1 << 40, 0, memory, &e), "more memory than there can be");
     check("no size", loci_cache_size(p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40) == 0 && loci_cache_size(NULL, 1, 1) == 0);
     check("no entry", loci_cache_length(cache, 2) == LOCI_NONE && loci_cache_length(NULL, 0) == LOCI_NONE);
     SAYS(loci_cache_truncate(cache, 2, 0, &e), "entry 2 must be");

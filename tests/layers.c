@@ -430,13 +430,13 @@ static void misuse(void)
     refused(loci_rmsnorm(&l, at(fx), NULL, -1, at(fy)), &e, "eps -1");
     refused(loci_rmsnorm(&l, at(fx), NULL, NAN, at(fy)), &e, "eps nan");
     refused(loci_rmsnorm(&l, at((char *)fx + 1), NULL, 0, at(fy)), &e, "x must start on a multiple of 4 bytes");
-    refused(loci_rmsnorm(&l, at(fx), NULL, 0, (loci_view){ fy, 24, 12, 3 }), &e, "let rows of an output overlap");
+    refused(loci_rmsnorm(&l, at(fx), NULL, 0, (loci_view){ fy, 24, 12, 3 }), &e, "let its rows overlap");
     refused(loci_rmsnorm(&l, (loci_view){ fx, 24, 12, -4 }, NULL, 0, at(fy)), &e, "are negative or reach too far");
     refused(loci_rmsnorm(&l, (loci_view){ fx, PTRDIFF_MAX, 12, 4 }, NULL, 0, at(fy)), &e, "reach too far");
-    refused(loci_rmsnorm_backward(&l, at(fx), NULL, 0, at(fy), at(fy), NULL), &e, "dx must not be dy");
-    refused(loci_shift(&l, at(fy), at(fz), NULL, 0, NULL, NULL, at(fy)), &e, "y must not be x");
+    refused(loci_rmsnorm_backward(&l, at(fx), NULL, 0, at(fy), at(fy), NULL), &e, "dx overlaps dy");
+    refused(loci_shift(&l, at(fy), at(fz), NULL, 0, NULL, NULL, at(fy)), &e, "y overlaps x");
     refused(loci_shift(&l, at(fx), at(fz), seg, 0, NULL, fdx, at(fy)), &e, "a state is of one sequence");
-    refused(loci_shift_backward(&l, at(fy), at(fz), NULL, 0, at(fdy), at(fy), at(NULL)), &e, "dx must not be x");
+    refused(loci_shift_backward(&l, at(fy), at(fz), NULL, 0, at(fdy), at(fy), at(NULL)), &e, "dx overlaps x");
     refused(loci_log_gate(&l, at(NULL), at(fy)), &e, "logits must not be NULL");
     refused(loci_gate(&l, (loci_activation)2, at(fx), at(fz), at(fy)), &e, "activation 2 is neither LOCI_SIGMOID nor LOCI_SILU");
     refused(loci_gate_backward(&l, LOCI_SILU, at(fx), at(fz), at(NULL), at(fdx), at(fdz)), &e, "dy must not be NULL");

@@ -256,11 +256,11 @@ static void refusals(void)
     refused(loci_tape_start(&l, 0, 0, NULL, 0, of(NULL)), &e, "e must not be NULL");
     refused(loci_tape_attention_update(&l, (loci_tape_mix)2, x, of(t->ae), t->w, y), &e, "mix 2 is neither");
     refused(loci_tape_attention_update(&l, LOCI_TAPE_FULL, x, of(t->ae), NULL, y), &e, "w must not be NULL");
-    refused(loci_tape_attention_update(&l, LOCI_TAPE_FULL, x, y, t->w, y), &e, "y must not be ae");
+    refused(loci_tape_attention_update(&l, LOCI_TAPE_FULL, x, y, t->w, y), &e, "y overlaps ae");
     refused(loci_tape_mlp_update(&l, 0, x, g, t->up, t->down, y), &e, "units 0 must be from 1 to 4096");
     refused(loci_tape_mlp_update(&l, P, x, g, NULL, t->down, y), &e, "up must not be NULL");
-    refused(loci_tape_mlp_update(&l, P, x, g, t->up, t->down, x), &e, "y must not be e");
-    refused(loci_tape_mlp_update_backward(&l, P, x, g, t->up, t->down, of(t->dy), of(t->dy), g, NULL, NULL), &e, "de must not be dy");
+    refused(loci_tape_mlp_update(&l, P, x, g, t->up, t->down, x), &e, "y overlaps e");
+    refused(loci_tape_mlp_update_backward(&l, P, x, g, t->up, t->down, of(t->dy), of(t->dy), g, NULL, NULL), &e, "de overlaps dy");
     l.rows = 0;
     check(!loci_tape_mlp_update(&l, P, x, g, t->up, t->down, y) && !loci_tape_attention_update(&l, LOCI_TAPE_FULL, x, of(t->ae), t->w, y)
           && !loci_tape_start(&l, 0, 0, NULL, 0, y), "no rows are no error");

@@ -156,7 +156,7 @@ static void calls(void)
                 const char *name = table[a].name;
                 struct task twin = t;
                 twin.callp = t.callp ? &twin.call : NULL, twin.gradp = t.gradp ? &twin.grad : NULL;
-                if (table[a].spoil == overlap || table[b].spoil == overlap) {
+                if (table[a].spoil == overlap || table[b].spoil == overlap || table[a].spoil == flat || table[b].spoil == flat) {
                     if (a == b) try_one(name, &t, false);        /* the backward pass reads o and writes elsewhere */
                     continue;
                 }

@@ -296,8 +296,8 @@ static void wild_texts(void)
 static const struct { loci_desc d; loci_status status; const char *says; } wishes[] = {
     GIVEN(4, 2, 8, .size = 0), LOCI_OK, "" },
     GIVEN(4, 2, 8, .size = sizeof(loci_desc)), LOCI_OK, "" },
-    GIVEN(4, 2, 8, .size = sizeof(loci_desc) - 8), LOCI_BAD_ARG, "desc.size" },
-    GIVEN(4, 2, 8, .size = 1), LOCI_BAD_ARG, "desc.size" },
+    GIVEN(4, 2, 8, .size = sizeof(loci_desc) - 8), LOCI_BAD_ARG, "loci_desc: size" },
+    GIVEN(4, 2, 8, .size = 1), LOCI_BAD_ARG, "loci_desc: size" },
     GIVEN(0, 2, 8, .size = 0), LOCI_BAD_ARG, "heads 0 must be from 1 to 65536" },
     GIVEN(-4, 2, 8, .size = 0), LOCI_BAD_ARG, "heads -4" },
     GIVEN(65536, 2, 8, .size = 0), LOCI_OK, "" },
@@ -583,8 +583,8 @@ static void tables(void)
     check(!loci_tables_size(p, -1) && !loci_tables_size(p, ((ptrdiff_t)1 << 40) + 1), "tables", "impossible size");
     _Alignas(64) char memory[192], other[192] = { 0 };
     memset(memory, 0xff, sizeof memory);
-    check(loci_check_tables(p, other, &e) == LOCI_BAD_ARG && is_sentence(&e), "tables", "never prepared");
-    check(loci_check_tables(p, NULL, &e) == LOCI_BAD_ARG && loci_check_tables(p, memory + 8, &e) == LOCI_BAD_ARG, "tables", "NULL, askew");
+    check(loci_check_tables(p, other, 0, &e) == LOCI_BAD_ARG && is_sentence(&e), "tables", "never prepared");
+    check(loci_check_tables(p, NULL, 0, &e) == LOCI_BAD_ARG && loci_check_tables(p, memory + 8, 0, &e) == LOCI_BAD_ARG, "tables", "NULL, askew");
     check(loci_prepare(p, 100, tensors, memory + 4) == LOCI_BAD_ARG, "prepare", "askew");
     check(loci_prepare(p, 100, tensors, NULL) == LOCI_BAD_ARG, "prepare", "NULL");
     check(loci_prepare(p, 100, none, memory) == LOCI_BAD_ARG && loci_prepare(p, 100, NULL, memory) == LOCI_BAD_ARG, "prepare", "no tensor");
@@ -592,7 +592,7 @@ static void tables(void)
     check(memory[0] == (char)0xff, "prepare", "a failure writes nothing");
     check(loci_prepare(p, 100, tensors, memory) == LOCI_OK && memory[n] == (char)0xff, "prepare", "writes its size");
     check(loci_prepare(p, 100, tensors, other) == LOCI_OK && !memcmp(memory, other, n), "prepare", "repeats");
-    check(loci_check_tables(p, memory, &e) == LOCI_OK && loci_table_range(memory) == 100, "tables", "prepared");
+    check(loci_check_tables(p, memory, 0, &e) == LOCI_OK && loci_table_range(memory) == 100, "tables", "prepared");
     const float *table = loci_table_of(memory, p, 0);
     check((const char *)table == memory + 64 && table[0] == 1 && table[3] == 4 && table[4] == 1 && table[7] == 4, "tables", "alibi's");
     loci_plan_destroy(p);
@@ -600,7 +600,7 @@ static void tables(void)
     d = usual("nope+rope:pairing=half");
     d.heads = 64;
     p = plan_of(&d, &e);
-    check(loci_check_tables(p, memory, &e) == LOCI_BAD_ARG || loci_tables_size(p, 100) == n, "tables", "of another plan");
+    check(loci_check_tables(p, memory, 0, &e) == LOCI_BAD_ARG || loci_tables_size(p, 100) == n, "tables", "of another plan");
     loci_plan_destroy(p);
 }
 
@@ -783,7 +783,7 @@ static void list_of_encodings(void)
             loci_plan_destroy(p);
         }
     }
-    check(loci_version() == LOCI_VERSION && !strcmp(loci_version_text(), "0.1.0"), "version", loci_version_text());
+    check(loci_version() == LOCI_VERSION && !strcmp(loci_version_text(), "0.2.0"), "version", loci_version_text());
 }
 
 int main(void)

@@ -15,8 +15,8 @@
  * reads the rest.  The bits are those of a call on all keys at once, given the same keys: in 16 bits, keys are rounded when
  * they are stored.
  *
- * The memory is yours; a cache holds no pointer, so it may be moved, copied or saved, while nobody uses it.  Readers may
- * share it; append, truncate and remove want it alone. */
+ * The memory is yours; a cache holds no pointer, so it may be moved, copied or saved, while nobody uses it, and opened again.
+ * Readers may share it; append, truncate and remove want it alone. */
 #ifndef LOCI_CACHE_PUBLIC_H
 #define LOCI_CACHE_PUBLIC_H
 
@@ -34,8 +34,14 @@ LOCI_API size_t loci_cache_size(const loci_plan *, ptrdiff_t batch, ptrdiff_t ca
 LOCI_API loci_status loci_cache_create(loci_cache **, const loci_plan *, ptrdiff_t batch, ptrdiff_t capacity, int ring, void *memory,
                                        loci_error *);
 
+/* One that is in `memory` already, of `bytes` bytes: moved, copied, or saved and loaded by a program with the same plan on a
+ * machine with the same order of bytes.  Its form, lengths and positions are checked, and so they are in every call; the numbers of keys
+ * and values cannot be. */
+LOCI_API loci_status loci_cache_open(loci_cache **, const loci_plan *, void *memory, size_t bytes, loci_error *);
+
 /* Adds k_len keys to each sequence, or of entry b the last k_lens[b] of them: rows of a batch are aligned at their ends, for
- * queries and keys alike.  Positions go on by themselves, unless k_pos says otherwise from the first key on. */
+ * queries and keys alike.  Positions go on by themselves, unless k_pos says otherwise from the first key on.  When its host cancels it, the
+ * cache holds the keys it held; only a ring may have lost old ones, whose places the new ones were to take. */
 LOCI_API loci_status loci_cache_append(const loci_plan *, const void *tables, void *work, loci_cache *, const loci_call *);
 
 LOCI_API int64_t loci_cache_length(const loci_cache *, ptrdiff_t entry);     /* keys so far; LOCI_NONE: no such entry */

@@ -25,7 +25,7 @@ extern "C" {
  * they were, because q and k get the same order. */
 typedef enum { LOCI_HALF, LOCI_INTERLEAVED } loci_pairing;
 typedef struct {
-    size_t size;                         /* sizeof(loci_channels); 0 = that of version 0.1 */
+    size_t size;                         /* sizeof(loci_channels), or 0 */
     size_t element;                      /* bytes of a number, 1 to 8; they are moved, never read as numbers */
     int heads, dim;
     int turned, offset;                  /* channels offset .. offset + turned - 1 turn; turned 0 = all from offset on */
@@ -42,7 +42,7 @@ LOCI_API loci_status loci_convert_channels(const loci_channels *, loci_pairing f
  * dim being rope's, the channels that turn.  Both are multiplied by the attention factor, and rounded once. */
 typedef enum { LOCI_TABLE_SPLIT, LOCI_TABLE_HALF, LOCI_TABLE_INTERLEAVED } loci_table_layout;
 typedef struct {
-    size_t size;                         /* sizeof(loci_rope_table); 0 = that of version 0.1 */
+    size_t size;                         /* sizeof(loci_rope_table), or 0 */
     loci_table_layout layout;            /* of its own: the pairing of the plan's text does not matter here */
     loci_dtype dtype;                    /* of the table, whatever the plan's: F64, F32, BF16 or F16 */
     ptrdiff_t count;                     /* rows */

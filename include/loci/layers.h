@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 typedef struct {
-    size_t size;                         /* sizeof(loci_layer); 0 = that of version 0.1 */
+    size_t size;                         /* sizeof(loci_layer), or 0 */
     loci_dtype dtype;                    /* of all buffers: F32 or F64 */
     ptrdiff_t batch, rows;
     int heads, width;

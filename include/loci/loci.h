@@ -19,10 +19,20 @@
  * call with its own workspace.  Nothing in a workspace outlives the call.  Buffers named `tables` and
  * `work` are aligned to 64 bytes, and their sizes are multiples of 64.
  *
- * Failure.  A function that can fail returns a loci_status, and on failure writes nothing but the error.
- * The library prints nothing, has no globals and never exits.
+ * Failure.  A function that can fail returns a loci_status.  What is wrong is found before anything is written: then
+ * nothing but the error changes, and perhaps `work`.  A call that its host cancels has begun: what it writes is then
+ * neither old nor new, unless it says otherwise, and the same call may be made again.  The library prints nothing, never exits, and keeps
+ * nothing between calls but the list of encodings, which is the same for all.
  *
- * Zero means "the usual" in every struct, so designated initialisers say only what is special. */
+ * Memory.  Whatever a call writes must share no byte with anything else that it reads or writes, and not with itself;
+ * where an output may be an input in place, it is exactly that array, with the same strides.  Views may interleave: q, k
+ * and v in one buffer, or their gradients.  Pointers are multiples of the size of their numbers.
+ *
+ * Positions lie within 2^40 on either side of 0, coordinates too.
+ *
+ * Zero means "the usual" in every struct, so designated initialisers say only what is special.  Structs that may grow
+ * begin with their size: sizeof, or 0, which stands for the fields of version 0.1 for good.  Fields that came later say so and are read
+ * where the size has them; a size larger than the library's is taken if all that it does not know is zero. */
 #ifndef LOCI_LOCI_H
 #define LOCI_LOCI_H
 
@@ -39,12 +49,13 @@ extern "C" {
 #define LOCI_API __attribute__((visibility("default")))
 #endif
 
-#define LOCI_VERSION 100                 /* 10000 major + 100 minor + patch */
+#define LOCI_VERSION 200                 /* 10000 major + 100 minor + patch */
 #define LOCI_NONE (-1)
+#define LOCI_BROADCAST PTRDIFF_MIN       /* as a stride of an input: the same numbers again and again */
 
 typedef enum { LOCI_OK, LOCI_BAD_ARG, LOCI_UNSUPPORTED, LOCI_NO_MEMORY, LOCI_CANCELLED } loci_status;
 typedef enum { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 } loci_dtype;
-typedef struct { loci_status status; char text[256]; } loci_error;   /* one sentence: value, rule, hint */
+typedef struct { loci_status status; char text[512]; } loci_error;   /* one sentence: value, rule, hint */
 
 /* ---- Describe ------------------------------------------------------------------------------------ */
 
@@ -63,7 +74,7 @@ typedef struct {
 typedef enum { LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED, LOCI_LINEAR_ATTENTION } loci_stage;
 
 typedef struct {
-    size_t size;                         /* sizeof(loci_desc); 0 = that of version 0.1 */
+    size_t size;                         /* sizeof(loci_desc), or 0 */
     const char *encoding;                /* "name:option=value,...+name..."; NULL = "nope" */
     loci_stage stage;
     int heads, kv_heads;                 /* kv_heads 0 = heads; query head h reads kv head h / (heads / kv_heads) */
@@ -75,7 +86,8 @@ typedef struct {
                                             there; bits may differ then */
     int full;                            /* 0: a key is seen when pos_k <= pos_q; 1: no order */
     int64_t window_left, window_right;   /* seen only when pos_q - pos_k <= left, pos_k - pos_q <= right;
-                                            0 = open; LOCI_NONE = nothing on that side */
+                                            0 = open; LOCI_NONE = nothing on that side.  Models count keys, the row's own
+                                            included: for them there is loci_window() */
     double scale;                        /* of q.k; 0 = the encoding's rule, usually 1/sqrt(dim) */
     ptrdiff_t max_len;                   /* for rules that depend on a context length; decided once, here */
     int keys_rotated;                    /* k comes from a cache that loci_rotate(LOCI_CACHE) filled */
@@ -83,6 +95,10 @@ typedef struct {
     const loci_tensor *tensors;          /* the tensors you hold, where an encoding knows more than one form (a table */
     int tensor_count;                    /* per head or shared, an optional second one); NULL = the usual form */
 } loci_desc;
+
+/* window_left, and where a mask is full window_right, too, for a model whose rows see `keys` keys, their own included (the
+ * sliding_window of a config.json): 1 is the row alone, and 0 all keys.  What is negative is left so, and refused by the plan. */
+static inline int64_t loci_window(int64_t keys) { return keys == 1 ? LOCI_NONE : keys > 1 ? keys - 1 : keys < 0 ? INT64_MIN : 0; }
 
 typedef struct loci_plan loci_plan;
 
@@ -121,7 +137,9 @@ LOCI_API loci_status loci_pool_create(loci_host *, int threads);     /* a host w
 LOCI_API void        loci_pool_destroy(loci_host *);
 
 /* A tensor [batch][head][row][width].  Strides count elements; the last dimension is contiguous.  All strides
- * zero = dense; for inputs, single zero strides broadcast.  Covers bhld, blhd, packed qkv and token-major. */
+ * zero = dense.  Of an input a stride may be LOCI_BROADCAST, and then the same numbers are read for each step; so they are with 0, unless
+ * all three are 0.  Who passes on strides of another library writes LOCI_BROADCAST for each 0 there (torch.expand makes them), or
+ * { x, 0, 0, 0 } of one row would be read as all rows, dense.  Covers bhld, blhd, packed qkv and token-major. */
 typedef struct { void *data; ptrdiff_t batch, head, row; } loci_view;
 
 /* Keys and values in pages, of `length` keys each: key j of entry b is row j % length of page table[b * entry + j / length].
@@ -130,7 +148,7 @@ typedef struct { const int32_t *table; ptrdiff_t length, entry; } loci_pages;
 typedef struct loci_cache loci_cache;    /* see loci/cache.h */
 
 typedef struct {
-    size_t size;                         /* sizeof(loci_call); 0 = that of version 0.1 */
+    size_t size;                         /* sizeof(loci_call), or 0 */
     ptrdiff_t batch, q_len, k_len;
     loci_view q, k, v, o;                /* o is written, and so are lse, rem and ae where given */
     void *lse, *rem;                     /* [batch][heads][q_len]: log of the sum of weights; sba's remainder */
@@ -148,6 +166,8 @@ typedef struct {
     const void *const *tensors;          /* only INPUT entries are read here */
     const loci_host *host;               /* NULL = the calling thread */
     loci_error *error;                   /* where a failing call puts its sentence; NULL = nowhere */
+    /* Since 0.2, so only with a size: */
+    size_t work_bytes, tables_bytes;     /* of `work` and `tables`, which are then checked; 0: not told */
 } loci_call;
 
 /* Bytes of `work`, with backward 1 for all passes of such a call, else for all but the backward ones.  Shapes, which pointers
@@ -167,7 +187,7 @@ LOCI_API loci_status loci_forward(const loci_plan *, const void *tables, void *w
  * its o and lse (sba: rem) are read, and with dae its ae.  Outputs are written, never added to; those that are NULL are
  * not wanted. */
 typedef struct {
-    size_t size;                         /* sizeof(loci_grad); 0 = that of version 0.1 */
+    size_t size;                         /* sizeof(loci_grad), or 0 */
     loci_view dout;                      /* data NULL = zero */
     const void *dlse, *drem, *dae;       /* NULL = zero */
     loci_view dq, dk, dv;
@@ -176,7 +196,7 @@ typedef struct {
 LOCI_API loci_status loci_backward(const loci_plan *, const void *tables, void *work, const loci_call *, const loci_grad *);
 
 /* Rotation alone (stages ATTENTION and ROTATE): inspect it, fill a cache, shift a cache.  QUERY reads q_len, q_pos and
- * q_coord of the call, the others k_len, k_pos, k_coord; CACHE is the key as a cache keeps it.  y may be x. */
+ * q_coord of the call, the others k_len, k_pos, k_coord; CACHE is the key as a cache keeps it.  y may be x, and dx may be x or dy, in place. */
 typedef enum { LOCI_QUERY, LOCI_KEY, LOCI_CACHE } loci_which;
 LOCI_API loci_status loci_rotate(const loci_plan *, const void *tables, void *work, const loci_call *, loci_which,
                                  loci_view x, loci_view y);
@@ -198,7 +218,7 @@ LOCI_API loci_status loci_linear_forward(const loci_plan *, const void *tables, 
                                          const void *before, void *after);
 LOCI_API loci_status loci_linear_backward(const loci_plan *, const void *tables, void *work, const loci_call *, const loci_grad *);
 
-/* y = x + p(pos) for q_len rows of width model_dim (stage EMBED); y may be x.  dx is dy; dtensors get the rest. */
+/* y = x + p(pos) for q_len rows of width model_dim (stage EMBED); y may be x, in place.  dx is dy; dtensors get the rest. */
 LOCI_API loci_status loci_embed(const loci_plan *, const void *tables, const loci_call *, loci_view x, loci_view y);
 LOCI_API loci_status loci_embed_backward(const loci_plan *, const void *tables, void *work, const loci_call *, loci_view dy,
                                          void *const *dtensors);

@@ -5,7 +5,7 @@
 
 #if QT > 1
 
-struct keep { struct call *c; const struct keeping *a; ptrdiff_t tiles; atomic_llong next; };
+struct keep { struct call *c; const struct keeping *a; ptrdiff_t tiles; atomic_llong next; atomic_bool stop; };
 
 /* Keys `at` .. of the sequence, n of one tile, from padded rows that have the positions of the call's keys j .. */
 static void put_keys(const struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t j, int n)
@@ -68,14 +68,19 @@ static void keep_job(void *arg, int index)
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);
+        if (!k->a->remove && cancelled(c)) {         /* half of a removal would leave no cache at all */
+            k->stop = true;
+            return;
+        }
         if (k->a->remove) remove_item(c, k->a, t, k->a->entry, h);
         else append_item(c, k->a, t, i / heads / k->tiles, h, i / heads % k->tiles);
     }
 }
-void N(keep)(struct call *c, const struct keeping *a)
+loci_status N(keep)(struct call *c, const struct keeping *a)
 {
     struct keep k = { .c = c, .a = a, .tiles = a->remove ? 1 : c->Lk / KT + 2 };
-    atomic_init(&k.next, 0);
+    atomic_init(&k.next, 0), atomic_init(&k.stop, false);
     N(run)(c, c->threads, keep_job, &k);
+    return k.stop ? LOCI_CANCELLED : LOCI_OK;
 }
 #endif

@@ -19,10 +19,11 @@ const struct term *const N(terms)[TERM_COUNT] = {
 struct desk;
 size_t NARROW(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *), N(fast)(struct call *);
-void N(store_gradients)(struct call *), N(keep)(struct call *, const struct keeping *);
+void N(store_gradients)(struct call *);
+loci_status N(keep)(struct call *, const struct keeping *);
 size_t N(rotate_desk)(const struct call *);
-void N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
-void N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *, const loci_view *);
+loci_status N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
+loci_status N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *, const loci_view *);
 size_t N(linear_desk)(const struct call *, bool backward), N(linear_state)(const struct loci_plan *);
 loci_status N(linear)(struct call *), N(linear_backward)(struct call *);
 

@@ -10,6 +10,7 @@ struct rows {
     ptrdiff_t items, tiles, len, first;
     int heads;
     atomic_llong next;
+    atomic_bool stop;                    /* the host cancelled */
 };
 
 /* A few heads of a tile, for one thread all of them, are an item, and the others follow, so that they share cos and sin. */
@@ -82,6 +83,10 @@ static void rotate_job(void *arg, int index)
     const int heads = input ? 1 : together(a);
     struct tile *t = input || !in_place(c) ? N(open_desk)(c, index, a->back).tile : NULL;
     for (ptrdiff_t i, n = items(a, heads); (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < n;) {
+        if (cancelled(c)) {
+            a->stop = true;
+            return;
+        }
         if (input) unturn_place(a, place_of(a, i, heads), heading, t, NULL);
         else rotate_place(a, place_of(a, i, heads), heading, t);
     }
@@ -105,7 +110,7 @@ static struct rows all_rows(struct call *c, loci_which which, const loci_view *x
     a.len = a.query ? c->Lq : c->Lk;
     a.tiles = (a.len + QT - 1) / QT;
     a.items = items(&a, 1);
-    atomic_init(&a.next, 0);
+    atomic_init(&a.next, 0), atomic_init(&a.stop, false);
     return a;
 }
 size_t N(rotate_desk)(const struct call *c)
@@ -113,12 +118,13 @@ size_t N(rotate_desk)(const struct call *c)
     struct desk d;
     return in_place(c) ? N(carve_heading)(c) : N(carve_desk)(c, NULL, false, &d);
 }
-void N(rotate)(struct call *c, loci_which which, const loci_view *x, const loci_view *y)
+loci_status N(rotate)(struct call *c, loci_which which, const loci_view *x, const loci_view *y)
 {
     struct rows a = all_rows(c, which, x, y, NULL);
     N(run)(c, c->threads, rotate_job, &a);
+    return a.stop ? LOCI_CANCELLED : LOCI_OK;
 }
-void N(rotate_backward)(struct call *c, loci_which which, const loci_view *x, const loci_view *dy, const loci_view *dx)
+loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view *x, const loci_view *dy, const loci_view *dx)
 {
     struct rows a = all_rows(c, which, x, dy, dx);
     const int u = c->plan->rotate;
@@ -126,9 +132,10 @@ void N(rotate_backward)(struct call *c, loci_which which, const loci_view *x, co
     double *total = c->total[u];
     if (!total || !term->part) {
         N(run)(c, c->threads, rotate_job, &a);
-        return;
+        return a.stop ? LOCI_CANCELLED : LOCI_OK;
     }
     for (; a.first < a.items; a.first += c->threads) {
+        if (cancelled(c)) return LOCI_CANCELLED;
         const int n = a.items - a.first < c->threads ? (int)(a.items - a.first) : c->threads;
         N(run)(c, n, wave_job, &a);
         for (int i = 0; i < n; i++) {
@@ -138,5 +145,6 @@ void N(rotate_backward)(struct call *c, loci_which which, const loci_view *x, co
             for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)bench.part[u][k];
         }
     }
+    return LOCI_OK;
 }
 #endif

@@ -63,11 +63,13 @@ static loci_status check_norm(const loci_layer *l, double eps)
     CHECK(l->error, eps >= 0 && isfinite(eps), LOCI_BAD_ARG, "rmsnorm: eps %g must be finite and not negative", eps);
     return LOCI_OK;
 }
-loci_status loci_rmsnorm(const loci_layer *l, loci_view x, const void *weight, double eps, loci_view y)
+loci_status loci_rmsnorm(const loci_layer *given, loci_view x, const void *weight, double eps, loci_view y)
 {
-    const int width = l ? l->width : 0;
-    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 } };
+    const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width, READ, false } };
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
     struct heads a = { .layer = l, .x = x, .y = y, .weight = weight, .eps = eps };
     return loci_layer_run(l, norm_head, &a);
@@ -114,14 +116,19 @@ static void norm_back(void *arg, int h)
     const int width = a->layer->width;
     for (int from = 0; from < width; from += PIECE) norm_piece(a, h, from, layer_piece(from, width));
 }
-loci_status loci_rmsnorm_backward(const loci_layer *l, loci_view x, const void *weight, double eps, loci_view dy, loci_view dx, void *dweight)
+loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const void *weight, double eps, loci_view dy, loci_view dx, void *dweight)
 {
-    const int width = l ? l->width : 0;
-    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT }, { "dx", &dx, width, LAYER_GRADIENT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    const struct layer_view views[] = {
+        { "x", &x, l->width, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 }, { "dx", &dx, l->width, LAYER_GRADIENT, 0 },
+    };
+    const struct layer_list lists[] = {
+        { "weight", weight, (ptrdiff_t)l->heads * l->width, READ, false },
+        { "dweight", dweight, (ptrdiff_t)l->heads * l->width, WRITTEN, false },
+    };
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
-    TRY(loci_layer_apart(l, dx, "dx", x, "x"));
-    TRY(loci_layer_apart(l, dx, "dx", dy, "dy"));
     struct heads a = { .layer = l, .x = x, .dy = dy, .dx = dx, .weight = weight, .dweight = dweight, .eps = eps };
     return loci_layer_run(l, norm_back, &a);
 }
@@ -178,14 +185,21 @@ static void shift_head(void *arg, int h)
         }
     }
 }
-loci_status loci_shift(const loci_layer *l, loci_view x, loci_view logits, const int64_t *seg, int per_batch, const void *before, void *after,
+loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, const int64_t *seg, int per_batch, const void *before, void *after,
                        loci_view y)
 {
-    const int width = l ? l->width : 0;
-    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "logits", &logits, 1, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    const struct layer_view views[] = {
+        { "x", &x, l->width, LAYER_KEPT, 0 }, { "logits", &logits, 1, LAYER_INPUT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 },
+    };
+    const ptrdiff_t state = l->batch * l->heads * l->width;
+    const struct layer_list lists[] = {
+        { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, true }, { "before", before, state, REPLACED, false },
+        { "after", after, state, WRITTEN, false },
+    };
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     CHECK(l->error, (!before && !after) || !seg, LOCI_BAD_ARG, "shift: a state is of one sequence; with it seg must be NULL");
-    TRY(loci_layer_apart(l, y, "y", x, "x"));
     struct heads a = { .layer = l, .x = x, .logits = logits, .y = y, .seg = seg, .per_batch = per_batch != 0, .before = before, .after = after };
     return loci_layer_run(l, shift_head, &a);
 }
@@ -219,18 +233,17 @@ static void shift_back(void *arg, int h)
             if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t), 1, &dlogit);
         }
 }
-loci_status loci_shift_backward(const loci_layer *l, loci_view x, loci_view logits, const int64_t *seg, int per_batch, loci_view dy,
+loci_status loci_shift_backward(const loci_layer *given, loci_view x, loci_view logits, const int64_t *seg, int per_batch, loci_view dy,
                                 loci_view dx, loci_view dlogits)
 {
-    const int width = l ? l->width : 0;
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, width, LAYER_INPUT }, { "logits", &logits, 1, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT },
-        { "dx", &dx, width, LAYER_GRADIENT }, { "dlogits", &dlogits, 1, LAYER_GRADIENT },
+        { "x", &x, l->width, LAYER_INPUT, 0 }, { "logits", &logits, 1, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 },
+        { "dx", &dx, l->width, LAYER_GRADIENT, 0 }, { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
     };
-    TRY(loci_layer_check(l, views, COUNT(views)));
-    TRY(loci_layer_apart(l, dx, "dx", x, "x"));
-    TRY(loci_layer_apart(l, dx, "dx", dy, "dy"));
-    TRY(loci_layer_apart(l, dlogits, "dlogits", logits, "logits"));
+    const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, true } };
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     struct heads a = { .layer = l, .x = x, .logits = logits, .dy = dy, .dx = dx, .dg = dlogits, .seg = seg, .per_batch = per_batch != 0 };
     return loci_layer_run(l, shift_back, &a);
 }
@@ -247,10 +260,12 @@ static void log_gate_head(void *arg, int h)
             layer_write(l, a->y.data, layer_at(&a->y, b, h, t), 1, &y);
         }
 }
-loci_status loci_log_gate(const loci_layer *l, loci_view logits, loci_view log_f)
+loci_status loci_log_gate(const loci_layer *given, loci_view logits, loci_view log_f)
 {
-    const struct layer_view views[] = { { "logits", &logits, 1, LAYER_INPUT }, { "log_f", &log_f, 1, LAYER_OUTPUT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    const struct layer_view views[] = { { "logits", &logits, 1, LAYER_INPUT, 0 }, { "log_f", &log_f, 1, LAYER_OUTPUT, 0 } };
+    TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     struct heads a = { .layer = l, .logits = logits, .y = log_f };
     return loci_layer_run(l, log_gate_head, &a);
 }
@@ -267,12 +282,14 @@ static void log_gate_back(void *arg, int h)
             if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t), 1, &dx);
         }
 }
-loci_status loci_log_gate_backward(const loci_layer *l, loci_view logits, loci_view dlog_f, loci_view dlogits)
+loci_status loci_log_gate_backward(const loci_layer *given, loci_view logits, loci_view dlog_f, loci_view dlogits)
 {
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "logits", &logits, 1, LAYER_INPUT }, { "dlog_f", &dlog_f, 1, LAYER_INPUT }, { "dlogits", &dlogits, 1, LAYER_GRADIENT },
+        { "logits", &logits, 1, LAYER_INPUT, 0 }, { "dlog_f", &dlog_f, 1, LAYER_INPUT, 0 }, { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
     };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     struct heads a = { .layer = l, .logits = logits, .dy = dlog_f, .dg = dlogits };
     return loci_layer_run(l, log_gate_back, &a);
 }
@@ -300,11 +317,14 @@ static loci_status check_activation(const loci_layer *l, loci_activation activat
           "gate: activation %d is neither LOCI_SIGMOID nor LOCI_SILU", (int)activation);
     return LOCI_OK;
 }
-loci_status loci_gate(const loci_layer *l, loci_activation activation, loci_view x, loci_view g, loci_view y)
+loci_status loci_gate(const loci_layer *given, loci_activation activation, loci_view x, loci_view g, loci_view y)
 {
-    const int width = l ? l->width : 0;
-    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "g", &g, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    const struct layer_view views[] = {
+        { "x", &x, l->width, LAYER_INPUT, 0 }, { "g", &g, l->width, LAYER_INPUT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 },
+    };
+    TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     TRY(check_activation(l, activation));
     struct heads a = { .layer = l, .x = x, .g = g, .y = y, .silu = activation == LOCI_SILU };
     return loci_layer_run(l, gate_head, &a);
@@ -332,14 +352,15 @@ static void gate_back(void *arg, int h)
                 if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t) + from, n, x);
             }
 }
-loci_status loci_gate_backward(const loci_layer *l, loci_activation activation, loci_view x, loci_view g, loci_view dy, loci_view dx, loci_view dg)
+loci_status loci_gate_backward(const loci_layer *given, loci_activation activation, loci_view x, loci_view g, loci_view dy, loci_view dx, loci_view dg)
 {
-    const int width = l ? l->width : 0;
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, width, LAYER_INPUT }, { "g", &g, width, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT },
-        { "dx", &dx, width, LAYER_GRADIENT }, { "dg", &dg, width, LAYER_GRADIENT },
+        { "x", &x, l->width, LAYER_INPUT, 0 }, { "g", &g, l->width, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 },
+        { "dx", &dx, l->width, LAYER_GRADIENT, 0 }, { "dg", &dg, l->width, LAYER_GRADIENT, 0 },
     };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     TRY(check_activation(l, activation));
     struct heads a = { .layer = l, .x = x, .g = g, .dy = dy, .dx = dx, .dg = dg, .silu = activation == LOCI_SILU };
     return loci_layer_run(l, gate_back, &a);

@@ -6,34 +6,10 @@
 
 enum { MAX_LAYER_HEADS = 65536, MAX_LAYER_WIDTH = 1 << 20 };
 
-static loci_status check_view(const loci_layer *l, const struct layer_view *a)
+loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
 {
-    loci_view *v = a->view;
-    if (!v->batch && !v->head && !v->row) *v = (loci_view){ v->data, l->heads * l->rows * a->width, l->rows * a->width, a->width };
-    if (!v->data) {
-        CHECK(l->error, a->use == LAYER_GRADIENT || !l->batch || !l->rows, LOCI_BAD_ARG, "%s must not be NULL", a->name);
-        return LOCI_OK;
-    }
-    const ptrdiff_t most = (ptrdiff_t)1 << 48;
-    ptrdiff_t last = a->width, step;
-    const ptrdiff_t n[] = { l->batch, l->heads, l->rows }, stride[] = { v->batch, v->head, v->row };
-    for (int i = 0; i < COUNT(n); i++) {
-        CHECK(l->error, stride[i] >= 0 && (n[i] == 0 || !__builtin_mul_overflow(n[i] - 1, stride[i], &step)) && (n[i] == 0 || step < most),
-              LOCI_BAD_ARG, "%s: strides %td, %td, %td are negative or reach too far", a->name, v->batch, v->head, v->row);
-        if (n[i]) last += step;
-        CHECK(l->error, a->use == LAYER_INPUT || n[i] < 2 || !l->batch || !l->rows || stride[i] >= a->width, LOCI_BAD_ARG,
-              "%s: strides %td, %td, %td let rows of an output overlap", a->name, v->batch, v->head, v->row);
-    }
-    CHECK(l->error, last < most, LOCI_BAD_ARG, "%s: strides %td, %td, %td reach too far", a->name, v->batch, v->head, v->row);
-    const size_t real = l->dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
-    CHECK(l->error, (uintptr_t)v->data % real == 0, LOCI_BAD_ARG, "%s must start on a multiple of %zu bytes", a->name, real);
-    return LOCI_OK;
-}
-
-loci_status loci_layer_check(const loci_layer *l, const struct layer_view *list, int count)
-{
-    if (!l) return LOCI_BAD_ARG;
-    CHECK(l->error, l->size == 0 || l->size == sizeof *l, LOCI_BAD_ARG, "loci_layer: size %zu must be 0 or %zu", l->size, sizeof *l);
+    if (!given) return LOCI_BAD_ARG;
+    TRY(TAKE(loci_layer, l, given, error, given->error));
     CHECK(l->error, l->dtype == LOCI_F32 || l->dtype == LOCI_F64, l->dtype == LOCI_BF16 || l->dtype == LOCI_F16 ? LOCI_UNSUPPORTED : LOCI_BAD_ARG,
           "layers: dtype %d is neither LOCI_F32 nor LOCI_F64", (int)l->dtype);
     CHECK(l->error, l->heads >= 1 && l->heads <= MAX_LAYER_HEADS, LOCI_BAD_ARG, "heads %d must be from 1 to %d", l->heads, MAX_LAYER_HEADS);
@@ -43,17 +19,31 @@ loci_status loci_layer_check(const loci_layer *l, const struct layer_view *list,
           && !__builtin_mul_overflow(n, l->batch ? l->batch : 1, &n) && n < (ptrdiff_t)1 << 48, LOCI_BAD_ARG,
           "batch %td and rows %td must not be negative, nor too large together", l->batch, l->rows);
     CHECK(l->error, !l->host || !l->host->run || l->host->threads >= 1, LOCI_BAD_ARG, "host: threads %d must be at least 1", l->host->threads);
-    for (int i = 0; i < count; i++) {
-        const loci_status status = check_view(l, &list[i]);
-        if (status) return status;
-    }
     return LOCI_OK;
 }
 
-loci_status loci_layer_apart(const loci_layer *l, loci_view out, const char *name, loci_view in, const char *from)
+static enum use_of use_of(const struct layer_view *v, bool backward)
 {
-    CHECK(l->error, !out.data || out.data != in.data, LOCI_BAD_ARG, "%s must not be %s: it is written while that is still read", name, from);
-    return LOCI_OK;
+    return v->use == LAYER_OUTPUT || v->use == LAYER_GRADIENT ? WRITTEN : v->use == LAYER_KEPT || backward ? READ : REPLACED;
+}
+loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views, int n, const struct layer_list *lists, int m)
+{
+    const size_t real = l->dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
+    struct regions r;
+    r.n = 0;
+    bool backward = false;
+    for (int i = 0; i < n; i++) backward |= views[i].use == LAYER_GRADIENT;
+    for (int i = 0; i < n; i++) {
+        const struct layer_view *v = &views[i];
+        const int heads = v->heads ? v->heads : l->heads;
+        TRY(loci_spell_out(v->view, v->name, l->batch, heads, l->rows, v->width, l->error));
+        CHECK(l->error, v->view->data || v->use == LAYER_GRADIENT || !l->batch || !l->rows, LOCI_BAD_ARG, "%s must not be NULL", v->name);
+        loci_add_view(&r, v->name, v->view, l->batch, heads, l->rows, v->width, real, use_of(v, backward));
+    }
+    for (int i = 0; i < m; i++)
+        loci_add_list(&r, lists[i].name, lists[i].data, (size_t)lists[i].count, lists[i].positions ? sizeof(int64_t) : real,
+                      lists[i].use);
+    return loci_check_regions(&r, l->error);
 }
 
 struct work { const loci_layer *layer; void (*head)(void *arg, int h); void *arg; atomic_bool stop; };

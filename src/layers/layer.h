@@ -4,25 +4,34 @@
 #define LOCI_LAYER_H
 
 #include "loci/layers.h"
-#include "pe.h"
+#include "given.h"
 
 enum { PIECE = 256 };                    /* channels in hand */
 
-/* One view of a call: its strides are spelled out when it has been checked. */
+/* One view of a call: its strides are spelled out when it has been checked.  An OUTPUT may be an INPUT in place, but not one
+ * that is KEPT; a GRADIENT has a buffer of its own, or is NULL. */
 struct layer_view {
     const char *name;
     loci_view *view;
     int width;
-    enum { LAYER_INPUT, LAYER_OUTPUT, LAYER_GRADIENT } use;         /* GRADIENT: an output that may be NULL */
+    enum { LAYER_INPUT, LAYER_KEPT, LAYER_OUTPUT, LAYER_GRADIENT } use;
+    int heads;                           /* 0: those of the layer */
 };
-/* Checks sizes and views before anything is written. */
-loci_status loci_layer_check(const loci_layer *, const struct layer_view *, int count);
+/* What else there is: numbers in a row.  NULL is none. */
+struct layer_list {
+    const char *name;
+    const void *data;
+    ptrdiff_t count;
+    enum use_of use;
+    bool positions;                      /* or segments; else numbers of the layer's dtype */
+};
+/* Takes and checks what a caller gave; with no sentence, when there is none. */
+loci_status loci_layer_open(loci_layer *, const loci_layer *given);
+/* Checks views and lists before anything is written. */
+loci_status loci_layer_check(const loci_layer *, const struct layer_view *, int views, const struct layer_list *, int lists);
 /* Runs head(arg, h) for each head, on the host's threads if there are any. */
 loci_status loci_layer_run(const loci_layer *, void (*head)(void *arg, int h), void *arg);
 
-/* BAD_ARG when an output starts where an input does that it must not replace. */
-loci_status loci_layer_apart(const loci_layer *, loci_view out, const char *name, loci_view in, const char *from);
-#define TRY(x) do { const loci_status status_ = (x); if (status_) return status_; } while (0)
 
 /* n channels of a row, from channel `from` on. */
 static inline int layer_piece(int from, int width) { return width - from < PIECE ? width - from : PIECE; }

@@ -108,18 +108,20 @@ static void start_job(void *arg, int index)
         }
     }
 }
-loci_status loci_tape_start(const loci_layer *l, double base, double factor, const int64_t *pos, int per_batch, loci_view e)
+loci_status loci_tape_start(const loci_layer *given, double base, double factor, const int64_t *pos, int per_batch, loci_view e)
 {
-    const int64_t most = (int64_t)1 << 40;
-    const struct layer_view views[] = { { "e", &e, l ? l->width : 0, LAYER_OUTPUT } };
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    const struct layer_view views[] = { { "e", &e, l->width, LAYER_OUTPUT, 0 } };
+    const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
+    const struct layer_list lists[] = { { "pos", pos, count, READ, true } };
     struct states s = { .layer = l, .e = e, .base = base == 0 ? 10000 : base, .factor = factor == 0 ? 1 : factor, .pos = pos,
                         .per_batch = per_batch != 0 };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_states(l));
     CHECK(l->error, s.base >= 1 && s.base <= 1e18, LOCI_BAD_ARG, "tape: base %g must be from 1 to 1e18", s.base);
     CHECK(l->error, s.factor >= 1e-6 && s.factor <= 1e18, LOCI_BAD_ARG, "tape: factor %g must be from 1e-6 to 1e18", s.factor);
-    for (ptrdiff_t i = 0; pos && i < (per_batch ? l->batch : 1) * l->rows; i++)
-        CHECK(l->error, pos[i] >= -most && pos[i] <= most, LOCI_BAD_ARG, "pos: position %lld must lie within 2^40", (long long)pos[i]);
+    TRY(loci_check_near(pos, count, "pos", l->error));
     s.e = e;                             /* with its strides */
     return run(&s, items(l, STARTS), start_job);
 }
@@ -152,13 +154,14 @@ static loci_status check_mix(const loci_layer *l, loci_tape_mix mix, const void 
           "tape: mix %d is neither LOCI_TAPE_ROWSUM nor LOCI_TAPE_FULL", (int)mix);
     return needed(l, w, "w");
 }
-loci_status loci_tape_attention_update(const loci_layer *l, loci_tape_mix mix, loci_view e, loci_view ae, const void *w, loci_view y)
+loci_status loci_tape_attention_update(const loci_layer *given, loci_tape_mix mix, loci_view e, loci_view ae, const void *w, loci_view y)
 {
-    const int width = l ? l->width : 0;
-    const struct layer_view views[] = { { "e", &e, width, LAYER_INPUT }, { "ae", &ae, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    const struct layer_view views[] = { { "e", &e, l->width, LAYER_INPUT, 0 }, { "ae", &ae, l->width, LAYER_KEPT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 } };
+    const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false } };
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
-    TRY(loci_layer_apart(l, y, "y", ae, "ae"));
     struct states s = { .layer = l, .e = e, .ae = ae, .y = y, .w = w, .full = mix == LOCI_TAPE_FULL };
     return loci_layer_run(l, attention_head, &s);
 }
@@ -178,15 +181,15 @@ static void attention_back(void *arg, int h)
         }
     for (int g = 0; g < l->heads && s->dw; g++) layer_write(l, s->dw, (ptrdiff_t)h * l->heads + g, 1, &dw[s->full ? g : h]);
 }
-loci_status loci_tape_attention_update_backward(const loci_layer *l, loci_tape_mix mix, loci_view ae, const void *w, loci_view dy, loci_view dae,
+loci_status loci_tape_attention_update_backward(const loci_layer *given, loci_tape_mix mix, loci_view ae, const void *w, loci_view dy, loci_view dae,
                                                 void *dw)
 {
-    const int width = l ? l->width : 0;
-    const struct layer_view views[] = { { "ae", &ae, width, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT }, { "dae", &dae, width, LAYER_GRADIENT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    const struct layer_view views[] = { { "ae", &ae, l->width, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 }, { "dae", &dae, l->width, LAYER_GRADIENT, 0 } };
+    const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false }, { "dw", dw, (ptrdiff_t)l->heads * l->heads, WRITTEN, false } };
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
-    TRY(loci_layer_apart(l, dae, "dae", dy, "dy"));
-    TRY(loci_layer_apart(l, dae, "dae", ae, "ae"));
     struct states s = { .layer = l, .ae = ae, .dy = dy, .dae = dae, .w = w, .dw = dw, .full = mix == LOCI_TAPE_FULL };
     return loci_layer_run(l, attention_back, &s);
 }
@@ -249,25 +252,24 @@ static void mlp_tokens(const struct states *s, int index, bool back)
 static void mlp_job(void *arg, int index) { mlp_tokens(arg, index, false); }
 static void mlp_back(void *arg, int index) { mlp_tokens(arg, index, true); }
 
-/* Gates have one head, of `units` numbers. */
-static loci_status check_mlp(const loci_layer *l, int units, const struct layer_view *gates, int count, const void *up, const void *down)
+static loci_status check_mlp(const loci_layer *l, int units, const void *up, const void *down)
 {
     TRY(check_states(l));
     CHECK(l->error, units >= 1 && units <= MAX_UNITS, LOCI_BAD_ARG, "tape: units %d must be from 1 to %d", units, MAX_UNITS);
-    loci_layer one = *l;
-    one.heads = 1, one.width = units;
-    TRY(loci_layer_check(&one, gates, count));
     TRY(needed(l, up, "up"));
     return needed(l, down, "down");
 }
-loci_status loci_tape_mlp_update(const loci_layer *l, int units, loci_view e, loci_view gates, const void *up, const void *down, loci_view y)
+loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e, loci_view gates, const void *up, const void *down, loci_view y)
 {
-    const int width = l ? l->width : 0;
-    const struct layer_view views[] = { { "e", &e, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
-    const struct layer_view units_of[] = { { "gates", &gates, units, LAYER_INPUT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
-    TRY(check_mlp(l, units, units_of, COUNT(units_of), up, down));
-    TRY(loci_layer_apart(l, y, "y", e, "e"));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    TRY(check_mlp(l, units, up, down));
+    const ptrdiff_t weights = (ptrdiff_t)units * l->heads;
+    const struct layer_view views[] = {
+        { "e", &e, l->width, LAYER_KEPT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 }, { "y", &y, l->width, LAYER_OUTPUT, 0 },
+    };
+    const struct layer_list lists[] = { { "up", up, weights, READ, false }, { "down", down, weights, READ, false } };
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     struct states s = { .layer = l, .e = e, .gates = gates, .y = y, .up = up, .down = down, .units = units };
     return run(&s, items(l, TOKENS), mlp_job);
 }
@@ -309,17 +311,20 @@ static void learn_job(void *arg, int index)
     for (int p = 0; p < u.count && s->dup; p++) layer_write(l, s->dup, (ptrdiff_t)(u.first + p) * l->heads, l->heads, u.dup[p]);
     for (int h = 0; h < l->heads && s->ddown; h++) layer_write(l, s->ddown, (ptrdiff_t)h * s->units + u.first, u.count, u.ddown[h]);
 }
-loci_status loci_tape_mlp_update_backward(const loci_layer *l, int units, loci_view e, loci_view gates, const void *up, const void *down, loci_view dy,
+loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, loci_view e, loci_view gates, const void *up, const void *down, loci_view dy,
                                           loci_view de, loci_view dgates, void *dup, void *ddown)
 {
-    const int width = l ? l->width : 0;
-    const struct layer_view views[] = { { "e", &e, width, LAYER_INPUT }, { "dy", &dy, width, LAYER_INPUT }, { "de", &de, width, LAYER_GRADIENT } };
-    const struct layer_view units_of[] = { { "gates", &gates, units, LAYER_INPUT }, { "dgates", &dgates, units, LAYER_GRADIENT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
-    TRY(check_mlp(l, units, units_of, COUNT(units_of), up, down));
-    TRY(loci_layer_apart(l, de, "de", e, "e"));
-    TRY(loci_layer_apart(l, de, "de", dy, "dy"));
-    TRY(loci_layer_apart(l, dgates, "dgates", gates, "gates"));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    TRY(check_mlp(l, units, up, down));
+    const ptrdiff_t weights = (ptrdiff_t)units * l->heads;
+    const struct layer_view views[] = {
+        { "e", &e, l->width, LAYER_INPUT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 }, { "dy", &dy, l->width, LAYER_INPUT, 0 },
+        { "de", &de, l->width, LAYER_GRADIENT, 0 }, { "dgates", &dgates, units, LAYER_GRADIENT, 1 },
+    };
+    const struct layer_list lists[] = { { "up", up, weights, READ, false }, { "down", down, weights, READ, false },
+                                        { "dup", dup, weights, WRITTEN, false }, { "ddown", ddown, weights, WRITTEN, false } };
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     struct states s = { .layer = l, .e = e, .gates = gates, .dy = dy, .de = de, .dgates = dgates, .up = up, .down = down, .dup = dup,
                         .ddown = ddown, .units = units };
     if (de.data) TRY(run(&s, items(l, TOKENS), mlp_back));

@@ -37,17 +37,19 @@ static void temperature_head(void *arg, int h)
             }
         }
 }
-loci_status loci_temperature(const loci_layer *l, double beta, double length, int from, const int64_t *pos, int per_batch, loci_view x, loci_view y)
+loci_status loci_temperature(const loci_layer *given, double beta, double length, int from, const int64_t *pos, int per_batch, loci_view x, loci_view y)
 {
-    const int width = l ? l->width : 0;
-    const struct layer_view views[] = { { "x", &x, width, LAYER_INPUT }, { "y", &y, width, LAYER_OUTPUT } };
-    TRY(loci_layer_check(l, views, COUNT(views)));
+    loci_layer layer, *const l = &layer;
+    TRY(loci_layer_open(l, given));
+    const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 } };
+    const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
+    const struct layer_list lists[] = { { "pos", pos, count, READ, true } };
+    TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     CHECK(l->error, isfinite(beta), LOCI_BAD_ARG, "temperature: beta %g must be a finite number", beta);
     CHECK(l->error, length > 0 && isfinite(length), LOCI_BAD_ARG, "temperature: length %g must be a finite number above 0", length);
     CHECK(l->error, from == 0 || from == 1, LOCI_BAD_ARG, "temperature: positions count from 0 or 1, not %d", from);
-    const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
     for (ptrdiff_t i = 0; i < count; i++)
-        CHECK(l->error, pos[i] >= 0 && pos[i] <= (int64_t)1 << 40, LOCI_BAD_ARG, "temperature: position %lld must be from 0 to 2^40",
+        CHECK(l->error, pos[i] >= 0 && pos[i] <= FAR, LOCI_BAD_ARG, "temperature: position %lld must be from 0 to 2^40",
               (long long)pos[i]);
     struct rows a = { .layer = l, .beta = beta, .length = length, .from = from, .per_batch = per_batch, .pos = pos, .x = x, .y = y };
     return loci_layer_run(l, temperature_head, &a);
