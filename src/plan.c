@@ -11,6 +11,7 @@
 #include "engine.h"
 #include "given.h"
 #include "parse.h"
+#include "plain.h"
 #include "tables.h"
 
 enum { MAX_HEADS = 65536, MAX_MODEL_DIM = 1 << 20, MAX_ISAS = 8 };
@@ -22,8 +23,7 @@ loci_status loci_fail(loci_error *e, loci_status status, const char *format, ...
     va_start(args, format);
     vsnprintf(e->text, sizeof e->text, format, args);
     va_end(args);
-    for (char *c = e->text; *c; c++)     /* names come from outside; a sentence stays on its line */
-        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    make_plain(e->text);                 /* names come from outside */
     e->status = status;
     return status;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "io.h"
+#include "plain.h"
 
 loci_status loci_io_fail(loci_error *e, loci_status status, const char *format, ...)
 {
@@ -20,6 +21,7 @@ loci_status loci_io_fail(loci_error *e, loci_status status, const char *format, 
         e->status = status;
         vsnprintf(e->text, sizeof e->text, format, args);
         va_end(args);
+        make_plain(e->text);             /* names come from files */
     }
     return status;
 }
