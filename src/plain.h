@@ -24,6 +24,14 @@ static inline int read_utf8(const char *text, uint32_t *code)
     return n && *code >= least[n] && *code <= 0x10ffff && !surrogate ? n : 0;
 }
 
+static inline bool is_utf8(const char *text)
+{
+    uint32_t code;
+    for (int n; *text; text += n)
+        if ((n = read_utf8(text, &code)) <= 0) return false;
+    return true;
+}
+
 /* Controls (C0, DEL, C1), what turns the direction of writing, ends of lines and paragraphs, the byte order mark. */
 static inline bool is_plain(uint32_t c)
 {

@@ -5,14 +5,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "io/safetensors.h"
 #include "scratch.h"
 
+#ifdef LOCI_SANITIZED
+enum { SANITIZED = 1 };                  /* memory is not what it is elsewhere */
+#else
+enum { SANITIZED = 0 };
+#endif
+
 static int passed, failed;
-static char path[SCRATCH + 8], temp[SCRATCH + 24];
+static char folder[SCRATCH] = "/dev/shm/loci-safetensors-XXXXXX", path[SCRATCH + 8];
 
 static bool check(bool ok, const char *what, const char *which)
 {
@@ -59,7 +67,6 @@ static size_t write_sample(void)
     static const struct safetensors_meta meta[] = { { "key", "a \"value\"\n" } };
     loci_error e;
     check(!loci_safetensors_write(path, 4, t, (const void *const[]){ b, c, a, a }, 1, meta, &e), "write", "sample");
-    check(access(temp, F_OK) != 0, "nothing is left beside the file", "sample");
     struct stat st;
     return stat(path, &st) ? 0 : (size_t)st.st_size;
 }
@@ -115,6 +122,9 @@ static const char *const good[] = {
     "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"x\":{\"data_offsets\":[0,8],\"shape\":[2,1],\"dtype\":\"F32\"}}   ",
     "{\"y\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[3,8]},\"x\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[0,3]}}",
+    "{ \"x\"\t:\n{\r\"dtype\" : \"F64\" , \"shape\" : [ ] , \"data_offsets\" : [ 0 , 8 ] } }\n",
+    "{\"__metadata__\":{},\"x\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"__metadata__\":{\"a{:\\\"}\":\"{{{\",\"\":\"\"}}",
     "{\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[8,8]},\"x\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[0,8]}}",
 };
 static const char *const bad[] = {
@@ -144,6 +154,28 @@ static const char *const bad[] = {
     "{\"x\\u0000\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"x\xff\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"x\":[[[[[[[[[[]]]]]]]]]]}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[01],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[1,],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[,1],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[1e0],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[+1],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[\"1\"],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[1] \"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8],}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[]}}",
+    "{\"x\":{\"dtype\":F64,\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}} {}",
+    "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"__metadata__\":{},\"__metadata__\":{},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"__metadata__\":{\"a\":},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"__metadata__\":{\"a\"},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"x\",{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
 };
 
 static void put_header(const char *text, uint64_t claim)
@@ -175,31 +207,160 @@ static void test_headers(void)
     }
 }
 
-/* ---- Writing where one cannot --------------------------------------------------------------------------- */
+/* ---- Strings -------------------------------------------------------------------------------------------- */
+
+/* All that JSON can write, in names and metadata: what a string is, and what is none. */
+static void test_strings(void)
+{
+    static const struct { const char *json, *is; } list[] = {
+        { "a\\\"\\\\\\/\\b\\f\\n\\r\\t", "a\"\\/\b\f\n\r\t" }, { "\\u0041\\u00e9\\u20AC\\uD83D\\ude00", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80" },
+        { "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f" }, { "\\u007f\\u0080\\u07ff\\u0800\\uffff", "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf" },
+        { "", NULL }, { "\\ud83d\\ude0", NULL }, { "\\ud83d", NULL }, { "\\ud83dx", NULL }, { "\\ude00\\ud83d", NULL }, { "\\ud83d\\ud83d", NULL },
+        { "\\u0000", NULL }, { "\\u00g0", NULL }, { "\\u00", NULL }, { "\\x41", NULL }, { "\\", NULL }, { "a\nb", NULL }, { "a\x01", NULL },
+        { "\xc0\xaf", NULL }, { "\xed\xa0\x80", NULL }, { "\xf4\x90\x80\x80", NULL }, { "\xe2\x82", NULL }, { "\xff", NULL }, { "\x80", NULL },
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        char text[256];
+        struct safetensors f;
+        loci_error e = { 0 };
+        snprintf(text, sizeof text, "{\"__metadata__\":{\"k%s\":\"v%s\"},\"%s\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}", list[i].json,
+                 list[i].json, list[i].json);
+        put_header(text, strlen(text));
+        const loci_status s = loci_safetensors_open(&f, path, &e);
+        check(list[i].is ? !s && !strcmp(f.tensor[0].name, list[i].is) && !strcmp(f.meta[0].key + 1, list[i].is) && !strcmp(f.meta[0].value + 1, list[i].is)
+                         : s && e.text[0], "a string", list[i].json);
+        if (!s) loci_safetensors_close(&f);
+    }
+    for (int i = 1; i < 256; i++) {                      /* what we write comes back, or is refused */
+        char name[] = { 'x', (char)i, 0 };
+        const struct safetensor t = { .name = name, .type = ST_F64, .rank = 1, .shape = { 2 } };
+        const struct safetensors_meta meta = { name, name };
+        const void *data = b;
+        struct safetensors f;
+        loci_error e;
+        const loci_status s = loci_safetensors_write(path, 1, &t, &data, 1, &meta, &e);
+        if (!check((i >= 0x80) == (s != LOCI_OK), "a name", name) || s) continue;
+        if (!check(!loci_safetensors_open(&f, path, &e), "is read again", e.text)) continue;
+        check(!strcmp(f.tensor[0].name, name) && !strcmp(loci_safetensors_meta(&f, name), name), "and the same", name);
+        loci_safetensors_close(&f);
+    }
+}
+
+/* ---- Large headers -------------------------------------------------------------------------------------- */
+
+/* A pattern with a number in it, again and again, until the header has `size` bytes; all tensors are empty. */
+static void put_large(uint64_t size, const char *front, const char *pattern, const char *between, const char *back)
+{
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(&size, 8, 1, f) != 1) exit(1);
+    uint64_t n = (uint64_t)fprintf(f, "%s", front);
+    for (unsigned i = 0; n + 200 < size; i++) {
+        if (i) n += (uint64_t)fprintf(f, "%s", between);
+        n += (uint64_t)fprintf(f, pattern, i);
+    }
+    n += (uint64_t)fprintf(f, "%s", back);
+    if (fprintf(f, "%*s", (int)(size - n), "") < 0 || fclose(f)) exit(1);
+}
+
+/* How much more memory than before was in use at most, in bytes; the file is read by a process of its own. */
+static double peak(loci_status *s)
+{
+    struct { loci_status s; double bytes; } said = { LOCI_NO_MEMORY, 0 };
+    int pipes[2];
+    if (pipe(pipes)) exit(1);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct rusage before, after;
+        struct safetensors f;
+        getrusage(RUSAGE_SELF, &before);
+        said.s = loci_safetensors_open(&f, path, NULL);
+        getrusage(RUSAGE_SELF, &after);
+        said.bytes = 1024.0 * (double)(after.ru_maxrss - before.ru_maxrss);
+        _exit(write(pipes[1], &said, sizeof said) != sizeof said);
+    }
+    close(pipes[1]);
+    check(read(pipes[0], &said, sizeof said) == sizeof said, "a large header is read at all", path);
+    close(pipes[0]);
+    waitpid(child, NULL, 0);
+    *s = said.s;
+    return said.bytes;
+}
+
+static void test_large_headers(void)
+{
+    static const struct { const char *what, *front, *pattern, *between, *back; bool sound; } list[] = {
+        { "tensors", "{", "\"%x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", ",", "}", true },
+        { "usual tensors", "{", "\"model.layers.%u.self_attn.q_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[0,4096],\"data_offsets\":[0,0]}", ",", "}", true },
+        { "one long value", "{\"__metadata__\":{\"k\":\"", "%x", " ", "\"}}", true },
+        { "metadata", "{\"__metadata__\":{", "\"%x\":\"\"", ",", "}}", false },
+        { "objects", "{", "{", "", "}", false }, { "lists", "{\"a\":", "[", "", "}", false }, { "quotes", "{", "\"", "", "}", false },
+        { "numbers", "{\"x\":{\"shape\":[", "%u", ",", "]}}", false }, { "the same tensor", "{", "\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", ",", "}", false },
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        loci_status s;
+        put_large(ST_MAX_HEADER, list[i].front, list[i].pattern, list[i].between, list[i].back);
+        const double times = peak(&s) / ST_MAX_HEADER;
+        check((s == LOCI_OK) == list[i].sound && s != LOCI_NO_MEMORY, "a header of 16 MiB", list[i].what);
+        if (!check(SANITIZED || times < 4, "takes less than four times its size", list[i].what)) printf("    %.2f times\n", times);
+    }
+    loci_status s;
+    put_large(100000000, list[0].front, list[0].pattern, list[0].between, list[0].back);
+    check(peak(&s) < 1e6 && s == LOCI_BAD_ARG, "a header of 100 MB is refused before it is read", path);
+}
+
+/* ---- Files that change ---------------------------------------------------------------------------------- */
+
+static void test_changes(void)
+{
+    struct safetensors f;
+    loci_error e;
+    char data[sizeof a + sizeof b];
+    const off_t size = (off_t)write_sample();
+    if (!check(!loci_safetensors_open(&f, path, &e), "open", "sample")) return;
+    check(!truncate(path, size - 1) && loci_safetensors_read(&f, &f.tensor[2], data, &e) && strstr(e.text, "shorter"), "a file that shrinks", e.text);
+    check(!truncate(path, size + 999) && !loci_safetensors_read(&f, &f.tensor[0], data, &e), "a file that grows", e.text);
+    loci_safetensors_close(&f);
+}
+
+/* ---- Wrong calls of the writer -------------------------------------------------------------------------- */
 
 static void test_writing(void)
 {
-    static const struct safetensor t = { .name = "b", .type = ST_F64, .rank = 1, .shape = { 2 } };
+    static const struct safetensor good_tensor = { .name = "b", .type = ST_F64, .rank = 1, .shape = { 2 } };
+    static const struct safetensor wrong[] = {
+        { .name = "", .type = ST_F64 }, { .name = "\xff", .type = ST_F64 }, { .name = "b", .type = ST_F64, .rank = ST_MAX_RANK + 1 },
+        { .name = "b", .type = ST_F64, .rank = -1 }, { .name = "b", .type = ST_F64, .rank = 1, .shape = { -1 } },
+        { .name = "b", .type = ST_F64, .rank = 2, .shape = { (ptrdiff_t)1 << 40, (ptrdiff_t)1 << 40 } },
+        { .name = "b", .type = ST_F64, .rank = 1, .shape = { (ptrdiff_t)1 << 60 } },
+    };
+    const size_t size = write_sample();
     const void *data = b;
+    struct safetensors_writer w;
+    struct stat st;
     loci_error e;
-    check(loci_safetensors_write("/nowhere/at/all", 1, &t, &data, 0, NULL, &e) != LOCI_OK, "no such folder", e.text);
-    check(loci_safetensors_write("/dev/null", 1, &t, &data, 0, NULL, &e) != LOCI_OK, "a device stays a device", e.text);
-    FILE *stray = fopen(temp, "wb");                     /* as a killed program leaves it */
-    if (!stray || fputs("stray", stray) < 0 || fclose(stray)) exit(1);
-    check(!loci_safetensors_write(path, 1, &t, &data, 0, NULL, &e) && !take_all(&e), "a stray is taken over", path);
-    check(access(temp, F_OK) != 0, "and gone", temp);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        e.text[0] = 0;
+        check(loci_safetensors_write(path, 1, &wrong[i], &data, 0, NULL, &e) == LOCI_BAD_ARG && e.text[0], "a wrong tensor", wrong[i].name);
+    }
+    const struct safetensors_meta meta = { "key", "\xe2\x82" };
+    check(loci_safetensors_write(path, 1, &good_tensor, &data, 1, &meta, &e) == LOCI_BAD_ARG, "metadata that are no UTF-8", e.text);
+    check(!loci_safetensors_begin(&w, path, 1, &good_tensor, 0, NULL, &e), "begin", e.text);
+    check(loci_safetensors_put(&w, b, 17, &e) == LOCI_BAD_ARG && strstr(e.text, "17 bytes"), "more than the tensors have", e.text);
+    check(!loci_safetensors_put(&w, b, 15, &e) && loci_safetensors_end(&w, LOCI_OK, &e) == LOCI_BAD_ARG && strstr(e.text, "1 more"), "less than they have", e.text);
+    check(!stat(path, &st) && (size_t)st.st_size == size && !take_all(&e), "and the old file is there, whole", path);
 }
 
 int main(void)
 {
-    char folder[SCRATCH];
-    scratch(folder, "test");
+    if (access("/dev/shm", W_OK)) scratch(folder, "safetensors");
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/file", folder);
-    snprintf(temp, sizeof temp, "%s.loci-tmp", path);
     test_round_trip();
     test_damage();
     test_headers();
+    test_strings();
+    test_large_headers();
+    test_changes();
     test_writing();
     unlink(path);
     check(rmdir(folder) == 0, "the folder is empty", folder);

@@ -29,7 +29,12 @@ loci_status loci_io_fail(loci_error *e, loci_status status, const char *format, 
 loci_status loci_io_open(struct source *from, const char *path, loci_error *e)
 {
     struct stat st;
-    *from = (struct source){ .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) };      /* a FIFO must not hang */
+    from->bytes = NULL;
+    /* Opening alone does something to some devices, and waits at a FIFO: that may have come since we looked. */
+    IO_CHECK(e, !stat(path, &st), "cannot open: %s", strerror(errno));
+    IO_CHECK(e, !S_ISDIR(st.st_mode), "this is a folder, not a file");
+    IO_CHECK(e, S_ISREG(st.st_mode), "this is not a regular file");
+    from->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     IO_CHECK(e, from->fd >= 0, "cannot open: %s", strerror(errno));
     loci_status s = LOCI_OK;
     if (fstat(from->fd, &st)) s = loci_io_fail(e, LOCI_BAD_ARG, "cannot read: %s", strerror(errno));

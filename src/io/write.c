@@ -1,180 +1,152 @@
 /* SPDX-License-Identifier: MIT */
-/* write.c -- writes safetensors files atomically.
- *
- * The new file grows under one fixed name, "<path>.loci-tmp", which is locked: what a killed program left there is
- * taken over and overwritten, so strays never pile up, and two writers of one file cannot mix. */
-#define _DEFAULT_SOURCE
-
-#include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
+/* write.c -- writes safetensors files. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <jansson.h>
 
 #include "io.h"
+#include "plain.h"
 #include "safetensors.h"
 
-static loci_status system_error(loci_error *e, const char *what)
+/* ---- The header's text ---------------------------------------------------------------------------------- */
+
+struct text { char *to; size_t length; };        /* no `to`: only measured */
+
+static void put_bytes(struct text *t, const char *bytes, size_t n)
 {
-    return loci_io_fail(e, LOCI_BAD_ARG, "cannot %s: %s", what, strerror(errno));
+    if (t->to) memcpy(t->to + t->length, bytes, n);
+    t->length += n;
+}
+static void put_text(struct text *t, const char *text) { put_bytes(t, text, strlen(text)); }
+
+static void put_string(struct text *t, const char *string)
+{
+    put_text(t, "\"");
+    for (const char *s = string; *s; s++) {
+        char escape[8];
+        const unsigned char c = (unsigned char)*s;
+        if (c >= 0x20 && c != '"' && c != '\\') put_bytes(t, s, 1);
+        else put_bytes(t, escape, (size_t)snprintf(escape, sizeof escape, c < 0x20 ? "\\u%04x" : "\\%c", c));
+    }
+    put_text(t, "\"");
 }
 
-/* The header's text, padded so that the data starts on 8 bytes; NULL: out of memory, or a name that is no UTF-8. */
-static char *header(int count, const struct safetensor *t, int meta_count, const struct safetensors_meta *meta,
-                    size_t *length)
+static void put_numbers(struct text *t, int n, const uint64_t *x)
 {
-    json_t *root = json_object(), *strings = json_object();
-    bool ok = root && strings;
-    for (int i = 0; i < meta_count && ok; i++)
-        ok = !json_object_set_new(strings, meta[i].key, json_string(meta[i].value));
-    ok = ok && (!meta_count || !json_object_set(root, "__metadata__", strings));
-    json_int_t at = 0;
-    for (int i = 0; i < count && ok; i++) {
-        json_t *entry = json_object(), *shape = json_array(), *range = json_array();
-        json_int_t bytes = (json_int_t)loci_safetensors_type_size(t[i].type);
-        int bad = 0;
-        for (int k = 0; k < t[i].rank; k++) {
-            bad |= json_array_append_new(shape, json_integer(t[i].shape[k]));
-            bytes *= t[i].shape[k];
-        }
-        bad |= json_array_append_new(range, json_integer(at)) | json_array_append_new(range, json_integer(at + bytes));
-        /* Each is given away, whether or not there was memory for it. */
-        bad |= json_object_set_new(entry, "dtype", json_string(loci_safetensors_type_name(t[i].type)));
-        bad |= json_object_set_new(entry, "shape", shape) | json_object_set_new(entry, "data_offsets", range);
-        bad |= json_object_set_new(root, t[i].name, entry);
-        ok = !bad;
-        at += bytes;
-    }
-    char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL, *padded = NULL;
-    if (text) {
-        size_t n = strlen(text);
-        *length = (n + 7) / 8 * 8;
-        padded = malloc(*length + 1);
-        if (padded) snprintf(padded, *length + 1, "%-*s", (int)*length, text);
-    }
-    free(text);
-    json_decref(strings);
-    json_decref(root);
-    return padded;
+    char number[24];
+    for (int i = 0; i < n; i++) put_bytes(t, number, (size_t)snprintf(number, sizeof number, "%s%" PRIu64, i ? "," : "", x[i]));
 }
 
-static bool write_all(int fd, const void *from, size_t bytes)
+/* The type and shape must be possible. */
+static uint64_t data_bytes(const struct safetensor *t)
 {
-    const char *p = from;
-    while (bytes > 0) {
-        ssize_t n = write(fd, p, bytes < (1 << 30) ? bytes : 1 << 30);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        p += n, bytes -= (size_t)n;
-    }
-    return true;
+    uint64_t bytes = loci_safetensors_type_size(t->type);
+    for (int k = 0; k < t->rank; k++) bytes *= (uint64_t)t->shape[k];
+    return bytes;
 }
 
-/* Opens and locks the temporary name; -1 and errno on failure.  Whoever held the lock before us may have renamed
- * the file away in the meantime: then the name stands for another file, and we try again. */
-static int open_locked(const char *temp)
+static void put_entry(struct text *to, const struct safetensor *t, uint64_t at)
 {
-    for (;;) {
-        int fd = open(temp, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-        if (fd < 0) return -1;
-        struct stat ours, named;
-        if (flock(fd, LOCK_EX | LOCK_NB) || fstat(fd, &ours)) {
-            int why = errno;
-            close(fd);
-            errno = why;
-            return -1;
-        }
-        if (!stat(temp, &named) && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev) return fd;
-        close(fd);
-    }
+    uint64_t shape[ST_MAX_RANK];
+    for (int k = 0; k < t->rank; k++) shape[k] = (uint64_t)t->shape[k];
+    put_string(to, t->name);
+    put_text(to, ":{\"dtype\":");
+    put_string(to, loci_safetensors_type_name(t->type));
+    put_text(to, ",\"shape\":[");
+    put_numbers(to, t->rank, shape);
+    put_text(to, "],\"data_offsets\":[");
+    put_numbers(to, 2, (const uint64_t[]){ at, at + data_bytes(t) });
+    put_text(to, "]}");
 }
 
-static void sync_folder(const char *path)
+static void put_header(struct text *to, int count, const struct safetensor *t, int meta_count, const struct safetensors_meta *meta)
 {
-    char *folder = strdup(path);
-    if (!folder) return;
-    char *slash = strrchr(folder, '/');
-    if (slash) slash[slash == folder] = 0;
-    int fd = open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd);                       /* a filesystem that cannot is no reason to fail: the data is safe already */
-        close(fd);
+    uint64_t at = 0;
+    put_text(to, "{");
+    if (meta_count) put_text(to, "\"__metadata__\":{");
+    for (int i = 0; i < meta_count; i++) {
+        if (i) put_text(to, ",");
+        put_string(to, meta[i].key);
+        put_text(to, ":");
+        put_string(to, meta[i].value);
     }
-    free(folder);
+    if (meta_count) put_text(to, count ? "}," : "}");
+    for (int i = 0; i < count; at += data_bytes(&t[i++])) {
+        if (i) put_text(to, ",");
+        put_entry(to, &t[i], at);
+    }
+    put_text(to, "}");
+    while (to->length % 8) put_text(to, " ");            /* the data starts on 8 bytes */
 }
 
-static uint64_t data_bytes(int count, const struct safetensor *t)
+/* ---- The file ------------------------------------------------------------------------------------------- */
+
+static loci_status check_tensor(const struct safetensor *t, uint64_t *total, loci_error *e)
 {
-    uint64_t sum = 0;
+    IO_CHECK(e, *t->name && strlen(t->name) <= ST_MAX_NAME && is_utf8(t->name), "cannot write: the name of tensor '%.64s' must be UTF-8 of 1 to %d bytes",
+             t->name, ST_MAX_NAME);
+    IO_CHECK(e, t->rank >= 0 && t->rank <= ST_MAX_RANK, "cannot write: tensor '%.64s' has %d dimensions; 0 to %d can be", t->name, t->rank,
+             ST_MAX_RANK);
+    ptrdiff_t bytes = (ptrdiff_t)loci_safetensors_type_size(t->type), sum;
+    bool fits = true;
+    for (int k = 0; k < t->rank; k++) fits = fits && t->shape[k] >= 0 && !__builtin_mul_overflow(bytes, t->shape[k], &bytes);
+    IO_CHECK(e, fits && !__builtin_add_overflow((ptrdiff_t)*total, bytes, &sum), "cannot write: the shape of tensor '%.64s' is negative or too large",
+             t->name);
+    *total = (uint64_t)sum;
+    return LOCI_OK;
+}
+
+static loci_status check_all(int count, const struct safetensor *t, int meta_count, const struct safetensors_meta *meta, uint64_t *total,
+                             loci_error *e)
+{
+    *total = 0;
+    for (int i = 0; i < meta_count; i++)
+        IO_CHECK(e, is_utf8(meta[i].key) && is_utf8(meta[i].value), "cannot write: the metadata '%.64s' are no UTF-8", meta[i].key);
     for (int i = 0; i < count; i++) {
-        uint64_t bytes = loci_safetensors_type_size(t[i].type);
-        for (int k = 0; k < t[i].rank; k++) bytes *= (uint64_t)t[i].shape[k];
-        sum += bytes;
+        const loci_status s = check_tensor(&t[i], total, e);
+        if (s) return s;
     }
-    return sum;
+    return LOCI_OK;
 }
 
-static void forget(struct safetensors_writer *w)
+static loci_status begin(struct safetensors_writer *w, const char *path, const struct text *head, loci_error *e)
 {
-    if (w->fd >= 0) close(w->fd);
-    free(w->path);
-    free(w->temp);
-    *w = (struct safetensors_writer){ .fd = -1 };
+    const uint64_t n = head->length;
+    loci_status s = loci_output_begin(&w->out, path, e);
+    if (s) return s;
+    s = loci_output_put(&w->out, &n, 8, e);
+    if (!s) s = loci_output_put(&w->out, head->to, head->length, e);
+    return s ? loci_output_end(&w->out, s, e) : LOCI_OK;
 }
 
 loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *path, int count, const struct safetensor *t,
                                    int meta_count, const struct safetensors_meta *meta, loci_error *e)
 {
-    struct stat st;
-    *w = (struct safetensors_writer){ .fd = -1 };
-    if (!stat(path, &st) && !S_ISREG(st.st_mode))
-        return loci_io_fail(e, LOCI_BAD_ARG, "cannot write: this is not a regular file");
-    size_t length = 0;
-    const size_t room = strlen(path) + sizeof ".loci-tmp";
-    char *head = header(count, t, meta_count, meta, &length);
-    w->path = strdup(path), w->temp = malloc(room), w->left = data_bytes(count, t);
-    loci_status s = LOCI_OK;
-    if (!w->path || !w->temp || !head) {
-        s = loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    } else {
-        snprintf(w->temp, room, "%s.loci-tmp", path);
-        w->fd = open_locked(w->temp);
-        const uint64_t n = length;
-        if (w->fd < 0) {
-            s = errno == EWOULDBLOCK ? loci_io_fail(e, LOCI_BAD_ARG, "another program is writing this file")
-                                     : system_error(e, "write");
-        } else if (ftruncate(w->fd, 0) || !write_all(w->fd, &n, 8) || !write_all(w->fd, head, length)) {
-            s = system_error(e, "write");
-            unlink(w->temp);
-        }
-    }
-    free(head);
-    if (s) forget(w);
+    struct text head = { 0 };
+    loci_status s = check_all(count, t, meta_count, meta, &w->left, e);
+    if (s) return s;
+    put_header(&head, count, t, meta_count, meta);
+    IO_CHECK(e, head.length <= ST_MAX_HEADER, "cannot write: the header would have %zu bytes, more than %d", head.length, ST_MAX_HEADER);
+    head = (struct text){ .to = malloc(head.length) };
+    if (!head.to) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+    put_header(&head, count, t, meta_count, meta);
+    s = begin(w, path, &head, e);
+    free(head.to);
     return s;
 }
 
 loci_status loci_safetensors_put(struct safetensors_writer *w, const void *data, uint64_t bytes, loci_error *e)
 {
-    assert(bytes <= w->left);
+    IO_CHECK(e, bytes <= w->left, "cannot write %" PRIu64 " bytes where the tensors have %" PRIu64 " more", bytes, w->left);
     w->left -= bytes;
-    return write_all(w->fd, data, bytes) ? LOCI_OK : system_error(e, "write");
+    return loci_output_put(&w->out, data, (size_t)bytes, e);
 }
 
 loci_status loci_safetensors_end(struct safetensors_writer *w, loci_status so_far, loci_error *e)
 {
-    assert(so_far || w->left == 0);
-    if (!so_far && (fsync(w->fd) || rename(w->temp, w->path))) so_far = system_error(e, "write");
-    if (so_far) unlink(w->temp);
-    else sync_folder(w->path);
-    forget(w);
-    return so_far;
+    if (!so_far && w->left) so_far = loci_io_fail(e, LOCI_BAD_ARG, "cannot end the file: its tensors have %" PRIu64 " more bytes", w->left);
+    return loci_output_end(&w->out, so_far, e);
 }
 
 loci_status loci_safetensors_write(const char *path, int count, const struct safetensor *t, const void *const *data,
@@ -183,6 +155,6 @@ loci_status loci_safetensors_write(const char *path, int count, const struct saf
     struct safetensors_writer w;
     loci_status s = loci_safetensors_begin(&w, path, count, t, meta_count, meta, e);
     if (s) return s;
-    for (int i = 0; i < count && !s; i++) s = loci_safetensors_put(&w, data[i], data_bytes(1, &t[i]), e);
+    for (int i = 0; i < count && !s; i++) s = loci_safetensors_put(&w, data[i], data_bytes(&t[i]), e);
     return loci_safetensors_end(&w, s, e);
 }
