@@ -11,30 +11,36 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "io/output.h"
+#include "plain.h"
 
 /* ---- Errors, memory, time ------------------------------------------------------------------------------- */
 
-/* C0, DEL and the C1 range (C2 80 .. C2 9F in UTF-8). */
-void print_escaped(FILE *to, const char *text)
+void print_plain(FILE *to, const char *text)
 {
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) fprintf(to, "\\u%04x", *++p);
-        else if (*p < 0x20 || *p == 0x7f) fprintf(to, "\\x%02x", *p);
-        else putc(*p, to);
-    }
+    char *copy = take(strlen(text) + 1, 1);
+    make_plain(strcpy(copy, text));
+    fputs(copy, to);
+    free(copy);
 }
 
+/* A path may be longer than any buffer, and the sentence comes after it. */
 int fail(const char *format, ...)
 {
-    char text[2048];
+    char brief[512], *text = NULL;
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    const int n = vsnprintf(brief, sizeof brief, format, args);
     va_end(args);
+    if (n >= (int)sizeof brief && (text = malloc((size_t)n + 1))) {
+        va_start(args, format);
+        vsnprintf(text, (size_t)n + 1, format, args);
+        va_end(args);
+    }
+    make_plain(text ? text : brief);
     fflush(stdout);
-    fputs("loci: ", stderr);
-    print_escaped(stderr, text);
-    putc('\n', stderr);
+    fprintf(stderr, "loci: %s\n", text ? text : brief);
+    free(text);
     return EXIT_ERROR;
 }
 
@@ -133,6 +139,7 @@ const char *cpu_name(char *buffer, size_t room)
         break;
     }
     if (f) fclose(f);
+    make_plain(buffer);
     return buffer;
 }
 
@@ -275,6 +282,13 @@ bool args_word(const struct args *a, int flag, const char *words, int *index)
         if (strcspn(p, "|") == strlen(given) && !memcmp(p, given, strlen(given))) return *index = k, true;
     fail("%s: --%s must be one of %s, not '%s'", a->command->name, a->command->flags[flag].name, words, given);
     return false;
+}
+
+bool args_output(const struct args *a, int flag)
+{
+    loci_error e;
+    const char *path = a->value[flag];
+    return !path || !loci_output_check(path, a->rest_count, a->rest, &e) || refuse("%s: %s", *path ? path : a->command->name, e.text);
 }
 
 bool args_no_rest(const struct args *a)

@@ -123,9 +123,10 @@ static bool follows(const struct finding *f) { return f->explains && !f->mistake
 static void print_text(const struct check *c, const struct finding *f)
 {
     const struct score *s = &f->score;
-    if (follows(f)) printf("%s: the %s follow%s %s\n", c->path, f->what, f->what[strlen(f->what) - 1] == 's' ? "" : "s", f->rule);
-    else if (f->explains) printf("%s: the %s would be right but for this: %s\n", c->path, f->what, f->mistake);
-    else printf("%s: no rule explains the %s\n", c->path, f->what);
+    print_plain(stdout, c->path);
+    if (follows(f)) printf(": the %s follow%s %s\n", f->what, f->what[strlen(f->what) - 1] == 's' ? "" : "s", f->rule);
+    else if (f->explains) printf(": the %s would be right but for this: %s\n", f->what, f->mistake);
+    else printf(": no rule explains the %s\n", f->what);
     if (!follows(f)) printf("  nearest    %s%s%s\n", f->rule, f->mistake[0] && !f->explains ? "; " : "", f->explains ? "" : f->mistake);
     if (f->wanted[0] && !follows(f)) printf("  wanted     %s\n", f->wanted);
     printf("  within     %.4g %% of %td numbers; tolerance %s\n", 100.0 * (double)s->within / (double)s->total, s->total, f->tolerance);
@@ -141,7 +142,7 @@ static void print_json(const struct check *c, const struct finding *f)
 {
     const struct score *s = &f->score;
     json_t *j = json_object(), *first = s->within < s->total ? json_object() : json_null();
-    json_object_set_new(j, "file", json_string(c->path));
+    json_object_set_new(j, "file", json_text(c->path));
     json_object_set_new(j, "what", json_string(f->what));
     json_object_set_new(j, "follows", json_boolean(follows(f)));
     json_object_set_new(j, "explained", json_boolean(f->explains));

@@ -32,10 +32,11 @@ struct args {
 extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_check, cmd_convert,
     cmd_version;
 
-/* These four print their own error and return false. */
+/* These five print their own error and return false. */
 bool args_parse(struct args *, const struct command *, int argc, char **argv);
 bool args_whole(const struct args *, int flag, int low, int high, int *value);   /* value stays when absent */
 bool args_word(const struct args *, int flag, const char *words, int *index);      /* words: "a|b|c" */
+bool args_output(const struct args *, int flag);   /* can the file be written, and is it none of those that are read? */
 bool args_no_rest(const struct args *);
 bool parse_number(const char *text, double *);                                     /* finite, nothing before or after */
 bool parse_whole(const char *text, int64_t *);
@@ -43,13 +44,13 @@ const char *nearest(const char *word, const char *(*name)(int), int count);     
 
 /* ---- Errors, memory, time ------------------------------------------------------------------------------- */
 
-/* Prints "loci: " and one sentence, control characters escaped; returns EXIT_ERROR. */
+/* Prints "loci: " and one plain sentence; returns EXIT_ERROR. */
 int  fail(const char *format, ...)
 #if defined __GNUC__
     __attribute__((format(printf, 1, 2)))
 #endif
     ;
-void print_escaped(FILE *, const char *text);    /* what comes from a file must not steer a terminal */
+void print_plain(FILE *, const char *text);      /* paths, and what comes from a file: they must not steer a terminal */
 #define refuse(...) (fail(__VA_ARGS__), false)                       /* the same for functions that return bool */
 void *take(size_t count, size_t each);   /* 64-byte aligned, zeroed; out of memory ends the program */
 double now(void);                        /* seconds */

@@ -6,9 +6,10 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include "convert.h"
+#include "io/io.h"
 #include "loci/convert.h"
 #include "loci/io.h"
 
@@ -284,7 +285,7 @@ static void print_moves(const struct job *j)
         const struct safetensor *t = &j->file.tensor[i];
         const loci_channels *c = &j->move[i].channels;
         if (!c->heads) continue;
-        print_escaped(stdout, t->name);
+        print_plain(stdout, t->name);
         printf("  %s [%td", loci_safetensors_type_name(t->type), t->shape[0]);
         if (t->rank > 1) printf(",%td", t->shape[1]);
         printf("]  %d x %d, channels %d-%d\n", c->heads, c->dim, c->offset, c->offset + c->turned - 1);
@@ -293,19 +294,14 @@ static void print_moves(const struct job *j)
 
 /* ---- The command -------------------------------------------------------------------------------------------- */
 
-static bool same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* A GGUF file is about its own weights, which were put into another order when it was made. */
 static bool is_gguf(const char *path)
 {
-    char magic[4] = "";
-    FILE *f = fopen(path, "rb");
-    const bool is = f && fread(magic, 1, 4, f) == 4 && !memcmp(magic, "GGUF", 4);
-    if (f) fclose(f);
+    char magic[4];
+    struct source from;
+    if (loci_io_open(&from, path, NULL)) return false;
+    const bool is = from.size >= 4 && !loci_io_read(&from, magic, 4, 0, NULL) && !memcmp(magic, "GGUF", 4);
+    close(from.fd);
     return is;
 }
 
@@ -320,12 +316,10 @@ static bool read_wish(struct job *j)
         return refuse("convert: -o FILE says where the result goes, and -n only shows what would be done");
     if (!args_word(a, CONVERT_TO, "half|interleaved", &to) || !args_whole(a, CONVERT_DIM, 2, 65536, &j->all.dim) ||
         !args_whole(a, CONVERT_HEADS, 1, 65536, &j->heads[0]) || !args_whole(a, CONVERT_KV_HEADS, 1, 65536, &j->heads[1]) ||
-        !args_whole(a, CONVERT_TURNED, 2, 65536, &j->all.turned) || !args_whole(a, CONVERT_OFFSET, 0, 65535, &j->all.offset))
+        !args_whole(a, CONVERT_TURNED, 2, 65536, &j->all.turned) || !args_whole(a, CONVERT_OFFSET, 0, 65535, &j->all.offset) ||
+        !args_output(a, CONVERT_OUTPUT))
         return false;
     j->path = a->rest[0], j->to = (loci_pairing)to, j->all.rotates = true;
-    for (int i = 0; i < a->rest_count && a->value[CONVERT_OUTPUT]; i++)
-        if (same_file(a->rest[i], a->value[CONVERT_OUTPUT]))
-            return refuse("convert: %s is read and would be overwritten; -o must name another file", a->rest[i]);
     if (a->rest_count == 1)
         return j->all.dim || j->heads[0] || refuse("convert: how wide a head is must be given: CONFIG, --dim or --heads");
     if (j->all.dim || j->all.turned || j->all.offset)

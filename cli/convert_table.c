@@ -117,6 +117,7 @@ int convert_table(const struct args *a)
     if (!t.path && !a->value[CONVERT_DRY_RUN]) return fail("convert: -o FILE says where the table goes");
     if (a->rest_count + (t.encoding != NULL) != 1)
         return fail("convert: one config.json or GGUF file, or an encoding text with --encoding, says what the table is of");
+    if (!args_output(a, CONVERT_OUTPUT)) return EXIT_ERROR;
     if (t.encoding) {
         if (!t.head_dim || !t.rows) return fail("convert: --encoding needs --dim, the width of a head, and --rows");
         if (a->value[CONVERT_LAYER] || length) return fail("convert: --layer and --length are of a CONFIG, and none is given");

@@ -91,7 +91,8 @@ static int report(const struct case_file *c, bool quiet)
     bool expected = false, ok = true;
     for (int i = 0; i < c->outputs; i++) expected = expected || c->output[i].expect;
     if (!expected && quiet) return EXIT_DONE;
-    printf("%s: %s\n", c->path, loci_plan_text(c->task.plan));
+    print_plain(stdout, c->path);
+    printf(": %s\n", loci_plan_text(c->task.plan));
     for (int i = 0; i < c->outputs; i++) {
         const struct output *o = &c->output[i];
         if (o->expect) ok &= compare(o, c->tol[!strncmp(o->name, "d.", 2)]);
@@ -151,6 +152,7 @@ static int run(const struct args *a)
     if (a->rest_count == 0) return fail("run: no case given; 'loci run --help' shows how");
     if (a->rest_count > 1 && a->value[OUTPUT])
         return fail("run: -o takes the results of one case, and %d are given", a->rest_count);
+    if (!args_output(a, OUTPUT)) return EXIT_ERROR;
     if (reference && a->value[DTYPE] && dtypes[dtype] != LOCI_F64)
         return fail("run: the reference computes in f64 only, not in %s", a->value[DTYPE]);
     w.dtype = reference ? LOCI_F64 : dtypes[dtype];

@@ -2,6 +2,7 @@
 /* convert_file.c -- `loci convert`: channels of a file go where their pair is and all else stays, tables are the library's,
  * and what would be half a conversion is refused with one sentence and leaves nothing. */
 #define _DEFAULT_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -54,12 +55,16 @@ static int command(const struct command *c, const char *line)
 }
 static int convert(const char *line) { return command(&cmd_convert, line); }
 
-static bool absent(const char *path)
+/* Nothing unfinished lies in the folder. */
+static bool tidy(void)
 {
-    char temp[SCRATCH + 64];
-    snprintf(temp, sizeof temp, "%s.loci-tmp", path);
-    return access(path, F_OK) && access(temp, F_OK);
+    bool good = true;
+    DIR *d = opendir(folder);
+    for (struct dirent *f; d && (f = readdir(d));) good = good && !strstr(f->d_name, ".loci-tmp");
+    if (d) closedir(d);
+    return good;
 }
+static bool absent(const char *path) { return access(path, F_OK) && tidy(); }
 
 static void refused(const char *line, const char *sentence)
 {
@@ -227,6 +232,11 @@ static void weights(void)
     save(NULL);
     check(!convert("IN --to half --dim 16 --part -o OUT") && right(output, usual, D, D, 0, false, &moved) && moved == 1, "one file of several");
     clear();
+    add("\x1b[31m\n\xc2\x9b\xe2\x80\xae.q.weight", ST_F32, 2, H * D, M);
+    save(NULL);
+    check(!convert("IN --to half --dim 16 --q *q.weight --part -n") && strstr(said, "?[31m???.q.weight  F32 [64,6]"), "names that would steer a terminal");
+    refused("IN --to half --dim 16 --q *q.weight -o OUT", "' has weights of queries only");
+    clear();
     add("model.norm.weight", ST_F32, 1, 8, 0);
     save("half");
     check(!convert("IN --to interleaved --dim 16 --part -o OUT") && right(output, usual, D, D, 0, true, &moved) && moved == 0, "one without any");
@@ -312,6 +322,16 @@ static void full_disk(void)
         if (setrlimit(RLIMIT_FSIZE, &was)) exit(2);
         check(code == EXIT_ERROR && table == EXIT_ERROR && absent(output), "a full disk leaves nothing");
     }
+    char old[64] = "";
+    FILE *f = fopen(output, "w");
+    if (!f || fputs("old", f) < 0 || fclose(f) || chmod(output, 0600) || setrlimit(RLIMIT_FSIZE, &little)) exit(2);
+    const int code = convert("IN --to half --dim 16 -o OUT");
+    struct stat st;
+    if (setrlimit(RLIMIT_FSIZE, &was) || !(f = fopen(output, "r"))) exit(2);
+    check(code == EXIT_ERROR && tidy() && fgets(old, sizeof old, f) && !strcmp(old, "old"), "a full disk leaves what was there");
+    fclose(f);
+    check(!convert("IN --to half --dim 16 -o OUT") && !stat(output, &st) && (st.st_mode & 07777) == 0600, "a new file is as private as the old one");
+    unlink(output);
 }
 
 /* What is copied goes through a small buffer. */
