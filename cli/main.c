@@ -2,8 +2,10 @@
 /* main.c -- the program `loci`: picks the command, and prints help. */
 #define _POSIX_C_SOURCE 200809L
 
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -13,7 +15,7 @@ static const struct command *const commands[] = { &cmd_race, &cmd_list,  &cmd_ru
 static const char exit_codes[] =
     "    0   done, and every expectation held\n"
     "    1   loci run: a result differs from what the case expects; loci check: numbers follow no rule\n"
-    "    2   error: one sentence on stderr, no output file\n";
+    "    2   error: one sentence on stderr, and no file is changed\n";
 
 static void print_program_help(void)
 {
@@ -65,8 +67,18 @@ static int run_command(int argc, char **argv)
     return fail("unknown command '%s'; 'loci --help' lists all", name);
 }
 
+/* Where stdin, stdout or stderr is closed, a file would get its number and what is printed.  What takes the place here fails
+ * when it is used. */
+static bool hold_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return false;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
+    if (!hold_streams()) return EXIT_ERROR;
 #ifdef SIGXFSZ
     signal(SIGXFSZ, SIG_IGN);            /* a file size limit is an error of write(), not the end */
 #endif

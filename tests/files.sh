@@ -86,6 +86,18 @@ for command in 'list' 'list --json' 'info --json' "run $case" 'bench nope --len 
     check "no room for what $command prints" bash -c '"$LOCI" "$@" 2>"$0" >/dev/full; [ $? -eq 2 ] && grep -q "^loci: cannot write" "$0"' "$work/err" $command
 done
 
+"$LOCI" run $case -o "$work/whole" >"$work/out"
+closed() {                               # REDIRECTION...: of what is closed; the result must be what it is otherwise, or not be there
+    rm -f "$work/closed"
+    eval "\"\$LOCI\" run $case $case -o x >/dev/null $1"
+    [ $? -eq 2 ] && eval "\"\$LOCI\" run $case -o \"\$work/closed\" >/dev/null $1"
+    same "$work/closed" "$work/whole"
+}
+for streams in '<&-' '>&-' '2>&-' '>&- 2>&-' '<&- >&-' '<&- 2>&-' '<&- >&- 2>&-'; do
+    check "closed: $streams" closed "$streams" 2>"$work/err"
+done
+check "nothing goes to a stream that is closed" bash -c '"$LOCI" list >&- 2>"$0"; [ $? -eq 2 ] && grep -q "^loci: cannot write" "$0"' "$work/err"
+
 # ---- Names that would steer a terminal -------------------------------------------------------------------------
 
 for odd in $'\e[31mred' $'two\nlines' $'csi\x9b31m' $'c1\xc2\x9b31m' $'turned\xe2\x80\xaename' $'del\x7f' $'mark\xef\xbb\xbf' $'cut\xe2\x82' '%s%n'; do
