@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* case.c -- case files.  One that is accepted is computed, forward and backward: whatever it holds, there is a result or a
- * sentence. */
+ * sentence.  Not computed are positions that lie far apart: the tables of a million distances take a fuzzer's time. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <string.h>
@@ -9,6 +9,8 @@
 
 #include "cli/case.h"
 #include "fuzz.h"
+
+enum { FAR = 1 << 14 };
 
 static void compute(struct case_file *c)
 {
@@ -34,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dup2(nowhere, STDERR_FILENO);        /* a sentence for nearly every input */
     const bool sound = case_open(&c, path, size % 2 ? LOCI_F32 : LOCI_BF16, false, NULL);
     dup2(screen, STDERR_FILENO);
-    if (sound) compute(&c);
+    if (sound && c.max_distance <= FAR) compute(&c);
     case_close(&c);
     return 0;
 }
