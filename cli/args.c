@@ -127,21 +127,41 @@ const char *best_isa(void)
     return n > 0 ? names[(n < COUNT(names) ? n : COUNT(names)) - 1] : "scalar";
 }
 
-const char *cpu_name(char *buffer, size_t room)
+/* Words of printable ASCII, one blank between them; what does not fit ends with dots. */
+static void tidy(const char *text, char *buffer, size_t room)
 {
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    snprintf(buffer, room, "unknown");
-    while (f && fgets(line, sizeof line, f)) {
-        if (strncmp(line, "model name", 10) || !strchr(line, ':')) continue;
-        snprintf(buffer, room, "%s", strchr(line, ':') + 1 + (strchr(line, ':')[1] == ' '));
-        buffer[strcspn(buffer, "\n")] = 0;
-        break;
+    size_t n = 0;
+    bool blank = false;
+    for (; *text && n < room; text++) {
+        const bool space = strchr(" \t\r\n", *text) != NULL;
+        if (!space && blank && n) buffer[n++] = ' ';
+        if (!space && n < room) buffer[n++] = *text > 0x20 && *text < 0x7f ? *text : '?';
+        blank = space;
+    }
+    if (n == room) {
+        n = room - 1;
+        for (size_t dots = n < 3 ? n : 3; dots > 0; dots--) buffer[n - dots] = '.';
+    }
+    buffer[n] = 0;
+}
+
+const char *cpu_name_in(const char *file, char *buffer, size_t room)
+{
+    FILE *f = fopen(file, "r");
+    char line[1024];
+    bool begins = true;                  /* a line; long ones come in parts */
+    buffer[0] = 0;
+    while (f && !buffer[0] && fgets(line, sizeof line, f)) {
+        const char *value = begins && !strncmp(line, "model name", 10) ? line + 10 + strspn(line + 10, " \t") : "";
+        if (*value == ':') tidy(value + 1, buffer, room);
+        begins = strchr(line, '\n') != NULL;
     }
     if (f) fclose(f);
-    make_plain(buffer);
+    if (!buffer[0]) tidy("unknown", buffer, room);
     return buffer;
 }
+
+const char *cpu_name(char *buffer, size_t room) { return cpu_name_in("/proc/cpuinfo", buffer, room); }
 
 /* How many letters must change to turn a into b (Levenshtein), for words of ordinary length. */
 static int edits(const char *a, const char *b)

@@ -66,6 +66,8 @@ int text_places(const char *text);
 const char *runnable_text(const char *text);
 const char *best_isa(void);
 bool  runs_fast(const char *isa);        /* does a plan with `fast` use bf16 dot products there? */
+/* The processor's name, or "unknown": printable ASCII, cut to the room.  The second one reads a file like /proc/cpuinfo. */
 const char *cpu_name(char *buffer, size_t room);
+const char *cpu_name_in(const char *file, char *buffer, size_t room);
 
 #endif

@@ -235,18 +235,18 @@ static void print_line(void)
 
 static void print_header(const struct race *r)
 {
-    char cpu[128];
-    printf("%sloci race%s  what fusing the position encoding into attention buys, on %s\n\n", PAINT("1"),
-           PAINT("0"), cpu_name(cpu, sizeof cpu));
+    char cpu[86];                        /* with the label, what 100 columns hold */
+    printf("%sloci race%s  what fusing the position encoding into attention buys\n\n", PAINT("1"), PAINT("0"));
     printf(
         "  the task   %d tokens, %d heads of width %d, causal: attention, and a training step (forward and\n"
         "             backward with the gradients of q, k, v and of everything the encoding learns)\n"
         "  naive      textbook attention in float32, one thread, and %sno encoding at all%s: all scores in\n"
         "             memory, softmax, product; whatever an encoding costs would come on top\n"
-        "  fused      loci %s in %s, %s, %d thread%s, %swith the encoding%s\n\n",
+        "  fused      loci %s in %s, %s, %d thread%s, %swith the encoding%s\n"
+        "  processor  %s\n\n",
         r->len, r->heads, r->dim, PAINT("1"), PAINT("0"), loci_version_text(),
         !r->fast ? "float32" : runs_fast(r->isa) ? "bf16, by dot products" : "bf16", r->isa, r->threads,
-        r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"));
+        r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"), cpu_name(cpu, sizeof cpu));
     printf("%-26s  %18s  %20s  %17s  %8s\n", "", "forward    ", "training step    ", "memory    ", "error");
     printf("%s%-26s  %9s %8s  %11s %8s  %8s %8s  %8s%s\n", PAINT("1"), "", "ms", "faster", "ms", "faster", "MB",
            "less", "to f64", PAINT("0"));

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* machine.c -- what the program says of the machine it runs on, whatever the system tells about that. */
+#define _DEFAULT_SOURCE
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "scratch.h"
+
+static int passed, failed;
+static char path[SCRATCH];
+
+static void check(bool ok, const char *what, const char *got)
+{
+    ok ? passed++ : failed++;
+    if (!ok) printf("machine: %s: '%s'\n", what, got);
+}
+
+/* The name that is found in such a text, in a room for 20 characters. */
+static void named(const char *text, size_t size, const char *want)
+{
+    char name[21];
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(text, 1, size, f) != size || fclose(f)) exit(2);
+    cpu_name_in(path, name, sizeof name);
+    check(!strcmp(name, want), want, name);
+}
+#define NAMED(text, want) named(text, sizeof(text) - 1, want)
+
+/* Behind lines of every length around that of a buffer, one of which holds the words in its middle. */
+static void long_lines(void)
+{
+    char text[5000];
+    for (int n = 1; n < 4000; n = n < 600 ? n + 1 : n + 97) {
+        memset(text, 'x', (size_t)n);
+        const int more = snprintf(text + n, sizeof text - (size_t)n, "model name : not this\nmodel name : this\n");
+        named(text, (size_t)(n + more), "this");
+    }
+    memset(text, 'y', sizeof text);
+    memcpy(text, "model name\t: ", 13);
+    named(text, sizeof text, "yyyyyyyyyyyyyyyyy...");
+}
+
+int main(void)
+{
+    scratch(path, "machine");
+    const int fd = mkstemp(path);
+    if (fd < 0 || close(fd)) return 2;
+    NAMED("", "unknown");
+    NAMED("\n\n\n", "unknown");
+    NAMED("processor\t: 0\nBogoMIPS\t: 50.00\n", "unknown");                     /* as ARM has it */
+    NAMED("model name", "unknown");
+    NAMED("model name\n", "unknown");
+    NAMED("model name\t:", "unknown");
+    NAMED("model name\t: \n", "unknown");
+    NAMED("model name\t: \t \nmodel name\t: the second\n", "the second");
+    NAMED("model names\t: no\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nmodel name\t: other\n", "AMD EPYC");
+    NAMED("model name\t: no end of line", "no end of line");
+    NAMED("model name:packed: twice", "packed: twice");
+    NAMED("model name\t:   a   lot \t of   room   \r\n", "a lot of room");
+    NAMED("model name\t: twenty characters ok\n", "twenty characters ok");
+    NAMED("model name\t: twenty-one characters\n", "twenty-one charac...");
+    NAMED("model name\t: twenty characters ok    \n", "twenty characters ok");
+    NAMED("model name\t: \033[31mred\033[0m \xc3\xa9 \xff\n", "?[31mred?[0m ?? ?");
+    NAMED("model name\t: a\0b\n", "a");
+    long_lines();
+
+    char name[64];
+    unlink(path);
+    check(!strcmp(cpu_name_in(path, name, sizeof name), "unknown"), "a file that is not there", name);
+    check(!strcmp(cpu_name_in("/", name, sizeof name), "unknown"), "a folder", name);
+    check(!strcmp(cpu_name_in("/dev/null", name, sizeof name), "unknown"), "a device without end", name);
+    for (size_t room = 1; room <= sizeof name; room++)
+        check(cpu_name(name, room) == name && strlen(name) < room, "the name of this processor fits", name);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
