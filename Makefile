@@ -1,25 +1,29 @@
 # SPDX-License-Identifier: MIT
 # A thin wrapper over CMake that also fetches what a fresh Debian or Ubuntu lacks.
-#     make          the library and the program, in build/
-#     make check    the tests
-#     make demo     a look at what loci does
+#     make          the libraries and the program, in build/
+#     make check    the tests, too, and runs them
+#     make demo     the program alone, and a look at what loci does
 # CMAKE_ARGS goes to CMake, for example: make CMAKE_ARGS=-DLOCI_WERROR=ON
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: all check demo clean setup
-all: setup
-	cmake -S . -B $(BUILD) $(CMAKE_ARGS)
-	cmake --build $(BUILD) --parallel $(JOBS)
+.PHONY: all check demo configure clean setup
+all: configure
+	cmake --build $(BUILD) --parallel $(JOBS) --target loci_installed
 
-check: all
+check: configure
+	cmake --build $(BUILD) --parallel $(JOBS)
 	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS)
 
-demo: all
+demo: configure
+	cmake --build $(BUILD) --parallel $(JOBS) --target loci_cli
 	$(BUILD)/loci race
 
+configure: setup
+	cmake -S . -B $(BUILD) $(CMAKE_ARGS)
+
 setup:
-	@bash scripts/need cc:build-essential cmake:cmake jansson.h:libjansson-dev
+	@bash scripts/need cc:build-essential stdio.h:libc6-dev cmake:cmake jansson.h:libjansson-dev
 
 clean:
 	rm -rf $(BUILD)
