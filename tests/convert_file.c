@@ -38,7 +38,7 @@ static int command(const struct command *c, const char *line)
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
         argv[argc++] = !strcmp(word, "IN") ? input : !strcmp(word, "OUT") ? output : !strcmp(word, "BACK") ? back
                      : !strcmp(word, "CONFIG") ? config : word;
-    FILE *f = tmpfile();
+    FILE *f = scratch_file();
     fflush(stdout);
     const int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
     if (!f || dup2(fileno(f), STDOUT_FILENO) < 0 || dup2(fileno(f), STDERR_FILENO) < 0) exit(2);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "deadline.h"
 #include "io/safetensors.h"
 #include "scratch.h"
 
@@ -67,9 +68,9 @@ static void feed(void)
     if (!args_parse(&a, &cmd_run, reference ? 5 : writes ? 3 : 1, argv)) exit(1);
 
     now_at.feeding = true;
-    alarm(DEADLINE);
+    deadline(DEADLINE);
     const int code = cmd_run.run(&a);
-    alarm(0);
+    deadline(0);
     fflush(stderr);
     now_at.feeding = false;
 
@@ -386,7 +387,7 @@ static void set_the_stage(void)
     if (screen < 0 || file < 0 || dup2(said, STDERR_FILENO) < 0 || dup2(nowhere, STDOUT_FILENO) < 0) exit(1);
     setvbuf(stderr, NULL, _IOFBF, 1 << 16);
     atexit(die);
-    signal(SIGALRM, on_signal);
+    signal(SIGPROF, on_signal);
 #ifdef LOCI_SANITIZED
     __sanitizer_set_report_fd((void *)(intptr_t)screen);
     __sanitizer_set_death_callback(die);

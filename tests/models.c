@@ -14,6 +14,7 @@
 
 #include "cli/cli.h"
 #include "loci/io.h"
+#include "scratch.h"
 
 static int passed, failed;
 static FILE *out, *err;                  /* what the command prints */
@@ -198,7 +199,7 @@ static void check_broken(const char *json, const char *says)
 int main(void)
 {
     static const char *const folders[] = { "tests/cases/rope", "tests/cases/models" };
-    out = tmpfile(), err = tmpfile();
+    out = scratch_file(), err = scratch_file();
     if (!out || !err) return 2;
     for (int f = 0; f < COUNT(folders); f++) {
         struct dirent *entry;
