@@ -219,7 +219,7 @@ static size_t keys_bytes(const struct bench *b)
 /* How many copies of K and V there must be, and what is read beside them. */
 static void open_stream(struct bench *b)
 {
-    b->stream_bytes = 4 * last_cache_bytes() < (size_t)1 << 30 ? 4 * last_cache_bytes() : (size_t)1 << 30;
+    b->stream_bytes = beyond_caches();
     b->copies = (int)(b->stream_bytes / (2 * keys_bytes(b))) + 1;
     if (b->pass == DECODE) b->stream = take(b->stream_bytes, 1);
 }

@@ -226,11 +226,16 @@ double probe_copy(float *to, const float *from, size_t bytes, const loci_host *h
     return 2.0 * (double)(w.count * sizeof *from) * pieces / seconds(&w, copy_job, host, pieces);
 }
 
-size_t last_cache_bytes(void)
+size_t beyond_caches(void)
 {
-    long bytes = 0;
+    double cache = 0, memory = 0;
 #ifdef _SC_LEVEL3_CACHE_SIZE
-    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    cache = (double)sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
-    return bytes > 0 ? (size_t)bytes : (size_t)32 << 20;
+#ifdef _SC_PHYS_PAGES
+    memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+#endif
+    double bytes = 4 * (cache > 0 ? cache : 32 << 20), most = 1 << 30;
+    if (memory > 0 && memory / 16 < most) most = memory / 16;
+    return (size_t)(bytes < most ? bytes : most);
 }

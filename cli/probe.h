@@ -15,6 +15,7 @@ double probe_dots(const loci_host *, int threads);
 double probe_read(const char *isa, const float *, size_t bytes, const loci_host *, int threads);
 double probe_copy(float *to, const float *from, size_t bytes, const loci_host *, int threads);
 
-size_t last_cache_bytes(void);           /* of the last level; a guess where the system does not say */
+/* More than the caches hold, or a guess where the system does not say; at most 1 GiB, and a 16th of this machine's memory. */
+size_t beyond_caches(void);
 
 #endif

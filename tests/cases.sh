@@ -3,7 +3,8 @@
 # The golden cases: within their bounds on the fused engine, with the same bytes from every instruction set and any
 # number of threads, and to rounding on the reference.  tests/cases/errors holds impossible and damaged ones.
 passed=0 failed=0
-work=$(TMPDIR=$([ -w /dev/shm ] && echo /dev/shm || echo "$TMPDIR") mktemp -d) && trap 'rm -rf "$work"' EXIT
+work=$(TMPDIR=$([ -w /dev/shm ] && echo /dev/shm || echo "$TMPDIR") mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
 isas=$("$LOCI" info --json | grep -o '"isas":\[[^]]*' | cut -d[ -f2 | tr -d '"' | tr , ' ')
 
 check() {                                # NAME CONDITION...

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # What `make` does about missing packages: installs them as root, asks sudo otherwise, or says in one sentence what is missing.
 passed=0 failed=0
-work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT || exit 1
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin"
 
 check() {                                # NAME CONDITION...

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # The program's surface: help, exit codes, one sentence per error, machine-readable output.
 passed=0 failed=0
-work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
 
 check() {                                # NAME CONDITION...
     local name=$1

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Every C program in README.md, that is, each ```c block whose first line is an #include, compiles as it stands and runs.
 passed=0 failed=0
-work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
 cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$LOCI_BUILD/CMakeCache.txt")
 flags=(-std=c17 -Wall -Wextra -Werror -Wno-missing-field-initializers -Iinclude)
 [ -z "$LOCI_SANITIZE" ] || flags+=("-fsanitize=$LOCI_SANITIZE")

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,13 +86,15 @@ static void check_callers(loci_host *host)
     for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
 }
 
+enum { PATIENCE = 600, USUAL_THREADS = 8 };     /* seconds, for a machine that is very busy; threads that every system allows */
+
 /* Runs `child` in a forked process and returns its exit status, or -1 when it hung or crashed. */
 static int in_child(int (*child)(loci_host *), loci_host *host)
 {
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
-        alarm(30);
+        alarm(PATIENCE);
         _exit(child(host));
     }
     int status = 0;
@@ -135,7 +138,11 @@ int main(void)
 
     static const int threads[] = { 1, 2, 3, 8, 40, 256 }, items[] = { 0, 1, 2, 3, 17, MOST };
     for (int t = 0; t < 6; t++) {
-        check(loci_pool_create(&host, threads[t]) == LOCI_OK, "create failed", threads[t], 0);
+        const loci_status status = loci_pool_create(&host, threads[t]);
+        const bool spared = status == LOCI_NO_MEMORY && threads[t] > USUAL_THREADS;
+        if (spared) printf("thread_pool: this system does not allow %d threads, so they were not tried\n", threads[t]);
+        else check(status == LOCI_OK, "create failed", threads[t], status);
+        if (status) continue;
         check(host.threads == threads[t] && !host.cancelled, "the host is not as asked", threads[t], host.threads);
         for (int i = 0; i < 6; i++) check_once(&host, items[i]);
         for (int i = 0; i < 200; i++) check_once(&host, 2);
