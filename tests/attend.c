@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "reference/reference.h"
 
 static size_t real(const struct attend *a) { return a->desc.dtype == LOCI_F64 ? sizeof(double) : sizeof(float); }
 
@@ -72,10 +73,10 @@ void attend(struct attend *a)
     loci_tensor list[WALK_TENSORS];
     const int n = loci_tensors(plan, list, WALK_TENSORS);
     void *data[WALK_TENSORS], *ddata[WALK_TENSORS];
+    ptrdiff_t count[WALK_TENSORS];
     for (int i = 0; i < n; i++) {
-        ptrdiff_t count;
-        data[i] = tensor(a, plan, i, &list[i], &count);
-        ddata[i] = list[i].role == LOCI_FIXED ? NULL : room_take(&a->room, (size_t)count * real(a));
+        data[i] = tensor(a, plan, i, &list[i], &count[i]);
+        ddata[i] = list[i].role == LOCI_FIXED ? NULL : room_take(&a->room, (size_t)count[i] * real(a));
     }
     c.tensors = (const void *const *)data, g.dtensors = ddata;
     ptrdiff_t range = a->q_len + a->k_len;
@@ -91,11 +92,12 @@ void attend(struct attend *a)
     if (stick) c.rem = row;
     else c.lse = row;
     void *work = room_take(&a->room, loci_workspace(plan, &c, 1));
-    need(a, loci_forward(plan, tables, work, &c), &e);
-    need(a, loci_backward(plan, tables, work, &c, &g), &e);
+    if (a->reference) need(a, loci_reference(plan, c.tensors, &c, &g), &e);
+    else need(a, loci_forward(plan, tables, work, &c), &e), need(a, loci_backward(plan, tables, work, &c, &g), &e);
     a->o = widened(a, c.o.data, rows * value_dim), a->rows = widened(a, row, rows);
     a->dq = widened(a, g.dq.data, rows * d->dim);
     a->dk = widened(a, g.dk.data, keys * d->dim), a->dv = widened(a, g.dv.data, keys * value_dim);
+    for (int i = 0; i < n; i++) a->dtensor[i] = ddata[i] ? widened(a, ddata[i], count[i]) : NULL;
     loci_plan_destroy(plan);
 }
 

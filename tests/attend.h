@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* attend.h -- an attention call in one breath, for tests of what encodings claim: f32 or f64, all outputs and gradients. */
+/* attend.h -- an attention call in one breath, for tests of what encodings claim: f32 or f64, all outputs and gradients; or what the
+ * reference says of it. */
 #ifndef LOCI_TEST_ATTEND_H
 #define LOCI_TEST_ATTEND_H
 
@@ -20,9 +21,10 @@ struct attend {
     attend_fill *fill;                   /* NULL: as the paper starts them, and a little more */
     const int64_t *q_pos, *k_pos;
     const double *q_coord, *k_coord;
+    bool reference;                      /* not the engine; desc.dtype must be LOCI_F64 */
 
     /* Out, in double; freed by attend_free().  rows: lse, or rem of a stick. */
-    double *o, *rows, *dq, *dk, *dv;
+    double *o, *rows, *dq, *dk, *dv, *dtensor[WALK_TENSORS];
     struct room room;
 };
 

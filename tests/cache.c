@@ -126,6 +126,8 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
         memset(start, 0, count * sizeof *start);
         if (p->tensor[i].role != LOCI_INPUT) loci_tensor_init(p->plan, i, 1, start);
         for (size_t n = 0; n < count; n++) p->data[i][n] += p->tensor[i].role == LOCI_INPUT ? -0.25f : 0.25f + start[n];
+        const bool gates = !strcmp(p->tensor[i].name, "log_f") && !strstr(text, "cape");
+        for (size_t n = 41; n < count && gates; n += 97) p->data[i][n] = -1e30f;      /* shut */
     }
     const ptrdiff_t range = 2 * length;
     p->tables = room_take(&p->room, loci_tables_size(p->plan, range));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* later.c -- sums of the numbers that come later in their tile, newest first, in double.  Tiles lie in the lanes. */
+/* later.c -- sums of the gates that come later in their tile, newest first, in double.  Tiles lie in the lanes. */
 #include "desk.h"
 #include "engine.h"
+#include "terms/gate.h"
 
 #if QT > 1
 void N(sum_later)(const void *x, void *later, double *sum, double *top)
@@ -15,7 +16,7 @@ void N(sum_later)(const void *x, void *later, double *sum, double *top)
         for (int i = 0; i < LATER_TILES; i++) {
             out[k * LATER_TILES + i] = (real)s[i];
             most[i] = s[i] > most[i] ? s[i] : most[i];
-            s[i] += (double)in[k * LATER_TILES + i];
+            s[i] += gate_value((double)in[k * LATER_TILES + i]);
         }
     }
     transpose(out, LATER_TILES, KT, LATER_TILES, later, KT);

@@ -5,8 +5,8 @@
  *
  * log_f = log sigmoid(gate) is made by the layer and comes with each call, [B][H][Lk] by query head.  The gate of the
  * key itself does not count, that of the newest key does.  Keys are counted in index order, so the mask is causal.
- * With a constant gate this is alibi with slope -log f.  A gate that is shut (log_f = -inf) leaves the keys before it
- * no weight at all. */
+ * With a constant gate this is alibi with slope -log f.  A gate that is shut (log_f from -10^4 on down, -inf too) leaves the
+ * keys before it no weight at all. */
 #include "cache.h"
 #include "engine.h"
 #include "terms/gate.h"
@@ -81,7 +81,7 @@ static void sum_tile(const struct gate_sums *g, const void *log_f, const bool f6
     for (int k = n - 1; k >= 0; k--) {
         store_real(g->later, f64, at + k, *sum);
         *top = *sum > *top ? *sum : *top;
-        *sum += load_real(log_f, f64, at + k);
+        *sum += gate_value(load_real(log_f, f64, at + k));
     }
 }
 /* The sum of what is finite; counts the rest. */
@@ -112,7 +112,7 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g, con
         if (tiles == 1) sum_tile(g, log_f, f64, at, n, sum, top);
         else c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes, sum, top);
         for (int i = 0; i < tiles; i++) {
-            if (!(sum[i] < INFINITY)) top[i] = NAN;      /* a gate is no number */
+            if (sum[i] != sum[i]) top[i] = NAN;          /* a gate is no number */
             C += sum[i] - sum[i] == 0 ? sum[i] : sum_finite(log_f, f64, at + i * KT, n, &marks);
             g->sum[slot + J + i] = C, g->marks[slot + J + i] = marks;
             store_real(g->top, f64, slot + J + i, top[i]);

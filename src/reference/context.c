@@ -3,9 +3,13 @@
  * fox, cope and sba count the keys that the row sees, in index order; `the last` is the last of these. */
 #include "reference/problem.h"
 
-/* ---- fox: add_ij = sum of log_f over the keys after j up to the last ------------------------------------------ */
+/* ---- fox: add_ij = sum of log_f over the keys after j up to the last ------------------------------------------ *
+ *
+ * From -10^4 on down a gate is shut, as with -inf; from 10^4 on upwards it is no number. */
 
 static ptrdiff_t fox_gates(const struct problem *p, int h) { return (p->b * p->H + h) * p->Lk; }
+
+static double fox_gate(double log_f) { return log_f <= -1e4 ? -INFINITY : log_f >= 1e4 ? NAN : log_f; }
 
 static void fox(struct problem *p, int e, int h)
 {
@@ -14,7 +18,7 @@ static void fox(struct problem *p, int e, int h)
     for (ptrdiff_t j = p->Lk; j-- > 0;) {
         if (!p->seen[j]) continue;
         add[j] += after;
-        after += log_f[j];
+        after += fox_gate(log_f[j]);
     }
 }
 static void fox_backward(struct problem *p, int e, int h)

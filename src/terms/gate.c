@@ -240,7 +240,7 @@ static void add_row(struct tile *t, int x, int r)
         for (int k = t->keys - 1; k >= 0; k--) {
             const bool sees = visible(t, k, r);
             if (sees) S(t, k, r) += c + (real)sum;
-            if (sees || whole(t)) sum += (double)f[k];
+            if (sees || whole(t)) sum += gate_value((double)f[k]);
         }
     }
 }

@@ -2,8 +2,7 @@
 /* gate.h -- the sums of log_f that fox makes once per call and its term reads.
  *
  * Per head and key tile of a run: the sum over all keys up to the end of the tile, and how many gates up to there were
- * shut (log_f = -inf) or no numbers: those count as 0 in the sum, so that they forget what lies before them and nothing
- * else.  Per key: the sum over the later keys of its tile. */
+ * shut or no numbers: those count as 0 in the sum, so that they forget what lies before them and nothing else.  Per key: the sum over the later keys of its tile. */
 #ifndef LOCI_GATE_H
 #define LOCI_GATE_H
 
@@ -11,11 +10,12 @@
 
 enum { GATE_STOP };                      /* the option */
 
-static const int64_t NOT_A_GATE = (int64_t)1 << 40;      /* what NaN and +inf count for; -inf counts 1 */
-static inline int64_t gate_mark(double log_f)
-{
-    return log_f - log_f == 0 ? 0 : log_f == -INFINITY ? 1 : NOT_A_GATE;
-}
+/* A gate from -SHUT on down is shut, as -inf is.  Sums of those between are at most SHUT times the number of keys, so that a
+ * double still has the small ones behind them.  From SHUT on upwards, as NaN, it is no gate, and shows. */
+static const double SHUT = 1e4;
+static const int64_t NOT_A_GATE = (int64_t)1 << 40;      /* what it counts for; one that is shut counts 1 */
+static inline int64_t gate_mark(double log_f) { return log_f <= -SHUT ? 1 : log_f < SHUT ? 0 : NOT_A_GATE; }
+static inline double gate_value(double log_f) { return log_f <= -SHUT ? -INFINITY : log_f >= SHUT ? NAN : log_f; }
 
 struct gate_sums {
     double *sum;                         /* [H][ktiles] */

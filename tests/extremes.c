@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/* extremes.c -- numbers at the ends of their ranges: gates that are shut by a finite number, learned biases of mask constants,
+ * products that leave the floats.  Each is right, the same as the reference's, or shows. */
+#include <float.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attend.h"
+
+static int passed, failed;
+
+#if defined __GNUC__
+__attribute__((format(printf, 2, 3)))
+#endif
+static void claim(bool holds, const char *format, ...)
+{
+    if (holds) {
+        passed++;
+        return;
+    }
+    failed++;
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    putchar('\n');
+}
+
+enum { H = 2, D = 8 };
+
+/* The farthest that two lists are apart, of the larger of them or 1; infinite where only one is a number, or they are different infinities. */
+static double apart(const double *a, const double *b, ptrdiff_t n)
+{
+    double off = 0, most = 1;
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (isfinite(b[i])) most = fmax(most, fabs(b[i]));
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (isnan(a[i]) && isnan(b[i])) continue;
+        const double d = isfinite(a[i]) && isfinite(b[i]) ? fabs(a[i] - b[i]) : a[i] == b[i] ? 0 : INFINITY;
+        off = fmax(off, isnan(d) ? INFINITY : d);
+    }
+    return off / most;
+}
+/* The same of everything that two calls give. */
+static double differ(const struct attend *a, const struct attend *b, ptrdiff_t inputs)
+{
+    const int heads = a->desc.heads, dim = a->desc.dim;
+    double off = fmax(apart(a->o, b->o, heads * a->q_len * dim), apart(a->rows, b->rows, heads * a->q_len));
+    off = fmax(off, apart(a->dq, b->dq, heads * a->q_len * dim));
+    off = fmax(off, fmax(apart(a->dk, b->dk, heads * a->k_len * dim), apart(a->dv, b->dv, heads * a->k_len * dim)));
+    return inputs ? fmax(off, apart(a->dtensor[0], b->dtensor[0], inputs)) : off;
+}
+
+/* ---- Gates ----------------------------------------------------------------------------------------------------- */
+
+enum { LONG = 1300 };                    /* keys: sums of gates are made by 16 tiles of 64, and then tile by tile */
+static double gate;                      /* what the gates at two keys are, the others being moderate */
+
+static double gates(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding, (void)t;
+    return i % LONG == 500 || i % LONG == 1290 ? gate : -0.02 * (double)(i % 7);
+}
+static double strong(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding, (void)t;
+    return i % LONG < 1000 ? -9999 : -0.02 * (double)(i % 7);
+}
+
+static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
+{
+    struct attend call = { .desc = { .encoding = encoding, .heads = H, .dim = D }, .q_len = rows, .k_len = LONG, .seed = 3,
+                           .k_pos = k_pos, .q_pos = k_pos ? k_pos + LONG - rows : NULL, .fill = gates };
+    const double shut[] = { -1e4, -65504, -1e12, -1e30, -FLT_MAX };
+    for (int f64 = 0; f64 < 2; f64++) {
+        struct attend want = call, says = call;
+        want.desc.dtype = f64 ? LOCI_F64 : LOCI_F32, says.desc.dtype = LOCI_F64, says.reference = true;
+        gate = -INFINITY;
+        attend(&want), attend(&says);
+        const double off = differ(&want, &says, H * LONG);
+        claim(off < (strstr(encoding, "stop") ? 1e-3 : f64 ? 1e-11 : 5e-5), "%s, %td rows: with a gate of -inf the reference is %.1e away", encoding, rows, off);
+        for (int i = 0; i < (int)(sizeof shut / sizeof *shut); i++) {
+            struct attend got = want, also = says;
+            got.room.blocks = also.room.blocks = 0;
+            gate = shut[i];
+            attend(&got), attend(&also);
+            claim(differ(&got, &want, H * LONG) == 0, "%s, %td rows, %s: a gate of %g is not shut", encoding, rows, f64 ? "f64" : "f32", gate);
+            claim(differ(&also, &says, H * LONG) == 0, "%s, %td rows: in the reference a gate of %g is not shut", encoding, rows, gate);
+            attend_free(&got), attend_free(&also);
+        }
+        attend_free(&want), attend_free(&says);
+    }
+}
+
+static void fox(void)
+{
+    int64_t gaps[LONG];
+    for (int j = 0; j < LONG; j++) gaps[j] = 2 * j;
+    fox_with("fox", 70, NULL), fox_with("fox", 1, NULL), fox_with("fox", 70, gaps), fox_with("fox", 1, gaps);
+    fox_with("fox:stop=0.001", 70, NULL);
+
+    for (int f64 = 0; f64 < 2; f64++) {
+        struct attend got = { .desc = { .encoding = "fox", .heads = H, .dim = D, .dtype = f64 ? LOCI_F64 : LOCI_F32 }, .q_len = 70,
+                              .k_len = LONG, .seed = 3, .fill = strong }, says = got;
+        says.desc.dtype = LOCI_F64, says.reference = true;
+        attend(&got), attend(&says);
+        const double off = differ(&got, &says, H * LONG);
+        claim(off < (f64 ? 1e-8 : 5e-5), "fox: after 1000 gates of -9999 the reference is %.1e away", off);
+        attend_free(&got), attend_free(&says);
+
+        const double open[] = { 9999, 1e4, 1e30, INFINITY, NAN };
+        for (int i = 0; i < 5; i++) {
+            got.room.blocks = says.room.blocks = 0, got.fill = says.fill = gates, gate = open[i];
+            attend(&got), attend(&says);
+            bool same = true;
+            for (int r = 0; r < H * 70; r++) same &= isnan(got.rows[r]) == (i > 0) && isnan(says.rows[r]) == (i > 0);
+            claim(same, "fox: a gate of %g %s", gate, i ? "must show" : "is a number");
+            attend_free(&got), attend_free(&says);
+        }
+    }
+}
+
+int main(void)
+{
+    fox();
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
