@@ -219,7 +219,7 @@ struct call {
     int threads;
     bool backward;                       /* there is room for gradients */
     bool narrow;                         /* few rows: they are walked one by one */
-    bool fast;                           /* bf16 dot products */
+    bool fast, packed;                   /* bf16 dot products; turned keys are bf16, each in the first half of its row */
     const struct loci_cache *cache;
     const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL: Lk, and 0 */
     const int64_t *k_pos;                /* of the keys, NULL: they are counted; those of entry b are at b k_pos_entry */

@@ -123,9 +123,88 @@ static void fox(void)
     }
 }
 
+/* ---- Products that leave the floats ------------------------------------------------------------------------------ */
+
+/* One query, at row `row` of both heads, whose products with all keys that it sees are below -FLT_MAX. */
+static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdiff_t row, bool shows)
+{
+    double *q = calloc((size_t)(H * rows * D), sizeof *q), *k = calloc((size_t)(H * keys * D), sizeof *k);
+    if (!q || !k) exit(2);
+    for (ptrdiff_t i = 0; i < H * rows * D; i++) q[i] = (float)(1e-20 * sin((double)i));
+    for (ptrdiff_t i = 0; i < H * keys; i++) k[i * D + D - 1] = -1e20;
+    struct attend got = { .desc = { .encoding = encoding, .heads = H, .dim = D }, .q_len = rows, .k_len = keys, .seed = 3, .q = q, .k = k }, calm = got;
+    attend(&calm);
+    for (int h = 0; h < H; h++) q[(h * rows + row) * D + D - 1] = 1e20;
+    attend(&got);
+    bool loud = true, others = true, unseen = true;
+    for (ptrdiff_t i = 0; i < H * rows; i++) {
+        const double *o = got.o + i * D, *same = calm.o + i * D;
+        for (int d = 0; d < D; d++) {
+            if (i % rows == row) loud &= isnan(o[d]) == shows && isnan(got.rows[i]) == shows && isnan(got.dq[i * D + d]) == shows;
+            else others &= o[d] == same[d] && got.dq[i * D + d] == calm.dq[i * D + d];
+        }
+    }
+    for (ptrdiff_t i = 0; i < H * keys * D; i++)
+        if (i / D % keys > keys - rows + row) unseen &= got.dv[i] == calm.dv[i] && got.dk[i] == calm.dk[i];
+    claim(loud, "%s, %td rows: a row whose products overflow %s", encoding, rows, shows ? "must be NaN" : "has a weight elsewhere and is none");
+    claim(others, "%s, %td rows: a row whose products overflow reaches other rows", encoding, rows);
+    claim(unseen, "%s, %td rows: a row whose products overflow reaches keys that it does not see", encoding, rows);
+    attend_free(&got), attend_free(&calm);
+    free(q), free(k);
+}
+
+/* The same in double, where the reference must say so, too; and a query that is NaN. */
+static void overflow_in_double(double with)
+{
+    enum { ROWS = 5 };
+    double q[H * ROWS * D] = { 0 }, k[H * ROWS * D] = { 0 };
+    for (int i = 0; i < H * ROWS; i++) q[i * D] = i == 2 ? with : 1e-200, k[i * D] = -1e200;
+    struct attend got = { .desc = { .encoding = "rope:pairing=half", .heads = H, .dim = D, .dtype = LOCI_F64 }, .q_len = ROWS, .k_len = ROWS, .q = q, .k = k },
+                  says = got;
+    says.reference = true;
+    attend(&got), attend(&says);
+    claim(differ(&got, &says, 0) < 1e-11, "in double: a query of %g differs from the reference", with);
+    claim(isnan(says.rows[2]) && isnan(says.o[2 * D]) && isnan(says.dq[2 * D]), "the reference takes a query of %g for one that sees nothing", with);
+    attend_free(&got), attend_free(&says);
+}
+
+/* Biases that are -inf hide keys, and a row without any other has weight 0, however large its products are. */
+static double hidden(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding, (void)t, (void)i;
+    return -INFINITY;
+}
+static void all_hidden(void)
+{
+    double q[H * 70 * D], k[H * 70 * D];
+    for (int i = 0; i < H * 70 * D; i++) q[i] = -1e18, k[i] = 1e18;
+    for (ptrdiff_t rows = 1; rows <= 70; rows += 69)
+        for (int reference = 0; reference < 2; reference++) {
+            struct attend a = { .desc = { .encoding = "clip", .heads = H, .dim = D, .dtype = reference ? LOCI_F64 : LOCI_F32 }, .q_len = rows, .k_len = 70,
+                                .q = q, .k = k, .fill = hidden, .reference = reference };
+            attend(&a);
+            bool none = true;
+            for (int i = 0; i < H * rows * D; i++) none &= a.o[i] == 0 && a.dq[i] == 0 && a.rows[i / D] == -INFINITY;
+            claim(none, "%td rows: where all biases are -inf, rows are 0", rows);
+            attend_free(&a);
+        }
+}
+
+static void overflows(void)
+{
+    const char *const texts[] = { "nope", "alibi", "rope:pairing=half+alibi", "fox", "t5", "kerple:weight=1" };
+    for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++)
+        overflow(texts[i], 70, 200, 30, true), overflow(texts[i], 1, 200, 0, true), overflow(texts[i], 2, 4300, 0, true);
+    overflow("sink", 70, 200, 30, false), overflow("sba", 70, 200, 30, false), overflow("softcap:cap=30", 70, 200, 30, false);
+    overflow("sink", 1, 200, 0, false), overflow("sba", 1, 200, 0, false);
+    overflow_in_double(1e200), overflow_in_double(NAN);
+    all_hidden();
+}
+
 int main(void)
 {
     fox();
+    overflows();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

@@ -233,6 +233,24 @@ static void padded(const struct shape *f)
     close_side(&clean), close_side(&bad);
 }
 
+/* A row whose products with all keys are -inf is NaN, and no other row is. */
+static void overflow(const struct shape *f, double query)
+{
+    enum { ROW = 70 };
+    struct side s = open_shape(f, true, NULL);
+    const ptrdiff_t last = f->dim - 1;
+    for (ptrdiff_t i = 0; i < f->heads * f->len; i++) ((uint16_t *)s.call.q.data)[i * f->dim + last] = to_bf16(i % f->len == ROW ? (float)query : 0);
+    for (ptrdiff_t i = 0; i < f->kv_heads * f->len; i++) ((uint16_t *)s.call.k.data)[i * f->dim + last] = to_bf16(-1e20f);
+    run_shape(&s);
+    bool shows = true;
+    for (ptrdiff_t i = 0; i < f->heads * f->len; i++) {
+        shows &= isnan(((float *)s.call.lse)[i]) == (i % f->len == ROW);
+        for (int d = 0; d < f->value_dim; d++) shows &= isnan(load_stored(s.call.o.data, LOCI_BF16, i * f->value_dim + d)) == (i % f->len == ROW);
+    }
+    check(shows, f->text, "a row whose products overflow is not NaN, or another is");
+    close_side(&s);
+}
+
 /* ---- Against attention that rounds everything ------------------------------------------------------------------------ */
 
 static double round16(double x) { return from_bf16(to_bf16((float)x)); }
@@ -342,6 +360,8 @@ int main(void)
     poison(&shapes[0], 0x7fc0), poison(&shapes[0], 0xff80), poison(&(struct shape){ "nope", 1, 1, 33, 37, 131, 1 }, 0x7fff);
     poison(&shapes[3], 0x7f80);
     padded(&shapes[0]), padded(&(struct shape){ "rope:pairing=half", 1, 1, 32, 32, 99, 1 });
+    overflow(&shapes[0], 1e20), overflow(&shapes[0], 4e18), overflow(&shapes[1], 1e20), overflow(&shapes[9], 1e20);
+    overflow(&(struct shape){ "rope:pairing=half,base=1e12", 2, 1, 16, 40, 200, 0 }, 1e20);
     textbook(64, 1), textbook(128, 1), textbook(64, 6), textbook(57, 3);
     backward(&shapes[0]), backward(&shapes[3]);
     printf("%d passed, %d failed\n", passed, failed);

@@ -35,7 +35,7 @@ static void open_gradient(struct tile *t)
         t->lse[r] = live && lse && lse[at + r] != -INFINITY ? lse[at + r] : 0;
         if (live && dlse) t->delta[r] -= dlse[at + r];
     }
-    t->finite = finite_rows(t->qrows, padded(p->dim), t->rows, p->dim) && finite_rows(t->dorows, Dvp, t->rows, Dv);
+    t->finite = finite_rows(t->qrows, padded(p->dim), t->rows, p->dim) && finite_rows(t->dorows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
 
     zero(t->dqs, (ptrdiff_t)p->dim * QT);
     EACH_USE(c, x, term) {

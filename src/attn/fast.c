@@ -167,7 +167,7 @@ static struct key_words find_words(struct tile *t, bool found)
 {
     const struct call *c = t->c;
     const ptrdiff_t D = c->plan->dim, b = t->seq->b, size = sizeof(uint16_t), word = sizeof(uint32_t), width = D + D % 2;
-    if (packs_keys(c)) {
+    if (c->packed) {
         const real *first = (const real *)c->turned + ((b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D;
         return (struct key_words){ (const char *)first, D * (ptrdiff_t)sizeof(real), word };
     }
@@ -371,6 +371,7 @@ static void job(void *arg, int index) { forward_job(arg, index, &(struct product
 
 loci_status N(fast)(struct call *c)
 {
-    if (packs_keys(c)) N(run)(c, c->threads, pack_job, c);
+    c->packed = packs_keys(c);
+    if (c->packed) N(run)(c, c->threads, pack_job, c);
     return forward_all(c, job);
 }

@@ -82,7 +82,7 @@ struct tile {
     real *dk_part, *dv_part;             /* this item's dK and dV from the tile's first key on, rows of Dp and Dvp; NULL: not
                                             wanted (backward) */
     real *scratch;                       /* [QT][widest padded]: rows on their way (backward) */
-    bool finite;                         /* all of Q and dO (backward) */
+    bool finite;                         /* all of Q, dO and lse (backward) */
     real *qnorm;                         /* [QT]: |q| times scale, rounded up; bounds scores */
     struct own own[MAX_USES];
     struct tile *all;                    /* the tiles of all heads of this work item (mix) */

@@ -102,12 +102,16 @@ INLINE void value_tile(struct tile *t)
     }
 }
 
-/* o, lse and rem of the finished rows. */
+/* o, lse and rem of the finished rows.  One that sees no key, or keys of score -inf alone, has sum 0 and gives 0; but one whose
+ * scores are -inf since its products left the reals is NaN. */
+bool N(overflows)(struct tile *, int r);
 INLINE void close_rows(struct tile *t)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
+    for (int r = 0; r < t->rows && p->weight < 0; r++)
+        if (t->L[r] == 0 && N(overflows)(t, r)) t->L[r] = NAN;
     EACH_USE(c, x, term) if (term->close && x != p->weight) term->close(t, x);
     if (p->weight >= 0) {
         term_of(c, p->weight)->close(t, p->weight);

@@ -7,7 +7,8 @@
  *                                or another weight rule (sba)
  *     o_i  = sum_j w_ij v_j + what the encodings add,  ae_i = sum_j w_ij (the state of key j), where keys have states
  *
- * Sums run over the keys that row i sees.  A row that sees none has o 0 (and what the encodings add), lse -inf or sink, rem 1. */
+ * Sums run over the keys that row i sees.  A row that sees none, or none of a score above -inf, has o 0 (and what the encodings add),
+ * lse -inf or sink, rem 1; one whose scores are all -inf as its products overflowed is NaN, as is a row with a score that is. */
 #include <stdlib.h>
 
 #include "reference/problem.h"
@@ -191,7 +192,9 @@ static void softmax(struct problem *p, int h)
     const double *s = of_head(p, p->s, h), sink = e < 0 ? -INFINITY : p->def[e]->sink(p, e, h);
     double *w = of_head(p, p->w, h), top = sink, sum;
     for (ptrdiff_t j = 0; j < p->Lk; j++)
-        if (p->seen[j] && s[j] > top) top = s[j];
+        if (p->seen[j] && (s[j] > top || isnan(s[j]))) top = s[j];
+    for (ptrdiff_t j = 0; j < p->Lk && top == -INFINITY; j++)
+        if (p->seen[j] && !isfinite(dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D))) top = NAN;
     p->lse[h] = -INFINITY;
     if (top == -INFINITY) return;
     sum = exp(sink - top);
@@ -207,9 +210,9 @@ static void softmax_backward(struct problem *p, int h)
     double *ds = of_head(p, p->ds, h), mean = 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) mean += w[j] * dw[j];
     for (ptrdiff_t j = 0; j < p->Lk; j++)
-        if (w[j] > 0) ds[j] = w[j] * (dw[j] - mean + p->dlse[h]);
+        if (w[j] != 0) ds[j] = w[j] * (dw[j] - mean + p->dlse[h]);
     const int e = sinking(p);
-    if (e >= 0 && p->lse[h] > -INFINITY)
+    if (e >= 0 && p->lse[h] != -INFINITY)
         p->def[e]->sink_backward(p, e, h, exp(p->def[e]->sink(p, e, h) - p->lse[h]) * (p->dlse[h] - mean));
 }
 
