@@ -71,7 +71,9 @@ static loci_status check_kind(const loci_desc *d, loci_error *e)
           "dtype %d is none of LOCI_F32, LOCI_F64, LOCI_BF16 and LOCI_F16", (int)d->dtype);
     CHECK(e, !d->fast || d->dtype == LOCI_BF16, LOCI_BAD_ARG, "fast wants dtype BF16, not %s: it means dot products of bf16 numbers",
           d->dtype == LOCI_F32 ? "F32" : d->dtype == LOCI_F64 ? "F64" : "F16");
-    CHECK(e, isfinite(d->scale), LOCI_BAD_ARG, "scale %g must be finite", d->scale);
+    const double most = d->dtype == LOCI_F64 ? 1e300 : 1e30;     /* reals hold it, and what options up to 10^6 make of it */
+    CHECK(e, d->scale == 0 || (fabs(d->scale) >= 1 / most && fabs(d->scale) <= most), LOCI_BAD_ARG,
+          "scale %g must be from %g to %g in size in this dtype, or 0 for the encoding's own", d->scale, 1 / most, most);
     CHECK(e, d->max_len >= 0, LOCI_BAD_ARG, "max_len %td must not be negative", d->max_len);
     return LOCI_OK;
 }

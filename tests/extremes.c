@@ -201,9 +201,29 @@ static void overflows(void)
     all_hidden();
 }
 
+/* ---- The scale ----------------------------------------------------------------------------------------------------- */
+
+static void scales(void)
+{
+    static const struct { loci_dtype dtype; double scale; bool fits; } cases[] = {
+        { LOCI_F32, 1e30, true }, { LOCI_F32, -1e-30, true }, { LOCI_F32, 1e39, false }, { LOCI_F32, -1e39, false }, { LOCI_F32, 2e30, false },
+        { LOCI_F32, 1e-40, false }, { LOCI_F32, 1e-60, false }, { LOCI_BF16, 1e39, false }, { LOCI_F16, -1e-46, false }, { LOCI_F64, 1e39, true },
+        { LOCI_F64, 1e-60, true }, { LOCI_F64, 1e308, false }, { LOCI_F64, 4e-320, false }, { LOCI_F32, NAN, false }, { LOCI_F64, INFINITY, false },
+    };
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        loci_plan *plan;
+        loci_error e = { 0 };
+        const loci_status status = loci_plan_create(&plan, &(loci_desc){ .heads = 1, .dim = 8, .dtype = cases[i].dtype, .scale = cases[i].scale }, &e);
+        claim(status == (cases[i].fits ? LOCI_OK : LOCI_BAD_ARG), "scale %g, dtype %d: status %d", cases[i].scale, (int)cases[i].dtype, (int)status);
+        claim(cases[i].fits || !strncmp(e.text, "scale ", 6), "scale %g is refused with: %s", cases[i].scale, e.text);
+        loci_plan_destroy(plan);
+    }
+}
+
 int main(void)
 {
     fox();
+    scales();
     overflows();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
