@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* cli.h -- what the commands of the program share: arguments, errors, memory, time. */
-#ifndef LOCI_CLI_H
-#define LOCI_CLI_H
+#ifndef LOCI_CLI_CLI_H
+#define LOCI_CLI_CLI_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* attend.h -- an attention call in one breath, for tests of what encodings claim: f32 or f64, all outputs and gradients; or what the
  * reference says of it. */
-#ifndef LOCI_TEST_ATTEND_H
-#define LOCI_TEST_ATTEND_H
+#ifndef LOCI_TESTS_ATTEND_H
+#define LOCI_TESTS_ATTEND_H
 
 #include <stdbool.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* counted.h -- allocators that count, and of which one call fails: for tests that compile the sources they test. */
-#ifndef LOCI_TEST_COUNTED_H
-#define LOCI_TEST_COUNTED_H
+#ifndef LOCI_TESTS_COUNTED_H
+#define LOCI_TESTS_COUNTED_H
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* room.h -- memory for tests: lines of 64 bytes, a vector more than was asked for, all bits set, so that in floats and in bf16 it
  * is NaN wherever nothing was written. */
-#ifndef LOCI_TEST_ROOM_H
-#define LOCI_TEST_ROOM_H
+#ifndef LOCI_TESTS_ROOM_H
+#define LOCI_TESTS_ROOM_H
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* scratch.h -- where tests put their files.  Wants _DEFAULT_SOURCE. */
-#ifndef LOCI_TEST_SCRATCH_H
-#define LOCI_TEST_SCRATCH_H
+#ifndef LOCI_TESTS_SCRATCH_H
+#define LOCI_TESTS_SCRATCH_H
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* walk.h -- small problems with every encoding in them, for tests that treat all encodings alike. */
-#ifndef LOCI_TEST_WALK_H
-#define LOCI_TEST_WALK_H
+#ifndef LOCI_TESTS_WALK_H
+#define LOCI_TESTS_WALK_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -17,8 +17,8 @@
  *
  * The memory is yours; a cache holds no pointer, so it may be moved, copied or saved, while nobody uses it, and opened again.
  * Readers may share it; append, truncate and remove want it alone. */
-#ifndef LOCI_CACHE_PUBLIC_H
-#define LOCI_CACHE_PUBLIC_H
+#ifndef LOCI_LOCI_CACHE_H
+#define LOCI_LOCI_CACHE_H
 
 #include "loci/loci.h"
 

@@ -3,8 +3,8 @@
  *
  * Weights between pairings, tables of cos and sin in the layouts that engines read, and rounding to 16 bits.  How the keys
  * of a cache are moved to other positions is told in docs/convert.md: loci_rotate does it.  Nothing here allocates. */
-#ifndef LOCI_CONVERT_H
-#define LOCI_CONVERT_H
+#ifndef LOCI_LOCI_CONVERT_H
+#define LOCI_LOCI_CONVERT_H
 
 #include "loci/loci.h"
 

@@ -16,8 +16,8 @@
  * bits depend on nothing but the numbers.  Views are as in loci.h, [batch][heads][rows][width]; views of logits
  * have width 1, so [batch][rows][heads], as a projection leaves them, is { logits, rows * heads, 1, heads }.  An output
  * may be its input in place, unless it says otherwise; gradients have buffers of their own. */
-#ifndef LOCI_LAYERS_H
-#define LOCI_LAYERS_H
+#ifndef LOCI_LOCI_LAYERS_H
+#define LOCI_LOCI_LAYERS_H
 
 #include "loci/loci.h"
 

@@ -33,8 +33,8 @@
  * Zero means "the usual" in every struct, so designated initialisers say only what is special.  Structs that may grow
  * begin with their size: sizeof, or 0, which stands for the fields of version 0.1 for good.  Fields that came later say so and are read
  * where the size has them; a size larger than the library's is taken if all that it does not know is zero. */
-#ifndef LOCI_LOCI_H
-#define LOCI_LOCI_H
+#ifndef LOCI_LOCI_LOCI_H
+#define LOCI_LOCI_LOCI_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,8 +7,8 @@
  *     loci_segments_place(3, s, 0, len, coord, &next, NULL);    // call.q_coord = call.k_coord = coord
  *
  * Tokens that follow, as in a decode, are text from `next` on, where t = h = w. */
-#ifndef LOCI_POSITIONS_H
-#define LOCI_POSITIONS_H
+#ifndef LOCI_LOCI_POSITIONS_H
+#define LOCI_LOCI_POSITIONS_H
 
 #include "loci/loci.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* desk.h -- the memory a thread works on, and how work is handed to threads. */
-#ifndef LOCI_DESK_H
-#define LOCI_DESK_H
+#ifndef LOCI_ATTN_DESK_H
+#define LOCI_ATTN_DESK_H
 
 #include <stdatomic.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* forward.h -- the fused pass over tiles of 64 rows: each meets its keys, newest first, in chunks of 4096 and tiles of 64.
  * What a file that includes it brings is how a tile is multiplied. */
-#ifndef LOCI_FORWARD_H
-#define LOCI_FORWARD_H
+#ifndef LOCI_ATTN_FORWARD_H
+#define LOCI_ATTN_FORWARD_H
 
 #include "desk.h"
 #include "weigh.h"

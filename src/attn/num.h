@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* num.h -- the arithmetic of engine and terms on top of the ISA's vec.h.  Everything here gives the same bits for
  * every ISA: lanes run across outputs, and each scalar function is the vector one with one lane. */
-#ifndef LOCI_NUM_H
-#define LOCI_NUM_H
+#ifndef LOCI_ATTN_NUM_H
+#define LOCI_ATTN_NUM_H
 
 #include <float.h>
 

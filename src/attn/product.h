@@ -7,8 +7,8 @@
  *     mix    O^T += V^T P     columns of V against the weights
  *     outer  dK  += dS Q      rows of dS against the rows of Q
  * and, with a table in the place of K, V or P, everything that positions need of matrix arithmetic. */
-#ifndef LOCI_PRODUCT_H
-#define LOCI_PRODUCT_H
+#ifndef LOCI_ATTN_PRODUCT_H
+#define LOCI_ATTN_PRODUCT_H
 
 #include "num.h"
 

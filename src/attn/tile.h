@@ -7,8 +7,8 @@
  * The law of pure rows: the bits of row r depend on its query, the keys it sees and the parameters, on nothing else.
  * So every shortcut (far tile, spent stick) gives the bits of the long way, and sums over the keys of a tile start at
  * 0, run over ascending keys, and are added to what came before once. */
-#ifndef LOCI_TILE_H
-#define LOCI_TILE_H
+#ifndef LOCI_ATTN_TILE_H
+#define LOCI_ATTN_TILE_H
 
 #include "product.h"
 

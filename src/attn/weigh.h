@@ -5,8 +5,8 @@
  *     total:  the same with the chunk's m, l, o in the place of s, p and p v
  *
  * Every chunk starts from nothing: that makes skipping exact and lets decode split its keys. */
-#ifndef LOCI_WEIGH_H
-#define LOCI_WEIGH_H
+#ifndef LOCI_ATTN_WEIGH_H
+#define LOCI_ATTN_WEIGH_H
 
 #include "walk.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* layer.h -- what the functions of loci/layers.h share: checks, rows as doubles, work by heads. */
-#ifndef LOCI_LAYER_H
-#define LOCI_LAYER_H
+#ifndef LOCI_LAYERS_LAYER_H
+#define LOCI_LAYERS_LAYER_H
 
 #include "loci/layers.h"
 #include "given.h"

@@ -4,8 +4,8 @@
  * The engine is compared with it, and `--engine reference` runs it.  It shares the parsed plan with the engine and no
  * arithmetic.  Plans are F64 plans, so all data is double; `tensors` holds all tensors of the plan, inputs too.
  * Memory grows with the inputs and a few rows of scores, time with heads * q_len * k_len * dim. */
-#ifndef LOCI_REFERENCE_H
-#define LOCI_REFERENCE_H
+#ifndef LOCI_REFERENCE_REFERENCE_H
+#define LOCI_REFERENCE_REFERENCE_H
 
 #include "loci/loci.h"
 

@@ -5,8 +5,8 @@
  * k, from the table.  They are joined in double by plain products, so cos and sin depend on x alone and have the same
  * bits for every instruction set; they are rounded to real once, with an absolute error near 2^-52 before that.
  * Coordinates that are not whole go the direct way.  A heading keeps [rows][cos, sin][width]. */
-#ifndef LOCI_AIM_H
-#define LOCI_AIM_H
+#ifndef LOCI_TERMS_AIM_H
+#define LOCI_TERMS_AIM_H
 
 #include "walk.h"
 

@@ -4,8 +4,8 @@
  * Adding each key's row to one array at an offset that slides by one makes every load span two earlier stores, which is
  * many times slower.  So key k goes into buffer k mod 16, where all its offsets differ by 16, and the buffers are added
  * once a tile.  The order of every sum is fixed: keys of a buffer ascending, then buffers ascending. */
-#ifndef LOCI_DIAGONALS_H
-#define LOCI_DIAGONALS_H
+#ifndef LOCI_TERMS_DIAGONALS_H
+#define LOCI_TERMS_DIAGONALS_H
 
 #include "num.h"
 

@@ -5,8 +5,8 @@
  * A table covers the distances lo .. hi; those beyond have the numbers of the nearer end.  How the numbers depend on what
  * is learned is said in one of two ways: each distance is of a class, whose number is learned as it is; or there are rows
  * of slopes, the derivatives of the numbers by each learned number. */
-#ifndef LOCI_DISTANCES_H
-#define LOCI_DISTANCES_H
+#ifndef LOCI_TERMS_DISTANCES_H
+#define LOCI_TERMS_DISTANCES_H
 
 #include "pe.h"
 

@@ -3,8 +3,8 @@
  *
  * Per head and key tile of a run: the sum over all keys up to the end of the tile, and how many gates up to there were
  * shut or no numbers: those count as 0 in the sum, so that they forget what lies before them and nothing else.  Per key: the sum over the later keys of its tile. */
-#ifndef LOCI_GATE_H
-#define LOCI_GATE_H
+#ifndef LOCI_TERMS_GATE_H
+#define LOCI_TERMS_GATE_H
 
 #include "pe.h"
 

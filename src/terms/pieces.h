@@ -6,8 +6,8 @@
  *
  * All is made in double and rounded once.  1 / N_i is not in the table, since positions are not bounded by what it was
  * prepared for: begin() puts it, as doubles [B][Lq], into the scratch of the call. */
-#ifndef LOCI_PIECES_H
-#define LOCI_PIECES_H
+#ifndef LOCI_TERMS_PIECES_H
+#define LOCI_TERMS_PIECES_H
 
 #include "pe.h"
 

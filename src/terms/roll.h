@@ -5,8 +5,8 @@
  * For each head the table has, from `heads` on, v, real [width], and for the distances hi .. lo, largest first like the oldest
  * keys, the vectors W R_d, real [hi - lo + 1][width]; and for all heads, from `waves` on, the R_d, real [hi - lo + 1][waves_width].  The sums of a head
  * are those of dW, [D][waves_width], and of dv, [width]. */
-#ifndef LOCI_ROLL_H
-#define LOCI_ROLL_H
+#ifndef LOCI_TERMS_ROLL_H
+#define LOCI_TERMS_ROLL_H
 
 #include "pe.h"
 

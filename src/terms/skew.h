@@ -6,8 +6,8 @@
  * diagonal with its start at m, and key k takes line d0 - k as it is.
  *
  * Lane r comes r rows further on: with one blend per bit of the lane's number, every row is read once. */
-#ifndef LOCI_SKEW_H
-#define LOCI_SKEW_H
+#ifndef LOCI_TERMS_SKEW_H
+#define LOCI_TERMS_SKEW_H
 
 #include "num.h"
 

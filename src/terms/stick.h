@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* stick.h -- the options of sba, which its term reads too. */
-#ifndef LOCI_STICK_H
-#define LOCI_STICK_H
+#ifndef LOCI_TERMS_STICK_H
+#define LOCI_TERMS_STICK_H
 
 #include "pe.h"
 

@@ -11,8 +11,8 @@
  * run in memory, and the ends go on for KEY_MARGIN distances more.  For each head the prepared table has them transposed,
  * real [D][columns], and as rows, real [columns][width].  A part is [D][columns], and the sums of those pairs that were
  * found to be at an end without a look at each: [2][padded D] for lo and hi. */
-#ifndef LOCI_VECTORS_H
-#define LOCI_VECTORS_H
+#ifndef LOCI_TERMS_VECTORS_H
+#define LOCI_TERMS_VECTORS_H
 
 #include "pe.h"
 

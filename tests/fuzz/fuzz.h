@@ -2,8 +2,8 @@
 /* fuzz.h -- what a fuzz target is.  Each of config.c, gguf.c, safetensors.c, case.c and encoding.c feeds bytes to a reader and
  * checks with FUZZ_CHECK what must hold of everything that the reader accepts.  main.c drives them for a short fixed time
  * with any compiler; with clang and LOCI_FUZZ=ON libFuzzer does, for as long as you like. */
-#ifndef LOCI_TESTS_FUZZ_H
-#define LOCI_TESTS_FUZZ_H
+#ifndef LOCI_TESTS_FUZZ_FUZZ_H
+#define LOCI_TESTS_FUZZ_FUZZ_H
 
 #include <stddef.h>
 #include <stdint.h>
