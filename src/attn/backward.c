@@ -55,7 +55,7 @@ static void weigh_gradient(struct tile *t)
             for (int r = 0; r < QT; r += VL)
                 vf_store(t->p + k * QT + r, vf_exp(vf_sub(vf_load(t->s + k * QT + r), vf_load(t->lse + r))));
     else term_of(c, p->weight)->weigh(t, p->weight), term_of(c, p->weight)->whole(t, p->weight);
-    dot(t, t->v, t->vs, p->value_dim, t->dot, t->dp);
+    dot(t, t->v, t->vs, p->value_dim, t->dot, t->dp, t->next);
     EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
     if (p->weight < 0)
         for (int k = 0; k < t->keys; k++)
@@ -156,7 +156,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct ben
     for (int i = 0; i < n; i++) {
         score_gradient(&t[i]);
         if (c->dk.data) outer_safe(&t[i], t[i].ds, t[i].qf, Dp, t[i].dk_part);
-        mix_safe(&t[i], t[i].k, t[i].ks, p->dim, t[i].ds, t[i].dq, t[i].alpha);
+        mix_safe(&t[i], t[i].k, t[i].ks, p->dim, t[i].ds, t[i].dq, t[i].alpha, t[i].next);
     }
 }
 

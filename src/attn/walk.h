@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* walk.h -- what the forward and the backward pass share: packing queries, the range of keys that rows see, scores. */
-#ifndef LOCI_WALK_H
-#define LOCI_WALK_H
+#ifndef LOCI_ATTN_WALK_H
+#define LOCI_ATTN_WALK_H
 
 #include "cache.h"
 #include "tile.h"
@@ -174,12 +174,25 @@ INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q
     }
 }
 
+/* Rows of an array of reals, by key, before those of the tile at a: what comes next where older tiles follow. */
+INLINE struct next rows_before(const struct tile *t, const real *a, ptrdiff_t as)
+{
+    if (!t->next.first) return t->next;
+    return (struct next){ (const char *)(a - KT * as), as * (ptrdiff_t)sizeof(real), sizeof(real), sizeof(real) };
+}
+
+/* next: the rows of a of the next tile, if the product is to ask for them. */
 #if QT == 1
-INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *q, real *c) { dot_keys(t->keys, a, as, D, q, c); }
+INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *q, real *c, const struct next next)
+{
+    (void)next;
+    dot_keys(t->keys, a, as, D, q, c);
+}
 /* C[n] = C[n] * fade + sum over k of a[k][n] p[k], lanes over n. */
-INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade, const struct next next)
 {
     int n = 0;
+    (void)next;
     for (; n + 4 * VL <= D; n += 4 * VL) {
         vf x[4];
         UNROLL for (int i = 0; i < 4; i++) x[i] = vf_set1(0);
@@ -204,12 +217,6 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 #else
 enum { STRIP = 16 };
 
-/* The rows before those of a tile, if products ask ahead at all. */
-INLINE struct next rows_before(const struct tile *t, const real *a, ptrdiff_t as)
-{
-    if (!t->next.first) return t->next;
-    return (struct next){ (const char *)(a - KT * as), as * (ptrdiff_t)sizeof(real), sizeof(real), sizeof(real) };
-}
 INLINE struct next from_row(struct next next, int row)
 {
     if (next.first) next.first += row * next.row;
@@ -230,16 +237,15 @@ INLINE void dot_as(const enum then then, const struct tile *t, const real *a, pt
         product_on(then, n, t->live - first, D, a + k * as, as, ad, b + first, QT, c + k * QT + first, QT, NULL, from_row(next, k));
     }
 }
-INLINE void dot_then(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c)
+INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c, const struct next next)
 {
-    dot_as(then, t, a, as, 1, rows_before(t, a, as), D, b, c);
+    dot_as(SET, t, a, as, 1, next, D, b, c);
 }
-INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c) { dot_then(SET, t, a, as, D, b, c); }
 /* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r]; keys after the last that a strip of rows sees have
  * p = 0 and are left out. */
-INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade, const struct next rows)
 {
-    const struct next rows = a == t->v ? t->next : rows_before(t, a, as), next = { rows.first, rows.step, rows.row, rows.size };
+    const struct next next = { rows.first, rows.step, rows.row, rows.size };         /* A is the array across */
     if (!t->partial || !t->run || t->qg) {
         product_on(FADE, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, next);
         return;
@@ -279,10 +285,10 @@ INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D
             c[n * QT + r] = fma_(c[n * QT + r], fade[r], sum);
         }
 }
-INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade, const struct next next)
 {
     if (t->partial && !finite_rows(a, as, t->keys, D)) mix_visible(t, a, as, D, p, c, fade);
-    else mix_tile(t, a, as, D, p, c, fade);
+    else mix_tile(t, a, as, D, p, c, fade, next);
 }
 
 #if QT > 1

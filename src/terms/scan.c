@@ -43,7 +43,7 @@ static void open(struct tile *t, int x)
     const struct tile all = { .keys = a.npos, .live = QT };
     const real factor = (real)a.pos;
     real *z = rows_at(t, x, Z);
-    dot(&all, positions(t, x, &a), D, D, t->qt, z);
+    dot(&all, positions(t, x, &a), D, D, t->qt, z, all.next);
     for (int i = 0; i < a.npos * QT; i++) z[i] *= factor;
     memcpy(z + (ptrdiff_t)a.npos * QT, z + (ptrdiff_t)(a.npos - 1) * QT, sizeof(real) * QT);
     memset(t->own[x].carry, 0, sizeof(real) * 2 * QT);
@@ -66,6 +66,10 @@ static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrd
     return (const real *)input(c, c->plan->use[x].enc, SCAN_GATE_K)
          + ((t->seq->b * c->plan->kv_heads + t->kvh) * c->Lk + t->j0) * c->plan->dim;
 }
+static struct next next_gate_keys(const struct tile *t, const real *k, enum gates gates)
+{
+    return gates == GATES_V && t->next.first ? to_older(t, VALUES) : rows_before(t, k, t->c->plan->dim);
+}
 
 /* Gates of the tile; of masked pairs, 0.  Logits that are not those of q.k pass through p, which nobody needs yet. */
 static void read(struct tile *t, int x)
@@ -77,7 +81,7 @@ static void read(struct tile *t, int x)
     if (a.gates != GATES_K) {
         ptrdiff_t stride;
         const real *k = gate_keys(t, x, a.gates, &stride);
-        dot(t, k, stride, t->c->plan->dim, t->qt, t->p);
+        dot(t, k, stride, t->c->plan->dim, t->qt, t->p, next_gate_keys(t, k, a.gates));
     }
     const real factor = (real)a.gate, *restrict s = t->s, *restrict logit = a.gates == GATES_K ? t->s : t->p;
     real *restrict gate = rows_at(t, x, GATE);
@@ -213,7 +217,7 @@ static void read_bwd(struct tile *t, int x)
     }
     ptrdiff_t stride;
     const real *k = gate_keys(t, x, a.gates, &stride);
-    mix_safe(t, k, stride, D, dlogit, t->dq, t->alpha);
+    mix_safe(t, k, stride, D, dlogit, t->dq, t->alpha, t->next);
     if (a.gates == GATES_V && t->dv_part) outer_safe(t, dlogit, t->qrows, a.width, t->dv_part);
     if (a.gates == GATES_GIVEN && t->own[x].part)
         outer_safe(t, dlogit, t->qrows, a.width, t->own[x].part + (a.npos + t->j0) * a.width);

@@ -90,7 +90,8 @@ static void value(struct tile *t, int x)
     real one[QT];
     if (!t->own[x].outn) return;
     for (int r = 0; r < QT; r++) one[r] = 1;
-    mix_safe(t, states_of_keys(t, x), D, D, t->p, t->own[x].out, one);
+    const real *e = states_of_keys(t, x);
+    mix_safe(t, e, D, D, t->p, t->own[x].out, one, rows_before(t, e, D));
 }
 static void close(struct tile *t, int x)
 {
@@ -154,7 +155,7 @@ static void value_bwd(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
     if (!t->c->grad->dae) return;
-    dot_then(ADD, t, states_of_keys(t, x), D, D, t->own[x].mem, t->dp);
+    dot_as(ADD, t, states_of_keys(t, x), D, 1, t->next, D, t->own[x].mem, t->dp);
     if (t->own[x].keys) outer_safe(t, t->p, dae_rows(t, x), padded(D), t->own[x].keys);
 }
 #endif
