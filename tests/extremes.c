@@ -220,9 +220,85 @@ static void scales(void)
     }
 }
 
+/* ---- Biases ---------------------------------------------------------------------------------------------------------- */
+
+/* All numbers of the tensor `which` are `value`, or every third from the second on; others are moderate. */
+static const char *which;
+static double value;
+static bool all;
+static double learned(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding;
+    return !strcmp(t->name, which) && (all || i % 3 == 1) ? value : 0.3 * sin(1.7 * (double)i + t->name[0]);
+}
+/* Pairs that no row sees are of distances whose bias is no number. */
+static double unseen(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding;
+    if (!strcmp(t->encoding, "clip")) return i / t->shape[1] == t->shape[0] - 1 ? INFINITY : 0.1 * (double)i;
+    return strcmp(t->name, which) ? 1 : value;
+}
+
+static void hidden_distances(void)
+{
+    static const struct { const char *text, *tensor; double value; int64_t window; } cases[] = {
+        { "kerple", "r2", -0.01, 50 }, { "kerple:kernel=log3", "r2", -0.01, 50 }, { "kerple:kernel=log3", "r3", 200, 3 }, { "kerple:weight=1", "w1", -1, 5 },
+        { "kerple:kernel=power", "r1", -1e37, 2 }, { "clip:max=16", "table", 0, 10 }, { "alibi:slopes=given", "slopes", -1e37, 2 },
+        { "kerple+alibi", "r2", -0.01, 50 },
+    };
+    enum { KEYS = 200 };
+    int64_t gaps[KEYS];
+    for (int j = 0; j < KEYS; j++) gaps[j] = j + j / 90;
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
+        for (int way = 0; way < 8; way++) {
+            const ptrdiff_t rows = way & 1 ? 1 : 150;
+            struct attend got = { .desc = { .encoding = cases[i].text, .heads = H, .dim = D, .dtype = way & 2 ? LOCI_F64 : LOCI_F32,
+                                            .window_left = cases[i].window }, .q_len = rows, .k_len = KEYS, .seed = 3, .fill = unseen }, says = got;
+            which = cases[i].tensor, value = cases[i].value;
+            if (way & 4) got.k_pos = says.k_pos = gaps, got.q_pos = says.q_pos = gaps + KEYS - rows;
+            says.desc.dtype = LOCI_F64, says.reference = true;
+            attend(&got), attend(&says);
+            bool finite = true;
+            for (int n = 0; n < H * rows * D; n++) finite &= isfinite(got.o[n]) && isfinite(got.dq[n]);
+            for (int n = 0; n < H; n++) finite &= isfinite(got.dtensor[0][n]) && isfinite(got.rows[n * rows]);
+            for (int n = 0; n < H * KEYS * D; n++) finite &= isfinite(got.dk[n]) && isfinite(got.dv[n]);
+            const double off = fmax(apart(got.o, says.o, H * rows * D), apart(got.rows, says.rows, H * rows));
+            claim(finite, "%s, %td rows%s: a distance that no row sees makes rows NaN", cases[i].text, rows, way & 4 ? ", gaps" : "");
+            claim(off < (way & 2 ? 1e-9 : 1e-3), "%s, %td rows%s: %.1e from the reference", cases[i].text, rows, way & 4 ? ", gaps" : "", off);
+            attend_free(&got), attend_free(&says);
+        }
+}
+
+/* Mask constants and infinities among what is learned: outputs are the reference's, or both are NaN. */
+static void biases(void)
+{
+    static const struct { const char *text, *tensor; } cases[] = {
+        { "alibi:slopes=given", "slopes" }, { "t5", "table" }, { "clip", "table" }, { "kerple", "r1" }, { "kerple", "r2" }, { "kerple:kernel=power", "r2" },
+        { "kerple:weight=1", "w1" }, { "fire:hidden=4", "w1" }, { "fire:hidden=4", "b2" }, { "fire:hidden=4", "w3" }, { "fire:hidden=4", "b3" },
+        { "fire:hidden=4", "c" }, { "fire:hidden=4", "l" }, { "sink", "logit" }, { "shaw:left=2,right=2", "k" }, { "sba:remainder=vector", "r" },
+        { "xl", "u" },
+    };
+    static const double values[] = { -1e30, 1e30, -INFINITY, INFINITY };
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
+        for (int way = 0; way < 16; way++)
+            for (ptrdiff_t rows = 1; rows <= 70; rows += 69) {
+                struct attend got = { .desc = { .encoding = cases[i].text, .heads = H, .dim = D, .dtype = way & 1 ? LOCI_F64 : LOCI_F32 }, .q_len = rows,
+                                      .k_len = 70, .seed = 2, .fill = learned }, says = got;
+                which = cases[i].tensor, all = way & 2, value = values[way / 4];
+                says.desc.dtype = LOCI_F64, says.reference = true;
+                attend(&got), attend(&says);
+                const double off = fmax(apart(got.o, says.o, H * rows * D), apart(got.rows, says.rows, H * rows));
+                claim(off < (way & 1 ? 1e-10 : 1e-4), "%s, %td rows: with %s%s = %g, %.1e from the reference", cases[i].text, rows, which, all ? "" : " (some)",
+                      value, off);
+                attend_free(&got), attend_free(&says);
+            }
+}
+
 int main(void)
 {
     fox();
+    hidden_distances();
+    biases();
     scales();
     overflows();
     printf("%d passed, %d failed\n", passed, failed);

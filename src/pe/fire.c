@@ -176,6 +176,11 @@ static void prepare(const struct prep *p)
     double *to = pieces_at(w.t, w.t->bytes);
     for (int i = W1; i <= (c->opt[PIECES_LAYERS] == 2 ? B3 : ONE_B3); i++)
         for (ptrdiff_t n = 0; n < tensor_count(&p->tensor[i]); n++) *to++ = param(p, i, n);
+    /* Infinities would meet in the network or not, as its pieces fall: then no bias is a number. */
+    const double *first = pieces_at(w.t, w.t->bytes);
+    double zero = (w.t->c + w.t->far) * 0;
+    for (const double *x = first; x < to; x++) zero += *x * 0;
+    for (int h = 1; h <= c->heads && zero != 0; h++) to[-h] = NAN;        /* b3 is the last */
     const struct network f = network_of(c, w.t);
     walk(&f, write_piece, &w);
     for (int64_t d = w.t->lo; d <= w.t->hi; d++) {

@@ -176,6 +176,7 @@ static double relu(double x) { return x > 0 ? x : 0; }
 static double sign(double x) { return (x > 0) - (x < 0); }
 
 struct fire {
+    bool finite;                         /* all that is learned: else the bias is no number */
     int hidden;
     double c, limit, far, norm;          /* |c|; T; max(T, pos_i); N_i */
     const double *w1, *b1, *w2, *b2, *w3, *b3;   /* w2 NULL: one hidden layer */
@@ -188,6 +189,9 @@ static struct fire fire_of(const struct problem *p, int e)
         .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"), .w2 = tensor(p, e, "w2"), .b2 = tensor(p, e, "b2"),
         .w3 = tensor(p, e, "w3"), .b3 = tensor(p, e, "b3"),
     };
+    f.finite = true;
+    for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
+        for (ptrdiff_t i = 0; i < tensor_count(&p->plan->tensors.list[t]); i++) f.finite &= isfinite(((const double *)p->tensors[t])[i]);
     f.far = fmax(f.limit, (double)q_position(p, p->i));
     f.norm = log1p(f.c * f.far) + 1e-6;
     return f;
@@ -195,7 +199,7 @@ static struct fire fire_of(const struct problem *p, int e)
 /* Fills the outputs of both hidden layers; with one hidden layer they are the same. */
 static double fire_network(const struct fire *f, double x, int h, double *y1, double *y2)
 {
-    double sum = f->b3[h];
+    double sum = f->finite ? f->b3[h] : NAN;
     for (int n = 0; n < f->hidden; n++) y1[n] = y2[n] = relu(f->w1[n] * x + f->b1[n]);
     for (int n = 0; n < f->hidden && f->w2; n++) y2[n] = relu(dot(f->w2 + n * f->hidden, y1, f->hidden) + f->b2[n]);
     for (int n = 0; n < f->hidden; n++) sum += f->w3[h * f->hidden + n] * y2[n];

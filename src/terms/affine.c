@@ -16,6 +16,9 @@ static void ramp(const struct tile *t, real *d)
     for (int r = 0; r < QT; r++) d[r] = first + (real)r;
 }
 
+/* A slope that rewards distance, or is no number, may add an infinity to pairs that a row does not see. */
+static bool falls(real slope) { return slope >= 0 && slope < INFINITY; }
+
 static void score(struct tile *t, int x)
 {
     const real *slope = t->own[x].table, behind = -slope[t->h], ahead = slope[t->c->plan->heads + t->h];
@@ -35,6 +38,7 @@ static void score(struct tile *t, int x)
                 s[k * QT + r] = fma_(d < 0 ? ahead : behind, d, s[k * QT + r]);
             }
     }
+    if (!falls(-behind) || !falls(ahead)) mask(t, t->s, t->c->plan->mix < 0 ? -INFINITY : 0);
 }
 
 /* Smallest and largest distance of the tile's pairs. */

@@ -61,20 +61,28 @@ INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
     }
 }
 
+/* What a table has for pairs that a row does not see need be no number; where it has such, they are masked again: the engine
+ * does that for groups that multiply, and a mix wants a number there. */
+static real largest_of(const struct tile *t, int x)
+{
+    const struct distances *b = table_of(t, x);
+    return ((const real *)distances_at(b, b->largest))[t->h];
+}
+static bool all_numbers(const struct tile *t, int x) { return largest_of(t, x) < INFINITY; }
+
 static bool multiplies(const struct tile *t, int x) { return t->c->plan->use[x].group == GROUP_MUL; }
 
 static void score(struct tile *t, int x)
 {
-    if (multiplies(t, x)) apply(t, x, true, t->s);
-    else apply(t, x, false, t->s);
+    if (multiplies(t, x)) {
+        apply(t, x, true, t->s);
+        return;
+    }
+    apply(t, x, false, t->s);
+    if (!all_numbers(t, x)) mask(t, t->s, t->c->plan->mix < 0 ? -INFINITY : 0);
 }
 
-static real ceiling(const struct tile *t, int x)
-{
-    const struct distances *b = table_of(t, x);
-    const real *largest = distances_at(b, b->largest);
-    return largest[t->h];
-}
+static real ceiling(const struct tile *t, int x) { return largest_of(t, x); }
 
 /* A part has one sum for each learned number of a head, in the order of the encoding's tensors. */
 static ptrdiff_t part(const struct call *c, int x)
@@ -93,10 +101,11 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 #if QT > 1
-/* Adds the sum of dS at distance d (one that the table has). */
+/* Adds the sum of dS at distance d (one that the table has).  Where no pair is visible it is 0, and the slope anything. */
 static void give(const struct distances *b, const struct tile *t, real *to, int64_t d, real sum)
 {
     const int32_t *class_of = distances_classes(b);
+    if (sum == 0) return;
     if (class_of) to[class_of[d - b->lo]] += sum;
     for (int i = 0; i < b->slopes; i++) {
         const real *slope = distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real));
@@ -113,7 +122,7 @@ static void give_diagonals(const struct distances *b, const struct tile *t, real
     for (int i = 0; i < b->slopes; i++) {
         real copy[WINDOW], product[DIAGONALS];
         const real *slope = window(b, distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real)), t->d, copy);
-        for (int n = 0; n < WINDOW; n++) product[n] = sums[n] * slope[n];
+        for (int n = 0; n < WINDOW; n++) product[n] = sums[n] == 0 ? 0 : sums[n] * slope[n];
         product[WINDOW] = 0;
         to[b->first + i] += fold_halves(product, DIAGONALS);
     }
@@ -148,6 +157,7 @@ static void score_bwd(struct tile *t, int x)
         give_tile(table_of(t, x), t, to, t->pre);
     }
     apply(t, x, true, t->ds);
+    if (!all_numbers(t, x)) mask(t, t->ds, 0);
 }
 #endif
 
