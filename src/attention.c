@@ -118,8 +118,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     TRY(check_memory(c, tables, work, grad, entries, length, more));
     loci_use_room(c, work, loci_lay_out, backward);
     TRY(loci_check_positions(c));
-    for (int e = 0; e < p->encs; e++)
-        if (p->enc[e].pe->accept) TRY(p->enc[e].pe->accept(c, e));
+    for (int e = 0; e < p->encs; e++) TRY(loci_accept(c, e));
     return LOCI_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "blocks.h"
 
 #include "skew.h"
+#include "trig.h"
 
 static struct blocks blocks_of(const struct config *c) { return c->pe->blocks(c); }
 
@@ -33,16 +34,16 @@ static void fill_panels(const struct prep *p, const struct blocks *b, int g)
     }
 }
 
-/* weight times lambda, exactly; 0 for channels that stay and lanes left over. */
+/* weight times lambda, to 100 bits; 0 for channels that stay and lanes left over. */
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     const struct blocks b = blocks_of(p->cfg);
     const int pairs = blocks_width(&b) / 2, half = blocks_half(&b), i = t % pairs / half, j = t / pairs * blocks_per_panel(&b) + i;
     if (i >= blocks_per_panel(&b) || j >= b.count) return;
     const double weight = blocks_weight(&b, p->table)[axis * b.count + j];
-    const double lambda = blocks_lambda(&b, p->table)[(group * b.count + j) * half + t % pairs % half];
-    *hi = weight * lambda;
-    *lo = fma(weight, lambda, -*hi);
+    const ptrdiff_t at = (group * b.count + j) * half + t % pairs % half;
+    const double lambda = blocks_lambda(&b, p->table)[at], rest = blocks_rest(&b, p->table)[at], product = weight * lambda;
+    *lo = trig_two_sum(product, fma(weight, lambda, -product) + weight * rest, hi);
 }
 
 void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, blocks_weights *weight)
@@ -50,17 +51,20 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
     const struct blocks b = blocks_of(p->cfg);
     const int n = b.block, half = blocks_half(&b);
     double *weights = (double *)blocks_weight(&b, p->table), *lambda = (double *)blocks_lambda(&b, p->table);
-    double *basis = (double *)blocks_basis(&b, p->table), *s = basis + (ptrdiff_t)b.groups * b.count * n * n;
+    double *rest = (double *)blocks_rest(&b, p->table), *basis = (double *)blocks_basis(&b, p->table);
+    double *s = basis + (ptrdiff_t)b.groups * b.count * n * n, *form = s + (ptrdiff_t)n * n;
     for (int a = 0; a < b.axes; a++)
         for (int j = 0; j < b.count; j++) weights[a * b.count + j] = weight(p, a, j);
     for (int g = 0; g < b.groups; g++) {
-        for (int j = 0; j < b.count; j++, lambda += half, basis += (ptrdiff_t)n * n) {
+        for (int j = 0; j < b.count; j++, lambda += half, rest += half, basis += (ptrdiff_t)n * n) {
             for (int r = 0; r < n; r++) {
                 s[r * n + r] = 0;
                 for (int c = r + 1; c < n; c++) s[r * n + c] = generator(p, g, j, r, c), s[c * n + r] = -s[r * n + c];
             }
-            lambda[half - 1] = 0;
-            loci_skew_form(n, s, basis, lambda);
+            lambda[half - 1] = rest[half - 1] = 0;
+            memcpy(form, s, sizeof *s * (size_t)(n * n));
+            loci_skew_form(n, form, basis, lambda);
+            for (int k = 0; k < n / 2; k++) rest[k] = loci_skew_rest(n, s, basis, k, lambda[k]);
         }
         fill_panels(p, &b, g);
     }

@@ -9,8 +9,8 @@
  * Panels of whole blocks, PANEL channels wide in the basis unless a block is wider, are one matrix each, so that
  * short blocks fill the lanes.  Where blocks leave lanes over, these are pairs of frequency 0 too.
  *
- * The table is that of pairs.h for all pairs of all panels; then doubles: weight[axes][count], lambda[groups][count][half],
- * U[groups][count][block][block], room for one S; then reals, for each group and panel: the matrix into the basis
+ * The table is that of pairs.h for all pairs of all panels; then doubles: weight[axes][count], lambda[groups][count][half] and
+ * as many low parts of them, U[groups][count][block][block], room for two S; then reals, for each group and panel: the matrix into the basis
  * [channels][width] and the one back [width][lanes of channels]. */
 #ifndef LOCI_BLOCKS_H
 #define LOCI_BLOCKS_H
@@ -48,15 +48,19 @@ static inline const double *blocks_lambda(const struct blocks *b, const void *ta
 {
     return blocks_weight(b, table) + b->axes * b->count;
 }
-static inline const double *blocks_basis(const struct blocks *b, const void *table)
+static inline const double *blocks_rest(const struct blocks *b, const void *table)       /* the low parts of lambda */
 {
     return blocks_lambda(b, table) + b->groups * b->count * blocks_half(b);
+}
+static inline const double *blocks_basis(const struct blocks *b, const void *table)
+{
+    return blocks_rest(b, table) + b->groups * b->count * blocks_half(b);
 }
 /* Where the panels start, in whole cache lines, and how many reals one has. */
 static inline size_t blocks_at(const struct blocks *b)
 {
-    const size_t doubles = (size_t)(b->axes * b->count + b->groups * b->count * blocks_half(b))
-                           + (size_t)(b->groups * b->count + 1) * (size_t)(b->block * b->block);
+    const size_t doubles = (size_t)(b->axes * b->count + 2 * b->groups * b->count * blocks_half(b))
+                           + (size_t)(b->groups * b->count + 2) * (size_t)(b->block * b->block);
     return loci_pairs_size(blocks_pairs(b), b->axes, b->groups) + (doubles + 7) / 8 * 64;
 }
 static inline ptrdiff_t blocks_panel(const struct blocks *b)

@@ -271,6 +271,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG, "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
     TRY(loci_measure_room(&c, work, loci_lay_out, false));
+    if (a.turn) TRY(loci_accept(&c, p->use[p->rotate].enc));
     TRY(check_memory(&c, &a, tables, work));
     loci_use_room(&c, work, loci_lay_out, false);
     if (!c.B || !c.Lk) return LOCI_OK;

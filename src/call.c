@@ -203,6 +203,11 @@ loci_status loci_open_tables(struct call *c, const void *tables)
     c->range = loci_table_range(tables);
     return LOCI_OK;
 }
+loci_status loci_accept(const struct call *c, int e)
+{
+    const struct loci_pe *pe = c->plan->enc[e].pe;
+    return pe->accept ? pe->accept(c, e) : LOCI_OK;
+}
 loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *lay_out, bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG, "work must not be NULL and must start on 64 bytes");

@@ -29,6 +29,8 @@ void loci_add_tensors(const struct call *, struct regions *, void *const *out);
 /* Those of encoding e that have a row for each of LOCI_DIM_QUERIES, or LOCI_DIM_KEYS, are wanted; 0: all. */
 loci_status loci_check_inputs(const struct call *, int e, ptrdiff_t rows);
 loci_status loci_open_tables(struct call *, const void *tables);
+/* What an encoding says of the call. */
+loci_status loci_accept(const struct call *, int e);
 /* The workspace in two steps: its size is found and checked, with all that is read on the way; and when it is sure that it overlaps
  * nothing, it is used.  lay_out() says its bytes, or SIZE_MAX, and with base NULL does nothing else. */
 typedef size_t lay_out_room(struct call *, char *base, bool backward);

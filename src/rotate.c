@@ -29,7 +29,8 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->k_coord), LOCI_BAD_ARG,
           "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(loci_open_tables(c, tables));
-    return loci_measure_room(c, work, backward ? loci_lay_out : carve, backward);
+    TRY(loci_measure_room(c, work, backward ? loci_lay_out : carve, backward));
+    return loci_accept(c, p->use[p->rotate].enc);
 }
 static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which, bool optional)
 {

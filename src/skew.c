@@ -11,6 +11,8 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "dd.h"
+
 enum { MOST_ROUNDS = 60 };
 
 struct quaternion { double at[4]; };
@@ -94,4 +96,26 @@ void loci_skew_form(int n, double *s, double *u, double *lambda)
         }
     }
     for (int k = 0; k < n / 2; k++) lambda[k] = s[(2 * k + 1) * n + 2 * k];
+}
+
+/* Of two columns, in 106 bits. */
+static struct dd column_product(int n, const double *x, const double *y)
+{
+    struct dd sum = { 0, 0 };
+    for (int r = 0; r < n; r++) sum = dd_add(sum, dd_mul((struct dd){ x[r * n], 0 }, (struct dd){ y[r * n], 0 }));
+    return sum;
+}
+double loci_skew_rest(int n, const double *s, const double *u, int k, double lambda)
+{
+    const double *x = u + 2 * k, *y = x + 1;
+    struct dd quotient = { 0, 0 };
+    for (int r = 0; r < n; r++) {
+        struct dd sum = { 0, 0 };
+        for (int c = 0; c < n; c++) sum = dd_add(sum, dd_mul((struct dd){ s[r * n + c], 0 }, (struct dd){ x[c * n], 0 }));
+        quotient = dd_add(quotient, dd_mul(sum, (struct dd){ y[r * n], 0 }));
+    }
+    /* Over |x| |y|, which is 1 but for rounding. */
+    const struct dd squares = dd_mul(column_product(n, x, x), column_product(n, y, y)), off = dd_add(squares, (struct dd){ -1, 0 });
+    quotient = dd_mul(quotient, dd_norm(1, -off.hi / 2));
+    return dd_add(quotient, (struct dd){ -lambda, 0 }).hi;
 }

@@ -7,5 +7,7 @@
  * the last column of U stays where it is.  Equal and zero lambdas are no special case; they come in no order and with any
  * sign.  s becomes N, to rounding. */
 void loci_skew_form(int n, double *s, double *u, double *lambda);
+/* lambda + the result turns pair k to 100 bits: the Rayleigh quotient of its columns, whose error is the square of theirs. */
+double loci_skew_rest(int n, const double *s, const double *u, int k, double lambda);
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "attend.h"
+#include "reference/reference.h"
 
 static int passed, failed;
 
@@ -294,9 +295,123 @@ static void biases(void)
             }
 }
 
+/* ---- Far positions ----------------------------------------------------------------------------------------------------- */
+
+/* S turns about (1, 2, 3), by w = sqrt(14), so that exp(x S) = 1 + sin(x w)/w S + (1 - cos(x w))/14 S^2. */
+static const double spin[3][3] = { { 0, -3, 2 }, { 3, 0, -1 }, { -2, 1, 0 } };
+static double spinning(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding, (void)t;
+    return i % 9 / 3 < i % 3 ? spin[i % 9 / 3][i % 3] : 0;
+}
+static void far_blocks(const char *encoding)
+{
+    const int64_t at[] = { 0, 1, 1000003, 999999999989, ((int64_t)1 << 40) - 1, -(((int64_t)1 << 40) - 1) };
+    for (int i = 0; i < (int)(sizeof at / sizeof *at); i++) {
+        const int64_t zero = 0;
+        const double q[3] = { 0.3, -0.8, 0.5 }, k[3] = { -0.6, 0.1, 0.7 };
+        struct attend a = { .desc = { .encoding = encoding, .heads = 1, .dim = 3, .dtype = LOCI_F64, .scale = 1, .full = 1 }, .q_len = 1, .k_len = 1,
+                            .q = q, .k = k, .q_pos = &at[i], .k_pos = &zero, .fill = spinning };
+        attend(&a);
+        const long double w = sqrtl(14);
+        const double s = (double)(sinl(at[i] * w) / w), c = (double)((1 - cosl(at[i] * w)) / 14);
+        double want = 0;
+        for (int r = 0; r < 3; r++) {
+            double turned = q[r];
+            for (int n = 0; n < 3; n++) {
+                turned += s * spin[r][n] * q[n];
+                for (int m = 0; m < 3; m++) turned += c * spin[r][m] * spin[m][n] * q[n];
+            }
+            want += turned * k[r];
+        }
+        claim(fabs(a.rows[0] - want) < 1e-14 + fabs((double)at[i]) * (double)LDBL_EPSILON, "%s at %lld: score %.17g, exactly %.17g", encoding, (long long)at[i], a.rows[0], want);
+        attend_free(&a);
+    }
+}
+
+/* Turns about several axes are refused where rounding their exponents would show. */
+static double ones(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding, (void)t, (void)i;
+    return 1;
+}
+static void far_matrices(void)
+{
+    enum { W = 5 };
+    const double limit = 0x1p28 / (2 * (W - 1));     /* both axes add so much per coordinate */
+    const double reach[] = { 0.99, 1.01, 1e4 };
+    for (int i = 0; i < 3; i++) {
+        double coord[2] = { limit * reach[i], -limit * reach[i] }, zero[2] = { 0 }, x[W] = { 1, 2, 3, 4, 5 }, y[W] = { 0 };
+        float raw[2 * W * W], xf[W] = { 1, 2, 3, 4, 5 }, yf[W] = { 0 };
+        for (int n = 0; n < 2 * W * W; n++) raw[n] = (float)ones(NULL, NULL, n);
+        const void *tensors[] = { raw };
+        loci_error e = { 0 };
+        loci_plan *plan;
+        if (loci_plan_create(&plan, &(loci_desc){ .encoding = "liere:block=5", .heads = 1, .dim = W, .stage = LOCI_ROTATE }, &e)) exit(2);
+        loci_call c = { .batch = 1, .q_len = 1, .k_len = 1, .q_coord = coord, .k_coord = zero, .tensors = tensors, .error = &e };
+        struct room room = { .blocks = 0 };
+        void *tables = room_take(&room, loci_tables_size(plan, 1)), *work = room_take(&room, loci_workspace(plan, &c, 0));
+        if (loci_prepare(plan, 1, tensors, tables)) exit(2);
+        const loci_status status = loci_rotate(plan, tables, work, &c, LOCI_QUERY, (loci_view){ xf, 0, 0, 0 }, (loci_view){ yf, 0, 0, 0 });
+        double before = 0, after = 0;
+        for (int n = 0; n < W; n++) before += x[n] * x[n], after += (double)yf[n] * (double)yf[n], y[n] = (double)yf[n];
+        if (i == 0) claim(!status && fabs(after / before - 1) < 1e-6, "liere below its limit loses %.1e of the norm", fabs(after / before - 1));
+        else claim(status == LOCI_UNSUPPORTED && y[0] == 0 && !strncmp(e.text, "liere: the coordinates of query 0", 33), "liere beyond its limit: %s", e.text);
+        room_leave(&room, 0);
+        loci_plan_destroy(plan);
+    }
+}
+
+/* Angles of the reference at far positions, by the engine's, which are exact. */
+static void far_references(void)
+{
+    static const char *const texts[] = { "rope:pairing=half", "fope", "xpos", "rope:pairing=half,scaling=linear,factor=3", "sandwich", "xl" };
+    enum { ROWS = 9, W = 16 };
+    const double bound = LDBL_MANT_DIG > 60 ? 1e-7 : 1e-2;
+    int64_t pos[ROWS], by[ROWS];
+    for (int i = 0; i < ROWS; i++) pos[i] = 1000000000000 + i, by[i] = 1000 * i;
+    for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
+        const bool turns = i < 4;        /* others have tables by distance */
+        struct attend got = { .desc = { .encoding = texts[i], .heads = H, .dim = W, .dtype = LOCI_F64 }, .q_len = ROWS, .k_len = ROWS, .seed = 4,
+                              .q_pos = turns ? pos : by, .k_pos = turns ? pos : by }, says = got;
+        says.reference = true;
+        attend(&got), attend(&says);
+        const double off = differ(&got, &says, 0);
+        claim(off < bound, "%s: at 10^12 the reference is %.1e away", texts[i], off);
+        attend_free(&got), attend_free(&says);
+    }
+}
+
+/* The reference refuses what every call refuses. */
+static void too_far(void)
+{
+    const int64_t bad[] = { INT64_MIN, INT64_MAX, ((int64_t)1 << 40) + 1, -((int64_t)1 << 40) - 1 };
+    const double x[4] = { 1, 2, 3, 4 }, far[2] = { 0x1p41, 0 }, none[2] = { NAN, 0 };
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < 6; i++) {
+            const int64_t zero = 0;
+            const double at[2] = { 0 }, *coord = i == 4 ? far : none;
+            double o[4] = { 0 };
+            loci_plan *plan;
+            loci_error e = { 0 };
+            if (loci_plan_create(&plan, &(loci_desc){ .encoding = i < 4 ? "alibi" : "rope2d", .heads = 1, .dim = 4, .dtype = LOCI_F64, .full = 1 }, &e)) exit(2);
+            loci_call c = { .batch = 1, .q_len = 1, .k_len = 1, .q = { (double *)(uintptr_t)x, 0, 0, 0 }, .k = { (double *)(uintptr_t)x, 0, 0, 0 },
+                            .v = { (double *)(uintptr_t)x, 0, 0, 0 }, .o = { o, 0, 0, 0 }, .error = &e };
+            if (i < 4) c.q_pos = side ? &zero : &bad[i], c.k_pos = side ? &bad[i] : &zero;
+            else c.q_coord = side ? at : coord, c.k_coord = side ? coord : at;
+            claim(loci_reference(plan, NULL, &c, NULL) == LOCI_BAD_ARG && strstr(e.text, "must lie within 2^40") && o[0] == 0,
+                  "the reference takes %s %d of side %d: %s", i < 4 ? "position" : "coordinate", i, side, e.text);
+            loci_plan_destroy(plan);
+        }
+}
+
 int main(void)
 {
     fox();
+    far_blocks("comrope:block=3,axes=1"), far_blocks("liere:block=3,axes=1");
+    far_matrices();
+    far_references();
+    too_far();
     hidden_distances();
     biases();
     scales();

@@ -80,7 +80,8 @@ static void frequency(const struct prep *p, int axis, int group, int j, double *
     *lo = 0;
 }
 
-/* With matrices, the generators in double. */
+/* With matrices, the generators in double, and behind them for each axis the largest sum of a row's sizes. */
+static ptrdiff_t generators(const struct blocks *b) { return b->axes * b->groups * b->count * square(b); }
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     const struct blocks b = blocks(c);
@@ -88,14 +89,15 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     switch (way(c)) {
     case TERM_pairs:  return loci_pairs_size(b.count, b.axes, b.groups);
     case TERM_blocks: return loci_blocks_size(c, real);
-    default:          return (size_t)(b.axes * b.groups * b.count) * (size_t)square(&b) * sizeof(double);
+    default:          return (size_t)(generators(&b) + b.axes) * sizeof(double);
     }
 }
 static void prepare_matrices(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
-    double *a = p->table;
-    for (ptrdiff_t first = 0; first < b.axes * b.groups * b.count * square(&b); first += square(&b))
+    double *a = p->table, *largest = a + generators(&b);
+    for (int axis = 0; axis < b.axes; axis++) largest[axis] = 0;
+    for (ptrdiff_t first = 0; first < generators(&b); first += square(&b)) {
         for (int r = 0; r < b.block; r++) {
             a[first + r * b.block + r] = 0;
             for (int c = r + 1; c < b.block; c++) {
@@ -103,6 +105,13 @@ static void prepare_matrices(const struct prep *p)
                 a[first + r * b.block + c] = x, a[first + c * b.block + r] = -x;
             }
         }
+        double *most = &largest[first / (generators(&b) / b.axes)];
+        for (int r = 0; r < b.block; r++) {
+            double sum = 0;
+            for (int c = 0; c < b.block; c++) sum += fabs(a[first + r * b.block + c]);
+            *most = sum > *most ? sum : *most;
+        }
+    }
 }
 static void prepare(const struct prep *p)
 {
@@ -194,6 +203,23 @@ static bool same_place(const struct call *c, int64_t one, int64_t other)
     for (int a = 0; a < c->plan->axes; a++)
         if (coordinate(c, one, a) != coordinate(c, other, a)) return false;
     return true;
+}
+/* Rounding the exponent X moves the turn by |X| 2^-53 and more, up to half an ulp of a float. */
+static loci_status accept(const struct call *c, int enc)
+{
+    const double most = 0x1p28;
+    if (way(&c->plan->enc[enc]) != TERM_matrices) return LOCI_OK;
+    const struct blocks b = blocks(&c->plan->enc[enc]);
+    const double *largest = (const double *)c->table[enc] + generators(&b);
+    const int64_t queries = rows_of(c, true), rows = queries + rows_of(c, false);
+    for (int64_t row = c->in->q_coord ? 0 : queries; row < (c->k_coord ? rows : queries); row++) {
+        double reach = 0;
+        for (int a = 0; a < b.axes; a++) reach += fabs(coordinate(c, row, a)) * largest[a];
+        CHECK(c->in->error, !(reach > most), LOCI_UNSUPPORTED,
+              "liere: the coordinates of %s %lld make exponents of %g; turns by blocks of %d about several axes are right up to 2^28",
+              row < queries ? "query" : "key", (long long)(row < queries ? row : row - queries), reach, b.block);
+    }
+    return LOCI_OK;
 }
 /* Gives a row its slot: that of rows before it at the same place, or a new one. */
 static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
@@ -347,5 +373,5 @@ const struct loci_pe loci_pe_liere = {
     .name = "liere", .cite = "Ostmeier et al., ICML 2025", .brief = "blocks turn by the exponential of learned generators",
     .example = "liere:block=3", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts,
     .check = check, .axes = axes, .tensors = tensors, .terms = terms, .blocks = blocks, .size = size, .prepare = prepare, .fold = fold,
-    .scratch = scratch, .begin = begin, .end = end,
+    .accept = accept, .scratch = scratch, .begin = begin, .end = end,
 };

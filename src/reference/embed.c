@@ -15,10 +15,10 @@ static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
     double base = option(p, e, "base", 10000), steps = d / 2 > 1 ? d / 2 - 1 : 1;
     int count = t2t ? d / 2 : (d + 1) / 2;
     for (int t = 0; t < count; t++) {
-        double angle = (double)pos * pow(base, t2t ? -t / steps : -2.0 * t / d);
+        const long double angle = pos * powl(base, t2t ? -t / (long double)steps : -2.0L * t / d);     /* right at 2^40, too */
         int sine = halves ? t : 2 * t, cosine = halves ? count + t : 2 * t + 1;
-        y[sine] += sin(angle);
-        if (cosine < d) y[cosine] += cos(angle);
+        y[sine] += (double)sinl(angle);
+        if (cosine < d) y[cosine] += (double)cosl(angle);
     }
 }
 const struct definition loci_define_sinusoidal = { .name = "sinusoidal", .embed = sinusoidal };

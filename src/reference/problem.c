@@ -17,6 +17,18 @@ static const struct definition *find(const char *name)
     return NULL;
 }
 
+/* Beyond 2^40 every call refuses positions and coordinates: differences stay exact. */
+static loci_status near(const struct problem *p, const char *name, const int64_t *pos, const double *coord, ptrdiff_t rows, loci_error *e)
+{
+    const ptrdiff_t n = (p->call->per_batch ? p->B : 1) * rows, all = n * p->plan->axes;
+    const int64_t far = (int64_t)1 << 40;
+    for (ptrdiff_t i = 0; pos && i < n; i++)
+        CHECK(e, pos[i] >= -far && pos[i] <= far, LOCI_BAD_ARG, "%s_pos: position %lld must lie within 2^40", name, (long long)pos[i]);
+    for (ptrdiff_t i = 0; coord && i < all; i++)
+        CHECK(e, fabs(coord[i]) <= (double)far, LOCI_BAD_ARG, "%s_coord: coordinate %g must lie within 2^40", name, coord[i]);
+    return LOCI_OK;
+}
+
 loci_status loci_reference_open(struct problem *p, const loci_plan *plan, const void *const *tensors,
                                 const loci_call *call)
 {
@@ -31,6 +43,9 @@ loci_status loci_reference_open(struct problem *p, const loci_plan *plan, const 
     for (int t = 0; t < plan->tensors.n; t++)
         CHECK(call->error, tensors && tensors[t], LOCI_BAD_ARG, "tensor %s of %s is missing", plan->tensors.list[t].name,
               plan->tensors.list[t].encoding);
+    loci_status status = near(p, "q", call->q_pos, call->q_coord, p->Lq, call->error);
+    if (!status) status = near(p, "k", call->k_pos, call->k_coord, p->Lk, call->error);
+    if (status) return status;
     for (int e = 0; e < plan->encs; e++) {
         p->def[e] = find(plan->enc[e].pe->name);
         CHECK(call->error, p->def[e], LOCI_UNSUPPORTED, "the reference does not define %s yet", plan->enc[e].pe->name);

@@ -3,6 +3,7 @@
  *
  * The engine is compared with it, and `--engine reference` runs it.  It shares the parsed plan with the engine and no
  * arithmetic.  Plans are F64 plans, so all data is double; `tensors` holds all tensors of the plan, inputs too.
+ * Positions and coordinates must lie within 2^40, as in every call; angles are long double, so that they are right there.
  * Memory grows with the inputs and a few rows of scores, time with heads * q_len * k_len * dim. */
 #ifndef LOCI_REFERENCE_REFERENCE_H
 #define LOCI_REFERENCE_REFERENCE_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* rotate.c -- encodings that turn queries and keys, and the rotation alone. */
+/* rotate.c -- encodings that turn queries and keys, and the rotation alone.  Frequencies and angles are long double, which on
+ * most machines has 64 bits and more, as at position 2^40 an angle in double would be off by 10^-4. */
 #include <stdlib.h>
 
 #include "reference/problem.h"
@@ -13,7 +14,7 @@ struct pairs {
     const char *learned;                 /* the tensor of the frequencies; where the plan has none, a formula tells them */
     /* Which frequency pair t of a kv head has on an axis, and its formula.  -1: the axis does not turn the pair. */
     int (*number)(const struct problem *, int e, int kv, int axis, int t);
-    double (*formula)(const struct problem *, int e, int number);
+    long double (*formula)(const struct problem *, int e, int number);
 };
 
 static int first_channel(const struct pairs *r, int t) { return r->offset + (r->interleaved ? 2 * t : t); }
@@ -23,15 +24,16 @@ static int kv_of(const struct problem *p, loci_which which, int head)
 {
     return which == LOCI_QUERY ? kv_head(p, head) : head;
 }
-static double angle(const struct problem *p, int e, const struct pairs *r, loci_which which, int head, ptrdiff_t row, int t)
+static long double angle(const struct problem *p, int e, const struct pairs *r, loci_which which, int head, ptrdiff_t row, int t)
 {
     const double *learned = tensor(p, e, r->learned);
-    double phi = 0;
+    long double phi = 0;
     for (int axis = 0; axis < r->axes; axis++) {
         int n = r->number(p, e, kv_of(p, which, head), axis, t);
         if (n < 0) continue;
-        double x = coordinate(p, which, axis, row), w = learned ? learned[n] : r->formula(p, e, n);
-        phi += r->single ? (double)((float)x * (float)w) : x * w;
+        const double x = coordinate(p, which, axis, row);
+        const long double w = learned ? (long double)learned[n] : r->formula(p, e, n);
+        phi += r->single ? (long double)((float)x * (float)(double)w) : x * w;
     }
     return phi;
 }
@@ -41,10 +43,11 @@ static void turn_pairs(const struct problem *p, int e, const struct pairs *r, lo
 {
     memcpy(y, x, (size_t)p->D * sizeof *y);
     for (int t = 0; t < r->count; t++) {
-        double phi = angle(p, e, r, which, head, row, t);
+        const long double phi = angle(p, e, r, which, head, row, t);
+        const double cosine = (double)cosl(phi), sine = (double)sinl(phi);
         int a = first_channel(r, t), b = second_channel(r, t);
-        y[a] = r->factor * (x[a] * cos(phi) - x[b] * sin(phi));
-        y[b] = r->factor * (x[a] * sin(phi) + x[b] * cos(phi));
+        y[a] = r->factor * (x[a] * cosine - x[b] * sine);
+        y[b] = r->factor * (x[a] * sine + x[b] * cosine);
     }
 }
 static void turn_pairs_backward(const struct problem *p, int e, const struct pairs *r, loci_which which, int head,
@@ -53,10 +56,11 @@ static void turn_pairs_backward(const struct problem *p, int e, const struct pai
     double *dlearned = dtensor(p, e, r->learned);
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int t = 0; t < r->count; t++) {
-        double phi = angle(p, e, r, which, head, row, t);
+        const long double phi = angle(p, e, r, which, head, row, t);
+        const double cosine = (double)cosl(phi), sine = (double)sinl(phi);
         int a = first_channel(r, t), b = second_channel(r, t);
-        dx[a] = r->factor * (dy[a] * cos(phi) + dy[b] * sin(phi));
-        dx[b] = r->factor * (-dy[a] * sin(phi) + dy[b] * cos(phi));
+        dx[a] = r->factor * (dy[a] * cosine + dy[b] * sine);
+        dx[b] = r->factor * (-dy[a] * sine + dy[b] * cosine);
         /* dphi = x_a dx_b - x_b dx_a; padding, which need not hold numbers, has no gradient. */
         if (!dlearned || (dx[a] == 0 && dx[b] == 0)) continue;
         for (int axis = 0; axis < r->axes; axis++) {
@@ -124,20 +128,21 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
     if (bounds[0] == bounds[1]) bounds[1] += 0.001;
     return (1 - clip((t - bounds[0]) / (bounds[1] - bounds[0]), 0, 1)) * option(p, e, "extrapolation_factor", 1);
 }
-static double llama3_frequency(const struct problem *p, int e, double w)
+static long double llama3_frequency(const struct problem *p, int e, long double w)
 {
-    double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1), wavelength = turn_around / w;
+    const double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1), wavelength = turn_around / (double)w;
     double low = option(p, e, "low_freq_factor", 1), high = option(p, e, "high_freq_factor", 4);
     if (wavelength > length / low) return w / s;
     if (wavelength <= length / high) return w;
     double share = (length / wavelength - low) / (high - low);
     return (1 - share) * w / s + share * w;
 }
-static double rope_frequency(const struct problem *p, int e, int t)
+static long double rope_frequency(const struct problem *p, int e, int t)
 {
-    double base = option(p, e, "base", 10000), dim = option(p, e, "dim", p->D), s = option(p, e, "factor", 1);
+    const long double base = option(p, e, "base", 10000), dim = option(p, e, "dim", p->D);
+    long double s = option(p, e, "factor", 1);
     double original = option(p, e, "original_length", 1), length = option(p, e, "length", original);
-    double w = pow(base, -2 * t / dim);
+    const long double w = powl(base, -2 * t / dim);
     enum scaling scaling = (enum scaling)option(p, e, "scaling", NONE);
     switch (scaling) {
     case NONE:
@@ -147,13 +152,13 @@ static double rope_frequency(const struct problem *p, int e, int t)
     case DYNAMIC:
     case NTK:
         if (scaling == DYNAMIC) s = s * fmax(length, original) / original - (s - 1);
-        return pow(base * pow(s, dim / (dim - 2)), -2 * t / dim);
+        return powl(base * powl(s, dim / (dim - 2)), -2 * t / dim);
     case NTK_FIXED: {
-        double b = option(p, e, "mixed_b", 0);
-        return b == 0 ? w * pow(s, -2 * (t + 1) / dim) : w / exp(log(s) / pow(dim / 2, b) * pow(t + 1, b));
+        const long double b = option(p, e, "mixed_b", 0);
+        return b == 0 ? w * powl(s, -2 * (t + 1) / dim) : w / expl(logl(s) / powl(dim / 2, b) * powl(t + 1, b));
     }
     case YARN: {
-        double share = yarn_share(p, e, base, dim, t);
+        const double share = yarn_share(p, e, (double)base, (double)dim, t);
         return w / s * (1 - share) + w * share;
     }
     case LONGROPE:
@@ -161,7 +166,7 @@ static double rope_frequency(const struct problem *p, int e, int t)
     case LLAMA3:
         return llama3_frequency(p, e, w);
     case PROPORTIONAL:
-        return t < (int)floor(option(p, e, "partial", 1) * dim / 2) ? w / s : 0;
+        return t < (int)floor(option(p, e, "partial", 1) * (double)dim / 2) ? w / s : 0;
     }
     return w;
 }
@@ -257,9 +262,9 @@ static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t
     if (alternate) return t % 2 == axis ? t / 2 : -1;
     return t / quarter == axis ? t % quarter : -1;
 }
-static double rope2d_frequency(const struct problem *p, int e, int n)
+static long double rope2d_frequency(const struct problem *p, int e, int n)
 {
-    return pow(option(p, e, "base", 100), -4.0 * n / p->D);
+    return powl(option(p, e, "base", 100), -4.0L * n / p->D);
 }
 static struct pairs pairs_of_rope2d(const struct problem *p, int e)
 {
@@ -291,9 +296,9 @@ DEFINE_PAIRS(mixed)
 /* One row's cos or sin: how many waves there are, and sums of them. */
 struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
 
-static double fope_frequency(const struct fope *f, int l)
+static long double fope_frequency(const struct fope *f, int l)
 {
-    double w = pow(option(f->p, f->e, "base", 10000), -(double)l / f->all);
+    const long double w = powl(option(f->p, f->e, "base", 10000), -(long double)l / f->all);
     double least = turn_around / option(f->p, f->e, "train_length", 512) * option(f->p, f->e, "floor_ratio", 1);
     return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;
 }
@@ -324,8 +329,8 @@ static double fope_whole(const struct fope *f, bool cosine, int t)
 }
 static double fope_wave(const struct fope *f, bool cosine, int l)
 {
-    double phi = f->x * fope_frequency(f, l);
-    return cosine ? cos(phi) : sin(phi);
+    const long double phi = f->x * fope_frequency(f, l);
+    return (double)(cosine ? cosl(phi) : sinl(phi));
 }
 static double fope_sum(const struct fope *f, bool cosine, int t)
 {
