@@ -18,7 +18,7 @@ extern "C" {
 
 /* A run of text, or a grid of patches as the model sees them (Qwen merges 2 x 2), time first, then rows, then columns.  A
  * picture has t = 1.  A film is one grid whose times are `step` apart: 0 = 1 (Qwen2-VL), or tokens per second times seconds
- * per grid (Qwen2.5-VL, which cuts times to whole numbers).  Qwen3-VL has a picture for each frame, and text with its time
+ * per grid (Qwen2.5-VL, which multiplies in float and cuts times to whole numbers).  Qwen3-VL has a picture for each frame, and text with its time
  * before it. */
 typedef struct {
     ptrdiff_t tokens;                    /* of text; then t, h and w are 0 */
@@ -30,8 +30,8 @@ typedef struct {
 LOCI_API ptrdiff_t loci_segments_len(int count, const loci_segment *);
 
 /* coord [3][len] = t, h, w of each token, beginning at `start`.  Text counts on, the same on all axes; a grid that begins at s
- * has (s + floor(i step), s + row, s + column); what follows begins one behind the largest number so far.  *next (NULL: not
- * wanted) is where the next token begins. */
+ * has (s + floor(i step), s + row, s + column), and what follows it begins max(h, w) later, however long the film was.  *next
+ * (NULL: not wanted) is where a decode goes on: one behind the largest number of all.  As in transformers 5.23; see mrope's page. */
 LOCI_API loci_status loci_segments_place(int count, const loci_segment *, double start, ptrdiff_t len, double *coord, double *next,
                                          loci_error *);
 
