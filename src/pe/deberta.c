@@ -9,8 +9,8 @@
  *           m, and beyond m + ceil((m - 1) ln(a/m) / ln(x/m)); first |d| is cut to x, or with saturate=0 it is not.
  *
  * The paper has row(j - i) in the last product (p2c=ji); all three revisions of the authors' code have row(i - j), which
- * checkpoints are trained with (p2c=ij).  The first release of v2 did not cut |d|, so that keys far ahead use row 0 and
- * not row 1 (saturate=0). */
+ * checkpoints are trained with (p2c=ij).  Their later code cuts |d| (saturate=1).  That of v2's first release and of
+ * transformers, which runs every checkpoint, does not: keys far ahead use row 0 and not row 1 (saturate=0). */
 #include "pe.h"
 #include "terms/vectors.h"
 #include "trig.h"
@@ -24,7 +24,7 @@ static const loci_option opts[] = {
     [MAX_DISTANCE] = { "max_distance", LOCI_WHOLE, 0, 512, 2, 65536, NULL, "v2: distances from here on share a row" },
     [TERMS]        = { "terms", LOCI_WORD, 0, BOTH, 0, 0, "both|c2p|p2c", "c2p: queries meet K; p2c: keys meet Q" },
     [P2C]          = { "p2c", LOCI_WORD, 0, 0, 0, 0, "ij|ji", "Q's row by i - j as in the code, or by j - i as in the paper" },
-    [SATURATE]     = { "saturate", LOCI_WORD, 0, 1, 0, 0, "0|1", "v2: 0 lets distances grow beyond max_distance" },
+    [SATURATE]     = { "saturate", LOCI_WORD, 0, 1, 0, 0, "0|1", "v2: 1 cuts distances at max_distance as the authors' later code, 0 does not, as transformers" },
     { 0 }
 };
 

@@ -113,8 +113,8 @@ const struct definition loci_define_xl = { .name = "xl", .score = xl, .score_bac
 enum { V1, V2 };
 enum { P2C_IJ, P2C_JI };
 
-/* v1: d itself.  v2: d up to span/2, then logarithmically wider up to max_distance.  The first release of v2 let it go
- * on beyond (saturate=0), so that far keys ahead use row 0 instead of row 1. */
+/* v1: d itself.  v2: d up to span/2, then logarithmically wider up to max_distance.  The first release of v2, and
+ * transformers, let it go on beyond (saturate=0), so that far keys ahead use row 0 instead of row 1. */
 static ptrdiff_t deberta_row(const struct problem *p, int e, double d)
 {
     int kind = (int)option(p, e, "kind", V2), span = (int)option(p, e, "span", kind == V1 ? 512 : 256);
