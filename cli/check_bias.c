@@ -201,6 +201,7 @@ bool check_buckets(const struct check *c, struct finding *f)
     if (scale) p.scale = strtod(scale + 11, NULL);
     if (!text_with(text, sizeof text, "bias_scale", NULL) || !text_with(text, sizeof text, "buckets", number))
         return refuse("check: the encoding's text is too long");
+    if (!strstr(text, "bidirectional=")) text_with(text, sizeof text, "bidirectional", "0");
     const bool two = strstr(text, "bidirectional=1");
     for (int form = 0; form < 4 && !f->explains; form++) {      /* as given, the other direction, and both with the usual distance */
         char other[512];

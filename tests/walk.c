@@ -59,7 +59,7 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "tape+alibi+fox", false },
     { "tape+cope:npos=5", false },
     { "tape+shaw:left=3,right=2+sba:remainder=value", false },
-    { "tape+t5:buckets=6,max_distance=10+cape:hidden=4", false },
+    { "tape+t5:buckets=6,max_distance=10,bidirectional=1+cape:hidden=4", false },
     { "tape+xl", false },
     { "shaw:left=3,right=2,sign=ij", false },
     { "shaw:left=0,right=4,values=0", false },
@@ -88,14 +88,14 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "cape:hidden=5,leak=0.2", false },
     { "rope:pairing=half,base=500+fox", false },
     { "alibi:slopes=given+cape:hidden=6", false },
-    { "t5:buckets=6,max_distance=10+cape:hidden=6,add_bias=0", false },
+    { "t5:buckets=6,max_distance=10,bidirectional=0+cape:hidden=6,add_bias=0", false },
     { "rope:pairing=interleaved,freq=given+sba", false },
     { "rope:pairing=half+alibi+cope:npos=5", false },
     { "rope2d:base=20+alibi+fox", false },
-    { "mixed+t5:buckets=6,max_distance=10+sba", false },
+    { "mixed+t5:buckets=6,max_distance=10,bidirectional=1+sba", false },
     { "cope:npos=5+t5:buckets=6,max_distance=10+fox", false },
     { "alibi:slopes=given+shaw:left=4,right=4", false },
-    { "alibi+kerple:weight=1+t5:buckets=6,max_distance=10", false },
+    { "alibi+kerple:weight=1+t5:buckets=6,max_distance=10,bidirectional=0", false },
     { "clip:max=4+sandwich:dim=6+fox", false },
     { "fire:hidden=4,threshold=6+cape:hidden=4", false },
     { "rope:pairing=half+deberta:span=7,max_distance=40,saturate=0+fox", false },
@@ -110,7 +110,7 @@ static const struct { const char *encoding; bool square; } texts[] = {
  * a plan refuses are drawn again. */
 static const char *const rotations[] = { "rope:pairing=half", "rope:pairing=interleaved,base=500,dim=4,offset=2", "rope2d", "mixed", "xpos:scale_base=30",
     "mrope:sections=1/1/1,dim=6" };
-static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10", "clip:max=5", "kerple", "kerple:kernel=log3", "kerple:weight=1",
+static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10,bidirectional=1", "clip:max=5", "kerple", "kerple:kernel=log3", "kerple:weight=1",
     "sandwich:dim=6", "fire:hidden=4,threshold=6", "shaw:left=3,right=2", "xl:clamp=5", "deberta:span=6,max_distance=20", "cope:npos=5", "fox",
     "softcap:cap=2" };
 static const char *const weights[] = { "sba", "sba:current=1,remainder=vector", "sink" };

@@ -5,8 +5,8 @@
  *
  * The first buckets hold one distance each, the rest widen logarithmically up to max_distance, and everything beyond
  * shares the last.  (A description in circulation numbers that last bucket N, one past the table; the official code
- * clamps to N-1, and so do we.)  Keys ahead of the query fall into bucket 0, or with bidirectional=1 into the upper half
- * of the table.  Ports that divide the scores by sqrt(D) have bias_scale = sqrt(D). */
+ * clamps to N-1, and so do we.)  Keys ahead of the query, if the mask shows them, fall into bucket 0, or with
+ * bidirectional=1 into the upper half of the table; which, the text must say.  Ports that divide the scores by sqrt(D) have bias_scale = sqrt(D). */
 #include "terms/distances.h"
 #include "trig.h"
 
@@ -14,7 +14,7 @@ enum { BUCKETS, MAX_DISTANCE, BIDIRECTIONAL, BIAS_SCALE };
 static const loci_option opts[] = {
     [BUCKETS]       = { "buckets", LOCI_WHOLE, 0, 32, 2, 65536, NULL, "learned biases per head" },
     [MAX_DISTANCE]  = { "max_distance", LOCI_WHOLE, 0, 128, 2, 1e9, NULL, "distances from here on share a bias" },
-    [BIDIRECTIONAL] = { "bidirectional", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: half of the buckets are for keys ahead" },
+    [BIDIRECTIONAL] = { "bidirectional", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: half of the buckets are for keys ahead; must be said with a full mask" },
     [BIAS_SCALE]    = { "bias_scale", LOCI_NUMBER, 0, 1, -1e6, 1e6, NULL, "multiplies the biases" },
     { 0 }
 };
@@ -28,6 +28,8 @@ static loci_status check(struct config *c, loci_error *e)
     CHECK(e, exact >= 1, LOCI_BAD_ARG, "t5: buckets %g must be at least 4 with bidirectional=1", o[BUCKETS]);
     CHECK(e, o[MAX_DISTANCE] > exact, LOCI_BAD_ARG, "t5: max_distance %g must exceed %d, the distances with a bucket of their own",
           o[MAX_DISTANCE], exact);
+    CHECK(e, !c->full || c->given[BIDIRECTIONAL], LOCI_BAD_ARG,
+          "t5: a full mask shows keys ahead of the query: say bidirectional=1 for buckets of their own, or bidirectional=0 for bucket 0");
     return LOCI_OK;
 }
 
@@ -99,6 +101,6 @@ static void fold(const struct prep *p)
 
 const struct loci_pe loci_pe_t5 = {
     .name = "t5", .cite = "Raffel et al., JMLR 2020", .brief = "S += table[bucket(i - j)][h], buckets widen with the distance",
-    .example = "t5", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
+    .example = "t5:bidirectional=0", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
     .check = check, .scale = scale, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };
