@@ -196,12 +196,32 @@ static bool gather_params(struct case_file *c, loci_tensor **list, int *count, c
     return true;
 }
 
+/* In a case an option that is not said has its usual value, also where a plan wants to be told with a full mask.  The causal plan
+ * spells all of them out. */
+static void say_all(struct case_file *c, loci_desc *d)
+{
+    loci_desc causal = *d;
+    loci_plan *plan = NULL;
+    causal.full = 0;
+    if (!d->full || !loci_plan_create(&plan, d, NULL) || loci_plan_create(&plan, &causal, NULL)) {
+        loci_plan_destroy(plan);
+        return;
+    }
+    const char *text = loci_plan_text(plan), *end = strstr(text, " scale=");
+    if (end && (size_t)(end - text) < sizeof c->text) {
+        snprintf(c->text, sizeof c->text, "%.*s", (int)(end - text), text);
+        d->encoding = c->text;
+    }
+    loci_plan_destroy(plan);
+}
+
 static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len)
 {
     loci_tensor *list;
     char *names, name[ST_MAX_NAME + 1];
     bool ok = gather_params(c, &list, &d->tensor_count, &names);
     d->tensors = list;
+    if (ok) say_all(c, d);
     ok = ok && task_open(&c->task, d, batch, q_len, k_len, c->path);
     c->task.desc.tensors = NULL;         /* the plan has its own copy now */
     c->task.desc.tensor_count = 0;
