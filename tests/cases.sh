@@ -30,7 +30,9 @@ broken() { "$LOCI" run "$@"; [ $? -eq 1 ]; }
 check "this processor runs something" test -n "$isas"
 for case in tests/cases/*.safetensors; do
     check "$case" "$LOCI" run "$case"
-    check "$case, reference" "$LOCI" run "$case" --engine reference --tol 1e-12,1e-11
+    tol=1e-12,1e-11
+    [[ $case != *-far[-.]* ]] || tol=1e-10,1e-9      # their oracle's angles are plain doubles, 10^-10 off at position 10^6
+    check "$case, reference" "$LOCI" run "$case" --engine reference --tol "$tol"
     check "$case, f64" "$LOCI" run "$case" --dtype f64 --tol 1e-10,1e-9
     check "$case, bf16" "$LOCI" run "$case" --dtype bf16
     check "$case, bf16 dot products" "$LOCI" run "$case" --dtype bf16 --fast
