@@ -11,11 +11,28 @@ static const double two_pi = 6.28318530717958648;
 
 /* ---- For scripts ---------------------------------------------------------------------------------------- */
 
+/* What goes with the rotation, or with its absence. */
+static void print_company(const loci_rope *r)
+{
+    printf("\"layer\":\"%s\",\"attention\":\"%s\",\"scale\":%.17g,\"softcap\":%.17g,\"sink\":%s,", r->layer, r->attention, r->scale,
+           r->softcap, r->sink ? "true" : "false");
+    printf("\"window\":%lld,\"chunk\":%lld,\"values\":%s,", (long long)r->window, (long long)r->chunk, r->values ? "true" : "false");
+    if (r->warmth > 0)
+        printf("\"temperature\":{\"beta\":%.17g,\"length\":%.17g,\"shift\":%.17g},", r->warmth, r->warm_length, r->warm_shift);
+    else printf("\"temperature\":null,");
+    printf("\"slopes\":%s", r->slopes ? "[" : "null");
+    for (int h = 0; r->slopes && h < r->heads; h++) printf("%s%.17g", h ? "," : "", r->slopes[h]);
+    printf("%s,\"note\":", r->slopes ? "]" : "");
+    if (r->note) printf("\"%s\"}\n", r->note);
+    else printf("null}\n");
+}
+
 /* 17 digits, so that a reader gets the same double; what JSON escapes does not occur in these words. */
 static void print_json(const loci_rope *r)
 {
     if (!r->rotates) {
-        printf("{\"rope\":false,\"encoding\":\"%s\"}\n", r->encoding);
+        printf("{\"rope\":false,\"encoding\":\"%s\",", r->encoding);
+        print_company(r);
         return;
     }
     printf("{\"rope\":true,\"pairing\":\"%s\",\"head_dim\":%d,\"dim\":%d,\"offset\":%d,\"base\":%.17g,\"inv_freq\":[",
@@ -26,7 +43,8 @@ static void print_json(const loci_rope *r)
     else
         printf("\"sections\":[%d,%d,%d],\"order\":\"%s\",", r->sections[0], r->sections[1], r->sections[2],
                r->spread ? "interleaved" : "chunked");
-    printf("\"encoding\":\"%s\"}\n", r->encoding);
+    printf("\"encoding\":\"%s\",", r->encoding);
+    print_company(r);
 }
 
 /* ---- For people ----------------------------------------------------------------------------------------- */
@@ -36,6 +54,7 @@ static const char *layer_words(const loci_rope *r)
     static const char *const words[][2] = {
         { "full_attention", "full attention" }, { "sliding_attention", "sliding window" },
         { "chunked_attention", "chunked attention" }, { "linear_attention", "linear attention" }, { "conv", "convolution" },
+        { "indexed_attention", "indexed attention" }, { "hybrid_sliding", "sliding window, and a state" }, { "hybrid", "attention and a state" },
     };
     for (int i = 0; i < COUNT(words); i++)
         if (!strcmp(words[i][0], r->layer)) return words[i][1];
@@ -44,13 +63,14 @@ static const char *layer_words(const loci_rope *r)
 
 static bool has(const loci_rope *r, const char *text) { return strstr(r->encoding, text) != NULL; }
 
-/* The frequencies without the scaling: the library's rule again. */
+/* The frequencies without the scaling: the library's rule again, with the base of the text, which stands after its pairing. */
 static bool unscaled(const loci_rope *r, double *list)
 {
     char text[128];
     loci_plan *plan;
     loci_error e;
-    snprintf(text, sizeof text, "rope:pairing=half,base=%.17g,dim=%d", r->base, r->dim);
+    const char *base = strstr(r->encoding, "base=");
+    snprintf(text, sizeof text, "rope:pairing=half,%.*s,dim=%d", (int)strcspn(base, ","), base, r->dim);
     const loci_desc d = { .encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = r->dim };
     if (loci_plan_create(&plan, &d, &e)) return refuse("%s", e.text);
     loci_frequencies(plan, list, r->dim / 2, NULL);
@@ -118,7 +138,6 @@ static void print_differences(const loci_rope *r)
         { has(r, "scaling=yarn") && has(r, "truncate=0"),
           "llama.cpp rounds the ends of yarn's ramp although this model was trained without (truncate=0)" },
         { has(r, "scaling=yarn"), "yarn's ramp is linear in the pair, as in all code; the paper's text is linear in turns" },
-        { r->softmax_factor != 1, "transformers' class for DeepSeek-V2 leaves out the factor on the scale of the scores" },
         { r->interleaved && r->offset == 0, "files for engines with the other pairing have the channels of q and k permuted" },
         { has(r, "scaling=proportional"), "partial rotary elsewhere means the first channels; proportional keeps the pairs of the whole head" },
     };
@@ -130,11 +149,18 @@ static void print_differences(const loci_rope *r)
     }
 }
 
-static void print_warmth(const loci_rope *r)
+/* What a layer has beside its rotation. */
+static void print_beside(const loci_rope *r)
 {
+    if (r->scale > 0) printf("    %-20s%.10g on q.k%s\n", "scale", r->scale, r->softmax_factor != 1 && r->rotates ? ", the softmax factor included" : "");
+    if (r->softcap > 0) printf("    %-20sscores stay below %g\n", "softcap", r->softcap);
+    if (r->sink) printf("    %-20sa learned logit per head joins the softmax\n", "sink");
+    if (r->window > 0) printf("    %-20s%lld keys, the row's own included\n", "window", (long long)r->window);
+    if (r->chunk > 0) printf("    %-20sof %lld positions; a row sees its own\n", "chunks", (long long)r->chunk);
     if (r->warmth > 0)
         printf("    %-20stimes 1 + %g ln(1 + floor(%s / %.0f))\n", "queries", r->warmth, r->warm_shift > 0 ? "(position + 1)" : "position",
                r->warm_length);
+    if (r->note) printf("    %-20s%s\n", "note", r->note);
 }
 
 static bool print_rotation(const loci_rope *r)
@@ -158,7 +184,7 @@ static bool print_rotation(const loci_rope *r)
     printf("    %-20s%.10g on queries and keys, so %.10g on their scores\n", "attention factor", r->attention_factor,
            r->attention_factor * r->attention_factor);
     if (r->softmax_factor != 1) printf("    %-20s%.10g on the scale of all scores\n", "softmax factor", r->softmax_factor);
-    print_warmth(r);
+    print_beside(r);
     if (r->trained_length > 0) print_pairs("less than one turn", slow, pairs - 1, pairs, " in the trained length");
     print_differences(r);
     print_table(r, before);
@@ -166,7 +192,18 @@ static bool print_rotation(const loci_rope *r)
     return true;
 }
 
-/* Layers that rotate alike are described once. */
+static bool alike(const loci_rope *a, const loci_rope *b)
+{
+    return !strcmp(a->attention, b->attention) && !strcmp(a->layer, b->layer) && a->window == b->window && a->chunk == b->chunk &&
+           a->scale == b->scale;
+}
+
+static const char *instead_of(const loci_rope *r)
+{
+    return strncmp(r->encoding, "nope", 4) ? r->encoding : "positions play no role here";
+}
+
+/* Layers alike are described once. */
 static bool print_all(const loci_model *m, const char *path, double length)
 {
     enum { MAX_KINDS = 8 };
@@ -180,7 +217,7 @@ static bool print_all(const loci_model *m, const char *path, double length)
         ok = !loci_model_rope(m, l, length, &r, &e) || refuse("%s: layer %d: %s", path, l, e.text);
         if (!ok) break;
         for (of[l] = 0; of[l] < kinds; of[l]++)
-            if (!strcmp(kind[of[l]].encoding, r.encoding) && !strcmp(kind[of[l]].layer, r.layer)) break;
+            if (alike(&kind[of[l]], &r)) break;
         if (of[l] < kinds) loci_rope_free(&r);
         else if (kinds < MAX_KINDS) kind[kinds++] = r;
         else loci_rope_free(&r), ok = refuse("%s: more than %d kinds of layers; --layer shows one", path, MAX_KINDS);
@@ -201,8 +238,10 @@ static bool print_all(const loci_model *m, const char *path, double length)
         }
         printf(" (%d)\n", count);
         if (kind[k].rotates) ok = print_rotation(&kind[k]);
-        else printf("    %-20s%s\n", "no rotation", strcmp(kind[k].encoding, "alibi") ? "positions play no role here" : "alibi instead");
-        if (!kind[k].rotates) print_warmth(&kind[k]);
+        else {
+            printf("    %-20s%s\n", "no rotation", instead_of(&kind[k]));
+            print_beside(&kind[k]);
+        }
     }
     for (int k = 0; k < kinds; k++) loci_rope_free(&kind[k]);
     free(of);
@@ -216,7 +255,7 @@ static const struct flag rope_flags[] = {
     [ROPE_LAYER]    = { "layer", NULL, "N", "of --json and --encoding; 0" },
     [ROPE_LENGTH]   = { "length", NULL, "L", "positions in the context, for dynamic and longrope; the trained" },
     [ROPE_JSON]     = { "json", NULL, NULL, "one JSON object about the layer" },
-    [ROPE_ENCODING] = { "encoding", NULL, NULL, "the text that makes loci rotate as this layer does" },
+    [ROPE_ENCODING] = { "encoding", NULL, NULL, "the text that makes loci attend as this layer does" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -241,12 +280,14 @@ static int rope_run(const struct args *a)
     } else if (loci_model_rope(m, layer, (double)length, &r, &e)) {
         code = fail("%s: %s", path, e.text);
     } else {
-        if (a->value[ROPE_ENCODING]) printf("%s\n", r.encoding);
+        if (a->value[ROPE_ENCODING]) printf("%s\n", r.attention);
         else if (a->value[ROPE_JSON]) print_json(&r);
         else {
             printf("%s%s%s  layer %d, %s\n", PAINT("1"), loci_model_type(m), PAINT("0"), layer, layer_words(&r));
-            if (!r.rotates) printf("    %-20s%s\n", "no rotation", r.encoding);
-            else if (!print_rotation(&r)) code = EXIT_ERROR;
+            if (!r.rotates) {
+                printf("    %-20s%s\n", "no rotation", instead_of(&r));
+                print_beside(&r);
+            } else if (!print_rotation(&r)) code = EXIT_ERROR;
         }
         loci_rope_free(&r);
     }
@@ -259,8 +300,9 @@ const struct command cmd_rope = {
     .synopsis = "loci rope PATH [--layer N] [--length L] [--json | --encoding]",
     .about = "    PATH is a Hugging Face config.json or a GGUF file.  For every kind of layer: which channels form\n"
              "    pairs, their wavelengths in positions, which never complete a turn within the trained length,\n"
-             "    what the scaling moved, and where engines are known to differ.  Unknown scaling types, unknown\n"
-             "    keys beside them, and model types whose pairing would be a guess are errors.\n",
+             "    what the scaling moved, what scores and weights have beside it, and where engines are known to\n"
+             "    differ.  Unknown scaling types, unknown keys beside them, and model types whose pairing would\n"
+             "    be a guess are errors.\n",
     .examples = "    loci rope config.json\n    loci rope model.gguf --layer 5 --json\n"
                 "    loci bench \"$(loci rope config.json --encoding)\"\n",
     .flags = rope_flags, .run = rope_run,

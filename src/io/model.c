@@ -30,7 +30,9 @@ static loci_status open_source(loci_model **to, const struct source *from, loci_
 loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 {
     struct source from;
+    IO_CHECK(e, m, "loci_model_open: there is no place for the model; give the address of a loci_model *");
     *m = NULL;
+    IO_CHECK(e, path, "loci_model_open: the path is NULL; a config.json or a GGUF file is wanted");
     loci_status s = loci_io_open(&from, path, e);
     if (s) return s;
     s = open_source(m, &from, e);
@@ -40,7 +42,9 @@ loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 
 loci_status loci_model_parse(loci_model **m, const void *bytes, size_t size, loci_error *e)
 {
+    IO_CHECK(e, m, "loci_model_parse: there is no place for the model; give the address of a loci_model *");
     *m = NULL;
+    IO_CHECK(e, bytes || size == 0, "loci_model_parse: the bytes are NULL, but there are to be %zu of them", size);
     return open_source(m, &(struct source){ .fd = -1, .bytes = bytes, .size = size }, e);
 }
 
@@ -51,8 +55,8 @@ void loci_model_close(loci_model *m)
     free(m);
 }
 
-int loci_model_layers(const loci_model *m) { return m->layers; }
-const char *loci_model_type(const loci_model *m) { return m->type; }
+int loci_model_layers(const loci_model *m) { return m ? m->layers : 0; }
+const char *loci_model_type(const loci_model *m) { return m ? m->type : ""; }
 
 /* ---- The text ------------------------------------------------------------------------------------------- */
 
@@ -86,7 +90,7 @@ static void write_text(const struct settings *s, double length, double attention
 {
     const bool sections = s->sections[0] + s->sections[1] + s->sections[2] > 0;
     at += sprintf(at, "%s:pairing=%s", sections ? "mrope" : "rope", s->interleaved ? "interleaved" : "half");
-    add_option(&at, "base", s->base);
+    add_option(&at, "base", s->stretch > 1 ? pow(s->base, s->stretch) : s->base);
     add_option(&at, "dim", s->dim);
     if (s->offset) add_option(&at, "offset", s->offset);
     if (s->scaling) at += sprintf(at, ",scaling=%s", s->scaling);
@@ -98,6 +102,17 @@ static void write_text(const struct settings *s, double length, double attention
     if (attention_factor > 0) add_option(&at, "attention_factor", attention_factor);
     if (sections) at += sprintf(at, ",sections=%d/%d/%d", s->sections[0], s->sections[1], s->sections[2]);
     if (sections && s->spread) sprintf(at, ",order=interleaved");
+}
+
+/* The encoding, and what stands beside it. */
+static void write_attention(const struct settings *s, const char *encoding, char *at)
+{
+    at += sprintf(at, "%s", encoding);
+    if (s->cap > 0) {
+        at += sprintf(at, "+softcap:cap=");
+        add_number(&at, s->cap);
+    }
+    if (s->sink) sprintf(at, "+sink");
 }
 
 /* ---- One layer ------------------------------------------------------------------------------------------ */
@@ -118,8 +133,7 @@ static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error 
 
 static loci_status rotation(const struct settings *s, double length, loci_rope *r, loci_error *e)
 {
-    IO_CHECK(e, s->head_dim >= 1 && s->head_dim <= 2 * MAX_PAIRS_READ, "a head of %d channels is none; 1 to %d can be", s->head_dim,
-             2 * MAX_PAIRS_READ);
+    IO_CHECK(e, s->head_dim >= 1 && s->head_dim <= MAX_HEAD, "a head of %d channels is none; 1 to %d can be", s->head_dim, MAX_HEAD);
     IO_CHECK(e, s->dim >= 2 && s->dim <= s->head_dim, "%d of %d channels cannot turn; it must be an even number of them", s->dim,
              s->head_dim);
     write_text(s, length, 0, r->encoding);
@@ -129,9 +143,56 @@ static loci_status rotation(const struct settings *s, double length, loci_rope *
     return read_plan(s, r, e);
 }
 
+/* To the 8 significant bits of bfloat16, ties to even. */
+static double to_bf16(double x)
+{
+    int exponent;
+    const double fraction = frexp(x, &exponent);
+    return ldexp(nearbyint(ldexp(fraction, 8)), exponent - 8);
+}
+
+/* ALiBi's slopes for any number of heads: powers of two for the largest power below it, and every other one of the next. */
+static loci_status write_slopes(const struct settings *s, loci_rope *r, loci_error *e)
+{
+    int low = 1;
+    while (low * 2 <= s->heads) low *= 2;
+    r->slopes = calloc((size_t)s->heads, sizeof *r->slopes);
+    if (!r->slopes) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+    for (int h = 0; h < s->heads; h++) {
+        const double power = h < low ? 8.0 * (h + 1) / low : 8.0 * (2 * (h - low) + 1) / (2 * low);
+        r->slopes[h] = to_bf16((float)exp2(-power)) * s->slope_scale;
+    }
+    return LOCI_OK;
+}
+
+/* All but the rotation. */
+static loci_status fill(const struct settings *s, loci_rope *r, loci_error *e)
+{
+    r->layer = s->layer, r->trained_length = s->trained_length;
+    r->warmth = s->warmth, r->warm_length = s->warm_length, r->warm_shift = s->warm_shift;
+    r->rotates = !s->instead;
+    r->heads = s->heads;
+    r->scale = s->scale * s->softmax_factor, r->softcap = s->cap, r->sink = s->sink;
+    r->window = s->window, r->chunk = s->chunk;
+    r->values = s->values && r->rotates, r->note = s->note;
+    r->attention = malloc(strlen(r->encoding) + 64);
+    if (!r->attention) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+    write_attention(s, r->encoding, r->attention);
+    if (s->slope_scale > 0) return write_slopes(s, r, e);
+    if (!r->rotates) return LOCI_OK;
+    r->interleaved = s->interleaved, r->spread = s->spread;
+    r->head_dim = s->head_dim, r->dim = s->dim, r->offset = s->offset;
+    r->base = s->base, r->softmax_factor = s->softmax_factor;
+    r->scaling = s->scaling ? s->scaling : "none";
+    memcpy(r->sections, s->sections, sizeof r->sections);
+    return LOCI_OK;
+}
+
 loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_rope *r, loci_error *e)
 {
+    IO_CHECK(e, r, "loci_model_rope: there is no place for the result; give the address of a loci_rope");
     memset(r, 0, sizeof *r);
+    IO_CHECK(e, m, "loci_model_rope: the model is NULL; loci_model_open or loci_model_parse makes one");
     IO_CHECK(e, layer >= 0 && layer < m->layers, "there is no layer %d: the model has 0 to %d", layer, m->layers - 1);
     IO_CHECK(e, length >= 0 && length <= 1e18, "a context of %g tokens is none; 1 to 1e18 can be", length);
     struct settings *s = calloc(1, sizeof *s);
@@ -145,30 +206,21 @@ loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_
         status = m->read(m, layer, length, s, e);
         if (!status && s->instead) strcpy(text, s->instead);
         else if (!status) status = rotation(s, length, r, e);
+        if (!status) status = fill(s, r, e);
         uselocale(before);
     }
     if (c) freelocale(c);
-    if (status) {
-        loci_rope_free(r);
-    } else {
-        r->layer = s->layer, r->trained_length = s->trained_length;
-        r->warmth = s->warmth, r->warm_length = s->warm_length, r->warm_shift = s->warm_shift;
-        r->rotates = !s->instead;
-    }
-    if (r->rotates) {
-        r->interleaved = s->interleaved, r->spread = s->spread;
-        r->heads = s->heads, r->head_dim = s->head_dim, r->dim = s->dim, r->offset = s->offset;
-        r->base = s->base, r->softmax_factor = s->softmax_factor;
-        r->scaling = s->scaling ? s->scaling : "none";
-        memcpy(r->sections, s->sections, sizeof r->sections);
-    }
+    if (status) loci_rope_free(r);
     free(s);
     return status;
 }
 
 void loci_rope_free(loci_rope *r)
 {
+    if (!r) return;
     free(r->encoding);
+    free(r->attention);
     free(r->frequency);
+    free(r->slopes);
     memset(r, 0, sizeof *r);
 }

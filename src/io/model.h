@@ -6,10 +6,11 @@
 #include "io.h"
 #include "loci/io.h"
 
-enum { MAX_LAYERS = 4096, MAX_PAIRS_READ = 512, MAX_SETTINGS = 16, MAX_TYPE = 64 };
+enum { MAX_LAYERS = 4096, MAX_HEAD = 1024, MAX_PAIRS_READ = MAX_HEAD / 2, MAX_SETTINGS = 16, MAX_TYPE = 64 };
 
 struct settings {
-    const char *instead;                 /* no rotation: "nope" or "alibi" */
+    const char *instead;                 /* no rotation: the encoding that the layer has, "nope" or a bias */
+    double slope_scale;                  /* of ALiBi's slopes, in bfloat16, where they are given; 0: they are not */
     const char *layer;
     bool interleaved, spread;
     int heads, head_dim, dim, offset, sections[3];
@@ -20,7 +21,12 @@ struct settings {
     int factors;                         /* longrope: numbers in each list */
     double short_factor[MAX_PAIRS_READ], long_factor[MAX_PAIRS_READ];
     double times;                        /* on the attention factor that the scaling's rule gives */
+    double stretch;                      /* dim is so much more than what the exponents divide by */
     double softmax_factor, trained_length, warmth, warm_length, warm_shift;
+    double scale, cap;                   /* of q.k without softmax_factor; 0: not known, none */
+    int window, chunk;
+    bool sink, values;
+    const char *note;
 };
 
 struct loci_model {

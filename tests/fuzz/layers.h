@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "fuzz.h"
 #include "loci/io.h"
@@ -20,6 +21,10 @@ static bool check_layers(const loci_model *m)
         loci_error e = { 0 };
         const loci_status s = loci_model_rope(m, look[i], i == 3 ? 9000 : 0, &r, &e);
         FUZZ_CHECK(s == 0 ? r.encoding != NULL : e.text[0] && !r.encoding && !r.frequency);
+        if (!s) {
+            FUZZ_CHECK(r.attention && !strncmp(r.attention, r.encoding, strlen(r.encoding)) && r.window >= 0 && r.chunk >= 0);
+            FUZZ_CHECK(isfinite(r.scale) && r.scale >= 0 && isfinite(r.softcap) && r.softcap >= 0 && isfinite(r.warmth));
+        }
         if (s || !r.rotates) {
             loci_rope_free(&r);
             continue;
