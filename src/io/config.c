@@ -607,18 +607,19 @@ static loci_status find_dict(const struct config *c, const struct layer *l, stru
 {
     const char *key = given(c->text, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     const json_t *of_file = given(c->text, key) ? json_object_get(c->text, key) : NULL;
-    loci_status s = LOCI_OK;
     *d = (struct dict){ .where = of_file ? key : "the class's rope_parameters", .json = of_file ? of_file : c->usual };
     IO_CHECK(e, !d->json || json_is_object(d->json), "%s must be an object or null", d->where);
     if (has_several(d->json)) {
-        if ((s = pick_dict(l, d->json, d, e)) || (s = read_dict(d, e))) return s;
+        loci_status s = pick_dict(l, d->json, d, e);
+        if (s || (s = read_dict(d, e))) return s;
         d->value[K_TRUNCATE] = NAN;      /* classes look for it beside the dictionaries, where it cannot be */
         return LOCI_OK;
     }
-    if (is_local(c, l) && c->family->local != FULL_SCALED) d->json = json_object_get(c->usual, "sliding_attention");
-    s = read_dict(d, e);
-    if (s || !is_local(c, l) || c->family->local != FULL_SCALED) return s;
-    return strip_scaling(d, e);          /* a single dictionary scales full layers only */
+    loci_status s = read_dict(d, e);
+    if (s || !is_local(c, l)) return s;
+    if (c->family->local == FULL_SCALED) return strip_scaling(d, e);         /* a single dictionary is about full layers */
+    *d = (struct dict){ .where = d->where, .json = json_object_get(c->usual, "sliding_attention") };
+    return read_dict(d, e);
 }
 
 static loci_status find_base(const struct config *c, const struct layer *l, const struct dict *d, double *base, loci_error *e)
