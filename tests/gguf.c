@@ -93,6 +93,19 @@ static void expect(int layer, double length, const char *encoding, double attent
     loci_model_close(m);
 }
 
+/* What goes with the rotation. */
+static void expect_beside(int layer, const char *attention, double scale, int64_t window)
+{
+    loci_model *m;
+    loci_rope r = { 0 };
+    loci_error e = { 0 };
+    CHECK(!loci_model_parse(&m, file, finish(), &e) && !loci_model_rope(m, layer, 0, &r, &e) && !strcmp(r.attention, attention) &&
+          near(r.scale, scale) && r.window == window, "%s, layer %d: %s %.200s, scale %.17g, window %lld", arch, layer, e.text,
+          r.attention ? r.attention : "", r.scale, (long long)r.window);
+    loci_rope_free(&r);
+    loci_model_close(m);
+}
+
 /* The frequency of a pair in units of the unscaled one. */
 static void expect_ratio(int pair, double length, double base, double ratio)
 {
@@ -187,8 +200,42 @@ static void check_keys(void)
     start("llama"), list("attention.head_count_kv", 8, (uint32_t[]){ 1, 2, 3, 4, 5, 6, 7, 8 }), expect(0, 0, "rope", 1, 1);
 }
 
+static void check_company(void)
+{
+#define ROPE "rope:pairing=half,base=10000,dim=64"
+    start("gemma2"), expect_beside(0, ROPE "+softcap:cap=50", 0.125, 4096);
+    start("gemma2"), whole("attention.sliding_window", 7), number("attn_logit_softcapping", 30), expect_beside(1, ROPE "+softcap:cap=30", 0.125, 0);
+    start("gpt-oss"), whole("attention.sliding_window", 128), factors("blk.0.attn_sinks.weight", 1, 8), expect_beside(0, ROPE "+sink", 0.125, 128);
+    start("gpt-oss"), whole("attention.sliding_window", 128), factors("blk.0.attn_sinks.weight", 1, 8), expect_beside(1, ROPE, 0.125, 0);
+    start("gpt-oss"), factors("blk.99999999999999999999.attn_sinks.weight", 1, 8), expect_beside(1, ROPE, 0.125, 0);
+    start("grok"), expect_beside(0, ROPE "+softcap:cap=30", 0.08838834764831845, 0);
+    start("granite"), number("attention.scale", 0.015625f), expect_beside(0, "rope:pairing=interleaved,base=10000,dim=64", 0.015625, 0);
+    start("granite"), key("rope.scaling.finetuned", T_BOOL), put("\0", 1), expect_beside(0, "nope", 0.125, 0);
+    start("gemma-embedding"), whole("attention.sliding_window", 512), expect_beside(0, ROPE, 0.125, 257);
+    start("modern-bert"), whole("attention.sliding_window", 128), number("rope.freq_base", 160000), expect_beside(0, "rope:pairing=half,base=160000,dim=64", 0.125, 0);
+    start("modern-bert"), whole("attention.sliding_window", 128), number("rope.freq_base_swa", 10000), expect_beside(1, ROPE, 0.125, 65);
+    start("smallthinker"), whole("attention.sliding_window", 4096), expect_beside(0, "nope", 0.125, 0);
+    start("smallthinker"), whole("attention.sliding_window", 4096), expect_beside(1, ROPE, 0.125, 4096);
+    start("smallthinker"), whole("attention.sliding_window", 0), expect_beside(0, ROPE, 0.125, 0);
+    start("laguna"), expect_beside(1, ROPE, 0.125, 0);
+    start("gpt2"), expect_beside(0, "nope", 0.125, 0);
+    start("starcoder"), expect_beside(0, "nope", 0.125, 0);
+    start("bloom"), expect_beside(0, "alibi", 0.125, 0);
+    start("mpt"), number("attention.max_alibi_bias", 8), expect_beside(0, "alibi", 0.125, 0);
+    start("mpt"), expect_beside(0, "nope", 0.125, 0);
+    start("t5"), expect_beside(0, "t5:bidirectional=0", 1, 0);
+    start("falcon-h1"), expect_beside(0, ROPE, 0.125, 0);
+    start("mistral4"), words("rope.scaling.type", "yarn"), number("rope.scaling.factor", 128), whole("rope.dimension_count", 64),
+        whole("attention.key_length", 128), number("rope.scaling.yarn_log_multiplier", 1),
+        expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,offset=64,scaling=yarn,factor=128", 1, pow(1 + 0.1 * log(128), 2));
+}
+
 static void check_refusals(void)
 {
+    start("mpt"), number("attention.max_alibi_bias", 16), refused("slopes are known for 8");
+    start("llama"), end = 24, keys = 0, words("general.architecture", "llama"), whole("block_count", 1), whole("embedding_length", 1 << 20),
+        whole("attention.head_count", 1), refused("a head of 1048576 channels");
+
     start("gemma4"), refused("attention.sliding_window_pattern is missing");
     start("gemma4"), list("attention.sliding_window_pattern", 8, (uint32_t[]){ 1, 1, 1, 1, 1, 0, 1, 1 }), refused("rope.freq_base_swa is missing");
     gemma4(), whole("rope.dimension_count_swa", 98), refused("is there twice");
@@ -227,6 +274,7 @@ static void check_refusals(void)
 int main(void)
 {
     check_keys();
+    check_company();
     check_refusals();
     start("llama");
     for (size_t n = 0, whole_size = finish(); n < whole_size; n++) {     /* every truncation */

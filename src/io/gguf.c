@@ -20,36 +20,75 @@ enum { MAX_STRING = 1 << 20, MAX_ARRAY = 1 << 20, MAX_NAME = 1024, MAX_RANK = 8,
 
 /* ---- What architectures decide -------------------------------------------------------------------------- */
 
-enum layers { ALIKE, LOCAL_BASE, SLIDING_TURN, SOME_TURN, FULL_SCALED, SOME_RECUR, SOME_CONVOLVE };
+enum layers {
+    ALIKE,
+    LOCAL_BASE,                          /* sliding layers have their own base and no scaling */
+    SLIDING_TURN,                        /* only sliding layers rotate, if there is a window */
+    SOME_TURN,                           /* all but the last of a period, or its first, rotate */
+    FULL_SCALED,                         /* the scaling is for full layers only */
+    SOME_RECUR, SOME_CONVOLVE            /* the others do not attend */
+};
 static const struct arch {
     const char *name;
     bool interleaved, spread;            /* spread: sections interleaved */
     enum layers layers;
     int period;                          /* the last of so many layers is full, or does not turn */
+    bool first;                          /* the first is, instead */
     bool last;                           /* the channels that turn are the head's last */
+    const char *instead;                 /* no rotation: the encoding */
+    bool alibi_key;                      /* attention.max_alibi_bias, or none */
+    bool finetuned;                      /* rope.scaling.finetuned, if it is there, says whether layers turn */
+    bool both;                           /* half of the window lies ahead */
+    int window;                          /* attention.sliding_window of a file that has none */
+    double scale, cap;                   /* of q.k, where the head does not decide it; attn_logit_softcapping of a file without */
 } archs[] = {
-    { "llama", .interleaved = true }, { "llama4", .interleaved = true, .layers = SOME_TURN, .period = 4 },
-    { "smollm3", .interleaved = true, .layers = SOME_TURN, .period = 4 }, { "baichuan", .interleaved = true },
-    { "starcoder", .interleaved = true }, { "internlm2", .interleaved = true }, { "minicpm", .interleaved = true },
-    { "xverse", .interleaved = true }, { "command-r", .interleaved = true },
-    { "cohere2", .interleaved = true, .layers = SLIDING_TURN, .period = 4 }, { "olmo", .interleaved = true },
-    { "arctic", .interleaved = true }, { "deepseek", .interleaved = true },
-    { "deepseek2", .interleaved = true, .last = true }, { "plm", .interleaved = true, .last = true },
-    { "chatglm", .interleaved = true }, { "glm4", .interleaved = true }, { "granite", .interleaved = true },
-    { "granitemoe", .interleaved = true }, { "chameleon", .interleaved = true }, { "bailingmoe", .interleaved = true },
-    { "arcee", .interleaved = true }, { "ernie4_5", .interleaved = true }, { "ernie4_5-moe", .interleaved = true },
-    { "mistral3", .interleaved = true }, { "mistral4", .interleaved = true, .last = true }, { .name = "falcon" },
-    { .name = "grok" }, { .name = "dbrx" }, { .name = "stablelm" }, { .name = "qwen" }, { .name = "qwen2" },
-    { .name = "qwen2moe" }, { .name = "qwen3" }, { .name = "qwen3moe" }, { "olmo2", .layers = FULL_SCALED, .period = 4 },
-    { .name = "olmoe" }, { .name = "phi2" }, { .name = "phi3" }, { .name = "phimoe" }, { .name = "gemma" },
-    { .name = "gemma2" }, { "gemma3", .layers = LOCAL_BASE, .period = 6 }, { "gemma4", .layers = LOCAL_BASE },
-    { .name = "starcoder2" }, { .name = "openelm" }, { "lfm2", .layers = SOME_CONVOLVE }, { "lfm2moe", .layers = SOME_CONVOLVE },
-    { .name = "gptneox" }, { .name = "codeshell" }, { .name = "orion" }, { .name = "nemotron" }, { .name = "exaone" },
-    { "exaone4", .layers = SLIDING_TURN, .period = 4 }, { "minicpm3", .last = true }, { .name = "bailingmoe2" },
-    { .name = "dots1" }, { .name = "hunyuan-moe" }, { .name = "hunyuan-dense" }, { .name = "gpt-oss" },
-    { .name = "seed_oss" }, { .name = "minimax-m2" }, { .name = "glm4moe" }, { .name = "qwen2vl" }, { .name = "paddleocr" },
-    { "qwen3vl", .spread = true }, { "qwen3vlmoe", .spread = true }, { "qwen3next", .layers = SOME_RECUR, .period = 4 },
-    { "qwen35", .spread = true, .layers = SOME_RECUR, .period = 4 }, { "qwen35moe", .spread = true, .layers = SOME_RECUR, .period = 4 },
+    { "afmoe", .layers = SLIDING_TURN, .period = 4 }, { .name = "apertus" }, { "arcee", .interleaved = true },
+    { "arctic", .interleaved = true }, { "baichuan", .interleaved = true }, { "bailingmoe", .interleaved = true },
+    { .name = "bailingmoe2" }, { .name = "bitnet" }, { "chameleon", .interleaved = true },
+    { "chatglm", .interleaved = true }, { .name = "codeshell" }, { .name = "cogvlm" },
+    { "cohere2", .interleaved = true, .layers = SLIDING_TURN, .period = 4 },
+    { "cohere2moe", .interleaved = true, .layers = SLIDING_TURN, .period = 4 }, { "command-r", .interleaved = true },
+    { .name = "dbrx" }, { "deci", .interleaved = true }, { "deepseek", .interleaved = true },
+    { "deepseek2", .interleaved = true, .last = true }, { "deepseek2-ocr", .interleaved = true, .last = true },
+    { "deepseek32", .interleaved = true, .last = true }, { .name = "dots1" }, { .name = "dream" },
+    { "ernie4_5", .interleaved = true }, { "ernie4_5-moe", .interleaved = true }, { .name = "eurobert" },
+    { .name = "exaone" }, { "exaone-moe", .layers = SLIDING_TURN, .period = 4 },
+    { "exaone4", .layers = SLIDING_TURN, .period = 4 }, { .name = "falcon" }, { .name = "falcon-h1" },
+    { .name = "gemma" }, { "gemma-embedding", .layers = LOCAL_BASE, .period = 6, .both = true },
+    { "gemma2", .period = 2, .window = 4096, .cap = 50 }, { "gemma3", .layers = LOCAL_BASE, .period = 6 },
+    { "gemma3n", .layers = LOCAL_BASE, .period = 5, .scale = 1 }, { "gemma4", .layers = LOCAL_BASE, .scale = 1 },
+    { "glm-dsa", .interleaved = true, .last = true }, { "glm4", .interleaved = true }, { .name = "glm4moe" },
+    { "gpt-oss", .period = 2 }, { .name = "gptneox" }, { "granite", .interleaved = true, .finetuned = true },
+    { "granitehybrid", .interleaved = true, .layers = SOME_CONVOLVE, .finetuned = true },
+    { "granitemoe", .interleaved = true, .finetuned = true }, { "grok", .scale = 0.08838834764831845, .cap = 30 },
+    { .name = "grovemoe" }, { .name = "hunyuan-dense" }, { .name = "hunyuan-moe" }, { .name = "hunyuan_vl" },
+    { .name = "hy_v3" }, { "internlm2", .interleaved = true }, { .name = "jais2" }, { .name = "jina-bert-v3" },
+    { "laguna", .layers = LOCAL_BASE, .period = 4, .first = true }, { "lfm2", .layers = SOME_CONVOLVE },
+    { "lfm2moe", .layers = SOME_CONVOLVE }, { "llada", .interleaved = true }, { .name = "llada-moe" },
+    { "llama", .interleaved = true }, { "llama-embed", .interleaved = true },
+    { "llama4", .interleaved = true, .layers = SOME_TURN, .period = 4 }, { "maincoder", .interleaved = true },
+    { "mimo2", .layers = LOCAL_BASE }, { "minicpm", .interleaved = true }, { "minicpm3", .last = true },
+    { .name = "minimax-m2" }, { "mistral3", .interleaved = true }, { "mistral4", .interleaved = true, .last = true },
+    { "modern-bert", .layers = LOCAL_BASE, .period = 3, .first = true, .both = true }, { "neo-bert", .interleaved = true },
+    { .name = "nemotron" }, { .name = "nomic-bert" }, { .name = "nomic-bert-moe" }, { "olmo", .interleaved = true },
+    { "olmo2", .layers = FULL_SCALED, .period = 4 }, { .name = "olmoe" }, { .name = "openelm" }, { .name = "orion" },
+    { .name = "paddleocr" }, { .name = "pangu-embedded" }, { .name = "phi2" }, { .name = "phi3" }, { .name = "phimoe" },
+    { .name = "plamo" }, { "plamo2", .layers = SOME_CONVOLVE }, { "plm", .interleaved = true, .last = true },
+    { .name = "qwen" }, { .name = "qwen2" }, { .name = "qwen2moe" }, { .name = "qwen2vl" }, { .name = "qwen3" },
+    { .name = "qwen3moe" }, { "qwen3next", .layers = SOME_RECUR, .period = 4 }, { "qwen3vl", .spread = true },
+    { "qwen3vlmoe", .spread = true }, { "qwen35", .spread = true, .layers = SOME_RECUR, .period = 4 },
+    { "qwen35moe", .spread = true, .layers = SOME_RECUR, .period = 4 }, { .name = "rnd1" }, { .name = "seed_oss" },
+    { "smallthinker", .layers = SOME_TURN, .period = 4, .first = true },
+    { "smollm3", .interleaved = true, .layers = SOME_TURN, .period = 4 }, { .name = "stablelm" },
+    { .name = "starcoder2" }, { "step35", .layers = LOCAL_BASE }, { .name = "talkie" }, { "xverse", .interleaved = true },
+    /* No rotation. */
+    { "arwkv7", .instead = "nope" }, { "bert", .instead = "nope" }, { "bloom", .instead = "alibi" },
+    { "gpt2", .instead = "nope" }, { "jais", .instead = "nope", .alibi_key = true }, { "jamba", .instead = "nope" },
+    { "jina-bert-v2", .instead = "alibi" }, { "kimi-linear", .instead = "nope" }, { "mamba", .instead = "nope" },
+    { "mamba2", .instead = "nope" }, { "mpt", .instead = "nope", .alibi_key = true }, { "nemotron_h", .instead = "nope" },
+    { "nemotron_h_moe", .instead = "nope" }, { "refact", .instead = "alibi" }, { "rwkv6", .instead = "nope" },
+    { "rwkv6qwen2", .instead = "nope" }, { "rwkv7", .instead = "nope" }, { "starcoder", .instead = "nope" },
+    { "t5", .instead = "t5:bidirectional=0", .scale = 1 }, { "t5encoder", .instead = "t5:bidirectional=1", .scale = 1 },
 };
 enum { ARCHS = sizeof archs / sizeof *archs };
 
@@ -141,9 +180,10 @@ struct entry {
 struct gguf {
     const struct arch *arch;
     struct entry *entry;                 /* by name */
-    int entries;
+    int entries, layers;
     double *factors[3];                  /* rope_freqs, rope_factors_short, rope_factors_long */
     int factor_count[3];
+    unsigned char sinks[MAX_LAYERS];     /* layers with a tensor blk.N.attn_sinks.weight */
 };
 #define STILL (double)1e30f              /* divides the frequency of a pair that must not turn */
 static const char *const factor_names[] = { "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight" };
@@ -274,9 +314,21 @@ static loci_status read_place(struct reader *r, uint64_t alignment, struct place
 
 static int by_place(const void *a, const void *b) { return strcmp(((const struct place *)a)->name, ((const struct place *)b)->name); }
 
+/* The layer of "blk.N.attn_sinks.weight", -1: another tensor. */
+static int sink_layer(const char *name)
+{
+    static const char rest[] = ".attn_sinks.weight";
+    char *end;
+    if (strncmp(name, "blk.", 4) || name[4] < '0' || name[4] > '9') return -1;
+    const unsigned long layer = strtoul(name + 4, &end, 10);
+    return layer < MAX_LAYERS && !strcmp(end, rest) ? (int)layer : -1;
+}
+
 static loci_status read_factors(struct reader *r, struct gguf *g, const struct place *p, uint64_t data)
 {
     int k = 0;
+    const int sink = sink_layer(p->name);
+    if (sink >= 0) g->sinks[sink] = 1;
     while (k < 3 && strcmp(factor_names[k], p->name)) k++;
     IO_CHECK(r->e, SOUND(2, data <= r->from->size && p->offset <= r->from->size - data),
              "the data of tensor '%.64s' start behind the end of the file", p->name);
@@ -323,10 +375,16 @@ static loci_status read_tensors(struct reader *r, struct gguf *g, uint64_t count
 
 /* ---- One layer ------------------------------------------------------------------------------------------ */
 
+static bool has_window(const struct gguf *g)
+{
+    const struct entry *v = setting(g, "attention.sliding_window");
+    return v && v->count > 0 && v->value[0] > 0;
+}
+
 static loci_status find_kind(const struct gguf *g, int layer, bool *full, loci_error *e)
 {
     const struct entry *v = setting(g, "attention.sliding_window_pattern");
-    int period = g->arch->period, window = 0;
+    int period = g->arch->period, window = g->arch->window;
     loci_status s = whole(g, "attention.sliding_window", layer, 0, INT32_MAX, &window, e);
     *full = true;
     if (s) return s;
@@ -338,7 +396,8 @@ static loci_status find_kind(const struct gguf *g, int layer, bool *full, loci_e
         return s;
     }
     if ((s = whole(g, "attention.sliding_window_pattern", layer, 1, MAX_LAYERS, &period, e))) return s;
-    if (period > 0 && (window > 0 || g->arch->layers == LOCAL_BASE || g->arch->layers == SOME_TURN)) *full = (layer + 1) % period == 0;
+    const bool windowless = !g->arch->first && (g->arch->layers == LOCAL_BASE || g->arch->layers == SOME_TURN);
+    if (period > 0 && (window > 0 || windowless)) *full = (g->arch->first ? layer : layer + 1) % period == 0;
     return LOCI_OK;
 }
 
@@ -364,22 +423,30 @@ static loci_status find_attention(const struct gguf *g, int layer, int layers, b
     return LOCI_OK;
 }
 
-static loci_status find_channels(const struct gguf *g, int layer, bool full, struct settings *t, loci_error *e)
+/* How wide a head is; 0: the file does not tell. */
+static loci_status find_head(const struct gguf *g, int layer, bool full, struct settings *t, loci_error *e)
 {
     int width = 0, heads = 0;
     loci_status s;
     if ((s = whole(g, "embedding_length", layer, 1, 1 << 20, &width, e)) ||
-        (s = whole(g, "attention.head_count", layer, 1, 65536, &heads, e)) ||
-        (s = whole(g, "attention.key_length", layer, 1, 1024, &t->head_dim, e)) ||
-        (s = whole(g, "attention.key_length_mla", layer, 1, 1024, &t->head_dim, e)) ||
-        (!full && (s = whole(g, "attention.key_length_swa", layer, 1, 1024, &t->head_dim, e))))
+        (s = whole(g, "attention.head_count", layer, 0, 65536, &heads, e)) ||
+        (s = whole(g, "attention.key_length", layer, 1, MAX_HEAD, &t->head_dim, e)) ||
+        (s = whole(g, "attention.key_length_mla", layer, 1, MAX_HEAD, &t->head_dim, e)) ||
+        (!full && (s = whole(g, "attention.key_length_swa", layer, 1, MAX_HEAD, &t->head_dim, e))))
         return s;
     t->heads = heads;
     if (t->head_dim == 0 && width > 0 && heads > 0) t->head_dim = width / heads;
+    IO_CHECK(e, t->head_dim <= MAX_HEAD, "a head of %d channels is none; 1 to %d can be", t->head_dim, MAX_HEAD);
+    return LOCI_OK;
+}
+
+static loci_status find_channels(const struct gguf *g, int layer, bool full, struct settings *t, loci_error *e)
+{
+    loci_status s;
     IO_CHECK(e, t->head_dim > 0, "attention.key_length is missing, and so is embedding_length or attention.head_count that would tell it");
     t->dim = t->head_dim;
     const char *own = full || !setting(g, "rope.dimension_count_swa") ? "rope.dimension_count" : "rope.dimension_count_swa";
-    if ((s = whole(g, own, layer, 2, 1024, &t->dim, e))) return s;
+    if ((s = whole(g, own, layer, 2, MAX_HEAD, &t->dim, e))) return s;
     IO_CHECK(e, t->dim <= t->head_dim, "%s %d is more than the head's %d channels", own, t->dim, t->head_dim);
     if (g->arch->last) t->offset = t->head_dim - t->dim;
     return LOCI_OK;
@@ -454,12 +521,12 @@ static loci_status find_yarn(const struct gguf *g, int layer, double factor, dou
         if ((s = number(g, options[i].key, layer, 0, 1e6, &x, e))) return s;
         if (x > 0) set_option(t, options[i].option, x);
     }
-    if (log_multiplier > 0) {            /* of mscale_all_dim: a tenth of it in files of deepseek2, whose mscale is the same */
-        const bool deepseek = !strcmp(g->arch->name, "deepseek2");
+    if (log_multiplier > 0) {            /* of mscale_all_dim: a tenth of it in DeepSeek's files, whose mscale is the same */
+        const bool deepseek = !strncmp(g->arch->name, "deepseek", 8) || !strcmp(g->arch->name, "glm-dsa");
         const double all = deepseek ? log_multiplier * 10 : log_multiplier, m = loci_yarn_mscale(factor, all);
         set_option(t, "mscale", deepseek ? all : 1);
         set_option(t, "mscale_all_dim", all);
-        if (deepseek) t->softmax_factor = m * m;
+        if (deepseek || !strcmp(g->arch->name, "mistral4")) t->softmax_factor = m * m;
     }
     return LOCI_OK;
 }
@@ -506,6 +573,63 @@ static loci_status find_scaling(const struct gguf *g, int layer, struct settings
     return LOCI_OK;
 }
 
+/* What goes with the rotation: scale, softcap, sink, window. */
+static loci_status find_company(const struct gguf *g, int layer, bool full, bool turns, struct settings *t, loci_error *e)
+{
+    const struct arch *a = g->arch;
+    int window = a->window, width = 0;
+    double of_file = 0;
+    loci_status s;
+    t->cap = a->cap;
+    if ((s = whole(g, "embedding_length", layer, 1, 1 << 20, &width, e)) ||
+        (s = number(g, "attn_logit_softcapping", layer, 0, 1e6, &t->cap, e)) ||
+        (s = number(g, "attention.scale", layer, 0, 1e6, &of_file, e)) ||
+        (s = number(g, "attention.output_scale", layer, 0, 1e6, &of_file, e)) ||
+        (s = whole(g, "attention.sliding_window", layer, 0, INT32_MAX, &window, e)))
+        return s;
+    t->sink = g->sinks[layer];
+    /* Gemma's of 27 billion go by the width of the model, which files show by their layers only. */
+    const bool by_width = g->layers == (!strcmp(a->name, "gemma2") ? 46 : !strcmp(a->name, "gemma3") ? 62 : -1) && t->heads > 0;
+    const double of = by_width ? width / t->heads : t->head_dim;
+    t->scale = of_file > 0 ? of_file : a->scale > 0 ? a->scale : of > 0 ? 1 / sqrt(of) : 0;
+    if (!strcmp(a->name, "llama4")) t->chunk = turns ? 8192 : 0;
+    else if (!full && window > 0) t->window = a->both ? window / 2 + 1 : window;
+    return LOCI_OK;
+}
+
+/* ALiBi under a key of its own; the slopes that we know are those of 8. */
+static loci_status read_instead(const struct gguf *g, struct settings *t, loci_error *e)
+{
+    double most = 0;
+    t->instead = g->arch->instead;
+    if (!g->arch->alibi_key) return LOCI_OK;
+    loci_status s = number(g, "attention.max_alibi_bias", 0, 0, 1e6, &most, e);
+    if (s) return s;
+    IO_CHECK(e, most == 0 || most == 8, "attention.max_alibi_bias is %g, but slopes are known for 8", most);
+    if (most > 0) t->instead = "alibi";
+    return LOCI_OK;
+}
+
+/* Granite's files say with rope.scaling.finetuned whether layers turn; Baichuan's with 40 layers have ALiBi. */
+static loci_status find_switch(const struct gguf *g, struct settings *t, loci_error *e)
+{
+    double on = 1;
+    loci_status s = g->arch->finetuned ? number(g, "rope.scaling.finetuned", 0, 0, 1, &on, e) : LOCI_OK;
+    if (s) return s;
+    if (on == 0) t->instead = "nope";
+    if (!strcmp(g->arch->name, "baichuan") && g->layers == 40) t->instead = "alibi";
+    return g->arch->instead ? read_instead(g, t, e) : LOCI_OK;
+}
+
+/* Bases of sliding layers stand under a key of their own; Gemma's older files leave theirs out, and others' is that of all. */
+static loci_status find_local_base(const struct gguf *g, int layer, struct settings *t, loci_error *e)
+{
+    const bool gemma = !strncmp(g->arch->name, "gemma", 5);
+    IO_CHECK(e, g->arch->period > 0 || setting(g, "rope.freq_base_swa"), "rope.freq_base_swa is missing");
+    loci_status s = gemma ? LOCI_OK : number(g, "rope.freq_base", layer, 1, 1e18, &t->base, e);
+    return s ? s : number(g, "rope.freq_base_swa", layer, 1, 1e18, &t->base, e);
+}
+
 static loci_status read_layer(const struct loci_model *m, int layer, double length, struct settings *t, loci_error *e)
 {
     (void)length;                        /* which list counts is longrope's own affair */
@@ -519,19 +643,24 @@ static loci_status read_layer(const struct loci_model *m, int layer, double leng
         (s = number(g, "attention.temperature_scale", layer, 0, 1e3, &warmth, e)) ||
         (s = number(g, "attention.temperature_length", layer, 1, 1e18, &warm_length, e)))
         return s;
-    const bool turns = how == SOME_TURN ? !full : how == SLIDING_TURN ? !full || !setting(g, "attention.sliding_window") : true;
+    const bool by_window = how == SLIDING_TURN || (how == SOME_TURN && g->arch->first);
+    const bool turns = by_window ? !full || !has_window(g) : how == SOME_TURN ? !full : true;
     if (warmth == 0 && !strcmp(g->arch->name, "llama4")) warmth = 0.1;
     if (warmth > 0 && (how != SOME_TURN || !turns))
         t->warmth = warmth, t->warm_length = warm_length, t->warm_shift = how == SOME_TURN;
     if (how != SOME_TURN && !full) t->layer = "sliding_attention";
-    if (!attends) t->layer = how == SOME_CONVOLVE ? "conv" : "linear_attention";
-    if (!turns || !attends) return t->instead = "nope", LOCI_OK;
+    if (!attends) t->layer = how == SOME_CONVOLVE && !strncmp(g->arch->name, "lfm", 3) ? "conv" : "linear_attention";
+    if (!attends) return t->instead = "nope", LOCI_OK;
+    if ((s = find_head(g, layer, full, t, e)) || (s = find_company(g, layer, full, turns, t, e)) ||
+        (s = find_switch(g, t, e)))
+        return s;
+    if (!turns && !t->instead) t->instead = "nope";
+    if (t->instead) return LOCI_OK;
 
     t->interleaved = g->arch->interleaved;
     t->base = 10000;
     if ((s = find_channels(g, layer, full, t, e)) || (s = find_sections(g, t, e))) return s;
-    IO_CHECK(e, how != LOCAL_BASE || full || g->arch->period > 0 || setting(g, "rope.freq_base_swa"), "rope.freq_base_swa is missing");
-    if (how == LOCAL_BASE && !full) return number(g, "rope.freq_base_swa", layer, 1, 1e18, &t->base, e);
+    if (how == LOCAL_BASE && !full) return find_local_base(g, layer, t, e);
     if ((s = number(g, "rope.freq_base", layer, 1, 1e18, &t->base, e))) return s;
     return how == FULL_SCALED && !full ? LOCI_OK : find_scaling(g, layer, t, e);
 }
@@ -568,6 +697,7 @@ static loci_status read_file(struct reader *r, struct loci_model *m, struct gguf
     strcpy(m->type, g->arch->name);
     if ((s = whole(g, "block_count", 0, 1, MAX_LAYERS, &m->layers, r->e))) return s;
     IO_CHECK(r->e, m->layers > 0, "%s.block_count is missing", g->arch->name);
+    g->layers = m->layers;
     return read_tensors(r, g, tensors);
 }
 
