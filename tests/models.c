@@ -190,6 +190,7 @@ static const struct { const char *json, *says; } broken[] = {
     { FAMILY("gemma4") ",\"per_layer_config\":{\"2\":{}}}", "has the key '2', but layers are 0 to 1" },
     { FAMILY("gemma4") ",\"per_layer_config\":{\"\":{}}}", "has the key ''" }, { FAMILY("gemma4") ",\"per_layer_config\":[]}", "must be an object" },
     { FAMILY("gemma4") ",\"per_layer_config\":{\"0\":1}}", "'0' in per_layer_config" }, { FAMILY("esm") ",\"head_dim\":\"x\"}", "whole number" },
+    { FAMILY("deepseek_v3") ",\"qk_rope_head_dim\":8,\"qk_nope_head_dim\":8,\"rope_scaling\":{\"type\":\"proportional\"}}", "only 8 of 16" },
     { FAMILY("muse_spark") ",\"layer_rope_theta\":[1]}", "one per layer" }, { FAMILY("muse_spark") ",\"layer_rope_theta\":[-1,2]}", "number 0 of" },
     { FAMILY("molmo2") ",\"rope_scaling_layers\":[7]}", "must be a layer, 0 to 1" }, { FAMILY("falcon") ",\"alibi\":true,\"hidden_size\":null}", "dupl" },
     { FAMILY("gemma2") ",\"sliding_window\":-1}", "from 0 to" }, { FAMILY("gemma2") ",\"attn_logit_softcapping\":-1}", "is -1" },
@@ -298,6 +299,9 @@ static const struct said { const char *json; int layer; const char *attention; d
       "rope:pairing=half,base=5000,dim=32", 0.125, 0, 0 },
     { FILE("minimax_m2") ",\"head_dim\":128,\"rotary_dim\":64}", 0, "rope:pairing=half,base=5000000,dim=64", 0.08838834764831845, 0, 0 },
     { FILE("minimax_m3_vl_text") ",\"rotary_dim\":64}", 0, "rope:pairing=half,base=5000000,dim=128", 0.08838834764831845, 0, 0 },
+    { FILE("muse_spark_text") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 0, "rope:pairing=half,base=500000,dim=64", 5.4730064863875 / 8, 2048, 0 },
+    { FILE("muse_spark_text") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 2, "nope", 5.4730064863875 / 8, 2048, 0 },
+    { FILE("granite_swa") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 1, "rope:pairing=half,base=7,dim=64", 1, 128, 0 },
     { FILE("qwen3_vl_text") ",\"head_dim\":128}", 0, "mrope:pairing=half,base=500000,dim=128,sections=24/20/20,order=interleaved", 0.08838834764831845,
       0, 0 },
     { "{\"model_type\":\"moonshine\",\"hidden_size\":288,\"encoder_num_hidden_layers\":6,\"decoder_num_hidden_layers\":4,"

@@ -47,10 +47,10 @@ static bool given(const json_t *o, const char *key)
     return v && !json_is_null(v);
 }
 /* The same value under one of several names, the first that is there. */
-static loci_status any_whole(const json_t *o, const char *const *names, int high, int *to, loci_error *e)
+static loci_status any_whole(const json_t *o, const char *const *names, int low, int high, int *to, loci_error *e)
 {
     for (; *names; names++)
-        if (given(o, *names)) return whole(o, *names, 1, high, to, e);
+        if (given(o, *names)) return whole(o, *names, low, high, to, e);
     return LOCI_OK;
 }
 static loci_status flag(const json_t *o, const char *key, bool *to, loci_error *e)
@@ -326,9 +326,11 @@ static loci_status read_shape(struct config *c, loci_error *e)
     static const char *const head_dim[] = { "head_dim", "attention_head_dim", "kv_channels", "d_kv", NULL };
     static const char *const lengths[] = { "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "model_max_length",
                                            "max_sequence_length", NULL };
+    const int low = c->family->instead ? 0 : 1;      /* some without rotation state heads of no width */
     loci_status s;
-    if ((s = any_whole(c->text, layers, MAX_LAYERS, &c->layers, e)) || (s = any_whole(c->text, heads, 65536, &c->heads, e)) ||
-        (s = any_whole(c->text, hidden, 1 << 20, &c->hidden, e)) || (s = any_whole(c->text, head_dim, MAX_HEAD, &c->head_dim, e)))
+    if ((s = any_whole(c->text, layers, 1, MAX_LAYERS, &c->layers, e)) || (s = any_whole(c->text, heads, low, 65536, &c->heads, e)) ||
+        (s = any_whole(c->text, hidden, 1, 1 << 20, &c->hidden, e)) ||
+        (s = any_whole(c->text, head_dim, low, MAX_HEAD, &c->head_dim, e)))
         return s;
     for (int i = 0; lengths[i] && c->trained == 0; i++)
         if ((s = number(c->text, lengths[i], false, &c->trained, e))) return s;
@@ -547,10 +549,11 @@ static loci_status find_turns(const struct config *c, const struct layer *l, boo
         break;
     case LISTED_TURN:
         return listed_turn(c, l->index, turns, e);
-    case BASES_TURN: case LATE_BASES_TURN:
+    case BASES_TURN: case LATE_ZEROS_STILL:
         if ((s = own_number(c, "layer_rope_theta", l->index, &there, base, e)) || (s = find_period(c, &period, e))) return s;
         if (there) *turns = *base > 0;
-        else if (c->family->turns == LATE_BASES_TURN) *turns = (c->layers - 1 - l->index) % period != 0;
+        else if (c->family->turns == LATE_ZEROS_STILL) *turns = (c->layers - 1 - l->index) % period != 0;
+        if (c->family->turns == LATE_ZEROS_STILL) *base = 0;
         break;
     case PREFIX_TURN:
         *turns = l->kind == SLIDING || in_prefix(c, l->index);
@@ -651,7 +654,7 @@ static loci_status find_head(const struct config *c, const struct layer *l, stru
     *rope = 0;
     if ((s = whole(o, "qk_rope_head_dim", 0, MAX_HEAD, rope, e)) ||
         (s = whole(place(c, l, "qk_nope_head_dim"), "qk_nope_head_dim", 0, MAX_HEAD, &nope, e)) ||
-        (s = whole(place(c, l, "num_attention_heads"), "num_attention_heads", 1, 65536, &heads, e)) ||
+        (s = whole(place(c, l, "num_attention_heads"), "num_attention_heads", c->family->instead ? 0 : 1, 65536, &heads, e)) ||
         (s = whole(place(c, l, "hidden_size"), "hidden_size", 1, 1 << 20, &hidden, e)))
         return s;
     t->heads = heads;
@@ -699,7 +702,8 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
     IO_CHECK(e, t->head_dim > 0, "head_dim is missing, and so is hidden_size or num_attention_heads that would tell it");
     if (rope > 0) {
         t->dim = rope, t->offset = t->head_dim - rope;
-        if (d->type == PROPORTIONAL) set_option(t, "partial", isnan(d->value[K_PARTIAL]) ? 1 : d->value[K_PARTIAL]);
+        IO_CHECK(e, d->type != PROPORTIONAL, "rope_type proportional shares out whole heads, but of these only %d of %d channels turn", rope,
+                 t->head_dim);
         s = flag(c->text, "rope_interleave", &interleaved, e);
         t->interleaved = interleaved;
         return s;
@@ -913,7 +917,7 @@ static loci_status find_window(const struct config *c, const struct layer *l, st
         s = whole(c->text, "attention_chunk_size", 1, 1 << 30, &chunk, e);
         t->chunk = chunk;
     }
-    const bool slides = l->kind == SLIDING || (f->windowed == EVERYWHERE && !c->layer_types && l->kind == FULL);
+    const bool slides = l->kind == SLIDING || (f->windowed == EVERYWHERE && l->kind == FULL && (!c->layer_types || f->pattern == ONLY_LISTED));
     if (s || !asked || !slides || window == 0) return s;
     t->window = sees_both_ways(c) ? window / 2 + 1 : window + f->both;
     return LOCI_OK;

@@ -27,7 +27,7 @@ enum turns {
     SLIDING_OR_OPEN,                     /* only sliding layers, but all of them where the file has no window */
     LISTED_TURN,                         /* no_rope_layers: 1 rotates, 0 does not; else the last of n does not */
     BASES_TURN,                          /* layer_rope_theta: a base for each layer, 0 does not rotate; else all do */
-    LATE_BASES_TURN,                     /* the same; else the last of n, counted from the end, does not */
+    LATE_ZEROS_STILL,                    /* of that list only zeros count; else the last of n, counted from the end, does not */
     PREFIX_TURN,                         /* sliding layers, and a dense prefix without a pattern of its own (cohere2_moe) */
     SCALED_TURN,                         /* all; rope_scaling_layers lists those whose scaling counts */
     NULL_STILL                           /* kinds whose dictionary is null do not */
