@@ -54,7 +54,8 @@ static const char *layer_words(const loci_rope *r)
     static const char *const words[][2] = {
         { "full_attention", "full attention" }, { "sliding_attention", "sliding window" },
         { "chunked_attention", "chunked attention" }, { "linear_attention", "linear attention" }, { "conv", "convolution" },
-        { "indexed_attention", "indexed attention" }, { "hybrid_sliding", "sliding window, and a state" }, { "hybrid", "attention and a state" },
+        { "indexed_attention", "indexed attention" }, { "hybrid", "attention and a state" },
+        { "hybrid_sliding", "sliding window, and a state" },
     };
     for (int i = 0; i < COUNT(words); i++)
         if (!strcmp(words[i][0], r->layer)) return words[i][1];
@@ -152,7 +153,8 @@ static void print_differences(const loci_rope *r)
 /* What a layer has beside its rotation. */
 static void print_beside(const loci_rope *r)
 {
-    if (r->scale > 0) printf("    %-20s%.10g on q.k%s\n", "scale", r->scale, r->softmax_factor != 1 && r->rotates ? ", the softmax factor included" : "");
+    const bool factor = r->rotates && r->softmax_factor != 1;
+    if (r->scale > 0) printf("    %-20s%.10g on q.k%s\n", "scale", r->scale, factor ? ", the softmax factor included" : "");
     if (r->softcap > 0) printf("    %-20sscores stay below %g\n", "softcap", r->softcap);
     if (r->sink) printf("    %-20sa learned logit per head joins the softmax\n", "sink");
     if (r->window > 0) printf("    %-20s%lld keys, the row's own included\n", "window", (long long)r->window);

@@ -426,7 +426,8 @@ static loci_status own_number(const struct config *c, const char *key, int layer
     const json_t *v = json_object_get(c->text, key);
     *there = given(c->text, key) && (!json_is_array(v) || json_array_size(v) > 0);
     if (!*there) return LOCI_OK;
-    IO_CHECK(e, json_is_array(v) && json_array_size(v) == (size_t)c->layers, "%s must be a list of %d numbers, one per layer", key, c->layers);
+    IO_CHECK(e, json_is_array(v) && json_array_size(v) == (size_t)c->layers, "%s must be a list of %d numbers, one per layer", key,
+             c->layers);
     v = json_array_get(v, (size_t)layer);
     IO_CHECK(e, json_is_number(v) && json_number_value(v) >= 0 && json_number_value(v) <= 1e18,
              "number %d of %s must be a number not below 0 and at most 1e18", layer, key);
@@ -702,8 +703,8 @@ static loci_status find_channels(const struct config *c, const struct dict *d, i
     IO_CHECK(e, t->head_dim > 0, "head_dim is missing, and so is hidden_size or num_attention_heads that would tell it");
     if (rope > 0) {
         t->dim = rope, t->offset = t->head_dim - rope;
-        IO_CHECK(e, d->type != PROPORTIONAL, "rope_type proportional shares out whole heads, but of these only %d of %d channels turn", rope,
-                 t->head_dim);
+        IO_CHECK(e, d->type != PROPORTIONAL, "rope_type proportional shares out whole heads, but of these only %d of %d channels turn",
+                 rope, t->head_dim);
         s = flag(c->text, "rope_interleave", &interleaved, e);
         t->interleaved = interleaved;
         return s;
@@ -917,8 +918,8 @@ static loci_status find_window(const struct config *c, const struct layer *l, st
         s = whole(c->text, "attention_chunk_size", 1, 1 << 30, &chunk, e);
         t->chunk = chunk;
     }
-    const bool slides = l->kind == SLIDING || (f->windowed == EVERYWHERE && l->kind == FULL && (!c->layer_types || f->pattern == ONLY_LISTED));
-    if (s || !asked || !slides || window == 0) return s;
+    const bool everywhere = f->windowed == EVERYWHERE && (!c->layer_types || f->pattern == ONLY_LISTED);
+    if (s || !asked || window == 0 || (l->kind != SLIDING && !(everywhere && l->kind == FULL))) return s;
     t->window = sees_both_ways(c) ? window / 2 + 1 : window + f->both;
     return LOCI_OK;
 }
