@@ -540,7 +540,7 @@ static loci_status find_turns(const struct config *c, const struct layer *l, boo
     loci_status s = LOCI_OK;
     *turns = l->kind != WITHOUT;
     switch (c->family->turns) {
-    case ALL_TURN: case SCALED_TURN: case NULL_STILL:
+    case ALL_TURN: case SCALED_TURN: case NULL_STILL: case NULL_BASE_STILL:
         break;
     case SLIDING_TURN:
         *turns = l->kind == SLIDING;
@@ -642,6 +642,14 @@ static loci_status find_base(const struct config *c, const struct layer *l, cons
     if (!c->family->rotary_words && (s = number(c->text, "rope_theta", false, base, e))) return s;
     if (l->kind != SLIDING && given(c->text, "compress_rope_theta")) s = number(c->text, "compress_rope_theta", false, base, e);
     return s || local != GLOBAL_LOCAL ? s : number(c->text, "global_rope_theta", false, base, e);
+}
+
+/* Whether what the layer's dictionary says, or the lack of one, keeps it still. */
+static bool kept_still(const struct config *c, const struct dict *d)
+{
+    const json_t *o = json_object_get(d->json, "rope_theta") ? d->json : c->text;
+    if (c->family->turns == NULL_STILL) return !d->json;
+    return c->family->turns == NULL_BASE_STILL && json_is_null(json_object_get(o, "rope_theta"));
 }
 
 /* ---- One layer: its channels ------------------------------------------------------------------------------ */
@@ -976,8 +984,7 @@ static loci_status read_layer(const struct loci_model *m, int layer, double leng
     if ((s = find_turns(c, &l, &turns, &own_base, e)) || (s = find_dict(c, &l, &d, e)) || (s = unscale(c, &l, &d, e)) ||
         (s = find_head(c, &l, t, &rope, e)) || (s = find_company(c, &l, t, e)))
         return s;
-    if (c->family->turns == NULL_STILL && !d.json) turns = false;
-    turns = turns && c->turns;
+    turns = turns && c->turns && !kept_still(c, &d);
     if ((s = find_warmth(c, &d, turns, t, e))) return s;
     if (!turns) return t->instead = "nope", LOCI_OK;
     t->base = own_base;

@@ -187,7 +187,7 @@ static const struct family families[] = {
       .pattern = ONLY_LISTED, .window = 256, .both = true },
     { "neucodec", .head_dim = 64 }, { "nomic_bert", .base = 1000 }, { .type = "olmo" }, { .type = "olmo2" },
     { "olmo3", .base = 500000, .pattern = LAST_FULL, .period = 4, .local = FULL_SCALED, .window = 4096 },
-    { "olmo_hybrid", .pattern = LAST_ATTENDS, .period = 4 }, { .type = "olmoe" },
+    { "olmo_hybrid", .pattern = LAST_ATTENDS, .period = 4, .turns = NULL_BASE_STILL }, { .type = "olmoe" },
     { "openai_privacy_filter", .interleaved = true, .base = 150000, .head_dim = 64, .rope = OSS_YARN, .window = 128,
       .windowed = EVERYWHERE, .both = true, .sinks = SINKS },
     { "paddleocr_vl", .base = 500000, .head_dim = 128, .sections = { 16, 24, 24 } },

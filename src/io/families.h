@@ -30,7 +30,8 @@ enum turns {
     LATE_ZEROS_STILL,                    /* of that list only zeros count; else the last of n, counted from the end, does not */
     PREFIX_TURN,                         /* sliding layers, and a dense prefix without a pattern of its own (cohere2_moe) */
     SCALED_TURN,                         /* all; rope_scaling_layers lists those whose scaling counts */
-    NULL_STILL                           /* kinds whose dictionary is null do not */
+    NULL_STILL,                          /* kinds whose dictionary is null do not */
+    NULL_BASE_STILL                      /* none where the base is null */
 };
 
 /* Where sliding layers find a base of their own in files without a dictionary for each kind of layer. */
