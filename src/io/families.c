@@ -228,6 +228,7 @@ static const struct family families[] = {
     { "solar_open", .base = 1e6, .partial = 1, .head_dim = 128 },
     { "stablelm", .partial = 0.25 }, { "starcoder2", .windowed = EVERYWHERE },
     { "step3p5", .partial = 1, .head_dim = 128, .scale = PRE_ATTENTION },
+    { "step3p7", .partial = 1, .head_dim = 128, .scale = PRE_ATTENTION },
     { "t5_gemma_module", .head_dim = 256, .pattern = LAST_FULL, .period = 2, .window = 4096, .scale = PRE_ATTENTION,
       .scale_of = 256, .cap = 50 },
     { "t5gemma2", .base = 1e6, .head_dim = 256, .pattern = LAST_FULL, .period = 6, .local = LOCAL_FREQ, .window = 4096,
