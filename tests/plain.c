@@ -90,7 +90,7 @@ static void texts(void)
 static void sentences(void)
 {
     loci_error e;
-    char name[400];
+    char name[800];
     loci_io_fail(&e, LOCI_BAD_ARG, "tensor '%s'", "\x1b\n\x7f\x9b\xe2\x80\xae\xc2\x9b" "e");
     check(e.status == LOCI_BAD_ARG && !strcmp(e.text, "tensor '??????e'"), "loci_io_fail", 0);
     loci_fail(&e, LOCI_BAD_ARG, "tensor '%s'", "\x1b\n\x7f\x9b\xe2\x80\xae\xc2\x9b" "e");

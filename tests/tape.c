@@ -248,7 +248,7 @@ static void refusals(void)
     refused(turn(t, groups, LOCI_KEY, t->k, t->r.o), t, "each of the 4 heads turns the keys of its group its own way");
     t = fresh();
     t->call.ae = t->k;
-    refused(run(t, d, false), t, "ae must not overlap");
+    refused(run(t, d, false), t, "ae overlaps k");
     t = fresh();
     t->call.ae = (char *)t->r.ae + 1;
     refused(run(t, d, false), t, "ae must start on a multiple of 4 bytes");
