@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "io/output.h"
-#include "plain.h"
+#include "base/plain.h"
 
 /* ---- Errors, memory, time ------------------------------------------------------------------------------- */
 

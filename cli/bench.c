@@ -10,10 +10,10 @@
 
 #include <jansson.h>
 
-#include "json.h"
+#include "cli/json.h"
 #include "loci/cache.h"
-#include "probe.h"
-#include "task.h"
+#include "cli/probe.h"
+#include "cli/task.h"
 
 enum { PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, FAST, THREADS, ISA, FULL, LASTING, REPEAT, JSON };
 static const struct flag flags[] = {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "case.h"
+#include "cli/case.h"
 
 /* ---- Metadata --------------------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #define LOCI_CLI_CASE_H
 
 #include "io/safetensors.h"
-#include "task.h"
+#include "cli/task.h"
 
 /* One result of running a case, and what the file expects of it. */
 struct output {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
-#include "json.h"
+#include "cli/check.h"
+#include "cli/json.h"
 #include "loci/io.h"
 
 /* ---- Scores --------------------------------------------------------------------------------------------------- */

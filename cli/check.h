@@ -3,7 +3,7 @@
 #ifndef LOCI_CLI_CHECK_H
 #define LOCI_CLI_CHECK_H
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "io/safetensors.h"
 
 enum { RULE_TEXT = 8192 };               /* longrope's lists are long */

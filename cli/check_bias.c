@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "cli/check.h"
 
 enum { MAX_HEADS = 4096 };
 

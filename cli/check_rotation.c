@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check.h"
+#include "cli/check.h"
 #include "loci/convert.h"
 
 enum { SAMPLE = 96, MAX_CANDIDATES = 256, TEXT = RULE_TEXT };

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "convert.h"
+#include "cli/convert.h"
 #include "io/io.h"
 #include "loci/convert.h"
 #include "loci/io.h"

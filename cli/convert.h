@@ -3,7 +3,7 @@
 #ifndef LOCI_CLI_CONVERT_H
 #define LOCI_CLI_CONVERT_H
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "io/safetensors.h"
 
 enum { CONVERT_OUTPUT, CONVERT_DRY_RUN, CONVERT_TO, CONVERT_DIM, CONVERT_HEADS, CONVERT_KV_HEADS, CONVERT_TURNED, CONVERT_OFFSET,

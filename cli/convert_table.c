@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "convert.h"
+#include "cli/convert.h"
 #include "loci/convert.h"
 #include "loci/io.h"
 

@@ -10,8 +10,8 @@
 
 #include <jansson.h>
 
-#include "cli.h"
-#include "plain.h"
+#include "cli/cli.h"
+#include "base/plain.h"
 
 static inline json_t *json_number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 

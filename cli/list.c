@@ -9,8 +9,8 @@
 
 #include <jansson.h>
 
-#include "cli.h"
-#include "json.h"
+#include "cli/cli.h"
+#include "cli/json.h"
 
 /* ---- list ----------------------------------------------------------------------------------------------- */
 

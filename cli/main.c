@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 
 static const struct command *const commands[] = { &cmd_race, &cmd_list,  &cmd_run,  &cmd_bench,
                                                   &cmd_rope, &cmd_check, &cmd_convert, &cmd_info, &cmd_version };

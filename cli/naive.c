@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
-#include "naive.h"
+#include "cli/cli.h"
+#include "cli/naive.h"
 
 #if defined __x86_64__ && defined __GLIBC__ && defined __clang__ && __clang_major__ >= 14
 #define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))

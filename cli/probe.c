@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli.h"
-#include "probe.h"
+#include "cli/cli.h"
+#include "cli/probe.h"
 
 #if defined __x86_64__
 #include <immintrin.h>

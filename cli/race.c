@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "naive.h"
-#include "task.h"
+#include "cli/naive.h"
+#include "cli/task.h"
 
 enum { LEN, DIM, HEADS, FAST, THREADS, ISA };
 static const struct flag flags[] = {

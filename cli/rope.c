@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli.h"
+#include "cli/cli.h"
 #include "loci/io.h"
 
 static const double two_pi = 6.28318530717958648;

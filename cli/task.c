@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "reference/reference.h"
-#include "task.h"
+#include "cli/task.h"
 
 void *task_take(struct task *t, size_t count, size_t each)
 {

@@ -3,8 +3,8 @@
 #ifndef LOCI_CLI_TASK_H
 #define LOCI_CLI_TASK_H
 
-#include "cli.h"
-#include "half.h"
+#include "cli/cli.h"
+#include "base/half.h"
 
 struct task {
     loci_desc desc;

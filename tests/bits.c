@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pe.h"
+#include "plan/plan.h"
 #include "room.h"
 #include "walk.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "loci/cache.h"
-#include "pe.h"
+#include "plan/plan.h"
 #include "room.h"
 #include "walk.h"
 

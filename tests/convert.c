@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "loci/convert.h"
-#include "pe.h"
+#include "plan/plan.h"
 #include "room.h"
 #include "walk.h"
 

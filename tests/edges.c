@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pe.h"
+#include "plan/plan.h"
 #include "walk.h"
 
 static int passed, failed;

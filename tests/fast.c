@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "half.h"
-#include "pe.h"
+#include "base/half.h"
+#include "plan/plan.h"
 #include "reference/reference.h"
 #include "room.h"
 #include "walk.h"

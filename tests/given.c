@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cache.h"
-#include "given.h"
+#include "plan/cache.h"
+#include "base/given.h"
 #include "loci/convert.h"
 #include "loci/layers.h"
 #include "room.h"

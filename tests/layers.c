@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "loci/layers.h"
-#include "pe.h"
+#include "plan/plan.h"
 #include "reference/reference.h"
 #include "walk.h"
 

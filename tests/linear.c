@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pe.h"
+#include "plan/plan.h"
 #include "reference/reference.h"
 #include "room.h"
 #include "walk.h"

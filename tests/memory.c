@@ -14,9 +14,9 @@ static int counted_thread(pthread_t *thread, const pthread_attr_t *how, void *(*
     return left-- == 0 ? -1 : pthread_create(thread, how, run, arg);
 }
 #define pthread_create counted_thread
-#include <parse.c>
-#include <plan.c>
-#include <pool.c>
+#include <plan/parse.c>
+#include <plan/plan.c>
+#include <base/pool.c>
 
 int main(void)
 {

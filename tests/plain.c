@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "io/io.h"
-#include "pe.h"
-#include "plain.h"
+#include "plan/encoding.h"
+#include "base/plain.h"
 
 static int passed, failed;
 

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine.h"
-#include "tables.h"
+#include "plan/engine.h"
+#include "call/tables.h"
 
 static int passed, failed;
 

@@ -2,7 +2,7 @@
 /* regions.c -- which memory overlaps: what given.c finds from strides, against a map of every byte. */
 #include <stdio.h>
 
-#include "given.h"
+#include "base/given.h"
 #include "walk.h"
 
 static int passed, failed;

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/plan.h"
 #include "room.h"
-#include "rope_scaling.h"
-#include "trig.h"
+#include "shape/rope_scaling.h"
+#include "base/trig.h"
 #include "walk.h"
 
 static int passed, failed;

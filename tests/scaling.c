@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rope_scaling.h"
+#include "plan/plan.h"
+#include "shape/rope_scaling.h"
 
 enum { DIM = 32, PAIRS = DIM / 2 };
 

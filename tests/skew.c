@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* skew.c -- normal forms and exponentials of skew matrices: of all sizes, with equal and zero eigenvalues. */
-#include "skew.h"
+#include "base/skew_form.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "exponential.h"
+#include "base/exponential.h"
 #include "walk.h"
 
 enum { MOST = 64 };

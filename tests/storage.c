@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "half.h"
+#include "base/half.h"
 #include "loci/convert.h"
-#include "pe.h"
+#include "plan/plan.h"
 #include "room.h"
 #include "walk.h"
 

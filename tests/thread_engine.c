@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pe.h"
+#include "plan/plan.h"
 #include "walk.h"
 
 enum { CALLERS = 3, H = 4, G = 2, L = 200, D = 24, N = H * L * D };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Angles against fixed-point arithmetic of 64 + 320 bits, with its own pi, logarithm and series. */
-#include "trig.h"
+#include "base/trig.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It sums dK, dV and the
  * parameters' gradients into parts of its own; items run in waves, and after each wave the parts are added to the totals
  * in the order of the items, so the sums do not depend on the number of threads. */
-#include "desk.h"
+#include "attn/workspace.h"
 
 #if QT > 1
 

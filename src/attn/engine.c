@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* engine.c -- the table of this instruction set, and of this tile width the list of terms. */
-#include "engine.h"
-#include "desk.h"
+#include "attn/workspace.h"
+#include "plan/engine.h"
 
 const struct term *const N(terms)[TERM_COUNT] = {
-#define TERM(name) [TERM_##name] = &N(term_##name),
+#define TERM(name, traits) [TERM_##name] = &N(term_##name),
 #include "terms/list.h"
 #undef TERM
 };

@@ -13,7 +13,7 @@
  * A skipped tile has weights of at most e^-87 of the largest, which the sums do not notice. */
 #include <immintrin.h>
 
-#include "forward.h"
+#include "attn/forward.h"
 
 /* e^x = 2^n 2^f, |f| <= 1/2: a polynomial of degree 4 that is 1 at 0, within 2.9e-6. */
 #define POW_C1 0x1.62e12cp-1f
@@ -124,7 +124,7 @@ static bool reads_weights(const struct call *c)
 static bool packs_keys(const struct call *c)
 {
     bool others = reads_rows(c) || c->plan->dim % 2;
-    for (int x = 0; x < c->plan->uses; x++) others |= c->plan->use[x].term == TERM_gate;
+    for (int x = 0; x < c->plan->uses; x++) others |= term_is(c->plan->use[x].term, READS_STAGED);
     return c->turned && !others;
 }
 static void narrow_pairs(const real *from, int n, uint16_t *to)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* forward.c -- the fused pass in f32: forward.h with the products of walk.h. */
-#include "forward.h"
+#include "attn/forward.h"
 
 #if QT > 1
 

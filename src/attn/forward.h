@@ -4,8 +4,8 @@
 #ifndef LOCI_ATTN_FORWARD_H
 #define LOCI_ATTN_FORWARD_H
 
-#include "desk.h"
-#include "weigh.h"
+#include "attn/softmax.h"
+#include "attn/workspace.h"
 
 struct products {
     void (*rows)(struct tile *);                     /* once per query tile, after open_rows() */

@@ -17,7 +17,7 @@
  *     d R f(q_i) = S g_i + ...     d f(q_i) = h_i z + ...     d R f(k_k) = G v_k + ...     dv_k = G^T R f(k_k) + ...
  *
  * One walk from the first tile to the last for dq, another one back for dk and dv. */
-#include "desk.h"
+#include "attn/workspace.h"
 
 #if QT > 1
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* overflow.c -- rows whose weights are all 0 though they see keys: are they so because products left the reals? */
-#include "desk.h"
+#include "attn/workspace.h"
 
 /* Number d of key k of the tile; fast.c has turned keys as bf16, each in the first half of its row. */
 static double key_number(const struct tile *t, int k, int d)

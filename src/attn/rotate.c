@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* rotate.c -- the rotation alone: rows of one view turned into another, and back. */
-#include "desk.h"
+#include "attn/workspace.h"
 
 #if QT > 1
 struct rows {

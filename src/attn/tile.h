@@ -10,7 +10,8 @@
 #ifndef LOCI_ATTN_TILE_H
 #define LOCI_ATTN_TILE_H
 
-#include "product.h"
+#include "attn/product.h"
+#include "plan/call.h"
 
 /* One term's own memory beside a tile. */
 struct own {
@@ -150,7 +151,7 @@ struct term {
     void (*fade)(const struct call *, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
 };
 
-#define TERM(name) extern const struct term N(term_##name);
+#define TERM(name, traits) extern const struct term N(term_##name);
 #include "terms/list.h"
 #undef TERM
 

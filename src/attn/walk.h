@@ -3,8 +3,8 @@
 #ifndef LOCI_ATTN_WALK_H
 #define LOCI_ATTN_WALK_H
 
-#include "cache.h"
-#include "tile.h"
+#include "attn/tile.h"
+#include "plan/cache.h"
 
 enum { PAD = 16 };                       /* rows of queries and gradients are padded to whole vectors of every ISA */
 INLINE int padded(int n) { return (n + PAD - 1) / PAD * PAD; }

@@ -13,8 +13,8 @@
 
 #include <jansson.h>
 
-#include "families.h"
-#include "model.h"
+#include "io/families.h"
+#include "io/model.h"
 
 enum { MAX_BYTES = 1 << 20, MAX_DEPTH = 32 };
 

@@ -3,7 +3,7 @@
  *
  * `type` alone is a family that turns plain halves of whole heads with base 10000 in every layer, and multiplies q.k by
  * 1/sqrt(head_dim).  A default that a class states as a dictionary stands here as the text that a file would hold. */
-#include "families.h"
+#include "io/families.h"
 
 #include <stddef.h>
 #include <string.h>

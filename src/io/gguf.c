@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model.h"
+#include "io/model.h"
 
 enum { MAX_STRING = 1 << 20, MAX_ARRAY = 1 << 20, MAX_NAME = 1024, MAX_RANK = 8, KEPT_NUMBERS = 4096, MAX_ENTRIES = 1 << 20 };
 

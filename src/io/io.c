@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "io.h"
-#include "plain.h"
+#include "io/io.h"
+#include "base/plain.h"
 
 loci_status loci_io_fail(loci_error *e, loci_status status, const char *format, ...)
 {

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/mutation.h"
 #include "loci/loci.h"
-#include "plant.h"
 
 loci_status loci_io_fail(loci_error *, loci_status, const char *format, ...)
 #if defined __GNUC__

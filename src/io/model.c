@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "model.h"
+#include "io/model.h"
 
 double loci_yarn_mscale(double factor, double c) { return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor); }
 

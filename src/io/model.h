@@ -3,7 +3,7 @@
 #ifndef LOCI_IO_MODEL_H
 #define LOCI_IO_MODEL_H
 
-#include "io.h"
+#include "io/io.h"
 #include "loci/io.h"
 
 enum { MAX_LAYERS = 4096, MAX_HEAD = 1024, MAX_PAIRS_READ = MAX_HEAD / 2, MAX_SETTINGS = 16, MAX_TYPE = 64 };

@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "io.h"
-#include "output.h"
+#include "io/output.h"
+#include "io/io.h"
 
 static loci_status system_error(loci_error *e, const char *what)
 {

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "io.h"
-#include "plain.h"
-#include "safetensors.h"
+#include "io/safetensors.h"
+#include "base/plain.h"
+#include "io/io.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are stored little-endian and read as they are");
 _Static_assert(sizeof(ptrdiff_t) == 8, "sizes of tensors need 64 bits");

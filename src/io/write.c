@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io.h"
-#include "plain.h"
-#include "safetensors.h"
+#include "base/plain.h"
+#include "io/io.h"
+#include "io/safetensors.h"
 
 /* ---- The header's text ---------------------------------------------------------------------------------- */
 

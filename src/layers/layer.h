@@ -3,8 +3,8 @@
 #ifndef LOCI_LAYERS_LAYER_H
 #define LOCI_LAYERS_LAYER_H
 
+#include "base/given.h"
 #include "loci/layers.h"
-#include "given.h"
 
 enum { PIECE = 256 };                    /* channels in hand */
 

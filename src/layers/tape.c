@@ -11,7 +11,7 @@
  *     de_g = dy_g + sum over h of m[h][g] dy_h
  *     dup[p][g] += silu(gate_p) a[p][g],   a[p][g] = sum over h of down[h][p] n[h][g]
  *     ddown[h][p] += silu(gate_p) sum over g of n[h][g] up[p][g],   dgate_p = silu'(gate_p) sum over g of a[p][g] up[p][g] */
-#include "dd.h"
+#include "base/dd.h"
 #include "layers/layer.h"
 
 enum { STARTS = 64, TOKENS = 16, UNITS = 16 };       /* of a work item: tokens whose states start, or move; units whose weights learn */

@@ -7,8 +7,8 @@
  * of two below, then every other slope of twice that many heads; `geometric` keeps the formula for any H.  The code adds
  * +m j instead, which a causal softmax cannot tell apart, but float32 can.  `given` slopes are learned; keys ahead of the
  * query, which the paper has not, use slopes_right when the caller holds it, else the same slopes. */
-#include "pe.h"
-#include "trig.h"
+#include "base/trig.h"
+#include "plan/encoding.h"
 
 enum { SLOPES };
 enum { OFFICIAL, GEOMETRIC, GIVEN };

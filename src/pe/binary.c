@@ -7,7 +7,7 @@
  * sinusoidal.c is what is left when the corners are rounded off.  But neighbours may differ in one channel or in all
  * (7 and 8), so distance in the code says nothing of distance in the text.  Dm channels tell 2^Dm positions apart;
  * others, and negative ones, have no code and are errors.  Nothing is learned, so dx is dy. */
-#include "pe.h"
+#include "plan/encoding.h"
 
 static const loci_option opts[] = { { 0 } };
 

@@ -5,7 +5,7 @@
  *
  * for each pair (i, j); W1 is [hidden][2H], or [hidden][H] where no other encoding adds anything.  The paper's formula
  * has no separate add; all official classes have it, and so have we unless add_bias=0. */
-#include "pe.h"
+#include "plan/encoding.h"
 
 enum { HIDDEN, ADD_BIAS, LEAK };
 static const loci_option opts[] = {

@@ -6,7 +6,7 @@
  *
  * The plain form is given for keys behind the query only; ahead of it the distance is taken without its sign, unless
  * sided=2 gives each side numbers of its own.  Zeros at the start say nothing. */
-#include "terms/distances.h"
+#include "shape/distances.h"
 
 enum { MAX, SIDED };
 static const loci_option opts[] = {

@@ -10,7 +10,7 @@
  *
  * All generators of a block are multiples of S[j] = U N U^T, so a row needs one basis and plain pairs in it: blocks.h.
  * For a block of 2, U is the identity. */
-#include "blocks.h"
+#include "shape/blocks.h"
 
 enum { KIND, AXES, BLOCK };
 enum { AP, LD };
@@ -49,7 +49,8 @@ static void tensors(const struct config *c, struct tensors *t)
 }
 static void terms(const struct config *c, struct termlist *t)
 {
-    loci_add_term(t, c->opt[BLOCK] == 2 ? TERM_pairs : TERM_blocks, GROUP_ROTATE);
+    const struct blocks b = blocks(c);
+    loci_add_shaped(t, b.block == 2 ? TERM_pairs : TERM_blocks, GROUP_ROTATE, &b, sizeof b);
 }
 
 /* ---- Tables ------------------------------------------------------------------------------------------------- */
@@ -100,7 +101,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     const struct blocks b = blocks(c);
     (void)range;
-    if (b.block > 2) return loci_blocks_size(c, real);
+    if (b.block > 2) return loci_blocks_size(&b, real);
     return loci_pairs_size(b.count, b.axes, b.groups) + (size_t)(b.axes + b.groups) * (size_t)b.count * sizeof(double);
 }
 static void prepare(const struct prep *p)
@@ -144,5 +145,5 @@ static void fold(const struct prep *p)
 const struct loci_pe loci_pe_comrope = {
     .name = "comrope", .cite = "Yu et al., CVPR 2025", .brief = "blocks turn by learned generators that commute",
     .example = "comrope", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts,
-    .check = check, .axes = axes, .tensors = tensors, .terms = terms, .blocks = blocks, .size = size, .prepare = prepare, .fold = fold,
+    .check = check, .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

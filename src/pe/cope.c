@@ -7,7 +7,7 @@
  * gk is k, v, or a tensor of the call's (gates=given, [B][Hkv][Lk][D]).  e is [npos][D], shared by the heads, or
  * [H][npos][D], and starts at 0.  gate_scale and pos_scale differ between the paper's text (1, 1), its listing
  * (1/sqrt D, 1) and the authors' repository (1/sqrt D, 1/sqrt D); ours are the listing's. */
-#include "scan.h"
+#include "shape/scan.h"
 
 static const loci_option opts[] = {
     [SCAN_NPOS]       = { "npos", LOCI_WHOLE, 0, 64, 1, 65536, NULL, "learned positions; rows count no further" },

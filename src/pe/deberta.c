@@ -11,9 +11,9 @@
  * The paper has row(j - i) in the last product (p2c=ji); all three revisions of the authors' code have row(i - j), which
  * checkpoints are trained with (p2c=ij).  Their later code cuts |d| (saturate=1).  That of v2's first release and of
  * transformers, which runs every checkpoint, does not: keys far ahead use row 0 and not row 1 (saturate=0). */
-#include "pe.h"
-#include "terms/vectors.h"
-#include "trig.h"
+#include "base/trig.h"
+#include "plan/encoding.h"
+#include "shape/vectors.h"
 
 enum { KIND, SPAN, MAX_DISTANCE, TERMS, P2C, SATURATE };
 enum { V1, V2 };
@@ -83,12 +83,6 @@ static void tensors(const struct config *c, struct tensors *t)
 }
 static int key_tensor(const struct config *c) { return c2p(c); }      /* number of tensor "q" */
 
-static void terms(const struct config *c, struct termlist *t)
-{
-    if (c2p(c)) loci_add_term(t, TERM_band_q, GROUP_RAW);
-    if (p2c(c)) loci_add_term(t, TERM_band_k, GROUP_RAW);
-}
-
 /* ---- Tables: the row of each distance, K for band_q, Q for band_k -------------------------------------------------- */
 
 static struct vectors vectors(const struct config *c)
@@ -96,15 +90,23 @@ static struct vectors vectors(const struct config *c)
     const int far = (int)reach(c->opt);
     return (struct vectors){ .lo = -far, .hi = far, .rows = 2 * (int)c->opt[SPAN], .tables = c2p(c) ? c->heads : 0 };
 }
-static struct key_vectors key_vectors(const struct config *c, size_t real)
+static struct key_vectors key_vectors(const struct config *c)
 {
     const struct vectors v = vectors(c);
-    return (struct key_vectors){ .lo = v.lo, .hi = v.hi, .at = (vectors_size(&v, c->dim, 0, real) + 63) / 64 * 64 };
+    return (struct key_vectors){ .lo = v.lo, .hi = v.hi, .at = (vectors_size(&v, c->dim, 0, c->real) + 63) / 64 * 64 };
+}
+
+static void terms(const struct config *c, struct termlist *t)
+{
+    const struct vectors v = vectors(c);
+    const struct key_vectors kv = key_vectors(c);
+    if (c2p(c)) loci_add_shaped(t, TERM_band_q, GROUP_RAW, &v, sizeof v);
+    if (p2c(c)) loci_add_shaped(t, TERM_band_k, GROUP_RAW, &kv, sizeof kv);
 }
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
-    const struct key_vectors v = key_vectors(c, real);
+    const struct key_vectors v = key_vectors(c);
     (void)range;
     return v.at + (p2c(c) ? (size_t)c->heads * key_table(&v, c->dim) * real : 0);
 }
@@ -136,7 +138,7 @@ static void prepare(const struct prep *p)
     const struct config *c = p->cfg;
     const size_t real = p->f64 ? sizeof(double) : sizeof(float);
     const struct vectors v = vectors(c);
-    const struct key_vectors kv = key_vectors(c, real);
+    const struct key_vectors kv = key_vectors(c);
     const ptrdiff_t columns = (ptrdiff_t)vectors_columns(&v), wide = (ptrdiff_t)key_columns(&kv), width = (ptrdiff_t)vectors_width(c->dim);
     int32_t *row = p->table;
     memset(p->table, 0, size(c, p->range, real));
@@ -162,7 +164,7 @@ static void prepare(const struct prep *p)
 static void fold_keys(const struct prep *p, int h, const double *part, double *dq)
 {
     const struct config *c = p->cfg;
-    const struct key_vectors v = key_vectors(c, p->f64 ? sizeof(double) : sizeof(float));
+    const struct key_vectors v = key_vectors(c);
     const ptrdiff_t columns = (ptrdiff_t)key_columns(&v), first = h * 2 * (ptrdiff_t)c->opt[SPAN], Dp = (ptrdiff_t)vectors_padded(c->dim);
     const double *ends = part + c->dim * columns;
     for (int d = 0; d < c->dim; d++) {
@@ -182,13 +184,13 @@ static void fold(const struct prep *p)
                 p->dtensor[0][(h * (ptrdiff_t)v.rows + n) * c->dim + d] += p->dtable[0][(h * (ptrdiff_t)v.rows + n) * Dp + d];
     const int q = key_tensor(c);
     if (!p2c(c) || !p->dtable[q] || !p->dtensor[q]) return;
-    const struct key_vectors kv = key_vectors(c, p->f64 ? sizeof(double) : sizeof(float));
+    const struct key_vectors kv = key_vectors(c);
     for (int h = 0; h < c->heads; h++) fold_keys(p, h, p->dtable[q] + (size_t)h * key_part(&kv, c->dim), p->dtensor[q]);
 }
 
 const struct loci_pe loci_pe_deberta = {
     .name = "deberta", .cite = "He et al., ICLR 2021", .brief = "S += scale (q_i.K[row(i - j)] + k_j.Q[row(i - j)])",
     .example = "deberta", .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts,
-    .check = check, .scale = scale, .tensors = tensors, .terms = terms, .vectors = vectors, .key_vectors = key_vectors,
+    .check = check, .scale = scale, .tensors = tensors, .terms = terms,
     .size = size, .prepare = prepare, .fold = fold,
 };

@@ -11,7 +11,8 @@
  * f is a network of one number, so it is linear between finitely many ends: roots of units, which depend on the hidden
  * layers alone.  prepare() walks from 0 upwards, and each piece becomes two numbers per head.  Within a piece every unit
  * is linear too, so sums of dS and of dS x by piece are all that fold() needs for the gradients of the network. */
-#include "terms/pieces.h"
+#include "plan/call.h"
+#include "shape/pieces.h"
 
 enum { MAX_HIDDEN = 256 };
 static const loci_option opts[] = {

@@ -11,8 +11,9 @@
  *
  * C and S have a head axis, that of the kv heads, or none; without C it is S.  norm divides each column of them by its sum.
  * They are fixed random numbers near a step matrix in the authors' runs: data of the model.  learn=1 trains them. */
-#include "fourier.h"
-#include "trig.h"
+#include "base/random.h"
+#include "base/trig.h"
+#include "shape/fourier.h"
 
 enum { BASE, TRAIN_LENGTH, FLOOR_RATIO, FOURIER_DIM, CLAMP, IGNORE_ZERO, NORM, PAD_SIN, LEARN, OPTIONS };
 enum { WAVES = OPTIONS };                /* K, which check() counts, has its place behind the options */
@@ -102,16 +103,17 @@ static void tensors(const struct config *c, struct tensors *t)
     add_coefficients(c, t, "sin");
     if (both) add_coefficients(c, t, "cos");
 }
-static void terms(const struct config *c, struct termlist *t)
-{
-    (void)c;
-    loci_add_term(t, TERM_fourier, GROUP_ROTATE);
-}
 static struct fourier fourier(const struct config *c)
 {
     const bool one = shared(c, "sin") && (!has_cos(c) || shared(c, "cos"));
     return (struct fourier){ .waves = waves(c), .sums = sums(c), .groups = one ? 1 : c->kv_heads, .learned = c->opt[LEARN],
                              .rest = c->opt[PAD_SIN] };
+}
+
+static void terms(const struct config *c, struct termlist *t)
+{
+    const struct fourier f = fourier(c);
+    loci_add_shaped(t, TERM_fourier, GROUP_ROTATE, &f, sizeof f);
 }
 
 /* The tensor that C (which = 0) or S (1) is, and where it has its numbers for a group. */
@@ -183,5 +185,5 @@ static void fold(const struct prep *p)
 const struct loci_pe loci_pe_fope = {
     .name = "fope", .cite = "Hua et al., ICML 2025", .brief = "rope whose cos and sin are sums of several frequencies",
     .example = "fope", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts,
-    .check = check, .tensors = tensors, .terms = terms, .fourier = fourier, .size = size, .prepare = prepare, .fold = fold,
+    .check = check, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

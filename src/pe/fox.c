@@ -7,9 +7,9 @@
  * key itself does not count, that of the newest key does.  Keys are counted in index order, so the mask is causal.
  * With a constant gate this is alibi with slope -log f.  A gate that is shut (log_f from -10^4 on down, -inf too) leaves the
  * keys before it no weight at all. */
-#include "cache.h"
-#include "engine.h"
-#include "terms/gate.h"
+#include "plan/cache.h"
+#include "plan/engine.h"
+#include "shape/gate.h"
 
 static const loci_option opts[] = {
     [GATE_STOP] = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL, "weight mass that may be dropped per row; 0 is exact" },

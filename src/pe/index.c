@@ -7,7 +7,7 @@
  * those of training are numbers that no layer has seen.  Every channel gets the same number, so what the model
  * learns to read is one direction.  Floats hold whole numbers up to 2^24 exactly; beyond, neighbours would share a
  * value, so positions beyond are errors.  Nothing is learned, so dx is dy. */
-#include "pe.h"
+#include "plan/encoding.h"
 
 static const loci_option opts[] = { { 0 } };
 

@@ -9,7 +9,7 @@
  *
  * All numbers are positive, r2 of the power and w2 at most 2; the authors clamp them to at least 0.01 after each step of
  * training, which is the caller's to do.  A text in circulation has lost the minus of b. */
-#include "terms/distances.h"
+#include "shape/distances.h"
 
 enum { KERNEL, WEIGHT };
 enum { LOG, POWER, LOG3 };

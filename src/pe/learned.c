@@ -5,7 +5,7 @@
  *
  * Lmax is that of the table the caller holds, else desc.max_len.  There is no row for other positions, so they are
  * errors.  Positions may repeat: their gradients add up. */
-#include "pe.h"
+#include "plan/encoding.h"
 
 enum { TABLE };
 static const loci_option opts[] = { { 0 } };

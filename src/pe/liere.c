@@ -9,10 +9,10 @@
  * Generators of several axes do not commute, so scores depend on more than differences of coordinates, the more the
  * larger the block.  Blocks of 2 do, and turn as pairs; on one axis there is nothing to commute with, and a block is
  * pairs in the basis of its generator (blocks.h).  All others take one exponential per distinct coordinate (matrices.h). */
-#include "blocks.h"
-#include "engine.h"
-#include "exponential.h"
-#include "matrices.h"
+#include "base/exponential.h"
+#include "plan/engine.h"
+#include "shape/blocks.h"
+#include "shape/matrices.h"
 
 #include <stdatomic.h>
 
@@ -51,7 +51,11 @@ static enum term_id way(const struct config *c)
 {
     return c->opt[BLOCK] == 2 ? TERM_pairs : axes(c) == 1 ? TERM_blocks : TERM_matrices;
 }
-static void terms(const struct config *c, struct termlist *t) { loci_add_term(t, way(c), GROUP_ROTATE); }
+static void terms(const struct config *c, struct termlist *t)
+{
+    const struct blocks b = blocks(c);
+    loci_add_shaped(t, way(c), GROUP_ROTATE, &b, sizeof b);
+}
 
 /* Numbers of a generator, and where that of an axis and a block of a group is; so in raw as in the table of matrices. */
 static ptrdiff_t square(const struct blocks *b) { return (ptrdiff_t)b->block * b->block; }
@@ -88,7 +92,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     (void)range;
     switch (way(c)) {
     case TERM_pairs:  return loci_pairs_size(b.count, b.axes, b.groups);
-    case TERM_blocks: return loci_blocks_size(c, real);
+    case TERM_blocks: return loci_blocks_size(&b, real);
     default:          return (size_t)(generators(&b) + b.axes) * sizeof(double);
     }
 }
@@ -372,6 +376,6 @@ static void end(struct call *c, int enc)
 const struct loci_pe loci_pe_liere = {
     .name = "liere", .cite = "Ostmeier et al., ICML 2025", .brief = "blocks turn by the exponential of learned generators",
     .example = "liere:block=3", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts,
-    .check = check, .axes = axes, .tensors = tensors, .terms = terms, .blocks = blocks, .size = size, .prepare = prepare, .fold = fold,
+    .check = check, .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
     .accept = accept, .scratch = scratch, .begin = begin, .end = end,
 };

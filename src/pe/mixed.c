@@ -9,7 +9,8 @@
  * It starts as in the paper's code: with base 10, a pair's frequency has length 10^(-4n/D), n = t mod D/4, and each head
  * draws an angle; the first half of the pairs looks along it, the other half at a right angle to it.  The paper has two
  * axes; a third one starts as x does, with an angle of its own. */
-#include "pairs.h"
+#include "base/random.h"
+#include "shape/pairs.h"
 
 enum { AXES, PAIRING };
 enum { INTERLEAVED = 1 };

@@ -8,7 +8,7 @@
  * sections t/h/w count pairs.  order=chunked (Qwen2-VL, 2.5-VL) lines them up.  order=interleaved (Qwen3-VL) spreads h
  * over the pairs 1, 4, 7, ... and w over 2, 5, 8, ..., as many as their sections say and the head has; all others turn by
  * t, also where other code leaves them still.  Text has the same t, h and w, and then this is rope. */
-#include "rope_scaling.h"
+#include "shape/rope_scaling.h"
 
 enum { SECTIONS = ROPE_OPTIONS, ORDER, OPTIONS };
 enum { CHUNKED, ORDER_INTERLEAVED };
@@ -75,4 +75,5 @@ const struct loci_pe loci_pe_mrope = {
     .name = "mrope", .cite = "Wang et al., Qwen2-VL, 2024", .brief = "each pair turns by time, height or width",
     .example = "mrope:sections=1/1/1,dim=6", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts,
     .check = check, .axes = axes, .tensors = loci_rope_tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .multiplies = loci_pairs_factor,
 };

@@ -4,7 +4,7 @@
  *     S_ij = scale q_i.k_j
  *
  * Under a causal mask the order can still be learned; without a mask the output permutes with its inputs. */
-#include "pe.h"
+#include "plan/encoding.h"
 
 static const loci_option opts[] = { { 0 } };
 

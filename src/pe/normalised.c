@@ -7,7 +7,7 @@
  * texts of different lengths, and nothing can be decoded before the length is known.  Hence the length is one of the
  * plan, never that of the call: the option `length`, else desc.max_len.  A length of 1 has no steps, and positions
  * beyond the length leave 0 .. 1; both are errors.  Nothing is learned, so dx is dy. */
-#include "pe.h"
+#include "plan/encoding.h"
 
 enum { LENGTH };
 static const loci_option opts[] = {

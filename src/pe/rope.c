@@ -8,7 +8,7 @@
  * permutation of the channels and fit different weights, hence no default.  m is attention_factor, on q and on k.
  * Rules that change w for longer contexts are in rope_scaling.h.
  * Some code rounds an odd width up; we refuse it, as no pair is complete then. */
-#include "rope_scaling.h"
+#include "shape/rope_scaling.h"
 
 static const loci_option opts[] = {
     [ROPE_PAIRING] = { "pairing", LOCI_WORD, 1, BY_RULE, 0, 0, "half|interleaved", "which channels form a pair; the weights decide" },
@@ -49,4 +49,5 @@ const struct loci_pe loci_pe_rope = {
     .name = "rope", .cite = "Su et al., Neurocomputing 2024", .brief = "pairs of channels of q and k turn by pos base^(-2t/dim)",
     .example = "rope:pairing=half", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts,
     .check = loci_rope_check, .tensors = loci_rope_tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .multiplies = loci_pairs_factor,
 };

@@ -6,8 +6,8 @@
  * and pairs turn as in rope.c.  The paper alternates, pair 2n by x and 2n+1 by y; its code, whose weights people have,
  * gives the first half of the pairs to x and the rest to y: layout=concat.  Vision towers of the Qwen-VL kind are
  * pairing=half,base=10000 with the row as x.  Coordinates are any numbers, mostly whole: 0-based columns and rows. */
-#include "pairs.h"
-#include "trig.h"
+#include "base/trig.h"
+#include "shape/pairs.h"
 
 enum { PAIRING, BASE, LAYOUT };
 enum { INTERLEAVED = 1, ALTERNATE = 1 };

@@ -6,8 +6,8 @@
  * Nothing is learned.  The sum starts at t = 1, as in the text and in a port in wide use; first=0 is the product of two
  * rows of the sinusoidal encoding, to the letter.  The constant dim/2 makes the largest bias 0; softmax cannot tell,
  * and centre=0 leaves it out.  Angles are double-double, so that the sum is right at any distance. */
-#include "terms/distances.h"
-#include "trig.h"
+#include "base/trig.h"
+#include "shape/distances.h"
 
 enum { DIM, FIRST, CENTRE, BASE };
 static const loci_option opts[] = {

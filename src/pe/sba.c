@@ -6,7 +6,7 @@
  * in place of the softmax.  As in the paper a row does not see its own key, unless current=1.  The paper drops what is
  * left of the stick; the authors' tests give it to the row's own value (remainder=value), their trained models to a
  * learned vector per head (remainder=vector, r [H][Dv], 0 at the start). */
-#include "terms/stick.h"
+#include "shape/stick.h"
 
 static const loci_option opts[] = {
     [STICK_CURRENT]   = { "current", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: a row sees its own key" },
@@ -24,6 +24,7 @@ static void tensors(const struct config *c, struct tensors *t)
     if (to_vector(c)) loci_add_tensor(t, c, "r", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, c->value_dim));
 }
 
+static bool strict(const struct config *c) { return c->opt[STICK_CURRENT] == 0; }
 static void terms(const struct config *c, struct termlist *t)
 {
     (void)c;
@@ -122,6 +123,6 @@ static void end(struct call *c, int enc)
 const struct loci_pe loci_pe_sba = {
     .name = "sba", .cite = "Tan et al., ICLR 2025", .brief = "weights break a stick from the newest key on, no softmax",
     .example = "sba", .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .strict = strict, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
     .accept = accept, .scratch = scratch, .begin = begin, .end = end,
 };

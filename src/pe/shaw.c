@@ -6,8 +6,8 @@
  * with d = pos_k - pos_q as in the paper and in the authors' code (sign=ji), or pos_q - pos_k (sign=ij).  ak is
  * [left+right+1][D], av [left+right+1][Dv], shared by the heads; a caller who holds them with H in front has them per
  * query head.  values=0 leaves av out.  The authors leave the start to their framework's default, uniform as below. */
-#include "pe.h"
-#include "terms/vectors.h"
+#include "plan/encoding.h"
+#include "shape/vectors.h"
 
 enum { LEFT_SIDE, RIGHT_SIDE, VALUES, SIGN };
 static const loci_option opts[] = {
@@ -39,12 +39,6 @@ static void tensors(const struct config *c, struct tensors *t)
     if (c->opt[VALUES]) add_vectors(t, c, "v", c->value_dim, per_head(c));
 }
 
-static void terms(const struct config *c, struct termlist *t)
-{
-    (void)c;
-    loci_add_term(t, TERM_band_q, GROUP_RAW);
-}
-
 /* The term counts distances pos_q - pos_k, that is -d, or d with sign=ij. */
 static struct vectors vectors(const struct config *c)
 {
@@ -52,6 +46,12 @@ static struct vectors vectors(const struct config *c)
     const bool ij = c->opt[SIGN];
     return (struct vectors){ .lo = ij ? -left : -right, .hi = ij ? right : left, .rows = left + right + 1,
                              .tables = per_head(c) ? c->heads : 1, .values = c->opt[VALUES] };
+}
+
+static void terms(const struct config *c, struct termlist *t)
+{
+    const struct vectors v = vectors(c);
+    loci_add_shaped(t, TERM_band_q, GROUP_RAW, &v, sizeof v);
 }
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
@@ -102,5 +102,5 @@ static void fold(const struct prep *p)
 const struct loci_pe loci_pe_shaw = {
     .name = "shaw", .cite = "Shaw et al., NAACL 2018", .brief = "k += ak[clip(j - i)], v += av[clip(j - i)]",
     .example = "shaw", .places = LOCI_PLACE_SCORE | LOCI_PLACE_VALUE, .tol = 4e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .vectors = vectors, .size = size, .prepare = prepare, .fold = fold,
+    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

@@ -5,7 +5,7 @@
  *
  * A row can so give its weight to nobody.  A logit of 0 is the softmax with 1 added to its sum, one of -inf the plain
  * softmax.  A row that sees no key has o 0 and the logit as its lse. */
-#include "pe.h"
+#include "plan/encoding.h"
 
 static const loci_option opts[] = { { 0 } };
 

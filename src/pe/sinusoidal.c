@@ -6,8 +6,8 @@
  * The paper's formula and the authors' code (tensor2tensor) differ.  Ours is the paper's; `layout=halves` puts all sines
  * before all cosines, and `freq=t2t` is w[t] = base^(-t/(n-1)) with n = floor(Dm/2), whose last one is 1/base exactly.
  * An odd width ends with a lone sine (paper) or a column of zeros (t2t).  Nothing is learned, so dx is dy. */
-#include "pe.h"
-#include "trig.h"
+#include "base/trig.h"
+#include "plan/encoding.h"
 
 enum { BASE, LAYOUT, FREQ };
 enum { INTERLEAVED, HALVES };

@@ -5,8 +5,8 @@
  *
  * As in those models the scaled score is capped, before the mask and before any bias; what multiplies the score or adds to
  * q.k (kerple's weight, shaw, xl, deberta) comes first. */
-#include "pe.h"
-#include "terms/softcap.h"
+#include "shape/softcap.h"
+#include "plan/encoding.h"
 
 static const loci_option opts[] = {
     [SOFTCAP_CAP] = { "cap", LOCI_NUMBER, 1, NAN, 1e-3, 1e6, NULL, "what scores stay below: 50 in Gemma 2, 30 in Grok" },

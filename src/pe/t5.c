@@ -7,8 +7,8 @@
  * shares the last.  (A description in circulation numbers that last bucket N, one past the table; the official code
  * clamps to N-1, and so do we.)  Keys ahead of the query, if the mask shows them, fall into bucket 0, or with
  * bidirectional=1 into the upper half of the table; which, the text must say.  Ports that divide the scores by sqrt(D) have bias_scale = sqrt(D). */
-#include "terms/distances.h"
-#include "trig.h"
+#include "base/trig.h"
+#include "shape/distances.h"
 
 enum { BUCKETS, MAX_DISTANCE, BIDIRECTIONAL, BIAS_SCALE };
 static const loci_option opts[] = {

@@ -11,9 +11,9 @@
  * and one pass with wider values gives the same.
  *
  * States belong to query heads, so the keys of a group are turned for each of its heads. */
-#include "terms/states.h"
+#include "shape/states.h"
 
-#include "pe.h"
+#include "plan/call.h"
 
 static const loci_option opts[] = { { 0 } };
 

@@ -6,10 +6,11 @@
  *
  * W is [H][D][Dm], u and v are [H][D].  With clamp=C distances beyond C count as C.  The authors' code meets keys behind the
  * query only (its shift leaves nonsense ahead); for keys ahead d is negative here, in sine and cosine alike. */
-#include "pe.h"
-#include "terms/roll.h"
-#include "terms/vectors.h"
-#include "trig.h"
+#include "base/arena.h"
+#include "base/trig.h"
+#include "plan/encoding.h"
+#include "shape/roll.h"
+#include "shape/vectors.h"
 
 enum { CLAMP, BASE };
 static const loci_option opts[] = {
@@ -34,30 +35,23 @@ static void tensors(const struct config *c, struct tensors *t)
     loci_add_tensor(t, c, "v", LOCI_LEARNED, INIT_NORMAL, 0.02, 0, SHAPE(c->heads, c->dim));
 }
 
-/* u meets keys as a vector that all distances share. */
-static void terms(const struct config *c, struct termlist *t)
-{
-    (void)c;
-    loci_add_term(t, TERM_roll, GROUP_RAW);
-    loci_add_term(t, TERM_band_k, GROUP_RAW);
-}
-
 /* ---- Tables: a header, u for band_k, v and W R_d of each head, R_d ---------------------------------------------------- */
 
-static struct key_vectors key_vectors(const struct config *c, size_t real)
+/* u meets keys as a vector that all distances share. */
+static const struct key_vectors everywhere = { .lo = 0, .hi = 0, .at = ROLL_HEADER };
+static void terms(const struct config *c, struct termlist *t)
 {
-    (void)c, (void)real;
-    return (struct key_vectors){ .lo = 0, .hi = 0, .at = ROLL_HEADER };
+    const struct waves w = { waves(c) };
+    loci_add_shaped(t, TERM_roll, GROUP_RAW, &w, sizeof w);
+    loci_add_shaped(t, TERM_band_k, GROUP_RAW, &everywhere, sizeof everywhere);
 }
-static size_t round_up(size_t n) { return (n + 63) / 64 * 64; }
 
 /* False when it is larger than memory can be. */
 static bool layout(const struct config *c, ptrdiff_t range, size_t real, struct roll *v, size_t *bytes)
 {
-    const struct key_vectors u = key_vectors(c, real);
     const int64_t far = c->opt[CLAMP] > 0 && c->opt[CLAMP] < (double)range ? (int64_t)c->opt[CLAMP] : range;
     *v = (struct roll){ .lo = c->full ? -far : 0, .hi = far, .width = (ptrdiff_t)vectors_padded(c->dim), .waves_width = (ptrdiff_t)vectors_padded(waves(c)) };
-    v->heads = round_up(ROLL_HEADER + (size_t)c->heads * key_table(&u, c->dim) * real);
+    v->heads = round_up(ROLL_HEADER + (size_t)c->heads * key_table(&everywhere, c->dim) * real);
     const size_t each = (size_t)(c->heads * v->width + v->waves_width) * real;
     if ((size_t)(v->hi - v->lo + 2) > (PTRDIFF_MAX - v->heads) / 2 / each) return false;
     v->waves = v->heads + (size_t)c->heads * (size_t)roll_head(v) * real;
@@ -116,14 +110,13 @@ static void prepare(const struct prep *p)
     struct roll v;
     size_t bytes;
     if (!layout(c, p->range, real, &v, &bytes)) return;
-    const struct key_vectors kv = key_vectors(c, real);
-    const ptrdiff_t columns = (ptrdiff_t)key_columns(&kv), width = (ptrdiff_t)vectors_width(c->dim), count = (ptrdiff_t)(v.hi - v.lo) + 1;
+    const ptrdiff_t columns = (ptrdiff_t)key_columns(&everywhere), width = (ptrdiff_t)vectors_width(c->dim), count = (ptrdiff_t)(v.hi - v.lo) + 1;
     char *table = p->table;
     memset(table, 0, bytes);
     memcpy(table, &v, sizeof v);
     fill_waves(p, &v, table + v.waves);
     for (int h = 0; h < c->heads; h++) {
-        char *across = table + kv.at + (size_t)h * key_table(&kv, c->dim) * real, *rows = across + (size_t)(c->dim * columns) * real;
+        char *across = table + everywhere.at + (size_t)h * key_table(&everywhere, c->dim) * real, *rows = across + (size_t)(c->dim * columns) * real;
         for (ptrdiff_t n = 0; n < columns; n++)
             for (int d = 0; d < c->dim; d++) {
                 const double u = param(p, CONTENT, (ptrdiff_t)h * c->dim + d);
@@ -144,8 +137,7 @@ static void fold(const struct prep *p)
     const struct config *c = p->cfg;
     const int D = c->dim, Dm = waves(c);
     const ptrdiff_t Dp = (ptrdiff_t)vectors_padded(D), Dmp = (ptrdiff_t)vectors_padded(Dm);
-    const struct key_vectors kv = key_vectors(c, 0);
-    const ptrdiff_t columns = (ptrdiff_t)key_columns(&kv);
+    const ptrdiff_t columns = (ptrdiff_t)key_columns(&everywhere);
     double *dw = p->dtensor[PROJECTION], *du = p->dtensor[CONTENT], *dv = p->dtensor[POSITION];
     for (int h = 0; h < c->heads && p->dtable[0]; h++) {
         const double *part = p->dtable[0] + h * (D * Dmp + Dp);
@@ -155,7 +147,7 @@ static void fold(const struct prep *p)
         }
     }
     for (int h = 0; h < c->heads && p->dtable[1] && du; h++) {
-        const double *part = p->dtable[1] + (size_t)h * key_part(&kv, D), *ends = part + D * columns;
+        const double *part = p->dtable[1] + (size_t)h * key_part(&everywhere, D), *ends = part + D * columns;
         for (int d = 0; d < D; d++) {
             for (ptrdiff_t n = 0; n < columns; n++) du[(ptrdiff_t)h * D + d] += part[d * columns + n];
             du[(ptrdiff_t)h * D + d] += ends[d] + ends[Dp + d];
@@ -166,5 +158,5 @@ static void fold(const struct prep *p)
 const struct loci_pe loci_pe_xl = {
     .name = "xl", .cite = "Dai et al., ACL 2019", .brief = "S += scale (u.k_j + (q_i + v).(W R)), R the waves of i - j",
     .example = "xl", .places = LOCI_PLACE_SCORE, .tol = 8e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .key_vectors = key_vectors, .waves = waves, .size = size, .prepare = prepare, .fold = fold,
+    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

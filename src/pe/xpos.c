@@ -7,8 +7,9 @@
  * from channel 0.  Only differences of positions count, but z^pos itself leaves the floats soon.  So both sides fade from
  * the position of a key near the key: the first of its block of tiles, as many tiles as keep z[0] within 10^6.  A
  * cache keeps keys that are turned, never faded.  Alone, in stage ROTATE, positions count from 0. */
-#include "pairs.h"
-#include "trig.h"
+#include "base/trig.h"
+#include "plan/call.h"
+#include "shape/pairs.h"
 
 enum { BASE, DIM, SCALE_BASE, GAMMA };
 static const loci_option opts[] = {

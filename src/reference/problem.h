@@ -3,7 +3,7 @@
 #ifndef LOCI_REFERENCE_PROBLEM_H
 #define LOCI_REFERENCE_PROBLEM_H
 
-#include "pe.h"
+#include "plan/plan.h"
 #include "reference/reference.h"
 
 /* One call.  b and i say which batch entry and which of its query rows the arrays hold at the moment.  Numbers of keys

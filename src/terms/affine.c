@@ -4,7 +4,7 @@
  *     s -= left[h] d  where d >= 0       s -= right[h] |d|  where d < 0        the table is left[H], right[H]
  *
  * Backward, where slopes are learned: dleft = -sum dS d, dright = -sum dS |d|, summed per row. */
-#include "walk.h"
+#include "attn/walk.h"
 
 /* Distances of a run's tile are exact reals up to here, and so is stepping from one to the next. */
 static bool near(const struct tile *t) { return t->run && t->d < (1 << 24) - QT && t->d > -(1 << 24) + KT; }

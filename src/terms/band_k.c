@@ -9,8 +9,8 @@
  *
  * The other way round, dS of a key goes to its place in such a line, and two products end it: with the vectors it is a
  * gradient of keys, with the keys one of vectors. */
-#include "terms/vectors.h"
-#include "walk.h"
+#include "attn/walk.h"
+#include "shape/vectors.h"
 
 enum { BAND = 16, LINE = BAND + QT };    /* keys that share a product; distances that it has */
 _Static_assert((int)LINE <= (int)KEY_MARGIN, "a product reaches beyond the ends by less than a line");
@@ -24,8 +24,7 @@ struct view {
 enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 static struct key_vectors vectors_of(const struct call *c, int x)
 {
-    const struct config *e = &c->plan->enc[c->plan->use[x].enc];
-    return e->pe->key_vectors(e, sizeof(real));
+    return *(const struct key_vectors *)shape_of(c->plan, x);
 }
 static ptrdiff_t mem(const struct call *c, int x)
 {

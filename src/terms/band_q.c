@@ -10,9 +10,9 @@
  * meets each distance between lo and hi once in a run, so there the keys' rows are copied to their lines, and weights need
  * not even be faded when a later max comes: a softmax keeps the scores, and makes weights of them at the end.  At the
  * ends, lo and hi, are the sums of all keys further on. */
-#include "terms/vectors.h"
-#include "terms/skew.h"
-#include "walk.h"
+#include "attn/walk.h"
+#include "shape/vectors.h"
+#include "terms/bands.h"
 
 /* What the hooks of a query tile know; it stands at the start of their memory. */
 struct view {
@@ -28,8 +28,7 @@ struct view {
 
 static struct vectors vectors_of(const struct call *c, int x)
 {
-    const struct config *e = &c->plan->enc[c->plan->use[x].enc];
-    return e->pe->vectors(e);
+    return *(const struct vectors *)shape_of(c->plan, x);
 }
 static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
 

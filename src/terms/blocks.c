@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* blocks.c -- turns blocks of channels: into the basis of their generator, where pairs turn, and back; see blocks.h.
  * A heading keeps, behind cos and sin, two lots of rows in the basis and one panel of rows on their way back. */
-#include "aim.h"
+#include "terms/angles.h"
 
-#include "blocks.h"
+#include "shape/blocks.h"
 
 static struct blocks blocks_of(const struct call *c, int x)
 {
-    const struct config *config = &c->plan->enc[c->plan->use[x].enc];
-    return config->pe->blocks(config);
+    return *(const struct blocks *)shape_of(c->plan, x);
 }
 static const struct pairs *table_of(const struct call *c, int x) { return c->table[c->plan->use[x].enc]; }
 

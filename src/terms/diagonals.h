@@ -7,7 +7,8 @@
 #ifndef LOCI_TERMS_DIAGONALS_H
 #define LOCI_TERMS_DIAGONALS_H
 
-#include "num.h"
+#include "isa/num.h"
+#include "plan/plan.h"
 
 #if QT > 1
 enum { BUFFERS = 16, BLOCK = 16, DIAGONALS = KT + QT, DEEP = KT / BUFFERS, WIDE = QT / BLOCK };

@@ -5,9 +5,9 @@
  *     s[k][r] *= b[d + r - k]
  *
  * Backward: sums of dS (times the score before it was multiplied) by distance, then by learned number. */
-#include "terms/distances.h"
+#include "attn/walk.h"
+#include "shape/distances.h"
 #include "terms/diagonals.h"
-#include "walk.h"
 
 /* Tables of an encoding follow one another in the order of its terms. */
 static const struct distances *table_of(const struct tile *t, int x)

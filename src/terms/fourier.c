@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* fourier.c -- turns and stretches pairs of channels by sums of waves; see fourier.h.
  * A heading keeps, behind cos and sin of the waves, c and s of its rows and their gradients: [2][KT][lanes] each. */
-#include "aim.h"
+#include "terms/angles.h"
 
-#include "fourier.h"
+#include "shape/fourier.h"
 
 static struct fourier fourier_of(const struct call *c, int x)
 {
-    const struct config *config = &c->plan->enc[c->plan->use[x].enc];
-    return config->pe->fourier(config);
+    return *(const struct fourier *)shape_of(c->plan, x);
 }
 
 static ptrdiff_t sums_stride(const struct call *c) { return fourier_lanes(c->plan->dim / 2); }

@@ -17,8 +17,8 @@
  *     |q_i| max |k_j| + max D_ij + log(number of these keys) - s_in <= log stop
  *
  * with s_in the score of its newest key, where D = 0.  A function of the row alone, the same in every pass. */
-#include "terms/gate.h"
-#include "walk.h"
+#include "attn/walk.h"
+#include "shape/gate.h"
 
 enum { LANES = 16 };                     /* that sum a key's gradient over the rows */
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* matrices.c -- turns blocks of channels by the matrices of their coordinates; see matrices.h. */
-#include "walk.h"
+#include "attn/walk.h"
 
-#include "blocks.h"
-#include "matrices.h"
+#include "shape/blocks.h"
+#include "shape/matrices.h"
 
 static const struct matrices *matrices_of(const struct call *c, int x) { return c->scratch[c->plan->use[x].enc]; }
 

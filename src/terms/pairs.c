@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* pairs.c -- turns pairs of channels by their coordinates; the table is described in pairs.h. */
-#include "aim.h"
+#include "terms/angles.h"
 
 INLINE void turn_row(const struct heading *at, const struct pairs *p, int r, const real sign, real *row)
 {

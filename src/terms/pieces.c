@@ -7,9 +7,9 @@
  * selects per end that the block may cross.  Which ends are tried depends on the block, which piece a pair is in does not.
  *
  * Backward: sums of dS and dS x by piece; and per row u = sum dS a x, w = sum dS a psi', of which c and T are made. */
-#include "terms/pieces.h"
+#include "attn/walk.h"
+#include "shape/pieces.h"
 #include "terms/diagonals.h"
-#include "walk.h"
 
 /* Rows of own.mem. */
 enum { INVERSE, MEM };                   /* 1 / N */

@@ -9,9 +9,9 @@
  * The other way round, dS is collected by distance in two blocks that roll likewise.  A block that leaves is a gradient of
  * queries, and one of its vectors, which wait by distance until all rows of the work item are done: only then they meet
  * the waves R and become a gradient of W. */
-#include "terms/roll.h"
-#include "terms/skew.h"
-#include "walk.h"
+#include "attn/walk.h"
+#include "shape/roll.h"
+#include "terms/bands.h"
 
 enum { BLOCK = KT };
 
@@ -145,9 +145,8 @@ static void score(struct tile *t, int x)
 /* dW [D][waves_width] and dv [width], then the gradients of vectors by distance, from first_distance() on. */
 static ptrdiff_t added(const struct call *c, int x)
 {
-    const struct config *e = &c->plan->enc[c->plan->use[x].enc];
-    (void)x;
-    return (ptrdiff_t)c->plan->dim * padded(e->pe->waves(e)) + padded(c->plan->dim);
+    const struct waves *w = shape_of(c->plan, x);
+    return (ptrdiff_t)c->plan->dim * padded(w->numbers) + padded(c->plan->dim);
 }
 static ptrdiff_t part(const struct call *c, int x)
 {

@@ -8,9 +8,9 @@
  *
  * Backward, oldest key first: a gate moves the positions of its own key and all older ones, so its gradient is the running
  * sum of theirs. */
-#include "walk.h"
+#include "attn/walk.h"
 
-#include "scan.h"
+#include "shape/scan.h"
 
 /* Rows of own.mem.  Z has npos + 1 of them, the last twice, so that every position has a next one. */
 #if QT > 1

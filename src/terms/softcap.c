@@ -2,8 +2,8 @@
 /* softcap.c -- the score as it is before biases becomes cap tanh(score / cap), and what was masked stays masked.
  *
  * Backward: dS *= 1 - tanh^2, which is kept from the forward pass over the same tile. */
-#include "terms/softcap.h"
-#include "walk.h"
+#include "attn/walk.h"
+#include "shape/softcap.h"
 
 /* Backward: the slopes of a tile. */
 static ptrdiff_t mem(const struct call *c, int x)

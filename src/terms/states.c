@@ -9,8 +9,8 @@
  *     d(c, s) = (dy[t] x[t] + dy[t + D/2] x[t + D/2], dy[t + D/2] x[t] - dy[t] x[t + D/2])
  *
  * The states of the keys are a second value: dP += dae ek^T, dek += P^T dae, delta += dae.ae. */
-#include "terms/states.h"
-#include "walk.h"
+#include "attn/walk.h"
+#include "shape/states.h"
 
 /* Where the states of a head's rows or keys begin in their tensor, from number i on. */
 static ptrdiff_t place_of(const struct call *c, bool query, ptrdiff_t b, int h, ptrdiff_t i)

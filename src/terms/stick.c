@@ -13,8 +13,8 @@
  * its weights from there on are 0 and rem keeps what is left.  Backward, from the oldest key on, with dw = do.v:
  *
  *     h = w dw    H += h, starting at rem drem    ds = h - sigmoid(z) H */
-#include "terms/stick.h"
-#include "walk.h"
+#include "attn/walk.h"
+#include "shape/stick.h"
 
 enum { DOUBLE = sizeof(double) / sizeof(real) };     /* rows of reals that hold a row of doubles */
 enum { BLOCK = QT > 1 ? 4 : 1 };                     /* vectors of rows side by side: their chains overlap */

@@ -13,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../deadline.h"
-#include "../scratch.h"
+#include "tests/deadline.h"
+#include "tests/scratch.h"
 #include "fuzz.h"
 
 #ifdef LOCI_SANITIZED

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* vec.h: the f64 build, one double at a time and no fma needed: same sources, libm's exp. */
-#include "half.h"
+#include "base/half.h"
 
 typedef double real;
 typedef real vf;

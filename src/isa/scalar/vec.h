@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* vec.h: plain C, one float at a time; fma() where the CPU has none is exact and slow. */
-#include "half.h"
+#include "base/half.h"
 
 typedef float real;
 typedef real vf;

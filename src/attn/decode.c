@@ -1,0 +1,669 @@
+/* SPDX-License-Identifier: MIT */
+/* decode.c -- the fused pass for a few rows: decode.  The bits are those of forward.c; the order of reading is another.
+ *
+ * What costs is to read the keys and values, so they are streamed, oldest first, once for all rows that share a kv head:
+ *
+ *     scores of a whole chunk        K ascending, each 16 x 16 block turned in registers once for all rows, and terms;
+ *                                    terms that go from key to key, and sticks, tile by tile, newest first
+ *     softmax                        all tiles of the chunk at once, but for what goes from tile to tile, newest first
+ *     sums of values of every tile   V ascending; a tile's sum is a chain of its own, so their order is free
+ *     o = o alpha + sum              newest first
+ *
+ * Where no term carries anything from key to key, chunks are work items of their own, and their sums join newest first. */
+#include "attn/softmax.h"
+#include "attn/workspace.h"
+
+#if QT == 1
+
+/* ---- Products for several rows at once ----------------------------------------------------------------------- */
+
+/* Keys and values are worked on in blocks of some keys, 64 bytes of one row after those of another.  The prefetchers of a
+ * processor do not see a plain stream in that, so rows are fetched in the order in which they lie in memory, some at each step
+ * of the work.  With little work per row, and no other stream beside it, it is better (`light`) to load a number of the lines of
+ * the next block: that is a plain stream. */
+enum { BLOCK = 16, AHEAD = 64, LINE = 64 };
+enum { MOST = VL == 16 ? 8 : 4 };        /* rows that meet a block at once, as registers have room for their sums */
+
+/* Number i from p on, in each form. */
+INLINE size_t size_of(const enum form f) { return f == REALS ? sizeof(real) : sizeof(uint16_t); }
+INLINE const void *number_at(const enum form f, const void *p, ptrdiff_t i) { return (const char *)p + i * (ptrdiff_t)size_of(f); }
+INLINE vf vf_load_as(const enum form f, const void *p, ptrdiff_t i)
+{
+    return f == REALS ? vf_load((const real *)p + i) : f == BITS_BF16 ? vf_load_bf16((const uint16_t *)p + i) : vf_load_f16((const uint16_t *)p + i);
+}
+INLINE real load_as(const enum form f, const void *p, ptrdiff_t i)
+{
+    return f == REALS ? ((const real *)p)[i] : (real)(f == BITS_BF16 ? from_bf16(((const uint16_t *)p)[i]) : from_f16(((const uint16_t *)p)[i]));
+}
+
+/* n vectors from number i on.  Those of bf16 come in pairs, even numbers before odd ones, which saves half of the work: what was
+ * made of them, one by one, is put into line with line_up(). */
+INLINE bool pairs_up(const enum form f, const int n) { return f == BITS_BF16 && n % 2 == 0; }
+INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_t i, vf *x)
+{
+    if (!pairs_up(f, n)) {
+        UNROLL for (int v = 0; v < n; v++) x[v] = vf_load_as(f, p, i + v * VL);
+        return;
+    }
+    UNROLL for (int v = 0; v < n / 2; v++) vf_load2_bf16((const uint16_t *)p + i + 2 * v * VL, &x[2 * v], &x[2 * v + 1]);
+}
+INLINE void line_up(const enum form f, const int n, vf *x)
+{
+    if (!pairs_up(f, n)) return;
+    UNROLL for (int v = 0; v < n / 2; v++) {
+        const vf even = x[2 * v], odd = x[2 * v + 1];
+        vf_zip(even, odd, &x[2 * v], &x[2 * v + 1]);
+    }
+}
+
+INLINE void touch(const void *row, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE) (void)*((const volatile char *)row + i);
+}
+INLINE void fetch(const void *row, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
+}
+
+/* Rows read whole, and keys across, are a plain stream as they are, unless a visit leaves out some of a row.  But prefetchers stop
+ * at the end of a page, and where reading and multiplying take the same time nothing makes up for that.  So then the next tile is
+ * fetched while this one is worked on. */
+INLINE bool hurried(const enum form f, const int rows) { return f != REALS && rows >= 4; }
+
+/* C[s][k] = sum over d of a[k][d] q[s][d] for subs * VL keys, in n * subs chains.  There are `rest` rows. */
+INLINE void dot_block(const int n, const int subs, const enum form form, const bool light, const void *a, ptrdiff_t as, int D,
+                      const real *const *q, real *const *c, ptrdiff_t rest)
+{
+    const ptrdiff_t ahead = light ? BLOCK : AHEAD;
+    vf acc[4][MOST];
+    ptrdiff_t row = 0;
+    int d = 0;
+    UNROLL for (int b = 0; b < subs; b++)
+        UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_set1(0);
+    for (; d + VL <= D; d += VL) {
+        for (; ahead + row < rest && row * (D / VL) < subs * VL * (d / VL + 1); row++) {
+            if (light) touch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
+            else fetch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
+        }
+        UNROLL for (int b = 0; b < subs; b++) {
+            vf x[VL];
+            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(form, a, (b * VL + i) * as + d);
+            vf_transpose(x);
+            UNROLL for (int i = 0; i < VL; i++)
+                UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
+        }
+    }
+    for (; d < D; d++)
+        UNROLL for (int b = 0; b < subs; b++) {
+            real x[VL];
+            for (int i = 0; i < VL; i++) x[i] = load_as(form, a, (b * VL + i) * as + d);
+            UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[b][s]);
+        }
+    UNROLL for (int b = 0; b < subs; b++)
+        UNROLL for (int s = 0; s < n; s++) vf_store(c[s] + b * VL, acc[b][s]);
+}
+/* A vector that all keys of a tile meet, and where their numbers go. */
+struct meeting { const real *with; real *to; };
+
+/* n of them, and a block of keys from k on. */
+INLINE void meet_block(const int n, const enum form form, const bool light, const struct meeting *list, const struct source *key, int D, int k,
+                       ptrdiff_t rest)
+{
+    const int chains = n < 4 ? 4 / n : 1, subs = chains * VL < BLOCK ? chains : BLOCK / VL;
+    for (int b = 0; b < BLOCK; b += subs * VL) {
+        const real *q[MOST];
+        real *c[MOST];
+        UNROLL for (int s = 0; s < n; s++) q[s] = list[s].with, c[s] = list[s].to + k + b;
+        dot_block(n, subs, form, light, number_at(form, key->at, (k + b) * key->stride), key->stride, D, q, c, rest - k - b);
+    }
+}
+INLINE void meet_rows(const enum form form, const struct meeting *list, int n, const struct source *key, int D, int keys, ptrdiff_t rest)
+{
+    int k = 0;
+    for (; k + BLOCK <= keys; k += BLOCK)
+        for (int i = 0, m; i < n; i += m) {
+            const ptrdiff_t more = i ? 0 : rest;
+            m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
+            if (m == MOST) meet_block(MOST, form, false, list + i, key, D, k, more);
+            else if (m == 4) meet_block(4, form, false, list + i, key, D, k, more);
+            else if (m == 2) meet_block(2, form, false, list + i, key, D, k, more);
+            else if (key->beside || VL < BLOCK) meet_block(1, form, false, list + i, key, D, k, more);
+            else meet_block(1, form, true, list + i, key, D, k, more);
+        }
+    for (; k < keys; k++)
+        for (int i = 0; i < n; i++) {
+            real sum = 0;
+            for (int d = 0; d < D; d++) sum = fma_(load_as(form, key->at, k * key->stride + d), list[i].with[d], sum);
+            list[i].to[k] = sum;
+        }
+}
+/* Keys in the lanes already: n rows meet nv vectors of them.  What lies behind the last key is computed and not looked at. */
+INLINE void meet_lanes(const int n, const int nv, const enum form form, const struct meeting *list, const void *keys, int D, int k)
+{
+    vf acc[MOST][8];
+    UNROLL for (int s = 0; s < n; s++)
+        UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
+    for (int d = 0; d < D; d++) {
+        vf x[8];
+        if (nv * VL < KT || hurried(form, n)) fetch(number_at(form, keys, (ptrdiff_t)(D + d) * KT + k), size_of(form) * (size_t)(nv * VL));
+        load_vectors(form, nv, keys, (ptrdiff_t)d * KT + k, x);
+        UNROLL for (int s = 0; s < n; s++) {
+            const vf q = vf_set1(list[s].with[d]);
+            UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_fma(x[v], q, acc[s][v]);
+        }
+    }
+    UNROLL for (int s = 0; s < n; s++) {
+        line_up(form, nv, acc[s]);
+        UNROLL for (int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
+    }
+}
+INLINE void meet_across(const enum form form, const struct meeting *list, int n, const void *keys, int D)
+{
+    enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };      /* vectors, as registers have room */
+    for (int i = 0, m; i < n; i += m) {
+        m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
+        if (m == 1) for (int k = 0; k < KT; k += ALL * VL) meet_lanes(1, ALL, form, list + i, keys, D, k);
+        else if (m == 2) for (int k = 0; k < KT; k += 4 * VL) meet_lanes(2, 4, form, list + i, keys, D, k);
+        else if (m == 4) for (int k = 0; k < KT; k += SOME * VL) meet_lanes(4, SOME, form, list + i, keys, D, k);
+        else for (int k = 0; k < KT; k += FEW * VL) meet_lanes(MOST, FEW, form, list + i, keys, D, k);
+    }
+}
+/* first: these keys have not met anybody yet. */
+static void meet(const struct meeting *list, int n, const struct source *key, int D, int keys, bool first)
+{
+    const ptrdiff_t rest = first ? key->rest : 0;
+    switch (key->form) {
+    case REALS:
+        if (key->across) meet_across(REALS, list, n, key->at, D);
+        else meet_rows(REALS, list, n, key, D, keys, rest);
+        return;
+    case BITS_BF16:
+        if (key->across) meet_across(BITS_BF16, list, n, key->at, D);
+        else meet_rows(BITS_BF16, list, n, key, D, keys, rest);
+        return;
+    case BITS_F16:
+        if (key->across) meet_across(BITS_F16, list, n, key->at, D);
+        else meet_rows(BITS_F16, list, n, key, D, keys, rest);
+    }
+}
+
+/* What is fetched next of rows that are read in strips. */
+struct ahead { const void *row; int d; };
+
+INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride, int width, int n)
+{
+    fetch(number_at(form, a->row, a->d), size_of(form) * (size_t)n);
+    a->d += n;
+    if (a->d + VL > width) a->d = 0, a->row = number_at(form, a->row, stride);
+}
+
+/* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with `first`.  Until the `last` block C is
+ * in the order in which vectors are loaded. */
+INLINE void sum_block(const int n, const int nv, const enum form form, bool first, bool last, int keys, const void *v, ptrdiff_t vs, int D,
+                      const real *const *p, real *const *c, int d, struct ahead *ahead)
+{
+    vf acc[4][4];
+    UNROLL for (int s = 0; s < n; s++)
+        UNROLL for (int i = 0; i < nv; i++) acc[s][i] = first ? vf_set1(0) : vf_load(c[s] + d + i * VL);
+    for (int k = 0; k < keys; k++) {
+        vf x[4];
+        if (D != nv * VL || hurried(form, n)) fetch_strip(form, ahead, vs, D, nv * VL);
+        load_vectors(form, nv, v, k * vs + d, x);
+        UNROLL for (int s = 0; s < n; s++) {
+            const vf w = vf_set1(p[s][k]);
+            UNROLL for (int i = 0; i < nv; i++) acc[s][i] = vf_fma(x[i], w, acc[s][i]);
+        }
+    }
+    UNROLL for (int s = 0; s < n; s++) {
+        if (last) line_up(form, nv, acc[s]);
+        UNROLL for (int i = 0; i < nv; i++) vf_store(c[s] + d + i * VL, acc[s][i]);
+    }
+}
+/* Rows that meet the values of a tile: their weights, CHUNK apart, and the sums, `apart`. */
+struct summing { const struct source *value; int D, keys; const real *p; real *sums; ptrdiff_t apart; };
+
+/* The same for n rows from `row` on and a block from key k on. */
+INLINE void sum_rows(const int n, const enum form form, const struct summing *a, int row, int k, int block)
+{
+    const ptrdiff_t vs = a->value->stride;
+    const int D = a->D, keys = a->keys - k < block ? a->keys - k : block;
+    const void *v = number_at(form, a->value->at, k * vs);
+    const real *p[4];
+    real *c[4];
+    struct ahead ahead = { number_at(form, v, AHEAD * vs), 0 };
+    const bool last = k + block >= a->keys;
+    int d = 0;
+    UNROLL for (int s = 0; s < n; s++) p[s] = a->p + (ptrdiff_t)(row + s) * CHUNK + k, c[s] = a->sums + (row + s) * a->apart;
+    for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
+    for (; d + VL <= D; d += VL) sum_block(n, 1, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
+    for (; d < D; d++)
+        for (int s = 0; s < n; s++) {
+            real sum = k == 0 ? 0 : c[s][d];
+            for (int i = 0; i < keys; i++) sum = fma_(load_as(form, v, i * vs + d), p[s][i], sum);
+            c[s][d] = sum;
+        }
+}
+INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
+{
+    const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;       /* one visit is enough */
+    for (int k = 0; k < a->keys; k += block)
+        for (int i = 0, m; i < n; i += m) {
+            m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
+            if (m == 4) sum_rows(4, form, a, i, k, block);
+            else if (m == 2) sum_rows(2, form, a, i, k, block);
+            else sum_rows(1, form, a, i, k, block);
+        }
+}
+/* The sums of values of n rows that meet the same ones. */
+static void sum_values(const struct summing *a, int n)
+{
+    if (a->value->form == REALS) sum_values_as(REALS, a, n);
+    else if (a->value->form == BITS_BF16) sum_values_as(BITS_BF16, a, n);
+    else sum_values_as(BITS_F16, a, n);
+}
+/* The same over visible keys only, where hidden ones hold what is no number. */
+static void sum_visible(const struct tile *t, int D, real *c)
+{
+    for (int d = 0; d < D; d++) {
+        real sum = 0;
+        for (int k = 0; k < t->keys; k++)
+            if (visible(t, k, 0)) sum = fma_(t->v[k * t->vs + d], t->p[k], sum);
+        c[d] = sum;
+    }
+}
+
+/* ---- One chunk of keys, all rows of an item -------------------------------------------------------------------- */
+
+/* Scores, weights and sums of values by tile, of every row of the item. */
+struct rows {
+    struct tile *t;
+    int n;                               /* rows: those of a kv head's group, or of all heads, row by row */
+    real *s, *p;                         /* [n][CHUNK] */
+    real *alpha, *sums;                  /* [n][tiles of a chunk], [n][tiles of a chunk][Dv] */
+};
+enum { TILES = CHUNK / KT };
+
+/* Does the row see any key of tile j?  Positions that do not run may leave tiles out. */
+static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
+{
+    struct tile *t = &w->t[i];
+    const ptrdiff_t at = (ptrdiff_t)i * CHUNK + j % TILES * KT;
+    t->s = w->s + at, t->p = w->p + at;
+    return place(t, j * KT, last);
+}
+/* Do this row and the one before meet the same keys and values? */
+static bool shares(const struct rows *w, int i) { return i > 0 && w->t[i].kvh == w->t[i - 1].kvh && w->t[i].kh == w->t[i - 1].kh; }
+
+/* Keys or values of a tile as they are stored, or rows of reals where they lie in several pieces. */
+static struct source source_of(const struct tile *t, enum side side)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t b = t->seq->b, width = side_width(c, side);
+    const enum form form = in_place(c) ? REALS : p->dtype == LOCI_BF16 ? BITS_BF16 : BITS_F16;
+    if (side == KEYS && c->turned)
+        return (struct source){ .at = (const real *)c->turned + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width, .stride = width };
+    if (side == KEYS && c->cache)
+        return (struct source){ .at = cache_keys(c->cache, b, t->kvh, t->j0 + cache_list(c->cache, c->cache->base)[b]), .form = form, .across = true };
+    if (in_one_piece(c, t->j0, t->keys))
+        return (struct source){ .at = stored_key(c, side, b, t->kvh, t->j0), .stride = c->cache ? width : side_view(c, side)->row, .form = form };
+    real *room = side == KEYS ? t->keys_room : t->values_room;
+    load_keys(c, side, b, t->kvh, t->j0, t->keys, room);
+    return (struct source){ .at = room, .stride = width };
+}
+/* Keys as reals, for a term that has not met them as they came by. */
+static void find_for_terms(const struct rows *w, int x)
+{
+    const struct term *term = term_of(w->t->c, x);
+    const struct tile *found = NULL;
+    struct source own;
+    real *to;
+    for (int i = 0; i < w->n && term->reads_keys; i++) {
+        struct tile *t = &w->t[i];
+        if (!shares(w, i)) found = NULL;
+        if (term->meets && term->meets(t, x, &own, &to)) continue;
+        if (found) t->k = found->k, t->ks = found->ks, t->kd = found->kd;
+        else find_keys(t), found = t;
+    }
+}
+/* What the rows make of a tile: does any see a key of it, and does any not see all?  Heads of a row see the same. */
+struct sight { bool some, partial; };
+static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+{
+    struct sight a = { false, false };
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        if (i && t->run && !t->qg && t->i0 == t[-1].i0) {
+            t->j0 = t[-1].j0, t->keys = t[-1].keys, t->d = t[-1].d, t->partial = t[-1].partial;
+            t->s = t[-1].s + CHUNK, t->p = t[-1].p + CHUNK;
+        } else {
+            a.some |= place_row(w, i, j, last), a.partial |= t->partial;
+        }
+    }
+    for (int i = 0; i < w->n && fading(w->t->c); i++) fade_queries(&w->t[i]);
+    return a;
+}
+
+/* Rows from the tile's first key on that may be read: those of the tile, or up to the last of all, where they lie in line. */
+static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
+{
+    return t->c->turned || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
+}
+/* The scores before any term, and what terms want from the keys, or from vectors of their own, as they come by. */
+static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+{
+    const struct call *c = w->t->c;
+    const int D = c->plan->dim;
+    struct meeting list[MOST];
+    struct source keys = { 0 };
+    int n = 0;
+    bool first = true;
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        if (!shares(w, i)) keys = source_of(t, KEYS), keys.rest = rows_from(t, j, last), first = true;
+        list[n++] = (struct meeting){ t->qt, t->s };
+        for (int x = 0; x <= c->plan->uses; x++) {
+            const bool end = x == c->plan->uses;
+            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1)))) meet(list, n, &keys, D, t->keys, first), n = 0, first = false;
+            if (end || !term_of(c, x)->meets) continue;
+            struct source own = { 0 };
+            list[n].with = term_of(c, x)->meets(t, x, &own, &list[n].to);
+            if (list[n].with && own.at) meet(list + n, 1, &own, D, t->keys, true);
+            else if (list[n].with) n++;
+        }
+    }
+}
+/* Terms; and no weight for the keys that a tile lacks. */
+static void add_to_tiles(const struct rows *w, ptrdiff_t j)
+{
+    const struct loci_plan *p = w->t->c->plan;
+    for (int x = 0; x < p->uses; x++) find_for_terms(w, x);
+    for (int i = 0; i < w->n; i++) add_terms(&w->t[i]);
+    for (int i = 0; p->mix >= 0 && i < w->n; i += p->heads) term_of(w->t->c, p->mix)->mix(&w->t[i], p->mix);
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        real *s = w->s + (ptrdiff_t)i * CHUNK + j % TILES * KT;
+        if (p->mix >= 0) {               /* the two changed places */
+            memcpy(s, t->s, sizeof(real) * (size_t)t->keys);
+            t->a = t->s, t->s = s;
+        }
+        for (int k = t->keys; k < KT; k++) s[k] = -INFINITY;
+    }
+}
+
+/* Largest of every tile's scores. */
+static void find_most(const real *s, int first, int end, real *most)
+{
+    real lanes[TILES * VL], turned[VL * TILES];
+    for (int j = first; j < end; j++) {
+        vf m = vf_load(s + j * KT);
+        UNROLL for (int k = VL; k < KT; k += VL) m = vf_max(m, vf_load(s + j * KT + k));
+        vf_store(lanes + j * VL, m);
+    }
+    transpose(lanes + first * VL, VL, end - first, VL, turned + first, TILES);
+    for (int j = first; j < end; j++) most[j] = turned[j];
+    for (int i = 1; i < VL; i++)
+        for (int j = first; j < end; j++) most[j] = max_(most[j], turned[i * TILES + j]);
+}
+/* Weights of a tile. */
+static void soften_tile(const real *s, real base, real *p)
+{
+    enum { AT_ONCE = KT / VL < 8 ? KT / VL : 8 };
+    for (int k = 0; k < KT; k += AT_ONCE * VL)
+        UNROLL for (int v = 0; v < AT_ONCE; v++) vf_store(p + k + v * VL, vf_exp(vf_sub(vf_load(s + k + v * VL), vf_set1(base))));
+}
+/* Sums of the weights of VL tiles, keys ascending; tiles lie in the lanes. */
+static vf sum_weights(const real *p)
+{
+    vf all = vf_set1(0);
+    for (int k = 0; k < KT; k += VL) {
+        vf x[VL];
+        UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(p + i * KT + k);
+        vf_transpose(x);
+        UNROLL for (int i = 0; i < VL; i++) all = vf_add(all, x[i]);
+    }
+    return all;
+}
+/* The softmax of a row: what weigh.h says of every tile, newest first, step by step for all tiles of the chunk. */
+static void soften(const struct rows *w, int i, int first, int end, const bool *seen)
+{
+    struct tile *t = &w->t[i];
+    real *s = w->s + (ptrdiff_t)i * CHUNK, *p = w->p + (ptrdiff_t)i * CHUNK, *alpha = w->alpha + i * TILES;
+    real most[TILES], base[TILES], fall[TILES] = { 0 }, sum[TILES], m = *t->m, l = *t->l;
+    find_most(s, first, end, most);
+    for (int j = end - 1; j >= first; j--) {
+        if (!seen[j]) continue;
+        const real before = m;
+        m = max_(m, most[j]);
+        base[j] = m == -INFINITY ? 0 : m;
+        fall[j] = before - base[j];
+    }
+    for (int from = first / VL * VL; from < end; from += VL) {
+        for (int j = from; j < from + VL; j++)
+            if (j >= first && j < end && seen[j]) soften_tile(s + j * KT, base[j], p + j * KT);
+        vf_store(sum + from, sum_weights(p + from * KT));
+        vf_store(alpha + from, vf_exp(vf_load(fall + from)));
+    }
+    for (int j = end - 1; j >= first; j--)
+        if (seen[j]) l = fma_(l, alpha[j], sum[j]);
+    *t->m = m, *t->l = l;
+}
+/* The same for other weights, and what terms make of any. */
+static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+{
+    const int x = w->t->c->plan->weight;
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        real *alpha = &w->alpha[i * TILES + j % TILES];
+        place_row(w, i, j, last);
+        if (x >= 0) term_of(t->c, x)->weigh(t, x), *alpha = *t->alpha;
+        else *t->alpha = *alpha;
+        value_tile(t);
+    }
+}
+static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool partial)
+{
+    const int Dv = w->t->c->plan->value_dim;
+    const ptrdiff_t apart = (ptrdiff_t)TILES * Dv;
+    for (int i = 0, n; i < w->n; i += n) {
+        struct tile *t = &w->t[i];
+        real *sums = w->sums + i * apart + j % TILES * Dv;
+        place_row(w, i, j, last);
+        for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) {}
+        if (partial) find_values(t);
+        if (partial && !finite_rows(t->v, t->vs, t->keys, Dv)) {
+            for (int s = 0; s < n; s++) place_row(w, i + s, j, last), t[s].v = t->v, t[s].vs = t->vs, sum_visible(&t[s], Dv, sums + s * apart);
+        } else {
+            const struct source value = source_of(t, VALUES);
+            sum_values(&(struct summing){ &value, Dv, t->keys, t->p, sums, apart }, n);
+        }
+    }
+}
+
+/* o = o alpha + sum for n vectors of d, tiles newest first. */
+INLINE void join_block(const int n, const real *alpha, const real *sums, int D, int first, int end, const bool *seen, real *o)
+{
+    vf all[4];
+    UNROLL for (int v = 0; v < n; v++) all[v] = vf_load(o + v * VL);
+    for (int j = end - 1; j >= first; j--) {
+        if (!seen[j]) continue;
+        UNROLL for (int v = 0; v < n; v++) all[v] = vf_fma(all[v], vf_set1(alpha[j]), vf_load(sums + j * D + v * VL));
+    }
+    UNROLL for (int v = 0; v < n; v++) vf_store(o + v * VL, all[v]);
+}
+static void join_tiles(const struct rows *w, int i, int first, int end, const bool *seen)
+{
+    const int D = w->t->c->plan->value_dim;
+    const real *alpha = w->alpha + i * TILES, *sums = w->sums + (ptrdiff_t)i * TILES * D;
+    real *o = w->t[i].o;
+    int d = 0;
+    for (; d + 4 * VL <= D; d += 4 * VL) join_block(4, alpha, sums + d, D, first, end, seen, o + d);
+    for (; d + VL <= D; d += VL) join_block(1, alpha, sums + d, D, first, end, seen, o + d);
+    for (; d < D; d++)
+        for (int j = end - 1; j >= first; j--)
+            if (seen[j]) o[d] = fma_(o[d], alpha[j], sums[j * D + d]);
+}
+
+/* Does an earlier tile depend on what newer ones left behind?  May rows end before their oldest key?  Do terms want weights? */
+struct needs { bool order, ends, values; };
+static struct needs needs_of(const struct call *c)
+{
+    struct needs a = { false, false, false };
+    EACH_USE(c, x, term) {
+        a.order |= term->carry && term->carry(c, x) && x != c->plan->weight;
+        a.ends |= term->spent && (!term->ends || term->ends(c, x));
+        a.values |= term->value != NULL;
+    }
+    return a;
+}
+
+/* Rows of one item may end at different keys: each takes part up to its own last one.  Where rows may end early, tiles are
+ * scored in groups, newest first, each as long as all before it, those of newer chunks too. */
+static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdiff_t chunk)
+{
+    const struct needs needs = needs_of(w->t->c);
+    const int weight = w->t->c->plan->weight;
+    const int n = w->n;
+    const ptrdiff_t last = range.last, base = chunk * TILES;
+    const ptrdiff_t end = last / KT < base + TILES - 1 ? last / KT + 1 : base + TILES;
+    const ptrdiff_t start = range.first / KT > base ? range.first / KT : base;
+    bool see[TILES] = { false }, partial[TILES], spent = false;
+    ptrdiff_t oldest = end;
+    for (int i = 0; i < n; i++) open_chunk(&w->t[i]);
+    while (oldest > start && !spent) {
+        const ptrdiff_t newer = last / KT + 1 - oldest, size = !needs.ends || newer > TILES ? TILES : newer ? newer : 1, high = oldest;
+        const ptrdiff_t low = high - size > start ? high - size : start;
+        for (ptrdiff_t j = low; j < high; j++) {
+            const struct sight a = place_rows(w, j, last);
+            see[j - base] = a.some, partial[j - base] = a.partial;
+            if (!a.some) continue;
+            score_tiles(w, j, last);
+            if (!needs.order) add_to_tiles(w, j);
+        }
+        const bool again = needs.order || needs.ends || weight >= 0;
+        for (ptrdiff_t j = high - 1; j >= low; j--) {
+            if (see[j - base] && again) {
+                place_rows(w, j, last);
+                spent = needs.ends && all_spent(w->t, n);
+                if (spent) break;
+                if (needs.order) add_to_tiles(w, j);
+                if (weight >= 0) weigh_tiles(w, j, last);
+            }
+            oldest = j;
+        }
+    }
+    if (weight < 0) {
+        for (int i = 0; i < n; i++) soften(w, i, (int)(oldest - base), (int)(end - base), see);
+        for (ptrdiff_t j = end - 1; j >= oldest && needs.values; j--)
+            if (see[j - base]) weigh_tiles(w, j, last);
+    }
+    for (ptrdiff_t j = oldest; j < end; j++)
+        if (see[j - base]) sum_tiles(w, j, last, partial[j - base]);
+    for (int i = 0; i < n; i++) join_tiles(w, i, (int)(oldest - base), (int)(end - base), see);
+}
+
+/* ---- Work items ------------------------------------------------------------------------------------------------------ */
+
+/* An item has the rows of one sequence and one kv head (or, with a mix, all heads), and one chunk of keys or all.  What is
+ * kept of a chunk for the join: m, l, o and the terms' sums. */
+struct pass {
+    struct call *c;
+    ptrdiff_t items, chunks;             /* chunks > 1: items are chunks, joined in a second round */
+    int groups;
+    bool joining;
+    atomic_llong next;
+    atomic_bool stop;
+};
+
+ptrdiff_t N(few_kept)(const struct call *c)
+{
+    ptrdiff_t n = 2 + c->plan->value_dim;
+    EACH_USE(c, x, term) n += term->out ? term->out(c, x) : 0;
+    return n;
+}
+/* Does a row have to meet its chunks one after the other? */
+bool N(few_in_turn)(const struct call *c)
+{
+    if (c->longest <= CHUNK || packed(c)) return true;
+    EACH_USE(c, x, term) {
+        if (term->carry && term->carry(c, x)) return true;
+        if (term->value && term->mem) return true;       /* what it saw of the weights may be there until close() */
+    }
+    return false;
+}
+
+static void keep(struct tile *t, real *to, bool back)
+{
+    real *block[3 + MAX_USES] = { t->m, t->l, t->o };
+    int size[3 + MAX_USES] = { 1, 1, t->c->plan->value_dim }, n = 3;
+    for (int x = 0; x < t->c->plan->uses; x++) block[n] = t->own[x].out, size[n++] = t->own[x].outn;
+    for (int i = 0; i < n; to += size[i++]) {
+        if (back) memcpy(block[i], to, sizeof(real) * (size_t)size[i]);
+        else memcpy(to, block[i], sizeof(real) * (size_t)size[i]);
+    }
+}
+
+static void few_item(const struct pass *a, const struct desk *d, const struct sequence *q, int group, ptrdiff_t item, ptrdiff_t chunk)
+{
+    struct call *c = a->c;
+    const struct loci_plan *p = c->plan;
+    const int heads = item_heads(p), first = group * heads, n = (int)q->nq * heads;
+    const struct keyrange range = keys_of(c, q, 0, (int)q->nq);
+    const struct rows w = { .t = d->tile, .n = n, .s = d->few.s, .p = d->few.p, .alpha = d->few.alpha, .sums = d->few.sums };
+    const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1, oldest = range.first / CHUNK;
+    const ptrdiff_t kept = N(few_kept)(c);
+    if (a->chunks > 1 && !a->joining && (chunk > newest || chunk < oldest)) return;
+    for (int i = 0; i < n; i++) {
+        struct tile *t = &w.t[i];
+        open_rows(t, q, first + i % heads, i / heads, 1);
+        t->all = &w.t[i / heads * heads], t->tiles = locked(p);
+        open_total(t);
+    }
+    for (ptrdiff_t k = newest; k >= oldest && k >= 0; k--) {
+        if (a->chunks > 1 && !a->joining) k = chunk;
+        if (!a->joining) chunk_rows(&w, range, k);
+        for (int i = 0; i < n; i++) {
+            real *place = a->chunks > 1 ? (real *)c->kept + ((item * a->chunks + k) * few_rows(c) + i) * kept : NULL;
+            if (a->chunks > 1) keep(&w.t[i], place, a->joining);
+            if (a->chunks > 1 && !a->joining) continue;
+            if (p->weight >= 0) term_of(c, p->weight)->join(&w.t[i], p->weight);
+            else softmax_join(&w.t[i]);
+        }
+        if (a->chunks > 1 && !a->joining) return;
+    }
+    for (int i = 0; i < n; i++) close_rows(&w.t[i]);
+}
+
+static void few_job(void *arg, int index)
+{
+    struct pass *a = arg;
+    struct call *c = a->c;
+    const struct desk d = N(open_desk)(c, index, false);
+    const ptrdiff_t per = a->joining ? 1 : a->chunks;
+    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per && !atomic_load(&a->stop);) {
+        if (cancelled(c)) {
+            atomic_store(&a->stop, true);
+            return;
+        }
+        const ptrdiff_t item = i / per;
+        const struct sequence *q = &c->seq[item / a->groups];
+        if (q->nq) few_item(a, &d, q, (int)(item % a->groups), item, i % per);
+    }
+}
+
+loci_status N(forward)(struct call *c)
+{
+    struct pass a = { .c = c, .groups = c->plan->heads / item_heads(c->plan), .chunks = 1 };
+    a.items = c->sequences * a.groups;
+    if (!N(few_in_turn)(c)) a.chunks = (c->longest + CHUNK - 1) / CHUNK;
+    atomic_init(&a.next, 0);
+    atomic_init(&a.stop, false);
+    N(run)(c, c->threads, few_job, &a);
+    if (a.chunks > 1) {
+        a.joining = true;
+        atomic_store(&a.next, 0);
+        N(run)(c, c->threads, few_job, &a);
+    }
+    return atomic_load(&a.stop) ? LOCI_CANCELLED : LOCI_OK;
+}
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/* softmax.h -- from scores to sums of values: softmax of a tile, the chunk's sums, and how chunks join.
+ *
+ *     chunk:  m' = max(m, s)   p = e^(s - m')   l = l e^(m - m') + sum p   o = o e^(m - m') + sum p v
+ *     total:  the same with the chunk's m, l, o in the place of s, p and p v
+ *
+ * Every chunk starts from nothing: that makes skipping exact and lets decode split its keys. */
+#ifndef LOCI_ATTN_SOFTMAX_H
+#define LOCI_ATTN_SOFTMAX_H
+
+#include "attn/walk.h"
+
+#if QT > 1
+/* Softmax of one tile against the chunk's running max. */
+INLINE void softmax(struct tile *t)
+{
+    for (int r = 0; r < t->live; r += VL) {
+        vf m = vf_load(t->m + r), sum = vf_set1(0);
+        for (int k = 0; k < t->keys; k++) m = vf_max(m, vf_load(t->s + k * QT + r));
+        real base[VL], old[VL];
+        vf_store(base, m);
+        vf_store(old, vf_load(t->m + r));
+        vf_store(t->m + r, m);
+        for (int i = 0; i < VL; i++) base[i] = base[i] == -INFINITY ? 0 : base[i];
+        m = vf_load(base);
+        const vf alpha = vf_exp(vf_sub(vf_load(old), m));
+        for (int k = 0; k < t->keys; k++) {
+            vf p = vf_exp(vf_sub(vf_load(t->s + k * QT + r), m));
+            vf_store(t->p + k * QT + r, p);
+            sum = vf_add(sum, p);
+        }
+        vf_store(t->l + r, vf_fma(vf_load(t->l + r), alpha, sum));
+        vf_store(t->alpha + r, alpha);
+    }
+}
+#endif
+
+/* Rows x[n][QT] that were summed under an older max. */
+INLINE void fade_rows(real *x, int n, const real *alpha)
+{
+    bool same = true;
+    for (int r = 0; r < QT; r++) same &= alpha[r] == 1;
+    if (same) return;
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++) x[i * QT + r] *= alpha[r];
+}
+
+/* total = total * a + chunk * b, rows of QT. */
+INLINE void join_rows(real *total, const real *chunk, int n, const real *a, const real *b)
+{
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++) total[i * QT + r] = fma_(chunk[i * QT + r], b[r], total[i * QT + r] * a[r]);
+}
+INLINE void softmax_join(struct tile *t)
+{
+    real a[QT], b[QT];
+    for (int r = 0; r < QT; r++) {
+        const real m = max_(t->M[r], t->m[r]), base = m == -INFINITY ? 0 : m;
+        a[r] = exp_(t->M[r] - base), b[r] = exp_(t->m[r] - base);
+        t->M[r] = m;
+    }
+    join_rows(t->L, t->l, 1, a, b);
+    join_rows(t->O, t->o, t->c->plan->value_dim, a, b);
+    EACH_USE(t->c, x, term) join_rows(t->own[x].outs, t->own[x].out, t->own[x].outn, a, b);
+}
+
+INLINE void fill(real *x, ptrdiff_t n, real with)
+{
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = with;
+}
+/* Leaves the columns that no live row needs out of a forward pass. */
+INLINE void open_columns(struct tile *t)
+{
+    t->live = padded(t->rows);
+    if (t->live < QT) fill(t->p, KT * QT, 0);
+}
+INLINE void open_total(struct tile *t)
+{
+    fill(t->M, QT, -INFINITY), fill(t->L, QT, 0);
+    fill(t->O, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
+    EACH_USE(t->c, x, term) {
+        fill(t->own[x].outs, (ptrdiff_t)t->own[x].outn * QT, 0);
+        if (term->open) term->open(t, x);
+    }
+}
+INLINE void open_chunk(struct tile *t)
+{
+    fill(t->m, QT, -INFINITY), fill(t->l, QT, 0), fill(t->alpha, QT, 1);
+    fill(t->o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
+    EACH_USE(t->c, x, term) {
+        fill(t->own[x].out, (ptrdiff_t)t->own[x].outn * QT, 0);
+        if (term->chunk) term->chunk(t, x);
+    }
+}
+
+/* What terms make of the weights of the tile. */
+INLINE void value_tile(struct tile *t)
+{
+    EACH_USE(t->c, x, term) {
+        if (t->own[x].outn) fade_rows(t->own[x].out, t->own[x].outn, t->alpha);
+        if (term->value) term->value(t, x);
+    }
+}
+
+/* o, lse and rem of the finished rows.  One that sees no key, or keys of score -inf alone, has sum 0 and gives 0; but one whose
+ * scores are -inf since its products left the reals is NaN. */
+bool N(overflows)(struct tile *, int r);
+INLINE void close_rows(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
+    for (int r = 0; r < t->rows && p->weight < 0; r++)
+        if (t->L[r] == 0 && N(overflows)(t, r)) t->L[r] = NAN;
+    EACH_USE(c, x, term) if (term->close && x != p->weight) term->close(t, x);
+    if (p->weight >= 0) {
+        term_of(c, p->weight)->close(t, p->weight);
+    } else {
+        real inverse[QT];
+        for (int r = 0; r < QT; r++) inverse[r] = t->L[r] == 0 ? 0 : 1 / t->L[r];
+        for (int n = 0; n < p->value_dim; n++)
+            for (int r = 0; r < QT; r++) t->O[n * QT + r] *= inverse[r];
+        if (c->in->lse)
+            for (int r = 0; r < t->rows; r++)
+                ((real *)c->in->lse)[at + r] = t->L[r] == 0 ? -INFINITY : (real)(t->M[r] + log_((double)t->L[r]));
+    }
+    if (in_place(c)) {
+        transpose(t->O, QT, p->value_dim, t->rows, stored_row(c, &c->o, t->seq->b, t->h, t->i0), c->o.row);
+    } else {
+        transpose(t->O, QT, p->value_dim, t->rows, t->o, p->value_dim);
+        store_rows(c, t->o, p->value_dim, &c->o, t->seq->b, t->h, t->i0, t->rows, p->value_dim);
+    }
+}
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* workspace.h -- the memory a thread works on, and how work is handed to threads. */
+#ifndef LOCI_ATTN_WORKSPACE_H
+#define LOCI_ATTN_WORKSPACE_H
+
+#include <stdatomic.h>
+
+#include "attn/walk.h"
+
+/* What a thread has for the backward pass beside its tiles. */
+struct bench {
+    real *dk, *dv;                       /* [key heads, kv heads of an item][longest][Dp], [Dvp]: this item's part */
+    real *part[MAX_USES];                /* [heads of an item][part of the term] */
+    real *keys[MAX_USES];                /* [heads of an item][longest][what the term sums by key, padded] */
+    real *carry[MAX_USES];               /* [key tiles][carry rows][QT], per head of an item when they mix */
+    real *scores;                        /* [key tiles][KT][QT], kept by the sweep of carries; NULL: made twice */
+};
+/* What it has for a few rows: scores, weights and sums of a whole chunk, see few.c. */
+struct few { real *s, *p, *alpha, *sums; };
+struct desk { struct tile *tile; struct bench bench; struct few few; };
+
+/* Heads that an item handles in lockstep; heads and kv heads that a backward item owns. */
+INLINE int locked(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : 1; }
+INLINE int item_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : p->group; }
+INLINE int item_kv_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->kv_heads : 1; }
+INLINE int item_key_heads(const struct loci_plan *p) { return item_kv_heads(p) * (p->key_heads / p->kv_heads); }
+/* Can the scores that the sweep of carries made serve again?  Not when score() may leave something behind for
+ * score_bwd(), which takes memory of its own.  Only a weight term's sweep leads to the final scores and no further. */
+INLINE bool keeps_scores(const struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    if (p->weight < 0 || p->mix >= 0) return false;
+    EACH_USE(c, x, term)
+        if (x != p->weight && x != p->rotate && (term->mem || term->carry || term->read || p->use[x].group == GROUP_MUL)) return false;
+    return term_of(c, p->weight)->carry != NULL;
+}
+
+/* Rows that a thread has in hand at most, when they are few. */
+INLINE ptrdiff_t few_rows(const struct call *c) { return c->Lq * item_heads(c->plan); }
+
+size_t N(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
+struct desk N(open_desk)(const struct call *, int index, bool backward);
+/* The bench of another thread that has finished: nothing is written. */
+struct bench N(find_bench)(const struct call *, int index);
+/* Its heading, which comes first in desks of every tile width. */
+struct heading *N(open_heading)(const struct call *, int index);
+size_t N(carve_heading)(const struct call *);    /* its bytes */
+
+/* Does the host want no more of it?  Asked at least once for the rows of a tile and the keys they see. */
+INLINE bool cancelled(const struct call *c)
+{
+    const loci_host *host = c->in->host;
+    return host && host->cancelled && host->cancelled(host->user);
+}
+/* What engine.h says of sum_later. */
+void N(sum_later)(const void *x, void *later, double *sum, double *top);
+/* to += x y, n x n. */
+void N(add_square)(int n, const double *x, const double *y, double *to);
+/* Runs job(arg, 0) .. job(arg, n - 1) on the host's threads, or here. */
+void N(run)(const struct call *, int n, void (*job)(void *, int), void *arg);
+/* Turns and stages the keys, and measures them, where the plan asks for it. */
+void N(prepare_keys)(struct call *);
+
+#endif

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+/* exponential.c -- up to 4 channels in closed form, by quaternions; else a Taylor series and squarings.
+ *
+ * A skew matrix of four channels is the map of quaternions v -> a v + v b with imaginary a and b, hence its exponential
+ * v -> e^a v e^b; three channels are i, j, k alone, where b = -a.  The adjoint at a gradient G is the skew part of the
+ * integral over s in 0 .. 1 of e^(-sX) M e^(sX), M = G exp(X)^T: its own a and b turn about those of X by -2s |a|, and their means
+ * are in closed form as well.
+ *
+ * Else the adjoint is the derivative of exp at -X in the direction G: matrices carry it along as dual numbers. */
+#include "base/exponential.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* ---- Quaternions ---------------------------------------------------------------------------------------------- */
+
+/* sin t / t and (1 - cos t) / t. */
+static void quotients(double t, double *sinc, double *rest)
+{
+    const double half = t / 2, s = half == 0 ? 1 : sin(half) / half;
+    *sinc = t == 0 ? 1 : sin(t) / t;
+    *rest = half * s * s;
+}
+
+/* a and b of a skew matrix: of channels 1, i, j, k, or i, j, k. */
+static double entry(int n, const double *x, int row, int column)
+{
+    const int r = row - (4 - n), c = column - (4 - n);
+    return r < 0 || c < 0 ? 0 : x[r * n + c];
+}
+static void split(int n, const double *x, double *a, double *b)
+{
+    const double p[3] = { entry(n, x, 1, 0), entry(n, x, 2, 0), entry(n, x, 3, 0) };
+    const double q[3] = { entry(n, x, 3, 2), -entry(n, x, 3, 1), entry(n, x, 2, 1) };
+    for (int i = 0; i < 3; i++) a[i] = (p[i] + q[i]) / 2, b[i] = (p[i] - q[i]) / 2;
+}
+static void join(int n, const double *a, const double *b, double *x)
+{
+    double m[4][4] = { { 0 } };
+    for (int i = 0; i < 3; i++) m[i + 1][0] = a[i] + b[i];
+    m[3][2] = a[0] - b[0], m[3][1] = b[1] - a[1], m[2][1] = a[2] - b[2];
+    for (int r = 0; r < 4; r++)
+        for (int c = 0; c < r; c++) m[c][r] = -m[r][c];
+    for (int r = 4 - n; r < 4; r++)
+        for (int c = 4 - n; c < 4; c++) x[(r - (4 - n)) * n + c - (4 - n)] = m[r][c];
+}
+/* The matrix of v -> q v, or v -> v q. */
+static void multiply_by(const double *q, bool left, double m[4][4])
+{
+    const double s = left ? 1 : -1;
+    const double rows[4][4] = { { q[0], -q[1], -q[2], -q[3] }, { q[1], q[0], -s * q[3], s * q[2] },
+                                { q[2], s * q[3], q[0], -s * q[1] }, { q[3], -s * q[2], s * q[1], q[0] } };
+    memcpy(m, rows, sizeof rows);
+}
+static void exp_quaternion(const double *a, double *q)
+{
+    const double length = sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]);
+    double sinc, rest;
+    quotients(length, &sinc, &rest);
+    q[0] = cos(length);
+    for (int i = 0; i < 3; i++) q[i + 1] = sinc * a[i];
+}
+static void closed_form(int n, const double *x, double *r)
+{
+    double a[3], b[3], p[4], q[4], left[4][4], right[4][4];
+    split(n, x, a, b);
+    exp_quaternion(a, p), exp_quaternion(b, q);
+    multiply_by(p, true, left), multiply_by(q, false, right);
+    for (int i = 4 - n; i < 4; i++)
+        for (int j = 4 - n; j < 4; j++) {
+            double sum = 0;
+            for (int m = 0; m < 4; m++) sum += left[i][m] * right[m][j];
+            r[(i - (4 - n)) * n + j - (4 - n)] = sum;
+        }
+}
+
+/* v <- the mean over s in 0 .. 1 of v turned about `axis` by s `sign` 2 |axis|. */
+static void mean_turn(const double *axis, double sign, double *v)
+{
+    const double length = sqrt(axis[0] * axis[0] + axis[1] * axis[1] + axis[2] * axis[2]);
+    if (length == 0) return;
+    const double n[3] = { axis[0] / length, axis[1] / length, axis[2] / length }, along = n[0] * v[0] + n[1] * v[1] + n[2] * v[2];
+    const double across[3] = { n[1] * v[2] - n[2] * v[1], n[2] * v[0] - n[0] * v[2], n[0] * v[1] - n[1] * v[0] };
+    double sinc, rest;
+    quotients(2 * length, &sinc, &rest);
+    for (int i = 0; i < 3; i++) v[i] = sinc * v[i] + (1 - sinc) * along * n[i] + sign * rest * across[i];
+}
+/* In v -> a v + v b, a turns as e^(-sa) . e^(sa) does, and b as e^(sb) . e^(-sb). */
+static void closed_adjoint(int n, const double *x, const double *g, double *d)
+{
+    double r[16], skew[16], a[3], b[3], da[3], db[3];
+    closed_form(n, x, r);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+            double sum = 0;
+            for (int m = 0; m < n; m++) sum += g[i * n + m] * r[j * n + m] - r[i * n + m] * g[j * n + m];
+            skew[i * n + j] = sum;
+        }
+    split(n, x, a, b);
+    split(n, skew, da, db);
+    mean_turn(a, -1, da), mean_turn(b, 1, db);
+    join(n, da, db, d);
+}
+
+/* ---- Any size --------------------------------------------------------------------------------------------------- */
+
+enum { POWERS = 4, DEGREE = POWERS * POWERS };
+size_t loci_exponential_room(int n) { return n <= 4 ? 0 : (size_t)(POWERS + 2) * 2 * (size_t)n * (size_t)n; }
+
+/* A matrix and, behind it, its derivative. */
+static void multiply(int n, bool dual, add_square *add, const double *x, const double *y, double *to)
+{
+    const ptrdiff_t all = (ptrdiff_t)n * n;
+    memset(to, 0, sizeof *to * (size_t)(dual ? 2 * all : all));
+    add(n, x, y, to);
+    if (dual) add(n, x, y + all, to + all), add(n, x + all, y, to + all);
+}
+
+/* exp of room's first matrix, which is lost, by sum over k of x^k / k! in steps of x^4.  Returns where it is. */
+static const double *series(int n, bool dual, add_square *add, double *room)
+{
+    const ptrdiff_t all = (ptrdiff_t)n * n, size = 2 * all, count = dual ? size : all;
+    double norm = 0, coefficient[DEGREE + 1] = { 1 };
+    for (int i = 0; i < n; i++) {
+        double sum = 0;
+        for (int j = 0; j < n; j++) sum += fabs(room[i * n + j]);
+        norm = fmax(norm, sum);
+    }
+    const int halvings = isfinite(norm) && norm > 0.5 ? ilogb(norm) + 2 : 0;
+    for (ptrdiff_t i = 0; i < count; i++) room[i] = ldexp(room[i], -halvings);
+    for (int k = 1; k <= DEGREE; k++) coefficient[k] = coefficient[k - 1] / k;
+
+    double *y = room + POWERS * size, *t = y + size;
+    const double *highest = room + (POWERS - 1) * size;
+    for (int k = 1; k < POWERS; k++) multiply(n, dual, add, room, room + (k - 1) * size, room + k * size);
+    for (ptrdiff_t i = 0; i < count; i++) y[i] = coefficient[DEGREE] * highest[i];
+    for (int k = DEGREE - POWERS; k >= 0; k -= POWERS) {
+        for (int m = 1; m < POWERS; m++)
+            for (ptrdiff_t i = 0; i < count; i++) y[i] += coefficient[k + m] * room[(m - 1) * size + i];
+        for (ptrdiff_t i = 0; i < all; i += n + 1) y[i] += coefficient[k];
+        if (k == 0) break;
+        multiply(n, dual, add, highest, y, t);
+        double *swap = y;
+        y = t, t = swap;
+    }
+    for (int k = 0; k < halvings; k++) {
+        multiply(n, dual, add, y, y, t);
+        double *swap = y;
+        y = t, t = swap;
+    }
+    return y;
+}
+
+void loci_exponential(int n, const double *x, double *r, double *room, add_square *add)
+{
+    if (n == 3 || n == 4) {
+        closed_form(n, x, r);
+        return;
+    }
+    memcpy(room, x, sizeof *x * (size_t)(n * n));
+    memcpy(r, series(n, false, add, room), sizeof *r * (size_t)(n * n));
+}
+
+void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room, add_square *add)
+{
+    if (n == 3 || n == 4) {
+        closed_adjoint(n, x, g, d);
+        return;
+    }
+    for (int i = 0; i < n * n; i++) room[i] = -x[i], room[n * n + i] = g[i];
+    const double *dx = series(n, true, add, room) + n * n;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) d[i * n + j] = dx[i * n + j] - dx[j * n + i];
+}

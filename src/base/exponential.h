@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* exponential.h -- exp of skew matrices in double, and its adjoint. */
+#ifndef LOCI_BASE_EXPONENTIAL_H
+#define LOCI_BASE_EXPONENTIAL_H
+
+#include <stddef.h>
+
+/* to += x y, n x n. */
+typedef void add_square(int n, const double *x, const double *y, double *to);
+
+/* Doubles of scratch that n x n matrices take. */
+size_t loci_exponential_room(int n);
+/* r = exp(x), x skew. */
+void loci_exponential(int n, const double *x, double *r, double *room, add_square *);
+/* With dL/dexp(x) = g: the skew gradient d[i][j] = dL/dx[i][j] - dL/dx[j][i]. */
+void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room, add_square *);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/* random.c -- see random.h. */
+#include "base/random.h"
+
+#include <math.h>
+
+uint64_t loci_scramble(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+double loci_uniform(uint64_t stream, uint64_t i)
+{
+    return ((double)(loci_scramble(stream + (i + 1) * 0x9e3779b97f4a7c15u) >> 11) + 0.5) * 0x1p-53;
+}
+
+double loci_normal(uint64_t stream, uint64_t i)
+{
+    const double two_pi = 6.283185307179586;
+    return sqrt(-2 * log(loci_uniform(stream, 2 * i))) * cos(two_pi * loci_uniform(stream, 2 * i + 1));
+}

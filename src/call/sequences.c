@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/* sequences.c -- which rows see which keys: a call's sequences, and what its positions must keep to. */
+#include "call/steps.h"
+
+static bool consecutive_q(const struct call *c, ptrdiff_t b, ptrdiff_t i, ptrdiff_t n)
+{
+    if (!c->in->q_pos) return true;
+    for (ptrdiff_t k = 1; k < n; k++)
+        if ((uint64_t)pos_q(c, b, i + k) != (uint64_t)pos_q(c, b, i) + (uint64_t)k) return false;
+    return true;
+}
+static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdiff_t n)
+{
+    if (!c->k_pos) return true;
+    for (ptrdiff_t k = 1; k < n; k++)
+        if ((uint64_t)pos_k(c, b, j + k) != (uint64_t)pos_k(c, b, j) + (uint64_t)k) return false;
+    return true;
+}
+
+static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq, ptrdiff_t k0, ptrdiff_t nk, bool segments)
+{
+    struct sequence *s = &c->seq[c->sequences++];
+    *s = (struct sequence){ .b = b, .q0 = q0, .nq = nq, .k0 = k0, .nk = nk, .segments = segments,
+                            .first_row = c->rows, .first_tile = c->tiles, .first_chunk = c->chunks, .first_ktile = c->ktiles };
+    s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, k0, nk);
+    if (s->run && nq && nk) s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, k0));   /* checked later */
+    c->rows += nq, c->tiles += tiles(nq, ROWS), c->chunks += tiles(nq, ROW_CHUNK);
+    c->ktiles += tiles(c->cache ? c->Lk : nk, KT);                   /* in a cache, places stay */
+    if (nk > c->longest) c->longest = nk;
+}
+
+/* First and count of the neighbours from `i` on that share a segment. */
+static ptrdiff_t run_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
+{
+    ptrdiff_t n = 1;
+    while (i + n < c->Lq && seg_q(c, b, i + n) == seg_q(c, b, i)) n++;
+    return n;
+}
+static ptrdiff_t run_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
+{
+    ptrdiff_t n = 1;
+    while (j + n < c->Lk && seg_k(c, b, j + n) == seg_k(c, b, j)) n++;
+    return n;
+}
+/* Segments that come as runs of neighbours, in the same rising order among rows and keys, are sequences of their own: their
+ * tile grid starts at their first key, so a packed row has the bits it has alone. */
+static void add_runs(struct call *c, ptrdiff_t b)
+{
+    ptrdiff_t i = 0, j = 0;
+    while (i < c->Lq || j < c->Lk) {
+        while (j < c->Lk && seg_k(c, b, j) < 0) j += run_k(c, b, j);
+        const ptrdiff_t nq = i < c->Lq ? run_q(c, b, i) : 0, nk = j < c->Lk ? run_k(c, b, j) : 0;
+        const int64_t q = nq ? seg_q(c, b, i) : INT64_MAX, k = nk ? seg_k(c, b, j) : INT64_MAX;
+        if (q == k) {
+            add_sequence(c, b, i, nq, j, nk, false);
+            i += nq, j += nk;
+        } else if (q < k) {                                          /* padding, or rows without keys */
+            add_sequence(c, b, i, nq, 0, 0, false);
+            i += nq;
+        } else {                                                     /* keys that no row asks for */
+            add_sequence(c, b, c->Lq, 0, j, nk, false);
+            j += nk;
+        }
+    }
+}
+/* Do the runs come with rising ids on both sides (padding aside)?  Then equal ids meet once and nothing is missed. */
+static bool rising(const struct call *c, ptrdiff_t b)
+{
+    int64_t last = -1;
+    for (ptrdiff_t i = 0; i < c->Lq; i += run_q(c, b, i))
+        if (seg_q(c, b, i) >= 0) {
+            if (seg_q(c, b, i) <= last) return false;
+            last = seg_q(c, b, i);
+        }
+    last = -1;
+    for (ptrdiff_t j = 0; j < c->Lk; j += run_k(c, b, j))
+        if (seg_k(c, b, j) >= 0) {
+            if (seg_k(c, b, j) <= last) return false;
+            last = seg_k(c, b, j);
+        }
+    return true;
+}
+void loci_find_sequences(struct call *c)
+{
+    const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
+    c->sequences = c->rows = c->tiles = c->chunks = c->ktiles = c->longest = 0;
+    for (ptrdiff_t s = 0; qs && s < c->in->sequences; s++)
+        add_sequence(c, 0, qs[s], qs[s + 1] - qs[s], ks[s], ks[s + 1] - ks[s], false);
+    if (qs) return;
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false);
+        else if (rising(c, b)) add_runs(c, b);
+        else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true);
+    }
+}
+
+static loci_status check_list(const struct call *c, const int64_t *starts, ptrdiff_t len, const char *name)
+{
+    const ptrdiff_t n = c->in->sequences;
+    loci_error *e = c->in->error;
+    if (!starts) return LOCI_OK;
+    CHECK(e, starts[0] == 0, LOCI_BAD_ARG, "%s: the first start is %lld, but must be 0", name, (long long)starts[0]);
+    for (ptrdiff_t s = 0; s < n; s++)
+        CHECK(e, starts[s + 1] >= starts[s], LOCI_BAD_ARG, "%s: start %td is %lld, below the %lld before it; starts must not fall", name, s + 1,
+              (long long)starts[s + 1], (long long)starts[s]);
+    CHECK(e, starts[n] == len, LOCI_BAD_ARG, "%s: the last start, number %td, is %lld, but must be the number of rows, %td", name, n,
+          (long long)starts[n], len);
+    return LOCI_OK;
+}
+loci_status loci_check_starts(const struct call *c)
+{
+    const loci_status status = check_list(c, c->in->q_starts, c->Lq, "q_starts");
+    return status ? status : check_list(c, c->in->k_starts, c->Lk, "k_starts");
+}
+/* Without positions of its own, each sequence has keys 0 .. and the last of them as queries; without keys its rows count from 0. */
+void loci_take_positions(struct call *c, struct arena *a)
+{
+    const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
+    if (!qs || c->in->q_pos) return;
+    int64_t *q_pos = take_bytes(a, (size_t)(c->Lq + c->Lk), sizeof *q_pos);
+    if (!a->base) return;
+    int64_t *k_pos = q_pos + c->Lq;
+    c->q_pos = q_pos, c->k_pos = k_pos;
+    for (ptrdiff_t s = 0; s < c->in->sequences; s++) {
+        const int64_t nq = qs[s + 1] - qs[s], nk = ks[s + 1] - ks[s];
+        for (int64_t i = 0; i < nq; i++) q_pos[qs[s] + i] = nk ? nk - nq + i : i;
+        for (int64_t j = 0; j < nk; j++) k_pos[ks[s] + j] = j;
+    }
+}
+
+loci_status loci_check_positions(const struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    loci_error *e = c->in->error;
+    for (ptrdiff_t s = 0; s < c->sequences; s++) {
+        const struct sequence *q = &c->seq[s];
+        int64_t qlow = INT64_MAX, qhigh = INT64_MIN, klow = INT64_MAX, khigh = INT64_MIN;
+        if (!q->nq || !q->nk) continue;
+        for (ptrdiff_t i = 0; i < q->nq; i += q->run && q->nq > 1 ? q->nq - 1 : 1) {
+            const int64_t x = pos_q(c, q->b, q->q0 + i);
+            if (x < qlow) qlow = x;
+            if (x > qhigh) qhigh = x;
+        }
+        for (ptrdiff_t j = 0; j < q->nk; j += q->run && q->nk > 1 ? q->nk - 1 : 1) {
+            const int64_t x = pos_k(c, q->b, q->k0 + j);
+            if (x < klow) klow = x;
+            if (x > khigh) khigh = x;
+        }
+        int64_t most = qhigh - klow, ahead = p->full ? khigh - qlow : 0;
+        if (most > p->window_left) most = p->window_left;
+        if (ahead > p->window_right) ahead = p->window_right;
+        if (ahead > most) most = ahead;
+        CHECK(e, most <= c->range, LOCI_BAD_ARG, "distances up to %lld occur, but the tables were prepared for %lld",
+              (long long)most, (long long)c->range);
+    }
+    return LOCI_OK;
+}
+
+loci_status loci_check_given(const struct call *c)
+{
+    const loci_call *in = c->in;
+    loci_error *e = in->error;
+    const ptrdiff_t each = in->per_batch ? c->B : 1;
+    TRY(loci_check_near(in->q_pos, each * in->q_len, "q_pos", e));
+    TRY(loci_check_near(in->k_pos, each * in->k_len, "k_pos", e));
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        if (c->cache && c->k_pos) TRY(loci_check_near(c->k_pos + b * c->k_pos_entry, keys_in(c, b), "the cache's k_pos", e));
+        const int64_t keys = first_pos(c, b) + keys_in(c, b);
+        CHECK(e, c->k_pos || keys <= FAR, LOCI_BAD_ARG, "entry %td has %lld keys, and positions must lie within 2^40", b, (long long)keys);
+    }
+    if (c->plan->rotate < 0) return LOCI_OK;
+    TRY(loci_check_near_axes(in->q_coord, each * c->plan->axes * in->q_len, "q_coord", e));
+    return loci_check_near_axes(in->k_coord, each * c->plan->axes * in->k_len, "k_coord", e);
+}
+
+size_t loci_most_sequences(const struct call *c)
+{
+    if (c->in->q_starts) return (size_t)c->in->sequences;
+    if (!c->in->q_seg) return (size_t)c->B;
+    return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* runs of one row each */
+}
+ptrdiff_t loci_most_ktiles(const struct call *c)
+{
+    if (c->in->q_starts) return c->Lk / KT + (c->in->sequences < c->Lk ? c->in->sequences : c->Lk);
+    return c->in->q_seg ? c->B * c->Lk : c->B * tiles(c->Lk, KT);
+}

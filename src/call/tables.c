@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/* tables.c -- what learned and fixed tensors become: prepare() of each encoding, and what a call checks of it. */
+#include "call/tables.h"
+#include "base/arena.h"
+#include "base/given.h"
+
+struct head { uint64_t magic, bytes; int64_t range; };
+
+static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
+{
+    const struct loci_pe *pe = p->enc[enc].pe;
+    return pe->size ? pe->size(&p->enc[enc], range, p->real) : 0;
+}
+
+size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
+{
+    if (!p || max_distance < 0 || max_distance > FAR) return 0;
+    size_t bytes = ALIGN;
+    for (int e = 0; e < p->encs; e++) {
+        size_t n = table_size(p, e, max_distance);
+        if (n > PTRDIFF_MAX - ALIGN || round_up(n) > PTRDIFF_MAX - bytes) return 0;
+        bytes += round_up(n);
+    }
+    return bytes;
+}
+
+ptrdiff_t loci_table_range(const void *tables)
+{
+    const struct head *head = tables;
+    return aligned(tables) && head->magic == TABLES_MAGIC ? (ptrdiff_t)head->range : -1;
+}
+
+const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
+{
+    const char *at = (const char *)tables + ALIGN;
+    for (int e = 0; e < enc; e++) at += round_up(table_size(p, e, loci_table_range(tables)));
+    return at;
+}
+
+loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t room, loci_error *e)
+{
+    CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes", ALIGN);
+    CHECK(e, room == 0 || room >= ALIGN, LOCI_BAD_ARG, "tables have %zu bytes, and even empty ones have %d", room, ALIGN);
+    ptrdiff_t range = loci_table_range(tables);
+    CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
+    const size_t bytes = ((const struct head *)tables)->bytes;
+    CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG, "tables were prepared for another plan");
+    CHECK(e, room == 0 || room >= bytes, LOCI_BAD_ARG, "tables have %zu bytes, and those that were prepared for distances up to %td have %zu", room,
+          range, bytes);
+    return LOCI_OK;
+}
+
+loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void *const *tensors, void *tables)
+{
+    size_t bytes = loci_tables_size(p, max_distance);
+    struct regions r;
+    r.n = 0;
+    if (bytes == 0 || !aligned(tables)) return LOCI_BAD_ARG;
+    loci_add_list(&r, "tables", tables, bytes, 1, WRITTEN);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const loci_tensor *t = &p->tensors.list[i];
+        if (t->role == LOCI_INPUT) continue;
+        if (!tensors || !tensors[i]) return LOCI_BAD_ARG;
+        loci_add_list(&r, t->name, tensors[i], (size_t)tensor_count(t), p->real, READ);
+    }
+    if (loci_check_regions(&r, NULL)) return LOCI_BAD_ARG;
+
+    memset(tables, 0, ALIGN);
+    char *at = (char *)tables + ALIGN;
+    for (int e = 0; e < p->encs; e++) {
+        int first = p->first_tensor[e];
+        size_t n = table_size(p, e, max_distance);
+        struct prep prep = {
+            .cfg = &p->enc[e], .tensor = p->tensors.list + first, .data = tensors ? tensors + first : NULL,
+            .f64 = p->f64, .range = max_distance, .shape = loci_shape_of(p, e), .table = at,
+        };
+        if (p->enc[e].pe->prepare) p->enc[e].pe->prepare(&prep);
+        memset(at + n, 0, round_up(n) - n);
+        at += round_up(n);
+    }
+    *(struct head *)tables = (struct head){ TABLES_MAGIC, bytes, max_distance };
+    return LOCI_OK;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+/* convert.c -- see loci/convert.h. */
+#include "loci/convert.h"
+#include "plan/plan.h"
+
+#include "base/given.h"
+#include "base/trig.h"
+#include "shape/rope_scaling.h"
+
+/* ---- Weights --------------------------------------------------------------------------------------------------- */
+
+enum { MAX_CHANNELS = 65536 };
+
+static loci_status check_channels(loci_channels *c, const void *x, const void *y, loci_error *e)
+{
+    const ptrdiff_t most = (ptrdiff_t)1 << 48;
+    CHECK(e, c->element >= 1 && c->element <= 8, LOCI_BAD_ARG, "element %zu must be from 1 to 8 bytes", c->element);
+    CHECK(e, c->heads >= 1 && c->heads <= MAX_CHANNELS, LOCI_BAD_ARG, "heads %d must be from 1 to %d", c->heads, MAX_CHANNELS);
+    CHECK(e, c->dim >= 2 && c->dim <= MAX_CHANNELS, LOCI_BAD_ARG, "dim %d must be from 2 to %d", c->dim, MAX_CHANNELS);
+    CHECK(e, c->offset >= 0 && c->offset < c->dim, LOCI_BAD_ARG, "offset %d must be from 0 to %d", c->offset, c->dim - 1);
+    if (!c->turned) c->turned = c->dim - c->offset;
+    CHECK(e, c->turned >= 2 && c->turned % 2 == 0, LOCI_BAD_ARG, "%d channels turn, and they must be an even number", c->turned);
+    CHECK(e, c->turned <= c->dim - c->offset, LOCI_BAD_ARG, "offset %d + turned %d must not exceed the head's %d channels", c->offset,
+          c->turned, c->dim);
+    CHECK(e, c->outer >= 0 && c->inner >= 0 && c->stride >= 0, LOCI_BAD_ARG, "outer %td, inner %td and stride %td must not be negative",
+          c->outer, c->inner, c->stride);
+    if (!c->outer) c->outer = 1;
+    if (!c->inner) c->inner = 1;
+    ptrdiff_t dense, last;
+    CHECK(e, !__builtin_mul_overflow((ptrdiff_t)c->heads * c->dim, c->inner, &dense) && dense < most, LOCI_BAD_ARG,
+          "heads %d, dim %d and inner %td are too large together", c->heads, c->dim, c->inner);
+    if (!c->stride) c->stride = dense;
+    CHECK(e, c->stride >= dense, LOCI_BAD_ARG, "stride %td must be at least %td, or the blocks overlap", c->stride, dense);
+    CHECK(e, !__builtin_mul_overflow(c->outer - 1, c->stride, &last) && last < most, LOCI_BAD_ARG,
+          "outer %td and stride %td are too large together", c->outer, c->stride);
+    CHECK(e, x && y, LOCI_BAD_ARG, "x and y must not be NULL");
+    const ptrdiff_t each = (ptrdiff_t)c->element;                     /* views of bytes: numbers may lie anywhere */
+    const loci_view from = { (void *)x, c->stride * each, 0, 0 }, to = { (void *)y, c->stride * each, 0, 0 };
+    struct regions r;
+    r.n = 0;
+    loci_add_view(&r, "x", &from, c->outer, 1, 1, dense * each, 1, REPLACED);
+    loci_add_view(&r, "y", &to, c->outer, 1, 1, dense * each, 1, WRITTEN);
+    return loci_check_regions(&r, e);
+}
+
+/* The channel that comes to place i of the ones that turn. */
+static int source(int i, int turned, loci_pairing to)
+{
+    const int pairs = turned / 2;
+    return to == LOCI_INTERLEAVED ? i / 2 + i % 2 * pairs : i < pairs ? 2 * i : 2 * (i - pairs) + 1;
+}
+
+static void swap(char *a, char *b, size_t bytes)
+{
+    char kept[256];
+    for (size_t n; bytes; a += n, b += n, bytes -= n) {
+        n = bytes < sizeof kept ? bytes : sizeof kept;
+        memcpy(kept, a, n), memcpy(a, b, n), memcpy(b, kept, n);
+    }
+}
+
+/* The order is made of cycles; along each, every swap brings one channel home. */
+static void reorder(char *x, int turned, loci_pairing to, size_t bytes)
+{
+    unsigned char done[MAX_CHANNELS / 8] = { 0 };
+    for (int first = 0; first < turned; first++) {
+        int i = first;
+        while (!(done[i / 8] >> i % 8 & 1)) {
+            const int from = source(i, turned, to);
+            done[i / 8] |= (unsigned char)(1 << i % 8);
+            if (from != first) swap(x + (size_t)i * bytes, x + (size_t)from * bytes, bytes);
+            i = from;
+        }
+    }
+}
+
+loci_status loci_convert_channels(const loci_channels *given, loci_pairing from, loci_pairing to, const void *x, void *y, loci_error *e)
+{
+    CHECK(e, given, LOCI_BAD_ARG, "loci_channels must not be NULL");
+    CHECK(e, (from == LOCI_HALF || from == LOCI_INTERLEAVED) && (to == LOCI_HALF || to == LOCI_INTERLEAVED), LOCI_BAD_ARG,
+          "pairings %d and %d must be LOCI_HALF or LOCI_INTERLEAVED", (int)from, (int)to);
+    loci_channels c;
+    TRY(TAKE(loci_channels, &c, given, stride, e));
+    TRY(check_channels(&c, x, y, e));
+    const size_t bytes = c.element * (size_t)c.inner, head = bytes * (size_t)c.dim, block = head * (size_t)c.heads;
+    for (ptrdiff_t o = 0; o < c.outer; o++) {
+        const size_t at = (size_t)o * (size_t)c.stride * c.element;
+        if (x != y) memcpy((char *)y + at, (const char *)x + at, block);
+        for (int h = 0; h < c.heads && from != to; h++)
+            reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned, to, bytes);
+    }
+    return LOCI_OK;
+}
+
+/* ---- Rounding ----------------------------------------------------------------------------------------------------- */
+
+/* 16 bits with `fraction` of them behind the point; numbers are whole multiples of 2^step at least. */
+static uint16_t narrow(double x, int fraction, int step)
+{
+    const int infinite = (0x7fff >> fraction) << fraction, sign = signbit(x) ? 0x8000 : 0;
+    if (isnan(x)) return (uint16_t)(sign | infinite | 1 << (fraction - 1));
+    int exponent = 0, bits = infinite;
+    if (isfinite(x)) {
+        frexp(x, &exponent);
+        const int q = x == 0 || exponent - 1 - fraction < step ? step : exponent - 1 - fraction;      /* x is rounded to 2^q */
+        const int n = (int)rint(ldexp(fabs(x), -q));
+        if (q - step < 1 << (15 - fraction)) bits = ((q - step) << fraction) + n;     /* n has the implicit bit, which counts q up */
+    }
+    return (uint16_t)(sign | (bits < infinite ? bits : infinite));
+}
+
+static void store(loci_dtype dtype, void *y, ptrdiff_t i, double x)
+{
+    if (dtype == LOCI_F64) ((double *)y)[i] = x;
+    else if (dtype == LOCI_F32) ((float *)y)[i] = (float)x;
+    else ((uint16_t *)y)[i] = dtype == LOCI_BF16 ? narrow(x, 7, -133) : narrow(x, 10, -24);
+}
+static bool known(loci_dtype dtype) { return dtype == LOCI_F32 || dtype == LOCI_F64 || dtype == LOCI_BF16 || dtype == LOCI_F16; }
+
+loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void *y)
+{
+    struct regions r;
+    r.n = 0;
+    if (!known(dtype) || count < 0 || count > FAR || (count && (!x || !y))) return LOCI_BAD_ARG;
+    loci_add_list(&r, "x", x, (size_t)count, sizeof *x, READ);
+    loci_add_list(&r, "y", y, (size_t)count, stored_size(dtype), WRITTEN);
+    if ((const void *)x != y) TRY(loci_check_regions(&r, NULL));     /* in place, each number is read before it is written over */
+    for (ptrdiff_t i = 0; i < count; i++) store(dtype, y, i, x[i]);
+    return LOCI_OK;
+}
+
+/* ---- Tables of cos and sin -------------------------------------------------------------------------------------------- */
+
+static void store_row(const loci_rope_table *t, void *to, ptrdiff_t r, int pairs, int i, double x)
+{
+    if (!to) return;
+    const ptrdiff_t at = r * t->row;
+    if (t->layout == LOCI_TABLE_INTERLEAVED) {
+        store(t->dtype, to, at + 2 * i, x), store(t->dtype, to, at + 2 * i + 1, x);
+    } else {
+        store(t->dtype, to, at + i, x);
+        if (t->layout == LOCI_TABLE_HALF) store(t->dtype, to, at + pairs + i, x);
+    }
+}
+
+static loci_status check_table(const loci_plan *p, const void *const *tensors, loci_rope_table *t, int *rope, loci_error *e)
+{
+    for (int i = 0; i < p->encs; i++)
+        if (p->enc[i].pe == &loci_pe_rope) *rope = i;
+    CHECK(e, *rope >= 0, LOCI_BAD_ARG, "this plan has no rope, whose cos and sin are wanted: %.120s", p->text);
+    CHECK(e, known(t->dtype), LOCI_BAD_ARG, "dtype %d must be LOCI_F32, LOCI_F64, LOCI_BF16 or LOCI_F16", (int)t->dtype);
+    CHECK(e, t->layout == LOCI_TABLE_SPLIT || t->layout == LOCI_TABLE_HALF || t->layout == LOCI_TABLE_INTERLEAVED, LOCI_BAD_ARG,
+          "layout %d must be LOCI_TABLE_SPLIT, LOCI_TABLE_HALF or LOCI_TABLE_INTERLEAVED", (int)t->layout);
+    const ptrdiff_t width = (ptrdiff_t)p->enc[*rope].opt[ROPE_DIM] / (t->layout == LOCI_TABLE_SPLIT ? 2 : 1), most = (ptrdiff_t)1 << 40;
+    if (!t->row) t->row = width;
+    CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG, "row %td must be at least the %td numbers of a row", t->row, width);
+    CHECK(e, t->count >= 0 && t->count <= most / t->row, LOCI_BAD_ARG, "count %td must not be negative, nor too large", t->count);
+    TRY(loci_check_near(t->pos, t->count, "pos", e));
+    const loci_view cos = { t->cos, 0, 0, t->row }, sin = { t->sin, 0, 0, t->row };
+    struct regions r;
+    r.n = 0;
+    loci_add_view(&r, "cos", &cos, 1, 1, t->count, width, stored_size(t->dtype), WRITTEN);
+    loci_add_view(&r, "sin", &sin, 1, 1, t->count, width, stored_size(t->dtype), WRITTEN);
+    loci_add_list(&r, "pos", t->pos, (size_t)t->count, sizeof *t->pos, READ);
+    for (int i = p->first_tensor[*rope]; i < p->first_tensor[*rope + 1]; i++) {
+        const loci_tensor *tensor = &p->tensors.list[i];
+        CHECK(e, tensors && tensors[i], LOCI_BAD_ARG, "tensor '%s' of rope must not be NULL", tensor->name);
+        loci_add_list(&r, tensor->name, tensors[i], (size_t)tensor_count(tensor), p->real, READ);
+    }
+    return loci_check_regions(&r, e);
+}
+
+loci_status loci_export_rope(const loci_plan *p, const void *const *tensors, const loci_rope_table *given, loci_error *e)
+{
+    CHECK(e, p && given, LOCI_BAD_ARG, "the plan and the loci_rope_table must not be NULL");
+    loci_rope_table t;
+    int rope = -1;
+    TRY(TAKE(loci_rope_table, &t, given, sin, e));
+    TRY(check_table(p, tensors, &t, &rope, e));
+    const struct config *c = &p->enc[rope];
+    const struct prep prep = { .cfg = c, .data = tensors ? tensors + p->first_tensor[rope] : NULL, .f64 = p->f64 };
+    const int pairs = (int)c->opt[ROPE_DIM] / 2;
+    const double m = c->opt[ROPE_ATTENTION_FACTOR];
+    for (int i = 0; i < pairs; i++) {
+        double hi, lo;
+        loci_rope_frequency(&prep, i, &hi, &lo);
+        for (ptrdiff_t r = 0; r < t.count; r++) {
+            double cos, sin;
+            loci_sincos(t.pos ? (double)t.pos[r] : (double)r, hi, lo, &cos, &sin);
+            store_row(&t, t.cos, r, pairs, i, m * cos);
+            store_row(&t, t.sin, r, pairs, i, m * sin);
+        }
+    }
+    return LOCI_OK;
+}

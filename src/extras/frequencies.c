@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* frequencies.c -- what a plan with rope or mrope turns by, for those who inspect it. */
+#include "plan/plan.h"
+#include "shape/rope_scaling.h"
+
+int loci_frequencies(const loci_plan *p, double *list, int room, double *factor)
+{
+    for (int i = 0; p && i < p->encs; i++) {
+        const struct config *c = &p->enc[i];
+        if ((c->pe != &loci_pe_rope && c->pe != &loci_pe_mrope) || c->opt[ROPE_FREQ] == ROPE_GIVEN) continue;
+        const int pairs = (int)c->opt[ROPE_DIM] / 2;
+        for (int t = 0; list && t < pairs && t < room; t++) {
+            double rest;
+            loci_rope_frequency(&(struct prep){ .cfg = c }, t, &list[t], &rest);
+        }
+        if (factor) *factor = c->opt[ROPE_ATTENTION_FACTOR];
+        return pairs;
+    }
+    return 0;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* encodings.c -- what is there: the version, and the list of encodings. */
+#include <pthread.h>
+
+#include "plan/encoding.h"
+
+int loci_version(void) { return LOCI_VERSION; }
+const char *loci_version_text(void)
+{
+    _Static_assert(LOCI_VERSION == 200, "the text says 0.2.0");
+    return "0.2.0";
+}
+
+static const struct loci_pe *const encodings[] = {
+#define PE(name) &loci_pe_##name,
+#include "pe/list.h"
+#undef PE
+};
+static loci_encoding_info infos[COUNT(encodings)];      /* written once, and constant from then on */
+
+static void fill_infos(void)
+{
+    for (int i = 0; i < COUNT(encodings); i++) {
+        const struct loci_pe *pe = encodings[i];
+        int options = 0;
+        while (pe->opts[options].name) options++;
+        infos[i] = (loci_encoding_info){
+            .name = pe->name, .cite = pe->cite, .brief = pe->brief, .places = pe->places, .causal_only = pe->causal_only,
+            .option_count = options, .options = pe->opts, .tolerance = pe->tol, .example = pe->example,
+        };
+    }
+}
+
+int loci_encodings(const loci_encoding_info **list)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill_infos);
+    if (list) *list = infos;
+    return COUNT(encodings);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/* isa.c -- which engines were built, and which of them this processor and operating system run. */
+#include "plan/engine.h"
+
+extern const struct engine loci_engine_scalar, loci_engine_f64;
+extern const struct engine loci_engine_avx2, loci_engine_avx512, loci_engine_neon;
+
+enum { MAX_ENGINES = 3 };
+
+#if defined LOCI_HAVE_AVX2 || defined LOCI_HAVE_AVX512
+#include <cpuid.h>
+
+enum { LEVEL_BASE, LEVEL_AVX2, LEVEL_AVX512 };
+
+/* Registers that the operating system saves on a context switch (XCR0); without it, using them destroys state. */
+static uint32_t saved_registers(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static bool has_all(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
+
+static int level(void)
+{
+    const uint32_t ymm = 0x6, zmm = 0xe6;    /* XCR0: xmm and ymm; and k0-k7, upper zmm halves, zmm16-31 */
+    const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
+    const uint32_t avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !has_all(c, fma | osxsave | avx | f16c)) return LEVEL_BASE;
+    uint32_t saved = saved_registers();
+    if (!has_all(saved, ymm) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has_all(b, avx2)) return LEVEL_BASE;
+    return has_all(saved, zmm) && has_all(b, f | dq | bw | vl) ? LEVEL_AVX512 : LEVEL_AVX2;
+}
+#endif
+
+bool loci_dots_bf16(void)
+{
+#ifdef LOCI_HAVE_AVX512
+    uint32_t a, b, c, d;
+    return level() >= LEVEL_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has_all(a, 1u << 5);
+#else
+    return false;
+#endif
+}
+
+/* Engines that run here, worst first. */
+static int runnable(const struct engine *list[MAX_ENGINES])
+{
+    int n = 0;
+    list[n++] = &loci_engine_scalar;
+#ifdef LOCI_HAVE_AVX2
+    if (level() >= LEVEL_AVX2) list[n++] = &loci_engine_avx2;
+#endif
+#ifdef LOCI_HAVE_AVX512
+    if (level() >= LEVEL_AVX512) list[n++] = &loci_engine_avx512;
+#endif
+#ifdef LOCI_HAVE_NEON
+    list[n++] = &loci_engine_neon;
+#endif
+    return n;
+}
+
+const struct engine *loci_engine(const char *isa, bool f64)
+{
+    const struct engine *list[MAX_ENGINES];
+    int n = runnable(list), i = n - 1;
+    while (isa && i >= 0 && strcmp(isa, list[i]->isa) != 0) i--;
+    if (i < 0) return NULL;
+    return f64 ? &loci_engine_f64 : list[i];
+}
+
+int loci_isas(const char **names, int room)
+{
+    const struct engine *list[MAX_ENGINES];
+    int n = runnable(list);
+    for (int i = 0; names && i < n && i < room; i++) names[i] = list[i]->isa;
+    return n;
+}

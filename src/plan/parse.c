@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT */
+/* parse.c -- encoding text -> encodings and options, and back.
+ *
+ *     text     = encoding { "+" encoding }
+ *     encoding = name [ ":" option "=" value { "," option "=" value } ]
+ *     value    = number | word | number { "/" number }
+ *
+ * A "+" before a digit or a point belongs to a number (1e+5); before anything else it starts an encoding. */
+#include "plan/parse.h"
+#include "base/mutation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_TEXT = 65536, MAX_NAME = 48, MAX_NUMBER = 64, MAX_LIST = 4096 };
+
+static const struct loci_pe *const encodings[] = {
+#define PE(name) &loci_pe_##name,
+#include "pe/list.h"
+#undef PE
+};
+
+/* ---- Words ---------------------------------------------------------------------------------------- */
+
+struct span { const char *at; int n; };
+
+#define SHOWN(s) (s).n < MAX_NAME ? (s).n : MAX_NAME, (s).at    /* for %.*s in a sentence */
+
+static bool same(struct span a, struct span b) { return a.n == b.n && !memcmp(a.at, b.at, (size_t)a.n); }
+static struct span span_of(const char *word) { return (struct span){ word, (int)strlen(word) }; }
+
+/* The next word of "half|interleaved"; n < 0 after the last. */
+static struct span next_word(const char **words)
+{
+    if (!*words) return (struct span){ "", -1 };
+    struct span w = { *words, (int)strcspn(*words, "|") };
+    *words = w.at[w.n] ? w.at + w.n + 1 : NULL;
+    return w;
+}
+
+/* Letters to insert, delete or change until a is b. */
+static int edit_distance(struct span a, struct span b)
+{
+    int row[MAX_NAME + 1];
+    if (a.n > MAX_NAME || b.n > MAX_NAME) return MAX_NAME;
+    for (int j = 0; j <= b.n; j++) row[j] = j;
+    for (int i = 1; i <= a.n; i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (int j = 1; j <= b.n; j++) {
+            int change = corner + (a.at[i - 1] != b.at[j - 1]);
+            int other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+            corner = row[j];
+            row[j] = change < other ? change : other;
+        }
+    }
+    return row[b.n];
+}
+
+/* Ends a sentence about an unknown word: the nearest of the "a|b|c" that are known, or all of them. */
+static void hint(char *text, size_t room, struct span word, const char *known)
+{
+    struct span best = { "", 0 };
+    int least = 1 + (word.n + 1) / 4;
+    const char *rest = known;
+    for (struct span w; (w = next_word(&rest)).n >= 0;) {
+        int distance = edit_distance(word, w);
+        if (distance <= least && distance < w.n && (best.n == 0 || distance < edit_distance(word, best))) best = w;
+    }
+    if (best.n) snprintf(text, room, "did you mean '%.*s'?", best.n, best.at);
+    else snprintf(text, room, "known: %s", known);
+}
+
+static void known_encodings(char *text, size_t room)
+{
+    size_t n = 0;
+    for (int i = 0; i < COUNT(encodings) && n < room; i++)
+        n += (size_t)snprintf(text + n, room - n, "%s%s", i ? "|" : "", encodings[i]->name);
+}
+
+static void known_options(const struct loci_pe *pe, char *text, size_t room)
+{
+    size_t n = 0;
+    for (int i = 0; pe->opts[i].name && n < room; i++)
+        n += (size_t)snprintf(text + n, room - n, "%s%s", i ? "|" : "", pe->opts[i].name);
+}
+
+/* ---- Values --------------------------------------------------------------------------------------- */
+
+static int digits(const char **s, const char *end)
+{
+    int n = 0;
+    for (; *s < end && **s >= '0' && **s <= '9'; ++*s) n++;
+    return n;
+}
+
+/* [sign] digits [. digits] [e [sign] digits], with a digit on one side of the point at least.  strtod() alone would
+ * also take hexadecimal, "inf", "nan" and leading blanks. */
+static bool is_number(struct span v)
+{
+    const char *s = v.at, *end = v.at + v.n;
+    if (s < end && (*s == '+' || *s == '-')) s++;
+    int n = digits(&s, end);
+    if (s < end && *s == '.') {
+        s++;
+        n += digits(&s, end);
+    }
+    if (n == 0) return false;
+    if (s < end && (*s == 'e' || *s == 'E')) {
+        s++;
+        if (s < end && (*s == '+' || *s == '-')) s++;
+        if (digits(&s, end) == 0) return false;
+    }
+    return s == end;
+}
+
+static loci_status read_number(const struct config *c, const loci_option *o, struct span v, double *x, loci_error *e)
+{
+    char text[MAX_NUMBER + 1], low[NUMBER_TEXT], high[NUMBER_TEXT];
+    bool whole = o->kind == LOCI_WHOLE;
+    CHECK(e, is_number(v) && SOUND(1, v.n <= MAX_NUMBER), LOCI_BAD_ARG, "%s: %s=%.*s is not a number%s", c->pe->name, o->name, SHOWN(v),
+          v.n > MAX_NUMBER ? " of at most 64 characters" : "");
+    memcpy(text, v.at, (size_t)v.n);
+    text[v.n] = 0;
+    *x = strtod(text, NULL);
+    CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a number", c->pe->name, o->name, text);
+    CHECK(e, SOUND(2, *x >= o->low && *x <= o->high) && (!whole || *x == floor(*x)), LOCI_BAD_ARG,
+          "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name, SHOWN(v), whole ? "whole " : "",
+          loci_number_text(o->low, low), loci_number_text(o->high, high));
+    return LOCI_OK;
+}
+
+static loci_status read_word(const struct config *c, const loci_option *o, struct span v, double *x, loci_error *e)
+{
+    const char *rest = o->words;
+    int index = 0;
+    for (struct span w; (w = next_word(&rest)).n >= 0; index++) {
+        if (!same(w, v)) continue;
+        *x = index;
+        return LOCI_OK;
+    }
+    return loci_fail(e, LOCI_BAD_ARG, "%s: %s=%.*s is not one of %s", c->pe->name, o->name, SHOWN(v), o->words);
+}
+
+static loci_status read_list(struct config *c, int which, struct span v, loci_error *e)
+{
+    const loci_option *o = &c->pe->opts[which];
+    int n = 1;
+    for (int i = 0; i < v.n; i++) n += v.at[i] == '/';
+    CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG, "%s: %s has %d numbers, at most %d can be", c->pe->name, o->name, n, MAX_LIST);
+    c->list[which] = malloc((size_t)n * sizeof(double));
+    CHECK(e, c->list[which], LOCI_NO_MEMORY, "no memory for the plan");
+    c->count[which] = n;
+    for (int i = 0; i < n; i++) {
+        const char *slash = memchr(v.at, '/', (size_t)v.n);
+        struct span item = { v.at, slash ? (int)(slash - v.at) : v.n };
+        loci_status status = read_number(c, o, item, &c->list[which][i], e);
+        if (status) return status;
+        v = (struct span){ v.at + item.n + 1, v.n - item.n - 1 };
+    }
+    return LOCI_OK;
+}
+
+/* ---- Encodings ------------------------------------------------------------------------------------ */
+
+static loci_status read_option(struct config *c, struct span name, struct span value, loci_error *e)
+{
+    const struct loci_pe *pe = c->pe;
+    for (int i = 0; pe->opts[i].name; i++) {
+        const loci_option *o = &pe->opts[i];
+        if (!same(name, span_of(o->name))) continue;
+        CHECK(e, !c->given[i], LOCI_BAD_ARG, "%s: %s is given twice", pe->name, o->name);
+        CHECK(e, value.n > 0, LOCI_BAD_ARG, "%s: %s= has no value", pe->name, o->name);
+        c->given[i] = true;
+        if (o->kind == LOCI_WORD) return read_word(c, o, value, &c->opt[i], e);
+        if (o->kind == LOCI_LIST) return read_list(c, i, value, e);
+        return read_number(c, o, value, &c->opt[i], e);
+    }
+    char known[512] = "", end[512];
+    known_options(pe, known, sizeof known);
+    CHECK(e, known[0], LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s has none", pe->name, SHOWN(name), pe->name);
+    hint(end, sizeof end, name, known);
+    return loci_fail(e, LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s", pe->name, SHOWN(name), end);
+}
+
+static loci_status find_encoding(struct config *c, struct span name, loci_error *e)
+{
+    CHECK(e, name.n > 0, LOCI_BAD_ARG, "the encoding text lacks a name; it reads name:option=value,...+name...");
+    for (int i = 0; i < COUNT(encodings); i++)
+        if (same(name, span_of(encodings[i]->name))) c->pe = encodings[i];
+    if (c->pe) return LOCI_OK;
+    char known[512] = "", end[512];
+    known_encodings(known, sizeof known);
+    hint(end, sizeof end, name, known);
+    return loci_fail(e, LOCI_BAD_ARG, "unknown encoding '%.*s'; %s", SHOWN(name), end);
+}
+
+static struct span take(const char **s, const char *stops)
+{
+    struct span word = { *s, 0 };
+    for (;;) {
+        word.n += (int)strcspn(word.at + word.n, stops);
+        char after = word.at[word.n] ? word.at[word.n + 1] : 0;
+        if (word.at[word.n] != '+' || !((after >= '0' && after <= '9') || after == '.')) break;
+        word.n++;
+    }
+    *s += word.n;
+    return word;
+}
+
+static loci_status read_encoding(struct config *c, const char **s, loci_error *e)
+{
+    loci_status status = find_encoding(c, take(s, ":+"), e);
+    if (status) return status;
+    const struct loci_pe *pe = c->pe;
+    for (int i = 0; pe->opts[i].name; i++) c->opt[i] = pe->opts[i].usual;
+    if (**s == ':') {
+        do {
+            ++*s;
+            struct span name = take(s, "=,+");
+            CHECK(e, name.n > 0, LOCI_BAD_ARG, "%s: an option has no name", pe->name);
+            struct span value = { *s, 0 };
+            if (**s == '=') {
+                ++*s;
+                value = take(s, ",+");
+            }
+            if ((status = read_option(c, name, value, e))) return status;
+        } while (**s == ',');
+    }
+    for (int i = 0; pe->opts[i].name; i++) {
+        const loci_option *o = &pe->opts[i];
+        CHECK(e, !o->must || c->given[i], LOCI_BAD_ARG, "%s: %s has no default and must be given%s%s", pe->name, o->name,
+              o->kind == LOCI_WORD ? ": " : "", o->kind == LOCI_WORD ? o->words : "");
+    }
+    return LOCI_OK;
+}
+
+loci_status loci_parse(struct loci_plan *p, const char *text, loci_error *e)
+{
+    CHECK(e, memchr(text, 0, MAX_TEXT), LOCI_BAD_ARG, "the encoding text is longer than %d bytes", MAX_TEXT - 1);
+    for (const char *s = text;; s++) {
+        CHECK(e, p->encs < MAX_ENCODINGS, LOCI_BAD_ARG, "the encoding text names more than %d encodings", MAX_ENCODINGS);
+        struct config *c = &p->enc[p->encs++];
+        loci_status status = read_encoding(c, &s, e);
+        if (status) return status;
+        for (int i = 0; i < p->encs - 1; i++)
+            CHECK(e, p->enc[i].pe != c->pe, LOCI_BAD_ARG, "%s is named twice; an encoding can be there once", c->pe->name);
+        if (!*s) return LOCI_OK;
+    }
+}
+
+/* ---- And back ------------------------------------------------------------------------------------- */
+
+const char *loci_number_text(double x, char text[NUMBER_TEXT])
+{
+    for (int precision = 6; precision <= 17; precision++) {
+        snprintf(text, NUMBER_TEXT, "%.*g", precision, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    return text;
+}
+
+struct writer { char *text; size_t n, room; };
+
+static void write_text(struct writer *w, const char *s, int n)
+{
+    for (int i = 0; i < n; i++, w->n++)
+        if (w->n + 1 < w->room) w->text[w->n] = s[i];
+}
+
+static void write_word(struct writer *w, const char *s) { write_text(w, s, (int)strlen(s)); }
+
+static void write_value(struct writer *w, const struct config *c, int which)
+{
+    const loci_option *o = &c->pe->opts[which];
+    char number[NUMBER_TEXT];
+    if (o->kind == LOCI_WORD) {
+        const char *rest = o->words;
+        struct span word = next_word(&rest);
+        for (int i = 0; i < (int)c->opt[which]; i++) word = next_word(&rest);
+        write_text(w, word.at, word.n);
+    } else if (o->kind == LOCI_LIST) {
+        for (int i = 0; i < c->count[which]; i++) {
+            if (i) write_word(w, "/");
+            write_word(w, loci_number_text(c->list[which][i], number));
+        }
+    } else {
+        write_word(w, loci_number_text(c->opt[which], number));
+    }
+}
+
+size_t loci_print(const struct loci_plan *p, char *text, size_t room)
+{
+    struct writer w = { text, 0, room };
+    for (int e = 0; e < p->encs; e++) {
+        const struct config *c = &p->enc[e];
+        const char *before = ":";
+        if (e) write_word(&w, "+");
+        write_word(&w, c->pe->name);
+        for (int i = 0; c->pe->opts[i].name; i++) {
+            if (c->pe->opts[i].kind == LOCI_LIST ? !c->list[i] : isnan(c->opt[i])) continue;
+            write_word(&w, before);
+            write_word(&w, c->pe->opts[i].name);
+            write_word(&w, "=");
+            write_value(&w, c, i);
+            before = ",";
+        }
+    }
+    if (room) text[w.n < room ? w.n : room - 1] = 0;
+    return w.n;
+}

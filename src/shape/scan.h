@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* scan.h -- what cope and its term `scan` know of each other: options, tensors, and how gradients are laid out.
+ *
+ * The table is e as it is, [npos][D] or [H][npos][D].  A part of the gradient is npos rows of de and, where the call
+ * brings the keys of the gates, Lk rows of theirs; rows are `width` apart.  Heads that share both share one place in the
+ * total. */
+#ifndef LOCI_SHAPE_SCAN_H
+#define LOCI_SHAPE_SCAN_H
+
+#include "plan/call.h"
+
+enum { SCAN_NPOS, SCAN_GATE_SCALE, SCAN_POS_SCALE, SCAN_GATES };     /* options */
+enum { SCAN_E, SCAN_GATE_K };                                        /* tensors */
+enum gates { GATES_K, GATES_V, GATES_GIVEN };
+
+struct scan {
+    int npos, width;
+    bool per_head;
+    enum gates gates;
+    double gate, pos;                    /* the scales of gates and positions, over that of q.k */
+    ptrdiff_t part;                      /* numbers in one part */
+};
+
+static inline struct scan scan_of(const struct call *c, int enc)
+{
+    const struct loci_plan *p = c->plan;
+    const double *o = p->enc[enc].opt;
+    struct scan a = {
+        .npos = (int)o[SCAN_NPOS], .width = (p->dim + 15) / 16 * 16, .gates = (enum gates)o[SCAN_GATES],
+        .per_head = p->tensors.list[p->first_tensor[enc] + SCAN_E].rank == 3,
+        .gate = o[SCAN_GATE_SCALE] / p->scale, .pos = o[SCAN_POS_SCALE] / p->scale,
+    };
+    a.part = (a.npos + (a.gates == GATES_GIVEN ? c->Lk : 0)) * a.width;
+    return a;
+}
+
+/* Places of the total: of each batch entry if the gates have keys, and of each head, kv head, or all heads. */
+static inline int scan_places(const struct call *c, const struct scan *a)
+{
+    return a->per_head ? c->plan->heads : a->gates == GATES_GIVEN ? c->plan->kv_heads : 1;
+}
+static inline ptrdiff_t scan_home(const struct call *c, const struct scan *a, ptrdiff_t b, int h)
+{
+    const int n = scan_places(c, a);
+    return ((a->gates == GATES_GIVEN ? b * n : 0) + h * n / c->plan->heads) * a->part;
+}
+static inline ptrdiff_t scan_total(const struct call *c, const struct scan *a)
+{
+    return (a->gates == GATES_GIVEN ? c->B : 1) * scan_places(c, a) * a->part;
+}
+
+#endif

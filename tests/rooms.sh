@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Who may include whom: the table of docs/design.md ("Rooms"), held to what the files say.  Every include of ours is
+# written from src, include or the root; a header is guarded by that path, and lists and vocabularies have no guard.
+set -euo pipefail
+passed=0 failed=0
+fail() { failed=$((failed + 1)); echo "rooms: $*"; }
+
+# room: rooms it may see, from | room | sees | ... | of the table
+declare -A sees
+while IFS='|' read -r _ room list _; do
+    room=$(tr -d ' `' <<<"$room")
+    sees[$room]=" $room $(tr -d '`,' <<<"$list") "
+done < <(awk '/^\| room \| may see \|/ { on = 1; getline; next } on && !/^\|/ { exit } on' docs/design.md)
+[ "${#sees[@]}" -gt 8 ] || fail "docs/design.md has no table of rooms"
+
+room_of() {                                 # of a path from src, include or the root
+    case $1 in
+        loci/*) echo public ;;
+        */list.h) echo list ;;              # lists may be read wherever their names are known
+        */*) echo "${1%%/*}" ;;
+        *) echo none ;;
+    esac
+}
+while read -r file; do
+    from=${file#src/}
+    room=${from%%/*}
+    [ -n "${sees[$room]:-}" ] || { fail "$file is in room $room, which the table does not have"; continue; }
+    while read -r include; do
+        to=$(room_of "$include")
+        if [ -e "src/$include" ] || [ -e "include/$include" ] || [ -e "$include" ]; then
+            case " public list ${sees[$room]}" in
+                *" $to "*) passed=$((passed + 1)) ;;
+                *) fail "$file includes $include, but $room may see${sees[$room]% } only" ;;
+            esac
+        else
+            fail "$file includes $include, which is not written from src or include"
+        fi
+    done < <(sed -n 's/^#include "\(.*\)"$/\1/p' "$file")
+done < <(find src cli -name '*.[ch]' | sort)
+
+# ---- Guards
+while read -r header; do
+    case $header in */list.h | src/isa/*/vec.h) continue ;; esac
+    want=LOCI_$(sed -E 's,^(src|include)/,,; s,[/.],_,g' <<<"$header" | tr '[:lower:]' '[:upper:]')
+    said=$(grep -m 2 -E '^#' "$header" | tr '\n' ' ')
+    if [ "$said" = "#ifndef $want #define $want " ]; then passed=$((passed + 1))
+    else fail "$header begins with $said, wanted #ifndef and #define $want"; fi
+done < <(find src include cli tests examples -name '*.h' | sort)
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
