@@ -7,19 +7,11 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
 
 enum { D = 24, L = 70, N = L * D };
-
-static int passed, failed;
-
-static void check(bool holds, const char *isa, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("%s: %s\n", isa, what);
-}
-
 
 /* One head of L rows at coord [axes][L]; freq is the learned tensor, if the text has one. */
 static void turn(const char *encoding, const char *isa, const double *coord, const float *freq, const float *x, float *y)
@@ -62,11 +54,11 @@ static void laws(const char *isa)
     for (int i = 0; i < L; i++) coord[i] = at[i], coord[L + i] = 0;
     turn("rope2d", isa, coord, NULL, x, y);
     turn("rope:pairing=interleaved,dim=12,base=100", isa, at, NULL, x, want);
-    check(same(y, want), isa, "rope2d with y = 0 is rope on the first half");
+    CHECK_THAT(same(y, want), "%s: rope2d with y = 0 is rope on the first half", isa);
     for (int i = 0; i < L; i++) coord[i] = 0, coord[L + i] = at[i];
     turn("rope2d", isa, coord, NULL, x, y);
     turn("rope:pairing=interleaved,dim=12,offset=12,base=100", isa, at, NULL, x, want);
-    check(same(y, want), isa, "rope2d with x = 0 is rope on the second half");
+    CHECK_THAT(same(y, want), "%s: rope2d with x = 0 is rope on the second half", isa);
 
     for (int i = 0; i < 2 * L; i++) coord[i] = walk_coordinate(300);
     turn("rope2d", isa, coord, NULL, x, want);
@@ -75,30 +67,30 @@ static void laws(const char *isa)
     turn("rope2d:layout=alternate", isa, coord, NULL, moved, y);
     for (int i = 0; i < L; i++)
         for (int c = 0; c < D; c++) moved[i * D + c] = y[i * D + 4 * (c % 12 / 2) + 2 * (c / 12) + c % 2];
-    check(same(moved, want), isa, "layouts of rope2d differ by an order of pairs");
+    CHECK_THAT(same(moved, want), "%s: layouts of rope2d differ by an order of pairs", isa);
     memset(freq, 0, sizeof freq);
     for (int n = 0; n < D / 4; n++) freq[n] = freq[D / 2 + D / 4 + n] = (float)pow(100, -4.0 * n / D);
     turn("mixed", isa, coord, freq, x, y);
     for (int i = 0; i < N; i++) y[i] -= want[i];                        /* frequencies were rounded to float */
     bool small = true;
     for (int i = 0; i < N; i++) small &= fabsf(y[i]) < 1e-4f;
-    check(small, isa, "mixed can be rope2d");
+    CHECK_THAT(small, "%s: mixed can be rope2d", isa);
 
     for (int a = 0; a < 3; a++)
         for (int i = 0; i < L; i++) coord[a * L + i] = at[i];
     turn("rope:pairing=half", isa, at, NULL, x, want);
     turn("mrope:sections=4/5/3", isa, coord, NULL, x, y);
-    check(same(y, want), isa, "mrope with t = h = w is rope");
+    CHECK_THAT(same(y, want), "%s: mrope with t = h = w is rope", isa);
     turn("mrope:sections=4/5/3,order=interleaved", isa, coord, NULL, x, y);
-    check(same(y, want), isa, "in either order");
+    CHECK_THAT(same(y, want), "%s: in either order", isa);
     turn("rope:pairing=half,scaling=yarn,factor=4,original_length=60", isa, at, NULL, x, want);
     turn("mrope:sections=4/5/3,scaling=yarn,factor=4,original_length=60", isa, coord, NULL, x, y);
-    check(near(y, want), isa, "and scaled");
+    CHECK_THAT(near(y, want), "%s: and scaled", isa);
 
     for (int i = 0; i < 3 * L; i++) coord[i] = i < L ? 3.5 : i < 2 * L ? 7 : 1000;
     turn("mrope:sections=12/0/0", isa, coord, NULL, x, y);
     turn("rope:pairing=half", isa, coord, NULL, x, want);
-    check(same(y, want), isa, "mrope can listen to time alone");
+    CHECK_THAT(same(y, want), "%s: mrope can listen to time alone", isa);
 }
 
 /* Half of a head's pairs look along its angle, half across it. */
@@ -120,9 +112,9 @@ static void start(void)
             if (t < P / 2) across &= fabs(f[0][h][t] * f[0][h][t + P / 2] + f[1][h][t] * f[1][h][t + P / 2]) < 1e-14;
             if (t == 0) sum += f[0][h][t];
         }
-    check(lengths, "start", "lengths are 10^(-4n/D)");
-    check(across, "start", "the two halves are at a right angle");
-    check(fabs(sum) < 0.4 * HEADS && memcmp(f, other, sizeof f) != 0, "start", "angles differ between heads and seeds");
+    CHECK_THAT(lengths, "start: lengths are 10^(-4n/D)");
+    CHECK_THAT(across, "start: the two halves are at a right angle");
+    CHECK_THAT(fabs(sum) < 0.4 * HEADS && memcmp(f, other, sizeof f) != 0, "start: angles differ between heads and seeds");
 }
 
 int main(void)
@@ -131,6 +123,5 @@ int main(void)
     const int count = loci_isas(isas, 8);
     for (int i = 0; i < count; i++) laws(isas[i]);
     start();
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

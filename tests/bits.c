@@ -14,10 +14,9 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
-
-static int passed, failed;
 
 /* ---- A problem in float -------------------------------------------------------------------------------------- */
 
@@ -78,8 +77,7 @@ static bool make(struct task *t)
     loci_desc d = { .encoding = t->encoding, .heads = t->heads, .kv_heads = t->kv_heads, .dim = t->dim, .value_dim = t->value_dim, .isa = t->isa };
     loci_error e;
     if (loci_plan_create(&t->plan, &d, &e)) {
-        printf("%s: %s\n", t->encoding, e.text);
-        failed++;
+        CHECK_FAILED("%s: %s", t->encoding, e.text);
         return false;
     }
     const size_t q_rows = (size_t)(t->batch * t->heads * t->q_len), k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
@@ -158,19 +156,17 @@ static bool run(struct task *t, bool backward)
     }
     if (t->threads > 1) loci_pool_destroy(&host);
     t->call.host = NULL;
-    if (!ok) printf("%s on %s: %s\n", t->encoding, t->isa ? t->isa : "best", e.text), failed++;
-    return ok;
+    return ok || CHECK_FAILED("%s on %s: %s", t->encoding, t->isa ? t->isa : "best", e.text);
 }
 
 static void same(const char *encoding, const char *what, const char *name, const float *a, const float *b, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (memcmp(&a[i], &b[i], sizeof *a) != 0) {
-            printf("%s, %s: %s[%zu] is %.9g in one way and %.9g in the other\n", encoding, what, name, i, (double)a[i], (double)b[i]);
-            failed++;
+            CHECK_FAILED("%s, %s: %s[%zu] is %.9g in one way and %.9g in the other", encoding, what, name, i, (double)a[i], (double)b[i]);
             return;
         }
-    passed++;
+    harness_pass();
 }
 
 /* ---- Instruction sets and threads ------------------------------------------------------------------------------- */
@@ -481,8 +477,7 @@ static bool padded_batch(struct task *t, const struct task *like, bool among, bo
         for (ptrdiff_t i = 0; i < D; i++) zero &= t->dq[n * D + i] == 0 && t->dk[key * D + i] == 0;
         for (ptrdiff_t i = 0; i < Dv; i++) zero &= t->o[n * Dv + i] == 0 && t->dv[key * Dv + i] == 0;
     }
-    if (zero) passed++;
-    else failed++, printf("%s: padding has outputs or gradients\n", t->encoding);
+    CHECK_THAT(zero, "%s: padding has outputs or gradients", t->encoding);
     return true;
 }
 static void padding(const struct task *like, bool among)
@@ -516,6 +511,5 @@ int main(int argc, char **argv)
         items.q_len = items.k_len = 2500;
         if (t.example && !LOCI_SLOW) chunks(&lengthy), any_order(&items);
     }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

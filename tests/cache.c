@@ -8,10 +8,10 @@
 
 #include "loci/cache.h"
 #include "plan/plan.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
 
-static int passed, failed;
 static const char *isa;                  /* of the plans; NULL: the best */
 static bool fast;                        /* likewise, for BF16 */
 
@@ -39,8 +39,7 @@ static void drop(struct problem *p)
 }
 static bool broken(struct problem *p, const char *what)
 {
-    printf("%s, %s: %s\n", p->desc.encoding, what, p->e.text);
-    failed++;
+    CHECK_FAILED("%s, %s: %s", p->desc.encoding, what, p->e.text);
     return false;
 }
 
@@ -159,11 +158,10 @@ static void same_rows(struct problem *p, const char *what, const loci_call *c, c
                 && !memcmp(row + mine, p->rows + at, sizeof *row)
                 && (!c->ae || !memcmp((float *)c->ae + mine * p->D, p->ae + at * p->D, (size_t)p->D * sizeof *row)))
                 continue;
-            printf("%s, %s: row %td of head %td differs\n", p->desc.encoding, what, at % p->L, i);
-            failed++;
+            CHECK_FAILED("%s, %s: row %td of head %td differs", p->desc.encoding, what, at % p->L, i);
             return;
         }
-    passed++;
+    harness_pass();
 }
 
 /* A call on rows from .. + n of every entry, q copied, o and the rest dense. */
@@ -216,11 +214,10 @@ static void room(struct problem *p, loci_cache *cache)
     for (c.q_len = c.k_len = 1; bytes && c.q_len < many; c.q_len++, c.k_len++) {
         const size_t fewer = loci_workspace(p->plan, &c, 0);
         if (fewer && fewer <= bytes) continue;
-        printf("%s: %td rows want %zu bytes of workspace, %td rows %zu\n", p->desc.encoding, c.q_len, fewer, many, bytes);
-        break;
+        CHECK_FAILED("%s: %td rows want %zu bytes of workspace, %td rows %zu", p->desc.encoding, c.q_len, fewer, many, bytes);
+        return;
     }
-    if (c.q_len == many) passed++;
-    else failed++;
+    CHECK_THAT(bytes, "%s: %td rows want no workspace", p->desc.encoding, many);
 }
 static void steps(struct problem *p, const char *what, ptrdiff_t capacity, int ring, ptrdiff_t most, ptrdiff_t from)
 {
@@ -308,8 +305,7 @@ static void removal(struct problem *p)
     for (ptrdiff_t i = 0; i < p->B * p->H * p->Dv; i++)
         most = fmax(most, fabs(load_stored(c.o.data, p->desc.dtype, i) - load_stored(alone.o.data, p->desc.dtype, i)));
     const double allowed = !p->desc.keys_rotated ? 0 : p->desc.dtype == LOCI_F32 ? 1e-4 : 5e-2;
-    if (most <= allowed) passed++;
-    else failed++, printf("%s: after remove, o is off by %.1e\n", p->desc.encoding, most);
+    CHECK_THAT(most <= allowed, "%s: after remove, o is off by %.1e", p->desc.encoding, most);
     room_leave(&p->room, before);
 }
 
@@ -380,7 +376,7 @@ static void lengths(struct problem *p, ptrdiff_t n)
         for (int r = 0; r < p->tensor[i].rank; r++) by_query |= p->tensor[i].shape[r] == LOCI_DIM_QUERIES;
     }
     c.tensors = (const void *const *)data;
-    if (by_query) passed++;
+    if (by_query) harness_pass();
     else if (!forward(p, &c)) broken(p, "lengths");
     else same_rows(p, "lengths", &c, from, NULL);
     room_leave(&p->room, before);
@@ -428,8 +424,7 @@ static void lengths_back(struct problem *p)
             for (ptrdiff_t i = lens[b] * p->D; i < p->L * p->D; i++) zero &= load_stored(g.dk.data, p->desc.dtype, b * k_entry + h * p->L * p->D + i) == 0;
             for (ptrdiff_t i = lens[b] * p->Dv; i < p->L * p->Dv; i++) zero &= load_stored(g.dv.data, p->desc.dtype, b * v_entry + h * p->L * p->Dv + i) == 0;
         }
-        if (ok && same && zero) passed++;
-        else if (ok) failed++, printf("%s, gradients of lengths: entry %td differs%s\n", p->desc.encoding, b, zero ? "" : ", or keys that are not there have some");
+        if (ok) CHECK_THAT(same && zero, "%s, gradients of lengths: entry %td differs%s", p->desc.encoding, b, zero ? "" : ", or keys that are not there have some");
     }
     if (!ok) broken(p, "gradients of lengths");
     room_leave(&p->room, before);
@@ -464,13 +459,6 @@ static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
 
 /* ---- What is refused --------------------------------------------------------------------------------------------------- */
 
-static void check(const char *what, bool ok)
-{
-    if (ok) passed++;
-    else failed++, printf("misuse: %s\n", what);
-}
-static bool says(const loci_error *e, loci_status status, const char *text) { return status == LOCI_BAD_ARG && strstr(e->text, text); }
-
 static void misuse(void)
 {
     struct problem p;
@@ -481,67 +469,66 @@ static void misuse(void)
     loci_call c = rows_call(&p, from, 10);
     c.k_len = 10, c.cache = cache, c.error = &e, c.k = rows_at(&p, p.k, p.G, p.D, 0), c.v = rows_at(&p, p.v, p.G, p.Dv, 0);
     void *work = room_take(&p.room, loci_workspace(p.plan, &c, 0)), *memory = room_take(&p.room, loci_cache_size(p.plan, 2, 100));
-#define SAYS(call, text) check(text, says(&e, call, text))
-    SAYS(loci_cache_create(NULL, p.plan, 2, 100, 0, memory, &e), "nowhere to put");
-    SAYS(loci_cache_create(&other, p.plan, 2, 0, 0, memory, &e), "capacity 0");
-    SAYS(loci_cache_create(&other, p.plan, -1, 100, 0, memory, &e), "batch -1");
-    SAYS(loci_cache_create(&other, p.plan, 2, 100, 0, (char *)memory + 8, &e), "start on 64 bytes");
-    SAYS(loci_cache_create(&other, p.plan, 2, 100, 1, memory, &e), "needs window_left");
-    SAYS(loci_cache_create(&other, p.plan, (ptrdiff_t)1 << 30, (ptrdiff_t)1 << 40, 0, memory, &e), "more memory than there can be");
-    check("no size", loci_cache_size(p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40) == 0 && loci_cache_size(NULL, 1, 1) == 0);
-    check("no entry", loci_cache_length(cache, 2) == LOCI_NONE && loci_cache_length(NULL, 0) == LOCI_NONE);
-    SAYS(loci_cache_truncate(cache, 2, 0, &e), "entry 2 must be");
-    SAYS(loci_cache_truncate(cache, 1, 1, &e), "length 1 must be from 0 to 0");
-    SAYS(loci_cache_remove(p.plan, p.tables, work, cache, 0, 5, 5, &c), "5 keys from 5 on");
+    CHECK_SAYS(loci_cache_create(NULL, p.plan, 2, 100, 0, memory, &e), LOCI_BAD_ARG, &e, "nowhere to put");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 0, 0, memory, &e), LOCI_BAD_ARG, &e, "capacity 0");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, -1, 100, 0, memory, &e), LOCI_BAD_ARG, &e, "batch -1");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 100, 0, (char *)memory + 8, &e), LOCI_BAD_ARG, &e, "start on 64 bytes");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 100, 1, memory, &e), LOCI_BAD_ARG, &e, "needs window_left");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, (ptrdiff_t)1 << 30, (ptrdiff_t)1 << 40, 0, memory, &e), LOCI_BAD_ARG, &e, "more memory than there can be");
+    CHECK_THAT(loci_cache_size(p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40) == 0 && loci_cache_size(NULL, 1, 1) == 0, "no size");
+    CHECK_THAT(loci_cache_length(cache, 2) == LOCI_NONE && loci_cache_length(NULL, 0) == LOCI_NONE, "no entry");
+    CHECK_SAYS(loci_cache_truncate(cache, 2, 0, &e), LOCI_BAD_ARG, &e, "entry 2 must be");
+    CHECK_SAYS(loci_cache_truncate(cache, 1, 1, &e), LOCI_BAD_ARG, &e, "length 1 must be from 0 to 0");
+    CHECK_SAYS(loci_cache_remove(p.plan, p.tables, work, cache, 0, 5, 5, &c), LOCI_BAD_ARG, &e, "5 keys from 5 on");
     c.batch = 1;
-    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "batch 1 is not that of the cache, 2");
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e, "batch 1 is not that of the cache, 2");
     c.batch = 2, c.k_len = 200;
-    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "k_len 200");
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e, "k_len 200");
     c.k_len = 10, c.k.data = NULL;
-    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "k and v must not be NULL");
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e, "k and v must not be NULL");
     c.k = rows_at(&p, p.k, p.G, p.D, 0), c.k_lens = (const int64_t[]){ 3, 11 };
-    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "k_lens: entry 1 has 11 keys");
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e, "k_lens: entry 1 has 11 keys");
     c.k_lens = NULL;
-    for (int i = 0; i < 12; i++) check("append", !loci_cache_append(p.plan, p.tables, work, cache, &c));    /* 128 is the tiles' capacity */
-    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "10 more do not fit");
-    check("nothing was added", loci_cache_length(cache, 0) == 120 && loci_cache_length(cache, 1) == 120);
+    for (int i = 0; i < 12; i++) CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, cache, &c), "append");    /* 128 is the tiles' capacity */
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e, "10 more do not fit");
+    CHECK_THAT(loci_cache_length(cache, 0) == 120 && loci_cache_length(cache, 1) == 120, "nothing was added");
     c.k_len = 1, c.k_pos = (const int64_t[]){ 7 };
-    SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), "k_pos must be given from the first key on");
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e, "k_pos must be given from the first key on");
     c.k_pos = NULL;
     const loci_pages pages = { .table = (const int32_t[]){ 0, -1 }, .length = 100, .entry = 1 };
     c.pages = &pages;
-    SAYS(loci_forward(p.plan, p.tables, work, &c), "exclude each other");
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "exclude each other");
     c.cache = NULL, c.k_len = 100;
-    SAYS(loci_forward(p.plan, p.tables, work, &c), "is -1, which is no page");
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "is -1, which is no page");
     c.pages = &(const loci_pages){ .table = pages.table, .length = 0 };
-    SAYS(loci_forward(p.plan, p.tables, work, &c), "length 0 must be");
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "length 0 must be");
     c.pages = &(const loci_pages){ .table = pages.table, .length = 10, .entry = 9 };
-    SAYS(loci_forward(p.plan, p.tables, work, &c), "entry 9 is less than the 10 pages");
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "entry 9 is less than the 10 pages");
     c.pages = &pages;
     loci_grad g = { 0 };
-    SAYS(loci_backward(p.plan, p.tables, work, &c, &g), "no pages and no cache");
+    CHECK_SAYS(loci_backward(p.plan, p.tables, work, &c, &g), LOCI_BAD_ARG, &e, "no pages and no cache");
     c.pages = NULL, c.k_lens = (const int64_t[]){ 3, 101 };
-    SAYS(loci_forward(p.plan, p.tables, work, &c), "entry 1 has 101 keys, and k_len is 100");
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "entry 1 has 101 keys, and k_len is 100");
     c.k_lens = NULL, c.cache = (loci_cache *)memory;
-    SAYS(loci_forward(p.plan, p.tables, work, &c), "cache is none");
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "cache is none");
     struct problem q;
     if (open(&q, "rope:pairing=half", LOCI_F16, 0, 100, 16, 16, 2)) {
         c.cache = cache;
-        SAYS(loci_forward(q.plan, q.tables, work, &c), "that of another plan");
+        CHECK_SAYS(loci_forward(q.plan, q.tables, work, &c), LOCI_BAD_ARG, &e, "that of another plan");
         loci_plan_destroy(q.plan);
         q.desc.keys_rotated = 0;
-        check("plan", !loci_plan_create(&q.plan, &q.desc, &e));
-        SAYS(loci_cache_create(&other, q.plan, 2, 100, 0, memory, &e), "keys_rotated must be 1");
+        CHECK_THAT(!loci_plan_create(&q.plan, &q.desc, &e), "plan");
+        CHECK_SAYS(loci_cache_create(&other, q.plan, 2, 100, 0, memory, &e), LOCI_BAD_ARG, &e, "keys_rotated must be 1");
     }
     drop(&q);
     if (open(&q, "fope", LOCI_F32, 0, 20, 16, 16, 2) && (cache = cache_of(&q, 20, 0))) {
         c = rows_call(&q, from, 1);
         c.cache = cache;
         c.error = &e;
-        SAYS(loci_cache_remove(q.plan, q.tables, work, cache, 0, 0, 0, &c), "fope turns by sums of waves");
+        CHECK_SAYS(loci_cache_remove(q.plan, q.tables, work, cache, 0, 0, 0, &c), LOCI_BAD_ARG, &e, "fope turns by sums of waves");
     }
     drop(&q);
-    if (open(&q, "fox", LOCI_F32, 20, 100, 16, 16, 2)) SAYS(loci_cache_create(&other, q.plan, 2, 200, 1, memory, &e), "which a ring forgets");
+    if (open(&q, "fox", LOCI_F32, 20, 100, 16, 16, 2)) CHECK_SAYS(loci_cache_create(&other, q.plan, 2, 200, 1, memory, &e), LOCI_BAD_ARG, &e, "which a ring forgets");
     drop(&q);
     drop(&p);
 }
@@ -567,9 +554,9 @@ static void placed(const char *text)
     if (loci_cache_append(p.plan, p.tables, room_take(&p.room, loci_workspace(p.plan, &c, 0)), cache, &c) || !forward(&p, &whole) || !forward(&p, &one)) {
         broken(&p, "positions");
     } else {
-        check("positions of its own", !memcmp(whole.o.data, one.o.data, (size_t)(p.B * p.H * p.Dv) * p.size));
+        CHECK_THAT(!memcmp(whole.o.data, one.o.data, (size_t)(p.B * p.H * p.Dv) * p.size), "positions of its own");
         one.q_pos = NULL;
-        check("rows without positions", !forward(&p, &one) && strstr(p.e.text, "q_pos must be given"));
+        CHECK_THAT(!forward(&p, &one) && strstr(p.e.text, "q_pos must be given"), "rows without positions");
     }
     drop(&p);
 }
@@ -641,6 +628,5 @@ int main(int argc, char **argv)
     }
     if (!walk_limited()) by_dots("nope", 19, 33);
     if (!walk_limited()) misuse(), placed("rope:pairing=half+alibi"), placed("fox");
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -10,18 +10,16 @@
 #include <unistd.h>
 
 #include "cli/check.h"
+#include "harness.h"
 #include "scratch.h"
 #include "walk.h"
-
-static int passed, failed;
 
 static bool says(const char *text, const char *part) { return part ? strstr(text, part) != NULL : !text[0]; }
 /* mistake NULL: none; rule NULL: nothing explains it. */
 static void expect(const char *name, const struct finding *f, const char *rule, const char *mistake)
 {
     const bool right = rule ? f->explains && says(f->rule, rule) && says(f->mistake, mistake) : !f->explains;
-    if (right) passed++;
-    else failed++, printf("check: %s: explains %d, rule %s, mistake '%s', within %td of %td\n", name, f->explains, f->rule, f->mistake, f->score.within, f->score.total);
+    CHECK_THAT(right, "%s: explains %d, rule %s, mistake '%s', within %td of %td", name, f->explains, f->rule, f->mistake, f->score.within, f->score.total);
 }
 
 static struct safetensor shape(int rank, ptrdiff_t a, ptrdiff_t b, ptrdiff_t c)
@@ -78,7 +76,7 @@ static void rotation(const char *name, const char *encoding, struct engine g, co
     const struct check c = { .path = name, .encoding = encoding, .tolerance = -1, .before = { "x", &t, x, 0x1p-24 },
                              .after = { "y", &t, y, 0x1p-24 } };
     struct finding f = { .what = "" };
-    if (!check_rotation(&c, &f)) failed++, printf("check: %s was refused\n", name);
+    if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", name);
     else expect(name, &f, rule, mistake);
 }
 
@@ -116,13 +114,12 @@ static void rotations(void)
     const struct safetensor t = shape(3, H, L, D);
     struct check c = { .path = "bad", .encoding = half, .tolerance = -1, .before = { "x", &t, x, 0x1p-24 }, .after = { "y", &t, y, 0x1p-24 } };
     struct finding f = { .what = "" };
-    if (!check_rotation(&c, &f)) failed++;
+    if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     expect("one number off", &f, NULL, NULL);
-    if (strstr(f.where, "head 1, position 17, pair 5 (channel 5)") && f.score.within == H * L * D - 1 && !f.mistake[0]) passed++;
-    else failed++, printf("check: the place was said to be %s, with '%s'\n", f.where, f.mistake);
+    CHECK_THAT(strstr(f.where, "head 1, position 17, pair 5 (channel 5)") && f.score.within == H * L * D - 1 && !f.mistake[0], "the place was said to be %s, with '%s'", f.where, f.mistake);
     c.tolerance = 1;
     f = (struct finding){ .what = "" };
-    if (!check_rotation(&c, &f)) failed++;
+    if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     expect("a tolerance of one's own", &f, half, NULL);
 }
 
@@ -143,7 +140,7 @@ static void far_positions(bool rounded)
     const struct check c = { .path = "far", .encoding = "rope:pairing=half", .tolerance = -1, .before = { "x", &t, x, 0x1p-24 },
                              .after = { "y", &t, y, 0x1p-24 }, .pos = { "pos", &n, pos, 0 } };
     struct finding f = { .what = "" };
-    if (!check_rotation(&c, &f)) failed++;
+    if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     expect("far positions", &f, "rope:pairing=half", rounded ? "rounded to bfloat16" : NULL);
 }
 
@@ -159,11 +156,10 @@ static void table(int layout, const char *encoding, double base, int shift, doub
     const struct safetensor t = shape(2, L, width, 0);
     const struct check c = { .path = "table", .encoding = encoding, .tolerance = -1, .cos = { "cos", &t, x, 0x1p-24 }, .sin = { "sin", &t, y, 0x1p-24 } };
     struct finding f = { .what = "" };
-    if (!check_rotation(&c, &f)) failed++;
+    if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     static const char *const names[] = { "split", "half", "interleaved" };
     expect(names[layout], &f, rule, mistake);
-    if (strstr(f.what, names[layout])) passed++;
-    else failed++, printf("check: a %s table was called %s\n", names[layout], f.what);
+    CHECK_THAT(strstr(f.what, names[layout]), "a %s table was called %s", names[layout], f.what);
 }
 
 /* ---- Slopes and buckets ---------------------------------------------------------------------------------------------- */
@@ -175,7 +171,7 @@ static void slopes(const char *name, const double *m, int heads, const char *enc
     const struct safetensor t = shape(1, heads, 0, 0);
     const struct check c = { .path = name, .encoding = encoding, .tolerance = -1, .slopes = { "slopes", &t, rounded, 0x1p-24 } };
     struct finding f = { .what = "" };
-    if (!check_slopes(&c, &f)) failed++;
+    if (!check_slopes(&c, &f)) CHECK_FAILED("%s was refused", name);
     expect(name, &f, rule, mistake);
 }
 static void all_slopes(void)
@@ -226,7 +222,7 @@ static void buckets(const char *name, const char *encoding, bool two, int shift,
     const struct check c = { .path = name, .encoding = encoding, .tolerance = -1, .bias = { "bias", &t, bias, biases ? 0x1p-24 : 0 },
                              .table = { "table", &l, learned, 0x1p-24 } };
     struct finding f = { .what = "" };
-    if (!check_buckets(&c, &f)) failed++, printf("check: %s was refused\n", name);
+    if (!check_buckets(&c, &f)) CHECK_FAILED("%s was refused", name);
     expect(name, &f, rule, mistake);
 }
 static void all_buckets(void)
@@ -266,8 +262,7 @@ static void exit_code(const char *name, int want, const char *a, const char *b, 
     snprintf(words[0], SCRATCH, "%s", a), snprintf(words[1], SCRATCH, "%s", b ? b : ""), snprintf(words[2], SCRATCH, "%s", c ? c : "");
     char *argv[] = { words[0], words[1], words[2], NULL };
     const int code = command(1 + (b != NULL) + (c != NULL), argv);
-    if (code == want) passed++;
-    else failed++, printf("check: %s: exit code %d, not %d\n", name, code, want);
+    CHECK_THAT(code == want, "%s: exit code %d, not %d", name, code, want);
 }
 static void files(void)
 {
@@ -325,6 +320,5 @@ int main(void)
     all_slopes();
     all_buckets();
     files();
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

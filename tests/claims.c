@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* claims.c -- what papers and textbooks say of their encodings, checked on the library, each by name. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attend.h"
-
-static int passed, failed;
-
-static void claim(bool holds, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("does not hold: %s\n", what);
-}
+#include "harness.h"
 
 /* ---- Sinusoids ---------------------------------------------------------------------------------------------- */
 
@@ -49,7 +41,7 @@ static void sinusoids(void)
         || loci_embed(plan, at, &c, (loci_view){ (void *)zero, 0, 0, 0 }, (loci_view){ got, 0, 0, 0 })) exit(2);
     for (int i = 0; i < 8; i++) off = fmax(off, fabs(got[i] - worked[i / 4][i % 4]));
     loci_plan_destroy(plan);
-    claim(off < 1e-15, "sinusoids of width 4: (0, 1, 0, 1), then (sin 1, cos 1, sin 0.01, cos 0.01)");
+    CHECK_CLOSE(off, 0, 1e-15, "sinusoids of width 4: (0, 1, 0, 1), then (sin 1, cos 1, sin 0.01, cos 0.01)");
 
     /* M_k turns each pair (sin, cos) by k w, whatever the position. */
     double linear = 0, offset = 0, symmetric = 0;
@@ -66,12 +58,12 @@ static void sinusoids(void)
             offset = fmax(offset, fabs(product - first));
             if (pos >= k) symmetric = fmax(symmetric, fabs(product - back));
         }
-    claim(linear < 1e-12, "sinusoids: PE(pos + k) = M_k PE(pos), with the same M_k at every position");
-    claim(offset < 1e-12, "sinusoids: the product of two of them depends on their distance alone");
-    claim(symmetric < 1e-12, "sinusoids: and not on which of them comes first");
+    CHECK_CLOSE(linear, 0, 1e-12, "sinusoids: PE(pos + k) = M_k PE(pos), with the same M_k at every position");
+    CHECK_CLOSE(offset, 0, 1e-12, "sinusoids: the product of two of them depends on their distance alone");
+    CHECK_CLOSE(symmetric, 0, 1e-12, "sinusoids: and not on which of them comes first");
     double norm = 0;
     for (int i = 0; i < DM; i++) norm += pe[77][i] * pe[77][i];
-    claim(fabs(norm - DM / 2) < 1e-12, "sinusoids: every position has the norm sqrt(Dm / 2)");
+    CHECK_CLOSE(norm, DM / 2, 1e-12, "sinusoids: every position has the norm sqrt(Dm / 2)");
 }
 
 /* ---- Biases by distance --------------------------------------------------------------------------------------- */
@@ -100,9 +92,9 @@ static void alibi(void)
     }
     for (int h = 0; h < 12; h++)
         between &= fabs(attend_bias("alibi", 12, h, 1, 0, NULL) + (h < 8 ? exp2(-(h + 1)) : exp2(-(h - 8) - 0.5))) < 1e-15;
-    claim(powers, "ALiBi: 8 heads have the slopes 1/2, 1/4 .. 1/256");
-    claim(line, "ALiBi: the penalty grows with the distance as a line");
-    claim(between, "ALiBi: 12 heads have the 8 slopes of 8 heads and every other one of 16");
+    CHECK_THAT(powers, "ALiBi: 8 heads have the slopes 1/2, 1/4 .. 1/256");
+    CHECK_THAT(line, "ALiBi: the penalty grows with the distance as a line");
+    CHECK_THAT(between, "ALiBi: 12 heads have the 8 slopes of 8 heads and every other one of 16");
 }
 
 static void t5(void)
@@ -111,14 +103,12 @@ static void t5(void)
     double before = 15;
     for (int64_t d = 0; d < 16; d++) exact &= bucket(d, "t5") == (double)d;
     for (int64_t d = 16; d < 128; d++) rising &= bucket(d, "t5") >= before && bucket(d, "t5") <= before + 1, before = bucket(d, "t5");
-    claim(exact, "T5: distances below 16 have buckets of their own");
-    claim(rising && before == 31, "T5: from 16 to 128 buckets widen with the logarithm of the distance");
-    claim(bucket(128, "t5") == 31 && bucket(1 << 19, "t5") == 31, "T5: all distances from 128 share the last bucket");
-    claim(attend_bias("t5:bidirectional=0", 1, 0, 5, 9, by_row) == 0, "T5: one-sided buckets put all keys ahead into bucket 0");
-    claim(attend_bias("t5:bidirectional=1", 1, 0, 5, 4, by_row) == 1 && attend_bias("t5:bidirectional=1", 1, 0, 4, 5, by_row) == 17,
-          "T5: two-sided buckets keep the second half for keys ahead");
-    claim(bucket(7, "t5:bidirectional=1") == 7 && bucket(8, "t5:bidirectional=1") == 8 && bucket(9, "t5:bidirectional=1") == 8,
-          "T5: two-sided, distances up to 7 are exact, and 8 and 9 share a bucket");
+    CHECK_THAT(exact, "T5: distances below 16 have buckets of their own");
+    CHECK_THAT(rising && before == 31, "T5: from 16 to 128 buckets widen with the logarithm of the distance");
+    CHECK_THAT(bucket(128, "t5") == 31 && bucket(1 << 19, "t5") == 31, "T5: all distances from 128 share the last bucket");
+    CHECK_THAT(attend_bias("t5:bidirectional=0", 1, 0, 5, 9, by_row) == 0, "T5: one-sided buckets put all keys ahead into bucket 0");
+    CHECK_THAT(attend_bias("t5:bidirectional=1", 1, 0, 5, 4, by_row) == 1 && attend_bias("t5:bidirectional=1", 1, 0, 4, 5, by_row) == 17, "T5: two-sided buckets keep the second half for keys ahead");
+    CHECK_THAT(bucket(7, "t5:bidirectional=1") == 7 && bucket(8, "t5:bidirectional=1") == 8 && bucket(9, "t5:bidirectional=1") == 8, "T5: two-sided, distances up to 7 are exact, and 8 and 9 share a bucket");
 }
 
 static void falling(void)
@@ -131,20 +121,19 @@ static void falling(void)
         bounded &= fabs(now + log1p((double)d)) < 1e-12;
         last = now;
     }
-    claim(slower, "KERPLE's logarithm: doubling the distance costs at most r1 log 2");
-    claim(bounded, "KERPLE's logarithm: -r1 log(1 + r2 d)");
+    CHECK_THAT(slower, "KERPLE's logarithm: doubling the distance costs at most r1 log 2");
+    CHECK_THAT(bounded, "KERPLE's logarithm: -r1 log(1 + r2 d)");
     for (int h = 0; h < 8; h++)
         for (int64_t d = 1; d < 3000; d += 7) sandwich &= attend_bias("sandwich", 8, h, d, 0, NULL) <= 0;
-    claim(sandwich && attend_bias("sandwich", 8, 0, 5, 5, NULL) == 0, "Sandwich: the own key has the largest bias, 0");
-    claim(fabs(attend_bias("sandwich", 8, 3, 40, 0, NULL) - attend_bias("sandwich", 8, 3, 1040, 1000, NULL)) < 1e-12,
-          "Sandwich: depends on the distance alone");
+    CHECK_THAT(sandwich && attend_bias("sandwich", 8, 0, 5, 5, NULL) == 0, "Sandwich: the own key has the largest bias, 0");
+    CHECK_CLOSE(attend_bias("sandwich", 8, 3, 40, 0, NULL), attend_bias("sandwich", 8, 3, 1040, 1000, NULL), 1e-12, "Sandwich: depends on the distance alone");
     bool same = true;                    /* a network of ones gives 2 + its input */
     for (int64_t i = 2; i < 1 << 13; i *= 2)
         for (int64_t j = 0; j <= i; j += (i + 15) / 16) {
             const double input = attend_bias("fire:layers=1,hidden=1,threshold=1", 1, 0, i, i - j, ones) - 2;
             same &= input >= 0 && input <= 1 && fabs(input - log1p((double)j) / log1p((double)i)) < 1e-6;
         }
-    claim(same, "FIRE: whatever the length, its network sees numbers from 0 to 1");
+    CHECK_THAT(same, "FIRE: whatever the length, its network sees numbers from 0 to 1");
 }
 
 /* ---- Content -------------------------------------------------------------------------------------------------- */
@@ -176,8 +165,8 @@ static void stick(void)
     attend(&all);
     for (int i = 0; i < N; i++) whole &= fabs(all.o[i * D] + all.rows[i] - 1) < 1e-14;
     attend_free(&all);
-    claim(geometric, "stick-breaking: equal scores make weights fall as beta (1 - beta)^n, recent keys first");
-    claim(whole, "stick-breaking: the weights and what remains of the stick are 1");
+    CHECK_THAT(geometric, "stick-breaking: equal scores make weights fall as beta (1 - beta)^n, recent keys first");
+    CHECK_THAT(whole, "stick-breaking: the weights and what remains of the stick are 1");
 }
 
 static double logits(const char *encoding, const loci_tensor *t, ptrdiff_t i)
@@ -216,9 +205,9 @@ static void sinks(void)
             empty &= none.rows[h * N + i] == (h ? -0.75 : 0);
             for (int c = 0; c < D; c++) empty &= none.o[(h * N + i) * D + c] == 0 && none.dq[(h * N + i) * D + c] == 0;
         }
-    claim(off < 1e-14, "sinks: a logit of 0 is one more key of zeros, whose value is 0");
-    claim(rest < 1e-14, "sinks: what the keys do not get is e^(logit - lse)");
-    claim(empty, "sinks: a row without keys has output 0 and the logit as its lse");
+    CHECK_CLOSE(off, 0, 1e-14, "sinks: a logit of 0 is one more key of zeros, whose value is 0");
+    CHECK_CLOSE(rest, 0, 1e-14, "sinks: what the keys do not get is e^(logit - lse)");
+    CHECK_THAT(empty, "sinks: a row without keys has output 0 and the logit as its lse");
     attend_free(&more), attend_free(&sink), attend_free(&share), attend_free(&none);
 }
 
@@ -245,10 +234,10 @@ static void caps(void)
     for (int i = 0; i < ROWS; i++) below &= i == 2 || fabs(a.rows[i]) <= 50;
     for (int i = 0; i < ROWS; i++) below &= !(fabs(q[i]) < 0.01) || fabs(a.rows[i] - q[i]) <= 3e-7 * fabs(q[i]);
     attend_free(&a);
-    claim(off < 2.6, "soft-capping: tanh to 2.6 units in the last place, small scores too");
-    claim(ends, "soft-capping: infinite scores become the cap, NaN stays NaN");
-    claim(below, "soft-capping: no score exceeds the cap, and small ones stay as they are");
-    claim(attend_bias("alibi+softcap:cap=2", 8, 0, 4000, 0, NULL) == -2000, "soft-capping: what is added to the score is not capped");
+    CHECK_CLOSE(off, 0, 2.6, "soft-capping: tanh to 2.6 units in the last place, small scores too");
+    CHECK_THAT(ends, "soft-capping: infinite scores become the cap, NaN stays NaN");
+    CHECK_THAT(below, "soft-capping: no score exceeds the cap, and small ones stay as they are");
+    CHECK_THAT(attend_bias("alibi+softcap:cap=2", 8, 0, 4000, 0, NULL) == -2000, "soft-capping: what is added to the score is not capped");
 }
 
 /* Every third token is marked; gates open there alone, and e[p] = p, so that scores are counts. */
@@ -275,7 +264,7 @@ static void counting(void)
         counts &= fabs(a.rows[0] - log(sum)) < 1e-9;
         attend_free(&a);
     }
-    claim(counts, "CoPE: with gates open on marked tokens, a position is the exact count of them");
+    CHECK_THAT(counts, "CoPE: with gates open on marked tokens, a position is the exact count of them");
 }
 
 /* The last row of an encoding, with the keys before its own in two orders: how far apart. */
@@ -301,8 +290,8 @@ static double order(const char *encoding)
 }
 static void forgetting(void)
 {
-    claim(order("nope") < 1e-14, "NoPE: the last row sees keys in any order alike");
-    claim(order("fox") > 1e-3, "FoX: forgetting tells the order of the keys, with no other encoding");
+    CHECK_CLOSE(order("nope"), 0, 1e-14, "NoPE: the last row sees keys in any order alike");
+    CHECK_THAT(order("fox") > 1e-3, "FoX: forgetting tells the order of the keys, with no other encoding");
 }
 
 /* ---- Rotations ------------------------------------------------------------------------------------------------ */
@@ -341,8 +330,8 @@ static void decay(void)
         inside &= fabs(a.rows[0]) <= most * bound;
         attend_free(&a);
     }
-    claim(mean[0] > mean[1] && mean[1] > mean[2] && mean[2] > mean[3], "RoPE: the decay bound falls with the distance");
-    claim(inside, "RoPE: no score exceeds the decay bound");
+    CHECK_THAT(mean[0] > mean[1] && mean[1] > mean[2] && mean[2] > mean[3], "RoPE: the decay bound falls with the distance");
+    CHECK_THAT(inside, "RoPE: no score exceeds the decay bound");
 }
 
 int main(void)
@@ -357,6 +346,5 @@ int main(void)
     counting();
     forgetting();
     decay();
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

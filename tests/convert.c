@@ -6,17 +6,9 @@
 
 #include "loci/convert.h"
 #include "plan/plan.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
-
-static int passed, failed;
-
-static void check(bool holds, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("convert: %s\n", what);
-}
-
 
 static loci_plan *plan_of(const char *encoding, int heads, int kv_heads, int dim, loci_dtype dtype)
 {
@@ -64,7 +56,7 @@ static void channels(loci_channels c, loci_pairing from)
                 const size_t at = c.element * (size_t)(o * stride) + (size_t)(h * c.dim) * piece;
                 right &= !memcmp(x + at + (size_t)i * piece, y + at + (size_t)k * piece, piece);
             }
-    check(right, "channels go where their pair is");
+    CHECK_THAT(right, "channels go where their pair is");
     memcpy(z, x, bytes);
     right = !loci_convert_channels(&c, from, to, z, z, NULL);
     for (ptrdiff_t o = 0; o < outer; o++) {
@@ -72,9 +64,9 @@ static void channels(loci_channels c, loci_pairing from)
         right &= !memcmp(y + at, z + at, n);
         right &= o + 1 == outer || !memcmp(x + at + n, z + at + n, gap);
     }
-    check(right, "in place, and with what lies between left alone");
+    CHECK_THAT(right, "in place, and with what lies between left alone");
     right = !loci_convert_channels(&c, to, from, z, z, NULL);
-    check(right && !memcmp(x, z, bytes), "there and back is bitwise the same");
+    CHECK_THAT(right && !memcmp(x, z, bytes), "there and back is bitwise the same");
     free(x), free(y), free(z);
 }
 
@@ -83,19 +75,19 @@ static void refusals(void)
     static float x[64], y[64];
     loci_error e;
     loci_channels c = { .element = 4, .heads = 2, .dim = 8 };
-    check(!loci_convert_channels(&c, LOCI_HALF, LOCI_HALF, x, y, &e), "the same pairing is a copy");
-    check(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, x + 1, &e) == LOCI_BAD_ARG && strstr(e.text, "overlap"), "overlap");
+    CHECK_THAT(!loci_convert_channels(&c, LOCI_HALF, LOCI_HALF, x, y, &e), "the same pairing is a copy");
+    CHECK_SAYS(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, x + 1, &e), LOCI_BAD_ARG, &e, "overlap", "overlap");
     c.element = 9;
-    check(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "nine bytes");
+    CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "nine bytes");
     c.element = 4, c.turned = 3;
-    check(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "odd");
+    CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "odd");
     c.turned = 6, c.offset = 4;
-    check(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "beyond the head");
+    CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "beyond the head");
     c = (loci_channels){ .element = 4, .heads = 2, .dim = 8, .stride = 15, .outer = 2 };
-    check(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "blocks that overlap");
+    CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "blocks that overlap");
     c = (loci_channels){ .element = 4, .heads = 65536, .dim = 65536, .inner = (ptrdiff_t)1 << 40 };
-    check(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "too large");
-    check(loci_convert_channels(&c, (loci_pairing)2, LOCI_HALF, x, y, &e) == LOCI_BAD_ARG, "an unknown pairing");
+    CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG, "too large");
+    CHECK_THAT(loci_convert_channels(&c, (loci_pairing)2, LOCI_HALF, x, y, &e) == LOCI_BAD_ARG, "an unknown pairing");
 }
 
 /* Converted weights under the other pairing attend alike: q = W x, and W's rows are all that changes. */
@@ -136,7 +128,7 @@ static void attention(void)
     attend("rope:pairing=interleaved,dim=12,offset=2", wq, wk, x, b);
     double error = 0;
     for (int i = 0; i < H * L * D; i++) error = fmax(error, fabs((double)a[i] - (double)b[i]));
-    check(done && error < 2e-5, "attention stays what it was");
+    CHECK_THAT(done && error < 2e-5, "attention stays what it was");
 }
 
 /* ---- Tables --------------------------------------------------------------------------------------------------------- */
@@ -185,7 +177,7 @@ static void tables(const char *text, int64_t far)
             right &= fabs(row[inter ? 2 * p : p] - cos[i * pairs + p]) <= 0x1p-50;
             right &= fabs(row[inter ? 2 * p + 1 : p + pairs] - sin[i * pairs + p]) <= 0x1p-50;
         }
-    check(right, "a table is what the library turns by");
+    CHECK_THAT(right, "a table is what the library turns by");
 
     for (loci_dtype dtype = LOCI_F32; dtype <= LOCI_F16; dtype++) {      /* the layouts, and cos beside sin in one buffer */
         static double half[POINTS * D * 2], full[POINTS * D], once[1];
@@ -203,10 +195,10 @@ static void tables(const char *text, int64_t far)
                 right &= !loci_round(dtype, 1, &sin[i * pairs + c / 2], once);
                 right &= wide(dtype, full, i * dim + c) == wide(dtype, once, 0);
             }
-        check(right, "the layouts hold the same numbers, rounded");
+        CHECK_THAT(right, "the layouts hold the same numbers, rounded");
     }
     pos[3] = ((int64_t)1 << 40) + 1;
-    check(loci_export_rope(plan, NULL, &t, &e) == LOCI_BAD_ARG && strstr(e.text, "pos[3]"), "a position too far");
+    CHECK_SAYS(loci_export_rope(plan, NULL, &t, &e), LOCI_BAD_ARG, &e, "pos[3]", "a position too far");
     free(work), free(prepared), loci_plan_destroy(plan);
 }
 
@@ -216,13 +208,13 @@ static void other_plans(void)
     loci_error e;
     loci_plan *plan = plan_of("alibi", 1, 1, D, LOCI_F32);
     const loci_rope_table t = { .dtype = LOCI_F32, .count = 1, .cos = cos };
-    check(loci_export_rope(plan, NULL, &t, &e) == LOCI_BAD_ARG && strstr(e.text, "no rope"), "a plan without rope");
+    CHECK_SAYS(loci_export_rope(plan, NULL, &t, &e), LOCI_BAD_ARG, &e, "no rope", "a plan without rope");
     loci_plan_destroy(plan);
     plan = plan_of("rope:pairing=half,freq=given", 1, 1, D, LOCI_F32);
-    check(loci_export_rope(plan, NULL, &t, &e) == LOCI_BAD_ARG && strstr(e.text, "freq"), "frequencies that are missing");
+    CHECK_SAYS(loci_export_rope(plan, NULL, &t, &e), LOCI_BAD_ARG, &e, "freq", "frequencies that are missing");
     const float freq[D / 2] = { 0 };
     const void *tensors[] = { freq };
-    check(!loci_export_rope(plan, tensors, &t, &e) && cos[0] == 1 && cos[7] == 1, "frequencies that are given");
+    CHECK_THAT(!loci_export_rope(plan, tensors, &t, &e) && cos[0] == 1 && cos[7] == 1, "frequencies that are given");
     loci_plan_destroy(plan);
 }
 
@@ -244,14 +236,14 @@ static void rounding(loci_dtype dtype, int infinite)
         for (int i = 0; i < 2; i++) same &= y[i] == want[i];
         for (int i = 2; i < 6; i++) nearest &= y[i] == want[i];
     }
-    check(same, "every number of 16 bits stays what it is");
-    check(nearest, "to nearest, ties to even, subnormal numbers and the step to infinity included");
+    CHECK_THAT(same, "every number of 16 bits stays what it is");
+    CHECK_THAT(nearest, "to nearest, ties to even, subnormal numbers and the step to infinity included");
     const double x[] = { INFINITY, -INFINITY, 1e300, -1e300, 1e-300, -0.0, 0x1p-1074 };
     const int want[] = { infinite, 0x8000 | infinite, infinite, 0x8000 | infinite, 0, 0x8000, 0 };
     uint16_t y[7], nan;
     if (loci_round(dtype, 7, x, y) || loci_round(dtype, 1, &(double){ NAN }, &nan)) exit(1);
-    for (int i = 0; i < 7; i++) check(y[i] == want[i], "the far ends");
-    check((nan & 0x7fff) > infinite, "NaN stays NaN");
+    for (int i = 0; i < 7; i++) CHECK_THAT(y[i] == want[i], "the far ends");
+    CHECK_THAT((nan & 0x7fff) > infinite, "NaN stays NaN");
 }
 
 /* ---- A cache that moves -------------------------------------------------------------------------------------------------- */
@@ -277,7 +269,7 @@ static void cache(const char *text, const char *mover, int64_t by)
         error = fmax(error, fabs((double)here[i] - (double)there[i]));
         largest = fmax(largest, fabs((double)there[i]));
     }
-    check(done && error <= 4 * 0x1p-24 * 2 * largest, "a turned cache moves by being turned again");
+    CHECK_THAT(done && error <= 4 * 0x1p-24 * 2 * largest, "a turned cache moves by being turned again");
     free(work), free(t), free(u), loci_plan_destroy(plan), loci_plan_destroy(move);
 }
 
@@ -299,6 +291,5 @@ int main(void)
     cache("rope:pairing=half", "rope:pairing=half", -900);
     cache("rope:pairing=interleaved,scaling=linear,factor=3", "rope:pairing=interleaved,scaling=linear,factor=3", (int64_t)1 << 30);
     cache("rope:pairing=half,attention_factor=1.3", "rope:pairing=half,attention_factor=1", 77);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -15,17 +15,10 @@
 #include "cli/cli.h"
 #include "io/safetensors.h"
 #include "loci/convert.h"
+#include "harness.h"
 #include "scratch.h"
 
-static int passed, failed;
 static char folder[SCRATCH], input[SCRATCH + 16], output[SCRATCH + 16], back[SCRATCH + 16], config[SCRATCH + 16], said[4096];
-
-static bool check(bool holds, const char *what)
-{
-    holds ? passed++ : failed++;
-    if (!holds) printf("convert_file: %s (said: %s)\n", what, said);
-    return holds;
-}
 
 /* ---- Running it ------------------------------------------------------------------------------------------- */
 
@@ -71,9 +64,9 @@ static void refused(const char *line, const char *sentence)
     unlink(output);
     const int code = convert(line);
     const char *end = strchr(said, '\n');
-    if (!check(code == EXIT_ERROR && !strncmp(said, "loci: ", 6) && end && !end[1] && strstr(said, sentence), line))
-        printf("    wanted: %s\n", sentence);
-    check(absent(output), "nothing is left of what was refused");
+    CHECK_THAT(code == EXIT_ERROR && !strncmp(said, "loci: ", 6) && end && !end[1] && strstr(said, sentence),
+               "%s: exit code %d, '%s', wanted '%s'", line, code, said, sentence);
+    CHECK_THAT(absent(output), "nothing is left of what was refused (said: %s)", said);
 }
 
 /* ---- Files ------------------------------------------------------------------------------------------------ */
@@ -200,46 +193,45 @@ static void weights(void)
 {
     int moved;
     usual_file();
-    check(!convert("IN --to interleaved --dim 16 --heads 4 --kv-heads 2 -n") && strstr(said, "24 tensors would move") && absent(output), "a dry run");
-    check(strstr(said, "model.layers.1.self_attn.q_proj.weight  F8_E4M3 [64,6]  4 x 16, channels 0-15\n") != NULL, "what would move");
-    check(!strstr(said, "vision") && !strstr(said, "v_proj"), "and nothing else");
-    check(!convert("IN --to interleaved --dim 16 -o OUT") && right(output, usual, D, D, 0, true, &moved) && moved == 24, "half to interleaved");
-    check(!convert("OUT --to half --dim 16 -o BACK"), "and back");
-    check(right(back, usual, D, 0, 0, false, &moved) && moved == 0, "there and back is bitwise the same");
-    check(!convert("IN --to half --heads 4 -o OUT") && right(output, usual, D, D, 0, false, &moved) && moved == 24, "a width from heads");
-    check(!convert("IN --to half --dim 16 --turned 6 --offset 4 -o OUT") && right(output, usual, D, 6, 4, false, &moved) && moved == 24, "a part turns");
+    CHECK_THAT(!convert("IN --to interleaved --dim 16 --heads 4 --kv-heads 2 -n") && strstr(said, "24 tensors would move") && absent(output), "a dry run (said: %s)", said);
+    CHECK_THAT(strstr(said, "model.layers.1.self_attn.q_proj.weight  F8_E4M3 [64,6]  4 x 16, channels 0-15\n") != NULL, "what would move (said: %s)", said);
+    CHECK_THAT(!strstr(said, "vision") && !strstr(said, "v_proj"), "and nothing else (said: %s)", said);
+    CHECK_THAT(!convert("IN --to interleaved --dim 16 -o OUT") && right(output, usual, D, D, 0, true, &moved) && moved == 24, "half to interleaved (said: %s)", said);
+    CHECK_THAT(!convert("OUT --to half --dim 16 -o BACK"), "and back (said: %s)", said);
+    CHECK_THAT(right(back, usual, D, 0, 0, false, &moved) && moved == 0, "there and back is bitwise the same (said: %s)", said);
+    CHECK_THAT(!convert("IN --to half --heads 4 -o OUT") && right(output, usual, D, D, 0, false, &moved) && moved == 24, "a width from heads (said: %s)", said);
+    CHECK_THAT(!convert("IN --to half --dim 16 --turned 6 --offset 4 -o OUT") && right(output, usual, D, 6, 4, false, &moved) && moved == 24, "a part turns (said: %s)", said);
 
     refused("BACK --to half --dim 16 -o OUT", "loci.pairing=half, so there is nothing");
 
     put_config("{\"model_type\":\"smollm3\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":4,\"rope_theta\":1e4}");
-    check(!convert("IN CONFIG --to interleaved -o OUT") && right(output, usual_turning, D, D, 0, true, &moved) && moved == 18, "a layer does not turn");
+    CHECK_THAT(!convert("IN CONFIG --to interleaved -o OUT") && right(output, usual_turning, D, D, 0, true, &moved) && moved == 18, "a layer does not turn (said: %s)", said);
     put_config("{\"model_type\":\"stablelm\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":4}");
-    check(!convert("IN CONFIG --to interleaved -o OUT") && right(output, usual, D, 4, 0, true, &moved), "a config.json says what turns");
-    check(!convert("OUT CONFIG --to half -o BACK") && right(back, usual, D, 0, 0, false, &moved) && moved == 0, "and back, with it");
+    CHECK_THAT(!convert("IN CONFIG --to interleaved -o OUT") && right(output, usual, D, 4, 0, true, &moved), "a config.json says what turns (said: %s)", said);
+    CHECK_THAT(!convert("OUT CONFIG --to half -o BACK") && right(back, usual, D, 0, 0, false, &moved) && moved == 0, "and back, with it (said: %s)", said);
 
     clear();
     add("bert.0.query.weight", ST_F64, 2, H * D, M), add("bert.0.key.weight", ST_U8, 2, KV * D, M), add("bert.0.value.weight", ST_F64, 2, 4, 4);
     save(NULL);
-    check(!convert("IN --to interleaved --dim 16 --q none,*.query.weight --k *.key.* -o OUT") && right(output, named, D, D, 0, true, &moved) && moved == 2,
-          "other names");
+    CHECK_THAT(!convert("IN --to interleaved --dim 16 --q none,*.query.weight --k *.key.* -o OUT") && right(output, named, D, D, 0, true, &moved) && moved == 2, "other names (said: %s)", said);
     clear();
     add("model.layers.0.self_attn.q_b_proj.weight", ST_BF16, 2, H * D, M), add("model.layers.0.self_attn.kv_a_proj_with_mqa.weight", ST_BF16, 2, 37, M);
     add("model.layers.0.self_attn.kv_b_proj.weight", ST_BF16, 2, 64, 29), add("model.layers.0.self_attn.q_a_layernorm.weight", ST_BF16, 1, D, 0);
     save(NULL);
-    check(!convert("IN --to half --dim 16 --offset 8 -o OUT") && right(output, latent, D, 8, 8, false, &moved) && moved == 2, "latent keys");
+    CHECK_THAT(!convert("IN --to half --dim 16 --offset 8 -o OUT") && right(output, latent, D, 8, 8, false, &moved) && moved == 2, "latent keys (said: %s)", said);
     clear();
     add("model.layers.0.self_attn.q_proj.weight", ST_F32, 2, H * D, M);
     save(NULL);
-    check(!convert("IN --to half --dim 16 --part -o OUT") && right(output, usual, D, D, 0, false, &moved) && moved == 1, "one file of several");
+    CHECK_THAT(!convert("IN --to half --dim 16 --part -o OUT") && right(output, usual, D, D, 0, false, &moved) && moved == 1, "one file of several (said: %s)", said);
     clear();
     add("\x1b[31m\n\xc2\x9b\xe2\x80\xae.q.weight", ST_F32, 2, H * D, M);
     save(NULL);
-    check(!convert("IN --to half --dim 16 --q *q.weight --part -n") && strstr(said, "?[31m???.q.weight  F32 [64,6]"), "names that would steer a terminal");
+    CHECK_THAT(!convert("IN --to half --dim 16 --q *q.weight --part -n") && strstr(said, "?[31m???.q.weight  F32 [64,6]"), "names that would steer a terminal (said: %s)", said);
     refused("IN --to half --dim 16 --q *q.weight -o OUT", "' has weights of queries only");
     clear();
     add("model.norm.weight", ST_F32, 1, 8, 0);
     save("half");
-    check(!convert("IN --to interleaved --dim 16 --part -o OUT") && right(output, usual, D, D, 0, true, &moved) && moved == 0, "one without any");
+    CHECK_THAT(!convert("IN --to interleaved --dim 16 --part -o OUT") && right(output, usual, D, D, 0, true, &moved) && moved == 0, "one without any (said: %s)", said);
 }
 
 static void bad_weights(void)
@@ -264,7 +256,7 @@ static void bad_weights(void)
     refused("CONFIG --to half --dim 16 -o OUT", "cannot open");
     refused("IN CONFIG --to half -o OUT", "cannot open");
     refused("IN --to half --dim 16 -o IN", "would be overwritten");
-    check(!access(input, F_OK), "and is still there");
+    CHECK_THAT(!access(input, F_OK), "and is still there (said: %s)", said);
     refused("IN --to half --dim 16 -o /nowhere/at/all", "cannot write");
     refused("IN --to half --dim 16 -o /dev/full", "not a regular file");
     put_config("{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":4}");
@@ -320,7 +312,7 @@ static void full_disk(void)
         const int code = convert("IN --to half --dim 16 -o OUT");      /* what it says goes to a file as well */
         const int table = convert("--table half -e rope:pairing=half --dim 16 --rows 9999 -o OUT");
         if (setrlimit(RLIMIT_FSIZE, &was)) exit(2);
-        check(code == EXIT_ERROR && table == EXIT_ERROR && absent(output), "a full disk leaves nothing");
+        CHECK_THAT(code == EXIT_ERROR && table == EXIT_ERROR && absent(output), "a full disk leaves nothing (said: %s)", said);
     }
     char old[64] = "";
     FILE *f = fopen(output, "w");
@@ -328,9 +320,9 @@ static void full_disk(void)
     const int code = convert("IN --to half --dim 16 -o OUT");
     struct stat st;
     if (setrlimit(RLIMIT_FSIZE, &was) || !(f = fopen(output, "r"))) exit(2);
-    check(code == EXIT_ERROR && tidy() && fgets(old, sizeof old, f) && !strcmp(old, "old"), "a full disk leaves what was there");
+    CHECK_THAT(code == EXIT_ERROR && tidy() && fgets(old, sizeof old, f) && !strcmp(old, "old"), "a full disk leaves what was there (said: %s)", said);
     fclose(f);
-    check(!convert("IN --to half --dim 16 -o OUT") && !stat(output, &st) && (st.st_mode & 07777) == 0600, "a new file is as private as the old one");
+    CHECK_THAT(!convert("IN --to half --dim 16 -o OUT") && !stat(output, &st) && (st.st_mode & 07777) == 0600, "a new file is as private as the old one (said: %s)", said);
     unlink(output);
 }
 
@@ -345,12 +337,12 @@ static void large_file(void)
     clear();
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
-    check(!convert("IN --to half --dim 16 -o OUT"), "a large file");
+    CHECK_THAT(!convert("IN --to half --dim 16 -o OUT"), "a large file (said: %s)", said);
     getrusage(RUSAGE_SELF, &after);
     struct stat a, b;
-    check(!stat(input, &a) && !stat(output, &b) && b.st_size >= a.st_size, "all of it");
+    CHECK_THAT(!stat(input, &a) && !stat(output, &b) && b.st_size >= a.st_size, "all of it (said: %s)", said);
 #ifndef LOCI_SANITIZED
-    check(after.ru_maxrss - before.ru_maxrss < LARGE * 1024 / 2, "in little memory");
+    CHECK_THAT(after.ru_maxrss - before.ru_maxrss < LARGE * 1024 / 2, "in little memory (said: %s)", said);
 #endif
 }
 
@@ -361,7 +353,7 @@ static void table(const char *layout, loci_table_layout form, const char *type, 
     enum { ROWS = 9000 };
     char line[512];
     snprintf(line, sizeof line, "--table %s -e %s --dim %d --rows %d --dtype %s -o OUT", layout, text, dim, ROWS, type);
-    if (!check(!convert(line), line)) return;
+    if (!CHECK_THAT(!convert(line), "%s (said: %s)", line, said)) return;
     const loci_desc d = { .encoding = text, .heads = 1, .dim = dim };
     struct safetensors f;
     loci_error e;
@@ -376,7 +368,7 @@ static void table(const char *layout, loci_table_layout form, const char *type, 
         good = !strcmp(f.tensor[i].name, i ? "sin" : "cos") && f.tensor[i].bytes == bytes && f.tensor[i].shape[0] == ROWS && f.tensor[i].shape[1] == width;
         good = good && !loci_safetensors_read(&f, &f.tensor[i], got, &e) && !memcmp(got, want[i], bytes);
     }
-    check(good, "a table is the library's");
+    CHECK_THAT(good, "a table is the library's (said: %s)", said);
     free(want[0]), free(want[1]), free(got);
     loci_safetensors_close(&f);
     loci_plan_destroy(plan);
@@ -391,11 +383,11 @@ static void tables(void)
         table("split", LOCI_TABLE_SPLIT, types[i].name, types[i].dtype, "rope:pairing=half,scaling=yarn,factor=4,original_length=64", 32, 16);
     }
     put_config("{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":4,\"max_position_embeddings\":77}");
-    check(!convert("--table split CONFIG -n") && strstr(said, "[77,8]"), "of a model, as long as it was trained");
-    check(!convert("--table split CONFIG -o OUT"), "and written");
-    check(!command(&cmd_check, "OUT CONFIG"), "loci check knows it again");
+    CHECK_THAT(!convert("--table split CONFIG -n") && strstr(said, "[77,8]"), "of a model, as long as it was trained (said: %s)", said);
+    CHECK_THAT(!convert("--table split CONFIG -o OUT"), "and written (said: %s)", said);
+    CHECK_THAT(!command(&cmd_check, "OUT CONFIG"), "loci check knows it again (said: %s)", said);
     put_config("{\"model_type\":\"smollm3\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":4,\"rope_theta\":1e4}");
-    check(!convert("--table half CONFIG --layer 2 --rows 1 -o OUT"), "one position");
+    CHECK_THAT(!convert("--table half CONFIG --layer 2 --rows 1 -o OUT"), "one position (said: %s)", said);
     refused("--table half CONFIG --layer 3 --rows 5 -o OUT", "layer 3 does not turn");
     refused("--table half CONFIG --layer 9 --rows 5 -o OUT", "there is no layer 9");
     refused("--table half CONFIG -o OUT", "--rows N does");
@@ -432,7 +424,6 @@ int main(void)
     tables();
     clear();
     unlink(input), unlink(output), unlink(back), unlink(config);
-    check(rmdir(folder) == 0, "the folder is empty");
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    CHECK_THAT(rmdir(folder) == 0, "the folder is empty (said: %s)", said);
+    return harness_end();
 }

@@ -7,15 +7,8 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "harness.h"
 #include "walk.h"
-
-static int passed, failed;
-
-static void check(bool holds, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("%s\n", what);
-}
 
 enum { H = 2, L = 130, D = 20, N = H * L * D };
 
@@ -84,12 +77,12 @@ static void empty_rows(const char *encoding)
     for (int i = 0; i < L; i++) q_pos[i] = i, k_pos[i] = i + 66;       /* rows before 66 see nothing */
     t->call.q_pos = q_pos, t->call.k_pos = k_pos;
     memset(t->o, 0xff, sizeof t->o), memset(t->dq, 0xff, sizeof t->dq);
-    check(!run(t, &(loci_desc){ .encoding = encoding }), "rows that see nothing are no error");
-    check(zero(t->o, 66 * D) && zero(t->o + L * D, 66 * D), "rows that see nothing give 0");
-    check(zero(t->dq, 66 * D), "rows that see nothing have no gradient");
-    check(t->lse[0] == -INFINITY && t->lse[65] == -INFINITY && isfinite(t->lse[66]), "their lse is -inf");
-    check(zero(t->dk + 64 * D, 66 * D) && zero(t->dv + 64 * D, 66 * D), "keys that nobody sees have no gradient");
-    check(finite_all(t->o, N) && finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N), "nothing becomes NaN");
+    CHECK_THAT(!run(t, &(loci_desc){ .encoding = encoding }), "rows that see nothing are no error");
+    CHECK_THAT(zero(t->o, 66 * D) && zero(t->o + L * D, 66 * D), "rows that see nothing give 0");
+    CHECK_THAT(zero(t->dq, 66 * D), "rows that see nothing have no gradient");
+    CHECK_THAT(t->lse[0] == -INFINITY && t->lse[65] == -INFINITY && isfinite(t->lse[66]), "their lse is -inf");
+    CHECK_THAT(zero(t->dk + 64 * D, 66 * D) && zero(t->dv + 64 * D, 66 * D), "keys that nobody sees have no gradient");
+    CHECK_THAT(finite_all(t->o, N) && finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N), "nothing becomes NaN");
     free(t);
 }
 
@@ -100,14 +93,14 @@ static void no_rows(void)
     t->call.k_len = 0;
     t->call.k.data = t->call.v.data = NULL;
     memset(t->o, 0xff, sizeof t->o);
-    check(!run(t, &(loci_desc){ 0 }) && zero(t->o, N) && t->lse[7] == -INFINITY, "no keys: outputs are 0");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && zero(t->o, N) && t->lse[7] == -INFINITY, "no keys: outputs are 0");
     t->call.q_len = 0, t->call.k_len = L, t->call.k.data = t->k, t->call.v.data = t->v;
     memset(t->dk, 0xff, sizeof t->dk);
-    check(!run(t, &(loci_desc){ 0 }) && zero(t->dk, N), "no queries: gradients of keys are 0");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && zero(t->dk, N), "no queries: gradients of keys are 0");
     t->call.batch = 0, t->call.q_len = L;
-    check(!run(t, &(loci_desc){ 0 }), "an empty batch is no error");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }), "an empty batch is no error");
     t->call.batch = 1, t->call.q_len = t->call.k_len = 1;
-    check(!run(t, &(loci_desc){ 0 }) && same(t->o, t->v, D), "one key gets all the weight");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && same(t->o, t->v, D), "one key gets all the weight");
     free(t);
 }
 
@@ -120,11 +113,11 @@ static void poison(const char *encoding, float with, const char *what)
     struct task *clean = fresh(), *t = fresh();
     loci_desc d = { .encoding = encoding };
     for (int i = 0; i < D; i++) t->k[KEY * D + i] = t->v[KEY * D + i] = with;
-    check(!run(clean, &d) && !run(t, &d), what);
-    check(same(t->o, clean->o, KEY * D) && same(t->o + L * D, clean->o + L * D, L * D), "rows before a bad key are untouched");
-    check(same(t->lse, clean->lse, KEY), "and so is their lse");
-    check(!isfinite(t->o[KEY * D]) && !isfinite(t->o[(L - 1) * D]), "rows that see a bad key show it");
-    check(same(t->dq, clean->dq, KEY * D), "gradients of rows before a bad key are untouched");
+    CHECK_THAT(!run(clean, &d) && !run(t, &d), "%s", what);
+    CHECK_THAT(same(t->o, clean->o, KEY * D) && same(t->o + L * D, clean->o + L * D, L * D), "rows before a bad key are untouched");
+    CHECK_THAT(same(t->lse, clean->lse, KEY), "and so is their lse");
+    CHECK_THAT(!isfinite(t->o[KEY * D]) && !isfinite(t->o[(L - 1) * D]), "rows that see a bad key show it");
+    CHECK_THAT(same(t->dq, clean->dq, KEY * D), "gradients of rows before a bad key are untouched");
     free(clean);
     free(t);
 }
@@ -134,10 +127,10 @@ static void bad_query(void)
     enum { ROW = 70 };
     struct task *clean = fresh(), *t = fresh();
     t->q[ROW * D] = NAN, t->dout[(ROW + 1) * D] = INFINITY;
-    check(!run(clean, &(loci_desc){ 0 }) && !run(t, &(loci_desc){ 0 }), "a bad query is no error");
-    check(same(t->o, clean->o, ROW * D) && same(t->o + (ROW + 1) * D, clean->o + (ROW + 1) * D, (L - ROW - 1) * D), "other rows are untouched");
-    check(isnan(t->o[ROW * D]), "its own row is NaN");
-    check(same(t->dk + (ROW + 2) * D, clean->dk + (ROW + 2) * D, (L - ROW - 2) * D), "keys that it does not see keep their gradient");
+    CHECK_THAT(!run(clean, &(loci_desc){ 0 }) && !run(t, &(loci_desc){ 0 }), "a bad query is no error");
+    CHECK_THAT(same(t->o, clean->o, ROW * D) && same(t->o + (ROW + 1) * D, clean->o + (ROW + 1) * D, (L - ROW - 1) * D), "other rows are untouched");
+    CHECK_THAT(isnan(t->o[ROW * D]), "its own row is NaN");
+    CHECK_THAT(same(t->dk + (ROW + 2) * D, clean->dk + (ROW + 2) * D, (L - ROW - 2) * D), "keys that it does not see keep their gradient");
     free(clean);
     free(t);
 }
@@ -146,10 +139,10 @@ static void huge_logits(void)
 {
     struct task *t = fresh();
     for (int i = 0; i < N; i++) t->q[i] *= 3e4f;
-    check(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N) && finite_all(t->lse, H * L), "logits of 1e5 are fine");
-    check(finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N), "and their gradients");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N) && finite_all(t->lse, H * L), "logits of 1e5 are fine");
+    CHECK_THAT(finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N), "and their gradients");
     for (int i = 0; i < N; i++) t->q[i] = 0;
-    check(!run(t, &(loci_desc){ 0 }) && fabsf(t->lse[L - 1] - logf(L)) < 1e-5f, "equal logits count the keys");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && fabsf(t->lse[L - 1] - logf(L)) < 1e-5f, "equal logits count the keys");
     free(t);
 }
 
@@ -158,7 +151,7 @@ static void huge_logits(void)
 static void strides(void)
 {
     struct task *dense = fresh(), *t = fresh();
-    check(!run(dense, &(loci_desc){ 0 }), "dense runs");
+    CHECK_THAT(!run(dense, &(loci_desc){ 0 }), "dense runs");
     float *wide = calloc(3 * N + 8, sizeof *wide), *out = calloc(2 * N + 8, sizeof *out);     /* [L][3][H][D]: packed, token-major */
     if (!wide || !out) exit(2);
     for (int h = 0; h < H; h++)
@@ -170,19 +163,19 @@ static void strides(void)
             }
     t->call.q = (loci_view){ wide + 1, 0, D, 3 * H * D }, t->call.k = (loci_view){ wide + 1 + H * D, 0, D, 3 * H * D };
     t->call.v = (loci_view){ wide + 1 + 2 * H * D, 0, D, 3 * H * D }, t->call.o = (loci_view){ out + 3, 0, D, 2 * H * D };
-    check(!run(t, &(loci_desc){ 0 }), "packed qkv runs");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }), "packed qkv runs");
     bool equal = true, untouched = true;
     for (int h = 0; h < H; h++)
         for (int i = 0; i < L; i++) {
             equal &= same(out + 3 + (i * 2 * H + h) * D, dense->o + (h * L + i) * D, D);
             untouched &= zero(out + 3 + (i * 2 * H + H + h) * D, i < L - 1 ? D : 0);
         }
-    check(equal, "packed qkv gives the same bits");
-    check(untouched, "nothing is written between the rows of an output");
-    check(same(t->dq, dense->dq, N) && same(t->dk, dense->dk, N) && same(t->dv, dense->dv, N), "and the same gradients");
+    CHECK_THAT(equal, "packed qkv gives the same bits");
+    CHECK_THAT(untouched, "nothing is written between the rows of an output");
+    CHECK_THAT(same(t->dq, dense->dq, N) && same(t->dk, dense->dk, N) && same(t->dv, dense->dv, N), "and the same gradients");
     t->call = dense->call, t->call.o.data = t->o;
     t->call.k = t->call.v = (loci_view){ dense->k, L * D, 0, D };     /* one head's keys broadcast */
-    check(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N), "a stride of 0 broadcasts an input");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N), "a stride of 0 broadcasts an input");
     free(wide);
     free(out);
     free(dense);
@@ -203,16 +196,16 @@ static void cancelling(void)
     if (loci_plan_create(&plan, &(loci_desc){ .heads = H, .dim = D }, NULL)) exit(2);
     void *tables = aligned_alloc(64, loci_tables_size(plan, L)), *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
     if (!tables || !work || loci_prepare(plan, L, NULL, tables)) exit(2);
-    check(loci_forward(plan, tables, work, &t->call) == LOCI_CANCELLED, "a host can cancel the forward pass");
+    CHECK_THAT(loci_forward(plan, tables, work, &t->call) == LOCI_CANCELLED, "a host can cancel the forward pass");
     countdown = 1000;
-    check(loci_forward(plan, tables, work, &t->call) == LOCI_OK, "or let it finish");
+    CHECK_THAT(loci_forward(plan, tables, work, &t->call) == LOCI_OK, "or let it finish");
     countdown = 1;
-    check(loci_backward(plan, tables, work, &t->call, &t->grad) == LOCI_CANCELLED, "a host can cancel the backward pass");
+    CHECK_THAT(loci_backward(plan, tables, work, &t->call, &t->grad) == LOCI_CANCELLED, "a host can cancel the backward pass");
     const int rows = H * ((L + 63) / 64);
     countdown = 1000, asked = 0;
-    check(!loci_forward(plan, tables, work, &t->call) && asked >= rows, "it is asked at every tile of rows");
+    CHECK_THAT(!loci_forward(plan, tables, work, &t->call) && asked >= rows, "it is asked at every tile of rows");
     asked = 0;
-    check(!loci_backward(plan, tables, work, &t->call, &t->grad) && asked >= rows, "and so in the backward pass");
+    CHECK_THAT(!loci_backward(plan, tables, work, &t->call, &t->grad) && asked >= rows, "and so in the backward pass");
     free(tables);
     free(work);
     loci_plan_destroy(plan);
@@ -227,8 +220,7 @@ static void growth(const char *encoding)
     loci_plan *plan;
     loci_error e;
     if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = 4, .dim = walk_dim(encoding, 64) }, &e)) {
-        printf("%s: %s\n", encoding, e.text);
-        failed++;
+        CHECK_FAILED("%s: %s", encoding, e.text);
         return;
     }
     for (int backward = 0; backward < 2; backward++) {
@@ -241,8 +233,7 @@ static void growth(const char *encoding)
             sx += x, sy += y, sxx += x * x, sxy += x * y;
         }
         const double exponent = (n * sxy - sx * sy) / (n * sxx - sx * sx);
-        if (exponent <= 1.0) passed++;
-        else failed++, printf("%s: memory of %s grows with L^%.3f\n", encoding, backward ? "backward" : "forward", exponent);
+        CHECK_THAT(exponent <= 1.0, "%s: memory of %s grows with L^%.3f", encoding, backward ? "backward" : "forward", exponent);
     }
     loci_plan_destroy(plan);
 }
@@ -258,6 +249,5 @@ int main(void)
     strides();
     cancelling();
     for (struct walk_text t = { 0 }; walk_next(&t);) growth(t.text);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

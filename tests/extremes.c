@@ -4,31 +4,12 @@
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "attend.h"
 #include "reference/reference.h"
-
-static int passed, failed;
-
-#if defined __GNUC__
-__attribute__((format(printf, 2, 3)))
-#endif
-static void claim(bool holds, const char *format, ...)
-{
-    if (holds) {
-        passed++;
-        return;
-    }
-    failed++;
-    va_list args;
-    va_start(args, format);
-    vprintf(format, args);
-    va_end(args);
-    putchar('\n');
-}
+#include "harness.h"
 
 enum { H = 2, D = 8 };
 
@@ -82,14 +63,14 @@ static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
         gate = -INFINITY;
         attend(&want), attend(&says);
         const double off = differ(&want, &says, H * LONG);
-        claim(off < (strstr(encoding, "stop") ? 1e-3 : f64 ? 1e-11 : 5e-5), "%s, %td rows: with a gate of -inf the reference is %.1e away", encoding, rows, off);
+        CHECK_THAT(off < (strstr(encoding, "stop") ? 1e-3 : f64 ? 1e-11 : 5e-5), "%s, %td rows: with a gate of -inf the reference is %.1e away", encoding, rows, off);
         for (int i = 0; i < (int)(sizeof shut / sizeof *shut); i++) {
             struct attend got = want, also = says;
             got.room.blocks = also.room.blocks = 0;
             gate = shut[i];
             attend(&got), attend(&also);
-            claim(differ(&got, &want, H * LONG) == 0, "%s, %td rows, %s: a gate of %g is not shut", encoding, rows, f64 ? "f64" : "f32", gate);
-            claim(differ(&also, &says, H * LONG) == 0, "%s, %td rows: in the reference a gate of %g is not shut", encoding, rows, gate);
+            CHECK_THAT(differ(&got, &want, H * LONG) == 0, "%s, %td rows, %s: a gate of %g is not shut", encoding, rows, f64 ? "f64" : "f32", gate);
+            CHECK_THAT(differ(&also, &says, H * LONG) == 0, "%s, %td rows: in the reference a gate of %g is not shut", encoding, rows, gate);
             attend_free(&got), attend_free(&also);
         }
         attend_free(&want), attend_free(&says);
@@ -109,7 +90,7 @@ static void fox(void)
         says.desc.dtype = LOCI_F64, says.reference = true;
         attend(&got), attend(&says);
         const double off = differ(&got, &says, H * LONG);
-        claim(off < (f64 ? 1e-8 : 5e-5), "fox: after 1000 gates of -9999 the reference is %.1e away", off);
+        CHECK_THAT(off < (f64 ? 1e-8 : 5e-5), "fox: after 1000 gates of -9999 the reference is %.1e away", off);
         attend_free(&got), attend_free(&says);
 
         const double open[] = { 9999, 1e4, 1e30, INFINITY, NAN };
@@ -118,7 +99,7 @@ static void fox(void)
             attend(&got), attend(&says);
             bool same = true;
             for (int r = 0; r < H * 70; r++) same &= isnan(got.rows[r]) == (i > 0) && isnan(says.rows[r]) == (i > 0);
-            claim(same, "fox: a gate of %g %s", gate, i ? "must show" : "is a number");
+            CHECK_THAT(same, "fox: a gate of %g %s", gate, i ? "must show" : "is a number");
             attend_free(&got), attend_free(&says);
         }
     }
@@ -147,9 +128,9 @@ static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdi
     }
     for (ptrdiff_t i = 0; i < H * keys * D; i++)
         if (i / D % keys > keys - rows + row) unseen &= got.dv[i] == calm.dv[i] && got.dk[i] == calm.dk[i];
-    claim(loud, "%s, %td rows: a row whose products overflow %s", encoding, rows, shows ? "must be NaN" : "has a weight elsewhere and is none");
-    claim(others, "%s, %td rows: a row whose products overflow reaches other rows", encoding, rows);
-    claim(unseen, "%s, %td rows: a row whose products overflow reaches keys that it does not see", encoding, rows);
+    CHECK_THAT(loud, "%s, %td rows: a row whose products overflow %s", encoding, rows, shows ? "must be NaN" : "has a weight elsewhere and is none");
+    CHECK_THAT(others, "%s, %td rows: a row whose products overflow reaches other rows", encoding, rows);
+    CHECK_THAT(unseen, "%s, %td rows: a row whose products overflow reaches keys that it does not see", encoding, rows);
     attend_free(&got), attend_free(&calm);
     free(q), free(k);
 }
@@ -164,8 +145,8 @@ static void overflow_in_double(double with)
                   says = got;
     says.reference = true;
     attend(&got), attend(&says);
-    claim(differ(&got, &says, 0) < 1e-11, "in double: a query of %g differs from the reference", with);
-    claim(isnan(says.rows[2]) && isnan(says.o[2 * D]) && isnan(says.dq[2 * D]), "the reference takes a query of %g for one that sees nothing", with);
+    CHECK_CLOSE(differ(&got, &says, 0), 0, 1e-11, "in double: a query of %g differs from the reference", with);
+    CHECK_THAT(isnan(says.rows[2]) && isnan(says.o[2 * D]) && isnan(says.dq[2 * D]), "the reference takes a query of %g for one that sees nothing", with);
     attend_free(&got), attend_free(&says);
 }
 
@@ -186,7 +167,7 @@ static void all_hidden(void)
             attend(&a);
             bool none = true;
             for (int i = 0; i < H * rows * D; i++) none &= a.o[i] == 0 && a.dq[i] == 0 && a.rows[i / D] == -INFINITY;
-            claim(none, "%td rows: where all biases are -inf, rows are 0", rows);
+            CHECK_THAT(none, "%td rows: where all biases are -inf, rows are 0", rows);
             attend_free(&a);
         }
 }
@@ -215,8 +196,8 @@ static void scales(void)
         loci_plan *plan;
         loci_error e = { 0 };
         const loci_status status = loci_plan_create(&plan, &(loci_desc){ .heads = 1, .dim = 8, .dtype = cases[i].dtype, .scale = cases[i].scale }, &e);
-        claim(status == (cases[i].fits ? LOCI_OK : LOCI_BAD_ARG), "scale %g, dtype %d: status %d", cases[i].scale, (int)cases[i].dtype, (int)status);
-        claim(cases[i].fits || !strncmp(e.text, "scale ", 6), "scale %g is refused with: %s", cases[i].scale, e.text);
+        CHECK_THAT(status == (cases[i].fits ? LOCI_OK : LOCI_BAD_ARG), "scale %g, dtype %d: status %d", cases[i].scale, (int)cases[i].dtype, (int)status);
+        CHECK_THAT(cases[i].fits || !strncmp(e.text, "scale ", 6), "scale %g is refused with: %s", cases[i].scale, e.text);
         loci_plan_destroy(plan);
     }
 }
@@ -264,8 +245,8 @@ static void hidden_distances(void)
             for (int n = 0; n < H; n++) finite &= isfinite(got.dtensor[0][n]) && isfinite(got.rows[n * rows]);
             for (int n = 0; n < H * KEYS * D; n++) finite &= isfinite(got.dk[n]) && isfinite(got.dv[n]);
             const double off = fmax(apart(got.o, says.o, H * rows * D), apart(got.rows, says.rows, H * rows));
-            claim(finite, "%s, %td rows%s: a distance that no row sees makes rows NaN", cases[i].text, rows, way & 4 ? ", gaps" : "");
-            claim(off < (way & 2 ? 1e-9 : 1e-3), "%s, %td rows%s: %.1e from the reference", cases[i].text, rows, way & 4 ? ", gaps" : "", off);
+            CHECK_THAT(finite, "%s, %td rows%s: a distance that no row sees makes rows NaN", cases[i].text, rows, way & 4 ? ", gaps" : "");
+            CHECK_THAT(off < (way & 2 ? 1e-9 : 1e-3), "%s, %td rows%s: %.1e from the reference", cases[i].text, rows, way & 4 ? ", gaps" : "", off);
             attend_free(&got), attend_free(&says);
         }
 }
@@ -289,8 +270,7 @@ static void biases(void)
                 says.desc.dtype = LOCI_F64, says.reference = true;
                 attend(&got), attend(&says);
                 const double off = fmax(apart(got.o, says.o, H * rows * D), apart(got.rows, says.rows, H * rows));
-                claim(off < (way & 1 ? 1e-10 : 1e-4), "%s, %td rows: with %s%s = %g, %.1e from the reference", cases[i].text, rows, which, all ? "" : " (some)",
-                      value, off);
+                CHECK_THAT(off < (way & 1 ? 1e-10 : 1e-4), "%s, %td rows: with %s%s = %g, %.1e from the reference", cases[i].text, rows, which, all ? "" : " (some)", value, off);
                 attend_free(&got), attend_free(&says);
             }
 }
@@ -324,7 +304,7 @@ static void far_blocks(const char *encoding)
             }
             want += turned * k[r];
         }
-        claim(fabs(a.rows[0] - want) < 1e-14 + fabs((double)at[i]) * (double)LDBL_EPSILON, "%s at %lld: score %.17g, exactly %.17g", encoding, (long long)at[i], a.rows[0], want);
+        CHECK_THAT(fabs(a.rows[0] - want) < 1e-14 + fabs((double)at[i]) * (double)LDBL_EPSILON, "%s at %lld: score %.17g, exactly %.17g", encoding, (long long)at[i], a.rows[0], want);
         attend_free(&a);
     }
 }
@@ -355,8 +335,8 @@ static void far_matrices(void)
         const loci_status status = loci_rotate(plan, tables, work, &c, LOCI_QUERY, (loci_view){ xf, 0, 0, 0 }, (loci_view){ yf, 0, 0, 0 });
         double before = 0, after = 0;
         for (int n = 0; n < W; n++) before += x[n] * x[n], after += (double)yf[n] * (double)yf[n], y[n] = (double)yf[n];
-        if (i == 0) claim(!status && fabs(after / before - 1) < 1e-6, "liere below its limit loses %.1e of the norm", fabs(after / before - 1));
-        else claim(status == LOCI_UNSUPPORTED && y[0] == 0 && !strncmp(e.text, "liere: the coordinates of query 0", 33), "liere beyond its limit: %s", e.text);
+        if (i == 0) CHECK_THAT(!status && fabs(after / before - 1) < 1e-6, "liere below its limit loses %.1e of the norm", fabs(after / before - 1));
+        else CHECK_THAT(status == LOCI_UNSUPPORTED && y[0] == 0 && !strncmp(e.text, "liere: the coordinates of query 0", 33), "liere beyond its limit: %s", e.text);
         room_leave(&room, 0);
         loci_plan_destroy(plan);
     }
@@ -377,7 +357,7 @@ static void far_references(void)
         says.reference = true;
         attend(&got), attend(&says);
         const double off = differ(&got, &says, 0);
-        claim(off < bound, "%s: at 10^12 the reference is %.1e away", texts[i], off);
+        CHECK_THAT(off < bound, "%s: at 10^12 the reference is %.1e away", texts[i], off);
         attend_free(&got), attend_free(&says);
     }
 }
@@ -399,8 +379,7 @@ static void too_far(void)
                             .v = { (double *)(uintptr_t)x, 0, 0, 0 }, .o = { o, 0, 0, 0 }, .error = &e };
             if (i < 4) c.q_pos = side ? &zero : &bad[i], c.k_pos = side ? &bad[i] : &zero;
             else c.q_coord = side ? at : coord, c.k_coord = side ? coord : at;
-            claim(loci_reference(plan, NULL, &c, NULL) == LOCI_BAD_ARG && strstr(e.text, "must lie within 2^40") && o[0] == 0,
-                  "the reference takes %s %d of side %d: %s", i < 4 ? "position" : "coordinate", i, side, e.text);
+            CHECK_THAT(loci_reference(plan, NULL, &c, NULL) == LOCI_BAD_ARG && strstr(e.text, "must lie within 2^40") && o[0] == 0, "the reference takes %s %d of side %d: %s", i < 4 ? "position" : "coordinate", i, side, e.text);
             loci_plan_destroy(plan);
         }
 }
@@ -416,6 +395,5 @@ int main(void)
     biases();
     scales();
     overflows();
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

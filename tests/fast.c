@@ -10,19 +10,13 @@
 #include "base/half.h"
 #include "plan/plan.h"
 #include "reference/reference.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
 
-static int passed, failed;
 static double worst_o, worst_row;
 static const double bound_o = 3e-2, bound_row = 1e-2;      /* relative to 1 + the largest exact value */
 
-static bool check(bool ok, const char *what, const char *how)
-{
-    if (ok) passed++;
-    else failed++, printf("%s: %s\n", what, how);
-    return ok;
-}
 static bool runs(const loci_plan *p) { return strstr(loci_plan_text(p), " fast=") != NULL; }
 
 /* ---- A call --------------------------------------------------------------------------------------------------- */
@@ -50,8 +44,7 @@ static bool forward(struct side *s, ptrdiff_t range)
     s->call.error = &s->error;
     s->tables = room_take(&s->room, loci_tables_size(s->plan, range));
     s->work = room_take(&s->room, loci_workspace(s->plan, &s->call, 0));
-    return check(!loci_prepare(s->plan, range, s->call.tensors, s->tables) && !loci_forward(s->plan, s->tables, s->work, &s->call),
-                 loci_plan_text(s->plan), s->error.text);
+    return CHECK_THAT(!loci_prepare(s->plan, range, s->call.tensors, s->tables) && !loci_forward(s->plan, s->tables, s->work, &s->call), "%s: %s", loci_plan_text(s->plan), s->error.text);
 }
 
 /* ---- Every text ------------------------------------------------------------------------------------------------ */
@@ -74,7 +67,7 @@ static void check_error(const struct walk *w, const char *name, const double *wa
     if (!got) return;
     const double error = error_of(want, got, dtype, count);
     if (error > *worst) *worst = error;
-    if (!check(error <= bound, w->encoding, name)) printf("    %s: %.3g from the reference, allowed %.3g\n", w->shape, error, bound);
+    CHECK_CLOSE(error, 0, bound, "%s (%s): %s", w->encoding, w->shape, name);
 }
 static void compare(struct walk *w)
 {
@@ -83,7 +76,7 @@ static void compare(struct walk *w)
     struct side s = { .call = w->call };
     loci_desc d = w->desc;
     d.dtype = LOCI_BF16, d.fast = 1;
-    if (!check(!loci_plan_create(&s.plan, &d, &s.error), w->encoding, s.error.text)) return;
+    if (!CHECK_THAT(!loci_plan_create(&s.plan, &d, &s.error), "%s: %s", w->encoding, s.error.text)) return;
     void **in[] = { &s.call.q.data, &s.call.k.data, &s.call.v.data };
     for (int i = 0; i < w->inputs; i++) {
         const size_t count = w->input[i].count;
@@ -101,7 +94,7 @@ static void compare(struct walk *w)
     s.call.lse = stick ? NULL : room_take(&s.room, w->row_count * sizeof(float));
     s.call.rem = stick ? room_take(&s.room, w->row_count * sizeof(float)) : NULL;
     s.call.ae = w->state_count ? room_take(&s.room, w->state_count * sizeof(float)) : NULL;
-    if (check(!loci_reference(w->plan, w->data, &w->call, NULL), w->encoding, "the reference refuses") && forward(&s, 2 * WALK_LENGTH)) {
+    if (CHECK_THAT(!loci_reference(w->plan, w->data, &w->call, NULL), "%s: the reference refuses", w->encoding) && forward(&s, 2 * WALK_LENGTH)) {
         check_error(w, "o", w->call.o.data, s.call.o.data, LOCI_BF16, w->out_count, bound_o, &worst_o);
         check_error(w, "lse", w->call.lse, s.call.lse, LOCI_F32, w->row_count, bound_row, &worst_row);
         check_error(w, "rem", w->call.rem, s.call.rem, LOCI_F32, w->row_count, bound_row, &worst_row);
@@ -173,15 +166,13 @@ static void pure(const struct shape *f)
     run_shape(&all);
     many.call.host = &pool;
     run_shape(&many);
-    check(same_rows(all.call.o.data, f->len, many.call.o.data, f->len, f->heads, f->len, width)
-              && same_rows(rows_of(&all), f->len, rows_of(&many), f->len, f->heads, f->len, sizeof(float)), f->text, "other bits with three threads");
+    CHECK_THAT(same_rows(all.call.o.data, f->len, many.call.o.data, f->len, f->heads, f->len, width) && same_rows(rows_of(&all), f->len, rows_of(&many), f->len, f->heads, f->len, sizeof(float)), "%s: other bits with three threads", f->text);
     for (int h = 0; h < f->heads; h++)
         memmove((uint16_t *)some.call.q.data + h * rows * f->dim, (uint16_t *)some.call.q.data + (h * f->len + 37) * f->dim,
                 sizeof(uint16_t) * (size_t)(rows * f->dim));
     some.call.q_len = rows;
     run_shape(&some);
-    check(same_rows(all.call.o.data, f->len, some.call.o.data, rows, f->heads, rows, width)
-              && same_rows(rows_of(&all), f->len, rows_of(&some), rows, f->heads, rows, sizeof(float)), f->text, "other bits in another tile");
+    CHECK_THAT(same_rows(all.call.o.data, f->len, some.call.o.data, rows, f->heads, rows, width) && same_rows(rows_of(&all), f->len, rows_of(&some), rows, f->heads, rows, sizeof(float)), "%s: other bits in another tile", f->text);
     loci_pool_destroy(&pool);
     close_side(&all), close_side(&many), close_side(&some);
 }
@@ -205,8 +196,8 @@ static void poison(const struct shape *f, uint16_t with)
             if (sees) reaches &= !isfinite(from_bf16(y[0]));
             for (int d = sees; d < f->value_dim && i < at && !f->full; d++) same &= x[d] == y[d];
         }
-    check(same, f->text, "a key that is not seen changes bits");
-    check(reaches, f->text, "a value that is not finite is lost");
+    CHECK_THAT(same, "%s: a key that is not seen changes bits", f->text);
+    CHECK_THAT(reaches, "%s: a value that is not finite is lost", f->text);
     close_side(&clean), close_side(&bad);
 }
 
@@ -223,13 +214,13 @@ static void padded(const struct shape *f)
                 ((uint16_t *)bad.call.k.data)[(h * f->len + j) * f->dim + d] = ((uint16_t *)bad.call.v.data)[(h * f->len + j) * f->value_dim + d % f->value_dim] = 0x7fc0;
     run_shape(&clean), run_shape(&bad);
     const size_t o = sizeof(uint16_t) * (size_t)(f->heads * f->len * f->value_dim);
-    check(!memcmp(clean.call.o.data, bad.call.o.data, o), f->text, "padding changes bits");
+    CHECK_THAT(!memcmp(clean.call.o.data, bad.call.o.data, o), "%s: padding changes bits", f->text);
     bool empty = true;
     for (ptrdiff_t i = 3; i < f->len; i += 5) {
         empty &= ((float *)clean.call.lse)[i] == -INFINITY;
         for (int d = 0; d < f->value_dim; d++) empty &= ((uint16_t *)clean.call.o.data)[i * f->value_dim + d] == 0;
     }
-    check(empty, f->text, "a row without keys is not 0, or its lse not -inf");
+    CHECK_THAT(empty, "%s: a row without keys is not 0, or its lse not -inf", f->text);
     close_side(&clean), close_side(&bad);
 }
 
@@ -247,7 +238,7 @@ static void overflow(const struct shape *f, double query)
         shows &= isnan(((float *)s.call.lse)[i]) == (i % f->len == ROW);
         for (int d = 0; d < f->value_dim; d++) shows &= isnan(load_stored(s.call.o.data, LOCI_BF16, i * f->value_dim + d)) == (i % f->len == ROW);
     }
-    check(shows, f->text, "a row whose products overflow is not NaN, or another is");
+    CHECK_THAT(shows, "%s: a row whose products overflow is not NaN, or another is", f->text);
     close_side(&s);
 }
 
@@ -288,8 +279,8 @@ static void textbook(int dim, double scale)
         }
     }
     printf("nope, width %d, queries times %g: o within %.2g, attention rounded to bf16 at every step %.2g; lse within %.2g\n", dim, scale, mine, naive, lse);
-    check(mine <= naive, "nope", "further from the exact result than attention that rounds every step");
-    check(lse <= 1e-4, "nope", "lse is inexact");
+    CHECK_THAT(mine <= naive, "nope: further from the exact result than attention that rounds every step");
+    CHECK_CLOSE(lse, 0, 1e-4, "nope: lse is inexact");
     close_side(&s);
 }
 
@@ -299,9 +290,9 @@ static void textbook(int dim, double scale)
 static void unchanged(const struct shape *f, const char *isa)
 {
     struct side with = open_shape(f, true, isa), without = open_shape(f, false, isa);
-    check(!runs(without.plan), f->text, "fast without being asked");
+    CHECK_THAT(!runs(without.plan), "%s: fast without being asked", f->text);
     run_shape(&with), run_shape(&without);
-    check(!memcmp(with.call.o.data, without.call.o.data, sizeof(uint16_t) * (size_t)(f->heads * with.call.q_len * f->value_dim)), f->text, "other bits where fast is not used");
+    CHECK_THAT(!memcmp(with.call.o.data, without.call.o.data, sizeof(uint16_t) * (size_t)(f->heads * with.call.q_len * f->value_dim)), "%s: other bits where fast is not used", f->text);
     close_side(&with), close_side(&without);
 }
 static void backward(const struct shape *f)
@@ -316,9 +307,9 @@ static void backward(const struct shape *f)
         g.dq.data = grad[i][0], g.dk.data = grad[i][1], g.dv.data = grad[i][2];
         if (i) s[1].call.o = s[0].call.o, s[1].call.lse = s[0].call.lse;
         void *work = room_take(&s[i].room, loci_workspace(s[i].plan, &s[i].call, 1));
-        check(!loci_backward(s[i].plan, s[i].tables, work, &s[i].call, &g), f->text, s[i].error.text);
+        CHECK_THAT(!loci_backward(s[i].plan, s[i].tables, work, &s[i].call, &g), "%s: %s", f->text, s[i].error.text);
     }
-    for (int k = 0; k < 3; k++) check(!memcmp(grad[0][k], grad[1][k], sizeof(uint16_t) * counts[k]), f->text, "other gradients of the same o and lse");
+    for (int k = 0; k < 3; k++) CHECK_THAT(!memcmp(grad[0][k], grad[1][k], sizeof(uint16_t) * counts[k]), "%s: other gradients of the same o and lse", f->text);
     close_side(&s[0]), close_side(&s[1]);
 }
 
@@ -329,7 +320,7 @@ static void refusals(void)
         const loci_desc d = { .heads = 1, .dim = 8, .dtype = dtypes[i], .fast = 1 };
         loci_error e = { 0 };
         loci_plan *p;
-        check(loci_plan_create(&p, &d, &e) == LOCI_BAD_ARG && !p && !strncmp(e.text, "fast wants dtype BF16", 21), "refusal", e.text);
+        CHECK_THAT(loci_plan_create(&p, &d, &e) == LOCI_BAD_ARG && !p && !strncmp(e.text, "fast wants dtype BF16", 21), "refusal: %s", e.text);
     }
 }
 
@@ -343,12 +334,12 @@ int main(void)
     const bool here = runs(one.plan);
     close_side(&one);
     if (!here) {
-        printf("this CPU, or this build, has no bf16 dot products: only what does not need them is tested\n%d passed, %d failed\n", passed, failed);
-        return failed != 0;
+        printf("this CPU, or this build, has no bf16 dot products: only what does not need them is tested\n");
+        return harness_end();
     }
     unchanged(&(struct shape){ "rope:pairing=half", 2, 1, 16, 16, 1, 0 }, NULL);
-    failed += walk_all(WALK_SMALL, compare);
-    failed += walk_all(WALK_TILES, compare);
+    walk_all(WALK_SMALL, compare);
+    walk_all(WALK_TILES, compare);
     printf("o is within %.2g and lse and rem within %.2g of the reference\n", worst_o, worst_row);
     static const struct shape shapes[] = {
         { "nope", 2, 1, 64, 64, 150, 0 }, { "nope", 1, 1, 33, 37, 131, 0 }, { "nope", 1, 1, 1, 1, 67, 1 }, { "rope:pairing=half", 2, 1, 16, 40, 200, 0 },
@@ -364,6 +355,5 @@ int main(void)
     overflow(&(struct shape){ "rope:pairing=half,base=1e12", 2, 1, 16, 40, 200, 0 }, 1e20);
     textbook(64, 1), textbook(128, 1), textbook(64, 6), textbook(57, 3);
     backward(&shapes[0]), backward(&shapes[3]);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

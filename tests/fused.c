@@ -11,10 +11,9 @@
 
 #include "plan/plan.h"
 #include "reference/reference.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
-
-static int passed, failed;
 
 /* What the engine computes, in the precision of one plan, beside what the reference says. */
 struct run {
@@ -60,14 +59,9 @@ static void compare(const struct run *r, const char *owner, const char *name, co
         const double d = isfinite(want[i]) ? fabs(x - want[i]) : x == want[i] ? 0 : INFINITY;
         if (!(d <= off)) off = d, at = i;
     }
-    if (off <= bound * (1 + most)) {
-        passed++;
-        return;
-    }
-    failed++;
-    printf("%s (%s) on %s: %s%s%s[%zu] is %.9g, the reference says %.9g, off by %.1e where %.1e is allowed\n", r->w->encoding,
-           r->w->shape, r->isa, owner, *owner ? "." : "", name, at,
-           r->f64 ? ((const double *)got)[at] : (double)((const float *)got)[at], want[at], off, bound * (1 + most));
+    CHECK_THAT(off <= bound * (1 + most), "%s (%s) on %s: %s%s%s[%zu] is %.9g, the reference says %.9g, off by %.1e where %.1e is allowed",
+               r->w->encoding, r->w->shape, r->isa, owner, *owner ? "." : "", name, at,
+               r->f64 ? ((const double *)got)[at] : (double)((const float *)got)[at], want[at], off, bound * (1 + most));
 }
 
 static loci_status engine(struct run *r, const void *tables, void *work)
@@ -99,8 +93,7 @@ static void run(struct walk *w, const char *isa, bool f64)
     d.dtype = f64 ? LOCI_F64 : LOCI_F32;
     d.isa = isa;
     if (loci_plan_create(&r.plan, &d, &error)) {
-        printf("%s (%s) on %s: %s\n", w->encoding, w->shape, r.isa, error.text);
-        failed++;
+        CHECK_FAILED("%s (%s) on %s: %s", w->encoding, w->shape, r.isa, error.text);
         return;
     }
     const bool stick = r.plan->weight >= 0, keys = w->stage == LOCI_ATTENTION || w->stage == LOCI_LINEAR_ATTENTION;
@@ -128,8 +121,7 @@ static void run(struct walk *w, const char *isa, bool f64)
     void *tables = room_take(&r.room, loci_tables_size(r.plan, 2 * WALK_LENGTH));
     void *work = room_take(&r.room, loci_workspace(r.plan, &r.call, 1));
     if (loci_prepare(r.plan, 2 * WALK_LENGTH, (const void *const *)r.data, tables) || engine(&r, tables, work)) {
-        printf("%s (%s) on %s: %s\n", w->encoding, w->shape, r.isa, error.text);
-        failed++;
+        CHECK_FAILED("%s (%s) on %s: %s", w->encoding, w->shape, r.isa, error.text);
     } else {
         compare(&r, "", "o", r.call.o.data, w->call.o.data, w->out_count, r.tolerance);
         if (r.call.lse) compare(&r, "", "lse", r.call.lse, w->call.lse, w->row_count, r.tolerance);
@@ -157,8 +149,7 @@ static void check(struct walk *w)
         status = loci_reference_rotate(w->plan, w->data, &w->call, LOCI_QUERY, w->call.q, w->call.o, w->grad.dout, w->grad.dq, w->ddata);
     else status = loci_reference_embed(w->plan, w->data, &w->call, w->call.q, w->call.o, w->grad.dout, w->ddata);
     if (status) {
-        failed++;
-        printf("%s (%s), reference: %s\n", w->encoding, w->shape, error.text);
+        CHECK_FAILED("%s (%s), reference: %s", w->encoding, w->shape, error.text);
         return;
     }
     const char *isas[8];
@@ -170,8 +161,7 @@ static void check(struct walk *w)
 int main(int argc, char **argv)
 {
     walk_only(argc, argv);
-    failed += walk_all(WALK_SMALL, check);
-    failed += walk_all(WALK_TILES, check);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    walk_all(WALK_SMALL, check);
+    walk_all(WALK_TILES, check);
+    return harness_end();
 }

@@ -7,9 +7,7 @@
 #include <string.h>
 
 #include "io/model.h"
-
-static int passed, failed;
-#define CHECK(ok, ...) ((ok) ? (void)passed++ : (void)(failed++, printf("gguf: " __VA_ARGS__), printf("\n")))
+#include "harness.h"
 
 /* ---- Writing -------------------------------------------------------------------------------------------- */
 
@@ -80,14 +78,14 @@ static void expect(int layer, double length, const char *encoding, double attent
     loci_rope r;
     loci_error e = { 0 };
     if (loci_model_parse(&m, file, finish(), &e) || loci_model_rope(m, layer, length, &r, &e)) {
-        CHECK(false, "%s, layer %d: %s", arch, layer, e.text);
+        CHECK_FAILED("%s, layer %d: %s", arch, layer, e.text);
         loci_model_close(m);
         return;
     }
-    CHECK(!strncmp(r.encoding, encoding, strlen(encoding)), "%s, layer %d: %.200s", arch, layer, r.encoding);
+    CHECK_THAT(!strncmp(r.encoding, encoding, strlen(encoding)), "%s, layer %d: %.200s", arch, layer, r.encoding);
     if (r.rotates) {
-        CHECK(attention == 0 || near(r.attention_factor, attention), "%s: attention factor %.17g", arch, r.attention_factor);
-        CHECK(near(r.softmax_factor, softmax), "%s: softmax factor %.17g", arch, r.softmax_factor);
+        CHECK_THAT(attention == 0 || near(r.attention_factor, attention), "%s: attention factor %.17g", arch, r.attention_factor);
+        CHECK_THAT(near(r.softmax_factor, softmax), "%s: softmax factor %.17g", arch, r.softmax_factor);
     }
     loci_rope_free(&r);
     loci_model_close(m);
@@ -99,9 +97,7 @@ static void expect_beside(int layer, const char *attention, double scale, int64_
     loci_model *m;
     loci_rope r = { 0 };
     loci_error e = { 0 };
-    CHECK(!loci_model_parse(&m, file, finish(), &e) && !loci_model_rope(m, layer, 0, &r, &e) && !strcmp(r.attention, attention) &&
-          near(r.scale, scale) && r.window == window, "%s, layer %d: %s %.200s, scale %.17g, window %lld", arch, layer, e.text,
-          r.attention ? r.attention : "", r.scale, (long long)r.window);
+    CHECK_THAT(!loci_model_parse(&m, file, finish(), &e) && !loci_model_rope(m, layer, 0, &r, &e) && !strcmp(r.attention, attention) && near(r.scale, scale) && r.window == window, "%s, layer %d: %s %.200s, scale %.17g, window %lld", arch, layer, e.text, r.attention ? r.attention : "", r.scale, (long long)r.window);
     loci_rope_free(&r);
     loci_model_close(m);
 }
@@ -112,9 +108,7 @@ static void expect_ratio(int pair, double length, double base, double ratio)
     loci_model *m;
     loci_rope r = { 0 };
     loci_error e = { 0 };
-    CHECK(!loci_model_parse(&m, file, finish(), &e) && !loci_model_rope(m, 0, length, &r, &e) &&
-          near(r.frequency[pair] * pow(base, 2.0 * pair / r.dim), ratio), "%s: %s, %.17g", arch, e.text,
-          r.frequency ? r.frequency[pair] : 0);
+    CHECK_THAT(!loci_model_parse(&m, file, finish(), &e) && !loci_model_rope(m, 0, length, &r, &e) && near(r.frequency[pair] * pow(base, 2.0 * pair / r.dim), ratio), "%s: %s, %.17g", arch, e.text, r.frequency ? r.frequency[pair] : 0);
     loci_rope_free(&r);
     loci_model_close(m);
 }
@@ -126,7 +120,7 @@ static void refused(const char *says)
     loci_error e = { 0 };
     loci_status s = loci_model_parse(&m, file, finish(), &e);
     if (!s) s = loci_model_rope(m, 0, 0, &r, &e);
-    CHECK(s == LOCI_BAD_ARG && strstr(e.text, says), "'%s' was wanted, but: %d, %s %s", says, (int)s, e.text, r.encoding ? r.encoding : "");
+    CHECK_SAYS(s, LOCI_BAD_ARG, &e, says, r.encoding ? r.encoding : "");
     loci_rope_free(&r);
     loci_model_close(m);
 }
@@ -280,8 +274,7 @@ int main(void)
     for (size_t n = 0, whole_size = finish(); n < whole_size; n++) {     /* every truncation */
         loci_model *m;
         loci_error e = { 0 };
-        CHECK(loci_model_parse(&m, file, n, &e) == LOCI_BAD_ARG && !m, "%zu of %zu bytes were taken", n, whole_size);
+        CHECK_THAT(loci_model_parse(&m, file, n, &e) == LOCI_BAD_ARG && !m, "%zu of %zu bytes were taken", n, whole_size);
     }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

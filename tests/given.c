@@ -9,22 +9,11 @@
 #include "base/given.h"
 #include "loci/convert.h"
 #include "loci/layers.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
 
-static int passed, failed;
-static bool check(bool holds, const char *what, const char *more)
-{
-    if (holds) passed++;
-    else failed++, printf("%s: %s\n", what, more);
-    return holds;
-}
 /* Did a call fail with a sentence that has this in it? */
-static void refused(loci_status status, const loci_error *e, const char *says, const char *what)
-{
-    if (!check(status != LOCI_OK && strstr(e->text, says) && !strchr(e->text, '\n'), what, status ? "another sentence" : "taken"))
-        printf("    wanted: %s\n    got: %s\n", says, status ? e->text : "OK");
-}
 
 /* ---- A problem ----------------------------------------------------------------------------------------------------- */
 
@@ -91,13 +80,12 @@ static void far_positions(const char *text)
         for (int at = 0; at < L; at += L - 1) {
             for (int i = 0; i < L; i++) pos[i] = i;
             pos[at] = beyond[n];
-            refused(forward(&p), &p.e, within, "forward");
-            refused(backward(&p), &p.e, within, "backward");
+            CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, within, "forward");
+            CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, within, "backward");
             if (strcmp(text, "nope")) {
-                refused(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q), dense(p.o)), &p.e, within, "rotate queries");
-                refused(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_CACHE, dense(p.k), dense(p.o)), &p.e, within, "rotate keys");
-                refused(loci_rotate_backward(p.plan, p.tables, p.work, &p.call, LOCI_KEY, dense(p.k), dense(p.dk), dense(p.o), NULL), &p.e, within,
-                        "rotate backward");
+                CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q), dense(p.o)), LOCI_BAD_ARG, &p.e, within, "rotate queries");
+                CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_CACHE, dense(p.k), dense(p.o)), LOCI_BAD_ARG, &p.e, within, "rotate keys");
+                CHECK_SAYS(loci_rotate_backward(p.plan, p.tables, p.work, &p.call, LOCI_KEY, dense(p.k), dense(p.dk), dense(p.o), NULL), LOCI_BAD_ARG, &p.e, within, "rotate backward");
             }
         }
     drop(&p);
@@ -114,8 +102,8 @@ static void far_rows(void)
         p.call.q_pos = pos;
         for (int n = 0; n < COUNT(beyond); n++) {
             pos[3] = beyond[n];
-            check(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)) == LOCI_BAD_ARG, texts[t], "embed, a position beyond");
-            check(loci_embed_backward(p.plan, p.tables, p.work, &p.call, dense(p.q), NULL) == LOCI_BAD_ARG, texts[t], "its gradient, a position beyond");
+            CHECK_THAT(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)) == LOCI_BAD_ARG, "%s: embed, a position beyond", texts[t]);
+            CHECK_THAT(loci_embed_backward(p.plan, p.tables, p.work, &p.call, dense(p.q), NULL) == LOCI_BAD_ARG, "%s: its gradient, a position beyond", texts[t]);
         }
         drop(&p);
     }
@@ -130,9 +118,9 @@ static void far_elsewhere(void)
     const loci_layer l = { .batch = 1, .rows = L, .heads = 1, .width = D, .error = &p.e };
     for (int n = 0; n < COUNT(beyond); n++) {
         pos[L - 1] = beyond[n];
-        refused(loci_tape_start(&l, 0, 0, pos, 0, dense(out)), &p.e, within, "tape_start");
-        check(loci_temperature(&l, 0.1, 10, 0, pos, 0, dense(p.q), dense(out)) == LOCI_BAD_ARG, "temperature", "a position beyond");
-        refused(loci_export_rope(p.plan, NULL, &(loci_rope_table){ .count = L, .pos = pos, .cos = out }, &p.e), &p.e, within, "export_rope");
+        CHECK_SAYS(loci_tape_start(&l, 0, 0, pos, 0, dense(out)), LOCI_BAD_ARG, &p.e, within, "tape_start");
+        CHECK_THAT(loci_temperature(&l, 0.1, 10, 0, pos, 0, dense(p.q), dense(out)) == LOCI_BAD_ARG, "temperature: a position beyond");
+        CHECK_SAYS(loci_export_rope(p.plan, NULL, &(loci_rope_table){ .count = L, .pos = pos, .cos = out }, &p.e), LOCI_BAD_ARG, &p.e, within, "export_rope");
     }
     drop(&p);
     make(&p, (loci_desc){ .encoding = "rope2d" });
@@ -140,8 +128,8 @@ static void far_elsewhere(void)
     static const double wild[] = { NAN, INFINITY, -0x1.1p40, 1e300 };
     for (int n = 0; n < COUNT(wild); n++) {
         coord[2 * L - 1] = wild[n];
-        refused(forward(&p), &p.e, "must lie within 2^40", "coordinates");
-        refused(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_KEY, dense(p.k), dense(p.o)), &p.e, within, "rotate, coordinates");
+        CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "must lie within 2^40", "coordinates");
+        CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_KEY, dense(p.k), dense(p.o)), LOCI_BAD_ARG, &p.e, within, "rotate, coordinates");
     }
     drop(&p);
 }
@@ -159,14 +147,14 @@ static void far_keys(void)
         for (int i = 0; i < L; i++) pos[i] = i;
         pos[L - 1] = beyond[n];
         p.call.q_pos = p.call.k_pos = pos, p.call.cache = c;
-        refused(loci_cache_append(p.plan, p.tables, p.work, c, &p.call), &p.e, within, "append");
-        check(loci_cache_length(c, 0) == 0, "append", "keys came in all the same");
+        CHECK_SAYS(loci_cache_append(p.plan, p.tables, p.work, c, &p.call), LOCI_BAD_ARG, &p.e, within, "append");
+        CHECK_THAT(loci_cache_length(c, 0) == 0, "append: keys came in all the same");
     }
     for (int i = 0; i < L; i++) pos[i] = i < 3 ? i : i - 3 - ((int64_t)1 << 40);
-    check(!loci_cache_append(p.plan, p.tables, p.work, c, &p.call), "append", p.e.text);
-    refused(loci_cache_remove(p.plan, p.tables, p.work, c, 0, 0, 3, &p.call), &p.e, "beyond -2^40", "remove");
-    check(!loci_cache_remove(p.plan, p.tables, p.work, c, 0, L - 2, 2, &p.call) && loci_cache_length(c, 0) == L - 2, "remove", "the last ones");
-    refused(loci_cache_remove(p.plan, p.tables, p.work, c, 0, 1, INT64_MAX, &p.call), &p.e, "not all there", "remove");
+    CHECK_THAT(!loci_cache_append(p.plan, p.tables, p.work, c, &p.call), "append: %s", p.e.text);
+    CHECK_SAYS(loci_cache_remove(p.plan, p.tables, p.work, c, 0, 0, 3, &p.call), LOCI_BAD_ARG, &p.e, "beyond -2^40", "remove");
+    CHECK_THAT(!loci_cache_remove(p.plan, p.tables, p.work, c, 0, L - 2, 2, &p.call) && loci_cache_length(c, 0) == L - 2, "remove: the last ones");
+    CHECK_SAYS(loci_cache_remove(p.plan, p.tables, p.work, c, 0, 1, INT64_MAX, &p.call), LOCI_BAD_ARG, &p.e, "not all there", "remove");
     drop(&p);
 }
 
@@ -180,7 +168,7 @@ static void everywhere(void)
     void *dlse = numbers(&p, B * H * L), *dgate = numbers(&p, B * H * L);
     void *dtensors[] = { dgate };
     p.grad.dlse = dlse, p.grad.dtensors = dtensors;
-    check(!forward(&p) && !backward(&p), "fox", p.e.text);
+    CHECK_THAT(!forward(&p) && !backward(&p), "fox: %s", p.e.text);
     struct { const char *name; void **data; bool rows; } inputs[] = {
         { "q", &p.call.q.data, true }, { "k", &p.call.k.data, true }, { "v", &p.call.v.data, true }, { "log_f", (void **)&p.tensors[0], false },
         { "o", &p.call.o.data, true }, { "lse", &p.call.lse, false }, { "dout", &p.grad.dout.data, true }, { "dlse", (void **)&p.grad.dlse, false },
@@ -199,19 +187,19 @@ static void everywhere(void)
                 if (o == COUNT(outputs) - 1 && by) continue;         /* work starts on 64 bytes */
                 *outputs[o].data = (char *)*inputs[i].data + (by ? sizeof(float) : 0);
                 const loci_status status = of_forward ? forward(&p) : backward(&p);
-                check(status == LOCI_BAD_ARG && (strstr(p.e.text, "overlap") || strstr(p.e.text, "never prepared")), outputs[o].name, inputs[i].name);
+                CHECK_THAT(status == LOCI_BAD_ARG && (strstr(p.e.text, "overlap") || strstr(p.e.text, "never prepared")), "%s: %s", outputs[o].name, inputs[i].name);
                 *outputs[o].data = kept;
             }
         }
-    check(!forward(&p) && !backward(&p), "fox, at the end", p.e.text);
+    CHECK_THAT(!forward(&p) && !backward(&p), "fox, at the end: %s", p.e.text);
     /* Rows of an output that run through one another. */
     p.call.o = (loci_view){ p.o, 8, 8, 8 };
-    refused(forward(&p), &p.e, "let its rows overlap", "o with strides of 8, 8, 8");
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "let its rows overlap", "o with strides of 8, 8, 8");
     p.call.o = (loci_view){ p.o, LOCI_BROADCAST, 0, 0 };
-    refused(forward(&p), &p.e, "let its rows overlap", "o by broadcast");
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "let its rows overlap", "o by broadcast");
     p.call.o = dense(p.o);
     p.grad.dk = (loci_view){ p.dk, 8, 8, 8 };
-    refused(backward(&p), &p.e, "dk: strides 8, 8, 8", "dk with strides of 8, 8, 8");
+    CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "dk: strides 8, 8, 8", "dk with strides of 8, 8, 8");
     drop(&p);
 }
 /* Pointers that are no multiples of their numbers. */
@@ -233,11 +221,11 @@ static void crooked(void)
         else *fields[i].field = raw + fields[i].by;
         if (i == 4) p.call.k_seg = at;
         if (i == 5) p.call.k_pos = at;
-        refused(forward(&p), &p.e, "multiple of", fields[i].name);
+        CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "multiple of", fields[i].name);
         *fields[i].field = kept;
         p.call.k_seg = p.call.k_pos = NULL;
     }
-    check(!forward(&p), "straight again", p.e.text);
+    CHECK_THAT(!forward(&p), "straight again: %s", p.e.text);
     drop(&p);
 }
 
@@ -248,20 +236,16 @@ static void in_place(void)
     make(&p, (loci_desc){ .encoding = "rope:pairing=half" });
     float *apart = numbers(&p, N + D), *both = numbers(&p, N + D);
     memcpy(both, p.q, N * sizeof *both);
-    check(!loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q), dense(apart))
-          && !loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), dense(both)) && !memcmp(apart, both, N * sizeof *both),
-          "rotate", "in place it is not what it is apart");
-    refused(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), dense(both + D)), &p.e, "y overlaps x, and is not the same view", "a row on");
-    refused(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), (loci_view){ both, H * L * D, D, H * D }), &p.e, "not the same view",
-            "in another order");
-    refused(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), (loci_view){ apart, D, D, D }), &p.e, "let its rows overlap", "y in itself");
-    refused(loci_rotate_backward(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), dense(apart), dense(apart + D), NULL), &p.e, "dx overlaps dy", "a row on");
+    CHECK_THAT(!loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q), dense(apart)) && !loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), dense(both)) && !memcmp(apart, both, N * sizeof *both), "rotate: in place it is not what it is apart");
+    CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), dense(both + D)), LOCI_BAD_ARG, &p.e, "y overlaps x, and is not the same view", "a row on");
+    CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), (loci_view){ both, H * L * D, D, H * D }), LOCI_BAD_ARG, &p.e, "not the same view", "in another order");
+    CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), (loci_view){ apart, D, D, D }), LOCI_BAD_ARG, &p.e, "let its rows overlap", "y in itself");
+    CHECK_SAYS(loci_rotate_backward(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(both), dense(apart), dense(apart + D), NULL), LOCI_BAD_ARG, &p.e, "dx overlaps dy", "a row on");
     drop(&p);
     make(&p, (loci_desc){ .encoding = "sinusoidal", .stage = LOCI_EMBED, .model_dim = D });
-    check(!loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)) && !loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.q))
-          && !memcmp(p.q, p.o, 4 * D * sizeof *p.q), "embed", "in place it is not what it is apart");
-    refused(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.q + D)), &p.e, "y overlaps x", "embed, a row on");
-    refused(loci_embed(p.plan, p.tables, &p.call, dense(p.q), (loci_view){ p.q + 1, 0, 0, D }), &p.e, "y overlaps x", "embed, a number on");
+    CHECK_THAT(!loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)) && !loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.q)) && !memcmp(p.q, p.o, 4 * D * sizeof *p.q), "embed: in place it is not what it is apart");
+    CHECK_SAYS(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.q + D)), LOCI_BAD_ARG, &p.e, "y overlaps x", "embed, a row on");
+    CHECK_SAYS(loci_embed(p.plan, p.tables, &p.call, dense(p.q), (loci_view){ p.q + 1, 0, 0, D }), LOCI_BAD_ARG, &p.e, "y overlaps x", "embed, a number on");
     drop(&p);
 }
 /* q, k and v of one buffer, and their gradients in another: the numbers of tensors apart. */
@@ -277,14 +261,14 @@ static void packed_gradients(void)
             const int c = i % D, t = i / D % L, h = i / D / L % H, b = i / D / L / H;
             one[(b * L + t) * W + x * H * D + h * D + c] = from[x][i];
         }
-    check(!forward(&p) && !backward(&p), "apart", p.e.text);
+    CHECK_THAT(!forward(&p) && !backward(&p), "apart: %s", p.e.text);
     loci_view *const views[] = { &p.call.q, &p.call.k, &p.call.v }, *const dviews[] = { &p.grad.dq, &p.grad.dk, &p.grad.dv };
     for (int x = 0; x < 3; x++) *views[x] = (loci_view){ one + x * H * D, L * W, D, W }, *dviews[x] = (loci_view){ d + x * H * D, L * W, D, W };
-    check(!forward(&p) && !backward(&p), "packed", p.e.text);
+    CHECK_THAT(!forward(&p) && !backward(&p), "packed: %s", p.e.text);
     for (int x = 0; x < 3; x++) {
         bool same = true;
         for (int i = 0; i < N; i++) same &= to[x][i] == d[(i / D / L / H * L + i / D % L) * W + x * H * D + i / D / L % H * D + i % D];
-        check(same, "packed", "other gradients");
+        CHECK_THAT(same, "packed: other gradients");
     }
     drop(&p);
 }
@@ -306,18 +290,17 @@ static void broadcast(void)
         float *copy = numbers(&p, N);
         for (int i = 0; i < N; i++) copy[i] = p.k[i / D / L / H * step[0] + i / D / L % H * step[1] + i / D % L * step[2] + i % D];
         p.call.k = dense(copy), p.call.o = dense(o);
-        check(!forward(&p), ways[n].name, p.e.text);
+        CHECK_THAT(!forward(&p), "%s: %s", ways[n].name, p.e.text);
         p.call.k = v, p.call.o = dense(p.o);
-        check(!forward(&p) && !memcmp(o, p.o, N * sizeof *o), ways[n].name, "is not what copies give");
+        CHECK_THAT(!forward(&p) && !memcmp(o, p.o, N * sizeof *o), "%s: is not what copies give", ways[n].name);
     }
     p.call.k = (loci_view){ p.k, LOCI_BROADCAST, -1, D };
-    refused(forward(&p), &p.e, "negative or reach too far", "a negative stride beside");
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "negative or reach too far", "a negative stride beside");
     const loci_layer l = { .batch = 1, .rows = L, .heads = H, .width = D, .error = &p.e };
     float twice[H * L * D];
     for (int i = 0; i < H * L * D; i++) twice[i] = p.q[i % (L * D)];
-    check(!loci_gate(&l, LOCI_SILU, dense(p.v), dense(twice), dense(p.o))
-          && !loci_gate(&l, LOCI_SILU, dense(p.v), (loci_view){ p.q, 0, LOCI_BROADCAST, D }, dense(o)) && !memcmp(p.o, o, sizeof twice), "layers", "broadcast");
-    refused(loci_gate(&l, LOCI_SILU, dense(p.v), dense(twice), (loci_view){ o, 0, LOCI_BROADCAST, D }), &p.e, "let its rows overlap", "layers, an output");
+    CHECK_THAT(!loci_gate(&l, LOCI_SILU, dense(p.v), dense(twice), dense(p.o)) && !loci_gate(&l, LOCI_SILU, dense(p.v), (loci_view){ p.q, 0, LOCI_BROADCAST, D }, dense(o)) && !memcmp(p.o, o, sizeof twice), "layers: broadcast");
+    CHECK_SAYS(loci_gate(&l, LOCI_SILU, dense(p.v), dense(twice), (loci_view){ o, 0, LOCI_BROADCAST, D }), LOCI_BAD_ARG, &p.e, "let its rows overlap", "layers, an output");
     drop(&p);
 }
 
@@ -332,19 +315,19 @@ static void windows(void)
     for (int n = 0; n < COUNT(keys); n++) {
         make(&p, (loci_desc){ .encoding = "nope", .window_left = loci_window(keys[n]) });
         for (int i = 0; i < N; i++) p.q[i] = 0, p.v[i] = (float)(i / D % L);    /* each row gives the mean of the rows it sees */
-        check(!forward(&p), "a window", p.e.text);
+        CHECK_THAT(!forward(&p), "a window: %s", p.e.text);
         bool right = true;
         for (int i = 0; i < N; i++) {
             const int row = i / D % L, first = keys[n] && row >= keys[n] ? row - keys[n] + 1 : 0;
             right &= fabsf(p.o[i] - (float)(first + row) / 2) < 1e-5f;
         }
-        check(right, "loci_window", keys[n] == 1 ? "the row alone" : "so many keys");
+        CHECK_THAT(right, "loci_window: %s", keys[n] == 1 ? "the row alone" : "so many keys");
         drop(&p);
     }
     make(&q, (loci_desc){ .encoding = "nope", .full = 1, .window_left = loci_window(1), .window_right = loci_window(1) });
-    check(!forward(&q) && !memcmp(q.o, q.v, N * sizeof *q.o), "loci_window", "a full mask of one");
+    CHECK_THAT(!forward(&q) && !memcmp(q.o, q.v, N * sizeof *q.o), "loci_window: a full mask of one");
     drop(&q);
-    refused(loci_plan_create(&none, &(loci_desc){ .heads = 1, .dim = 4, .window_left = loci_window(-1) }, &e), &e, "window_left", "a negative window");
+    CHECK_SAYS(loci_plan_create(&none, &(loci_desc){ .heads = 1, .dim = 4, .window_left = loci_window(-1) }, &e), LOCI_BAD_ARG, &e, "window_left", "a negative window");
 }
 
 /* ---- Structs of other versions ---------------------------------------------------------------------------------------- */
@@ -392,13 +375,13 @@ static void versions(void)
         const size_t now = structs[n].now, first = structs[n].first, zero = 0;
         char *old = other_version(&p.room, structs[n].ours, first, first, 0xff);     /* what follows is not its own */
         memcpy(old, &zero, sizeof zero);
-        check(!structs[n].try(&p, old), structs[n].name, "size 0 reads more than the struct of 0.1");
-        check(!structs[n].try(&p, other_version(&p.room, structs[n].ours, first, first, 0xff)), structs[n].name, "the size of 0.1 reads more than that");
-        check(!structs[n].try(&p, other_version(&p.room, structs[n].ours, now, now + 48, 0)), structs[n].name, "a later one, nothing said");
-        refused(structs[n].try(&p, other_version(&p.room, structs[n].ours, now, now + 48, 1)), &p.e, "are not zero", structs[n].name);
-        refused(structs[n].try(&p, other_version(&p.room, structs[n].ours, now, first - 8, 0)), &p.e, "at least", structs[n].name);
-        refused(structs[n].try(&p, other_version(&p.room, structs[n].ours, now, 9, 0)), &p.e, "at least", structs[n].name);
-        check(structs[n].try(&p, NULL) == LOCI_BAD_ARG, structs[n].name, "NULL");
+        CHECK_THAT(!structs[n].try(&p, old), "%s: size 0 reads more than the struct of 0.1", structs[n].name);
+        CHECK_THAT(!structs[n].try(&p, other_version(&p.room, structs[n].ours, first, first, 0xff)), "%s: the size of 0.1 reads more than that", structs[n].name);
+        CHECK_THAT(!structs[n].try(&p, other_version(&p.room, structs[n].ours, now, now + 48, 0)), "%s: a later one, nothing said", structs[n].name);
+        CHECK_SAYS(structs[n].try(&p, other_version(&p.room, structs[n].ours, now, now + 48, 1)), LOCI_UNSUPPORTED, &p.e, "are not zero", structs[n].name);
+        CHECK_SAYS(structs[n].try(&p, other_version(&p.room, structs[n].ours, now, first - 8, 0)), LOCI_BAD_ARG, &p.e, "at least", structs[n].name);
+        CHECK_SAYS(structs[n].try(&p, other_version(&p.room, structs[n].ours, now, 9, 0)), LOCI_BAD_ARG, &p.e, "at least", structs[n].name);
+        CHECK_THAT(structs[n].try(&p, NULL) == LOCI_BAD_ARG, "%s: NULL", structs[n].name);
     }
     drop(&p);
 }
@@ -411,28 +394,28 @@ static void sizes(void)
     make(&p, (loci_desc){ .encoding = "rope:pairing=half+t5" });
     const size_t tables = loci_tables_size(p.plan, 100), forward_bytes = loci_workspace(p.plan, &p.call, 0);
     p.call.work_bytes = forward_bytes, p.call.tables_bytes = tables;
-    check(!forward(&p), "sizes that fit", p.e.text);
-    refused(backward(&p), &p.e, "loci_workspace() tells", "work for a forward pass");
+    CHECK_THAT(!forward(&p), "sizes that fit: %s", p.e.text);
+    CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells", "work for a forward pass");
     p.call.work_bytes = p.bytes;
-    check(!backward(&p), "sizes that fit", p.e.text);
+    CHECK_THAT(!backward(&p), "sizes that fit: %s", p.e.text);
     p.call.work_bytes = 64;
-    refused(forward(&p), &p.e, "work has 64 bytes, and this call needs", "work");
-    refused(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q), dense(p.o)), &p.e, "work has 64 bytes", "work of a rotation");
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "work has 64 bytes, and this call needs", "work");
+    CHECK_SAYS(loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q), dense(p.o)), LOCI_BAD_ARG, &p.e, "work has 64 bytes", "work of a rotation");
     p.call.work_bytes = 0;
     for (int n = 0; n < 2; n++) {
         p.call.tables_bytes = n ? tables - 1 : 8;
-        refused(forward(&p), &p.e, "tables have", "tables");
+        CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "tables have", "tables");
     }
     p.call.size = 0;                     /* 0.1 had neither */
-    check(!forward(&p), "sizes that are not read", p.e.text);
+    CHECK_THAT(!forward(&p), "sizes that are not read: %s", p.e.text);
     drop(&p);
     const loci_tensor table = { "learned", "table", LOCI_LEARNED, 2, { 9, D } };
     make(&p, (loci_desc){ .encoding = "learned", .stage = LOCI_EMBED, .model_dim = D, .tensors = &table, .tensor_count = 1 });
     void *dtensors[] = { p.o };
     p.call.work_bytes = 64;
-    refused(loci_embed_backward(p.plan, p.tables, p.work, &p.call, dense(p.q), dtensors), &p.e, "work has 64 bytes", "work of an embedding");
+    CHECK_SAYS(loci_embed_backward(p.plan, p.tables, p.work, &p.call, dense(p.q), dtensors), LOCI_BAD_ARG, &p.e, "work has 64 bytes", "work of an embedding");
     p.call.tables_bytes = 64;
-    refused(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)), &p.e, "tables have 64 bytes", "tables of an embedding");
+    CHECK_SAYS(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)), LOCI_BAD_ARG, &p.e, "tables have 64 bytes", "tables of an embedding");
     drop(&p);
 }
 
@@ -451,13 +434,13 @@ static void damaged_caches(void)
     if (loci_cache_create(&c, p.plan, B, 70, 0, saved, &p.e)) exit(2);
     p.call.cache = c, p.call.q_pos = p.call.k_pos = pos;
     void *work = room_take(&p.room, loci_workspace(p.plan, &p.call, 0));
-    check(!loci_cache_append(p.plan, p.tables, work, c, &p.call) && !loci_forward(p.plan, p.tables, work, &p.call), "a cache", p.e.text);
+    CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call) && !loci_forward(p.plan, p.tables, work, &p.call), "a cache: %s", p.e.text);
     memcpy(memory, saved, bytes);
-    check(!loci_cache_open(&c, p.plan, memory, bytes, &p.e) && c == (void *)memory && loci_cache_length(c, 1) == L, "open", p.e.text);
-    refused(loci_cache_open(&c, p.plan, memory, bytes - 64, &p.e), &p.e, "memory has", "a cache cut short");
-    refused(loci_cache_open(&c, p.plan, memory + 8, bytes - 8, &p.e), &p.e, "start on 64 bytes", "askew");
-    refused(loci_cache_open(&c, p.plan, memory, 8, &p.e), &p.e, "no cache", "nothing there");
-    refused(loci_cache_open(NULL, p.plan, memory, bytes, &p.e), &p.e, "nowhere to put", "NULL");
+    CHECK_THAT(!loci_cache_open(&c, p.plan, memory, bytes, &p.e) && c == (void *)memory && loci_cache_length(c, 1) == L, "open: %s", p.e.text);
+    CHECK_SAYS(loci_cache_open(&c, p.plan, memory, bytes - 64, &p.e), LOCI_BAD_ARG, &p.e, "memory has", "a cache cut short");
+    CHECK_SAYS(loci_cache_open(&c, p.plan, memory + 8, bytes - 8, &p.e), LOCI_BAD_ARG, &p.e, "start on 64 bytes", "askew");
+    CHECK_SAYS(loci_cache_open(&c, p.plan, memory, 8, &p.e), LOCI_BAD_ARG, &p.e, "no cache", "nothing there");
+    CHECK_SAYS(loci_cache_open(NULL, p.plan, memory, bytes, &p.e), LOCI_BAD_ARG, &p.e, "nowhere to put", "NULL");
     int taken = 0, said = 0;
     const size_t step = LOCI_EMULATED ? 7 : 1;
     for (size_t at = 0; at < (bytes < lists ? bytes : lists); at += step)
@@ -480,7 +463,7 @@ static void damaged_caches(void)
             (void)loci_cache_append(p.plan, p.tables, work, c, &p.call);
             (void)loci_cache_remove(p.plan, p.tables, work, c, 0, 1, 2, &p.call);
         }
-    check(said > 100 && taken > 100, "damaged caches", "nothing was tried");
+    CHECK_THAT(said > 100 && taken > 100, "damaged caches: nothing was tried");
     drop(&p);
 }
 /* No sequences, no keys: nothing to do. */
@@ -490,9 +473,9 @@ static void empty_cache(void)
     loci_cache *c;
     make(&p, (loci_desc){ .encoding = "nope" });
     void *memory = room_take(&p.room, loci_cache_size(p.plan, 0, 64));
-    check(!loci_cache_create(&c, p.plan, 0, 64, 0, memory, &p.e) && loci_cache_length(c, 0) == LOCI_NONE, "a cache of no sequences", p.e.text);
+    CHECK_THAT(!loci_cache_create(&c, p.plan, 0, 64, 0, memory, &p.e) && loci_cache_length(c, 0) == LOCI_NONE, "a cache of no sequences: %s", p.e.text);
     p.call.batch = 0, p.call.cache = c;
-    check(!loci_cache_append(p.plan, p.tables, p.work, c, &p.call) && !forward(&p), "a cache of no sequences", p.e.text);
+    CHECK_THAT(!loci_cache_append(p.plan, p.tables, p.work, c, &p.call) && !forward(&p), "a cache of no sequences: %s", p.e.text);
     drop(&p);
 }
 
@@ -512,9 +495,9 @@ static void cancelling(void)
     void *work = room_take(&p.room, loci_workspace(p.plan, &p.call, 1));
     for (int n = 0; n < 2; n++) {
         patience = n;
-        refused(loci_rotate(p.plan, p.tables, work, &p.call, LOCI_QUERY, dense(x), dense(y)), &p.e, "cancelled", "rotate");
+        CHECK_SAYS(loci_rotate(p.plan, p.tables, work, &p.call, LOCI_QUERY, dense(x), dense(y)), LOCI_CANCELLED, &p.e, "cancelled", "rotate");
         patience = n;
-        refused(loci_rotate_backward(p.plan, p.tables, work, &p.call, LOCI_QUERY, dense(x), dense(x), dense(y), NULL), &p.e, "cancelled", "rotate backward");
+        CHECK_SAYS(loci_rotate_backward(p.plan, p.tables, work, &p.call, LOCI_QUERY, dense(x), dense(x), dense(y), NULL), LOCI_CANCELLED, &p.e, "cancelled", "rotate backward");
     }
     /* A cancelled append leaves the keys that were there; made once more, it gives the cache of one that was not cancelled. */
     for (int ring = 0; ring < 2; ring++) {
@@ -526,16 +509,16 @@ static void cancelling(void)
         for (int n = 0; n < 3; n++) {
             if (n == 2 && !ring) break;
             patience = 3;
-            refused(loci_cache_append(p.plan, p.tables, work, c, &p.call), &p.e, "cancelled", "append");
-            check(loci_cache_length(c, 0) == n * LONG && loci_cache_length(c, 1) == n * LONG, "a cancelled append", "changed a length");
+            CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, c, &p.call), LOCI_CANCELLED, &p.e, "cancelled", "append");
+            CHECK_THAT(loci_cache_length(c, 0) == n * LONG && loci_cache_length(c, 1) == n * LONG, "a cancelled append: changed a length");
             patience = INT_MAX;
-            check(!loci_cache_append(p.plan, p.tables, work, c, &p.call) && !loci_cache_append(p.plan, p.tables, work, d, &p.call), "append", p.e.text);
-            check(!memcmp(cache_keys(c, 1, 1, n * LONG), cache_keys(d, 1, 1, n * LONG), 64 * D * sizeof(float)), "a cancelled append", "left other keys");
+            CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call) && !loci_cache_append(p.plan, p.tables, work, d, &p.call), "append: %s", p.e.text);
+            CHECK_THAT(!memcmp(cache_keys(c, 1, 1, n * LONG), cache_keys(d, 1, 1, n * LONG), 64 * D * sizeof(float)), "a cancelled append: left other keys");
         }
         patience = 0;
         if (!ring) {
-            refused(loci_cache_remove(p.plan, p.tables, work, c, 0, 0, 5, &p.call), &p.e, "cancelled", "remove");
-            check(!memcmp(memory, twin, bytes), "a cancelled removal", "changed the cache");
+            CHECK_SAYS(loci_cache_remove(p.plan, p.tables, work, c, 0, 0, 5, &p.call), LOCI_CANCELLED, &p.e, "cancelled", "remove");
+            CHECK_THAT(!memcmp(memory, twin, bytes), "a cancelled removal: changed the cache");
         }
     }
     drop(&p);
@@ -543,8 +526,8 @@ static void cancelling(void)
                           .tensors = &(loci_tensor){ "learned", "table", LOCI_LEARNED, 2, { 9, D } } });
     void *dtensors[] = { p.o };
     p.call.host = &host, patience = 0;
-    refused(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)), &p.e, "cancelled", "embed");
-    refused(loci_embed_backward(p.plan, p.tables, p.work, &p.call, dense(p.q), dtensors), &p.e, "cancelled", "embed backward");
+    CHECK_SAYS(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)), LOCI_CANCELLED, &p.e, "cancelled", "embed");
+    CHECK_SAYS(loci_embed_backward(p.plan, p.tables, p.work, &p.call, dense(p.q), dtensors), LOCI_CANCELLED, &p.e, "cancelled", "embed backward");
     drop(&p);
 }
 
@@ -555,13 +538,12 @@ static void nowhere(void)
     struct problem p;
     double factor;
     make(&p, (loci_desc){ .encoding = "rope:pairing=half" });
-    check(loci_isas(NULL, 5) > 0, "loci_isas", "NULL");
-    check(loci_frequencies(p.plan, NULL, 100, &factor) == D / 2 && loci_frequencies(p.plan, NULL, 0, NULL) == D / 2 && !loci_frequencies(NULL, NULL, 9, NULL),
-          "loci_frequencies", "NULL");
-    check(loci_linear_forward(NULL, NULL, NULL, NULL, NULL, NULL) && loci_linear_backward(NULL, NULL, NULL, NULL, NULL), "linear", "NULL");
-    check(loci_cache_append(NULL, NULL, NULL, NULL, &p.call) && loci_cache_append(p.plan, NULL, NULL, NULL, NULL), "append", "NULL");
-    check(loci_cache_remove(NULL, NULL, NULL, NULL, 0, 0, 0, &p.call) && loci_cache_truncate(NULL, 0, 0, &p.e), "cache", "NULL");
-    check(loci_cache_length(NULL, 0) == LOCI_NONE && !loci_cache_size(NULL, 1, 1), "cache", "NULL");
+    CHECK_THAT(loci_isas(NULL, 5) > 0, "loci_isas: NULL");
+    CHECK_THAT(loci_frequencies(p.plan, NULL, 100, &factor) == D / 2 && loci_frequencies(p.plan, NULL, 0, NULL) == D / 2 && !loci_frequencies(NULL, NULL, 9, NULL), "loci_frequencies: NULL");
+    CHECK_THAT(loci_linear_forward(NULL, NULL, NULL, NULL, NULL, NULL) && loci_linear_backward(NULL, NULL, NULL, NULL, NULL), "linear: NULL");
+    CHECK_THAT(loci_cache_append(NULL, NULL, NULL, NULL, &p.call) && loci_cache_append(p.plan, NULL, NULL, NULL, NULL), "append: NULL");
+    CHECK_THAT(loci_cache_remove(NULL, NULL, NULL, NULL, 0, 0, 0, &p.call) && loci_cache_truncate(NULL, 0, 0, &p.e), "NULL");
+    CHECK_THAT(loci_cache_length(NULL, 0) == LOCI_NONE && !loci_cache_size(NULL, 1, 1), "NULL");
     drop(&p);
 }
 
@@ -574,6 +556,5 @@ int main(void)
     broadcast(), windows();
     versions(), sizes();
     damaged_caches(), empty_cache(), cancelling(), nowhere();
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

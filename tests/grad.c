@@ -14,12 +14,11 @@
 #include <string.h>
 
 #include "reference/reference.h"
+#include "harness.h"
 #include "walk.h"
 
 static const double steps[] = { 0x1p-16, 0x1p-18, 0x1p-20 }, BOUND = 1e-8;
 enum { WAYS = 3 };                       /* directions to look in */
-static int passed, failed;
-
 static loci_status run(struct walk *w, bool backward)
 {
     if (w->stage == LOCI_ATTENTION) return loci_reference(w->plan, w->data, &w->call, backward ? &w->grad : NULL);
@@ -74,13 +73,8 @@ static void check_input(struct walk *w, int n)
     }
     for (size_t i = 0; i < count; i++) x[i] = x0[i];
     free(x0);
-    if (error <= BOUND) {
-        passed++;
-        return;
-    }
-    failed++;
-    printf("%s (%s), d %s.%s: off by %.1e, got %.10g, differences say %.10g\n", w->encoding, w->shape, w->input[n].owner,
-           w->input[n].name, error, got, want);
+    CHECK_THAT(error <= BOUND, "%s (%s), d %s.%s: off by %.1e, got %.10g, differences say %.10g",
+               w->encoding, w->shape, w->input[n].owner, w->input[n].name, error, got, want);
 }
 
 static void check(struct walk *w)
@@ -88,8 +82,7 @@ static void check(struct walk *w)
     loci_error error = { 0 };
     w->call.error = &error;
     if (run(w, true)) {
-        failed++;
-        printf("%s (%s): %s\n", w->encoding, w->shape, error.text);
+        CHECK_FAILED("%s (%s): %s", w->encoding, w->shape, error.text);
         return;
     }
     /* What is added to the embeddings leaves their gradient alone; fixed tensors have none. */
@@ -102,7 +95,6 @@ static void check(struct walk *w)
 int main(int argc, char **argv)
 {
     walk_only(argc, argv);
-    failed += walk_all(WALK_SMALL, check);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    walk_all(WALK_SMALL, check);
+    return harness_end();
 }

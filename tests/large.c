@@ -16,18 +16,11 @@
 #include "loci/convert.h"
 #include "loci/layers.h"
 #include "loci/positions.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-static int passed, failed;
-
-static void check(bool ok, const char *name, const char *what)
-{
-    ok ? passed++ : failed++;
-    if (!ok) printf("large: %s: %s\n", name, what);
-}
-
 /* ---- Strides ---------------------------------------------------------------------------------------------- */
 
 enum { VIEWS = 8 };
@@ -184,9 +177,9 @@ static void apart(const struct walk *w, loci_dtype dtype, ptrdiff_t row)
     struct problem dense = { w, dtype, real, stored, .row = 0 }, far = { w, dtype, real, stored, .row = row };
     struct sums a = { .n = 0 }, b = { .n = 0 };
     bool good = !solve(&dense, &a) && !solve(&far, &b);
-    check(good, w->encoding, "was refused");
-    check(!good || same(&dense, &far), w->encoding, w->shape);
-    for (int i = 0; i < a.n && good; i++) check(!memcmp(a.x[i], b.x[i], a.count[i] * real), w->encoding, "sums");
+    CHECK_THAT(good, "%s: was refused", w->encoding);
+    CHECK_THAT(!good || same(&dense, &far), "%s: %s", w->encoding, w->shape);
+    for (int i = 0; i < a.n && good; i++) CHECK_THAT(!memcmp(a.x[i], b.x[i], a.count[i] * real), "%s: sums", w->encoding);
     release(&dense), release(&far);
 }
 static void few_rows(struct walk *w)
@@ -210,7 +203,8 @@ static void strides(void)
         return;
     }
     munmap(p, most);
-    failed += walk_all(WALK_SMALL, few_rows) + walk_all(WALK_TILES, tiles);
+    walk_all(WALK_SMALL, few_rows);
+    walk_all(WALK_TILES, tiles);
 }
 
 /* ---- Long texts ------------------------------------------------------------------------------------------- */
@@ -252,15 +246,15 @@ static void long_text(const char *text)
 {
     loci_plan *p = plan_of(text, true);
     void *tables = tables_of(p, WINDOW);
-    check(room(p, LONG) == room(p, LONG / 16) && room(p, LONG) > 0, text, "the workspace does not grow with the text");
-    check(rows(p, tables, 0, LONG, o), text, "2^20 rows");
+    CHECK_THAT(room(p, LONG) == room(p, LONG / 16) && room(p, LONG) > 0, "%s: the workspace does not grow with the text", text);
+    CHECK_THAT(rows(p, tables, 0, LONG, o), "%s: 2^20 rows", text);
     static const ptrdiff_t firsts[] = { 0, 12345, LONG / 2 - 7, LONG - PART };
     bool good = true;
     for (int i = 0; i < COUNT(firsts); i++)
         good &= rows(p, tables, firsts[i], PART, part) && !memcmp(part, o + firsts[i] * D, sizeof(float) * PART * D);
-    check(good, text, "parts of it are the same");
+    CHECK_THAT(good, "%s: parts of it are the same", text);
     good = rows(p, tables, LONG - 1, 1, part) && !memcmp(part, o + (LONG - 1) * D, sizeof(float) * D);
-    check(good, text, "and so is a decode");
+    CHECK_THAT(good, "%s: and so is a decode", text);
     free(tables);
     loci_plan_destroy(p);
 }
@@ -279,7 +273,7 @@ static void long_decode(void)
         for (int d = 0; d < D; d++) sum[d] += e * (double)v[j * D + d];
     }
     for (int d = 0; d < D; d++) off = fmax(off, fabs(sum[d] / l - (double)part[d]));
-    check(done && off < 1e-6, "nope", "a decode over 2^20 keys");
+    CHECK_THAT(done && off < 1e-6, "nope: a decode over 2^20 keys");
     free(tables);
     loci_plan_destroy(p);
 }
@@ -292,7 +286,7 @@ static void long_texts(void)
     for (int i = 0; i < COUNT(texts); i++) {
         if (strstr(texts[i], "clip") || strstr(texts[i], "t5")) {        /* learned: here the workspace is what counts */
             loci_plan *p = plan_of(texts[i], false);
-            check(room(p, LONG) == room(p, LONG / 16) && room(p, LONG) > 0, texts[i], "the workspace does not grow with the text");
+            CHECK_THAT(room(p, LONG) == room(p, LONG / 16) && room(p, LONG) > 0, "%s: the workspace does not grow with the text", texts[i]);
             loci_plan_destroy(p);
         } else {
             long_text(texts[i]);
@@ -314,7 +308,7 @@ static void sizes_of(const char *text)
     if (loci_plan_create(&p, &d, NULL)) {
         d.heads = 12, d.dim = walk_dim(text, 48), d.stage = loci_plan_create(&p, &d, NULL) ? LOCI_EMBED : LOCI_ATTENTION;
         if (d.stage == LOCI_EMBED && loci_plan_create(&p, &d, NULL)) {
-            check(false, text, "no plan");
+            CHECK_FAILED("%s: no plan", text);
             return;
         }
     }
@@ -325,7 +319,7 @@ static void sizes_of(const char *text)
         good &= now == 0 || (before > 0 && now >= before);
         before = now;
     }
-    check(good, text, "tables for twice the distance");
+    CHECK_THAT(good, "%s: tables for twice the distance", text);
     for (int backward = 0; backward < 2; backward++)
         for (int which = 0; which < 7; which++) {
             before = 1;
@@ -337,7 +331,7 @@ static void sizes_of(const char *text)
                 good &= now == 0 || (before > 0 && (now >= before || fewer));
                 before = now;
             }
-            check(good, text, backward ? "workspace, backward, of twice as much" : "workspace of twice as much");
+            CHECK_THAT(good, "%s: %s", text, backward ? "workspace, backward, of twice as much" : "workspace of twice as much");
         }
     loci_plan_destroy(p);
 }
@@ -357,11 +351,9 @@ static loci_error error;
 
 static void refused(loci_status status, const char *name, int shape)
 {
-    char text[32];
-    snprintf(text, sizeof text, "shape %d was taken", shape);
-    check(status == LOCI_BAD_ARG && strlen(error.text) > 20 && strpbrk(error.text, "0123456789"), name, text);
+    CHECK_THAT(status == LOCI_BAD_ARG && strlen(error.text) > 20 && strpbrk(error.text, "0123456789"), "%s, shape %d: status %d, %s", name, shape, (int)status, error.text);
     for (int i = 0; i < COUNT(result); i++)
-        if (result[i] != 5) check(false, name, "something was written"), i = COUNT(result);
+        if (result[i] != 5) CHECK_FAILED("%s: something was written", name), i = COUNT(result);
     error = (loci_error){ .text = "" };
 }
 
@@ -393,7 +385,7 @@ static void too_large(void)
             const loci_grad g = { .dout = in, .dq = to, .dk = to, .dv = to };
             loci_call plain = c;
             plain.lse = NULL;
-            check(loci_workspace(plan[0], &c, 0) == 0 && loci_workspace(plan[0], &c, 1) == 0, "workspace", "too large");
+            CHECK_THAT(loci_workspace(plan[0], &c, 0) == 0 && loci_workspace(plan[0], &c, 1) == 0, "workspace: too large");
             refused(loci_forward(plan[0], tables[0], work, &c), "forward", s);
             refused(loci_backward(plan[0], tables[0], work, &c, &g), "backward", s);
             refused(loci_rotate(plan[1], tables[1], work, &c, side == 0 ? LOCI_QUERY : LOCI_KEY, in, to), "rotate", s);
@@ -428,9 +420,9 @@ static void too_large(void)
         const loci_rope_table table = { .dtype = LOCI_F32, .count = many, .row = one << 20, .cos = result };
         refused(loci_export_rope(plan[1], NULL, &table, &error), "export_rope", s);
     }
-    check(loci_linear_state(plan[3], PTRDIFF_MAX) == 0 && loci_linear_state(plan[3], one << 60) == 0, "linear_state", "too large");
+    CHECK_THAT(loci_linear_state(plan[3], PTRDIFF_MAX) == 0 && loci_linear_state(plan[3], one << 60) == 0, "linear_state: too large");
     const loci_segment grid[] = { { .t = one << 32, .h = one << 32, .w = 1 }, { .tokens = PTRDIFF_MAX } };
-    check(loci_segments_len(1, grid) == -1 && loci_segments_len(2, (loci_segment[]){ grid[1], grid[1] }) == -1, "segments_len", "too large");
+    CHECK_THAT(loci_segments_len(1, grid) == -1 && loci_segments_len(2, (loci_segment[]){ grid[1], grid[1] }) == -1, "segments_len: too large");
 
     /* Strides that reach beyond everything, in rows, heads and batch entries. */
     for (int s = 0; s < 3; s++) {
@@ -454,6 +446,5 @@ int main(void)
     too_large();
     sizes();
     if (!LOCI_EMULATED) long_texts(), strides();      /* an emulator pays for memory that is only reserved, and addresses are plain C */
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -2,14 +2,12 @@
 /* lattice.c -- one encoding is another one when its parameters say so: outputs and the gradients of q, k and v.  With the same
  * bits where no rounding differs, else within a bound. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "attend.h"
+#include "harness.h"
 
 enum { H = 2, D = 16, L = 150 };
-
-static int passed, failed;
 
 static bool is(const char *a, const char *b) { return !strcmp(a, b); }
 
@@ -100,8 +98,7 @@ static void same(const char *law, const char *one, attend_fill *fill_one, enum p
     run(&b, other, fill_other, inputs, ROW);
     const double off = fmax(fmax(apart(a.o, b.o, H * L * D), apart(a.dq, b.dq, H * L * D)),
                             fmax(apart(a.dk, b.dk, H * L * D), apart(a.dv, b.dv, H * L * D)));
-    if (off <= bound) passed++;
-    else failed++, printf("%s: %s and %s are %.1e apart, where %.1e is allowed\n", law, one, other, off, bound);
+    CHECK_THAT(off <= bound, "%s: %s and %s are %.1e apart, where %.1e is allowed", law, one, other, off, bound);
     attend_free(&a), attend_free(&b);
 }
 static void is_nope(const char *law, const char *text, attend_fill *fill) { same(law, text, fill, ROW, "nope", NULL, RANDOM, 0); }
@@ -147,6 +144,5 @@ int main(void)
     same("YaRN by 1 is RoPE", "rope:pairing=half,scaling=yarn,factor=1,original_length=100", NULL, ROW, "rope:pairing=half", NULL, RANDOM, 0);
     same("dynamic scaling within the trained length is RoPE", "rope:pairing=half,scaling=dynamic,factor=4,original_length=150,length=150", NULL, ROW,
          "rope:pairing=half", NULL, RANDOM, 0);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

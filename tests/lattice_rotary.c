@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* lattice_rotary.c -- turning blocks and sums of waves are rope, and each other, when their parameters say so. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "attend.h"
+#include "harness.h"
 
 enum { H = 2, D = 24, L = 140, N = H * L * D };
-
-static int passed, failed;
 
 static bool is(const char *a, const char *b) { return !strcmp(a, b); }
 
@@ -80,8 +78,7 @@ static void same(const char *law, const char *one, const char *other, attend_fil
     run(&a, one, fill, true, first);
     run(&b, other, fill, !strstr(other, "rope:pairing"), first);
     const double off = fmax(fmax(apart(a.o, b.o), apart(a.dq, b.dq)), fmax(apart(a.dk, b.dk), apart(a.dv, b.dv)));
-    if (off <= bound) passed++;
-    else failed++, printf("%s: %s and %s are %.1e apart, where %.1e is allowed\n", law, one, other, off, bound);
+    CHECK_THAT(off <= bound, "%s: %s and %s are %.1e apart, where %.1e is allowed", law, one, other, off, bound);
     attend_free(&a), attend_free(&b);
 }
 
@@ -103,6 +100,5 @@ int main(void)
     same("eight channels turn alike by a series and in a basis", "liere:axes=2,block=8", "liere:axes=1,block=8", any_generator, true, 4e-6);
     same("FoPE with unit coefficients is RoPE", "fope:clamp=0,ignore_zero=0", "rope:pairing=half", unit, true, 0);
     same("FoPE with few unit coefficients is RoPE on few pairs", "fope:clamp=0,pad_sin=0", "rope:pairing=half,freq=given", unit, true, 1e-5);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -2,20 +2,12 @@
 /* laws.c -- what must hold for every encoding, whatever it computes: positions that all move, values that are all 1 or all
  * larger, and biases whose gradients cancel. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "attend.h"
+#include "harness.h"
 
 enum { H = 2, D = 12, L = 140 };
-
-static int passed, failed;
-
-static void check(bool holds, const char *text, const char *law)
-{
-    if (holds) passed++;
-    else failed++, printf("%s: %s\n", text, law);
-}
 
 /* Where the encodings of a text enter, and whether one of them has this name. */
 static int places(const char *text)
@@ -61,7 +53,7 @@ static void moved(const char *text)
     attend(&a), attend(&b);
     const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
     const double off = fmax(apart(a.o, b.o, 1, n), fmax(apart(a.dq, b.dq, 1, n), apart(a.dk, b.dk, 1, n)));
-    check(off <= (turns ? 3e-5 : 0), text, "moving all positions changes nothing");
+    CHECK_THAT(off <= (turns ? 3e-5 : 0), "%s: moving all positions changes nothing", text);
     attend_free(&a), attend_free(&b);
 }
 
@@ -74,11 +66,11 @@ static void values(const char *text)
     a.v = v, b.v = larger, c.v = one;
     attend(&a), attend(&b), attend(&c);
     const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
-    check(apart(a.o, b.o, 32, n) == 0 && apart(a.dv, b.dv, 1, n) == 0, text, "values 32 times as large give outputs 32 times as large, bit by bit");
+    CHECK_THAT(apart(a.o, b.o, 32, n) == 0 && apart(a.dv, b.dv, 1, n) == 0, "%s: values 32 times as large give outputs 32 times as large, bit by bit", text);
     if (!(places(text) & (LOCI_PLACE_WEIGHT | LOCI_PLACE_SUM))) {
         double off = 0;
         for (ptrdiff_t i = 0; i < n; i++) off = fmax(off, fabs(c.o[i] - 1));
-        check(off < 1e-6, text, "values that are all 1 give 1");
+        CHECK_CLOSE(off, 0, 1e-6, "%s: values that are all 1 give 1", text);
     }
     attend_free(&a), attend_free(&b), attend_free(&c);
 }
@@ -96,6 +88,5 @@ int main(void)
         if (!absolute && !rounded && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
         if (!t.square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector") && !strstr(text, "remainder=value")) values(text);
     }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -5,16 +5,10 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "harness.h"
 #include "scratch.h"
 
-static int passed, failed;
 static char path[SCRATCH];
-
-static void check(bool ok, const char *what, const char *got)
-{
-    ok ? passed++ : failed++;
-    if (!ok) printf("machine: %s: '%s'\n", what, got);
-}
 
 /* The name that is found in such a text, in a room for 20 characters. */
 static void named(const char *text, size_t size, const char *want)
@@ -23,7 +17,7 @@ static void named(const char *text, size_t size, const char *want)
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(text, 1, size, f) != size || fclose(f)) exit(2);
     cpu_name_in(path, name, sizeof name);
-    check(!strcmp(name, want), want, name);
+    CHECK_THAT(!strcmp(name, want), "%s: '%s'", want, name);
 }
 #define NAMED(text, want) named(text, sizeof(text) - 1, want)
 
@@ -67,11 +61,10 @@ int main(void)
 
     char name[64];
     unlink(path);
-    check(!strcmp(cpu_name_in(path, name, sizeof name), "unknown"), "a file that is not there", name);
-    check(!strcmp(cpu_name_in("/", name, sizeof name), "unknown"), "a folder", name);
-    check(!strcmp(cpu_name_in("/dev/null", name, sizeof name), "unknown"), "a device without end", name);
+    CHECK_THAT(!strcmp(cpu_name_in(path, name, sizeof name), "unknown"), "a file that is not there: '%s'", name);
+    CHECK_THAT(!strcmp(cpu_name_in("/", name, sizeof name), "unknown"), "a folder: '%s'", name);
+    CHECK_THAT(!strcmp(cpu_name_in("/dev/null", name, sizeof name), "unknown"), "a device without end: '%s'", name);
     for (size_t room = 1; room <= sizeof name; room++)
-        check(cpu_name(name, room) == name && strlen(name) < room, "the name of this processor fits", name);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+        CHECK_THAT(cpu_name(name, room) == name && strlen(name) < room, "the name of this processor fits: '%s'", name);
+    return harness_end();
 }

@@ -10,6 +10,7 @@
 
 #include "scratch.h"
 #include "counted.h"
+#include "harness.h"
 
 #include <io/safetensors.c>
 #include <io/write.c>
@@ -20,7 +21,7 @@ enum { MOST = 400, FEWEST = 4 };         /* allocations that one file takes */
 
 int main(void)
 {
-    int passed = 0, failed = 0, reads = 0, writes = 0;
+    int reads = 0, writes = 0;
     char folder[SCRATCH], path[SCRATCH + 8];
     scratch(folder, "memory");
     if (!mkdtemp(folder)) return 2;
@@ -39,8 +40,7 @@ int main(void)
         writes += ran_out;
         /* Without memory for its name the folder is not synced, which is no failure. */
         const bool ok = live == 0 && there == !status && (ran_out ? status == LOCI_NO_MEMORY || there : status == LOCI_OK);
-        ok ? passed++ : failed++;
-        if (!ok) printf("memory_files: writing, failing at %d: status %d, %d blocks left\n", n, status, live);
+        CHECK_THAT(ok, "writing, failing at %d: status %d, %d blocks left", n, status, live);
     }
     for (int n = 0; n < MOST && reads == n; n++) {
         loci_error e = { 0 };
@@ -52,12 +52,10 @@ int main(void)
         bool ok = ran_out ? status == LOCI_NO_MEMORY && e.text[0] : status == LOCI_OK && f.count == 2 && f.meta_count == 1;
         if (!status) loci_safetensors_close(&f);
         ok = ok && live == 0;
-        ok ? passed++ : failed++;
-        if (!ok) printf("memory_files: reading, failing at %d: status %d (%s), %d blocks left\n", n, status, e.text, live);
+        CHECK_THAT(ok, "reading, failing at %d: status %d (%s), %d blocks left", n, status, e.text, live);
     }
-    if (reads < FEWEST || writes < FEWEST) failed++, printf("memory_files: only %d and %d allocations failed\n", reads, writes);
+    if (reads < FEWEST || writes < FEWEST) CHECK_FAILED("only %d and %d allocations failed", reads, writes);
     unlink(path);
     rmdir(folder);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -4,19 +4,12 @@
  * Each entry of the table spoils a good call in one way; entries are tried alone and in pairs, on every function that
  * takes a call. */
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan.h"
+#include "harness.h"
 #include "walk.h"
-
-static int passed, failed;
-static void check(bool holds, const char *what, const char *more)
-{
-    if (holds) passed++;
-    else failed++, printf("%s%s%s\n", what, *more ? ": " : "", more);
-}
 
 enum { H = 2, L = 9, D = 4, N = H * L * D };
 static float q[N + 1], k[N + 1], v[N + 1], o[N + 1], lse[H * L], dout[N], dq[N], dk[N], dv[N];
@@ -136,10 +129,9 @@ static void try_one(const char *name, struct task *t, bool backward)
     (void)loci_workspace(t->plan, t->callp, backward);
     const loci_status status = backward ? loci_backward(t->plan, t->tables, t->work, t->callp, t->gradp)
                                         : loci_forward(t->plan, t->tables, t->work, t->callp);
-    check(status != LOCI_OK, name, backward ? "taken by the backward pass" : "taken by the forward pass");
-    check(!t->callp || sentence(&t->error), name, "no sentence");
-    check(untouched(o, sizeof o) && untouched(lse, sizeof lse) && untouched(dq, sizeof dq) && untouched(dk, sizeof dk) && untouched(dv, sizeof dv),
-          name, "something was written");
+    CHECK_THAT(status != LOCI_OK, "%s: %s", name, backward ? "taken by the backward pass" : "taken by the forward pass");
+    CHECK_THAT(!t->callp || sentence(&t->error), "%s: no sentence", name);
+    CHECK_THAT(untouched(o, sizeof o) && untouched(lse, sizeof lse) && untouched(dq, sizeof dq) && untouched(dk, sizeof dk) && untouched(dv, sizeof dv), "%s: something was written", name);
 }
 
 static void calls(void)
@@ -172,36 +164,34 @@ static void others(void)
     const loci_view x = { q, 0, 0, 0 }, y = { o, 0, 0, 0 };
     loci_error e;
     loci_plan *p = (loci_plan *)&e;
-    check(loci_plan_create(NULL, &(loci_desc){ .heads = 1, .dim = 1 }, &e) == LOCI_BAD_ARG, "loci_plan_create", "no place for the plan");
-    check(loci_plan_create(&p, NULL, &e) == LOCI_BAD_ARG && !p, "loci_plan_create", "no description");
-    check(loci_plan_create(&p, &(loci_desc){ 0 }, NULL) == LOCI_BAD_ARG && !p, "loci_plan_create", "an empty description and no error");
+    CHECK_THAT(loci_plan_create(NULL, &(loci_desc){ .heads = 1, .dim = 1 }, &e) == LOCI_BAD_ARG, "loci_plan_create: no place for the plan");
+    CHECK_THAT(loci_plan_create(&p, NULL, &e) == LOCI_BAD_ARG && !p, "loci_plan_create: no description");
+    CHECK_THAT(loci_plan_create(&p, &(loci_desc){ 0 }, NULL) == LOCI_BAD_ARG && !p, "loci_plan_create: an empty description and no error");
     loci_plan_destroy(NULL);
-    check(!loci_plan_text(NULL) || *loci_plan_text(NULL) == 0, "loci_plan_text", "NULL");
-    check(loci_tensors(NULL, NULL, 3) == 0 && loci_tensors(plan, NULL, 0) == 0, "loci_tensors", "NULL");
+    CHECK_THAT(!loci_plan_text(NULL) || *loci_plan_text(NULL) == 0, "loci_plan_text: NULL");
+    CHECK_THAT(loci_tensors(NULL, NULL, 3) == 0 && loci_tensors(plan, NULL, 0) == 0, "loci_tensors: NULL");
     loci_tensor_init(NULL, 0, 0, q), loci_tensor_init(plan, 5, 0, q), loci_tensor_init(plan, -1, 0, q), loci_tensor_init(plan, 0, 0, NULL);
-    check(loci_tables_size(NULL, 5) == 0 && loci_tables_size(plan, -1) == 0 && loci_tables_size(plan, PTRDIFF_MAX) == 0, "loci_tables_size", "");
-    check(loci_prepare(NULL, 5, NULL, t.tables) && loci_prepare(plan, 5, NULL, NULL) && loci_prepare(plan, -5, NULL, t.tables)
-          && loci_prepare(plan, 5, NULL, (char *)t.tables + 4), "loci_prepare", "");
-    check(loci_rotate(plan, t.tables, t.work, &t.call, LOCI_QUERY, x, y) == LOCI_BAD_ARG, "loci_rotate", "without a rotation");
-    check(loci_rotate(plan, t.tables, t.work, NULL, LOCI_QUERY, x, y) == LOCI_BAD_ARG, "loci_rotate", "call NULL");
-    check(loci_rotate_backward(NULL, t.tables, t.work, &t.call, LOCI_KEY, x, y, x, NULL) == LOCI_BAD_ARG, "loci_rotate_backward", "plan NULL");
-    check(loci_embed(plan, t.tables, &t.call, x, y) == LOCI_BAD_ARG, "loci_embed", "without an embedding");
-    check(loci_embed(NULL, NULL, NULL, x, y) == LOCI_BAD_ARG && loci_embed_backward(NULL, NULL, NULL, NULL, x, NULL) == LOCI_BAD_ARG, "loci_embed", "NULL");
+    CHECK_THAT(loci_tables_size(NULL, 5) == 0 && loci_tables_size(plan, -1) == 0 && loci_tables_size(plan, PTRDIFF_MAX) == 0, "loci_tables_size");
+    CHECK_THAT(loci_prepare(NULL, 5, NULL, t.tables) && loci_prepare(plan, 5, NULL, NULL) && loci_prepare(plan, -5, NULL, t.tables) && loci_prepare(plan, 5, NULL, (char *)t.tables + 4), "loci_prepare");
+    CHECK_THAT(loci_rotate(plan, t.tables, t.work, &t.call, LOCI_QUERY, x, y) == LOCI_BAD_ARG, "loci_rotate: without a rotation");
+    CHECK_THAT(loci_rotate(plan, t.tables, t.work, NULL, LOCI_QUERY, x, y) == LOCI_BAD_ARG, "loci_rotate: call NULL");
+    CHECK_THAT(loci_rotate_backward(NULL, t.tables, t.work, &t.call, LOCI_KEY, x, y, x, NULL) == LOCI_BAD_ARG, "loci_rotate_backward: plan NULL");
+    CHECK_THAT(loci_embed(plan, t.tables, &t.call, x, y) == LOCI_BAD_ARG, "loci_embed: without an embedding");
+    CHECK_THAT(loci_embed(NULL, NULL, NULL, x, y) == LOCI_BAD_ARG && loci_embed_backward(NULL, NULL, NULL, NULL, x, NULL) == LOCI_BAD_ARG, "loci_embed: NULL");
     loci_host h;
-    check(loci_pool_create(NULL, 2) == LOCI_BAD_ARG && loci_pool_create(&h, 0) == LOCI_BAD_ARG && loci_pool_create(&h, INT_MAX) == LOCI_BAD_ARG, "loci_pool_create", "");
+    CHECK_THAT(loci_pool_create(NULL, 2) == LOCI_BAD_ARG && loci_pool_create(&h, 0) == LOCI_BAD_ARG && loci_pool_create(&h, INT_MAX) == LOCI_BAD_ARG, "loci_pool_create");
     loci_pool_destroy(NULL);
-    check(loci_encodings(NULL) > 0 && loci_isas(NULL, 0) > 0, "lists", "NULL");
+    CHECK_THAT(loci_encodings(NULL) > 0 && loci_isas(NULL, 0) > 0, "lists: NULL");
 }
 
 int main(void)
 {
     if (loci_plan_create(&plan, &(loci_desc){ .heads = H, .dim = D }, NULL)) return 2;
     struct task t = fresh();
-    check(loci_workspace(plan, &t.call, 1) <= sizeof raw_work - 64 && loci_tables_size(plan, 100) <= sizeof raw_tables - 64, "the buffers are large enough", "");
-    check(!loci_forward(plan, t.tables, t.work, &t.call) && !loci_backward(plan, t.tables, t.work, &t.call, &t.grad), "a good call is taken", "");
+    CHECK_THAT(loci_workspace(plan, &t.call, 1) <= sizeof raw_work - 64 && loci_tables_size(plan, 100) <= sizeof raw_tables - 64, "the buffers are large enough");
+    CHECK_THAT(!loci_forward(plan, t.tables, t.work, &t.call) && !loci_backward(plan, t.tables, t.work, &t.call, &t.grad), "a good call is taken");
     calls();
     others();
     loci_plan_destroy(plan);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -15,12 +15,10 @@
 
 #include "cli/cli.h"
 #include "loci/io.h"
+#include "harness.h"
 #include "scratch.h"
 
-static int passed, failed;
 static FILE *out, *err;                  /* what the command prints */
-
-#define CHECK(ok, ...) ((ok) ? (void)passed++ : (void)(failed++, printf("models: " __VA_ARGS__), printf("\n")))
 
 /* Runs the command; its exit code. */
 static int rope(int count, char **argv)
@@ -81,7 +79,7 @@ static void check_query(const char *path, const json_t *query)
     rewind(out), rewind(err);
     if (fread(said, 1, sizeof said - 1, err) == 0) said[0] = 0;
     json_t *got = code ? NULL : json_loadf(out, 0, NULL);
-    CHECK(got, "%s: exit code %d, %s", path, code, said);
+    CHECK_THAT(got, "%s: exit code %d, %s", path, code, said);
     if (!got) return;
     const json_t *expect = json_object_get(query, "expect");
     json_object_foreach((json_t *)expect, key, v) {
@@ -94,7 +92,7 @@ static void check_query(const char *path, const json_t *query)
             ok = !strncmp(json_string_value(g), json_string_value(v), strlen(json_string_value(v)));
         else ok = g && same(g, v);
         char *text = json_dumps(g, JSON_ENCODE_ANY);
-        CHECK(ok, "%s, layer %s: %s is %.300s", path, argv[3] ? argv[3] : "0", key, text ? text : "missing");
+        CHECK_THAT(ok, "%s, layer %s: %s is %.300s", path, argv[3] ? argv[3] : "0", key, text ? text : "missing");
         free(text);
     }
     json_decref(got);
@@ -106,8 +104,7 @@ static void check_refused(const char *path)
     const int code = rope(2, argv);
     rewind(err);
     const size_t n = fread(text, 1, sizeof text - 1, err);
-    CHECK(code == EXIT_ERROR && lseek(fileno(out), 0, SEEK_END) == 0 && n > 0 && strchr(text, '\n') == text + n - 1 &&
-          !strncmp(text, "loci: ", 6) && strstr(text, path), "%s: exit code %d, said: %s", path, code, text);
+    CHECK_THAT(code == EXIT_ERROR && lseek(fileno(out), 0, SEEK_END) == 0 && n > 0 && strchr(text, '\n') == text + n - 1 && !strncmp(text, "loci: ", 6) && strstr(text, path), "%s: exit code %d, said: %s", path, code, text);
 }
 
 /* The table for people: done, within 140 columns, and about every layer. */
@@ -118,7 +115,7 @@ static void check_table(const char *path)
     const int code = rope(1, argv);
     rewind(out);
     while (fgets(line, sizeof line, out)) longest = strlen(line) > longest ? strlen(line) : longest;
-    CHECK(code == EXIT_DONE && longest > 20 && longest <= 140, "%s: the table has exit code %d and %zu columns", path, code, longest);
+    CHECK_THAT(code == EXIT_DONE && longest > 20 && longest <= 140, "%s: the table has exit code %d and %zu columns", path, code, longest);
 }
 
 static bool ends(const char *name, const char *with)
@@ -144,7 +141,7 @@ static void check_file(const char *folder, const char *name)
     json_error_t why;
     json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &why), *query;
     size_t i;
-    CHECK(root, "%s: %s", path, why.text);
+    CHECK_THAT(root, "%s: %s", path, why.text);
     json_array_foreach(json_object_get(root, "queries"), i, query) check_query(of, query);
     json_decref(root);
     check_table(of);
@@ -204,7 +201,7 @@ static void check_broken(const char *json, const char *says)
     loci_error e = { 0 };
     loci_status s = loci_model_parse(&m, json, strlen(json), &e);
     if (!s) s = loci_model_rope(m, 0, 0, &r, &e);
-    CHECK(s == LOCI_BAD_ARG && strstr(e.text, says) && (!m || (!r.encoding && !r.frequency)), "%s: %d, %s", json, (int)s, e.text);
+    CHECK_THAT(s == LOCI_BAD_ARG && strstr(e.text, says) && (!m || (!r.encoding && !r.frequency)), "%s: %d, %s", json, (int)s, e.text);
     if (!s) loci_rope_free(&r);
     loci_model_close(m);
 }
@@ -234,12 +231,12 @@ static void check_family(const json_t *f)
     loci_error e = { 0 };
     size_t i;
     json_t *expect;
-    CHECK(!loci_model_parse(&m, text, strlen(text), &e), "%s: %s", type, e.text);
+    CHECK_THAT(!loci_model_parse(&m, text, strlen(text), &e), "%s: %s", type, e.text);
     json_array_foreach(json_object_get(f, "layers"), i, expect) {
         loci_rope r = { 0 };
         const int layer = (int)json_integer_value(json_object_get(expect, "layer"));
         const loci_status s = m ? loci_model_rope(m, layer, 0, &r, &e) : LOCI_BAD_ARG;
-        CHECK(!s && same_layer(&r, expect, type), "%s, layer %d: %s %.160s", type, layer, s ? e.text : "", r.encoding ? r.encoding : "");
+        CHECK_THAT(!s && same_layer(&r, expect, type), "%s, layer %d: %s %.160s", type, layer, s ? e.text : "", r.encoding ? r.encoding : "");
         loci_rope_free(&r);
     }
     loci_model_close(m);
@@ -251,7 +248,7 @@ static void check_families(const char *path)
     FILE *f = fopen(path, "r");
     int count = 0;
     for (json_t *line; f && (line = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL)); json_decref(line), count++) check_family(line);
-    CHECK(count == 116, "%s has %d families", path, count);
+    CHECK_THAT(count == 116, "%s has %d families", path, count);
     if (f) fclose(f);
 }
 
@@ -321,9 +318,8 @@ static void check_said(const struct said *w)
     loci_error e = { 0 };
     loci_status s = loci_model_parse(&m, w->json, strlen(w->json), &e);
     if (!s) s = loci_model_rope(m, w->layer, 0, &r, &e);
-    CHECK(!s && !strncmp(r.attention, w->attention, strlen(w->attention)), "%s: %s %s", w->json, e.text, s ? "" : r.attention);
-    CHECK(!s && near(r.scale, w->scale) && r.window == w->window && near(r.warmth, w->warmth), "%s: scale %.17g, window %d, warmth %g", w->json,
-          r.scale, (int)r.window, r.warmth);
+    CHECK_THAT(!s && !strncmp(r.attention, w->attention, strlen(w->attention)), "%s: %s %s", w->json, e.text, s ? "" : r.attention);
+    CHECK_THAT(!s && near(r.scale, w->scale) && r.window == w->window && near(r.warmth, w->warmth), "%s: scale %.17g, window %d, warmth %g", w->json, r.scale, (int)r.window, r.warmth);
     loci_rope_free(&r);
     loci_model_close(m);
 }
@@ -337,8 +333,8 @@ static void check_slopes(void)
     loci_model *m;
     loci_rope r = { 0 };
     loci_error e = { 0 };
-    CHECK(!loci_model_parse(&m, json, strlen(json), &e) && !loci_model_rope(m, 0, 0, &r, &e) && r.slopes && r.heads == 12, "falcon: %s", e.text);
-    for (int h = 0; h < 12 && r.slopes; h++) CHECK(near(r.slopes[h], bf16[h] / 8), "falcon: slope %d is %.17g", h, r.slopes[h]);
+    CHECK_THAT(!loci_model_parse(&m, json, strlen(json), &e) && !loci_model_rope(m, 0, 0, &r, &e) && r.slopes && r.heads == 12, "falcon: %s", e.text);
+    for (int h = 0; h < 12 && r.slopes; h++) CHECK_THAT(near(r.slopes[h], bf16[h] / 8), "falcon: slope %d is %.17g", h, r.slopes[h]);
     loci_rope_free(&r);
     loci_model_close(m);
 }
@@ -351,23 +347,18 @@ static void check_callers(void)
     loci_model *m, *other = NULL;
     loci_rope r;
     loci_error e = { 0 };
-    CHECK(!loci_model_parse(&m, json, strlen(json), &e), "%s", e.text);
-#define REFUSED(call, says) do { \
-        memset(&e, 0, sizeof e); \
-        const loci_status status = (call); \
-        CHECK(status == LOCI_BAD_ARG && strstr(e.text, says), "%s: %d, %s", #call, (int)status, e.text); \
-    } while (0)
-    REFUSED(loci_model_open(NULL, "x", &e), "no place for the model");
-    REFUSED(loci_model_open(&other, NULL, &e), "the path is NULL");
-    REFUSED(loci_model_parse(NULL, "{}", 2, &e), "no place for the model");
-    REFUSED(loci_model_parse(&other, NULL, 2, &e), "the bytes are NULL");
-    REFUSED(loci_model_parse(&other, NULL, 0, &e), "neither GGUF nor sound JSON");
-    REFUSED(loci_model_rope(NULL, 0, 0, &r, &e), "the model is NULL");
-    REFUSED(loci_model_rope(m, 0, 0, NULL, &e), "no place for the result");
-    REFUSED(loci_model_rope(m, -1, 0, &r, &e), "no layer -1");
-    REFUSED(loci_model_rope(m, 0, NAN, &r, &e), "a context of");
-    CHECK(loci_model_parse(&other, NULL, 2, NULL) == LOCI_BAD_ARG && loci_model_rope(m, 9, 0, &r, NULL) == LOCI_BAD_ARG, "no place for an error");
-    CHECK(!other && loci_model_layers(NULL) == 0 && !strcmp(loci_model_type(NULL), ""), "a NULL model");
+    CHECK_THAT(!loci_model_parse(&m, json, strlen(json), &e), "%s", e.text);
+    CHECK_SAYS(loci_model_open(NULL, "x", &e), LOCI_BAD_ARG, &e, "no place for the model");
+    CHECK_SAYS(loci_model_open(&other, NULL, &e), LOCI_BAD_ARG, &e, "the path is NULL");
+    CHECK_SAYS(loci_model_parse(NULL, "{}", 2, &e), LOCI_BAD_ARG, &e, "no place for the model");
+    CHECK_SAYS(loci_model_parse(&other, NULL, 2, &e), LOCI_BAD_ARG, &e, "the bytes are NULL");
+    CHECK_SAYS(loci_model_parse(&other, NULL, 0, &e), LOCI_BAD_ARG, &e, "neither GGUF nor sound JSON");
+    CHECK_SAYS(loci_model_rope(NULL, 0, 0, &r, &e), LOCI_BAD_ARG, &e, "the model is NULL");
+    CHECK_SAYS(loci_model_rope(m, 0, 0, NULL, &e), LOCI_BAD_ARG, &e, "no place for the result");
+    CHECK_SAYS(loci_model_rope(m, -1, 0, &r, &e), LOCI_BAD_ARG, &e, "no layer -1");
+    CHECK_SAYS(loci_model_rope(m, 0, NAN, &r, &e), LOCI_BAD_ARG, &e, "a context of");
+    CHECK_THAT(loci_model_parse(&other, NULL, 2, NULL) == LOCI_BAD_ARG && loci_model_rope(m, 9, 0, &r, NULL) == LOCI_BAD_ARG, "no place for an error");
+    CHECK_THAT(!other && loci_model_layers(NULL) == 0 && !strcmp(loci_model_type(NULL), ""), "a NULL model");
     loci_model_close(NULL);
     loci_rope_free(NULL);
     loci_model_close(m);
@@ -399,10 +390,10 @@ int main(void)
     for (int f = 0; f < COUNT(folders); f++) {
         struct dirent *entry;
         DIR *dir = opendir(folders[f]);
-        const int before = passed + failed;
+        const int before = harness_checks();
         while (dir && (entry = readdir(dir))) check_file(folders[f], entry->d_name);
         if (dir) closedir(dir);
-        CHECK(passed + failed > before + 100, "%s holds too little", folders[f]);
+        CHECK_THAT(harness_checks() > before + 100, "%s holds too little", folders[f]);
     }
     check_families("tests/cases/families.jsonl");
     for (int i = 0; i < COUNT(saids); i++) check_said(&saids[i]);
@@ -411,6 +402,5 @@ int main(void)
     check_wide_head();
     for (int i = 0; i < COUNT(broken); i++) check_broken(broken[i].json, broken[i].says);
     fclose(out), fclose(err);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -16,19 +16,12 @@
 #include <unistd.h>
 
 #include "io/output.h"
+#include "harness.h"
 #include "scratch.h"
 
 enum { SIZE = 1 << 16, NOBODY = 65534 };
 
-static int passed, failed;
 static char folder[SCRATCH] = "/dev/shm/loci-output-XXXXXX";
-
-static bool check(bool holds, const char *what, const char *which)
-{
-    holds ? passed++ : failed++;
-    if (!holds) printf("output: %s: %s\n", what, which);
-    return holds;
-}
 
 /* ---- Files: the test runs in a folder of its own ---------------------------------------------------------- */
 
@@ -88,15 +81,15 @@ static loci_status write_letters(const char *path, char letter, size_t count, lo
 static bool written(const char *path, char letter)
 {
     loci_error e = { 0 };
-    return check(!write_letters(path, letter, SIZE, &e), path, e.text) && check(holds(path, letter), path, "holds what was written");
+    return CHECK_THAT(!write_letters(path, letter, SIZE, &e), "%s: %s", path, e.text) && CHECK_THAT(holds(path, letter), "%s: holds what was written", path);
 }
 
 static void refused(const char *path, const char *sentence)
 {
     loci_error e = { 0 }, before = { 0 };
     const loci_status s = write_letters(path, 'x', SIZE, &e);
-    if (!check(s == LOCI_BAD_ARG && strstr(e.text, sentence), path, sentence)) printf("    said: %s\n", e.text);
-    check(loci_output_check(path, 0, NULL, &before) == s && !strcmp(e.text, before.text), "is said before as well", path);
+    CHECK_SAYS(s, LOCI_BAD_ARG, &e, sentence, path);
+    CHECK_THAT(loci_output_check(path, 0, NULL, &before) == s && !strcmp(e.text, before.text), "is said before as well: %s", path);
 }
 
 /* ---- One program ------------------------------------------------------------------------------------------ */
@@ -109,22 +102,21 @@ static void modes(void)
         char what[64];
         snprintf(what, sizeof what, "umask %03o", (unsigned)masks[i]);
         umask(masks[i]);
-        check(written("new", 'a') && mode_of("new") == (0666 & ~masks[i]), "a new file's mode", what);
+        CHECK_THAT(written("new", 'a') && mode_of("new") == (0666 & ~masks[i]), "a new file's mode: %s", what);
         for (int k = 0; k < 4; k++) {
             put("old", 'o', olds[k]);
-            check(written("old", 'a') && mode_of("old") == olds[k], "an old file's mode is kept", what);
+            CHECK_THAT(written("old", 'a') && mode_of("old") == olds[k], "an old file's mode is kept: %s", what);
         }
         unlink("new");
     }
     umask(022);
     if (geteuid() == 0) {
         put("old", 'o', 0640);
-        check(!chown("old", 1234, 4321) && written("old", 'a') && !stat("old", &st) && st.st_uid == 1234 && st.st_gid == 4321 && mode_of("old") == 0640,
-              "owner and group are kept", "old");
+        CHECK_THAT(!chown("old", 1234, 4321) && written("old", 'a') && !stat("old", &st) && st.st_uid == 1234 && st.st_gid == 4321 && mode_of("old") == 0640, "owner and group are kept: old");
     }
     put("old", 'o', 04755);
-    check(written("old", 'a') && mode_of("old") == 0755, "but nothing runs as another user", "old");
-    check(clear() == 1, "nothing else is left", "modes");
+    CHECK_THAT(written("old", 'a') && mode_of("old") == 0755, "but nothing runs as another user: old");
+    CHECK_THAT(clear() == 1, "nothing else is left: modes");
 }
 
 static void names(void)
@@ -136,7 +128,7 @@ static void names(void)
     longest[255] = 0;
     written(longest, 'a');
     written("./sp ace\n\xe2\x80\xae\xff", 'b');
-    check(clear() == 2, "nothing else is left", "names");
+    CHECK_THAT(clear() == 2, "nothing else is left: names");
     refused("", "the name is empty");
     refused("-", "./- is a file of that name");
     written("./-", 'a');
@@ -150,7 +142,7 @@ static void names(void)
     refused("fifo", "not a regular file");
     refused("/dev/full", "not a regular file");
     refused("/dev/null", "not a regular file");
-    check(clear() == 3, "nothing else is left", "refused names");
+    CHECK_THAT(clear() == 3, "nothing else is left: refused names");
 }
 
 static void links(void)
@@ -160,17 +152,17 @@ static void links(void)
     put("folder/target", 'o', 0640);
     if (symlink("folder/target", "link") || symlink("../link", "folder/again") || symlink("folder/none", "dangling") || symlink("loop", "loop") ||
         symlink("folder", "through")) exit(2);
-    check(written("folder/again", 'a') && holds("folder/target", 'a') && mode_of("folder/target") == 0640, "links are followed", "again");
-    check(readlink("link", to, sizeof to - 1) == 13 && !strcmp(to, "folder/target"), "and stay", to);
-    check(written("dangling", 'b') && holds("folder/none", 'b') && readlink("dangling", to, sizeof to - 1) == 11, "to where nothing was, too", "dangling");
-    check(written("through/target", 'c') && holds("folder/target", 'c'), "and through folders", "through");
+    CHECK_THAT(written("folder/again", 'a') && holds("folder/target", 'a') && mode_of("folder/target") == 0640, "links are followed: again");
+    CHECK_THAT(readlink("link", to, sizeof to - 1) == 13 && !strcmp(to, "folder/target"), "and stay: %s", to);
+    CHECK_THAT(written("dangling", 'b') && holds("folder/none", 'b') && readlink("dangling", to, sizeof to - 1) == 11, "to where nothing was, too: dangling");
+    CHECK_THAT(written("through/target", 'c') && holds("folder/target", 'c'), "and through folders: through");
     refused("loop", "symbolic links");
     unlink("folder/none"), unlink("folder/again"), unlink("folder/target");
 
     put("old", 'o', 0644), put("old.loci-tmp", 't', 0644);       /* names that lie in wait do not matter */
     if (link("old", "hard")) exit(2);
-    check(written("old", 'a') && holds("hard", 'o') && holds("old.loci-tmp", 't'), "another name of the old file stays the old file", "hard");
-    check(clear() == 8, "nothing else is left", "links");
+    CHECK_THAT(written("old", 'a') && holds("hard", 'o') && holds("old.loci-tmp", 't'), "another name of the old file stays the old file: hard");
+    CHECK_THAT(clear() == 8, "nothing else is left: links");
 }
 
 static void same_files(void)
@@ -183,9 +175,9 @@ static void same_files(void)
     const char *const read[] = { "missing", "other", "in" };
     const char *const names[] = { "in", "./in", whole, "hard", "link" };
     for (int i = 0; i < 5; i++)
-        check(loci_output_check(names[i], 3, read, &e) == LOCI_BAD_ARG && strstr(e.text, "would be overwritten"), "what is read is not written", names[i]);
-    check(!loci_output_check("out", 3, read, &e) && !loci_output_check("missing", 3, read, &e), "but other names are", e.text);
-    check(clear() == 4, "nothing else is left", "same files");
+        CHECK_SAYS(loci_output_check(names[i], 3, read, &e), LOCI_BAD_ARG, &e, "would be overwritten", names[i]);
+    CHECK_THAT(!loci_output_check("out", 3, read, &e) && !loci_output_check("missing", 3, read, &e), "but other names are: %s", e.text);
+    CHECK_THAT(clear() == 4, "nothing else is left: same files");
 }
 
 static void no_permission(void)
@@ -199,9 +191,9 @@ static void no_permission(void)
     refused("locked", "cannot write: Permission denied");
     if (root && seteuid(0)) exit(2);
     if (chmod("closed", 0755)) exit(2);
-    check(holds("closed/old", 'o') && holds("locked", 'o'), "what must not be written stays", "locked");
+    CHECK_THAT(holds("closed/old", 'o') && holds("locked", 'o'), "what must not be written stays: locked");
     unlink("closed/old");
-    check(clear() == 2, "nothing else is left", "no permission");
+    CHECK_THAT(clear() == 2, "nothing else is left: no permission");
 }
 
 /* A limit on the size of files, as a full disk. */
@@ -214,10 +206,10 @@ static void full_disk(void)
     signal(SIGXFSZ, SIG_IGN);
     little = was, little.rlim_cur = SIZE / 2;
     setrlimit(RLIMIT_FSIZE, &little);
-    check(write_letters("old", 'a', SIZE, &e) == LOCI_BAD_ARG && strstr(e.text, "cannot write"), "a full disk", e.text);
-    check(write_letters("new", 'a', SIZE, &e) == LOCI_BAD_ARG, "a full disk, a new file", e.text);
+    CHECK_THAT(write_letters("old", 'a', SIZE, &e) == LOCI_BAD_ARG && strstr(e.text, "cannot write"), "a full disk: %s", e.text);
+    CHECK_THAT(write_letters("new", 'a', SIZE, &e) == LOCI_BAD_ARG, "a full disk, a new file: %s", e.text);
     setrlimit(RLIMIT_FSIZE, &was);
-    check(holds("old", 'o') && mode_of("old") == 0600 && clear() == 1, "leaves what was there", "old");
+    CHECK_THAT(holds("old", 'o') && mode_of("old") == 0600 && clear() == 1, "leaves what was there: old");
 }
 
 /* ---- Several ---------------------------------------------------------------------------------------------- */
@@ -227,12 +219,12 @@ static void in_turns(void)
     struct new_file f, g;
     loci_error e;
     put("old", 'o', 0644);
-    check(!loci_output_begin(&f, "old", &e) && !loci_output_begin(&g, "old", &e), "two begin one file", "old");
-    check(!loci_output_put(&f, "ff", 2, &e) && !loci_output_put(&g, "g", 1, &e) && holds("old", 'o'), "and write", "old");
-    check(!loci_output_end(&f, LOCI_OK, &e) && holds("old", 'f'), "the first ends", "old");
-    check(!loci_output_end(&g, LOCI_OK, &e) && holds("old", 'g'), "the last one's stays", "old");
-    check(!loci_output_begin(&f, "old", &e) && loci_output_end(&f, LOCI_CANCELLED, &e) == LOCI_CANCELLED && holds("old", 'g'), "a failure changes nothing", "old");
-    check(clear() == 1, "nothing else is left", "in turns");
+    CHECK_THAT(!loci_output_begin(&f, "old", &e) && !loci_output_begin(&g, "old", &e), "two begin one file: old");
+    CHECK_THAT(!loci_output_put(&f, "ff", 2, &e) && !loci_output_put(&g, "g", 1, &e) && holds("old", 'o'), "and write: old");
+    CHECK_THAT(!loci_output_end(&f, LOCI_OK, &e) && holds("old", 'f'), "the first ends: old");
+    CHECK_THAT(!loci_output_end(&g, LOCI_OK, &e) && holds("old", 'g'), "the last one's stays: old");
+    CHECK_THAT(!loci_output_begin(&f, "old", &e) && loci_output_end(&f, LOCI_CANCELLED, &e) == LOCI_CANCELLED && holds("old", 'g'), "a failure changes nothing: old");
+    CHECK_THAT(clear() == 1, "nothing else is left: in turns");
 }
 
 static void at_once(void)
@@ -254,8 +246,8 @@ static void at_once(void)
         for (int i = 0; i < 2; i++)
             if (child[i] && waitpid(child[i], &status[i], WNOHANG) == child[i]) child[i] = 0, running--;
     }
-    check(bad == 0 && status[0] == 0 && status[1] == 0, "two programs write one file", "both finish, and none sees a mixture");
-    check(clear() == 1, "nothing else is left", "at once");
+    CHECK_THAT(bad == 0 && status[0] == 0 && status[1] == 0, "two programs write one file: both finish, and none sees a mixture");
+    CHECK_THAT(clear() == 1, "nothing else is left: at once");
 }
 
 /* ---- Signals ---------------------------------------------------------------------------------------------- */
@@ -281,8 +273,8 @@ static void ended(void)
         close(ready[0]);
         kill(child, ending[i]);
         waitpid(child, &status, 0);
-        check(WIFSIGNALED(status) && WTERMSIG(status) == ending[i], "a signal takes its usual end", strsignal(ending[i]));
-        check(holds("old", 'o') && clear() == 1, "and only the old file is left", strsignal(ending[i]));
+        CHECK_THAT(WIFSIGNALED(status) && WTERMSIG(status) == ending[i], "a signal takes its usual end: %s", strsignal(ending[i]));
+        CHECK_THAT(holds("old", 'o') && clear() == 1, "and only the old file is left: %s", strsignal(ending[i]));
     }
 }
 
@@ -301,8 +293,8 @@ static void ended_anywhere(void)
         waitpid(child, &status, 0);
         bad += !WIFSIGNALED(status) || WTERMSIG(status) != ending[n % 3] || !holds("old", 'a');
     }
-    check(bad == 0, "a signal at any time", "old");
-    check(clear() == 1, "leaves nothing but the file", "old");
+    CHECK_THAT(bad == 0, "a signal at any time: old");
+    CHECK_THAT(clear() == 1, "leaves nothing but the file: old");
 }
 
 static void other_handlers(void)
@@ -311,13 +303,12 @@ static void other_handlers(void)
     loci_error e;
     struct sigaction is;
     signal(SIGHUP, SIG_IGN);
-    check(!loci_output_begin(&f, "new", &e) && !raise(SIGHUP) && !loci_output_put(&f, "n", 1, &e) && !loci_output_end(&f, LOCI_OK, &e) && holds("new", 'n'),
-          "a signal that is ignored", "stays so");
+    CHECK_THAT(!loci_output_begin(&f, "new", &e) && !raise(SIGHUP) && !loci_output_put(&f, "n", 1, &e) && !loci_output_end(&f, LOCI_OK, &e) && holds("new", 'n'), "a signal that is ignored: stays so");
     sigaction(SIGHUP, NULL, &is);
-    check(is.sa_handler == SIG_IGN, "and afterwards", "SIGHUP");
+    CHECK_THAT(is.sa_handler == SIG_IGN, "and afterwards: SIGHUP");
     signal(SIGHUP, SIG_DFL);
     sigaction(SIGINT, NULL, &is);
-    check(is.sa_handler == SIG_DFL && clear() == 1, "all is as it was", "SIGINT");
+    CHECK_THAT(is.sa_handler == SIG_DFL && clear() == 1, "all is as it was: SIGINT");
 }
 
 int main(void)
@@ -336,7 +327,6 @@ int main(void)
     ended();
     ended_anywhere();
     other_handlers();
-    check(!chdir("/") && rmdir(folder) == 0, "the folder is empty", folder);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    CHECK_THAT(!chdir("/") && rmdir(folder) == 0, "the folder is empty: %s", folder);
+    return harness_end();
 }

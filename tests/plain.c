@@ -7,14 +7,7 @@
 #include "io/io.h"
 #include "plan/encoding.h"
 #include "base/plain.h"
-
-static int passed, failed;
-
-static void check(bool holds, const char *what, unsigned long which)
-{
-    holds ? passed++ : failed++;
-    if (!holds) printf("plain: %s: %lx\n", what, which);
-}
+#include "harness.h"
 
 /* Written down apart from plain.h. */
 static bool harmful(uint32_t c)
@@ -52,8 +45,8 @@ static void code_points(void)
             cuts += strcmp(text, "a") != 0;
         }
     }
-    check(wrong == 0, "code points that are kept or lost wrongly", (unsigned)wrong);
-    check(cuts == 0, "a cut character stays", (unsigned)cuts);
+    CHECK_THAT(wrong == 0, "code points that are kept or lost wrongly: %d", wrong);
+    CHECK_THAT(cuts == 0, "a cut character stays: %d", cuts);
 }
 
 /* No two bytes give anything but plain text. */
@@ -69,7 +62,7 @@ static void pairs_of_bytes(void)
             const char want[] = { a >= 0x20 && a < 0x7f ? (char)a : '?', b >= 0x20 && b < 0x7f ? (char)b : '?', 'z', 0 };
             wrong += both ? harmful(code) ? strcmp(text, "?z") != 0 : (unsigned char)*text != a : strcmp(text, want) != 0;
         }
-    check(wrong == 0, "pairs of bytes", (unsigned)wrong);
+    CHECK_THAT(wrong == 0, "pairs of bytes: %d", wrong);
 }
 
 static void texts(void)
@@ -83,7 +76,7 @@ static void texts(void)
         char text[64];
         snprintf(text, sizeof text, "%s", list[i].text);
         make_plain(text);
-        check(!strcmp(text, list[i].want), "text", (unsigned long)i);
+        CHECK_THAT(!strcmp(text, list[i].want), "text %zu is '%s', wanted '%s'", i, text, list[i].want);
     }
 }
 
@@ -92,15 +85,15 @@ static void sentences(void)
     loci_error e;
     char name[800];
     loci_io_fail(&e, LOCI_BAD_ARG, "tensor '%s'", "\x1b\n\x7f\x9b\xe2\x80\xae\xc2\x9b" "e");
-    check(e.status == LOCI_BAD_ARG && !strcmp(e.text, "tensor '??????e'"), "loci_io_fail", 0);
+    CHECK_THAT(e.status == LOCI_BAD_ARG && !strcmp(e.text, "tensor '??????e'"), "loci_io_fail: %s", e.text);
     loci_fail(&e, LOCI_BAD_ARG, "tensor '%s'", "\x1b\n\x7f\x9b\xe2\x80\xae\xc2\x9b" "e");
-    check(e.status == LOCI_BAD_ARG && !strcmp(e.text, "tensor '??????e'"), "loci_fail", 0);
+    CHECK_THAT(e.status == LOCI_BAD_ARG && !strcmp(e.text, "tensor '??????e'"), "loci_fail: %s", e.text);
     for (size_t at = 0; at < 4; at++) {                  /* the buffer ends inside of a character */
         for (size_t i = 0; i + 4 < sizeof name; i += 3) memcpy(name + i, "\xe2\x82\xac", 4);
         loci_io_fail(&e, LOCI_BAD_ARG, "%.*s%s", (int)at, "xxxx", name);
-        check(strlen(e.text) == at + (sizeof e.text - 1 - at) / 3 * 3 && !strchr(e.text, '?'), "loci_io_fail at the end", at);
+        CHECK_THAT(strlen(e.text) == at + (sizeof e.text - 1 - at) / 3 * 3 && !strchr(e.text, '?'), "loci_io_fail at the end: %zu bytes", at);
         loci_fail(&e, LOCI_BAD_ARG, "%.*s%s", (int)at, "xxxx", name);
-        check(strlen(e.text) == at + (sizeof e.text - 1 - at) / 3 * 3 && !strchr(e.text, '?'), "loci_fail at the end", at);
+        CHECK_THAT(strlen(e.text) == at + (sizeof e.text - 1 - at) / 3 * 3 && !strchr(e.text, '?'), "loci_fail at the end: %zu bytes", at);
     }
 }
 
@@ -110,6 +103,5 @@ int main(void)
     pairs_of_bytes();
     texts();
     sentences();
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

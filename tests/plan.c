@@ -7,15 +7,7 @@
 
 #include "plan/engine.h"
 #include "call/tables.h"
-
-static int passed, failed;
-
-static bool check(bool ok, const char *what, const char *which)
-{
-    ok ? passed++ : failed++;
-    if (!ok) printf("plan: %s: %s\n", what, which);
-    return ok;
-}
+#include "harness.h"
 
 /* One line of text, not empty, and ended. */
 static bool is_sentence(const loci_error *e)
@@ -32,11 +24,11 @@ static loci_desc usual(const char *encoding)
 /* The plan of a description, or NULL after checking that the failure reads as it must. */
 static loci_plan *plan_of(const loci_desc *d, loci_error *e)
 {
-    loci_plan *p = (loci_plan *)&passed;
+    loci_plan *p = (loci_plan *)e;
     memset(e, 0x55, sizeof *e);
     loci_status status = loci_plan_create(&p, d, e);
     const char *name = d->encoding ? d->encoding : "(NULL)";
-    if (status) check(!p && e->status == status && is_sentence(e), "a failure has no plan and one sentence", name);
+    if (status) CHECK_THAT(!p && e->status == status && is_sentence(e), "a failure has no plan and one sentence: %s", name);
     return p;
 }
 
@@ -224,7 +216,7 @@ static void check_again(const loci_plan *p, loci_desc d)
     d.encoding = again;
     loci_plan *second = NULL;
     if (strstr(again, "freq=given")) return;      /* there base is by rule */
-    check(!loci_plan_create(&second, &d, &e) && !strcmp(loci_plan_text(p), loci_plan_text(second)), "text of a text", again);
+    CHECK_THAT(!loci_plan_create(&second, &d, &e) && !strcmp(loci_plan_text(p), loci_plan_text(second)), "text of a text: %s", again);
     loci_plan_destroy(second);
 }
 
@@ -234,20 +226,17 @@ static void texts(void)
     for (int i = 0; i < COUNT(good); i++) {
         loci_desc d = in_stage(good[i].text, good[i].stage);
         loci_plan *p = plan_of(&d, &e);
-        if (!check(p != NULL, "must be understood", good[i].text)) {
-            printf("    %s\n", e.text);
-            continue;
-        }
-        if (!check(!strncmp(loci_plan_text(p), good[i].canonical, strlen(good[i].canonical)), "plan text", good[i].text))
-            printf("    %s\n", loci_plan_text(p));
+        if (!CHECK_THAT(p != NULL, "must be understood: %s: %s", good[i].text, e.text)) continue;
+        CHECK_THAT(!strncmp(loci_plan_text(p), good[i].canonical, strlen(good[i].canonical)),
+                   "plan text of %s: %s", good[i].text, loci_plan_text(p));
         check_again(p, d);
         loci_plan_destroy(p);
     }
     for (int i = 0; i < COUNT(bad); i++) {
         loci_desc d = in_stage(bad[i].text, bad[i].stage);
         loci_plan *p = plan_of(&d, &e);
-        if (!check(!p && e.status == LOCI_BAD_ARG && strstr(e.text, bad[i].says), "must be refused", bad[i].text))
-            printf("    %s\n", p ? loci_plan_text(p) : e.text);
+        CHECK_THAT(!p && e.status == LOCI_BAD_ARG && strstr(e.text, bad[i].says),
+                   "must be refused: %s: %s", bad[i].text, p ? loci_plan_text(p) : e.text);
         loci_plan_destroy(p);
     }
 }
@@ -282,12 +271,12 @@ static void wild_texts(void)
         text_of[end % 2 ? n : 60000] = 0;
         loci_desc d = usual(text_of);
         loci_plan *p = plan_of(&d, &e);
-        check(!p, "a long text", "must be refused");
+        CHECK_THAT(!p, "a long text: must be refused");
         loci_plan_destroy(p);
     }
     free(text_of);
     loci_desc d = usual("nope+alibi+t5+fox+shaw+cope+sba+cape+nope");
-    check(!plan_of(&d, &e) && strstr(e.text, "more than 8"), "nine encodings", e.text);
+    CHECK_THAT(!plan_of(&d, &e) && strstr(e.text, "more than 8"), "nine encodings: %s", e.text);
 }
 
 /* ---- Description -------------------------------------------------------------------------------------- */
@@ -367,21 +356,19 @@ static void descriptions(void)
     for (int i = 0; i < COUNT(wishes); i++) {
         loci_plan *p = plan_of(&wishes[i].d, &e);
         bool ok = wishes[i].status ? !p && e.status == wishes[i].status && strstr(e.text, wishes[i].says) : p != NULL;
-        char number[16];
-        snprintf(number, sizeof number, "wish %d", i);
-        if (!check(ok, number, p ? "accepted" : e.text)) printf("    wanted: %s\n", wishes[i].says);
+        CHECK_THAT(ok, "wish %d: %s, wanted: %s", i, p ? "accepted" : e.text, wishes[i].says ? wishes[i].says : "a plan");
         loci_plan_destroy(p);
     }
     loci_desc d = usual(NULL);
     loci_plan *p = NULL;
-    check(loci_plan_create(NULL, &d, &e) == LOCI_BAD_ARG && is_sentence(&e), "NULL", "plan");
-    check(loci_plan_create(&p, NULL, &e) == LOCI_BAD_ARG && !p && is_sentence(&e), "NULL", "desc");
-    check(loci_plan_create(&p, &d, NULL) == LOCI_OK && p, "NULL", "error");
+    CHECK_THAT(loci_plan_create(NULL, &d, &e) == LOCI_BAD_ARG && is_sentence(&e), "NULL: plan");
+    CHECK_THAT(loci_plan_create(&p, NULL, &e) == LOCI_BAD_ARG && !p && is_sentence(&e), "NULL: desc");
+    CHECK_THAT(loci_plan_create(&p, &d, NULL) == LOCI_OK && p, "NULL: error");
     loci_plan_destroy(p);
     d.heads = 0;
-    check(loci_plan_create(&p, &d, NULL) == LOCI_BAD_ARG && !p, "NULL", "error, failing");
+    CHECK_THAT(loci_plan_create(&p, &d, NULL) == LOCI_BAD_ARG && !p, "NULL: error, failing");
     loci_plan_destroy(NULL);
-    check(loci_tensors(NULL, NULL, 3) == 0 && loci_tables_size(NULL, 3) == 0 && loci_plan_text(NULL), "NULL", "plan");
+    CHECK_THAT(loci_tensors(NULL, NULL, 3) == 0 && loci_tables_size(NULL, 3) == 0 && loci_plan_text(NULL), "NULL: plan");
 }
 
 static void resolved(void)
@@ -391,13 +378,13 @@ static void resolved(void)
     d.window_right = LOCI_NONE;
     d.value_dim = 5;
     loci_plan *p = plan_of(&d, &e);
-    if (check(p != NULL, "resolved", "a plan")) {
-        check(p->heads == 4 && p->kv_heads == 2 && p->group == 2 && p->dim == 8 && p->value_dim == 5, "resolved", "shape");
-        check(p->window_left == INT64_MAX && p->window_right == 0, "resolved", "windows");
-        check(p->uses == 2 && p->weight == 0 && p->rotate == 1 && p->mix == -1, "resolved", "places");
-        check(p->use[0].term == TERM_stick && p->use[1].term == TERM_pairs && p->use[1].enc == 1, "resolved", "terms");
-        check(p->strict && !p->f64 && p->real == 4 && p->axes == 1 && !p->full, "resolved", "flags");
-        check(p->scale == 1 / sqrt(8), "resolved", "scale");
+    if (CHECK_THAT(p != NULL, "resolved: a plan")) {
+        CHECK_THAT(p->heads == 4 && p->kv_heads == 2 && p->group == 2 && p->dim == 8 && p->value_dim == 5, "resolved: shape");
+        CHECK_THAT(p->window_left == INT64_MAX && p->window_right == 0, "resolved: windows");
+        CHECK_THAT(p->uses == 2 && p->weight == 0 && p->rotate == 1 && p->mix == -1, "resolved: places");
+        CHECK_THAT(p->use[0].term == TERM_stick && p->use[1].term == TERM_pairs && p->use[1].enc == 1, "resolved: terms");
+        CHECK_THAT(p->strict && !p->f64 && p->real == 4 && p->axes == 1 && !p->full, "resolved: flags");
+        CHECK_THAT(p->scale == 1 / sqrt(8), "resolved: scale");
     }
     loci_plan_destroy(p);
     d = usual("sba:current=1");
@@ -406,9 +393,8 @@ static void resolved(void)
     d.window_left = 7;
     d.kv_heads = 0;
     p = plan_of(&d, &e);
-    if (check(p != NULL, "resolved", "a plan in double"))
-        check(!p->strict && p->f64 && p->real == 8 && p->scale == 0.25 && p->window_left == 7 && p->kv_heads == 4 &&
-              p->value_dim == 8 && !strcmp(p->engine->isa, "f64"), "resolved", "in double");
+    if (CHECK_THAT(p != NULL, "resolved: a plan in double"))
+        CHECK_THAT(!p->strict && p->f64 && p->real == 8 && p->scale == 0.25 && p->window_left == 7 && p->kv_heads == 4 && p->value_dim == 8 && !strcmp(p->engine->isa, "f64"), "resolved: in double");
     loci_plan_destroy(p);
 }
 
@@ -422,11 +408,11 @@ static void locales(void)
     if (i == COUNT(names)) return;
     loci_desc d = usual("t5:bias_scale=0.5");
     loci_plan *p = plan_of(&d, &e);
-    check(p && strstr(loci_plan_text(p), "bias_scale=0.5 "), "locale", names[i]);
+    CHECK_THAT(p && strstr(loci_plan_text(p), "bias_scale=0.5 "), "locale: %s", names[i]);
     loci_plan_destroy(p);
     d.encoding = "t5:bias_scale=0,5";
-    check(!plan_of(&d, &e), "locale", "a comma ends an option");
-    check(strcmp(localeconv()->decimal_point, ",") == 0, "locale", "is the program's again");
+    CHECK_THAT(!plan_of(&d, &e), "locale: a comma ends an option");
+    CHECK_THAT(strcmp(localeconv()->decimal_point, ",") == 0, "locale: is the program's again");
     setlocale(LC_ALL, "C");
 }
 
@@ -471,14 +457,14 @@ static void shapes(void)
         for (int k = 0; k < n; k++)
             found += !strcmp(list[k].name, wanted[i].name) && list[k].role == wanted[i].role && list[k].rank == wanted[i].rank
                   && !memcmp(list[k].shape, wanted[i].shape, sizeof list[k].shape);
-        check(found == 1, wanted[i].text, wanted[i].name);
+        CHECK_THAT(found == 1, "%s: %s", wanted[i].text, wanted[i].name);
         loci_plan_destroy(p);
     }
     loci_desc d = usual("t5+cape");
     loci_plan *p = plan_of(&d, &e);
     memset(list, 0, sizeof list);
-    check(loci_tensors(p, list, 2) == 5 && !strcmp(list[1].name, "w1") && !list[2].name, "loci_tensors", "fills what fits");
-    check(loci_tensors(p, NULL, 0) == 5, "loci_tensors", "counts");
+    CHECK_THAT(loci_tensors(p, list, 2) == 5 && !strcmp(list[1].name, "w1") && !list[2].name, "loci_tensors: fills what fits");
+    CHECK_THAT(loci_tensors(p, NULL, 0) == 5, "loci_tensors: counts");
     loci_plan_destroy(p);
 }
 
@@ -523,7 +509,7 @@ static void held_forms(void)
         d.tensor_count = forms[i].n;
         loci_plan *p = plan_of(&d, &e);
         bool ok = forms[i].status ? !p && strstr(e.text, forms[i].says) : p != NULL;
-        if (!check(ok, forms[i].text, forms[i].says)) printf("    form %d: %s\n", i, p ? "accepted" : e.text);
+        CHECK_THAT(ok, "form %d, %s: %s, wanted: %s", i, forms[i].text, p ? "accepted" : e.text, forms[i].says);
         loci_plan_destroy(p);
     }
 }
@@ -536,15 +522,15 @@ static void starts(void)
     static float a[N], b[N];
     loci_desc d = { .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 64, .max_len = 1024, .isa = "scalar" };
     loci_plan *p = plan_of(&d, &e);
-    if (!check(p != NULL, "start", "learned")) return;
+    if (!CHECK_THAT(p != NULL, "start: learned")) return;
     loci_tensor_init(p, 0, 1, a);
     loci_tensor_init(p, 0, 1, b);
-    check(!memcmp(a, b, sizeof a), "start", "repeats");
+    CHECK_THAT(!memcmp(a, b, sizeof a), "start: repeats");
     loci_tensor_init(p, 0, 2, b);
-    check(memcmp(a, b, sizeof a) != 0, "start", "depends on the seed");
+    CHECK_THAT(memcmp(a, b, sizeof a) != 0, "start: depends on the seed");
     double sum = 0, square = 0;
     for (int i = 0; i < N; i++) sum += a[i], square += (double)a[i] * a[i];
-    check(fabs(sum / N) < 4e-4 && fabs(sqrt(square / N) - 0.02) < 4e-4, "start", "normal, 0.02");
+    CHECK_THAT(fabs(sum / N) < 4e-4 && fabs(sqrt(square / N) - 0.02) < 4e-4, "start: normal, 0.02");
     loci_tensor_init(p, 1, 1, b);
     loci_tensor_init(p, -1, 1, b);
     loci_tensor_init(p, 0, 1, NULL);
@@ -555,7 +541,7 @@ static void starts(void)
     loci_tensor_init(p, 0, 1, a);
     double low = 1, high = -1;
     for (int i = 0; i < 64 * 4; i++) low = fmin(low, a[i]), high = fmax(high, a[i]);
-    check(low >= -0.5 && low < -0.45 && high <= 0.5 && high > 0.45, "start", "uniform");
+    CHECK_THAT(low >= -0.5 && low < -0.45 && high <= 0.5 && high > 0.45, "start: uniform");
     loci_plan_destroy(p);
 
     static const double official[12] = { 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625,
@@ -568,7 +554,7 @@ static void starts(void)
     loci_tensor_init(p, 0, 1, slopes);
     bool same = true;
     for (int h = 0; h < 12; h++) same = same && (h < 8 ? slopes[h] == official[h] : fabs(slopes[h] - official[h]) < 1e-16);
-    check(same, "start", "alibi's slopes");
+    CHECK_THAT(same, "start: alibi's slopes");
     loci_plan_destroy(p);
 }
 
@@ -579,32 +565,32 @@ static void tables(void)
     loci_error e;
     loci_desc d = usual("alibi:slopes=given");
     loci_plan *p = plan_of(&d, &e);
-    if (!check(p != NULL, "tables", "a plan")) return;
+    if (!CHECK_THAT(p != NULL, "tables: a plan")) return;
     float slopes[4] = { 1, 2, 3, 4 };
     const void *tensors[] = { slopes }, *none[] = { NULL };
     size_t n = loci_tables_size(p, 100);
-    check(n == 128 && loci_tables_size(p, 0) && loci_tables_size(p, (ptrdiff_t)1 << 40), "tables", "size");
-    check(!loci_tables_size(p, -1) && !loci_tables_size(p, ((ptrdiff_t)1 << 40) + 1), "tables", "impossible size");
+    CHECK_THAT(n == 128 && loci_tables_size(p, 0) && loci_tables_size(p, (ptrdiff_t)1 << 40), "tables: size");
+    CHECK_THAT(!loci_tables_size(p, -1) && !loci_tables_size(p, ((ptrdiff_t)1 << 40) + 1), "tables: impossible size");
     _Alignas(64) char memory[192], other[192] = { 0 };
     memset(memory, 0xff, sizeof memory);
-    check(loci_check_tables(p, other, 0, &e) == LOCI_BAD_ARG && is_sentence(&e), "tables", "never prepared");
-    check(loci_check_tables(p, NULL, 0, &e) == LOCI_BAD_ARG && loci_check_tables(p, memory + 8, 0, &e) == LOCI_BAD_ARG, "tables", "NULL, askew");
-    check(loci_prepare(p, 100, tensors, memory + 4) == LOCI_BAD_ARG, "prepare", "askew");
-    check(loci_prepare(p, 100, tensors, NULL) == LOCI_BAD_ARG, "prepare", "NULL");
-    check(loci_prepare(p, 100, none, memory) == LOCI_BAD_ARG && loci_prepare(p, 100, NULL, memory) == LOCI_BAD_ARG, "prepare", "no tensor");
-    check(loci_prepare(p, -1, tensors, memory) == LOCI_BAD_ARG && loci_prepare(NULL, 1, tensors, memory) == LOCI_BAD_ARG, "prepare", "range");
-    check(memory[0] == (char)0xff, "prepare", "a failure writes nothing");
-    check(loci_prepare(p, 100, tensors, memory) == LOCI_OK && memory[n] == (char)0xff, "prepare", "writes its size");
-    check(loci_prepare(p, 100, tensors, other) == LOCI_OK && !memcmp(memory, other, n), "prepare", "repeats");
-    check(loci_check_tables(p, memory, 0, &e) == LOCI_OK && loci_table_range(memory) == 100, "tables", "prepared");
+    CHECK_THAT(loci_check_tables(p, other, 0, &e) == LOCI_BAD_ARG && is_sentence(&e), "tables: never prepared");
+    CHECK_THAT(loci_check_tables(p, NULL, 0, &e) == LOCI_BAD_ARG && loci_check_tables(p, memory + 8, 0, &e) == LOCI_BAD_ARG, "tables: NULL, askew");
+    CHECK_THAT(loci_prepare(p, 100, tensors, memory + 4) == LOCI_BAD_ARG, "prepare: askew");
+    CHECK_THAT(loci_prepare(p, 100, tensors, NULL) == LOCI_BAD_ARG, "prepare: NULL");
+    CHECK_THAT(loci_prepare(p, 100, none, memory) == LOCI_BAD_ARG && loci_prepare(p, 100, NULL, memory) == LOCI_BAD_ARG, "prepare: no tensor");
+    CHECK_THAT(loci_prepare(p, -1, tensors, memory) == LOCI_BAD_ARG && loci_prepare(NULL, 1, tensors, memory) == LOCI_BAD_ARG, "prepare: range");
+    CHECK_THAT(memory[0] == (char)0xff, "prepare: a failure writes nothing");
+    CHECK_THAT(loci_prepare(p, 100, tensors, memory) == LOCI_OK && memory[n] == (char)0xff, "prepare: writes its size");
+    CHECK_THAT(loci_prepare(p, 100, tensors, other) == LOCI_OK && !memcmp(memory, other, n), "prepare: repeats");
+    CHECK_THAT(loci_check_tables(p, memory, 0, &e) == LOCI_OK && loci_table_range(memory) == 100, "tables: prepared");
     const float *table = loci_table_of(memory, p, 0);
-    check((const char *)table == memory + 64 && table[0] == 1 && table[3] == 4 && table[4] == 1 && table[7] == 4, "tables", "alibi's");
+    CHECK_THAT((const char *)table == memory + 64 && table[0] == 1 && table[3] == 4 && table[4] == 1 && table[7] == 4, "tables: alibi's");
     loci_plan_destroy(p);
 
     d = usual("nope+rope:pairing=half");
     d.heads = 64;
     p = plan_of(&d, &e);
-    check(loci_check_tables(p, memory, 0, &e) == LOCI_BAD_ARG || loci_tables_size(p, 100) == n, "tables", "of another plan");
+    CHECK_THAT(loci_check_tables(p, memory, 0, &e) == LOCI_BAD_ARG || loci_tables_size(p, 100) == n, "tables: of another plan");
     loci_plan_destroy(p);
 }
 
@@ -642,7 +628,7 @@ static void sinusoids(void)
                 double want = i + wave(k >= 2, k % 2, widths[w], i % widths[w], (double)pos[i / widths[w]]);
                 ok = ok && fabs(x[i] - want) < 1e-9;
             }
-            check(ok, texts_of[k], "rows");
+            CHECK_THAT(ok, "%s: rows", texts_of[k]);
             free(memory);
             loci_plan_destroy(p);
         }
@@ -674,13 +660,13 @@ static void learned_rows(void)
     loci_view in = { x, 0, 0, 0 }, out = { y, 0, 0, 0 };
     bool ok = loci_embed(p, memory, &call, in, out) == LOCI_OK;
     for (int i = 0; i < 2 * L * W; i++) ok = ok && y[i] == x[i] + table[pos[i / W % L] * W + i % W];
-    check(ok, "learned", "rows");
+    CHECK_THAT(ok, "learned: rows");
     loci_host host = { .run = run_backwards, .threads = 1 };
     call.host = &host;
     ok = loci_embed(p, memory, &call, in, (loci_view){ z, 0, 0, 0 }) == LOCI_OK && !memcmp(y, z, sizeof y);
-    check(ok, "learned", "rows by a host");
+    CHECK_THAT(ok, "learned: rows by a host");
     host.cancelled = yes;
-    check(loci_embed(p, memory, &call, in, out) == LOCI_CANCELLED && is_sentence(&e), "learned", "cancelled");
+    CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_CANCELLED && is_sentence(&e), "learned: cancelled");
     call.host = NULL;
 
     size_t bytes = loci_embed_workspace(p, &call);
@@ -693,29 +679,25 @@ static void learned_rows(void)
         for (int k = 0; k < 2 * L; k++) sum += pos[k % L] == i / W ? x[k * W + i % W] : 0;
         ok = ok && dtable[i] == sum;
     }
-    check(ok, "learned", "gradient");
-    check(!loci_embed_backward(p, memory, work, &call, in, unwanted) && !loci_embed_backward(p, memory, work, &call, in, NULL),
-          "learned", "gradient not wanted");
+    CHECK_THAT(ok, "learned: gradient");
+    CHECK_THAT(!loci_embed_backward(p, memory, work, &call, in, unwanted) && !loci_embed_backward(p, memory, work, &call, in, NULL), "learned: gradient not wanted");
 
     pos[150] = N;
     memcpy(z, y, sizeof z);
-    check(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG && strstr(e.text, "position 9 of row 150 must be from 0 to 8")
-          && !memcmp(y, z, sizeof y), "learned", "position outside");
+    CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG && strstr(e.text, "position 9 of row 150 must be from 0 to 8") && !memcmp(y, z, sizeof y), "learned: position outside");
     pos[150] = -1;
-    check(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned", "position before");
-    check(loci_embed_backward(p, memory, work, &call, in, dtensors) == LOCI_BAD_ARG, "learned", "position before, backward");
+    CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned: position before");
+    CHECK_THAT(loci_embed_backward(p, memory, work, &call, in, dtensors) == LOCI_BAD_ARG, "learned: position before, backward");
     call = (loci_call){ .batch = 1, .q_len = 2, .k_len = 9, .error = &e };
-    check(!loci_embed(p, memory, &call, in, out) && y[0] == x[0] + table[7 * W], "learned", "the last two of nine");
+    CHECK_THAT(!loci_embed(p, memory, &call, in, out) && y[0] == x[0] + table[7 * W], "learned: the last two of nine");
     call.k_len = 1;
-    check(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned", "k_len below q_len");
+    CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned: k_len below q_len");
     call.k_len = 0;
-    check(loci_embed(p, NULL, &call, in, out) == LOCI_BAD_ARG && loci_embed(p, memory, NULL, in, out) == LOCI_BAD_ARG
-          && loci_embed(NULL, memory, &call, in, out) == LOCI_BAD_ARG, "learned", "NULL");
-    check(loci_embed(p, memory, &call, (loci_view){ 0 }, out) == LOCI_BAD_ARG
-          && loci_embed(p, memory, &call, in, (loci_view){ 0 }) == LOCI_BAD_ARG, "learned", "NULL data");
-    check(loci_embed(p, memory, &call, in, (loci_view){ y, 0, 0, 1 }) == LOCI_BAD_ARG && strstr(e.text, "overlap"), "learned", "overlapping rows");
+    CHECK_THAT(loci_embed(p, NULL, &call, in, out) == LOCI_BAD_ARG && loci_embed(p, memory, NULL, in, out) == LOCI_BAD_ARG && loci_embed(NULL, memory, &call, in, out) == LOCI_BAD_ARG, "learned: NULL");
+    CHECK_THAT(loci_embed(p, memory, &call, (loci_view){ 0 }, out) == LOCI_BAD_ARG && loci_embed(p, memory, &call, in, (loci_view){ 0 }) == LOCI_BAD_ARG, "learned: NULL data");
+    CHECK_SAYS(loci_embed(p, memory, &call, in, (loci_view){ y, 0, 0, 1 }), LOCI_BAD_ARG, &e, "overlap", "learned: overlapping rows");
     call.size = 8;
-    check(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned", "call.size");
+    CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned: call.size");
     free(work);
     free(memory);
     loci_plan_destroy(p);
@@ -743,10 +725,10 @@ static void textbook_rows(void)
         const loci_view view = { x, 0, 0, 0 };
         bool ok = loci_embed(p, memory, &call, view, view) == LOCI_OK;
         for (int i = 0; i < rows[k].width; i++) ok = ok && x[i] == 0.5 + rows[k].row[i];
-        check(ok, rows[k].text, "row");
+        CHECK_THAT(ok, "%s: row", rows[k].text);
         for (int side = 0; side < 2; side++) {
             pos = side ? rows[k].limit : -1;
-            check(loci_embed(p, memory, &call, view, view) == LOCI_BAD_ARG && is_sentence(&e), rows[k].text, "position outside");
+            CHECK_THAT(loci_embed(p, memory, &call, view, view) == LOCI_BAD_ARG && is_sentence(&e), "%s: position outside", rows[k].text);
         }
         free(memory);
         loci_plan_destroy(p);
@@ -765,29 +747,27 @@ static void list_of_encodings(void)
 #define PE(name) all++;
 #include "pe/list.h"
 #undef PE
-    check(n == all && loci_encodings(&again) == n && list == again && loci_encodings(NULL) == n, "encodings", "count");
-    check(!strcmp(list[0].name, "nope") && !strcmp(list[n - 1].name, "cape"), "encodings", "order");
+    CHECK_THAT(n == all && loci_encodings(&again) == n && list == again && loci_encodings(NULL) == n, "encodings: count");
+    CHECK_THAT(!strcmp(list[0].name, "nope") && !strcmp(list[n - 1].name, "cape"), "encodings: order");
     for (int i = 0; i < n; i++) {
         const loci_encoding_info *x = &list[i];
-        check(x->cite && x->brief && x->example && x->options && x->tolerance > 0 && x->tolerance < 1e-4, x->name, "described");
-        check(strncmp(x->example, x->name, strlen(x->name)) == 0 && !x->options[x->option_count].name, x->name, "example");
+        CHECK_THAT(x->cite && x->brief && x->example && x->options && x->tolerance > 0 && x->tolerance < 1e-4, "%s: described", x->name);
+        CHECK_THAT(strncmp(x->example, x->name, strlen(x->name)) == 0 && !x->options[x->option_count].name, "%s: example", x->name);
         for (int o = 0; o < x->option_count; o++) {
             const loci_option *opt = &x->options[o];
             bool word = opt->kind == LOCI_WORD;
-            check(opt->help && (word == (opt->words != NULL)) && (word || opt->low < opt->high) &&
-                  (opt->must ? isnan(opt->usual) : !word || !isnan(opt->usual)),
-                  x->name, opt->name);
-            check(isnan(opt->usual) || word || (opt->usual >= opt->low && opt->usual <= opt->high), x->name, opt->name);
+            CHECK_THAT(opt->help && (word == (opt->words != NULL)) && (word || opt->low < opt->high) && (opt->must ? isnan(opt->usual) : !word || !isnan(opt->usual)), "%s: %s", x->name, opt->name);
+            CHECK_THAT(isnan(opt->usual) || word || (opt->usual >= opt->low && opt->usual <= opt->high), "%s: %s", x->name, opt->name);
         }
         for (int k = 0; k < COUNT(dims); k++) {
             loci_desc d = in_stage(x->example, x->places == LOCI_PLACE_EMBED ? LOCI_EMBED : LOCI_ATTENTION);
             d.dim = dims[k];
             loci_plan *p = plan_of(&d, &e);
-            if (!check(p != NULL, x->name, "example works")) printf("    %s\n", e.text);
+            CHECK_THAT(p != NULL, "%s: example works: %s", x->name, e.text);
             loci_plan_destroy(p);
         }
     }
-    check(loci_version() == LOCI_VERSION && !strcmp(loci_version_text(), "0.2.0"), "version", loci_version_text());
+    CHECK_THAT(loci_version() == LOCI_VERSION && !strcmp(loci_version_text(), "0.2.0"), "version: %s", loci_version_text());
 }
 
 int main(void)
@@ -805,6 +785,5 @@ int main(void)
     learned_rows();
     textbook_rows();
     list_of_encodings();
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

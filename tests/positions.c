@@ -3,18 +3,11 @@
 #include "loci/positions.h"
 
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "harness.h"
+
 enum { MAX = 32 };
-static int passed, failed;
-
-static void check(bool holds, const char *name, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("%s: %s\n", name, what);
-}
-
 struct example {
     const char *name;
     int count;
@@ -51,8 +44,8 @@ static void refused(const char *says, int count, const loci_segment *s, double s
     const loci_status status = loci_segments_place(count, s, start, len, coord, &next, &e);
     bool untouched = next == -1;
     for (size_t i = 0; i < sizeof coord; i++) untouched &= ((unsigned char *)coord)[i] == 0x5a;
-    check(status == LOCI_BAD_ARG && strstr(e.text, says), says, e.text);
-    check(untouched, says, "something was written");
+    CHECK_SAYS(status, LOCI_BAD_ARG, &e, says);
+    CHECK_THAT(untouched, "%s: something was written", says);
 }
 
 /* Times are products in float: 39 times 2 * 2/1.3 is 120 there, and 119.99999999999999 in double. */
@@ -60,8 +53,7 @@ static void rounding(void)
 {
     const loci_segment film = { .t = 41, .h = 1, .w = 1, .step = 2 * (2 / 1.3) };
     double coord[3 * 41], next;
-    check(!loci_segments_place(1, &film, 0, 41, coord, &next, NULL) && coord[39] == 120 && next == 124,
-          "a film", "times are not those of a product in float");
+    CHECK_THAT(!loci_segments_place(1, &film, 0, 41, coord, &next, NULL) && coord[39] == 120 && next == 124, "a film: times are not those of a product in float");
 }
 
 int main(void)
@@ -71,11 +63,11 @@ int main(void)
         const struct example *x = &examples[i];
         double coord[3 * MAX + 1] = { 0 }, next = -1;
         coord[3 * x->len] = -1;
-        check(loci_segments_len(x->count, x->segment) == x->len, x->name, "length");
+        CHECK_THAT(loci_segments_len(x->count, x->segment) == x->len, "%s: length", x->name);
         bool same = !loci_segments_place(x->count, x->segment, x->start, x->len, coord, &next, NULL) && next == x->next;
         for (int axis = 0; axis < 3; axis++)
             for (ptrdiff_t k = 0; k < x->len; k++) same &= coord[axis * x->len + k] == x->coord[axis][k];
-        check(same && coord[3 * x->len] == -1, x->name, "coordinates");
+        CHECK_THAT(same && coord[3 * x->len] == -1, "%s: coordinates", x->name);
     }
     const loci_segment text = { .tokens = 4 }, both = { .tokens = 4, .t = 1, .h = 1, .w = 1 }, flat = { .t = 1, .h = 0, .w = 3 };
     const loci_segment back = { .t = 2, .h = 1, .w = 1, .step = -1 }, huge = { .t = PTRDIFF_MAX, .h = 2, .w = 2 }, long_ago = { .tokens = -1 };
@@ -87,10 +79,9 @@ int main(void)
     refused("-1 tokens", 1, &long_ago, 0, -1);
     refused("within 2^40", 1, &text, 0x1p41, 4);
     refused("must be a list", 1, NULL, 0, 4);
-    check(loci_segments_len(1, &huge) == -1 && loci_segments_len(1, NULL) == -1 && loci_segments_len(0, NULL) == 0, "length", "of what cannot be");
+    CHECK_THAT(loci_segments_len(1, &huge) == -1 && loci_segments_len(1, NULL) == -1 && loci_segments_len(0, NULL) == 0, "length: of what cannot be");
     const loci_segment many[2] = { { .tokens = PTRDIFF_MAX }, { .tokens = 1 } };
-    check(loci_segments_len(2, many) == -1, "length", "of too many");
-    check(loci_segments_place(1, &text, 0, 4, NULL, NULL, NULL) == LOCI_BAD_ARG, "coord", "NULL was taken");
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    CHECK_THAT(loci_segments_len(2, many) == -1, "length: of too many");
+    CHECK_THAT(loci_segments_place(1, &text, 0, 4, NULL, NULL, NULL) == LOCI_BAD_ARG, "coord: NULL was taken");
+    return harness_end();
 }

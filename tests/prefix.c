@@ -3,17 +3,15 @@
  * or one call whose positions say who sees whom and whose coordinates turn.  In double, against the reference, row by
  * row with just the keys that the row is to see. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "reference/reference.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
 
 enum { H = 2, G = 1, L = 90, PREFIX = 37, MOST = 64 };
-
-static int passed, failed;
 
 /* A problem of L rows and keys: what goes in, and sums of what comes out. */
 struct problem {
@@ -72,7 +70,7 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     loci_plan *plan;
     const loci_desc d = { .encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D, .dtype = LOCI_F64, .full = full, .max_len = L };
     if (loci_plan_create(&plan, &d, &e)) {
-        failed++, printf("%s: %s\n", p->text, e.text);
+        CHECK_FAILED("%s: %s", p->text, e.text);
         return false;
     }
     void *block[MOST], *tensors[WALK_TENSORS], *dtensors[WALK_TENSORS];
@@ -100,7 +98,7 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
         ok = !loci_prepare(plan, L, (const void *const *)tensors, tables) && !loci_forward(plan, tables, work, &c)
              && !loci_backward(plan, tables, work, &c, &g);
     }
-    if (!ok) failed++, printf("%s: %s\n", p->text, e.text);
+    if (!ok) CHECK_FAILED("%s: %s", p->text, e.text);
     add(to->o, o, H, D, from, n), add(to->lse, lse, H, 1, from, n), add(to->dq, dq, H, D, from, n);
     add(to->dk, dk, G, D, 0, keys), add(to->dv, dv, G, D, 0, keys);
     for (int i = 0; i < p->tensors; i++) {
@@ -133,8 +131,7 @@ static void compare(const struct problem *p, const char *how, const char *name, 
         most = fmax(most, fabs(want[i]));
         if (!(fabs(got[i] - want[i]) <= off)) off = fabs(got[i] - want[i]);
     }
-    if (off <= 1e-11 * (1 + most)) passed++;
-    else failed++, printf("%s, %s: %s is off by %.1e\n", p->text, how, name, off);
+    CHECK_THAT(off <= 1e-11 * (1 + most), "%s, %s: %s is off by %.1e", p->text, how, name, off);
 }
 static void compare_all(const struct problem *p, const char *how, const struct sums *got, const struct sums *want)
 {
@@ -152,7 +149,7 @@ static bool make(struct problem *p)
     loci_plan *plan;
     loci_error e;
     if (loci_plan_create(&plan, &d, &e)) {
-        failed++, printf("%s: %s\n", p->text, e.text);
+        CHECK_FAILED("%s: %s", p->text, e.text);
         return false;
     }
     const size_t D = (size_t)p->D;
@@ -214,6 +211,5 @@ int main(int argc, char **argv)
     walk_only(argc, argv);
     for (struct walk_text t = { 0 }; walk_next(&t);)
         if (!walk_causal_only(t.text)) check(t.text);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -3,15 +3,8 @@
 #include <stdio.h>
 
 #include "base/given.h"
+#include "harness.h"
 #include "walk.h"
-
-static int passed, failed;
-static bool check(bool holds, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("%s\n", what);
-    return holds;
-}
 
 enum { SPACE = 16384 };
 struct shape { loci_view view; ptrdiff_t B, H, L, width; size_t each; };
@@ -71,12 +64,12 @@ static void by_chance(void)
         const bool right = alone && !shared, taken = loci_check_regions(&r, NULL) == LOCI_OK;
         refused += right;
         needlessly += right && !taken;
-        if (!check(right || !taken, "memory that overlaps is taken"))
-            printf("    a %td %td %td of %td %td %td x %td, b %td %td %td of %td %td %td x %td\n", a.view.batch, a.view.head, a.view.row, a.B, a.H, a.L,
+        CHECK_THAT(right || !taken, "memory that overlaps is taken: a %td %td %td of %td %td %td x %td, "
+                   "b %td %td %td of %td %td %td x %td", a.view.batch, a.view.head, a.view.row, a.B, a.H, a.L,
                    a.width, b.view.batch, b.view.head, b.view.row, b.B, b.H, b.L, b.width);
     }
     /* Strides by chance may run through one another and never meet, which is not told from meeting. */
-    if (!check(needlessly * 20 < refused, "much is refused that does not overlap")) printf("    %d of %d\n", needlessly, refused);
+    CHECK_THAT(needlessly * 20 < refused, "%d of %d that are refused do not overlap", needlessly, refused);
 }
 
 /* Layouts in use: all of them apart, and each a row too far. */
@@ -88,27 +81,27 @@ static void layouts(void)
     struct regions r = { .n = 0 };
     loci_add_view(&r, "q", &q, B, H, L, D, 4, WRITTEN), loci_add_view(&r, "k", &k, B, G, L, D, 4, WRITTEN);
     loci_add_view(&r, "v", &v, B, G, L, D, 4, WRITTEN);
-    check(!loci_check_regions(&r, NULL), "q, k and v in one buffer by tokens");
+    CHECK_THAT(!loci_check_regions(&r, NULL), "q, k and v in one buffer by tokens");
     const loci_view late = { buffer + H * D + 1, L * W, D, W };
     r.n = 1, loci_add_view(&r, "k", &k, B, G, L, D, 4, WRITTEN), loci_add_view(&r, "late", &late, B, G, L, D, 4, READ);
-    check(loci_check_regions(&r, NULL), "one number too late");
+    CHECK_THAT(loci_check_regions(&r, NULL), "one number too late");
     /* By heads: rows of q with those of k behind them. */
     const loci_view qh = { buffer, 2 * H * L * D, 2 * L * D, D }, kh = { buffer + L * D, 2 * H * L * D, 2 * L * D, D };
     r.n = 0, loci_add_view(&r, "q", &qh, 1, H, L, D, 4, WRITTEN), loci_add_view(&r, "k", &kh, 1, H, L, D, 4, WRITTEN);
-    check(!loci_check_regions(&r, NULL), "heads by turns");
+    CHECK_THAT(!loci_check_regions(&r, NULL), "heads by turns");
     r.n = 1, loci_add_view(&r, "k", &kh, 1, H, L + 1, D, 4, WRITTEN);
-    check(loci_check_regions(&r, NULL), "heads by turns, and one row more");
+    CHECK_THAT(loci_check_regions(&r, NULL), "heads by turns, and one row more");
     /* A list that begins where a view has a gap, and goes on behind it. */
     r.n = 1, loci_add_list(&r, "list", buffer + L * D, L * D, 4, READ);
-    check(!loci_check_regions(&r, NULL), "a list in the gap");
+    CHECK_THAT(!loci_check_regions(&r, NULL), "a list in the gap");
     r.n = 1, loci_add_list(&r, "list", buffer + L * D, L * D + 1, 4, READ);
-    check(loci_check_regions(&r, NULL), "a list longer than the gap");
+    CHECK_THAT(loci_check_regions(&r, NULL), "a list longer than the gap");
     /* In place, and in place in another order. */
     const loci_view x = { buffer, H * L * D, L * D, D }, turned = { buffer, H * L * D, D, H * D };
     r.n = 0, loci_add_view(&r, "x", &x, B, H, L, D, 4, REPLACED), loci_add_view(&r, "y", &x, B, H, L, D, 4, WRITTEN);
-    check(!loci_check_regions(&r, NULL), "in place");
+    CHECK_THAT(!loci_check_regions(&r, NULL), "in place");
     r.n = 1, loci_add_view(&r, "y", &turned, B, H, L, D, 4, WRITTEN);
-    check(loci_check_regions(&r, NULL), "in place, transposed");
+    CHECK_THAT(loci_check_regions(&r, NULL), "in place, transposed");
 }
 
 /* A million rows each, of strides that never agree: an answer at once. */
@@ -117,7 +110,7 @@ static void many_rows(void)
     const loci_view a = { (void *)4096, 0, 0, 7 }, b = { (void *)4112, 0, 0, 1001 };
     struct regions r = { .n = 0 };
     loci_add_view(&r, "a", &a, 1, 1, 1 << 30, 4, 4, WRITTEN), loci_add_view(&r, "b", &b, 1, 1, 1 << 24, 3, 4, READ);
-    check(loci_check_regions(&r, NULL), "endless rows");
+    CHECK_THAT(loci_check_regions(&r, NULL), "endless rows");
 }
 
 int main(void)
@@ -126,6 +119,5 @@ int main(void)
     by_chance();
     layouts();
     many_rows();
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -7,19 +7,11 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "harness.h"
 #include "room.h"
 #include "shape/rope_scaling.h"
 #include "base/trig.h"
 #include "walk.h"
-
-static int passed, failed;
-
-static void check(bool holds, const char *isa, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("%s: %s\n", isa ? isa : "best", what);
-}
-
 
 struct rotation { loci_plan *plan; void *tables; };
 
@@ -64,9 +56,9 @@ static void worked_example(const char *isa)
     turn(&r, LOCI_KEY, 1, &two, NULL, x);
     bool near = true;
     for (int i = 0; i < 4; i++) near &= fabsf(x[i] - want[i]) < 1e-6f;
-    check(near, isa, "(1, 0, 1, 0) at 2 with w = (1, 0.1)");
+    CHECK_THAT(near, "%s: (1, 0, 1, 0) at 2 with w = (1, 0.1)", isa ? isa : "best");
     turn(&r, LOCI_QUERY, 3, NULL, NULL, first);
-    check(!memcmp(first[2], x, sizeof x) && first[0][0] == 1 && first[0][1] == 0, isa, "queries without keys count from 0");
+    CHECK_THAT(!memcmp(first[2], x, sizeof x) && first[0][0] == 1 && first[0][1] == 0, "%s: queries without keys count from 0", isa ? isa : "best");
     release(&r);
 }
 
@@ -102,9 +94,9 @@ static void properties(const char *isa, const char *encoding, int64_t far)
     }
     turn(&r, LOCI_CACHE, L, by, NULL, here);
     for (int i = 0; i < L * D; i++) moves &= fabsf(here[i] - there[i]) < 1e-6f;
-    check(norms, isa, "norms stay");
-    check(shifts, isa, "scores depend on distances alone");
-    check(moves, isa, "a turned key is moved by turning it again");
+    CHECK_THAT(norms, "%s: norms stay", isa ? isa : "best");
+    CHECK_THAT(shifts, "%s: scores depend on distances alone", isa ? isa : "best");
+    CHECK_THAT(moves, "%s: a turned key is moved by turning it again", isa ? isa : "best");
     release(&r);
 }
 
@@ -123,7 +115,7 @@ static void pairings(const char *isa)
     bool same = true;
     for (int i = 0; i < L; i++)
         for (int c = 0; c < D; c++) same &= y[i * D + c % 2 * (D / 2) + c / 2] == x[i * D + c];
-    check(same, isa, "the pairings differ by the order of channels");
+    CHECK_THAT(same, "%s: the pairings differ by the order of channels", isa ? isa : "best");
     release(&half), release(&interleaved);
 }
 
@@ -150,7 +142,7 @@ static void places(const char *isa, const char *encoding)
             same &= !memcmp(here + i * D, apart + i * APART, D * sizeof *x);
             for (int c = D; c < APART; c++) same &= apart[i * APART + c] == 0;
         }
-        check(done && same && !memcmp(here, there, sizeof x), isa, back ? "turned back elsewhere" : "turned elsewhere");
+        CHECK_THAT(done && same && !memcmp(here, there, sizeof x), "%s: %s", isa ? isa : "best", back ? "turned back elsewhere" : "turned elsewhere");
     }
     free(work);
     release(&r);
@@ -177,7 +169,7 @@ static void many(const char *isa, const char *encoding, bool back)
                        : loci_rotate(r.plan, r.tables, work, &call, LOCI_KEY, from, away));
         same &= !memcmp(here, there + shift, sizeof *x * (size_t)count);
     }
-    check(same, isa, back ? "many rows turned back elsewhere" : "many rows turned elsewhere");
+    CHECK_THAT(same, "%s: %s", isa ? isa : "best", back ? "many rows turned back elsewhere" : "many rows turned elsewhere");
     free(x), free(here), free(there), free(work);
     release(&r);
 }
@@ -206,7 +198,7 @@ static void abreast(const char *isa, const char *encoding)
             turn(&alone, LOCI_QUERY, n, pos, NULL, one);
             same &= !memcmp(one, here + h * each, sizeof *x * (size_t)each) && !memcmp(one, there + h * each, sizeof *x * (size_t)each);
         }
-        check(same, isa, "heads side by side");
+        CHECK_THAT(same, "%s: heads side by side", isa ? isa : "best");
         free(work);
     }
     release(&r), release(&alone);
@@ -229,7 +221,7 @@ static void from_starts(const char *isa)
     turn(&r, LOCI_KEY, PACKED, pos, NULL, want);
     for (int which = LOCI_QUERY; which <= LOCI_CACHE; which++) {
         const bool done = !loci_rotate(r.plan, r.tables, work, &call, (loci_which)which, (loci_view){ x, 0, 0, 0 }, (loci_view){ got, 0, 0, 0 });
-        check(done && !memcmp(want, got, sizeof want), isa, "positions counted from starts");
+        CHECK_THAT(done && !memcmp(want, got, sizeof want), "%s: positions counted from starts", isa ? isa : "best");
     }
     free(work);
     release(&r);
@@ -251,7 +243,7 @@ static void cached_keys(const char *isa)
     done &= !loci_rotate(raw.plan, raw.tables, work, &call, LOCI_CACHE, call.k, call.k);
     call.o.data = o2;
     done &= !loci_forward(turned.plan, turned.tables, work, &call);
-    check(done && !memcmp(o, o2, sizeof o), isa, "keys from a cache give the bits of raw keys");
+    CHECK_THAT(done && !memcmp(o, o2, sizeof o), "%s: keys from a cache give the bits of raw keys", isa ? isa : "best");
     free(work);
     release(&raw), release(&turned);
 }
@@ -289,7 +281,7 @@ static void angles(const char *isa, double base, double reach, bool whole)
                 close &= fabs((double)x[i * D + 2 * t + n] - want[n]) <= 0.5 * ldexp(1, e - 24) + 0x1p-51;
             }
         }
-    check(close, isa, whole ? "cos and sin at whole positions" : "cos and sin between positions");
+    CHECK_THAT(close, "%s: %s", isa ? isa : "best", whole ? "cos and sin at whole positions" : "cos and sin between positions");
     release(&r);
 }
 
@@ -338,7 +330,7 @@ static void listed(const char *isa, double base)
             }
         }
     if (worst > 0.51) printf("%s: %.4f ulp\n", encoding, worst);
-    check(worst <= 0.51, isa, "cos and sin at powers of two, and beside them");
+    CHECK_CLOSE(worst, 0, 0.51, "%s: cos and sin at powers of two, and beside them", isa ? isa : "best");
 }
 
 /* angles=f32: float32(position) times float32(frequency) is a float, and cos and sin of that are rounded once, then multiplied
@@ -370,8 +362,8 @@ static void float_angles(const char *isa, const char *options)
             same &= got[0] == (float)cos * m && got[1] == (float)sin * m;
             wrong |= fabsf(got[0] - far[i * WIDE + 2 * t]) > 0.5f;
         }
-    check(same, isa, "float32 angles");
-    check(wrong, isa, "float32 angles wear out");
+    CHECK_THAT(same, "%s: float32 angles", isa ? isa : "best");
+    CHECK_THAT(wrong, "%s: float32 angles wear out", isa ? isa : "best");
 }
 
 /* A row's bits do not depend on the rows around it. */
@@ -386,7 +378,7 @@ static void alone(const char *isa)
     for (int i = 0; i < L; i++) pos[i] = i % 3 ? 1000 - i : -(int64_t)i * 1234567;
     turn(&r, LOCI_KEY, L, pos, NULL, x);
     for (int i = 0; i < L; i++) turn(&r, LOCI_KEY, 1, &pos[i], NULL, y + i * D);
-    check(!memcmp(x, y, sizeof x), isa, "rows turned alone");
+    CHECK_THAT(!memcmp(x, y, sizeof x), "%s: rows turned alone", isa ? isa : "best");
     release(&r);
 }
 
@@ -418,6 +410,5 @@ int main(void)
         }
         abreast(isa[i], "rope:pairing=half"), abreast(isa[i], "rope:pairing=interleaved"), abreast(isa[i], "rope:pairing=half,dim=34,offset=5");
     }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

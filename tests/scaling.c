@@ -6,16 +6,9 @@
 
 #include "plan/plan.h"
 #include "shape/rope_scaling.h"
+#include "harness.h"
 
 enum { DIM = 32, PAIRS = DIM / 2 };
-
-static int passed, failed;
-
-static void check(bool holds, const char *text, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("%s: %s\n", text, what);
-}
 
 struct rule { double hi[PAIRS], lo[PAIRS], factor; };
 
@@ -27,7 +20,7 @@ static struct rule rule_of(const char *options)
     loci_plan *plan;
     snprintf(text, sizeof text, "rope:pairing=half%s", options);
     if (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = 1, .dim = DIM }, &e)) {
-        check(false, text, e.text);
+        CHECK_FAILED("%s: %s", text, e.text);
         return r;
     }
     const struct prep prep = { .cfg = &plan->enc[0] };
@@ -48,12 +41,12 @@ static void all_quotients(const char *options, double by, const char *what)
     const struct rule a = rule_of(options), none = rule_of("");
     bool holds = true;
     for (int t = 0; t < PAIRS; t++) holds &= is_quotient(&a, &none, by, t);
-    check(holds, options, what);
+    CHECK_THAT(holds, "%s: %s", options, what);
 }
 
 static void magnitude(const char *options, double want)
 {
-    check(fabs(rule_of(options).factor - want) < 1e-6, options, "attention_factor");
+    CHECK_CLOSE(rule_of(options).factor, want, 1e-6, "%s: attention_factor", options);
 }
 
 int main(void)
@@ -67,25 +60,25 @@ int main(void)
     all_quotients(",scaling=proportional,partial=1,factor=5", 5, "every pair turns");
 
     const struct rule ntk = rule_of(",scaling=ntk,factor=9"), dynamic = rule_of(",scaling=dynamic,factor=2,original_length=100,length=500");
-    check(is_quotient(&ntk, &none, 1, 0) && is_quotient(&ntk, &none, 9, PAIRS - 1), "ntk", "first pair kept, last divided");
-    check(!memcmp(&ntk, &dynamic, sizeof ntk), "dynamic", "that of ntk by 1 + 2 (500 - 100)/100");
+    CHECK_THAT(is_quotient(&ntk, &none, 1, 0) && is_quotient(&ntk, &none, 9, PAIRS - 1), "ntk: first pair kept, last divided");
+    CHECK_THAT(!memcmp(&ntk, &dynamic, sizeof ntk), "dynamic: that of ntk by 1 + 2 (500 - 100)/100");
 
     const struct rule yarn = rule_of(",scaling=yarn,factor=16,original_length=4096,beta_fast=32");
     bool falls = true;
     for (int t = 0; t < PAIRS; t++)
         falls &= yarn.hi[t] <= none.hi[t] && yarn.hi[t] >= none.hi[t] / 16.000001 && (t == 0 || yarn.hi[t] < yarn.hi[t - 1]);
-    check(falls && is_quotient(&yarn, &none, 1, 0) && is_quotient(&yarn, &none, 16, PAIRS - 1), "yarn", "fast pairs stay, slow ones stretch");
+    CHECK_THAT(falls && is_quotient(&yarn, &none, 1, 0) && is_quotient(&yarn, &none, 16, PAIRS - 1), "yarn: fast pairs stay, slow ones stretch");
 
     const struct rule half = rule_of(",scaling=proportional,partial=0.5");
     bool still = true;
     for (int t = 0; t < PAIRS; t++) still &= t < PAIRS / 2 ? half.hi[t] == none.hi[t] && half.lo[t] == none.lo[t] : half.hi[t] == 0;
-    check(still, "proportional", "half of the pairs turn, with the frequencies of the whole head");
+    CHECK_THAT(still, "proportional: half of the pairs turn, with the frequencies of the whole head");
 
     const struct rule fixed = rule_of(",scaling=ntk_fixed,factor=6"), mixed = rule_of(",scaling=ntk_fixed,factor=6,mixed_b=1");
-    check(is_quotient(&fixed, &none, 6, PAIRS - 1), "ntk_fixed", "the last pair divided");
+    CHECK_THAT(is_quotient(&fixed, &none, 6, PAIRS - 1), "ntk_fixed: the last pair divided");
     bool equal = true;
     for (int t = 0; t < PAIRS; t++) equal &= fabs(fixed.hi[t] - mixed.hi[t]) <= 1e-15 * fixed.hi[t];
-    check(equal, "ntk_fixed", "mixed_b=1 is the rule without it");
+    CHECK_THAT(equal, "ntk_fixed: mixed_b=1 is the rule without it");
 
     magnitude(",scaling=linear,factor=4", 1);
     magnitude(",scaling=yarn,factor=4,original_length=4096", 1.138629);
@@ -94,6 +87,5 @@ int main(void)
     magnitude(",scaling=yarn,factor=40,original_length=4096,attention_factor=1.5", 1.5);
     magnitude(",scaling=longrope,factor=32,original_length=4096,short=1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1,"
               "long=1/1/1/1/1/1/1/1/1/1/1/1/1/1/1/1", 1.190238);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

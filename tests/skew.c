@@ -3,22 +3,16 @@
 #include "base/skew_form.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/exponential.h"
+#include "harness.h"
 #include "walk.h"
 
 enum { MOST = 64 };
 
-static int passed, failed;
 static double room[32 * MOST * MOST];
 
-static void check(double off, double bound, const char *what, int n)
-{
-    if (off <= bound) passed++;
-    else failed++, printf("%s, %d channels: off by %.1e, where %.1e is allowed\n", what, n, off, bound);
-}
 static double apart(int n, const double *a, const double *b)
 {
     double most = 0;
@@ -67,7 +61,7 @@ static void form(int n, enum kind kind)
     loci_skew_form(n, t, u, lambda);
     times_transposed(n, u, u, a);
     for (int i = 0; i < n * n; i++) b[i] = i % (n + 1) == 0;
-    check(apart(n, a, b), 1e-13, "the basis is orthogonal", n);
+    CHECK_CLOSE(apart(n, a, b), 0, 1e-13, "the basis is orthogonal, %d channels", n);
     memset(a, 0, sizeof a);              /* a = U N, by columns */
     for (int k = 0; k < n / 2; k++)
         for (int i = 0; i < n; i++) {
@@ -75,7 +69,7 @@ static void form(int n, enum kind kind)
             a[i * n + 2 * k + 1] = -u[i * n + 2 * k] * lambda[k];
         }
     times_transposed(n, a, u, b);
-    check(apart(n, s, b), 1e-14 * (1 + 3 * n), "S = U N U^T", n);
+    CHECK_CLOSE(apart(n, s, b), 0, 1e-14 * (1 + 3 * n), "S = U N U^T, %d channels", n);
 }
 
 static void exponential(int n, enum kind kind, double size)
@@ -95,7 +89,7 @@ static void exponential(int n, enum kind kind, double size)
         if (n % 2) a[i * n + n - 1] = u[i * n + n - 1];
     }
     times_transposed(n, a, u, b);
-    check(apart(n, r, b), 1e-14 * (1 + size) * (1 + n), "the exponential is that of the normal form", n);
+    CHECK_CLOSE(apart(n, r, b), 0, 1e-14 * (1 + size) * (1 + n), "the exponential is that of the normal form, %d channels", n);
 
     /* The gradient of <G, exp(X)> along one entry and its mirror. */
     static double g[MOST * MOST], d[MOST * MOST];
@@ -111,10 +105,10 @@ static void exponential(int n, enum kind kind, double size)
         for (int i = 0; i < n * n; i++) slope += factor[step + 2] * g[i] * r[i] / (12 * h);
     }
     for (int i = 0; i < n * n; i++) most = fmax(most, fabs(d[i]));
-    check(fabs(slope - d[row * n + column]), 1e-8 * (1 + most) * (1 + size), "the adjoint is the slope", n);
+    CHECK_CLOSE(fabs(slope - d[row * n + column]), 0, 1e-8 * (1 + most) * (1 + size), "the adjoint is the slope, %d channels", n);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) r[i * n + j] = -d[j * n + i];
-    check(apart(n, r, d), 1e-12 * (1 + most), "and skew", n);
+    CHECK_CLOSE(apart(n, r, d), 0, 1e-12 * (1 + most), "and skew, %d channels", n);
 }
 
 int main(void)
@@ -127,6 +121,5 @@ int main(void)
             exponential(sizes[i], kind, 0.3);
             if (sizes[i] < 32) exponential(sizes[i], kind, 20);
         }
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

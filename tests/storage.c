@@ -9,10 +9,10 @@
 #include "base/half.h"
 #include "loci/convert.h"
 #include "plan/plan.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
 
-static int passed, failed;
 static const char *const names[] = { "f32", "f64", "bf16", "f16" };
 
 /* One of the two calls. */
@@ -105,12 +105,11 @@ static void same(const struct walk *w, const char *isa, loci_dtype type, const c
         }
         const float got = (float)load_stored(y, type, (ptrdiff_t)i);
         if (bits_of(want) == bits_of(got) || (isnan(want) && isnan(got))) continue;
-        printf("%s (%s), %s on %s: %s[%zu] is %.9g, the f32 call rounded %.9g\n", w->encoding, w->shape, names[type], isa, name, i,
-               (double)got, (double)want);
-        failed++;
+        CHECK_FAILED("%s (%s), %s on %s: %s[%zu] is %.9g, the f32 call rounded %.9g", w->encoding,
+                     w->shape, names[type], isa, name, i, (double)got, (double)want);
         return;
     }
-    passed++;
+    harness_pass();
 }
 
 static void compare(struct walk *w, const char *isa, loci_dtype half)
@@ -118,8 +117,7 @@ static void compare(struct walk *w, const char *isa, loci_dtype half)
     struct side a = { 0 }, b = { 0 };
     loci_error e = { 0 };
     if (!open(&a, w, LOCI_F32, half, isa, &e) || !open(&b, w, half, half, isa, &e) || !run(&a, forward) || !run(&b, forward)) {
-        printf("%s (%s), %s on %s: %s\n", w->encoding, w->shape, names[half], isa, e.text);
-        failed++;
+        CHECK_FAILED("%s (%s), %s on %s: %s", w->encoding, w->shape, names[half], isa, e.text);
     } else {
         same(w, isa, half, "o", a.call.o.data, b.call.o.data, w->out_count);
         same(w, isa, LOCI_F32, "lse", a.call.lse, b.call.lse, w->row_count);
@@ -127,8 +125,7 @@ static void compare(struct walk *w, const char *isa, loci_dtype half)
         same(w, isa, LOCI_F32, "ae", a.call.ae, b.call.ae, w->state_count);
         for (size_t i = 0; i < w->out_count; i++) ((float *)a.call.o.data)[i] = (float)load_stored(b.call.o.data, half, (ptrdiff_t)i);
         if (!run(&a, backward) || !run(&b, backward)) {
-            printf("%s (%s), %s on %s, backward: %s\n", w->encoding, w->shape, names[half], isa, e.text);
-            failed++;
+            CHECK_FAILED("%s (%s), %s on %s, backward: %s", w->encoding, w->shape, names[half], isa, e.text);
         } else {
             const int stage = w->inputs - w->tensors;
             void *const x[] = { a.grad.dq.data, a.grad.dk.data, a.grad.dv.data }, *const y[] = { b.grad.dq.data, b.grad.dk.data, b.grad.dv.data };
@@ -186,11 +183,12 @@ static void ties(const char *isa, loci_dtype half, ptrdiff_t rows)
         for (ptrdiff_t r = 0; r < rows; r++) {
             const uint16_t got = o[(i / WIDTH * rows + r) * WIDTH + i % WIDTH];
             if (got == want || (isnan(middle) && isnan(load_stored(&got, half, 0)))) continue;
-            if (!wrong++) printf("%s on %s, %td rows: half way from %04x is %04x, expected %04x\n", names[half], isa, rows, *x, got, want);
+            if (!wrong++)
+                CHECK_FAILED("%s on %s, %td rows: half way from %04x is %04x, expected %04x",
+                             names[half], isa, rows, *x, got, want);
         }
     }
-    if (wrong) failed++;
-    else passed++;
+    if (!wrong) harness_pass();
     free(v), free(o), free(qk), free(tables), free(work);
     loci_plan_destroy(plan);
 }
@@ -205,8 +203,7 @@ int main(int argc, char **argv)
             ties(isas[i], half, 1);
             ties(isas[i], half, 7);
         }
-    failed += walk_all(WALK_SMALL, check_all);
-    failed += walk_all(WALK_TILES, check_best);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    walk_all(WALK_SMALL, check_all);
+    walk_all(WALK_TILES, check_best);
+    return harness_end();
 }

@@ -7,19 +7,11 @@
 #include <string.h>
 
 #include "reference/reference.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
 
 enum { H = 4, D = 16, L = 150, ROWS = H * L, N = ROWS * D };
-
-static int passed, failed;
-
-static void check(bool holds, const char *where, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("%s: %s\n", where, what);
-}
-
 
 /* Results first, so that two tasks can be compared in one go. */
 struct results { float o[N], lse[ROWS], ae[N], dq[N], dk[N], dv[N], deq[N], dek[N]; };
@@ -107,19 +99,18 @@ static void starts_as_rope(const char *isa)
     const loci_desc r = { .encoding = "rope:pairing=half", .isa = isa }, d = { .encoding = "tape", .isa = isa };
     for (int i = 0; i < N; i++) one[i] = i % D < D / 2;
     rope->call.ae = NULL, rope->grad.dae = NULL, rope->call.tensors = NULL, rope->grad.dtensors = NULL;
-    check(!turn(rope, r, LOCI_KEY, one, angles), isa, "rope turns");
+    CHECK_THAT(!turn(rope, r, LOCI_KEY, one, angles), "%s: rope turns", isa);
     for (int i = 0; i < ROWS; i++)
         for (int n = 0; n < D; n++) tape->eq[i * D + n] = tape->ek[i * D + n] = angles[i * D + n / 2 + n % 2 * (D / 2)];
     tape->grad.dae = NULL;
-    check(!run(rope, r, true) && !run(tape, d, true), isa, "both run");
-    check(same(tape->r.o, rope->r.o, N) && same(tape->r.lse, rope->r.lse, ROWS), isa, "at its start tape is rope");
-    check(same(tape->r.dq, rope->r.dq, N) && same(tape->r.dk, rope->r.dk, N) && same(tape->r.dv, rope->r.dv, N), isa,
-          "at its start tape has the gradients of rope");
-    check(same(tape->r.ae, tape->ek, D), isa, "a row that sees one key has its state");
+    CHECK_THAT(!run(rope, r, true) && !run(tape, d, true), "%s: both run", isa);
+    CHECK_THAT(same(tape->r.o, rope->r.o, N) && same(tape->r.lse, rope->r.lse, ROWS), "%s: at its start tape is rope", isa);
+    CHECK_THAT(same(tape->r.dq, rope->r.dq, N) && same(tape->r.dk, rope->r.dk, N) && same(tape->r.dv, rope->r.dv, N), "%s: at its start tape has the gradients of rope", isa);
+    CHECK_THAT(same(tape->r.ae, tape->ek, D), "%s: a row that sees one key has its state", isa);
 
     /* The states as values: their average is what attention makes of them. */
     memcpy(rope->v, tape->ek, sizeof rope->v);
-    check(!run(rope, r, false) && apart(tape->r.ae, rope->r.o) < 1e-6, isa, "ae is attention to the states");
+    CHECK_THAT(!run(rope, r, false) && apart(tape->r.ae, rope->r.o) < 1e-6, "%s: ae is attention to the states", isa);
     free(rope);
     free(tape);
 }
@@ -137,11 +128,11 @@ static void turned_together(void)
 {
     struct task *t = fresh(), *u = fresh();
     turn_states(u->eq, 1), turn_states(u->ek, 1);
-    check(!run(t, (loci_desc){ .encoding = "tape" }, false) && !run(u, (loci_desc){ .encoding = "tape" }, false), "tape", "both run");
-    check(apart(t->r.o, u->r.o) < 1e-5, "tape", "a common turn of all states leaves o alone");
-    check(apart(t->r.ae, u->r.ae) > 0.1, "tape", "and turns ae");
+    CHECK_THAT(!run(t, (loci_desc){ .encoding = "tape" }, false) && !run(u, (loci_desc){ .encoding = "tape" }, false), "both run");
+    CHECK_CLOSE(apart(t->r.o, u->r.o), 0, 1e-5, "a common turn of all states leaves o alone");
+    CHECK_THAT(apart(t->r.ae, u->r.ae) > 0.1, "and turns ae");
     turn_states(u->r.ae, -1);
-    check(apart(t->r.ae, u->r.ae) < 1e-5, "tape", "by the same angle");
+    CHECK_CLOSE(apart(t->r.ae, u->r.ae), 0, 1e-5, "by the same angle");
     free(t);
     free(u);
 }
@@ -152,10 +143,9 @@ static void cache(const char *isa)
 {
     struct task *t = fresh(), *c = fresh();
     const loci_desc raw = { .encoding = "tape", .isa = isa }, turned = { .encoding = "tape", .isa = isa, .keys_rotated = 1 };
-    check(!run(t, raw, true), isa, "a whole pass");
-    check(!turn(c, raw, LOCI_CACHE, t->k, c->k), isa, "keys can be turned alone");
-    check(!run(c, turned, true) && same(c->r.o, t->r.o, N) && same(c->r.ae, t->r.ae, N) && same(c->r.dq, t->r.dq, N) && same(c->r.deq, t->r.deq, N),
-          isa, "turned keys give the same");
+    CHECK_THAT(!run(t, raw, true), "%s: a whole pass", isa);
+    CHECK_THAT(!turn(c, raw, LOCI_CACHE, t->k, c->k), "%s: keys can be turned alone", isa);
+    CHECK_THAT(!run(c, turned, true) && same(c->r.o, t->r.o, N) && same(c->r.ae, t->r.ae, N) && same(c->r.dq, t->r.dq, N) && same(c->r.deq, t->r.deq, N), "%s: turned keys give the same", isa);
     float o[H * D], ae[H * D], eq[H * D];
     for (int i = 0; i < L; i += 37) {            /* one query against the cache so far */
         for (int h = 0; h < H; h++) memcpy(eq + h * D, t->eq + (h * L + i) * D, sizeof *eq * D);
@@ -168,7 +158,7 @@ static void cache(const char *isa)
         bool equal = !run(c, turned, false);
         for (int h = 0; h < H; h++)
             equal &= same(o + h * D, t->r.o + (h * L + i) * D, D) && same(ae + h * D, t->r.ae + (h * L + i) * D, D);
-        check(equal, isa, "decode from the cache has the bits of the whole pass");
+        CHECK_THAT(equal, "%s: decode from the cache has the bits of the whole pass", isa);
     }
     free(t);
     free(c);
@@ -180,7 +170,7 @@ static void wanted(int kv_heads)
 {
     struct task *all = fresh();
     const loci_desc d = { .encoding = "tape", .kv_heads = kv_heads };
-    check(!run(all, d, true), "tape", "all gradients");
+    CHECK_THAT(!run(all, d, true), "all gradients");
     for (int set = 0; set < 16; set++) {
         struct task *t = fresh();
         if (!(set & 1)) t->grad.dk.data = NULL;
@@ -192,12 +182,12 @@ static void wanted(int kv_heads)
         equal &= !(set & 2) || same(t->r.deq, all->r.deq, N);
         equal &= !(set & 4) || same(t->r.dek, all->r.dek, N);
         equal &= !(set & 8) || same(t->r.dq, all->r.dq, N);
-        check(equal, "tape", "gradients do not depend on which others are wanted");
+        CHECK_THAT(equal, "gradients do not depend on which others are wanted");
         free(t);
     }
     struct task *t = fresh();
     t->call.ae = NULL, t->grad.dae = NULL;
-    check(!run(t, d, true) && same(t->r.o, all->r.o, N), "tape", "ae need not be wanted");
+    CHECK_THAT(!run(t, d, true) && same(t->r.o, all->r.o, N), "ae need not be wanted");
     free(t);
     free(all);
 }
@@ -213,14 +203,11 @@ static void turned_back(loci_which which)
     const loci_call call = { .batch = 1, .q_len = L, .k_len = L, .tensors = tensors };
     void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &call, 1));
     const loci_view rows = { x, 0, 0, 0 }, back = { dy, 0, 0, 0 };
-    check(!loci_prepare(plan, L, NULL, tables) &&
-          !loci_rotate_backward(plan, tables, work, &call, which, rows, back, (loci_view){ got[0], 0, 0, 0 }, (void *[]){ got[1], got[2] }) &&
-          !loci_reference_rotate(plan, tensors, &call, which, rows, (loci_view){ 0 }, back, (loci_view){ want[0], 0, 0, 0 }, (void *[]){ want[1], want[2] }),
-          "rotation alone", "goes back");
+    CHECK_THAT(!loci_prepare(plan, L, NULL, tables) && !loci_rotate_backward(plan, tables, work, &call, which, rows, back, (loci_view){ got[0], 0, 0, 0 }, (void *[]){ got[1], got[2] }) && !loci_reference_rotate(plan, tensors, &call, which, rows, (loci_view){ 0 }, back, (loci_view){ want[0], 0, 0, 0 }, (void *[]){ want[1], want[2] }), "rotation alone: goes back");
     double most = 0;
     for (int n = 0; n < 3; n++)
         for (int i = 0; i < N; i++) most = fmax(most, fabs(got[n][i] - want[n][i]));
-    check(most < 1e-14, "rotation alone", "and has the gradients of the reference");
+    CHECK_CLOSE(most, 0, 1e-14, "rotation alone: and has the gradients of the reference");
     free(tables);
     free(work);
     loci_plan_destroy(plan);
@@ -230,7 +217,7 @@ static void turned_back(loci_which which)
 
 static void refused(loci_status status, struct task *t, const char *says)
 {
-    check(status == LOCI_BAD_ARG && strstr(t->error.text, says), says, t->error.text);
+    CHECK_SAYS(status, LOCI_BAD_ARG, &t->error, says);
     free(t);
 }
 static void refusals(void)
@@ -244,7 +231,7 @@ static void refusals(void)
     refused(turn(t, d, LOCI_QUERY, t->q, t->r.o), t, "input tensor 'eq' must be given");
     t = fresh();
     t->tensors[0] = NULL;
-    check(!turn(t, d, LOCI_KEY, t->k, t->r.o), "tape", "keys turn without the states of queries");
+    CHECK_THAT(!turn(t, d, LOCI_KEY, t->k, t->r.o), "keys turn without the states of queries");
     refused(turn(t, groups, LOCI_KEY, t->k, t->r.o), t, "each of the 4 heads turns the keys of its group its own way");
     t = fresh();
     t->call.ae = t->k;
@@ -268,6 +255,5 @@ int main(void)
     turned_back(LOCI_QUERY);
     turned_back(LOCI_KEY);
     refusals();
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -2,16 +2,14 @@
 /* thread_engine.c -- one plan and one set of tables, many threads: inside a call, and many calls at once.  Meant for the
  * thread sanitizer; what comes out must be the same each time. */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan.h"
+#include "harness.h"
 #include "walk.h"
 
 enum { CALLERS = 3, H = 4, G = 2, L = 200, D = 24, N = H * L * D };
-
-static int passed, failed;
 
 /* What all callers share, read only. */
 struct shared {
@@ -74,8 +72,7 @@ static void encoding(const char *text, const loci_host *host)
     loci_error e = { 0 };
     loci_plan *plan;
     if (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = H, .kv_heads = G, .dim = D }, &e)) {
-        printf("%s: %s\n", text, e.text);
-        failed++;
+        CHECK_FAILED("%s: %s", text, e.text);
         return;
     }
     loci_tensor list[WALK_TENSORS];
@@ -113,8 +110,7 @@ static void encoding(const char *text, const loci_host *host)
     }
     for (int i = 0; i < CALLERS; i++) {
         pthread_join(callers[i].thread, NULL);
-        if (!callers[i].status && equal(&callers[i], &callers[CALLERS])) passed++;
-        else failed++, printf("%s: caller %d differs from a call alone %s\n", text, i, callers[i].error.text);
+        CHECK_THAT(!callers[i].status && equal(&callers[i], &callers[CALLERS]), "%s: caller %d differs from a call alone %s", text, i, callers[i].error.text);
     }
     for (int i = 0; i < s.count; i++) {
         free(tensor[i]);
@@ -132,6 +128,5 @@ int main(void)
     for (struct walk_text t = { 0 }; walk_next(&t);)
         if (t.example || !LOCI_EMULATED) encoding(t.text, &host);
     loci_pool_destroy(&host);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -2,6 +2,7 @@
 /* The pool: every index exactly once, at most `threads` at a time, from several callers, nested, after a fork. */
 #define _POSIX_C_SOURCE 200809L
 #include "loci/loci.h"
+#include "harness.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,14 +17,6 @@
 #ifndef LOCI_SANITIZED                   /* a sanitizer reserves terabytes of address space, so no limit can be set */
 #define LOCI_SANITIZED 0
 #endif
-
-static atomic_int passed, failed;
-
-static void check(int ok, const char *what, int a, int b)
-{
-    atomic_fetch_add(ok ? &passed : &failed, 1);
-    if (!ok) printf("thread_pool: %s (%d, %d)\n", what, a, b);
-}
 
 enum { MOST = 5000 };
 struct count {
@@ -48,8 +41,8 @@ static void check_once(const loci_host *host, int n)
     host->run(host->user, n, count_job, c);
     int wrong = 0;
     for (int i = 0; i < MOST; i++) wrong += c->seen[i] != (i < n) || c->plain[i] != (i < n ? i + 1 : 0);
-    check(wrong == 0, "an index was not run exactly once", host->threads, n);
-    check(c->most <= host->threads, "too many jobs overlapped", host->threads, c->most);
+    CHECK_THAT(wrong == 0, "an index was not run exactly once (%d, %d)", host->threads, n);
+    CHECK_THAT(c->most <= host->threads, "too many jobs overlapped (%d, %d)", host->threads, c->most);
     free(c);
 }
 
@@ -68,7 +61,7 @@ static void check_nested(const loci_host *host)
 {
     struct outer o = { .host = host };
     host->run(host->user, 40, outer_job, &o);
-    check(o.sum == 40, "nested batches were not complete", host->threads, o.sum);
+    CHECK_THAT(o.sum == 40, "nested batches were not complete (%d, %d)", host->threads, o.sum);
 }
 
 static void *caller(void *arg)
@@ -131,34 +124,33 @@ int main(void)
     for (int i = 0; i < 3; i++) {
         memset(&host, 0x5a, sizeof host);
         loci_host before = host;
-        check(loci_pool_create(&host, bad[i]) == LOCI_BAD_ARG, "a bad number of threads was taken", bad[i], 0);
-        check(memcmp(&host, &before, sizeof host) == 0, "a failing create wrote the host", bad[i], 0);
+        CHECK_THAT(loci_pool_create(&host, bad[i]) == LOCI_BAD_ARG, "a bad number of threads was taken (%d, 0)", bad[i]);
+        CHECK_THAT(memcmp(&host, &before, sizeof host) == 0, "a failing create wrote the host (%d, 0)", bad[i]);
     }
-    check(loci_pool_create(NULL, 1) == LOCI_BAD_ARG, "no host was taken", 0, 0);
+    CHECK_THAT(loci_pool_create(NULL, 1) == LOCI_BAD_ARG, "no host was taken (0, 0)");
 
     static const int threads[] = { 1, 2, 3, 8, 40, 256 }, items[] = { 0, 1, 2, 3, 17, MOST };
     for (int t = 0; t < 6; t++) {
         const loci_status status = loci_pool_create(&host, threads[t]);
         const bool spared = status == LOCI_NO_MEMORY && threads[t] > USUAL_THREADS;
         if (spared) printf("thread_pool: this system does not allow %d threads, so they were not tried\n", threads[t]);
-        else check(status == LOCI_OK, "create failed", threads[t], status);
+        else CHECK_THAT(status == LOCI_OK, "create failed (%d, %d)", threads[t], status);
         if (status) continue;
-        check(host.threads == threads[t] && !host.cancelled, "the host is not as asked", threads[t], host.threads);
+        CHECK_THAT(host.threads == threads[t] && !host.cancelled, "the host is not as asked (%d, %d)", threads[t], host.threads);
         for (int i = 0; i < 6; i++) check_once(&host, items[i]);
         for (int i = 0; i < 200; i++) check_once(&host, 2);
         check_nested(&host);
         if (threads[t] <= 8) check_callers(&host);
-        check(in_child(use_and_destroy, &host) == 0, "a forked child could not use the pool", threads[t], 0);
+        CHECK_THAT(in_child(use_and_destroy, &host) == 0, "a forked child could not use the pool (%d, 0)", threads[t]);
         check_once(&host, 100);
         loci_pool_destroy(&host);
-        check(!host.user && !host.run, "destroy left the host standing", threads[t], 0);
+        CHECK_THAT(!host.user && !host.run, "destroy left the host standing (%d, 0)", threads[t]);
         loci_pool_destroy(&host);
     }
     for (int i = 0; i < 50; i++) {
-        check(loci_pool_create(&host, 4) == LOCI_OK, "create failed", 4, i);
+        CHECK_THAT(loci_pool_create(&host, 4) == LOCI_OK, "create failed (4, %d)", i);
         loci_pool_destroy(&host);
     }
-    if (!LOCI_SANITIZED) check(in_child(starve, NULL) == 0, "a pool without memory for stacks", 256, 0);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    if (!LOCI_SANITIZED) CHECK_THAT(in_child(starve, NULL) == 0, "a pool without memory for stacks (256, 0)");
+    return harness_end();
 }

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "harness.h"
+
 enum { FRACTION = 10, LIMBS = FRACTION + 2 };
 struct big { uint32_t limb[LIMBS]; };    /* sum of limb[i] 2^(32 (i - FRACTION)), never negative */
 
@@ -173,14 +175,7 @@ static double ulp(double x)
     return ldexp(1, e - 53);
 }
 
-static int passed, failed;
 static double worst_double, worst_float, worst_pow;
-
-static void check(bool ok, const char *what, double x, double w, double err)
-{
-    ok ? passed++ : failed++;
-    if (!ok) printf("trig: %s at %.17g, %.17g: error %g\n", what, x, w, err);
-}
 
 /* Close to a multiple of pi/2 the value is as small as what the reduction rounds away: 1 ulp there. */
 static void check_value(double got, double sign, struct big exact, double x, double w)
@@ -190,8 +185,8 @@ static void check_value(double got, double sign, struct big exact, double x, dou
     double float_err = fabs(error_of(single * sign, 0, exact)) / (ulp(value) * 0x1p29);
     if (value > 0x1p-50) worst_double = fmax(worst_double, err);
     if (fabs(x) <= 0x1p31) worst_float = fmax(worst_float, float_err);
-    check(err <= (value > 0x1p-50 ? 0.51 : 1), "double", x, w, err);
-    check(float_err <= 0.502, "float", x, w, float_err);
+    CHECK_CLOSE(err, 0, value > 0x1p-50 ? 0.51 : 1, "double at %.17g, %.17g", x, w);
+    CHECK_CLOSE(float_err, 0, 0.502, "float at %.17g, %.17g", x, w);
 }
 
 static void check_angle(double x, double w_hi, double w_lo, struct big w)
@@ -203,8 +198,8 @@ static void check_angle(double x, double w_hi, double w_lo, struct big w)
     loci_sincos(-x, w_hi, w_lo, &neg_c, &neg_s);
     check_value(got_c, c_sign, c, x, w_hi);
     if (x != 0) check_value(got_s, s_sign, s, x, w_hi);
-    else check(got_s == 0 && got_c == 1, "position 0", x, w_hi, got_s);
-    check(neg_c == got_c && neg_s == -got_s, "not even and odd", x, w_hi, 0);
+    else CHECK_THAT(got_s == 0 && got_c == 1, "at 0 times %.17g sin is %g, cos %g", w_hi, got_s, got_c);
+    CHECK_THAT(neg_c == got_c && neg_s == -got_s, "not even and odd at %.17g, %.17g", x, w_hi);
 }
 
 static void check_pow(uint32_t base, int num, int den, double *hi, double *lo)
@@ -213,8 +208,8 @@ static void check_pow(uint32_t base, int num, int den, double *hi, double *lo)
     loci_pow_dd(base, num, den, hi, lo);
     double err = fabs(error_of(*hi, *lo, exact)) / to_double(exact);
     worst_pow = fmax(worst_pow, err);
-    check(err <= 1e-30, "pow_dd", base, num, err);
-    check(fabs(*lo) <= ulp(*hi) / 2, "pow_dd is not normalised", base, num, *lo);
+    CHECK_CLOSE(err, 0, 1e-30, "pow_dd of %u, -%d/%d", base, num, den);
+    CHECK_THAT(fabs(*lo) <= ulp(*hi) / 2, "pow_dd of %u, -%d/%d is not normalised: %.17g, %g", base, num, den, *hi, *lo);
 }
 
 static void check_family(uint32_t base, int dim)
@@ -249,24 +244,24 @@ static void check_edges(void)
 {
     double c, s, hi, lo;
     loci_sincos(0x1p40, 0x1p11, 0, &c, &s);
-    check(isnan(c) && isnan(s), "beyond 2^50", 0x1p40, 0x1p11, c);
+    CHECK_THAT(isnan(c) && isnan(s), "beyond 2^50: %g, %g", c, s);
     loci_sincos(INFINITY, 1, 0, &c, &s);
-    check(isnan(c) && isnan(s), "infinite position", 0, 1, c);
+    CHECK_THAT(isnan(c) && isnan(s), "infinite position: %g, %g", c, s);
     loci_sincos(1, NAN, 0, &c, &s);
-    check(isnan(c) && isnan(s), "frequency not a number", 1, 0, c);
+    CHECK_THAT(isnan(c) && isnan(s), "frequency not a number: %g, %g", c, s);
     static const double bad[] = { 0, -2, INFINITY, NAN };
     for (int i = 0; i < 4; i++) {
         loci_pow_dd(bad[i], 1, 2, &hi, &lo);
-        check(isnan(hi), "bad base", bad[i], 1, hi);
+        CHECK_THAT(isnan(hi), "base %g: %g", bad[i], hi);
     }
     loci_pow_dd(2, 1, 0, &hi, &lo);
-    check(isnan(hi), "zero denominator", 2, 1, hi);
+    CHECK_THAT(isnan(hi), "zero denominator: %g", hi);
     loci_pow_dd(4, 3, 2, &hi, &lo);
-    check(hi == 0.125 && lo == 0, "exact power", 4, 3, hi);
+    CHECK_THAT(hi == 0.125 && lo == 0, "4^-3/2 is %.17g, %g", hi, lo);
     loci_pow_dd(4, -3, 2, &hi, &lo);
-    check(hi == 8 && lo == 0, "exact growing power", 4, -3, hi);
+    CHECK_THAT(hi == 8 && lo == 0, "4^3/2 is %.17g, %g", hi, lo);
     loci_pow_dd(12345.678, 0, 64, &hi, &lo);
-    check(hi == 1 && lo == 0, "zeroth power", 12345.678, 0, hi);
+    CHECK_THAT(hi == 1 && lo == 0, "zeroth power: %.17g, %g", hi, lo);
 }
 
 int main(void)
@@ -278,6 +273,5 @@ int main(void)
     check_near_multiples();
     check_edges();
     printf("worst: double %.4f ulp, float %.4f ulp, pow_dd %.2g\n", worst_double, worst_float, worst_pow);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harness.h"
+
 /* Options that examples leave alone, and encodings that meet.  square: value width must be the head width. */
 static const struct { const char *encoding; bool square; } texts[] = {
     { "alibi:slopes=geometric", false },
@@ -345,7 +347,7 @@ static int seed_of(const char *encoding, const char *shape)
     return (int)(seed >> 1);
 }
 
-static int walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage, const struct shape *s, int value_dim)
+static void walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage, const struct shape *s, int value_dim)
 {
     struct walk w = { .encoding = encoding, .shape = s->name, .stage = stage };
     loci_desc d = {
@@ -355,15 +357,14 @@ static int walk_one(void (*check)(struct walk *), const char *encoding, loci_sta
     };
     loci_error error;
     if (loci_plan_create(&w.plan, &d, &error)) {
-        printf("%s (%s): %s\n", encoding, s->name, error.text);
-        return 1;
+        CHECK_FAILED("%s (%s): %s", encoding, s->name, error.text);
+        return;
     }
     w.desc = d;
     walk_restart(seed_of(encoding, s->name));
     fill(&w, s, value_dim);
     check(&w);
     release(&w);
-    return 0;
 }
 
 static uint64_t dice = 88172645463325252u;
@@ -415,12 +416,11 @@ bool walk_next(struct walk_text *t)
 
 struct walker { enum walk_size size; void (*check)(struct walk *); };
 
-static int walk_shapes(struct walker w, const char *encoding, loci_stage stage, bool square)
+static void walk_shapes(struct walker w, const char *encoding, loci_stage stage, bool square)
 {
     const struct shape *shapes = w.size == WALK_SMALL ? small : tiles;
     const size_t count = w.size == WALK_SMALL ? sizeof small / sizeof *small : sizeof tiles / sizeof *tiles;
-    int failed = 0;
-    if (only && strcmp(only, encoding) != 0) return 0;
+    if (only && strcmp(only, encoding) != 0) return;
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
         if (LOCI_EMULATED && (i + (size_t)seed_of(encoding, "")) % 3) continue;
@@ -431,22 +431,20 @@ static int walk_shapes(struct walker w, const char *encoding, loci_stage stage, 
         struct shape fitting = *s;
         fitting.dim = walk_dim(encoding, s->dim);
         if (s->keys_rotated && walk_states(encoding)) fitting.kv_heads = s->heads;      /* a group turns its keys apart */
-        failed += walk_one(w.check, encoding, stage, &fitting, square ? fitting.dim : s->value_dim);
+        walk_one(w.check, encoding, stage, &fitting, square ? fitting.dim : s->value_dim);
     }
-    return failed;
 }
 
-int walk_all(enum walk_size size, void (*check)(struct walk *))
+void walk_all(enum walk_size size, void (*check)(struct walk *))
 {
     const struct walker w = { size, check };
     const loci_encoding_info *list;
     const int count = loci_encodings(&list);
-    int failed = 0;
     for (int i = 0; i < count; i++) {
-        if (list[i].places == LOCI_PLACE_EMBED) failed += walk_shapes(w, list[i].example, LOCI_EMBED, false);
-        if (list[i].places & LOCI_PLACE_ROTATE) failed += walk_shapes(w, list[i].example, LOCI_ROTATE, false);
+        if (list[i].places == LOCI_PLACE_EMBED) walk_shapes(w, list[i].example, LOCI_EMBED, false);
+        if (list[i].places & LOCI_PLACE_ROTATE) walk_shapes(w, list[i].example, LOCI_ROTATE, false);
     }
-    for (struct walk_text t = { 0 }; walk_next(&t);) failed += walk_shapes(w, t.text, LOCI_ATTENTION, t.square);
-    for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) failed += walk_shapes(w, linear[i], LOCI_LINEAR_ATTENTION, false);
-    return failed + walk_shapes(w, "rope:pairing=half,freq=given,attention_factor=1.2", LOCI_ROTATE, false);
+    for (struct walk_text t = { 0 }; walk_next(&t);) walk_shapes(w, t.text, LOCI_ATTENTION, t.square);
+    for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) walk_shapes(w, linear[i], LOCI_LINEAR_ATTENTION, false);
+    walk_shapes(w, "rope:pairing=half,freq=given,attention_factor=1.2", LOCI_ROTATE, false);
 }

@@ -41,11 +41,11 @@ struct walk {
     double q_coord[WALK_AXES * WALK_LENGTH], k_coord[WALK_AXES * WALK_LENGTH];
 };
 
-/* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on both sides of the
- * borders of TILES; an emulated processor gets a third of either.  Plans that cannot be made are printed and counted as
- * failures.  Returns how many those were. */
+/* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on both
+ * sides of the borders of TILES; an emulated processor gets a third of either.  Plans that cannot be
+ * made are checks that failed. */
 enum walk_size { WALK_SMALL, WALK_TILES };
-int walk_all(enum walk_size, void (*check)(struct walk *));
+void walk_all(enum walk_size, void (*check)(struct walk *));
 
 /* The program's argument, if there is one, is a text: problems and texts are those of this one alone. */
 void walk_only(int argc, char **argv);

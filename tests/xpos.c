@@ -6,19 +6,11 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "harness.h"
 #include "room.h"
 #include "walk.h"
 
 enum { H = 2, D = 16, L = 300, N = H * L * D };
-
-static int passed, failed;
-
-static void check(bool holds, const char *isa, const char *what)
-{
-    if (holds) passed++;
-    else failed++, printf("%s: %s\n", isa, what);
-}
-
 
 struct task {
     float q[N], k[N], v[N], o[N], lse[H * L], dout[N], dq[N], dk[N], dv[N];
@@ -83,22 +75,19 @@ static void turn_keys(struct task *t, const char *encoding, const char *isa)
 static void laws(const char *isa)
 {
     struct task *first = fresh(0), *far = fresh(10000000), *cache = fresh(0), *rope = fresh(0);
-    check(!run(first, "xpos", isa, false, L) && !run(far, "xpos", isa, false, L), isa, "any positions");
-    check(near(first->o, far->o, 1e-5f) && near(first->dq, far->dq, 1e-5f) && near(first->dk, far->dk, 1e-5f), isa,
-          "only differences of positions count, also at 10^7");
+    CHECK_THAT(!run(first, "xpos", isa, false, L) && !run(far, "xpos", isa, false, L), "%s: any positions", isa);
+    CHECK_THAT(near(first->o, far->o, 1e-5f) && near(first->dq, far->dq, 1e-5f) && near(first->dk, far->dk, 1e-5f), "%s: only differences of positions count, also at 10^7", isa);
 
     turn_keys(cache, "xpos", isa);
-    check(!run(cache, "xpos", isa, true, L) && !memcmp(cache->o, first->o, sizeof cache->o), isa, "keys from a cache give the same bits");
-    check(!memcmp(cache->dq, first->dq, sizeof cache->dq), isa, "and the same gradients of queries");
+    CHECK_THAT(!run(cache, "xpos", isa, true, L) && !memcmp(cache->o, first->o, sizeof cache->o), "%s: keys from a cache give the same bits", isa);
+    CHECK_THAT(!memcmp(cache->dq, first->dq, sizeof cache->dq), "%s: and the same gradients of queries", isa);
     memset(cache->o, 0, sizeof cache->o);
-    check(!run(cache, "xpos", isa, true, 1) && !memcmp(cache->o + (L - 1) * D, first->o + (L - 1) * D, D * sizeof(float)), isa,
-          "and the same last row alone");
+    CHECK_THAT(!run(cache, "xpos", isa, true, 1) && !memcmp(cache->o + (L - 1) * D, first->o + (L - 1) * D, D * sizeof(float)), "%s: and the same last row alone", isa);
 
-    check(!run(first, "xpos:gamma=1e12", isa, false, L) && !run(rope, "rope:pairing=interleaved", isa, false, L) &&
-              near(first->o, rope->o, 1e-5f) && near(first->dk, rope->dk, 1e-5f), isa, "without fading it is rope");
+    CHECK_THAT(!run(first, "xpos:gamma=1e12", isa, false, L) && !run(rope, "rope:pairing=interleaved", isa, false, L) && near(first->o, rope->o, 1e-5f) && near(first->dk, rope->dk, 1e-5f), "%s: without fading it is rope", isa);
 
     far->pos[L - 1] += 100000;
-    check(run(far, "xpos", isa, false, L) == LOCI_UNSUPPORTED, isa, "gaps that a block cannot hold are refused");
+    CHECK_THAT(run(far, "xpos", isa, false, L) == LOCI_UNSUPPORTED, "%s: gaps that a block cannot hold are refused", isa);
     free(first);
     free(far);
     free(cache);
@@ -110,6 +99,5 @@ int main(void)
     const char *isas[8];
     const int count = loci_isas(isas, 8);
     for (int i = 0; i < count; i++) laws(isas[i]);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed != 0;
+    return harness_end();
 }
