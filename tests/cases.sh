@@ -2,22 +2,10 @@
 # SPDX-License-Identifier: MIT
 # The golden cases: within their bounds on the fused engine, with the same bytes from every instruction set and any
 # number of threads, and to rounding on the reference.  tests/cases/errors holds impossible and damaged ones.
-passed=0 failed=0
-work=$(TMPDIR=$([ -w /dev/shm ] && echo /dev/shm || echo "$TMPDIR") mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+. tests/harness.sh
 isas=$("$LOCI" info --json | grep -o '"isas":\[[^]]*' | cut -d[ -f2 | tr -d '"' | tr , ' ')
 
-check() {                                # NAME CONDITION...
-    local name=$1
-    shift
-    if "$@" >"$work/said" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "cases: $name"
-        grep -E 'FAIL|loci:|Sanitizer|differ' "$work/said"
-    fi
-}
 refused() {                              # CASE SENTENCE: exit code 2, one line on stderr that says so, no file
     "$LOCI" run "$1" -o "$work/none" >"$work/out" 2>"$work/err"
     local code=$?
@@ -100,5 +88,4 @@ check "a coordinate too many" refused "$work/case" 'has 2 coordinates per positi
 make '"loci.encoding":"nope"' 1
 check "coordinates for an encoding that turns nothing" refused "$work/case" 'must be I64'
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+harness_end

@@ -1,18 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # Every encoding has a page and a row in the README, and the commands that pages show work, on problems made small.
-passed=0 failed=0
-
-check() {                                # NAME COMMAND...
-    local name=$1 said
-    shift
-    if said=$("$@" 2>&1); then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'docs: %s\n%s\n' "$name" "$said"
-    fi
-}
+. tests/harness.sh
 for name in $("$LOCI" list --json | sed -E 's/.*"name":"([a-z0-9]+)","brief".*/\1/'); do
     check "$name has a page" test -f "docs/pe/$name.md"
     check "$name has a row in the README" grep -Fq "[\`$name\`](docs/pe/$name.md)" README.md
@@ -22,5 +11,4 @@ while IFS=: read -r page command; do
     read -ra words <<<"$(sed -E 's/--len [0-9]+/--len 33/' <<<"$command")"
     check "$page: $command" "$LOCI" "${words[@]:1}" --repeat 5
 done < <(grep -E '^    loci bench ' docs/pe/*.md docs/cache.md | sed -E 's/^([^:]*):/\1:/')
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+harness_end

@@ -2,16 +2,10 @@
 # SPDX-License-Identifier: MIT
 # Files that the program reads and writes: nothing is written over what is read, nothing but files is taken, at once and with
 # one sentence, and names do not steer a terminal.
-passed=0 failed=0
-work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+. tests/harness.sh
 case=tests/cases/nope-one-token.safetensors
 table=(convert --table half -e rope:pairing=half --dim 8 --rows 4)
 
-check() {                                # NAME CONDITION...
-    local name=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "files: $name"; cat "$work/err"; fi
-}
 plain() { [ "$(cat "$@" | LC_ALL=C tr -d '\n -~' | wc -c)" -eq 0 ]; }
 loci() { timeout 20 "$LOCI" "$@" >"$work/out" 2>"$work/err"; }
 refused() {                              # SENTENCE ARGUMENTS...: exit code 2 soon, nothing on stdout, one plain line that says so
@@ -94,7 +88,7 @@ closed() {                               # REDIRECTION...: of what is closed; th
     same "$work/closed" "$work/whole"
 }
 for streams in '<&-' '>&-' '2>&-' '>&- 2>&-' '<&- >&-' '<&- 2>&-' '<&- >&- 2>&-'; do
-    check "closed: $streams" closed "$streams" 2>"$work/err"
+    check "closed: $streams" closed "$streams"
 done
 check "nothing goes to a stream that is closed" bash -c '"$LOCI" list >&- 2>"$0"; [ $? -eq 2 ] && grep -q "^loci: cannot write" "$0"' "$work/err"
 
@@ -133,5 +127,4 @@ check "other letters stay as they are" grep -q "$(printf '\xc3\xa9\xe2\x82\xac')
 long=$(printf 'n%.0s' {1..240})
 check "a long path is no end of the sentence" refused 'cannot open: ' run "$work/$long/../$long/../$long/../$long/../$long/../$long/../$long/../$long/../$long/../$long/x"
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+harness_end

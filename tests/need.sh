@@ -1,16 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # What `make` does about missing packages: installs them as root, asks sudo otherwise, or says in one sentence what is missing.
-passed=0 failed=0
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
+. tests/harness.sh
 mkdir "$work/bin"
 
-check() {                                # NAME CONDITION...
-    local name=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "need: $name"; cat "$work/out" "$work/err"; fi
-}
 a() {                                    # COMMAND BODY: this machine has such a command
     printf '#!%s\n%s\n' "$BASH" "$2" >"$work/bin/$1"
     chmod +x "$work/bin/$1"
@@ -55,5 +48,4 @@ check "a source that is out of reach" installs "env $line one" this:one
 a env 'exit 100' && a apt-get :
 check "no such package" stops "apt-get could not install it" this:one
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+harness_end

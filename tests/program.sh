@@ -1,15 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # The program's surface: help, exit codes, one sentence per error, machine-readable output.
-passed=0 failed=0
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
+. tests/harness.sh
 
-check() {                                # NAME CONDITION...
-    local name=$1
-    shift
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "program: $name"; fi
-}
 refused() {                              # exit code 2, nothing on stdout, one line on stderr that starts with "loci: "
     "$LOCI" "$@" >"$work/out" 2>"$work/err"
     [ $? -eq 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -q '^loci: ' "$work/err"
@@ -99,5 +92,4 @@ if hidden "$work/long" true 2>/dev/null; then
     done
 fi
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+harness_end

@@ -1,9 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # Every C program in README.md, that is, each ```c block whose first line is an #include, compiles as it stands and runs.
-passed=0 failed=0
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
+. tests/harness.sh
 cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$LOCI_BUILD/CMakeCache.txt")
 flags=(-std=c17 -Wall -Wextra -Werror -Wno-missing-field-initializers -Iinclude)
 [ -z "$LOCI_SANITIZE" ] || flags+=("-fsanitize=$LOCI_SANITIZE")
@@ -14,18 +12,6 @@ awk -v to="$work/program" '
     /^```/ { file = ""; first = 0 }
     first { if (/^#include/) file = to (++n) ".c"; first = 0 }
     file { print > file }' README.md
-
-check() {                                # NAME COMMAND...
-    local name=$1
-    shift
-    if "$@" >"$work/said" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "readme: $name"
-        cat "$work/said"
-    fi
-}
 check "there is a program" compgen -G "$work/program*.c"
 for program in "$work"/program*.c; do
     [ -e "$program" ] || continue
@@ -33,5 +19,4 @@ for program in "$work"/program*.c; do
     check "$(basename "$program") runs" env ASAN_OPTIONS=detect_leaks=0 "$work/run"
     rm -f "$work/run"
 done
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+harness_end

@@ -3,8 +3,7 @@
 # Who may include whom: the table of docs/design.md ("Rooms"), held to what the files say.  Every include of ours is
 # written from src, include or the root; a header is guarded by that path, and lists and vocabularies have no guard.
 set -euo pipefail
-passed=0 failed=0
-fail() { failed=$((failed + 1)); echo "rooms: $*"; }
+. tests/harness.sh
 
 # room: rooms it may see, from | room | sees | ... | of the table
 declare -A sees
@@ -30,7 +29,7 @@ while read -r file; do
         to=$(room_of "$include")
         if [ -e "src/$include" ] || [ -e "include/$include" ] || [ -e "$include" ]; then
             case " public list ${sees[$room]}" in
-                *" $to "*) passed=$((passed + 1)) ;;
+                *" $to "*) pass ;;
                 *) fail "$file includes $include, but $room may see${sees[$room]% } only" ;;
             esac
         else
@@ -44,9 +43,8 @@ while read -r header; do
     case $header in */list.h | src/isa/*/vec.h) continue ;; esac
     want=LOCI_$(sed -E 's,^(src|include)/,,; s,[/.],_,g' <<<"$header" | tr '[:lower:]' '[:upper:]')
     said=$(grep -m 2 -E '^#' "$header" | tr '\n' ' ')
-    if [ "$said" = "#ifndef $want #define $want " ]; then passed=$((passed + 1))
+    if [ "$said" = "#ifndef $want #define $want " ]; then pass
     else fail "$header begins with $said, wanted #ifndef and #define $want"; fi
 done < <(find src include cli tests examples -name '*.h' | sort)
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+harness_end

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+# harness.sh -- checks that are counted, for tests/*.sh:
+#
+#     . tests/harness.sh
+#     check NAME COMMAND...
+#     harness_end
+#
+# $work is a folder that goes when the test ends.  What a command says is shown when its check fails, and so are
+# $work/out and $work/err, where a test keeps what it reads; after the first 20 failures they are only counted.
+passed=0 failed=0
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+pass() { passed=$((passed + 1)); }
+fail() {                                 # TEXT: a check that failed
+    failed=$((failed + 1))
+    [ $failed -gt 20 ] || echo "$(basename "$0" .sh): $1"
+}
+check() {                                # NAME COMMAND...
+    local name=$1
+    shift
+    if "$@" >"$work/said" 2>&1; then
+        pass
+        return
+    fi
+    fail "$name: $*"
+    [ $failed -gt 20 ] || cat "$work/said" "$work/out" "$work/err" 2>/dev/null | head -n 20 | sed 's/^/    /'
+}
+harness_end() {                          # the last line, and the exit code
+    [ $failed -le 20 ] || echo "$((failed - 20)) more checks failed"
+    echo "$passed passed, $failed failed"
+    [ $failed -eq 0 ] && [ $passed -gt 0 ]
+}
