@@ -18,6 +18,8 @@ bool harness_pass(void)
     return true;
 }
 
+bool harness_that(bool holds) { return holds && harness_pass(); }
+
 /* In one call, so that threads do not mix their lines; at once, as the test may end by a crash. */
 static bool fail(const char *file, int line, const char *context, const char *words)
 {
@@ -49,7 +51,8 @@ bool harness_close(const char *file, int line, const char *words, double got, do
     va_start(args, format);
     vsnprintf(context, sizeof context, format, args);
     va_end(args);
-    snprintf(more, sizeof more, "%s is %.17g, wanted %.17g; off by %.3g, where %.3g is allowed", words,
+    snprintf(more, sizeof more, "%s is %.17g, wanted %.17g; off by %.3g, where %.3g is allowed",
+             words,
              got, want, off, bound);
     return fail(file, line, context, more);
 }
@@ -61,7 +64,8 @@ bool harness_says(const char *file, int line, const char *words, loci_status got
     if (got == want && sentence && strstr(error->text, says[0])) return harness_pass();
     char context[TEXT], more[TEXT];
     snprintf(context, sizeof context, "%s%s%s", says[1], says[1][0] ? ": " : "", words);
-    snprintf(more, sizeof more, "status %d, wanted %d; it says '%s', wanted '%s'", (int)got, (int)want,
+    snprintf(more, sizeof more, "status %d, wanted %d; it says '%s', wanted '%s'", (int)got,
+             (int)want,
              got ? error->text : "", says[0]);
     return fail(file, line, context, more);
 }
