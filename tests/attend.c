@@ -8,7 +8,10 @@
 
 #include "reference/reference.h"
 
-static size_t real(const struct attend *a) { return a->desc.dtype == LOCI_F64 ? sizeof(double) : sizeof(float); }
+static size_t real(const struct attend *a)
+{
+    return a->desc.dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
+}
 
 static void put(const struct attend *a, void *to, ptrdiff_t i, double x)
 {
@@ -26,7 +29,8 @@ static void *given(struct attend *a, const double *x, ptrdiff_t n)
 static double *widened(struct attend *a, const void *x, ptrdiff_t n)
 {
     double *to = room_take(&a->room, (size_t)n * sizeof *to);
-    for (ptrdiff_t i = 0; i < n; i++) to[i] = a->desc.dtype == LOCI_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+    for (ptrdiff_t i = 0; i < n; i++)
+        to[i] = a->desc.dtype == LOCI_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
     return to;
 }
 
@@ -37,17 +41,21 @@ static void need(const struct attend *a, loci_status status, const loci_error *e
     exit(1);
 }
 
-static void *tensor(struct attend *a, const loci_plan *plan, int which, const loci_tensor *t, ptrdiff_t *count)
+static void *tensor(struct attend *a, const loci_plan *plan, int which, const loci_tensor *t,
+                    ptrdiff_t *count)
 {
     ptrdiff_t n = 1;
     for (int i = 0; i < t->rank; i++)
-        n *= t->shape[i] == LOCI_DIM_BATCH ? 1 : t->shape[i] == LOCI_DIM_QUERIES ? a->q_len : t->shape[i] == LOCI_DIM_KEYS ? a->k_len : t->shape[i];
+        n *= t->shape[i] == LOCI_DIM_BATCH ? 1 : t->shape[i] == LOCI_DIM_QUERIES ? a->q_len
+            : t->shape[i] == LOCI_DIM_KEYS ? a->k_len : t->shape[i];
     void *to = room_take(&a->room, (size_t)n * real(a));
     memset(to, 0, (size_t)n * real(a));
     if (!a->fill && t->role != LOCI_INPUT) loci_tensor_init(plan, which, 1, to);
     for (ptrdiff_t i = 0; i < n; i++) {
-        const double start = a->desc.dtype == LOCI_F64 ? ((double *)to)[i] : (double)((float *)to)[i];
-        put(a, to, i, a->fill ? a->fill(t->encoding, t, i) : t->role == LOCI_INPUT ? -0.1 * (1.1 + walk_uniform()) : start + 0.1 * walk_uniform());
+        const double start = a->desc.dtype == LOCI_F64 ? ((double *)to)[i]
+            : (double)((float *)to)[i];
+        put(a, to, i, a->fill ? a->fill(t->encoding, t, i) : t->role == LOCI_INPUT
+            ? -0.1 * (1.1 + walk_uniform()) : start + 0.1 * walk_uniform());
     }
     *count = n;
     return to;
@@ -59,16 +67,20 @@ void attend(struct attend *a)
     loci_plan *plan;
     need(a, loci_plan_create(&plan, &a->desc, &e), &e);
     const loci_desc *d = &a->desc;
-    const int kv_heads = d->kv_heads ? d->kv_heads : d->heads, value_dim = d->value_dim ? d->value_dim : d->dim;
+    const int kv_heads = d->kv_heads ? d->kv_heads : d->heads, value_dim = d->value_dim
+        ? d->value_dim : d->dim;
     const ptrdiff_t rows = d->heads * a->q_len, keys = kv_heads * a->k_len;
     walk_restart(a->seed);
-    loci_call c = { .batch = 1, .q_len = a->q_len, .k_len = a->k_len, .q_pos = a->q_pos, .k_pos = a->k_pos,
+    loci_call c = { .batch = 1, .q_len = a->q_len, .k_len = a->k_len, .q_pos = a->q_pos,
+                    .k_pos = a->k_pos,
                     .q_coord = a->q_coord, .k_coord = a->k_coord, .error = &e };
-    c.q.data = given(a, a->q, rows * d->dim), c.k.data = given(a, a->k, keys * d->dim), c.v.data = given(a, a->v, keys * value_dim);
+    c.q.data = given(a, a->q, rows * d->dim), c.k.data = given(a, a->k, keys * d->dim),
+        c.v.data = given(a, a->v, keys * value_dim);
     loci_grad g = { .dout = { given(a, NULL, rows * value_dim), 0, 0, 0 } };
     c.o.data = room_take(&a->room, (size_t)(rows * value_dim) * real(a));
     g.dq.data = room_take(&a->room, (size_t)(rows * d->dim) * real(a));
-    g.dk.data = room_take(&a->room, (size_t)(keys * d->dim) * real(a)), g.dv.data = room_take(&a->room, (size_t)(keys * value_dim) * real(a));
+    g.dk.data = room_take(&a->room, (size_t)(keys * d->dim) * real(a)),
+        g.dv.data = room_take(&a->room, (size_t)(keys * value_dim) * real(a));
 
     loci_tensor list[WALK_TENSORS];
     const int n = loci_tensors(plan, list, WALK_TENSORS);
@@ -76,7 +88,8 @@ void attend(struct attend *a)
     ptrdiff_t count[WALK_TENSORS];
     for (int i = 0; i < n; i++) {
         data[i] = tensor(a, plan, i, &list[i], &count[i]);
-        ddata[i] = list[i].role == LOCI_FIXED ? NULL : room_take(&a->room, (size_t)count[i] * real(a));
+        ddata[i] = list[i].role == LOCI_FIXED ? NULL : room_take(&a->room,
+                                                                 (size_t)count[i] * real(a));
     }
     c.tensors = (const void *const *)data, g.dtensors = ddata;
     ptrdiff_t range = a->q_len + a->k_len;
@@ -88,12 +101,14 @@ void attend(struct attend *a)
 
     void *row = room_take(&a->room, (size_t)rows * real(a));
     bool stick = false;
-    for (const char *at = d->encoding; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL) stick |= !strncmp(at, "sba", 3);
+    for (const char *at = d->encoding; at; at = strchr(at, '+') ? strchr(at, '+') + 1 : NULL)
+        stick |= !strncmp(at, "sba", 3);
     if (stick) c.rem = row;
     else c.lse = row;
     void *work = room_take(&a->room, loci_workspace(plan, &c, 1));
     if (a->reference) need(a, loci_reference(plan, c.tensors, &c, &g), &e);
-    else need(a, loci_forward(plan, tables, work, &c), &e), need(a, loci_backward(plan, tables, work, &c, &g), &e);
+    else need(a, loci_forward(plan, tables, work, &c), &e),
+        need(a, loci_backward(plan, tables, work, &c, &g), &e);
     a->o = widened(a, c.o.data, rows * value_dim), a->rows = widened(a, row, rows);
     a->dq = widened(a, g.dq.data, rows * d->dim);
     a->dk = widened(a, g.dk.data, keys * d->dim), a->dv = widened(a, g.dv.data, keys * value_dim);
@@ -106,11 +121,14 @@ void attend_free(struct attend *a)
     room_leave(&a->room, 0);
 }
 
-double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int64_t k_pos, attend_fill *fill)
+double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int64_t k_pos,
+                   attend_fill *fill)
 {
     static const double zero[64];
-    struct attend a = { .desc = { .encoding = encoding, .heads = heads, .dim = 1, .dtype = LOCI_F64, .full = k_pos > q_pos },
-                        .q_len = 1, .k_len = 1, .q = zero, .k = zero, .q_pos = &q_pos, .k_pos = &k_pos, .fill = fill };
+    struct attend a = { .desc = { .encoding = encoding, .heads = heads, .dim = 1, .dtype = LOCI_F64,
+                                  .full = k_pos > q_pos },
+                        .q_len = 1, .k_len = 1, .q = zero, .k = zero, .q_pos = &q_pos,
+                        .k_pos = &k_pos, .fill = fill };
     attend(&a);
     const double bias = a.rows[head];
     attend_free(&a);

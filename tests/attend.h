@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* attend.h -- an attention call in one breath, for tests of what encodings claim: f32 or f64, all outputs and gradients; or what the
- * reference says of it. */
+/* attend.h -- an attention call in one breath, for tests of what encodings claim: f32 or f64, all
+ * outputs and gradients; or what the reference says of it. */
 #ifndef LOCI_TESTS_ATTEND_H
 #define LOCI_TESTS_ATTEND_H
 
@@ -13,7 +13,8 @@
 typedef double attend_fill(const char *encoding, const loci_tensor *, ptrdiff_t i);
 
 struct attend {
-    /* In.  Inputs NULL: random numbers, from the seed; they are [heads][len][dim], in double, rounded where the call is f32. */
+    /* In.  Inputs NULL: random numbers, from the seed; they are [heads][len][dim], in double,
+     * rounded where the call is f32. */
     loci_desc desc;
     ptrdiff_t q_len, k_len;
     int seed;
@@ -33,6 +34,7 @@ void attend(struct attend *);
 void attend_free(struct attend *);
 
 /* What an encoding adds to the score of one pair: the lse of one query 0 and one key 0. */
-double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int64_t k_pos, attend_fill *);
+double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int64_t k_pos,
+                   attend_fill *);
 
 #endif

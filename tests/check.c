@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* check.c -- `loci check` names the rule and the usual mistakes of data that this file makes with plain formulas. */
+/* check.c -- `loci check` names the rule and the usual mistakes of data that this file makes with
+ * plain formulas. */
 #define _DEFAULT_SOURCE
 
 #include <fcntl.h>
@@ -14,12 +15,17 @@
 #include "scratch.h"
 #include "walk.h"
 
-static bool says(const char *text, const char *part) { return part ? strstr(text, part) != NULL : !text[0]; }
+static bool says(const char *text, const char *part)
+{
+    return part ? strstr(text, part) != NULL : !text[0];
+}
 /* mistake NULL: none; rule NULL: nothing explains it. */
 static void expect(const char *name, const struct finding *f, const char *rule, const char *mistake)
 {
-    const bool right = rule ? f->explains && says(f->rule, rule) && says(f->mistake, mistake) : !f->explains;
-    CHECK_THAT(right, "%s: explains %d, rule %s, mistake '%s', within %td of %td", name, f->explains, f->rule, f->mistake, f->score.within, f->score.total);
+    const bool right = rule ? f->explains && says(f->rule, rule) && says(f->mistake, mistake)
+        : !f->explains;
+    CHECK_THAT(right, "%s: explains %d, rule %s, mistake '%s', within %td of %td", name,
+               f->explains, f->rule, f->mistake, f->score.within, f->score.total);
 }
 
 static struct safetensor shape(int rank, ptrdiff_t a, ptrdiff_t b, ptrdiff_t c)
@@ -28,7 +34,7 @@ static struct safetensor shape(int rank, ptrdiff_t a, ptrdiff_t b, ptrdiff_t c)
                                 .count = a * (rank > 1 ? b : 1) * (rank > 2 ? c : 1) };
 }
 
-/* ---- Rotations ---------------------------------------------------------------------------------------------------- */
+/* ---- Rotations ------------------------------------------------------------------------------- */
 
 enum { H = 2, L = 200, D = 32 };
 struct engine {                          /* what an engine does; zeros are right */
@@ -43,8 +49,10 @@ static double angle_of(const struct engine *g, int dim, int row, int t)
 {
     double pos = row + g->shift;
     if (g->bfloat && pos > 256) pos = rint(pos / 2) * 2;
-    const double base = g->base > 0 ? g->base : 10000, w = pow(base, -2.0 * t / dim) / (g->linear > 0 ? g->linear : 1);
-    if (g->float_angles) return (double)((float)pos * (1.0f / powf((float)base, 2.0f * (float)t / (float)dim)));
+    const double base = g->base > 0 ? g->base : 10000,
+        w = pow(base, -2.0 * t / dim) / (g->linear > 0 ? g->linear : 1);
+    if (g->float_angles)
+        return (double)((float)pos * (1.0f / powf((float)base, 2.0f * (float)t / (float)dim)));
     return pos * w * (g->sign ? -1 : 1);
 }
 
@@ -58,8 +66,10 @@ static void turn(const struct engine *g)
         const double *from = x + r * D;
         memcpy(to, from, D * sizeof *to);
         for (int t = 0; t < pairs; t++) {
-            const int a = g->offset + (g->interleaved ? 2 * t : t), b = a + (g->interleaved ? 1 : pairs);
-            const double phi = angle_of(g, dim, r % L, t), c = (double)(float)(m * cos(phi)), s = (double)(float)(m * sin(phi));
+            const int a = g->offset + (g->interleaved ? 2 * t : t),
+                b = a + (g->interleaved ? 1 : pairs);
+            const double phi = angle_of(g, dim, r % L, t), c = (double)(float)(m * cos(phi)),
+                s = (double)(float)(m * sin(phi));
             const int ya = g->permuted ? g->offset + 2 * t : a, yb = g->permuted ? ya + 1 : b;
             to[ya] = (double)((float)(from[a] * c) - (float)(from[b] * s));
             to[yb] = (double)((float)(from[a] * s) + (float)(from[b] * c));
@@ -69,11 +79,13 @@ static void turn(const struct engine *g)
     if (g->bad_row) y[g->bad_row * D + 5] += 0.25;
 }
 
-static void rotation(const char *name, const char *encoding, struct engine g, const char *rule, const char *mistake)
+static void rotation(const char *name, const char *encoding, struct engine g, const char *rule,
+                     const char *mistake)
 {
     turn(&g);
     const struct safetensor t = shape(3, H, L, D);
-    const struct check c = { .path = name, .encoding = encoding, .tolerance = -1, .before = { "x", &t, x, 0x1p-24 },
+    const struct check c = { .path = name, .encoding = encoding, .tolerance = -1,
+                             .before = { "x", &t, x, 0x1p-24 },
                              .after = { "y", &t, y, 0x1p-24 } };
     struct finding f = { .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", name);
@@ -85,38 +97,56 @@ static void rotations(void)
     const char *const half = "rope:pairing=half", *const inter = "rope:pairing=interleaved";
     const char *const yarn = "rope:pairing=half,scaling=yarn,factor=4,original_length=64";
     rotation("half", half, (struct engine){ 0 }, half, NULL);
-    rotation("half, unasked", NULL, (struct engine){ .base = 500000 }, "rope:pairing=half,base=500000", NULL);
+    rotation("half, unasked", NULL, (struct engine){ .base = 500000 },
+             "rope:pairing=half,base=500000", NULL);
     rotation("interleaved, unasked", NULL, (struct engine){ .interleaved = true }, inter, NULL);
     rotation("a base of no catalogue", NULL, (struct engine){ .base = 12345 }, "base=12345", NULL);
-    rotation("interleaved for half", half, (struct engine){ .interleaved = true }, inter, "the pairing is interleaved, not half");
-    rotation("half for interleaved", inter, (struct engine){ 0 }, half, "the pairing is half, not interleaved");
+    rotation("interleaved for half", half, (struct engine){ .interleaved = true }, inter,
+             "the pairing is interleaved, not half");
+    rotation("half for interleaved", inter, (struct engine){ 0 }, half,
+             "the pairing is half, not interleaved");
     rotation("permuted", half, (struct engine){ .permuted = true }, half, "permuted");
-    rotation("another base", half, (struct engine){ .base = 1e6 }, "base=1000000", "the base is 1000000, not 10000");
-    rotation("pairing and base", half, (struct engine){ .interleaved = true, .base = 1e6 }, "base=1000000", "interleaved, not half; the base is 1000000");
-    rotation("linear", "rope:pairing=half,scaling=linear,factor=4", (struct engine){ .linear = 4 }, "scaling=linear", NULL);
-    rotation("scaling ignored", "rope:pairing=half,scaling=linear,factor=4", (struct engine){ 0 }, half, "the scaling is ignored");
-    rotation("yarn ignored, factor kept", yarn, (struct engine){ .factor = 1 + 0.1 * log(4) }, half, "the scaling is ignored but for its attention factor");
-    rotation("factor missing", "rope:pairing=half,attention_factor=1.25", (struct engine){ 0 }, half, "the attention factor is missing");
-    rotation("factor twice", "rope:pairing=half,attention_factor=1.25", (struct engine){ .factor = 1.5625 }, half, "the attention factor is there twice");
+    rotation("another base", half, (struct engine){ .base = 1e6 }, "base=1000000",
+             "the base is 1000000, not 10000");
+    rotation("pairing and base", half, (struct engine){ .interleaved = true, .base = 1e6 },
+             "base=1000000", "interleaved, not half; the base is 1000000");
+    rotation("linear", "rope:pairing=half,scaling=linear,factor=4", (struct engine){ .linear = 4 },
+             "scaling=linear", NULL);
+    rotation("scaling ignored", "rope:pairing=half,scaling=linear,factor=4", (struct engine){ 0 },
+             half, "the scaling is ignored");
+    rotation("yarn ignored, factor kept", yarn, (struct engine){ .factor = 1 + 0.1 * log(4) }, half,
+             "the scaling is ignored but for its attention factor");
+    rotation("factor missing", "rope:pairing=half,attention_factor=1.25", (struct engine){ 0 },
+             half, "the attention factor is missing");
+    rotation("factor twice", "rope:pairing=half,attention_factor=1.25",
+             (struct engine){ .factor = 1.5625 }, half, "the attention factor is there twice");
     rotation("one late", half, (struct engine){ .shift = 1 }, half, "one too large");
     rotation("one early", half, (struct engine){ .shift = -1 }, half, "one too small");
     rotation("sign", half, (struct engine){ .sign = 1 }, half, "sin has the other sign");
     rotation("partial", "rope:pairing=half,dim=16", (struct engine){ .dim = 16 }, "dim=16", NULL);
-    rotation("partial with offset", "rope:pairing=interleaved,dim=16,offset=8", (struct engine){ .dim = 16, .offset = 8, .interleaved = true }, "offset=8", NULL);
-    rotation("partial ignored", "rope:pairing=half,dim=16", (struct engine){ 0 }, "dim=32", "32 channels turn, not 16");
-    rotation("partial for all", half, (struct engine){ .dim = 8 }, "dim=8", "8 channels turn, not 32");
-    rotation("spread over the head", "rope:pairing=half,dim=16", (struct engine){ .dim = 16, .base = 100 }, "dim=16", "spread over the whole head");
+    rotation("partial with offset", "rope:pairing=interleaved,dim=16,offset=8",
+             (struct engine){ .dim = 16, .offset = 8, .interleaved = true }, "offset=8", NULL);
+    rotation("partial ignored", "rope:pairing=half,dim=16", (struct engine){ 0 }, "dim=32",
+             "32 channels turn, not 16");
+    rotation("partial for all", half, (struct engine){ .dim = 8 }, "dim=8",
+             "8 channels turn, not 32");
+    rotation("spread over the head", "rope:pairing=half,dim=16",
+             (struct engine){ .dim = 16, .base = 100 }, "dim=16", "spread over the whole head");
     rotation("float32 angles", half, (struct engine){ .float_angles = true }, half, "float32");
-    rotation("bfloat16 positions", half, (struct engine){ .bfloat = true, .shift = 300 }, NULL, NULL);
+    rotation("bfloat16 positions", half, (struct engine){ .bfloat = true, .shift = 300 }, NULL,
+             NULL);
     rotation("nothing", half, (struct engine){ .base = 10001, .shift = 7 }, NULL, NULL);
 
     turn(&(struct engine){ .bad_row = L + 17 });
     const struct safetensor t = shape(3, H, L, D);
-    struct check c = { .path = "bad", .encoding = half, .tolerance = -1, .before = { "x", &t, x, 0x1p-24 }, .after = { "y", &t, y, 0x1p-24 } };
+    struct check c = { .path = "bad", .encoding = half, .tolerance = -1,
+                       .before = { "x", &t, x, 0x1p-24 }, .after = { "y", &t, y, 0x1p-24 } };
     struct finding f = { .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     expect("one number off", &f, NULL, NULL);
-    CHECK_THAT(strstr(f.where, "head 1, position 17, pair 5 (channel 5)") && f.score.within == H * L * D - 1 && !f.mistake[0], "the place was said to be %s, with '%s'", f.where, f.mistake);
+    CHECK_THAT(strstr(f.where, "head 1, position 17, pair 5 (channel 5)") && f.score.within
+               == H * L * D - 1 && !f.mistake[0], "the place was said to be %s, with '%s'", f.where,
+               f.mistake);
     c.tolerance = 1;
     f = (struct finding){ .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
@@ -132,29 +162,35 @@ static void far_positions(bool rounded)
         pos[r % L] = 100003 + 13 * (r % L);
         const double p = rounded ? rint(pos[r % L] / 512) * 512 : pos[r % L];
         for (int t = 0; t < D / 2; t++) {
-            const double phi = p * pow(10000, -2.0 * t / D), a = x[r * D + t], b = x[r * D + t + D / 2];
-            y[r * D + t] = (double)(float)(a * cos(phi) - b * sin(phi)), y[r * D + t + D / 2] = (double)(float)(a * sin(phi) + b * cos(phi));
+            const double phi = p * pow(10000, -2.0 * t / D), a = x[r * D + t],
+                b = x[r * D + t + D / 2];
+            y[r * D + t] = (double)(float)(a * cos(phi) - b * sin(phi)),
+                y[r * D + t + D / 2] = (double)(float)(a * sin(phi) + b * cos(phi));
         }
     }
     const struct safetensor t = shape(3, H, L, D), n = shape(1, L, 0, 0);
-    const struct check c = { .path = "far", .encoding = "rope:pairing=half", .tolerance = -1, .before = { "x", &t, x, 0x1p-24 },
+    const struct check c = { .path = "far", .encoding = "rope:pairing=half", .tolerance = -1,
+                             .before = { "x", &t, x, 0x1p-24 },
                              .after = { "y", &t, y, 0x1p-24 }, .pos = { "pos", &n, pos, 0 } };
     struct finding f = { .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     expect("far positions", &f, "rope:pairing=half", rounded ? "rounded to bfloat16" : NULL);
 }
 
-static void table(int layout, const char *encoding, double base, int shift, double sign, const char *rule, const char *mistake)
+static void table(int layout, const char *encoding, double base, int shift, double sign,
+                  const char *rule, const char *mistake)
 {
     enum { P = D / 2 };
     const int width = layout ? D : P;
     for (int r = 0; r < L; r++)
         for (int i = 0; i < width; i++) {
             const double phi = (r + shift) * pow(base, -2.0 * (layout == 2 ? i / 2 : i % P) / D);
-            x[r * width + i] = (double)(float)cos(phi), y[r * width + i] = (double)(float)(sign * sin(phi));
+            x[r * width + i] = (double)(float)cos(phi),
+                y[r * width + i] = (double)(float)(sign * sin(phi));
         }
     const struct safetensor t = shape(2, L, width, 0);
-    const struct check c = { .path = "table", .encoding = encoding, .tolerance = -1, .cos = { "cos", &t, x, 0x1p-24 }, .sin = { "sin", &t, y, 0x1p-24 } };
+    const struct check c = { .path = "table", .encoding = encoding, .tolerance = -1,
+                             .cos = { "cos", &t, x, 0x1p-24 }, .sin = { "sin", &t, y, 0x1p-24 } };
     struct finding f = { .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     static const char *const names[] = { "split", "half", "interleaved" };
@@ -162,14 +198,16 @@ static void table(int layout, const char *encoding, double base, int shift, doub
     CHECK_THAT(strstr(f.what, names[layout]), "a %s table was called %s", names[layout], f.what);
 }
 
-/* ---- Slopes and buckets ---------------------------------------------------------------------------------------------- */
+/* ---- Slopes and buckets ---------------------------------------------------------------------- */
 
-static void slopes(const char *name, const double *m, int heads, const char *encoding, const char *rule, const char *mistake)
+static void slopes(const char *name, const double *m, int heads, const char *encoding,
+                   const char *rule, const char *mistake)
 {
     double rounded[16];
     for (int h = 0; h < heads; h++) rounded[h] = (double)(float)m[h];
     const struct safetensor t = shape(1, heads, 0, 0);
-    const struct check c = { .path = name, .encoding = encoding, .tolerance = -1, .slopes = { "slopes", &t, rounded, 0x1p-24 } };
+    const struct check c = { .path = name, .encoding = encoding, .tolerance = -1,
+                             .slopes = { "slopes", &t, rounded, 0x1p-24 } };
     struct finding f = { .what = "" };
     if (!check_slopes(&c, &f)) CHECK_FAILED("%s was refused", name);
     expect(name, &f, rule, mistake);
@@ -179,7 +217,8 @@ static void all_slopes(void)
     double eight[8], official[12], geometric[12], cut[12], on[12], zero[12], minus[8], random[12];
     for (int h = 0; h < 12; h++) {
         official[h] = exp2(h < 8 ? -(h + 1) : -0.5 * (2 * (h - 8) + 1));
-        geometric[h] = exp2(-8.0 * (h + 1) / 12), cut[h] = exp2(-0.5 * (h + 1)), on[h] = exp2(-(h + 1)), zero[h] = exp2(-h);
+        geometric[h] = exp2(-8.0 * (h + 1) / 12), cut[h] = exp2(-0.5 * (h + 1)),
+            on[h] = exp2(-(h + 1)), zero[h] = exp2(-h);
         random[h] = walk_uniform();
     }
     for (int h = 0; h < 8; h++) eight[h] = exp2(-(h + 1)), minus[h] = -eight[h];
@@ -202,10 +241,12 @@ static int bucket(int distance, bool two, int buckets, int most)
     else if (distance < 0) distance = 0;
     const int exact = buckets / 2;
     if (distance < exact) return first + distance;
-    const int b = exact + (int)(log((double)distance / exact) / log((double)most / exact) * (buckets - exact) + 1e-9);
+    const double widths = log((double)distance / exact) / log((double)most / exact);
+    const int b = exact + (int)(widths * (buckets - exact) + 1e-9);
     return first + (b < buckets ? b : buckets - 1);
 }
-static void buckets(const char *name, const char *encoding, bool two, int shift, int sign, int slip, bool biases, const char *rule, const char *mistake)
+static void buckets(const char *name, const char *encoding, bool two, int shift, int sign, int slip,
+                    bool biases, const char *rule, const char *mistake)
 {
     enum { Q = 60, K = 150, HEADS = 3 };
     static double bias[HEADS * Q * K], learned[32 * HEADS];
@@ -219,7 +260,8 @@ static void buckets(const char *name, const char *encoding, bool two, int shift,
                 bias[(h * Q + i) * K + j] = biases ? learned[b * HEADS + h] : b;
             }
     const struct safetensor t = shape(3, heads, Q, K), l = shape(2, 32, HEADS, 0);
-    const struct check c = { .path = name, .encoding = encoding, .tolerance = -1, .bias = { "bias", &t, bias, biases ? 0x1p-24 : 0 },
+    const struct check c = { .path = name, .encoding = encoding, .tolerance = -1,
+                             .bias = { "bias", &t, bias, biases ? 0x1p-24 : 0 },
                              .table = { "table", &l, learned, 0x1p-24 } };
     struct finding f = { .what = "" };
     if (!check_buckets(&c, &f)) CHECK_FAILED("%s was refused", name);
@@ -232,17 +274,20 @@ static void all_buckets(void)
         buckets("one-sided", one, false, 0, 1, 0, biases, "t5", NULL);
         buckets("two-sided", two, true, 0, 1, 0, biases, "bidirectional=1", NULL);
         buckets("two-sided, unasked", NULL, true, 0, 1, 0, biases, "bidirectional=1", NULL);
-        buckets("two-sided for one-sided", one, true, 0, 1, 0, biases, "bidirectional=1", "two-sided, not one-sided");
-        buckets("one-sided for two-sided", two, false, 0, 1, 0, biases, "bidirectional=0", "one-sided, not two-sided");
+        buckets("two-sided for one-sided", one, true, 0, 1, 0, biases, "bidirectional=1",
+                "two-sided, not one-sided");
+        buckets("one-sided for two-sided", two, false, 0, 1, 0, biases, "bidirectional=0",
+                "one-sided, not two-sided");
         buckets("one late", one, false, 1, 1, 0, biases, "t5", "distances are one too large");
         buckets("one early", two, true, -1, 1, 0, biases, "t5", "distances are one too small");
         buckets("mirrored", two, true, 0, -1, 0, biases, "t5", "other sign");
         buckets("bucket high", one, false, 0, 1, 1, biases, "t5", "buckets are one too high");
-        buckets("max_distance", "t5:max_distance=512", false, 0, 1, 0, biases, "t5", "max_distance is 128");
+        buckets("max_distance", "t5:max_distance=512", false, 0, 1, 0, biases, "t5",
+                "max_distance is 128");
     }
 }
 
-/* ---- The command ------------------------------------------------------------------------------------------------------- */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 static int command(int argc, char **argv)
 {
@@ -259,7 +304,8 @@ static int command(int argc, char **argv)
 static void exit_code(const char *name, int want, const char *a, const char *b, const char *c)
 {
     char words[3][SCRATCH];
-    snprintf(words[0], SCRATCH, "%s", a), snprintf(words[1], SCRATCH, "%s", b ? b : ""), snprintf(words[2], SCRATCH, "%s", c ? c : "");
+    snprintf(words[0], SCRATCH, "%s", a), snprintf(words[1], SCRATCH, "%s", b ? b : ""),
+        snprintf(words[2], SCRATCH, "%s", c ? c : "");
     char *argv[] = { words[0], words[1], words[2], NULL };
     const int code = command(1 + (b != NULL) + (c != NULL), argv);
     CHECK_THAT(code == want, "%s: exit code %d, not %d", name, code, want);
@@ -292,7 +338,9 @@ static void files(void)
     char config[SCRATCH];
     scratch(config, "check");
     const int out = mkstemp(config);
-    const char text[] = "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":2,\"num_hidden_layers\":1,"
+    const char text[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":2,"
+        "\"num_hidden_layers\":1,"
                         "\"max_position_embeddings\":512,\"rope_theta\":10000.0}";
     if (out < 0 || write(out, text, sizeof text - 1) < 0) exit(2);
     exit_code("a model that fits", 0, path, config, NULL);
@@ -300,7 +348,8 @@ static void files(void)
     exit_code("two wishes", 2, path, config, "-erope:pairing=half");
     exit_code("a layer of nothing", 2, path, "--layer=0", NULL);
     exit_code("no model", 2, path, path, NULL);
-    if (ftruncate(out, 0) || pwrite(out, text, sizeof text - 1, 0) < 0 || pwrite(out, "96", 2, (off_t)(strstr(text, "64") - text)) < 0) exit(2);
+    if (ftruncate(out, 0) || pwrite(out, text, sizeof text - 1, 0) < 0
+        || pwrite(out, "96", 2, (off_t)(strstr(text, "64") - text)) < 0) exit(2);
     exit_code("heads of another width", 2, path, config, NULL);
     close(out);
     unlink(config), unlink(path);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* counted.h -- allocators that count, and of which one call fails: for tests that compile the sources they test. */
+/* counted.h -- allocators that count, and of which one call fails: for tests that compile the
+ * sources they test. */
 #ifndef LOCI_TESTS_COUNTED_H
 #define LOCI_TESTS_COUNTED_H
 
 #include <stdlib.h>
 
-static int left, live;                   /* allocations until the failing one; blocks not yet freed */
+/* allocations until the failing one; blocks not yet freed */
+static int left, live;
 
 static inline void *counted(void *block)
 {
@@ -13,7 +15,10 @@ static inline void *counted(void *block)
     return block;
 }
 static inline void *counted_malloc(size_t n) { return left-- == 0 ? NULL : counted(malloc(n)); }
-static inline void *counted_calloc(size_t n, size_t size) { return left-- == 0 ? NULL : counted(calloc(n, size)); }
+static inline void *counted_calloc(size_t n, size_t size)
+{
+    return left-- == 0 ? NULL : counted(calloc(n, size));
+}
 static inline void counted_free(void *block)
 {
     live -= block != NULL;

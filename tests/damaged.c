@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* damaged.c -- damaged case files through the whole of `loci run`, in this process.
  *
- * Golden cases are truncated, get bits flipped and hostile numbers and words spliced in.  Whatever the file, the
- * command ends within a deadline and 1 GiB, with a result or with one sentence and no output file.  The files come
- * from a fixed seed; the first failure ends the test and keeps its file. */
+ * Golden cases are truncated, get bits flipped and hostile numbers and words spliced in.  Whatever
+ * the file, the command ends within a deadline and 1 GiB, with a result or with one sentence and no
+ * output file.  The files come from a fixed seed; the first failure ends the test and keeps its
+ * file. */
 #define _DEFAULT_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -27,14 +28,18 @@ enum { THIN = 1, DEADLINE = 20 };
 #endif
 
 static const char *const cases[] = {
-    "nope-one-token", "nope-packed", "seed-rope-d4-m2", "seed-t5-buckets-causal", "sinusoidal-odd-width", "fox-decode",
-    "learned-repeated-positions", "shaw-asymmetric-full", "rope-cope", "sba-value-remainder", "cape-alone",
+    "nope-one-token", "nope-packed", "seed-rope-d4-m2", "seed-t5-buckets-causal",
+    "sinusoidal-odd-width", "fox-decode",
+    "learned-repeated-positions", "shaw-asymmetric-full", "rope-cope", "sba-value-remainder",
+    "cape-alone",
 };
 
-static char folder[SCRATCH] = "/dev/shm/loci-damaged-XXXXXX", path[SCRATCH + 16], result[SCRATCH + 16], said_path[SCRATCH + 16];
-static int file, said, screen;           /* the damaged file; what goes to stderr; the real stdout */
+static char folder[SCRATCH] = "/dev/shm/loci-damaged-XXXXXX", path[SCRATCH + 16],
+    result[SCRATCH + 16], said_path[SCRATCH + 16];
+/* the damaged file; what goes to stderr; the real stdout */
+static int file, said, screen;
 
-/* ---- One file ------------------------------------------------------------------------------------------- */
+/* ---- One file -------------------------------------------------------------------------------- */
 
 static struct { const char *name, *how; long at; bool feeding; } now_at;
 
@@ -43,7 +48,8 @@ static void give_up(const char *what)
     char text[1024] = "";
     fflush(stderr);
     if (pread(said, text, sizeof text - 1, 0) < 0) text[0] = 0;
-    dprintf(screen, "damaged: %s, %s at %ld: %s\nits file is kept as %s, and stderr got: %s\n%d passed, 1 failed\n",
+    dprintf(screen, "damaged: %s, %s at %ld: %s\nits file is kept as %s, and stderr got: %s\n%d "
+            "passed, 1 failed\n",
             now_at.name, now_at.how, now_at.at, what, path, text, harness_checks());
     _exit(1);
 }
@@ -77,10 +83,12 @@ static void feed(void)
     const ssize_t n = pread(said, text, sizeof text - 1, 0);
     text[n > 0 ? n : 0] = 0;
     const char *end = strchr(text, '\n');
-    const bool one_line = !strncmp(text, "loci: ", 6) && end && !end[1], wrote = unlink(result) == 0;
+    const bool one_line = !strncmp(text, "loci: ", 6) && end && !end[1],
+        wrote = unlink(result) == 0;
     const bool refused = code == EXIT_ERROR && one_line && !wrote;
     const bool done = (code == EXIT_DONE || code == EXIT_BROKEN) && n == 0 && wrote == writes;
-    if (!refused && !done) give_up("neither results without a word nor one sentence without results");
+    if (!refused && !done)
+        give_up("neither results without a word nor one sentence without results");
     if (n && (ftruncate(said, 0) || lseek(said, 0, SEEK_SET))) exit(1);
 }
 
@@ -111,7 +119,7 @@ static uint64_t draw(void)
     return z ^ z >> 31;
 }
 
-/* ---- Ways to damage: data[size] is a sound case, its header header[n] ------------------------------------- */
+/* ---- Ways to damage: data[size] is a sound case, its header header[n] ------------------------ */
 
 static unsigned char *data, *room;
 static size_t size, n;
@@ -149,7 +157,8 @@ static void flipped(void)
 static void poisoned(void)
 {
     static const uint64_t words[] = {
-        0, 1, 1u << 24, 1u << 31, UINT32_MAX, (uint64_t)1 << 40, INT64_MAX, (uint64_t)1 << 63, UINT64_MAX, 0x7f8000007f800000,
+        0, 1, 1u << 24, 1u << 31, UINT32_MAX, (uint64_t)1 << 40, INT64_MAX, (uint64_t)1 << 63,
+        UINT64_MAX, 0x7f8000007f800000,
         0xff800000ff800000, 0x7fc000007fc00000, 0x7f7fffff7f7fffff, 0x0000000100000001,
     };
     begin("poisoned data");
@@ -158,7 +167,8 @@ static void poisoned(void)
         put(data, size);
         now_at.at = i;
         for (int k = 0; k <= i % 4 && size - at >= 8; k++)
-            if (pwrite(file, &words[draw() % COUNT(words)], 8, (off_t)(at + draw() % ((size - at) / 8) * 8)) != 8) exit(1);
+            if (pwrite(file, &words[draw() % COUNT(words)], 8,
+                       (off_t)(at + draw() % ((size - at) / 8) * 8)) != 8) exit(1);
         feed();
     }
     end();
@@ -166,7 +176,8 @@ static void poisoned(void)
 
 static void wrong_lengths(void)
 {
-    const uint64_t lengths[] = { 0, 1, 2, 7, n - 1, n + 1, size - 8, size - 7, size, 1u << 31, UINT32_MAX, (uint64_t)1 << 62,
+    const uint64_t lengths[] = { 0, 1, 2, 7, n - 1, n + 1, size - 8, size - 7, size, 1u << 31,
+                                 UINT32_MAX, (uint64_t)1 << 62,
                                  (uint64_t)1 << 63, UINT64_MAX - 8, UINT64_MAX - 7, UINT64_MAX };
     begin("length of the header");
     for (int i = 0; i < COUNT(lengths); i++) {
@@ -198,21 +209,29 @@ static char long_word[LONG + 1];
 static void spliced(void)
 {
     static const char *const numbers[] = {
-        "", "0", "1", "2", "3", "-1", "65536", "1073741824,4", "2147483648", "4294967295", "4294967296", "9223372036854775807",
-        "9223372036854775808", "18446744073709551616", "1e9", "1.5", "null", "\"1\"", "[1]", "{}", "1,1", "0,0,0,0,0,0",
+        "", "0", "1", "2", "3", "-1", "65536", "1073741824,4", "2147483648", "4294967295",
+        "4294967296", "9223372036854775807",
+        "9223372036854775808", "18446744073709551616", "1e9", "1.5", "null", "\"1\"", "[1]", "{}",
+        "1,1", "0,0,0,0,0,0",
     };
     static const char *const words[] = {
-        "", "x", "F32", "F64", "I64", "q", "pos", "q_pos", "lse", "out", "expect.out", "dout", "full", "rotate", "embed", "param.",
-        "param..", "param.t5.table", "__metadata__", "%s%n", "\\u0000", "\\u001b[2J", "\\ud800", "\xff", "nan", "-1", "0", "1e999",
-        "2147483648", "9223372036854775807", "1e-5 1e-4", "nope", "nope+nope", "rope:pairing=half", "rope:pairing=half,dim=1e9",
-        "t5:buckets=65536", "sba:remainder=value", "shaw:left=65536", "cope:npos=1", "cape", "alibi:slopes=given", "fox",
+        "", "x", "F32", "F64", "I64", "q", "pos", "q_pos", "lse", "out", "expect.out", "dout",
+        "full", "rotate", "embed", "param.",
+        "param..", "param.t5.table", "__metadata__", "%s%n", "\\u0000", "\\u001b[2J", "\\ud800",
+        "\xff", "nan", "-1", "0", "1e999",
+        "2147483648", "9223372036854775807", "1e-5 1e-4", "nope", "nope+nope", "rope:pairing=half",
+        "rope:pairing=half,dim=1e9",
+        "t5:buckets=65536", "sba:remainder=value", "shaw:left=65536", "cope:npos=1", "cape",
+        "alibi:slopes=given", "fox",
     };
     begin("spliced number");
     for (size_t i = 1; i < n; i++) {
-        if ((header[i - 1] != '[' && header[i - 1] != ',') || header[i] < '0' || header[i] > '9') continue;
+        if ((header[i - 1] != '[' && header[i - 1] != ',') || header[i] < '0' || header[i] > '9')
+            continue;
         const size_t digits = strspn(header + i, "0123456789");
         for (int k = 0; k < COUNT(numbers); k++)
-            if (draw() % THIN == 0) now_at.at = (long)i * 100 + k, splice(i, i + digits, numbers[k]);
+            if (draw() % THIN == 0)
+                now_at.at = (long)i * 100 + k, splice(i, i + digits, numbers[k]);
     }
     end();
     begin("spliced word");
@@ -222,7 +241,8 @@ static void spliced(void)
         while (header[i + letters] != '"') letters++;
         for (int k = 0; k < COUNT(words); k++)
             if (draw() % THIN == 0) now_at.at = (long)i * 100 + k, splice(i, i + letters, words[k]);
-        if (draw() % (16 * THIN) == 0) now_at.at = (long)i * 100 + 99, splice(i, i + letters, long_word);
+        if (draw() % (16 * THIN) == 0)
+            now_at.at = (long)i * 100 + 99, splice(i, i + letters, long_word);
         i += letters + 1;
     }
     end();
@@ -276,7 +296,8 @@ static void reshaped(void)
         from[i] = x;
     }
     for (int i = 0; i < f.count; i++) {
-        for (int change = 0, changes = 5 * f.tensor[i].rank; change < changes + 4 + COUNT(types); change++) {
+        for (int change = 0, changes = 5 * f.tensor[i].rank; change < changes + 4 + COUNT(types);
+             change++) {
             const struct safetensor *was = &f.tensor[i];
             int count = f.count;
             memcpy(t, f.tensor, (size_t)f.count * sizeof *t);
@@ -285,9 +306,11 @@ static void reshaped(void)
                 t[i].shape[change / 5] = sizes[change % 5];
             } else if (change == changes) {
                 t[i] = t[--count];
-            } else if (change <= changes + 2) {      /* ones in front: one of them, and as many as go */
+            /* ones in front: one of them, and as many as go */
+            } else if (change <= changes + 2) {
                 const int ones = change == changes + 1 ? 1 : ST_MAX_RANK - was->rank;
-                for (int k = 0; k < ST_MAX_RANK; k++) t[i].shape[k] = k < ones ? 1 : was->shape[k - ones];
+                for (int k = 0; k < ST_MAX_RANK; k++)
+                    t[i].shape[k] = k < ones ? 1 : was->shape[k - ones];
                 t[i].rank += ones;
             } else if (change == changes + 3) {
                 t[i].rank = 1, t[i].shape[0] = was->count;
@@ -313,7 +336,8 @@ static void reshaped(void)
 /* Files that never were cases. */
 static void nonsense(void)
 {
-    static const char *const opening[] = { "[", "{\"a\":", "[{\"a\":", "{\"x\":[", "{\"__metadata__\":{\"a\":" };
+    static const char *const opening[] = { "[", "{\"a\":", "[{\"a\":", "{\"x\":[",
+                                           "{\"__metadata__\":{\"a\":" };
     static const char letters[] = "{}[]\",:0123456789.-+eE \\untrfalsqkv";
     now_at.name = "nonsense";
     n = size - 8;
@@ -334,9 +358,11 @@ static void nonsense(void)
     end();
     begin("random bytes");
     for (int i = 0; i < 4000; i += THIN) {
-        uint64_t length = 8 + draw() % 2000, claim = i % 4 ? length - 8 - draw() % (length - 7) / 8 : draw();
+        uint64_t length = 8 + draw() % 2000, claim = i % 4 ? length - 8 - draw() % (length - 7) / 8
+            : draw();
         for (uint64_t k = 8; k < length; k++)
-            room[k] = i % 2 ? (unsigned char)letters[draw() % (sizeof letters - 1)] : (unsigned char)draw();
+            room[k] = i % 2 ? (unsigned char)letters[draw() % (sizeof letters - 1)]
+                : (unsigned char)draw();
         if (i % 8) room[8] = '{';
         memcpy(room, &claim, 8);
         now_at.at = i;
@@ -346,7 +372,7 @@ static void nonsense(void)
     end();
 }
 
-/* ---- All of it -------------------------------------------------------------------------------------------- */
+/* ---- All of it ------------------------------------------------------------------------------- */
 
 static void load(const char *name)
 {
@@ -372,7 +398,8 @@ static void load(const char *name)
     end();
 }
 
-/* stdout to nowhere, stderr to a file that feed() reads; crashes and the deadline tell which file did it. */
+/* stdout to nowhere, stderr to a file that feed() reads; crashes and the deadline tell which file
+ * did it. */
 static void set_the_stage(void)
 {
     screen = dup(STDOUT_FILENO);
@@ -384,7 +411,8 @@ static void set_the_stage(void)
     file = open(path, O_RDWR | O_CREAT, 0600);
     said = open(said_path, O_RDWR | O_CREAT, 0600);
     const int nowhere = open("/dev/null", O_WRONLY);
-    if (screen < 0 || file < 0 || dup2(said, STDERR_FILENO) < 0 || dup2(nowhere, STDOUT_FILENO) < 0) exit(1);
+    if (screen < 0 || file < 0 || dup2(said, STDERR_FILENO) < 0 || dup2(nowhere, STDOUT_FILENO) < 0)
+        exit(1);
     setvbuf(stderr, NULL, _IOFBF, 1 << 16);
     atexit(die);
     signal(SIGPROF, on_signal);

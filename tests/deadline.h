@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* deadline.h -- SIGPROF for what computes too long.  It counts the processor's time, so that a busy machine makes nothing late;
- * who waits for something that never comes is ended by ctest.  Wants _DEFAULT_SOURCE. */
+/* deadline.h -- SIGPROF for what computes too long.  It counts the processor's time, so that a busy
+ * machine makes nothing late; who waits for something that never comes is ended by ctest.  Wants
+ * _DEFAULT_SOURCE. */
 #ifndef LOCI_TESTS_DEADLINE_H
 #define LOCI_TESTS_DEADLINE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* edges.c -- what happens at the edges: rows that see nothing, numbers that are none, huge logits, odd strides, a host
- * that cancels, memory that grows with the length. */
+/* edges.c -- what happens at the edges: rows that see nothing, numbers that are none, huge logits,
+ * odd strides, a host that cancels, memory that grows with the length. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +28,11 @@ static struct task *fresh(void)
         t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform();
         t->v[i] = (float)walk_uniform(), t->dout[i] = (float)walk_uniform();
     }
-    t->call = (loci_call){ .batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 }, .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
+    t->call = (loci_call){ .batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 },
+                           .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
                            .o = { t->o, 0, 0, 0 }, .lse = t->lse, .error = &t->error };
-    t->grad = (loci_grad){ .dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 }, .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 } };
+    t->grad = (loci_grad){ .dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 },
+                           .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 } };
     return t;
 }
 
@@ -42,7 +44,8 @@ static loci_status run(struct task *t, const loci_desc *like)
     d.heads = H, d.dim = D;
     loci_status status = loci_plan_create(&plan, &d, &t->error);
     if (status) return status;
-    void *tables = aligned_alloc(64, loci_tables_size(plan, 4096)), *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
+    void *tables = aligned_alloc(64, loci_tables_size(plan, 4096)),
+        *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
     if (!tables || !work) exit(2);
     memset(work, 0xff, loci_workspace(plan, &t->call, 1));
     status = loci_prepare(plan, 4096, NULL, tables);
@@ -54,7 +57,10 @@ static loci_status run(struct task *t, const loci_desc *like)
     loci_plan_destroy(plan);
     return status;
 }
-static bool same(const float *a, const float *b, size_t n) { return memcmp(a, b, n * sizeof *a) == 0; }
+static bool same(const float *a, const float *b, size_t n)
+{
+    return memcmp(a, b, n * sizeof *a) == 0;
+}
 static bool zero(const float *a, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -68,21 +74,25 @@ static bool finite_all(const float *a, size_t n)
     return true;
 }
 
-/* ---- Rows that see no key -------------------------------------------------------------------------------------- */
+/* ---- Rows that see no key -------------------------------------------------------------------- */
 
 static void empty_rows(const char *encoding)
 {
     struct task *t = fresh();
     int64_t q_pos[L], k_pos[L];
-    for (int i = 0; i < L; i++) q_pos[i] = i, k_pos[i] = i + 66;       /* rows before 66 see nothing */
+    /* rows before 66 see nothing */
+    for (int i = 0; i < L; i++) q_pos[i] = i, k_pos[i] = i + 66;
     t->call.q_pos = q_pos, t->call.k_pos = k_pos;
     memset(t->o, 0xff, sizeof t->o), memset(t->dq, 0xff, sizeof t->dq);
     CHECK_THAT(!run(t, &(loci_desc){ .encoding = encoding }), "rows that see nothing are no error");
     CHECK_THAT(zero(t->o, 66 * D) && zero(t->o + L * D, 66 * D), "rows that see nothing give 0");
     CHECK_THAT(zero(t->dq, 66 * D), "rows that see nothing have no gradient");
-    CHECK_THAT(t->lse[0] == -INFINITY && t->lse[65] == -INFINITY && isfinite(t->lse[66]), "their lse is -inf");
-    CHECK_THAT(zero(t->dk + 64 * D, 66 * D) && zero(t->dv + 64 * D, 66 * D), "keys that nobody sees have no gradient");
-    CHECK_THAT(finite_all(t->o, N) && finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N), "nothing becomes NaN");
+    CHECK_THAT(t->lse[0] == -INFINITY && t->lse[65] == -INFINITY && isfinite(t->lse[66]),
+               "their lse is -inf");
+    CHECK_THAT(zero(t->dk + 64 * D, 66 * D) && zero(t->dv + 64 * D, 66 * D),
+               "keys that nobody sees have no gradient");
+    CHECK_THAT(finite_all(t->o, N) && finite_all(t->dq, N) && finite_all(t->dk, N)
+               && finite_all(t->dv, N), "nothing becomes NaN");
     free(t);
 }
 
@@ -93,7 +103,8 @@ static void no_rows(void)
     t->call.k_len = 0;
     t->call.k.data = t->call.v.data = NULL;
     memset(t->o, 0xff, sizeof t->o);
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && zero(t->o, N) && t->lse[7] == -INFINITY, "no keys: outputs are 0");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && zero(t->o, N) && t->lse[7] == -INFINITY,
+               "no keys: outputs are 0");
     t->call.q_len = 0, t->call.k_len = L, t->call.k.data = t->k, t->call.v.data = t->v;
     memset(t->dk, 0xff, sizeof t->dk);
     CHECK_THAT(!run(t, &(loci_desc){ 0 }) && zero(t->dk, N), "no queries: gradients of keys are 0");
@@ -104,7 +115,7 @@ static void no_rows(void)
     free(t);
 }
 
-/* ---- Numbers that are none --------------------------------------------------------------------------------------- */
+/* ---- Numbers that are none ------------------------------------------------------------------- */
 
 /* NaN in keys and values reaches the rows that see them and no others, whatever tile they share. */
 static void poison(const char *encoding, float with, const char *what)
@@ -114,9 +125,11 @@ static void poison(const char *encoding, float with, const char *what)
     loci_desc d = { .encoding = encoding };
     for (int i = 0; i < D; i++) t->k[KEY * D + i] = t->v[KEY * D + i] = with;
     CHECK_THAT(!run(clean, &d) && !run(t, &d), "%s", what);
-    CHECK_THAT(same(t->o, clean->o, KEY * D) && same(t->o + L * D, clean->o + L * D, L * D), "rows before a bad key are untouched");
+    CHECK_THAT(same(t->o, clean->o, KEY * D) && same(t->o + L * D, clean->o + L * D, L * D),
+               "rows before a bad key are untouched");
     CHECK_THAT(same(t->lse, clean->lse, KEY), "and so is their lse");
-    CHECK_THAT(!isfinite(t->o[KEY * D]) && !isfinite(t->o[(L - 1) * D]), "rows that see a bad key show it");
+    CHECK_THAT(!isfinite(t->o[KEY * D]) && !isfinite(t->o[(L - 1) * D]),
+               "rows that see a bad key show it");
     CHECK_THAT(same(t->dq, clean->dq, KEY * D), "gradients of rows before a bad key are untouched");
     free(clean);
     free(t);
@@ -127,10 +140,14 @@ static void bad_query(void)
     enum { ROW = 70 };
     struct task *clean = fresh(), *t = fresh();
     t->q[ROW * D] = NAN, t->dout[(ROW + 1) * D] = INFINITY;
-    CHECK_THAT(!run(clean, &(loci_desc){ 0 }) && !run(t, &(loci_desc){ 0 }), "a bad query is no error");
-    CHECK_THAT(same(t->o, clean->o, ROW * D) && same(t->o + (ROW + 1) * D, clean->o + (ROW + 1) * D, (L - ROW - 1) * D), "other rows are untouched");
+    CHECK_THAT(!run(clean, &(loci_desc){ 0 }) && !run(t, &(loci_desc){ 0 }),
+               "a bad query is no error");
+    CHECK_THAT(same(t->o, clean->o, ROW * D) && same(t->o + (ROW + 1) * D, clean->o + (ROW + 1) * D,
+                                                     (L - ROW - 1) * D),
+               "other rows are untouched");
     CHECK_THAT(isnan(t->o[ROW * D]), "its own row is NaN");
-    CHECK_THAT(same(t->dk + (ROW + 2) * D, clean->dk + (ROW + 2) * D, (L - ROW - 2) * D), "keys that it does not see keep their gradient");
+    CHECK_THAT(same(t->dk + (ROW + 2) * D, clean->dk + (ROW + 2) * D, (L - ROW - 2) * D),
+               "keys that it does not see keep their gradient");
     free(clean);
     free(t);
 }
@@ -139,20 +156,24 @@ static void huge_logits(void)
 {
     struct task *t = fresh();
     for (int i = 0; i < N; i++) t->q[i] *= 3e4f;
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N) && finite_all(t->lse, H * L), "logits of 1e5 are fine");
-    CHECK_THAT(finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N), "and their gradients");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N) && finite_all(t->lse, H * L),
+               "logits of 1e5 are fine");
+    CHECK_THAT(finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N),
+               "and their gradients");
     for (int i = 0; i < N; i++) t->q[i] = 0;
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && fabsf(t->lse[L - 1] - logf(L)) < 1e-5f, "equal logits count the keys");
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && fabsf(t->lse[L - 1] - logf(L)) < 1e-5f,
+               "equal logits count the keys");
     free(t);
 }
 
-/* ---- Views --------------------------------------------------------------------------------------------------------- */
+/* ---- Views ----------------------------------------------------------------------------------- */
 
 static void strides(void)
 {
     struct task *dense = fresh(), *t = fresh();
     CHECK_THAT(!run(dense, &(loci_desc){ 0 }), "dense runs");
-    float *wide = calloc(3 * N + 8, sizeof *wide), *out = calloc(2 * N + 8, sizeof *out);     /* [L][3][H][D]: packed, token-major */
+    /* [L][3][H][D]: packed, token-major */
+    float *wide = calloc(3 * N + 8, sizeof *wide), *out = calloc(2 * N + 8, sizeof *out);
     if (!wide || !out) exit(2);
     for (int h = 0; h < H; h++)
         for (int i = 0; i < L; i++)
@@ -161,8 +182,10 @@ static void strides(void)
                 wide[1 + ((i * 3 + 1) * H + h) * D + d] = dense->k[(h * L + i) * D + d];
                 wide[1 + ((i * 3 + 2) * H + h) * D + d] = dense->v[(h * L + i) * D + d];
             }
-    t->call.q = (loci_view){ wide + 1, 0, D, 3 * H * D }, t->call.k = (loci_view){ wide + 1 + H * D, 0, D, 3 * H * D };
-    t->call.v = (loci_view){ wide + 1 + 2 * H * D, 0, D, 3 * H * D }, t->call.o = (loci_view){ out + 3, 0, D, 2 * H * D };
+    t->call.q = (loci_view){ wide + 1, 0, D, 3 * H * D },
+        t->call.k = (loci_view){ wide + 1 + H * D, 0, D, 3 * H * D };
+    t->call.v = (loci_view){ wide + 1 + 2 * H * D, 0, D, 3 * H * D },
+        t->call.o = (loci_view){ out + 3, 0, D, 2 * H * D };
     CHECK_THAT(!run(t, &(loci_desc){ 0 }), "packed qkv runs");
     bool equal = true, untouched = true;
     for (int h = 0; h < H; h++)
@@ -172,17 +195,20 @@ static void strides(void)
         }
     CHECK_THAT(equal, "packed qkv gives the same bits");
     CHECK_THAT(untouched, "nothing is written between the rows of an output");
-    CHECK_THAT(same(t->dq, dense->dq, N) && same(t->dk, dense->dk, N) && same(t->dv, dense->dv, N), "and the same gradients");
+    CHECK_THAT(same(t->dq, dense->dq, N) && same(t->dk, dense->dk, N) && same(t->dv, dense->dv, N),
+               "and the same gradients");
     t->call = dense->call, t->call.o.data = t->o;
-    t->call.k = t->call.v = (loci_view){ dense->k, L * D, 0, D };     /* one head's keys broadcast */
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N), "a stride of 0 broadcasts an input");
+    /* one head's keys broadcast */
+    t->call.k = t->call.v = (loci_view){ dense->k, L * D, 0, D };
+    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N),
+               "a stride of 0 broadcasts an input");
     free(wide);
     free(out);
     free(dense);
     free(t);
 }
 
-/* ---- Cancelling ------------------------------------------------------------------------------------------------------ */
+/* ---- Cancelling ------------------------------------------------------------------------------ */
 
 static int countdown, asked;
 static int stop_later(void *user) { (void)user; return asked++, countdown-- <= 0; }
@@ -194,32 +220,38 @@ static void cancelling(void)
     countdown = 1;
     loci_plan *plan;
     if (loci_plan_create(&plan, &(loci_desc){ .heads = H, .dim = D }, NULL)) exit(2);
-    void *tables = aligned_alloc(64, loci_tables_size(plan, L)), *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
+    void *tables = aligned_alloc(64, loci_tables_size(plan, L)),
+        *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
     if (!tables || !work || loci_prepare(plan, L, NULL, tables)) exit(2);
-    CHECK_THAT(loci_forward(plan, tables, work, &t->call) == LOCI_CANCELLED, "a host can cancel the forward pass");
+    CHECK_THAT(loci_forward(plan, tables, work, &t->call) == LOCI_CANCELLED,
+               "a host can cancel the forward pass");
     countdown = 1000;
     CHECK_THAT(loci_forward(plan, tables, work, &t->call) == LOCI_OK, "or let it finish");
     countdown = 1;
-    CHECK_THAT(loci_backward(plan, tables, work, &t->call, &t->grad) == LOCI_CANCELLED, "a host can cancel the backward pass");
+    CHECK_THAT(loci_backward(plan, tables, work, &t->call, &t->grad) == LOCI_CANCELLED,
+               "a host can cancel the backward pass");
     const int rows = H * ((L + 63) / 64);
     countdown = 1000, asked = 0;
-    CHECK_THAT(!loci_forward(plan, tables, work, &t->call) && asked >= rows, "it is asked at every tile of rows");
+    CHECK_THAT(!loci_forward(plan, tables, work, &t->call) && asked >= rows,
+               "it is asked at every tile of rows");
     asked = 0;
-    CHECK_THAT(!loci_backward(plan, tables, work, &t->call, &t->grad) && asked >= rows, "and so in the backward pass");
+    CHECK_THAT(!loci_backward(plan, tables, work, &t->call, &t->grad) && asked >= rows,
+               "and so in the backward pass");
     free(tables);
     free(work);
     loci_plan_destroy(plan);
     free(t);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------------ */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* The workspace grows at most with the length: the exponent of a fit over 1k .. 64k. */
 static void growth(const char *encoding)
 {
     loci_plan *plan;
     loci_error e;
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = 4, .dim = walk_dim(encoding, 64) }, &e)) {
+    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = 4,
+                                              .dim = walk_dim(encoding, 64) }, &e)) {
         CHECK_FAILED("%s: %s", encoding, e.text);
         return;
     }
@@ -228,12 +260,14 @@ static void growth(const char *encoding)
         int n = 0;
         for (ptrdiff_t length = 1024; length <= 65536; length *= 2, n++) {
             const loci_call call = { .batch = 1, .q_len = length, .k_len = length };
-            const double bytes = (double)loci_workspace(plan, &call, backward) + (double)loci_tables_size(plan, length);
+            const double bytes = (double)loci_workspace(plan, &call, backward)
+                + (double)loci_tables_size(plan, length);
             const double x = log((double)length), y = log(bytes);
             sx += x, sy += y, sxx += x * x, sxy += x * y;
         }
         const double exponent = (n * sxy - sx * sy) / (n * sxx - sx * sx);
-        CHECK_THAT(exponent <= 1.0, "%s: memory of %s grows with L^%.3f", encoding, backward ? "backward" : "forward", exponent);
+        CHECK_THAT(exponent <= 1.0, "%s: memory of %s grows with L^%.3f", encoding,
+                   backward ? "backward" : "forward", exponent);
     }
     loci_plan_destroy(plan);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* extremes.c -- numbers at the ends of their ranges: gates that are shut by a finite number, learned biases of mask constants,
- * products that leave the floats.  Each is right, the same as the reference's, or shows. */
+/* extremes.c -- numbers at the ends of their ranges: gates that are shut by a finite number,
+ * learned biases of mask constants, products that leave the floats.  Each is right, the same as the
+ * reference's, or shows. */
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
@@ -13,7 +14,8 @@
 
 enum { H = 2, D = 8 };
 
-/* The farthest that two lists are apart, of the larger of them or 1; infinite where only one is a number, or they are different infinities. */
+/* The farthest that two lists are apart, of the larger of them or 1; infinite where only one is a
+ * number, or they are different infinities. */
 static double apart(const double *a, const double *b, ptrdiff_t n)
 {
     double off = 0, most = 1;
@@ -21,7 +23,8 @@ static double apart(const double *a, const double *b, ptrdiff_t n)
         if (isfinite(b[i])) most = fmax(most, fabs(b[i]));
     for (ptrdiff_t i = 0; i < n; i++) {
         if (isnan(a[i]) && isnan(b[i])) continue;
-        const double d = isfinite(a[i]) && isfinite(b[i]) ? fabs(a[i] - b[i]) : a[i] == b[i] ? 0 : INFINITY;
+        const double d = isfinite(a[i]) && isfinite(b[i]) ? fabs(a[i] - b[i]) : a[i] == b[i] ? 0
+            : INFINITY;
         off = fmax(off, isnan(d) ? INFINITY : d);
     }
     return off / most;
@@ -30,16 +33,20 @@ static double apart(const double *a, const double *b, ptrdiff_t n)
 static double differ(const struct attend *a, const struct attend *b, ptrdiff_t inputs)
 {
     const int heads = a->desc.heads, dim = a->desc.dim;
-    double off = fmax(apart(a->o, b->o, heads * a->q_len * dim), apart(a->rows, b->rows, heads * a->q_len));
+    double off = fmax(apart(a->o, b->o, heads * a->q_len * dim),
+                      apart(a->rows, b->rows, heads * a->q_len));
     off = fmax(off, apart(a->dq, b->dq, heads * a->q_len * dim));
-    off = fmax(off, fmax(apart(a->dk, b->dk, heads * a->k_len * dim), apart(a->dv, b->dv, heads * a->k_len * dim)));
+    off = fmax(off, fmax(apart(a->dk, b->dk, heads * a->k_len * dim),
+                         apart(a->dv, b->dv, heads * a->k_len * dim)));
     return inputs ? fmax(off, apart(a->dtensor[0], b->dtensor[0], inputs)) : off;
 }
 
-/* ---- Gates ----------------------------------------------------------------------------------------------------- */
+/* ---- Gates ----------------------------------------------------------------------------------- */
 
-enum { LONG = 1300 };                    /* keys: sums of gates are made by 16 tiles of 64, and then tile by tile */
-static double gate;                      /* what the gates at two keys are, the others being moderate */
+/* keys: sums of gates are made by 16 tiles of 64, and then tile by tile */
+enum { LONG = 1300 };
+/* what the gates at two keys are, the others being moderate */
+static double gate;
 
 static double gates(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
@@ -54,23 +61,32 @@ static double strong(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 
 static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
 {
-    struct attend call = { .desc = { .encoding = encoding, .heads = H, .dim = D }, .q_len = rows, .k_len = LONG, .seed = 3,
-                           .k_pos = k_pos, .q_pos = k_pos ? k_pos + LONG - rows : NULL, .fill = gates };
+    struct attend call = { .desc = { .encoding = encoding, .heads = H, .dim = D }, .q_len = rows,
+                           .k_len = LONG, .seed = 3,
+                           .k_pos = k_pos, .q_pos = k_pos ? k_pos + LONG - rows : NULL,
+                           .fill = gates };
     const double shut[] = { -1e4, -65504, -1e12, -1e30, -FLT_MAX };
     for (int f64 = 0; f64 < 2; f64++) {
         struct attend want = call, says = call;
-        want.desc.dtype = f64 ? LOCI_F64 : LOCI_F32, says.desc.dtype = LOCI_F64, says.reference = true;
+        want.desc.dtype = f64 ? LOCI_F64 : LOCI_F32, says.desc.dtype = LOCI_F64,
+            says.reference = true;
         gate = -INFINITY;
         attend(&want), attend(&says);
         const double off = differ(&want, &says, H * LONG);
-        CHECK_THAT(off < (strstr(encoding, "stop") ? 1e-3 : f64 ? 1e-11 : 5e-5), "%s, %td rows: with a gate of -inf the reference is %.1e away", encoding, rows, off);
+        CHECK_THAT(off < (strstr(encoding, "stop") ? 1e-3 : f64 ? 1e-11 : 5e-5),
+                   "%s, %td rows: with a gate of -inf the reference is %.1e away", encoding, rows,
+                   off);
         for (int i = 0; i < (int)(sizeof shut / sizeof *shut); i++) {
             struct attend got = want, also = says;
             got.room.blocks = also.room.blocks = 0;
             gate = shut[i];
             attend(&got), attend(&also);
-            CHECK_THAT(differ(&got, &want, H * LONG) == 0, "%s, %td rows, %s: a gate of %g is not shut", encoding, rows, f64 ? "f64" : "f32", gate);
-            CHECK_THAT(differ(&also, &says, H * LONG) == 0, "%s, %td rows: in the reference a gate of %g is not shut", encoding, rows, gate);
+            CHECK_THAT(differ(&got, &want, H * LONG) == 0,
+                       "%s, %td rows, %s: a gate of %g is not shut", encoding, rows,
+                       f64 ? "f64" : "f32", gate);
+            CHECK_THAT(differ(&also, &says, H * LONG) == 0,
+                       "%s, %td rows: in the reference a gate of %g is not shut", encoding, rows,
+                       gate);
             attend_free(&got), attend_free(&also);
         }
         attend_free(&want), attend_free(&says);
@@ -81,16 +97,19 @@ static void fox(void)
 {
     int64_t gaps[LONG];
     for (int j = 0; j < LONG; j++) gaps[j] = 2 * j;
-    fox_with("fox", 70, NULL), fox_with("fox", 1, NULL), fox_with("fox", 70, gaps), fox_with("fox", 1, gaps);
+    fox_with("fox", 70, NULL), fox_with("fox", 1, NULL), fox_with("fox", 70, gaps),
+        fox_with("fox", 1, gaps);
     fox_with("fox:stop=0.001", 70, NULL);
 
     for (int f64 = 0; f64 < 2; f64++) {
-        struct attend got = { .desc = { .encoding = "fox", .heads = H, .dim = D, .dtype = f64 ? LOCI_F64 : LOCI_F32 }, .q_len = 70,
+        struct attend got = { .desc = { .encoding = "fox", .heads = H, .dim = D,
+                                        .dtype = f64 ? LOCI_F64 : LOCI_F32 }, .q_len = 70,
                               .k_len = LONG, .seed = 3, .fill = strong }, says = got;
         says.desc.dtype = LOCI_F64, says.reference = true;
         attend(&got), attend(&says);
         const double off = differ(&got, &says, H * LONG);
-        CHECK_THAT(off < (f64 ? 1e-8 : 5e-5), "fox: after 1000 gates of -9999 the reference is %.1e away", off);
+        CHECK_THAT(off < (f64 ? 1e-8 : 5e-5),
+                   "fox: after 1000 gates of -9999 the reference is %.1e away", off);
         attend_free(&got), attend_free(&says);
 
         const double open[] = { 9999, 1e4, 1e30, INFINITY, NAN };
@@ -98,23 +117,28 @@ static void fox(void)
             got.room.blocks = says.room.blocks = 0, got.fill = says.fill = gates, gate = open[i];
             attend(&got), attend(&says);
             bool same = true;
-            for (int r = 0; r < H * 70; r++) same &= isnan(got.rows[r]) == (i > 0) && isnan(says.rows[r]) == (i > 0);
+            for (int r = 0; r < H * 70; r++)
+                same &= isnan(got.rows[r]) == (i > 0) && isnan(says.rows[r]) == (i > 0);
             CHECK_THAT(same, "fox: a gate of %g %s", gate, i ? "must show" : "is a number");
             attend_free(&got), attend_free(&says);
         }
     }
 }
 
-/* ---- Products that leave the floats ------------------------------------------------------------------------------ */
+/* ---- Products that leave the floats ---------------------------------------------------------- */
 
-/* One query, at row `row` of both heads, whose products with all keys that it sees are below -FLT_MAX. */
-static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdiff_t row, bool shows)
+/* One query, at row `row` of both heads, whose products with all keys that it sees are below
+ * -FLT_MAX. */
+static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdiff_t row,
+                     bool shows)
 {
-    double *q = calloc((size_t)(H * rows * D), sizeof *q), *k = calloc((size_t)(H * keys * D), sizeof *k);
+    double *q = calloc((size_t)(H * rows * D), sizeof *q),
+        *k = calloc((size_t)(H * keys * D), sizeof *k);
     if (!q || !k) exit(2);
     for (ptrdiff_t i = 0; i < H * rows * D; i++) q[i] = (float)(1e-20 * sin((double)i));
     for (ptrdiff_t i = 0; i < H * keys; i++) k[i * D + D - 1] = -1e20;
-    struct attend got = { .desc = { .encoding = encoding, .heads = H, .dim = D }, .q_len = rows, .k_len = keys, .seed = 3, .q = q, .k = k }, calm = got;
+    struct attend got = { .desc = { .encoding = encoding, .heads = H, .dim = D }, .q_len = rows,
+                          .k_len = keys, .seed = 3, .q = q, .k = k }, calm = got;
     attend(&calm);
     for (int h = 0; h < H; h++) q[(h * rows + row) * D + D - 1] = 1e20;
     attend(&got);
@@ -122,15 +146,21 @@ static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdi
     for (ptrdiff_t i = 0; i < H * rows; i++) {
         const double *o = got.o + i * D, *same = calm.o + i * D;
         for (int d = 0; d < D; d++) {
-            if (i % rows == row) loud &= isnan(o[d]) == shows && isnan(got.rows[i]) == shows && isnan(got.dq[i * D + d]) == shows;
+            if (i % rows == row)
+                loud &= isnan(o[d]) == shows && isnan(got.rows[i]) == shows
+                    && isnan(got.dq[i * D + d]) == shows;
             else others &= o[d] == same[d] && got.dq[i * D + d] == calm.dq[i * D + d];
         }
     }
     for (ptrdiff_t i = 0; i < H * keys * D; i++)
-        if (i / D % keys > keys - rows + row) unseen &= got.dv[i] == calm.dv[i] && got.dk[i] == calm.dk[i];
-    CHECK_THAT(loud, "%s, %td rows: a row whose products overflow %s", encoding, rows, shows ? "must be NaN" : "has a weight elsewhere and is none");
-    CHECK_THAT(others, "%s, %td rows: a row whose products overflow reaches other rows", encoding, rows);
-    CHECK_THAT(unseen, "%s, %td rows: a row whose products overflow reaches keys that it does not see", encoding, rows);
+        if (i / D % keys > keys - rows + row)
+            unseen &= got.dv[i] == calm.dv[i] && got.dk[i] == calm.dk[i];
+    CHECK_THAT(loud, "%s, %td rows: a row whose products overflow %s", encoding, rows,
+               shows ? "must be NaN" : "has a weight elsewhere and is none");
+    CHECK_THAT(others, "%s, %td rows: a row whose products overflow reaches other rows", encoding,
+               rows);
+    CHECK_THAT(unseen, "%s, %td rows: a row whose products overflow reaches keys that it does not "
+               "see", encoding, rows);
     attend_free(&got), attend_free(&calm);
     free(q), free(k);
 }
@@ -141,16 +171,21 @@ static void overflow_in_double(double with)
     enum { ROWS = 5 };
     double q[H * ROWS * D] = { 0 }, k[H * ROWS * D] = { 0 };
     for (int i = 0; i < H * ROWS; i++) q[i * D] = i == 2 ? with : 1e-200, k[i * D] = -1e200;
-    struct attend got = { .desc = { .encoding = "rope:pairing=half", .heads = H, .dim = D, .dtype = LOCI_F64 }, .q_len = ROWS, .k_len = ROWS, .q = q, .k = k },
+    struct attend got = { .desc = { .encoding = "rope:pairing=half", .heads = H, .dim = D,
+                                    .dtype = LOCI_F64 }, .q_len = ROWS, .k_len = ROWS, .q = q,
+                          .k = k },
                   says = got;
     says.reference = true;
     attend(&got), attend(&says);
-    CHECK_CLOSE(differ(&got, &says, 0), 0, 1e-11, "in double: a query of %g differs from the reference", with);
-    CHECK_THAT(isnan(says.rows[2]) && isnan(says.o[2 * D]) && isnan(says.dq[2 * D]), "the reference takes a query of %g for one that sees nothing", with);
+    CHECK_CLOSE(differ(&got, &says, 0), 0, 1e-11,
+                "in double: a query of %g differs from the reference", with);
+    CHECK_THAT(isnan(says.rows[2]) && isnan(says.o[2 * D]) && isnan(says.dq[2 * D]),
+               "the reference takes a query of %g for one that sees nothing", with);
     attend_free(&got), attend_free(&says);
 }
 
-/* Biases that are -inf hide keys, and a row without any other has weight 0, however large its products are. */
+/* Biases that are -inf hide keys, and a row without any other has weight 0, however large its
+ * products are. */
 static double hidden(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding, (void)t, (void)i;
@@ -162,11 +197,14 @@ static void all_hidden(void)
     for (int i = 0; i < H * 70 * D; i++) q[i] = -1e18, k[i] = 1e18;
     for (ptrdiff_t rows = 1; rows <= 70; rows += 69)
         for (int reference = 0; reference < 2; reference++) {
-            struct attend a = { .desc = { .encoding = "clip", .heads = H, .dim = D, .dtype = reference ? LOCI_F64 : LOCI_F32 }, .q_len = rows, .k_len = 70,
+            struct attend a = { .desc = { .encoding = "clip", .heads = H, .dim = D,
+                                          .dtype = reference ? LOCI_F64 : LOCI_F32 }, .q_len = rows,
+                                .k_len = 70,
                                 .q = q, .k = k, .fill = hidden, .reference = reference };
             attend(&a);
             bool none = true;
-            for (int i = 0; i < H * rows * D; i++) none &= a.o[i] == 0 && a.dq[i] == 0 && a.rows[i / D] == -INFINITY;
+            for (int i = 0; i < H * rows * D; i++)
+                none &= a.o[i] == 0 && a.dq[i] == 0 && a.rows[i / D] == -INFINITY;
             CHECK_THAT(none, "%td rows: where all biases are -inf, rows are 0", rows);
             attend_free(&a);
         }
@@ -174,58 +212,75 @@ static void all_hidden(void)
 
 static void overflows(void)
 {
-    const char *const texts[] = { "nope", "alibi", "rope:pairing=half+alibi", "fox", "t5", "kerple:weight=1" };
+    const char *const texts[] = { "nope", "alibi", "rope:pairing=half+alibi", "fox", "t5",
+                                  "kerple:weight=1" };
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++)
-        overflow(texts[i], 70, 200, 30, true), overflow(texts[i], 1, 200, 0, true), overflow(texts[i], 2, 4300, 0, true);
-    overflow("sink", 70, 200, 30, false), overflow("sba", 70, 200, 30, false), overflow("softcap:cap=30", 70, 200, 30, false);
+        overflow(texts[i], 70, 200, 30, true), overflow(texts[i], 1, 200, 0, true),
+            overflow(texts[i], 2, 4300, 0, true);
+    overflow("sink", 70, 200, 30, false), overflow("sba", 70, 200, 30, false),
+        overflow("softcap:cap=30", 70, 200, 30, false);
     overflow("sink", 1, 200, 0, false), overflow("sba", 1, 200, 0, false);
     overflow_in_double(1e200), overflow_in_double(NAN);
     all_hidden();
 }
 
-/* ---- The scale ----------------------------------------------------------------------------------------------------- */
+/* ---- The scale ------------------------------------------------------------------------------- */
 
 static void scales(void)
 {
     static const struct { loci_dtype dtype; double scale; bool fits; } cases[] = {
-        { LOCI_F32, 1e30, true }, { LOCI_F32, -1e-30, true }, { LOCI_F32, 1e39, false }, { LOCI_F32, -1e39, false }, { LOCI_F32, 2e30, false },
-        { LOCI_F32, 1e-40, false }, { LOCI_F32, 1e-60, false }, { LOCI_BF16, 1e39, false }, { LOCI_F16, -1e-46, false }, { LOCI_F64, 1e39, true },
-        { LOCI_F64, 1e-60, true }, { LOCI_F64, 1e308, false }, { LOCI_F64, 4e-320, false }, { LOCI_F32, NAN, false }, { LOCI_F64, INFINITY, false },
+        { LOCI_F32, 1e30, true }, { LOCI_F32, -1e-30, true }, { LOCI_F32, 1e39, false },
+        { LOCI_F32, -1e39, false }, { LOCI_F32, 2e30, false },
+        { LOCI_F32, 1e-40, false }, { LOCI_F32, 1e-60, false }, { LOCI_BF16, 1e39, false },
+        { LOCI_F16, -1e-46, false }, { LOCI_F64, 1e39, true },
+        { LOCI_F64, 1e-60, true }, { LOCI_F64, 1e308, false }, { LOCI_F64, 4e-320, false },
+        { LOCI_F32, NAN, false }, { LOCI_F64, INFINITY, false },
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
         loci_plan *plan;
         loci_error e = { 0 };
-        const loci_status status = loci_plan_create(&plan, &(loci_desc){ .heads = 1, .dim = 8, .dtype = cases[i].dtype, .scale = cases[i].scale }, &e);
-        CHECK_THAT(status == (cases[i].fits ? LOCI_OK : LOCI_BAD_ARG), "scale %g, dtype %d: status %d", cases[i].scale, (int)cases[i].dtype, (int)status);
-        CHECK_THAT(cases[i].fits || !strncmp(e.text, "scale ", 6), "scale %g is refused with: %s", cases[i].scale, e.text);
+        const loci_status status = loci_plan_create(&plan,
+                                                    &(loci_desc){ .heads = 1, .dim = 8,
+                                                                  .dtype = cases[i].dtype,
+                                                                  .scale = cases[i].scale }, &e);
+        CHECK_THAT(status == (cases[i].fits ? LOCI_OK : LOCI_BAD_ARG),
+                   "scale %g, dtype %d: status %d", cases[i].scale, (int)cases[i].dtype,
+                   (int)status);
+        CHECK_THAT(cases[i].fits || !strncmp(e.text, "scale ", 6), "scale %g is refused with: %s",
+                   cases[i].scale, e.text);
         loci_plan_destroy(plan);
     }
 }
 
-/* ---- Biases ---------------------------------------------------------------------------------------------------------- */
+/* ---- Biases ---------------------------------------------------------------------------------- */
 
-/* All numbers of the tensor `which` are `value`, or every third from the second on; others are moderate. */
+/* All numbers of the tensor `which` are `value`, or every third from the second on; others are
+ * moderate. */
 static const char *which;
 static double value;
 static bool all;
 static double learned(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding;
-    return !strcmp(t->name, which) && (all || i % 3 == 1) ? value : 0.3 * sin(1.7 * (double)i + t->name[0]);
+    return !strcmp(t->name, which) && (all || i % 3 == 1) ? value
+        : 0.3 * sin(1.7 * (double)i + t->name[0]);
 }
 /* Pairs that no row sees are of distances whose bias is no number. */
 static double unseen(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
     (void)encoding;
-    if (!strcmp(t->encoding, "clip")) return i / t->shape[1] == t->shape[0] - 1 ? INFINITY : 0.1 * (double)i;
+    if (!strcmp(t->encoding, "clip"))
+        return i / t->shape[1] == t->shape[0] - 1 ? INFINITY : 0.1 * (double)i;
     return strcmp(t->name, which) ? 1 : value;
 }
 
 static void hidden_distances(void)
 {
     static const struct { const char *text, *tensor; double value; int64_t window; } cases[] = {
-        { "kerple", "r2", -0.01, 50 }, { "kerple:kernel=log3", "r2", -0.01, 50 }, { "kerple:kernel=log3", "r3", 200, 3 }, { "kerple:weight=1", "w1", -1, 5 },
-        { "kerple:kernel=power", "r1", -1e37, 2 }, { "clip:max=16", "table", 0, 10 }, { "alibi:slopes=given", "slopes", -1e37, 2 },
+        { "kerple", "r2", -0.01, 50 }, { "kerple:kernel=log3", "r2", -0.01, 50 },
+        { "kerple:kernel=log3", "r3", 200, 3 }, { "kerple:weight=1", "w1", -1, 5 },
+        { "kerple:kernel=power", "r1", -1e37, 2 }, { "clip:max=16", "table", 0, 10 },
+        { "alibi:slopes=given", "slopes", -1e37, 2 },
         { "kerple+alibi", "r2", -0.01, 50 },
     };
     enum { KEYS = 200 };
@@ -234,50 +289,68 @@ static void hidden_distances(void)
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
         for (int way = 0; way < 8; way++) {
             const ptrdiff_t rows = way & 1 ? 1 : 150;
-            struct attend got = { .desc = { .encoding = cases[i].text, .heads = H, .dim = D, .dtype = way & 2 ? LOCI_F64 : LOCI_F32,
-                                            .window_left = cases[i].window }, .q_len = rows, .k_len = KEYS, .seed = 3, .fill = unseen }, says = got;
+            struct attend got = { .desc = { .encoding = cases[i].text, .heads = H, .dim = D,
+                                            .dtype = way & 2 ? LOCI_F64 : LOCI_F32,
+                                            .window_left = cases[i].window }, .q_len = rows,
+                                            .k_len = KEYS, .seed = 3, .fill = unseen }, says = got;
             which = cases[i].tensor, value = cases[i].value;
             if (way & 4) got.k_pos = says.k_pos = gaps, got.q_pos = says.q_pos = gaps + KEYS - rows;
             says.desc.dtype = LOCI_F64, says.reference = true;
             attend(&got), attend(&says);
             bool finite = true;
-            for (int n = 0; n < H * rows * D; n++) finite &= isfinite(got.o[n]) && isfinite(got.dq[n]);
-            for (int n = 0; n < H; n++) finite &= isfinite(got.dtensor[0][n]) && isfinite(got.rows[n * rows]);
-            for (int n = 0; n < H * KEYS * D; n++) finite &= isfinite(got.dk[n]) && isfinite(got.dv[n]);
-            const double off = fmax(apart(got.o, says.o, H * rows * D), apart(got.rows, says.rows, H * rows));
-            CHECK_THAT(finite, "%s, %td rows%s: a distance that no row sees makes rows NaN", cases[i].text, rows, way & 4 ? ", gaps" : "");
-            CHECK_THAT(off < (way & 2 ? 1e-9 : 1e-3), "%s, %td rows%s: %.1e from the reference", cases[i].text, rows, way & 4 ? ", gaps" : "", off);
+            for (int n = 0; n < H * rows * D; n++)
+                finite &= isfinite(got.o[n]) && isfinite(got.dq[n]);
+            for (int n = 0; n < H; n++)
+                finite &= isfinite(got.dtensor[0][n]) && isfinite(got.rows[n * rows]);
+            for (int n = 0; n < H * KEYS * D; n++)
+                finite &= isfinite(got.dk[n]) && isfinite(got.dv[n]);
+            const double off = fmax(apart(got.o, says.o, H * rows * D),
+                                    apart(got.rows, says.rows, H * rows));
+            CHECK_THAT(finite, "%s, %td rows%s: a distance that no row sees makes rows NaN",
+                       cases[i].text, rows, way & 4 ? ", gaps" : "");
+            CHECK_THAT(off < (way & 2 ? 1e-9 : 1e-3), "%s, %td rows%s: %.1e from the reference",
+                       cases[i].text, rows, way & 4 ? ", gaps" : "", off);
             attend_free(&got), attend_free(&says);
         }
 }
 
-/* Mask constants and infinities among what is learned: outputs are the reference's, or both are NaN. */
+/* Mask constants and infinities among what is learned: outputs are the reference's, or both are
+ * NaN. */
 static void biases(void)
 {
     static const struct { const char *text, *tensor; } cases[] = {
-        { "alibi:slopes=given", "slopes" }, { "t5", "table" }, { "clip", "table" }, { "kerple", "r1" }, { "kerple", "r2" }, { "kerple:kernel=power", "r2" },
-        { "kerple:weight=1", "w1" }, { "fire:hidden=4", "w1" }, { "fire:hidden=4", "b2" }, { "fire:hidden=4", "w3" }, { "fire:hidden=4", "b3" },
-        { "fire:hidden=4", "c" }, { "fire:hidden=4", "l" }, { "sink", "logit" }, { "shaw:left=2,right=2", "k" }, { "sba:remainder=vector", "r" },
+        { "alibi:slopes=given", "slopes" }, { "t5", "table" }, { "clip", "table" },
+        { "kerple", "r1" }, { "kerple", "r2" }, { "kerple:kernel=power", "r2" },
+        { "kerple:weight=1", "w1" }, { "fire:hidden=4", "w1" }, { "fire:hidden=4", "b2" },
+        { "fire:hidden=4", "w3" }, { "fire:hidden=4", "b3" },
+        { "fire:hidden=4", "c" }, { "fire:hidden=4", "l" }, { "sink", "logit" },
+        { "shaw:left=2,right=2", "k" }, { "sba:remainder=vector", "r" },
         { "xl", "u" },
     };
     static const double values[] = { -1e30, 1e30, -INFINITY, INFINITY };
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
         for (int way = 0; way < 16; way++)
             for (ptrdiff_t rows = 1; rows <= 70; rows += 69) {
-                struct attend got = { .desc = { .encoding = cases[i].text, .heads = H, .dim = D, .dtype = way & 1 ? LOCI_F64 : LOCI_F32 }, .q_len = rows,
+                struct attend got = { .desc = { .encoding = cases[i].text, .heads = H, .dim = D,
+                                                .dtype = way & 1 ? LOCI_F64 : LOCI_F32 },
+                                      .q_len = rows,
                                       .k_len = 70, .seed = 2, .fill = learned }, says = got;
                 which = cases[i].tensor, all = way & 2, value = values[way / 4];
                 says.desc.dtype = LOCI_F64, says.reference = true;
                 attend(&got), attend(&says);
-                const double off = fmax(apart(got.o, says.o, H * rows * D), apart(got.rows, says.rows, H * rows));
-                CHECK_THAT(off < (way & 1 ? 1e-10 : 1e-4), "%s, %td rows: with %s%s = %g, %.1e from the reference", cases[i].text, rows, which, all ? "" : " (some)", value, off);
+                const double off = fmax(apart(got.o, says.o, H * rows * D),
+                                        apart(got.rows, says.rows, H * rows));
+                CHECK_THAT(off < (way & 1 ? 1e-10 : 1e-4),
+                           "%s, %td rows: with %s%s = %g, %.1e from the reference", cases[i].text,
+                           rows, which, all ? "" : " (some)", value, off);
                 attend_free(&got), attend_free(&says);
             }
 }
 
-/* ---- Far positions ----------------------------------------------------------------------------------------------------- */
+/* ---- Far positions --------------------------------------------------------------------------- */
 
-/* S turns about (1, 2, 3), by w = sqrt(14), so that exp(x S) = 1 + sin(x w)/w S + (1 - cos(x w))/14 S^2. */
+/* S turns about (1, 2, 3), by w = sqrt(14), so that exp(x S) = 1 + sin(x w)/w S + (1 - cos(x w))/14
+ * S^2. */
 static const double spin[3][3] = { { 0, -3, 2 }, { 3, 0, -1 }, { -2, 1, 0 } };
 static double spinning(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {
@@ -286,11 +359,13 @@ static double spinning(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 }
 static void far_blocks(const char *encoding)
 {
-    const int64_t at[] = { 0, 1, 1000003, 999999999989, ((int64_t)1 << 40) - 1, -(((int64_t)1 << 40) - 1) };
+    const int64_t at[] = { 0, 1, 1000003, 999999999989, ((int64_t)1 << 40) - 1,
+                           -(((int64_t)1 << 40) - 1) };
     for (int i = 0; i < (int)(sizeof at / sizeof *at); i++) {
         const int64_t zero = 0;
         const double q[3] = { 0.3, -0.8, 0.5 }, k[3] = { -0.6, 0.1, 0.7 };
-        struct attend a = { .desc = { .encoding = encoding, .heads = 1, .dim = 3, .dtype = LOCI_F64, .scale = 1, .full = 1 }, .q_len = 1, .k_len = 1,
+        struct attend a = { .desc = { .encoding = encoding, .heads = 1, .dim = 3, .dtype = LOCI_F64,
+                                      .scale = 1, .full = 1 }, .q_len = 1, .k_len = 1,
                             .q = q, .k = k, .q_pos = &at[i], .k_pos = &zero, .fill = spinning };
         attend(&a);
         const long double w = sqrtl(14);
@@ -304,7 +379,9 @@ static void far_blocks(const char *encoding)
             }
             want += turned * k[r];
         }
-        CHECK_THAT(fabs(a.rows[0] - want) < 1e-14 + fabs((double)at[i]) * (double)LDBL_EPSILON, "%s at %lld: score %.17g, exactly %.17g", encoding, (long long)at[i], a.rows[0], want);
+        CHECK_THAT(fabs(a.rows[0] - want) < 1e-14 + fabs((double)at[i]) * (double)LDBL_EPSILON,
+                   "%s at %lld: score %.17g, exactly %.17g", encoding, (long long)at[i], a.rows[0],
+                   want);
         attend_free(&a);
     }
 }
@@ -321,22 +398,33 @@ static void far_matrices(void)
     const double limit = 0x1p28 / (2 * (W - 1));     /* both axes add so much per coordinate */
     const double reach[] = { 0.99, 1.01, 1e4 };
     for (int i = 0; i < 3; i++) {
-        double coord[2] = { limit * reach[i], -limit * reach[i] }, zero[2] = { 0 }, x[W] = { 1, 2, 3, 4, 5 }, y[W] = { 0 };
+        double coord[2] = { limit * reach[i], -limit * reach[i] }, zero[2] = { 0 },
+            x[W] = { 1, 2, 3, 4, 5 }, y[W] = { 0 };
         float raw[2 * W * W], xf[W] = { 1, 2, 3, 4, 5 }, yf[W] = { 0 };
         for (int n = 0; n < 2 * W * W; n++) raw[n] = (float)ones(NULL, NULL, n);
         const void *tensors[] = { raw };
         loci_error e = { 0 };
         loci_plan *plan;
-        if (loci_plan_create(&plan, &(loci_desc){ .encoding = "liere:block=5", .heads = 1, .dim = W, .stage = LOCI_ROTATE }, &e)) exit(2);
-        loci_call c = { .batch = 1, .q_len = 1, .k_len = 1, .q_coord = coord, .k_coord = zero, .tensors = tensors, .error = &e };
+        if (loci_plan_create(&plan, &(loci_desc){ .encoding = "liere:block=5", .heads = 1, .dim = W,
+                                                  .stage = LOCI_ROTATE }, &e)) exit(2);
+        loci_call c = { .batch = 1, .q_len = 1, .k_len = 1, .q_coord = coord, .k_coord = zero,
+                        .tensors = tensors, .error = &e };
         struct room room = { .blocks = 0 };
-        void *tables = room_take(&room, loci_tables_size(plan, 1)), *work = room_take(&room, loci_workspace(plan, &c, 0));
+        void *tables = room_take(&room, loci_tables_size(plan, 1)),
+            *work = room_take(&room, loci_workspace(plan, &c, 0));
         if (loci_prepare(plan, 1, tensors, tables)) exit(2);
-        const loci_status status = loci_rotate(plan, tables, work, &c, LOCI_QUERY, (loci_view){ xf, 0, 0, 0 }, (loci_view){ yf, 0, 0, 0 });
+        const loci_status status = loci_rotate(plan, tables, work, &c, LOCI_QUERY,
+                                               (loci_view){ xf, 0, 0, 0 },
+                                               (loci_view){ yf, 0, 0, 0 });
         double before = 0, after = 0;
-        for (int n = 0; n < W; n++) before += x[n] * x[n], after += (double)yf[n] * (double)yf[n], y[n] = (double)yf[n];
-        if (i == 0) CHECK_THAT(!status && fabs(after / before - 1) < 1e-6, "liere below its limit loses %.1e of the norm", fabs(after / before - 1));
-        else CHECK_THAT(status == LOCI_UNSUPPORTED && y[0] == 0 && !strncmp(e.text, "liere: the coordinates of query 0", 33), "liere beyond its limit: %s", e.text);
+        for (int n = 0; n < W; n++)
+            before += x[n] * x[n], after += (double)yf[n] * (double)yf[n], y[n] = (double)yf[n];
+        if (i == 0) CHECK_THAT(!status && fabs(after / before - 1) < 1e-6,
+                               "liere below its limit loses %.1e of the norm",
+                               fabs(after / before - 1));
+        else CHECK_THAT(status == LOCI_UNSUPPORTED && y[0] == 0
+                        && !strncmp(e.text, "liere: the coordinates of query 0", 33),
+                        "liere beyond its limit: %s", e.text);
         room_leave(&room, 0);
         loci_plan_destroy(plan);
     }
@@ -345,14 +433,18 @@ static void far_matrices(void)
 /* Angles of the reference at far positions, by the engine's, which are exact. */
 static void far_references(void)
 {
-    static const char *const texts[] = { "rope:pairing=half", "fope", "xpos", "rope:pairing=half,scaling=linear,factor=3", "sandwich", "xl" };
+    static const char *const texts[] = { "rope:pairing=half", "fope", "xpos",
+                                         "rope:pairing=half,scaling=linear,factor=3", "sandwich",
+                                         "xl" };
     enum { ROWS = 9, W = 16 };
     const double bound = LDBL_MANT_DIG > 60 ? 1e-7 : 1e-2;
     int64_t pos[ROWS], by[ROWS];
     for (int i = 0; i < ROWS; i++) pos[i] = 1000000000000 + i, by[i] = 1000 * i;
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
         const bool turns = i < 4;        /* others have tables by distance */
-        struct attend got = { .desc = { .encoding = texts[i], .heads = H, .dim = W, .dtype = LOCI_F64 }, .q_len = ROWS, .k_len = ROWS, .seed = 4,
+        struct attend got = { .desc = { .encoding = texts[i], .heads = H, .dim = W,
+                                        .dtype = LOCI_F64 }, .q_len = ROWS, .k_len = ROWS,
+                              .seed = 4,
                               .q_pos = turns ? pos : by, .k_pos = turns ? pos : by }, says = got;
         says.reference = true;
         attend(&got), attend(&says);
@@ -374,12 +466,20 @@ static void too_far(void)
             double o[4] = { 0 };
             loci_plan *plan;
             loci_error e = { 0 };
-            if (loci_plan_create(&plan, &(loci_desc){ .encoding = i < 4 ? "alibi" : "rope2d", .heads = 1, .dim = 4, .dtype = LOCI_F64, .full = 1 }, &e)) exit(2);
-            loci_call c = { .batch = 1, .q_len = 1, .k_len = 1, .q = { (double *)(uintptr_t)x, 0, 0, 0 }, .k = { (double *)(uintptr_t)x, 0, 0, 0 },
-                            .v = { (double *)(uintptr_t)x, 0, 0, 0 }, .o = { o, 0, 0, 0 }, .error = &e };
+            if (loci_plan_create(&plan, &(loci_desc){ .encoding = i < 4 ? "alibi" : "rope2d",
+                                                      .heads = 1, .dim = 4, .dtype = LOCI_F64,
+                                                      .full = 1 }, &e)) exit(2);
+            loci_call c = { .batch = 1, .q_len = 1, .k_len = 1,
+                            .q = { (double *)(uintptr_t)x, 0, 0, 0 },
+                            .k = { (double *)(uintptr_t)x, 0, 0, 0 },
+                            .v = { (double *)(uintptr_t)x, 0, 0, 0 }, .o = { o, 0, 0, 0 },
+                            .error = &e };
             if (i < 4) c.q_pos = side ? &zero : &bad[i], c.k_pos = side ? &bad[i] : &zero;
             else c.q_coord = side ? at : coord, c.k_coord = side ? coord : at;
-            CHECK_THAT(loci_reference(plan, NULL, &c, NULL) == LOCI_BAD_ARG && strstr(e.text, "must lie within 2^40") && o[0] == 0, "the reference takes %s %d of side %d: %s", i < 4 ? "position" : "coordinate", i, side, e.text);
+            CHECK_THAT(loci_reference(plan, NULL, &c, NULL) == LOCI_BAD_ARG
+                       && strstr(e.text, "must lie within 2^40") && o[0] == 0,
+                       "the reference takes %s %d of side %d: %s",
+                       i < 4 ? "position" : "coordinate", i, side, e.text);
             loci_plan_destroy(plan);
         }
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* large.c -- shapes beyond 32 bits.
  *
- *     strides      rows, heads and batch entries more than 2^33 numbers apart have the bits that dense ones have, in every stage
+ *     strides      rows, heads and batch entries more than 2^33 numbers apart have the bits that
+ * dense ones have, in every stage
  *                  and every gradient; the memory between them is reserved and never touched
  *     long texts   2^20 rows in the workspace of 2^16, with the bits of their parts
  *     tables       a larger distance never takes less room: nothing wraps around
- *     too large    every function refuses shapes and strides whose products do not fit, with a sentence, and writes nothing */
+ *     too large    every function refuses shapes and strides whose products do not fit, with a
+ * sentence, and writes nothing */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +23,7 @@
 #include "walk.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-/* ---- Strides ---------------------------------------------------------------------------------------------- */
+/* ---- Strides --------------------------------------------------------------------------------- */
 
 enum { VIEWS = 8 };
 struct problem {
@@ -43,7 +45,10 @@ static void put(const struct problem *p, void *x, ptrdiff_t i, double to)
     if (p->real == 8) ((double *)x)[i] = to;
     else ((float *)x)[i] = (float)to;
 }
-static void store(const struct problem *p, void *x, ptrdiff_t i, double to) { loci_round(p->dtype, 1, &to, (char *)x + (size_t)i * p->stored); }
+static void store(const struct problem *p, void *x, ptrdiff_t i, double to)
+{
+    loci_round(p->dtype, 1, &to, (char *)x + (size_t)i * p->stored);
+}
 static ptrdiff_t place(const struct field *f, ptrdiff_t b, ptrdiff_t h, ptrdiff_t i)
 {
     return b * f->view.batch + h * f->view.head + i * f->view.row;
@@ -51,18 +56,22 @@ static ptrdiff_t place(const struct field *f, ptrdiff_t b, ptrdiff_t h, ptrdiff_
 
 static size_t span(const struct problem *p, const struct field *f)
 {
-    return (size_t)(place(f, p->w->call.batch - 1, f->heads - 1, f->len - 1) + f->width) * p->stored;
+    return (size_t)(place(f, p->w->call.batch - 1, f->heads - 1, f->len - 1)
+                    + f->width) * p->stored;
 }
 /* A view of [batch][heads][len][width], with the numbers of `from` unless that is NULL. */
-static loci_view view(struct problem *p, const double *from, ptrdiff_t heads, ptrdiff_t len, int width)
+static loci_view view(struct problem *p, const double *from, ptrdiff_t heads, ptrdiff_t len,
+                      int width)
 {
     struct field *f = &p->field[p->fields++];
     const ptrdiff_t row = p->row ? p->row : width;
-    *f = (struct field){ .view = { NULL, (len * row + (p->row ? 5 : 0)) * heads + (p->row ? 3 : 0), len * row + (p->row ? 5 : 0), row },
+    *f = (struct field){ .view = { NULL, (len * row + (p->row ? 5 : 0)) * heads + (p->row ? 3 : 0),
+                                   len * row + (p->row ? 5 : 0), row },
                          .heads = heads, .len = len, .width = width };
     const size_t bytes = span(p, f);
     if (p->row) {
-        f->view.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        f->view.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (f->view.data == MAP_FAILED) exit(2);
         f->mapped = bytes;
     } else {
@@ -72,7 +81,8 @@ static loci_view view(struct problem *p, const double *from, ptrdiff_t heads, pt
         for (ptrdiff_t h = 0; h < heads; h++)
             for (ptrdiff_t i = 0; i < len; i++)
                 for (int n = 0; n < width; n++)
-                    store(p, f->view.data, place(f, b, h, i) + n, from ? from[((b * heads + h) * len + i) * width + n] : 77);
+                    store(p, f->view.data, place(f, b, h, i) + n,
+                          from ? from[((b * heads + h) * len + i) * width + n] : 77);
     return f->view;
 }
 static bool same(const struct problem *a, const struct problem *b)
@@ -83,7 +93,8 @@ static bool same(const struct problem *a, const struct problem *b)
             for (ptrdiff_t h = 0; h < f->heads; h++)
                 for (ptrdiff_t i = 0; i < f->len; i++)
                     if (memcmp((const char *)f->view.data + (size_t)place(f, e, h, i) * a->stored,
-                               (const char *)g->view.data + (size_t)place(g, e, h, i) * a->stored, (size_t)f->width * a->stored))
+                               (const char *)g->view.data + (size_t)place(g, e, h, i) * a->stored,
+                               (size_t)f->width * a->stored))
                         return false;
     }
     return true;
@@ -102,7 +113,8 @@ static void *converted(struct problem *p, const double *x, size_t count)
     return to;
 }
 
-/* The problem of the walk, forward and backward.  `sums` are what is not a view: lse or rem, ae, gradients of tensors. */
+/* The problem of the walk, forward and backward.  `sums` are what is not a view: lse or rem, ae,
+ * gradients of tensors. */
 struct sums { void *x[3 + WALK_TENSORS]; size_t count[3 + WALK_TENSORS]; int n; };
 static void *sum(struct problem *p, struct sums *s, size_t count)
 {
@@ -136,15 +148,18 @@ static loci_status solve(struct problem *p, struct sums *s)
     g.dout = view(p, w->grad.dout.data, heads, c.q_len, attends ? value : d.dim);
     g.dq = view(p, NULL, heads, c.q_len, d.dim);
     if (attends) {
-        c.k = view(p, w->input[1].x, kv, c.k_len, d.dim), c.v = view(p, w->input[2].x, kv, c.k_len, value);
+        c.k = view(p, w->input[1].x, kv, c.k_len, d.dim),
+            c.v = view(p, w->input[2].x, kv, c.k_len, value);
         g.dk = view(p, NULL, kv, c.k_len, d.dim), g.dv = view(p, NULL, kv, c.k_len, value);
     }
     const bool stick = strstr(w->encoding, "sba") != NULL;
     if (w->row_count) {
         *(stick ? &c.rem : &c.lse) = sum(p, s, w->row_count);
-        *(stick ? &g.drem : &g.dlse) = converted(p, stick ? w->grad.drem : w->grad.dlse, w->row_count);
+        *(stick ? &g.drem : &g.dlse) = converted(p, stick ? w->grad.drem : w->grad.dlse,
+                                                 w->row_count);
     }
-    if (w->state_count) c.ae = sum(p, s, w->state_count), g.dae = converted(p, w->grad.dae, w->state_count);
+    if (w->state_count)
+        c.ae = sum(p, s, w->state_count), g.dae = converted(p, w->grad.dae, w->state_count);
     void *tables = room_take(&p->room, loci_tables_size(plan, 1000));
     void *work = room_take(&p->room, loci_workspace(plan, &c, 1));
     status = loci_prepare(plan, 1000, data, tables);
@@ -159,7 +174,9 @@ static loci_status solve(struct problem *p, struct sums *s)
         break;
     case LOCI_ROTATE:
         if (!status) status = loci_rotate(plan, tables, work, &c, LOCI_QUERY, c.q, c.o);
-        if (!status) status = loci_rotate_backward(plan, tables, work, &c, LOCI_QUERY, c.q, g.dout, g.dq, ddata);
+        if (!status)
+            status = loci_rotate_backward(plan, tables, work, &c, LOCI_QUERY, c.q, g.dout, g.dq,
+                                          ddata);
         break;
     case LOCI_EMBED:
         if (!status) status = loci_embed(plan, tables, &c, c.q, c.o);
@@ -173,13 +190,16 @@ static loci_status solve(struct problem *p, struct sums *s)
 
 static void apart(const struct walk *w, loci_dtype dtype, ptrdiff_t row)
 {
-    const size_t real = dtype == LOCI_F64 ? 8 : 4, stored = dtype == LOCI_BF16 || dtype == LOCI_F16 ? 2 : real;
-    struct problem dense = { w, dtype, real, stored, .row = 0 }, far = { w, dtype, real, stored, .row = row };
+    const size_t real = dtype == LOCI_F64 ? 8 : 4, stored = dtype == LOCI_BF16 || dtype == LOCI_F16
+        ? 2 : real;
+    struct problem dense = { w, dtype, real, stored, .row = 0 },
+        far = { w, dtype, real, stored, .row = row };
     struct sums a = { .n = 0 }, b = { .n = 0 };
     bool good = !solve(&dense, &a) && !solve(&far, &b);
     CHECK_THAT(good, "%s: was refused", w->encoding);
     CHECK_THAT(!good || same(&dense, &far), "%s: %s", w->encoding, w->shape);
-    for (int i = 0; i < a.n && good; i++) CHECK_THAT(!memcmp(a.x[i], b.x[i], a.count[i] * real), "%s: sums", w->encoding);
+    for (int i = 0; i < a.n && good; i++)
+        CHECK_THAT(!memcmp(a.x[i], b.x[i], a.count[i] * real), "%s: sums", w->encoding);
     release(&dense), release(&far);
 }
 static void few_rows(struct walk *w)
@@ -190,14 +210,17 @@ static void few_rows(struct walk *w)
 }
 static void tiles(struct walk *w)
 {
-    const bool gaps = strstr(w->shape, "gaps"), borders = strstr(w->shape, "border") || strstr(w->shape, "three");
-    if (!strchr(w->encoding, '+') && (LOCI_SLOW ? gaps : borders)) apart(w, LOCI_F32, ((ptrdiff_t)1 << 31) + 37);
+    const bool gaps = strstr(w->shape, "gaps"), borders = strstr(w->shape, "border")
+        || strstr(w->shape, "three");
+    if (!strchr(w->encoding, '+') && (LOCI_SLOW ? gaps : borders))
+        apart(w, LOCI_F32, ((ptrdiff_t)1 << 31) + 37);
 }
 
 static void strides(void)
 {
     const size_t most = (size_t)1 << 43;
-    void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p = mmap(NULL, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
     if (p == MAP_FAILED) {
         printf("large: %zu bytes cannot be reserved here, so wide strides were not tried\n", most);
         return;
@@ -207,14 +230,15 @@ static void strides(void)
     walk_all(WALK_TILES, tiles);
 }
 
-/* ---- Long texts ------------------------------------------------------------------------------------------- */
+/* ---- Long texts ------------------------------------------------------------------------------ */
 
 enum { LONG = 1 << 20, D = 8, WINDOW = 40, PART = 200 };
 static float *q, *k, *v, *o, *part;
 
 static loci_plan *plan_of(const char *text, bool windows)
 {
-    const loci_desc d = { .encoding = text, .heads = 1, .dim = D, .window_left = windows ? WINDOW : 0, .keys_rotated = strstr(text, "rope") != NULL };
+    const loci_desc d = { .encoding = text, .heads = 1, .dim = D, .window_left = windows ? WINDOW
+                          : 0, .keys_rotated = strstr(text, "rope") != NULL };
     loci_error e;
     loci_plan *p;
     if (loci_plan_create(&p, &d, &e)) printf("%s: %s\n", text, e.text), exit(2);
@@ -223,7 +247,8 @@ static loci_plan *plan_of(const char *text, bool windows)
 /* Rows first .. first + n - 1 of the text, keys up to the last of them. */
 static bool rows(const loci_plan *p, const void *tables, ptrdiff_t first, ptrdiff_t n, float *to)
 {
-    const loci_call c = { .batch = 1, .q_len = n, .k_len = first + n, .q = { q + first * D, 0, 0, 0 }, .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 },
+    const loci_call c = { .batch = 1, .q_len = n, .k_len = first + n,
+                          .q = { q + first * D, 0, 0, 0 }, .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 },
                           .o = { to, 0, 0, 0 } };
     void *work = room_block(loci_workspace(p, &c, 0));
     const bool done = !loci_forward(p, tables, work, &c);
@@ -246,14 +271,17 @@ static void long_text(const char *text)
 {
     loci_plan *p = plan_of(text, true);
     void *tables = tables_of(p, WINDOW);
-    CHECK_THAT(room(p, LONG) == room(p, LONG / 16) && room(p, LONG) > 0, "%s: the workspace does not grow with the text", text);
+    CHECK_THAT(room(p, LONG) == room(p, LONG / 16) && room(p, LONG) > 0,
+               "%s: the workspace does not grow with the text", text);
     CHECK_THAT(rows(p, tables, 0, LONG, o), "%s: 2^20 rows", text);
     static const ptrdiff_t firsts[] = { 0, 12345, LONG / 2 - 7, LONG - PART };
     bool good = true;
     for (int i = 0; i < COUNT(firsts); i++)
-        good &= rows(p, tables, firsts[i], PART, part) && !memcmp(part, o + firsts[i] * D, sizeof(float) * PART * D);
+        good &= rows(p, tables, firsts[i], PART, part) && !memcmp(part, o + firsts[i] * D,
+                                                                  sizeof(float) * PART * D);
     CHECK_THAT(good, "%s: parts of it are the same", text);
-    good = rows(p, tables, LONG - 1, 1, part) && !memcmp(part, o + (LONG - 1) * D, sizeof(float) * D);
+    good = rows(p, tables, LONG - 1, 1, part) && !memcmp(part, o + (LONG - 1) * D,
+                                                         sizeof(float) * D);
     CHECK_THAT(good, "%s: and so is a decode", text);
     free(tables);
     loci_plan_destroy(p);
@@ -279,14 +307,19 @@ static void long_decode(void)
 }
 static void long_texts(void)
 {
-    static const char *const texts[] = { "nope", "clip:max=9", "t5", "rope:pairing=half", "rope:pairing=interleaved,scaling=linear,factor=3" };
+    static const char *const texts[] = { "nope", "clip:max=9", "t5", "rope:pairing=half",
+                                         "rope:pairing=interleaved,scaling=linear,factor=3" };
     const size_t n = (size_t)LONG * D;
-    q = room_block(n * sizeof *q), k = room_block(n * sizeof *k), v = room_block(n * sizeof *v), o = room_block(n * sizeof *o), part = room_block(PART * D * sizeof *part);
-    for (size_t i = 0; i < n; i++) q[i] = (float)walk_uniform(), k[i] = (float)walk_uniform(), v[i] = (float)walk_uniform();
+    q = room_block(n * sizeof *q), k = room_block(n * sizeof *k), v = room_block(n * sizeof *v),
+        o = room_block(n * sizeof *o), part = room_block(PART * D * sizeof *part);
+    for (size_t i = 0; i < n; i++)
+        q[i] = (float)walk_uniform(), k[i] = (float)walk_uniform(), v[i] = (float)walk_uniform();
     for (int i = 0; i < COUNT(texts); i++) {
-        if (strstr(texts[i], "clip") || strstr(texts[i], "t5")) {        /* learned: here the workspace is what counts */
+        /* learned: here the workspace is what counts */
+        if (strstr(texts[i], "clip") || strstr(texts[i], "t5")) {
             loci_plan *p = plan_of(texts[i], false);
-            CHECK_THAT(room(p, LONG) == room(p, LONG / 16) && room(p, LONG) > 0, "%s: the workspace does not grow with the text", texts[i]);
+            CHECK_THAT(room(p, LONG) == room(p, LONG / 16) && room(p, LONG) > 0,
+                       "%s: the workspace does not grow with the text", texts[i]);
             loci_plan_destroy(p);
         } else {
             long_text(texts[i]);
@@ -296,17 +329,19 @@ static void long_texts(void)
     free(q), free(k), free(v), free(o), free(part);
 }
 
-/* ---- Tables and workspaces ---------------------------------------------------------------------------------- */
+/* ---- Tables and workspaces ------------------------------------------------------------------- */
 
 /* Twice of something takes no less room; once it is too much, it stays so. */
 static void sizes_of(const char *text)
 {
     const int heads = strstr(text, "cape") ? 1024 : 65520;     /* a mix has them all at hand */
-    loci_desc d = { .encoding = text, .heads = heads, .dim = walk_dim(text, 960), .full = !walk_causal_only(text), .max_len = 1000,
+    loci_desc d = { .encoding = text, .heads = heads, .dim = walk_dim(text, 960),
+                    .full = !walk_causal_only(text), .max_len = 1000,
                     .model_dim = 1 << 20 };
     loci_plan *p;
     if (loci_plan_create(&p, &d, NULL)) {
-        d.heads = 12, d.dim = walk_dim(text, 48), d.stage = loci_plan_create(&p, &d, NULL) ? LOCI_EMBED : LOCI_ATTENTION;
+        d.heads = 12, d.dim = walk_dim(text, 48), d.stage = loci_plan_create(&p, &d, NULL)
+            ? LOCI_EMBED : LOCI_ATTENTION;
         if (d.stage == LOCI_EMBED && loci_plan_create(&p, &d, NULL)) {
             CHECK_FAILED("%s: no plan", text);
             return;
@@ -325,13 +360,16 @@ static void sizes_of(const char *text)
             before = 1;
             good = true;
             for (ptrdiff_t n = 1; n > 0; n = n < PTRDIFF_MAX / 2 ? 2 * n : -1) {
-                const loci_call c = { .batch = which & 1 ? n : 1, .q_len = which & 2 ? n : 1, .k_len = which & 4 ? n : 1 };
+                const loci_call c = { .batch = which & 1 ? n : 1, .q_len = which & 2 ? n : 1,
+                                      .k_len = which & 4 ? n : 1 };
                 const size_t now = loci_workspace(p, &c, backward);
-                const bool fewer = which & 2 && n <= 8;                    /* rows one by one keep sums of their own */
+                /* rows one by one keep sums of their own */
+                const bool fewer = which & 2 && n <= 8;
                 good &= now == 0 || (before > 0 && (now >= before || fewer));
                 before = now;
             }
-            CHECK_THAT(good, "%s: %s", text, backward ? "workspace, backward, of twice as much" : "workspace of twice as much");
+            CHECK_THAT(good, "%s: %s", text, backward ? "workspace, backward, of twice as much"
+                       : "workspace of twice as much");
         }
     loci_plan_destroy(p);
 }
@@ -344,14 +382,16 @@ static void sizes(void)
         if (list[i].places == LOCI_PLACE_EMBED) sizes_of(list[i].example);
 }
 
-/* ---- Too large ---------------------------------------------------------------------------------------------- */
+/* ---- Too large ------------------------------------------------------------------------------- */
 
 static float numbers[64], result[64];
 static loci_error error;
 
 static void refused(loci_status status, const char *name, int shape)
 {
-    CHECK_THAT(status == LOCI_BAD_ARG && strlen(error.text) > 20 && strpbrk(error.text, "0123456789"), "%s, shape %d: status %d, %s", name, shape, (int)status, error.text);
+    CHECK_THAT(status == LOCI_BAD_ARG && strlen(error.text) > 20
+               && strpbrk(error.text, "0123456789"), "%s, shape %d: status %d, %s", name, shape,
+               (int)status, error.text);
     for (int i = 0; i < COUNT(result); i++)
         if (result[i] != 5) CHECK_FAILED("%s: something was written", name), i = COUNT(result);
     error = (loci_error){ .text = "" };
@@ -360,14 +400,18 @@ static void refused(loci_status status, const char *name, int shape)
 static void too_large(void)
 {
     const ptrdiff_t one = 1;
-    /* Products that wrap around to 0, to something small, to something negative, and ones that only exceed memory. */
+    /* Products that wrap around to 0, to something small, to something negative, and ones that only
+     * exceed memory. */
     const struct { ptrdiff_t batch, len; } shapes[] = {
-        { one << 32, one << 32 }, { one << 33, one << 31 }, { one << 62, 4 }, { 3, PTRDIFF_MAX / 3 + 1 }, { (one << 32) + 1, (one << 32) - 1 },
-        { PTRDIFF_MAX, 1 }, { 1, PTRDIFF_MAX }, { PTRDIFF_MAX, PTRDIFF_MAX }, { 1, one << 60 }, { one << 60, 1 }, { one << 31, one << 31 },
+        { one << 32, one << 32 }, { one << 33, one << 31 }, { one << 62, 4 },
+        { 3, PTRDIFF_MAX / 3 + 1 }, { (one << 32) + 1, (one << 32) - 1 },
+        { PTRDIFF_MAX, 1 }, { 1, PTRDIFF_MAX }, { PTRDIFF_MAX, PTRDIFF_MAX }, { 1, one << 60 },
+        { one << 60, 1 }, { one << 31, one << 31 },
     };
     const loci_view in = { numbers, 0, 0, 0 }, to = { result, 0, 0, 0 };
     const loci_desc descs[] = {
-        { .heads = 2, .dim = 4 }, { .encoding = "rope:pairing=half", .heads = 2, .dim = 4, .stage = LOCI_ROTATE },
+        { .heads = 2, .dim = 4 }, { .encoding = "rope:pairing=half", .heads = 2, .dim = 4,
+                                    .stage = LOCI_ROTATE },
         { .encoding = "sinusoidal", .model_dim = 4, .stage = LOCI_EMBED },
         { .encoding = "rope:pairing=half", .heads = 2, .dim = 4, .stage = LOCI_LINEAR_ATTENTION },
     };
@@ -380,25 +424,34 @@ static void too_large(void)
     }
     for (int s = 0; s < COUNT(shapes); s++) {
         for (int side = 0; side < 3; side++) {
-            const loci_call c = { .batch = shapes[s].batch, .q_len = side == 1 ? 1 : shapes[s].len, .k_len = side == 0 ? 1 : shapes[s].len,
-                                  .q = in, .k = in, .v = in, .o = to, .lse = numbers, .error = &error };
+            const loci_call c = { .batch = shapes[s].batch, .q_len = side == 1 ? 1 : shapes[s].len,
+                                  .k_len = side == 0 ? 1 : shapes[s].len,
+                                  .q = in, .k = in, .v = in, .o = to, .lse = numbers,
+                                  .error = &error };
             const loci_grad g = { .dout = in, .dq = to, .dk = to, .dv = to };
             loci_call plain = c;
             plain.lse = NULL;
-            CHECK_THAT(loci_workspace(plan[0], &c, 0) == 0 && loci_workspace(plan[0], &c, 1) == 0, "workspace: too large");
+            CHECK_THAT(loci_workspace(plan[0], &c, 0) == 0 && loci_workspace(plan[0], &c, 1) == 0,
+                       "workspace: too large");
             refused(loci_forward(plan[0], tables[0], work, &c), "forward", s);
             refused(loci_backward(plan[0], tables[0], work, &c, &g), "backward", s);
-            refused(loci_rotate(plan[1], tables[1], work, &c, side == 0 ? LOCI_QUERY : LOCI_KEY, in, to), "rotate", s);
-            refused(loci_rotate_backward(plan[1], tables[1], work, &c, side == 0 ? LOCI_QUERY : LOCI_CACHE, in, in, to, NULL), "rotate_backward", s);
-            refused(loci_linear_forward(plan[3], tables[3], work, &plain, NULL, NULL), "linear_forward", s);
-            refused(loci_linear_backward(plan[3], tables[3], work, &plain, &g), "linear_backward", s);
+            refused(loci_rotate(plan[1], tables[1], work, &c, side == 0 ? LOCI_QUERY : LOCI_KEY, in,
+                                to), "rotate", s);
+            refused(loci_rotate_backward(plan[1], tables[1], work, &c, side == 0 ? LOCI_QUERY
+                                         : LOCI_CACHE, in, in, to, NULL), "rotate_backward", s);
+            refused(loci_linear_forward(plan[3], tables[3], work, &plain, NULL, NULL),
+                    "linear_forward", s);
+            refused(loci_linear_backward(plan[3], tables[3], work, &plain, &g), "linear_backward",
+                    s);
         }
         const loci_call c = { .batch = shapes[s].batch, .q_len = shapes[s].len, .error = &error };
         if (shapes[s].len > 1) {
             refused(loci_embed(plan[2], tables[2], &c, in, to), "embed", s);
-            refused(loci_embed_backward(plan[2], tables[2], work, &c, in, NULL), "embed_backward", s);
+            refused(loci_embed_backward(plan[2], tables[2], work, &c, in, NULL), "embed_backward",
+                    s);
         }
-        loci_layer l = { .batch = shapes[s].batch, .rows = shapes[s].len, .heads = 2, .width = 4, .error = &error };
+        loci_layer l = { .batch = shapes[s].batch, .rows = shapes[s].len, .heads = 2, .width = 4,
+                         .error = &error };
         const loci_view *i = &in, *t = &to;
         refused(loci_rmsnorm(&l, *i, NULL, 0, *t), "rmsnorm", s);
         refused(loci_rmsnorm_backward(&l, *i, NULL, 0, *i, *t, NULL), "rmsnorm_backward", s);
@@ -410,31 +463,45 @@ static void too_large(void)
         refused(loci_gate_backward(&l, LOCI_SILU, *i, *i, *i, *t, *t), "gate_backward", s);
         refused(loci_temperature(&l, 0.1, 8192, 0, NULL, 0, *i, *t), "temperature", s);
         refused(loci_tape_start(&l, 0, 0, NULL, 0, *t), "tape_start", s);
-        refused(loci_tape_attention_update(&l, LOCI_TAPE_FULL, *i, *i, numbers, *t), "tape_attention_update", s);
-        refused(loci_tape_attention_update_backward(&l, LOCI_TAPE_FULL, *i, numbers, *i, *t, NULL), "tape_attention_update_backward", s);
+        refused(loci_tape_attention_update(&l, LOCI_TAPE_FULL, *i, *i, numbers, *t),
+                "tape_attention_update", s);
+        refused(loci_tape_attention_update_backward(&l, LOCI_TAPE_FULL, *i, numbers, *i, *t, NULL),
+                "tape_attention_update_backward", s);
         refused(loci_tape_mlp_update(&l, 4, *i, *i, numbers, numbers, *t), "tape_mlp_update", s);
-        refused(loci_tape_mlp_update_backward(&l, 4, *i, *i, numbers, numbers, *i, *t, *t, NULL, NULL), "tape_mlp_update_backward", s);
-        const loci_channels ch = { .element = 4, .heads = 2, .dim = 4, .outer = shapes[s].batch, .inner = shapes[s].len };
-        refused(loci_convert_channels(&ch, LOCI_HALF, LOCI_INTERLEAVED, numbers, result, &error), "convert_channels", s);
+        refused(loci_tape_mlp_update_backward(&l, 4, *i, *i, numbers, numbers, *i, *t, *t, NULL,
+                                              NULL), "tape_mlp_update_backward", s);
+        const loci_channels ch = { .element = 4, .heads = 2, .dim = 4, .outer = shapes[s].batch,
+                                   .inner = shapes[s].len };
+        refused(loci_convert_channels(&ch, LOCI_HALF, LOCI_INTERLEAVED, numbers, result, &error),
+                "convert_channels", s);
         const ptrdiff_t many = shapes[s].len > 4 ? shapes[s].len : shapes[s].batch;
-        const loci_rope_table table = { .dtype = LOCI_F32, .count = many, .row = one << 20, .cos = result };
+        const loci_rope_table table = { .dtype = LOCI_F32, .count = many, .row = one << 20,
+                                        .cos = result };
         refused(loci_export_rope(plan[1], NULL, &table, &error), "export_rope", s);
     }
-    CHECK_THAT(loci_linear_state(plan[3], PTRDIFF_MAX) == 0 && loci_linear_state(plan[3], one << 60) == 0, "linear_state: too large");
-    const loci_segment grid[] = { { .t = one << 32, .h = one << 32, .w = 1 }, { .tokens = PTRDIFF_MAX } };
-    CHECK_THAT(loci_segments_len(1, grid) == -1 && loci_segments_len(2, (loci_segment[]){ grid[1], grid[1] }) == -1, "segments_len: too large");
+    CHECK_THAT(loci_linear_state(plan[3], PTRDIFF_MAX) == 0 && loci_linear_state(plan[3], one << 60)
+               == 0, "linear_state: too large");
+    const loci_segment grid[] = { { .t = one << 32, .h = one << 32, .w = 1 },
+                                  { .tokens = PTRDIFF_MAX } };
+    CHECK_THAT(loci_segments_len(1, grid) == -1
+               && loci_segments_len(2, (loci_segment[]){ grid[1], grid[1] }) == -1,
+               "segments_len: too large");
 
     /* Strides that reach beyond everything, in rows, heads and batch entries. */
     for (int s = 0; s < 3; s++) {
         const ptrdiff_t far = PTRDIFF_MAX / 2 + 1;
         const loci_view wide = { result, s == 0 ? far : 64, s == 1 ? far : 16, s == 2 ? far : 4 };
-        const loci_call c = { .batch = 3, .q_len = 3, .k_len = 3, .q = in, .k = in, .v = in, .o = wide, .error = &error };
+        const loci_call c = { .batch = 3, .q_len = 3, .k_len = 3, .q = in, .k = in, .v = in,
+                              .o = wide, .error = &error };
         const loci_layer l = { .batch = 3, .rows = 3, .heads = 3, .width = 4, .error = &error };
         if (s != 1) refused(loci_embed(plan[2], tables[2], &c, in, wide), "embed, strides", s);
-        if (s != 1) refused(loci_embed_backward(plan[2], tables[2], work, &c, wide, NULL), "embed_backward, strides", s);
+        if (s != 1) refused(loci_embed_backward(plan[2], tables[2], work, &c, wide, NULL),
+                            "embed_backward, strides", s);
         if (s != 1) refused(loci_forward(plan[0], tables[0], work, &c), "forward, strides", s);
-        if (s != 1) refused(loci_rotate(plan[1], tables[1], work, &c, LOCI_QUERY, in, wide), "rotate, strides", s);
-        if (s != 1) refused(loci_linear_forward(plan[3], tables[3], work, &c, NULL, NULL), "linear_forward, strides", s);
+        if (s != 1) refused(loci_rotate(plan[1], tables[1], work, &c, LOCI_QUERY, in, wide),
+                            "rotate, strides", s);
+        if (s != 1) refused(loci_linear_forward(plan[3], tables[3], work, &c, NULL, NULL),
+                            "linear_forward, strides", s);
         refused(loci_rmsnorm(&l, in, NULL, 0, wide), "rmsnorm, strides", s);
     }
     for (int i = 0; i < COUNT(descs); i++) free(tables[i]), loci_plan_destroy(plan[i]);
@@ -445,6 +512,7 @@ int main(void)
 {
     too_large();
     sizes();
-    if (!LOCI_EMULATED) long_texts(), strides();      /* an emulator pays for memory that is only reserved, and addresses are plain C */
+    /* an emulator pays for memory that is only reserved, and addresses are plain C */
+    if (!LOCI_EMULATED) long_texts(), strides();
     return harness_end();
 }

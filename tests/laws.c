@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* laws.c -- what must hold for every encoding, whatever it computes: positions that all move, values that are all 1 or all
- * larger, and biases whose gradients cancel. */
+/* laws.c -- what must hold for every encoding, whatever it computes: positions that all move,
+ * values that are all 1 or all larger, and biases whose gradients cancel. */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +17,8 @@ static int places(const char *text)
     const int count = loci_encodings(&list);
     for (; text; text = strchr(text, '+') ? strchr(text, '+') + 1 : NULL)
         for (int i = 0; i < count; i++)
-            if (strcspn(text, ":+") == strlen(list[i].name) && !strncmp(text, list[i].name, strlen(list[i].name))) all |= list[i].places;
+            if (strcspn(text, ":+") == strlen(list[i].name)
+                && !strncmp(text, list[i].name, strlen(list[i].name))) all |= list[i].places;
     return all;
 }
 
@@ -25,9 +26,11 @@ static struct attend task(const char *text)
 {
     static double coord[3 * L];
     for (int i = 0; i < 3 * L; i++) coord[i] = i % 23;
-    const double *where = strstr(text, "rope2d") || strstr(text, "mixed") || strstr(text, "mrope") || strstr(text, "liere") ? coord : NULL;
+    const double *where = strstr(text, "rope2d") || strstr(text, "mixed") || strstr(text, "mrope")
+        || strstr(text, "liere") ? coord : NULL;
     return (struct attend){ .q_coord = where, .k_coord = where,
-                            .desc = { .encoding = text, .heads = H, .dim = walk_dim(text, D), .max_len = L }, .q_len = L, .k_len = L, .seed = 2 };
+                            .desc = { .encoding = text, .heads = H, .dim = walk_dim(text, D),
+                                      .max_len = L }, .q_len = L, .k_len = L, .seed = 2 };
 }
 static double apart(const double *a, const double *b, double times, ptrdiff_t n)
 {
@@ -39,7 +42,8 @@ static double apart(const double *a, const double *b, double times, ptrdiff_t n)
     return most;
 }
 
-/* Tables of distances do not know where they are; fire and tables of positions do, and a rotation turns by larger angles. */
+/* Tables of distances do not know where they are; fire and tables of positions do, and a rotation
+ * turns by larger angles. */
 static void moved(const char *text)
 {
     static int64_t pos[L], later[L];
@@ -52,7 +56,8 @@ static void moved(const char *text)
     if (b.q_coord) b.q_coord = b.k_coord = later_coord;
     attend(&a), attend(&b);
     const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
-    const double off = fmax(apart(a.o, b.o, 1, n), fmax(apart(a.dq, b.dq, 1, n), apart(a.dk, b.dk, 1, n)));
+    const double off = fmax(apart(a.o, b.o, 1, n),
+                            fmax(apart(a.dq, b.dq, 1, n), apart(a.dk, b.dk, 1, n)));
     CHECK_THAT(off <= (turns ? 3e-5 : 0), "%s: moving all positions changes nothing", text);
     attend_free(&a), attend_free(&b);
 }
@@ -61,12 +66,14 @@ static void values(const char *text)
 {
     static double one[H * L * 2 * D], v[H * L * 2 * D], larger[H * L * 2 * D];
     walk_restart(8);
-    for (int i = 0; i < H * L * 2 * D; i++) one[i] = 1, v[i] = (float)walk_uniform(), larger[i] = 32 * v[i];
+    for (int i = 0; i < H * L * 2 * D; i++)
+        one[i] = 1, v[i] = (float)walk_uniform(), larger[i] = 32 * v[i];
     struct attend a = task(text), b = task(text), c = task(text);
     a.v = v, b.v = larger, c.v = one;
     attend(&a), attend(&b), attend(&c);
     const ptrdiff_t n = (ptrdiff_t)H * L * a.desc.dim;
-    CHECK_THAT(apart(a.o, b.o, 32, n) == 0 && apart(a.dv, b.dv, 1, n) == 0, "%s: values 32 times as large give outputs 32 times as large, bit by bit", text);
+    CHECK_THAT(apart(a.o, b.o, 32, n) == 0 && apart(a.dv, b.dv, 1, n) == 0,
+               "%s: values 32 times as large give outputs 32 times as large, bit by bit", text);
     if (!(places(text) & (LOCI_PLACE_WEIGHT | LOCI_PLACE_SUM))) {
         double off = 0;
         for (ptrdiff_t i = 0; i < n; i++) off = fmax(off, fabs(c.o[i] - 1));
@@ -81,12 +88,15 @@ int main(void)
         const char *text = t.text;
         const int where = places(text);
         /* What reads queries or keys alone reads them turned, if they turn. */
-        const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl") || strstr(text, "deberta");
+        const bool alone = strstr(text, "cope") || strstr(text, "shaw") || strstr(text, "xl")
+            || strstr(text, "deberta");
         /* Generators that do not commute, and sums of waves, know where they are. */
         const bool absolute = strstr(text, "fire") || strstr(text, "fope") || strstr(text, "liere");
-        const bool rounded = strstr(text, "angles=f32");     /* which know where they are, as they wear out */
+        /* which know where they are, as they wear out */
+        const bool rounded = strstr(text, "angles=f32");
         if (!absolute && !rounded && !(alone && where & LOCI_PLACE_ROTATE)) moved(text);
-        if (!t.square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector") && !strstr(text, "remainder=value")) values(text);
+        if (!t.square && !(where & LOCI_PLACE_VALUE) && !strstr(text, "vector")
+            && !strstr(text, "remainder=value")) values(text);
     }
     return harness_end();
 }

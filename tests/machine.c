@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* machine.c -- what the program says of the machine it runs on, whatever the system tells about that. */
+/* machine.c -- what the program says of the machine it runs on, whatever the system tells about
+ * that. */
 #define _DEFAULT_SOURCE
 #include <string.h>
 #include <unistd.h>
@@ -21,13 +22,15 @@ static void named(const char *text, size_t size, const char *want)
 }
 #define NAMED(text, want) named(text, sizeof(text) - 1, want)
 
-/* Behind lines of every length around that of a buffer, one of which holds the words in its middle. */
+/* Behind lines of every length around that of a buffer, one of which holds the words in its middle.
+ * */
 static void long_lines(void)
 {
     char text[5000];
     for (int n = 1; n < 4000; n = n < 600 ? n + 1 : n + 97) {
         memset(text, 'x', (size_t)n);
-        const int more = snprintf(text + n, sizeof text - (size_t)n, "model name : not this\nmodel name : this\n");
+        const int more = snprintf(text + n, sizeof text - (size_t)n,
+                                  "model name : not this\nmodel name : this\n");
         named(text, (size_t)(n + more), "this");
     }
     memset(text, 'y', sizeof text);
@@ -48,7 +51,8 @@ int main(void)
     NAMED("model name\t:", "unknown");
     NAMED("model name\t: \n", "unknown");
     NAMED("model name\t: \t \nmodel name\t: the second\n", "the second");
-    NAMED("model names\t: no\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nmodel name\t: other\n", "AMD EPYC");
+    NAMED("model names\t: no\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nmodel name\t: other\n",
+          "AMD EPYC");
     NAMED("model name\t: no end of line", "no end of line");
     NAMED("model name:packed: twice", "packed: twice");
     NAMED("model name\t:   a   lot \t of   room   \r\n", "a lot of room");
@@ -61,10 +65,13 @@ int main(void)
 
     char name[64];
     unlink(path);
-    CHECK_THAT(!strcmp(cpu_name_in(path, name, sizeof name), "unknown"), "a file that is not there: '%s'", name);
+    CHECK_THAT(!strcmp(cpu_name_in(path, name, sizeof name), "unknown"),
+               "a file that is not there: '%s'", name);
     CHECK_THAT(!strcmp(cpu_name_in("/", name, sizeof name), "unknown"), "a folder: '%s'", name);
-    CHECK_THAT(!strcmp(cpu_name_in("/dev/null", name, sizeof name), "unknown"), "a device without end: '%s'", name);
+    CHECK_THAT(!strcmp(cpu_name_in("/dev/null", name, sizeof name), "unknown"),
+               "a device without end: '%s'", name);
     for (size_t room = 1; room <= sizeof name; room++)
-        CHECK_THAT(cpu_name(name, room) == name && strlen(name) < room, "the name of this processor fits: '%s'", name);
+        CHECK_THAT(cpu_name(name, room) == name && strlen(name) < room,
+                   "the name of this processor fits: '%s'", name);
     return harness_end();
 }

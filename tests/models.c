@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* models.c -- `loci rope` on the files of models: what NAME.expect.json says about NAME.json or NAME.gguf, and the refusal of
- * files beside a NAME.error.  The folders are tests/cases/rope, whose frequencies come from another implementation, and
- * tests/cases/models, one file per family.  tests/cases/families.jsonl has a config of many families in one line each, with the
- * float32 frequencies that the families' own code makes of it. */
+/* models.c -- `loci rope` on the files of models: what NAME.expect.json says about NAME.json or
+ * NAME.gguf, and the refusal of files beside a NAME.error.  The folders are tests/cases/rope, whose
+ * frequencies come from another implementation, and tests/cases/models, one file per family.
+ * tests/cases/families.jsonl has a config of many families in one line each, with the float32
+ * frequencies that the families' own code makes of it. */
 #define _DEFAULT_SOURCE
 #include <dirent.h>
 #include <math.h>
@@ -38,7 +39,8 @@ static int rope(int count, char **argv)
 static bool near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 static bool same(const json_t *a, const json_t *b)
 {
-    if (json_is_number(a) && json_is_number(b)) return near(json_number_value(a), json_number_value(b));
+    if (json_is_number(a) && json_is_number(b))
+        return near(json_number_value(a), json_number_value(b));
     if (!json_is_array(a) || !json_is_array(b)) return json_equal(a, b);
     if (json_array_size(a) != json_array_size(b)) return false;
     for (size_t i = 0; i < json_array_size(a); i++)
@@ -61,7 +63,8 @@ static bool same_encoding(const char *a, const char *b, int dim, double factor)
         n[i] = loci_frequencies(plan, w[i], ROOM, &m[i]);
         loci_plan_destroy(plan);
     }
-    bool ok = n[0] == n[1] && n[0] > 0 && near(m[0], factor) && near(m[1], factor) && strcspn(a, ",") == strcspn(b, ",");
+    bool ok = n[0] == n[1] && n[0] > 0 && near(m[0], factor) && near(m[1], factor)
+        && strcspn(a, ",") == strcspn(b, ",");
     for (int t = 0; t < n[0] && ok; t++) ok = near(w[0][t], w[1][t]);
     return ok;
 }
@@ -74,7 +77,8 @@ static void check_query(const char *path, const json_t *query)
     size_t i;
     json_t *v;
     const char *key;
-    json_array_foreach(json_object_get(query, "args"), i, v) if (n < 16) argv[n++] = (char *)json_string_value(v);
+    json_array_foreach(json_object_get(query, "args"), i, v)
+        if (n < 16) argv[n++] = (char *)json_string_value(v);
     const int code = rope(n, argv);
     rewind(out), rewind(err);
     if (fread(said, 1, sizeof said - 1, err) == 0) said[0] = 0;
@@ -86,13 +90,16 @@ static void check_query(const char *path, const json_t *query)
         const json_t *g = json_object_get(got, key);
         bool ok;
         if (!strcmp(key, "encoding") && json_is_true(json_object_get(got, "rope")))
-            ok = same_encoding(json_string_value(g), json_string_value(v), (int)json_integer_value(json_object_get(got, "head_dim")),
+            ok = same_encoding(json_string_value(g), json_string_value(v),
+                               (int)json_integer_value(json_object_get(got, "head_dim")),
                                json_number_value(json_object_get(got, "attention_factor")));
-        else if (!strcmp(key, "encoding") && json_is_string(g))      /* what a layer has instead may say more */
+        /* what a layer has instead may say more */
+        else if (!strcmp(key, "encoding") && json_is_string(g))
             ok = !strncmp(json_string_value(g), json_string_value(v), strlen(json_string_value(v)));
         else ok = g && same(g, v);
         char *text = json_dumps(g, JSON_ENCODE_ANY);
-        CHECK_THAT(ok, "%s, layer %s: %s is %.300s", path, argv[3] ? argv[3] : "0", key, text ? text : "missing");
+        CHECK_THAT(ok, "%s, layer %s: %s is %.300s", path, argv[3] ? argv[3] : "0", key,
+                   text ? text : "missing");
         free(text);
     }
     json_decref(got);
@@ -104,7 +111,9 @@ static void check_refused(const char *path)
     const int code = rope(2, argv);
     rewind(err);
     const size_t n = fread(text, 1, sizeof text - 1, err);
-    CHECK_THAT(code == EXIT_ERROR && lseek(fileno(out), 0, SEEK_END) == 0 && n > 0 && strchr(text, '\n') == text + n - 1 && !strncmp(text, "loci: ", 6) && strstr(text, path), "%s: exit code %d, said: %s", path, code, text);
+    CHECK_THAT(code == EXIT_ERROR && lseek(fileno(out), 0, SEEK_END) == 0 && n > 0
+               && strchr(text, '\n') == text + n - 1 && !strncmp(text, "loci: ", 6)
+               && strstr(text, path), "%s: exit code %d, said: %s", path, code, text);
 }
 
 /* The table for people: done, within 140 columns, and about every layer. */
@@ -115,7 +124,8 @@ static void check_table(const char *path)
     const int code = rope(1, argv);
     rewind(out);
     while (fgets(line, sizeof line, out)) longest = strlen(line) > longest ? strlen(line) : longest;
-    CHECK_THAT(code == EXIT_DONE && longest > 20 && longest <= 140, "%s: the table has exit code %d and %zu columns", path, code, longest);
+    CHECK_THAT(code == EXIT_DONE && longest > 20 && longest <= 140,
+               "%s: the table has exit code %d and %zu columns", path, code, longest);
 }
 
 static bool ends(const char *name, const char *with)
@@ -147,50 +157,82 @@ static void check_file(const char *folder, const char *name)
     check_table(of);
 }
 
-/* ---- One rule broken at a time ---------------------------------------------------------------------------- */
+/* ---- One rule broken at a time --------------------------------------------------------------- */
 
 static const struct { const char *json, *says; } broken[] = {
-#define FAMILY(type) "{\"model_type\":\"" type "\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":2"
-#define LLAMA "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":2,\"max_position_embeddings\":128"
+#define FAMILY(type) \
+    "{\"model_type\":\"" type "\",\"hidden_size\":64," \
+    "\"num_attention_heads\":4,\"num_hidden_layers\":2"
+#define LLAMA FAMILY("llama") ",\"max_position_embeddings\":128"
     { "[]", "an object" }, { "{}", "model_type is missing" }, { "", "neither GGUF nor sound JSON" },
-    { "{\"model_type\":\"lama\"}", "'lama' is not known" }, { "{\"model_type\":\"llama\"}", "num_hidden_layers is missing" },
+    { "{\"model_type\":\"lama\"}", "'lama' is not known" },
+    { "{\"model_type\":\"llama\"}", "num_hidden_layers is missing" },
     { "{\"model_type\":\"llama\",\"num_hidden_layers\":2}", "head_dim is missing" },
-    { LLAMA ",\"num_hidden_layers\":2}", "duplicate" }, { LLAMA ",\"rope_theta\":0}", "rope_theta is 0" },
-    { LLAMA ",\"rope_theta\":\"1e4\"}", "rope_theta must be a number" }, { LLAMA ",\"rope_theta\":1e999}", "sound JSON" },
+    { LLAMA ",\"num_hidden_layers\":2}", "duplicate" },
+    { LLAMA ",\"rope_theta\":0}", "rope_theta is 0" },
+    { LLAMA ",\"rope_theta\":\"1e4\"}", "rope_theta must be a number" },
+    { LLAMA ",\"rope_theta\":1e999}", "sound JSON" },
     { LLAMA ",\"rope_theta\":1e19}", "at most 1e18" }, { LLAMA ",\"rope_theta\":0.5}", "base" },
-    { LLAMA ",\"head_dim\":0}", "from 1 to 1024" }, { LLAMA ",\"head_dim\":33}", "33 of 33 channels cannot turn" },
-    { LLAMA ",\"head_dim\":1e3}", "whole number" }, { LLAMA ",\"partial_rotary_factor\":1.5}", "no more than 1" },
-    { FAMILY("phi") ",\"partial_rotary_factor\":1e-9}", "cannot turn" }, { LLAMA ",\"rope_scaling\":4}", "an object or null" },
-    { LLAMA ",\"rope_scaling\":{\"factor\":4}}", "no rope_type" }, { LLAMA ",\"rope_scaling\":{\"type\":4}}", "must be a word" },
-    { LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"4\"}}", "factor must be a number" },
-    { LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4,\"betafast\":1}}", "'betafast'; known here: rope_type" },
-    { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":4}}", "original_max_position_embeddings is missing" },
-    { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":4,\"original_max_position_embeddings\":64}}", "low_freq_factor is missing" },
+    { LLAMA ",\"head_dim\":0}", "from 1 to 1024" },
+    { LLAMA ",\"head_dim\":33}", "33 of 33 channels cannot turn" },
+    { LLAMA ",\"head_dim\":1e3}", "whole number" }, { LLAMA ",\"partial_rotary_factor\":1.5}",
+                                                      "no more than 1" },
+    { FAMILY("phi") ",\"partial_rotary_factor\":1e-9}", "cannot turn" },
+    { LLAMA ",\"rope_scaling\":4}", "an object or null" },
+    { LLAMA ",\"rope_scaling\":{\"factor\":4}}", "no rope_type" },
+    { LLAMA ",\"rope_scaling\":{\"type\":4}}", "must be a word" },
+    { LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"4\"}}",
+      "factor must be a number" },
+    { LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4,\"betafast\":1}}",
+      "'betafast'; known here: rope_type" },
+    { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":4}}",
+      "original_max_position_embeddings is missing" },
+    { LLAMA ",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":4,"
+      "\"original_max_position_embeddings\":64}}", "low_freq_factor is missing" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"factor\":4}}", "short_factor is missing" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[4,4]}}", "has 2 numbers" },
-    { LLAMA ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[4,4,4]}}", "adds up to 12 pairs, but the head has 8" },
+    { LLAMA ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[4,4,4]}}",
+      "adds up to 12 pairs, but the head has 8" },
     { LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"truncate\":1}}", "true or false" },
-    { LLAMA ",\"rope_parameters\":{\"full_attention\":{},\"rope_theta\":1}}", "also the key 'rope_theta'" },
+    { LLAMA ",\"rope_parameters\":{\"full_attention\":{},\"rope_theta\":1}}",
+      "also the key 'rope_theta'" },
     { LLAMA ",\"rope_parameters\":{\"sliding_attention\":{}}}", "has no 'full_attention'" },
-    { LLAMA ",\"layer_types\":[\"full_attention\"]}", "one per layer" }, { LLAMA ",\"layer_types\":[\"full_attention\",\"half\"]}", "'half' for layer 1" },
-    { LLAMA ",\"qk_rope_head_dim\":64}", "qk_nope_head_dim is missing" }, { FAMILY("gptj") ",\"rotary_dim\":64}", "rotary_dim is 64, but the head has 16" },
-    { LLAMA ",\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}", "more than 32 deep" },
-    { FAMILY("mpt") "}", "attn_config is missing" }, { FAMILY("mpt") ",\"attn_config\":{}}", "must say alibi true" },
+    { LLAMA ",\"layer_types\":[\"full_attention\"]}", "one per layer" },
+    { LLAMA ",\"layer_types\":[\"full_attention\",\"half\"]}", "'half' for layer 1" },
+    { LLAMA ",\"qk_rope_head_dim\":64}", "qk_nope_head_dim is missing" },
+    { FAMILY("gptj") ",\"rotary_dim\":64}", "rotary_dim is 64, but the head has 16" },
+    { LLAMA ",\"x\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}",
+      "more than 32 deep" },
+    { FAMILY("mpt") "}", "attn_config is missing" }, { FAMILY("mpt") ",\"attn_config\":{}}",
+                                                       "must say alibi true" },
     { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"rope\":true}}", "and rope not" },
-    { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"alibi_bias_max\":16}}", "alibi_bias_max is 16" },
+    { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"alibi_bias_max\":16}}",
+      "alibi_bias_max is 16" },
     { FAMILY("chatglm") ",\"position_encoding_2d\":true}", "kv_channels is missing" },
-    { FAMILY("chatglm") ",\"kv_channels\":16,\"rope_ratio\":50,\"padded_vocab_size\":65024}", "which of two things" },
-    { FAMILY("lfm2") ",\"full_attn_idxs\":[2]}", "must be a layer, 0 to 1" }, { FAMILY("lfm2") ",\"full_attn_idxs\":7}", "a list of layers" },
-    { FAMILY("minimax") "}", "layer_types is missing" }, { FAMILY("bert") ",\"position_embedding_type\":\"relative_key\"}", "'relative_key'" },
-    { FAMILY("phi") ",\"partial_rotary_factor\":0.2,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}", "3 of 16 channels cannot turn" },
-    { LLAMA ",\"partial_rotary_factor\":0.5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", "turns whole heads" },
-    { FAMILY("gemma4") ",\"per_layer_config\":{\"2\":{}}}", "has the key '2', but layers are 0 to 1" },
-    { FAMILY("gemma4") ",\"per_layer_config\":{\"\":{}}}", "has the key ''" }, { FAMILY("gemma4") ",\"per_layer_config\":[]}", "must be an object" },
-    { FAMILY("gemma4") ",\"per_layer_config\":{\"0\":1}}", "'0' in per_layer_config" }, { FAMILY("esm") ",\"head_dim\":\"x\"}", "whole number" },
-    { FAMILY("deepseek_v3") ",\"qk_rope_head_dim\":8,\"qk_nope_head_dim\":8,\"rope_scaling\":{\"type\":\"proportional\"}}", "only 8 of 16" },
-    { FAMILY("muse_spark") ",\"layer_rope_theta\":[1]}", "one per layer" }, { FAMILY("muse_spark") ",\"layer_rope_theta\":[-1,2]}", "number 0 of" },
-    { FAMILY("molmo2") ",\"rope_scaling_layers\":[7]}", "must be a layer, 0 to 1" }, { FAMILY("falcon") ",\"alibi\":true,\"hidden_size\":null}", "dupl" },
-    { FAMILY("gemma2") ",\"sliding_window\":-1}", "from 0 to" }, { FAMILY("gemma2") ",\"attn_logit_softcapping\":-1}", "is -1" },
+    { FAMILY("chatglm") ",\"kv_channels\":16,\"rope_ratio\":50,\"padded_vocab_size\":65024}",
+      "which of two things" },
+    { FAMILY("lfm2") ",\"full_attn_idxs\":[2]}", "must be a layer, 0 to 1" },
+    { FAMILY("lfm2") ",\"full_attn_idxs\":7}", "a list of layers" },
+    { FAMILY("minimax") "}", "layer_types is missing" },
+    { FAMILY("bert") ",\"position_embedding_type\":\"relative_key\"}", "'relative_key'" },
+    { FAMILY("phi") ",\"partial_rotary_factor\":0.2,\"rope_scaling\":{\"type\":\"yarn\","
+      "\"factor\":2}}", "3 of 16 channels cannot turn" },
+    { LLAMA ",\"partial_rotary_factor\":0.5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+      "turns whole heads" },
+    { FAMILY("gemma4") ",\"per_layer_config\":{\"2\":{}}}",
+      "has the key '2', but layers are 0 to 1" },
+    { FAMILY("gemma4") ",\"per_layer_config\":{\"\":{}}}", "has the key ''" },
+    { FAMILY("gemma4") ",\"per_layer_config\":[]}", "must be an object" },
+    { FAMILY("gemma4") ",\"per_layer_config\":{\"0\":1}}", "'0' in per_layer_config" },
+    { FAMILY("esm") ",\"head_dim\":\"x\"}", "whole number" },
+    { FAMILY("deepseek_v3") ",\"qk_rope_head_dim\":8,\"qk_nope_head_dim\":8,"
+      "\"rope_scaling\":{\"type\":\"proportional\"}}", "only 8 of 16" },
+    { FAMILY("muse_spark") ",\"layer_rope_theta\":[1]}", "one per layer" },
+    { FAMILY("muse_spark") ",\"layer_rope_theta\":[-1,2]}", "number 0 of" },
+    { FAMILY("molmo2") ",\"rope_scaling_layers\":[7]}", "must be a layer, 0 to 1" },
+    { FAMILY("falcon") ",\"alibi\":true,\"hidden_size\":null}", "dupl" },
+    { FAMILY("gemma2") ",\"sliding_window\":-1}", "from 0 to" },
+    { FAMILY("gemma2") ",\"attn_logit_softcapping\":-1}", "is -1" },
     { "GGUF", "ends early" }, { "GGUF\1", "ends early" }, { "GGUF\1\0\0", "ends early" },
 };
 
@@ -201,25 +243,34 @@ static void check_broken(const char *json, const char *says)
     loci_error e = { 0 };
     loci_status s = loci_model_parse(&m, json, strlen(json), &e);
     if (!s) s = loci_model_rope(m, 0, 0, &r, &e);
-    CHECK_THAT(s == LOCI_BAD_ARG && strstr(e.text, says) && (!m || (!r.encoding && !r.frequency)), "%s: %d, %s", json, (int)s, e.text);
+    CHECK_THAT(s == LOCI_BAD_ARG && strstr(e.text, says) && (!m || (!r.encoding && !r.frequency)),
+               "%s: %d, %s", json, (int)s, e.text);
     if (!s) loci_rope_free(&r);
     loci_model_close(m);
 }
 
-/* ---- Many families --------------------------------------------------------------------------------------- */
+/* ---- Many families --------------------------------------------------------------------------- */
 
-/* Layers whose class makes frequencies that it then does not apply: Flint's full layers, Zamba2's without use_mem_rope. */
-static bool stands_still(const char *type) { return !strcmp(type, "flint") || !strcmp(type, "zamba2"); }
+/* Layers whose class makes frequencies that it then does not apply: Flint's full layers, Zamba2's
+ * without use_mem_rope. */
+static bool stands_still(const char *type)
+{
+    return !strcmp(type, "flint") || !strcmp(type, "zamba2");
+}
 
 static bool same_layer(const loci_rope *r, const json_t *expect, const char *type)
 {
     const json_t *list = json_object_get(expect, "inv_freq");
-    const bool interleaved = !strcmp(json_string_value(json_object_get(expect, "pairing")), "interleaved");
+    const bool interleaved = !strcmp(json_string_value(json_object_get(expect, "pairing")),
+                                     "interleaved");
     if (stands_still(type)) return !r->rotates && !strcmp(r->encoding, "nope");
-    if (!r->rotates || r->interleaved != interleaved || (size_t)r->dim != 2 * json_array_size(list)) return false;
-    if (fabs(r->attention_factor - json_number_value(json_object_get(expect, "attention_factor"))) > 2e-6) return false;
+    if (!r->rotates || r->interleaved != interleaved || (size_t)r->dim != 2 * json_array_size(list))
+        return false;
+    if (fabs(r->attention_factor - json_number_value(json_object_get(expect, "attention_factor")))
+        > 2e-6) return false;
     for (int t = 0; t < r->dim / 2; t++)
-        if (fabs(r->frequency[t] - json_number_value(json_array_get(list, (size_t)t))) > 4e-6 * r->frequency[t]) return false;
+        if (fabs(r->frequency[t] - json_number_value(json_array_get(list, (size_t)t)))
+            > 4e-6 * r->frequency[t]) return false;
     return true;
 }
 
@@ -236,7 +287,8 @@ static void check_family(const json_t *f)
         loci_rope r = { 0 };
         const int layer = (int)json_integer_value(json_object_get(expect, "layer"));
         const loci_status s = m ? loci_model_rope(m, layer, 0, &r, &e) : LOCI_BAD_ARG;
-        CHECK_THAT(!s && same_layer(&r, expect, type), "%s, layer %d: %s %.160s", type, layer, s ? e.text : "", r.encoding ? r.encoding : "");
+        CHECK_THAT(!s && same_layer(&r, expect, type), "%s, layer %d: %s %.160s", type, layer,
+                   s ? e.text : "", r.encoding ? r.encoding : "");
         loci_rope_free(&r);
     }
     loci_model_close(m);
@@ -247,67 +299,110 @@ static void check_families(const char *path)
 {
     FILE *f = fopen(path, "r");
     int count = 0;
-    for (json_t *line; f && (line = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL)); json_decref(line), count++) check_family(line);
+    for (json_t *line; f && (line = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL)); json_decref(line),
+         count++) check_family(line);
     CHECK_THAT(count == 116, "%s has %d families", path, count);
     if (f) fclose(f);
 }
 
-/* ---- What a file says beside the rotation, and what it leaves to the class ------------------------------- */
+/* ---- What a file says beside the rotation, and what it leaves to the class ------------------- */
 
-static const struct said { const char *json; int layer; const char *attention; double scale; int64_t window; double warmth; } saids[] = {
-#define FILE(type) "{\"model_type\":\"" type "\",\"hidden_size\":512,\"num_attention_heads\":8,\"num_hidden_layers\":6"
-    { FILE("gemma2") "}", 0, "rope:pairing=half,base=10000,dim=256+softcap:cap=50", 1.0 / 16, 4096, 0 },
-    { FILE("gemma2") ",\"attn_logit_softcapping\":null,\"sliding_window\":7}", 2, "rope:pairing=half,base=10000,dim=256", 1.0 / 16, 7, 0 },
-    { FILE("gemma2") ",\"attn_logit_softcapping\":30,\"query_pre_attn_scalar\":144}", 1, "rope:pairing=half,base=10000,dim=256+softcap:cap=30",
+static const struct said { const char *json; int layer; const char *attention; double scale;
+                           int64_t window; double warmth; } saids[] = {
+#define FILE(type) \
+    "{\"model_type\":\"" type "\",\"hidden_size\":512," \
+    "\"num_attention_heads\":8,\"num_hidden_layers\":6"
+    { FILE("gemma2") "}", 0, "rope:pairing=half,base=10000,dim=256+softcap:cap=50", 1.0 / 16, 4096,
+      0 },
+    { FILE("gemma2") ",\"attn_logit_softcapping\":null,\"sliding_window\":7}", 2,
+      "rope:pairing=half,base=10000,dim=256", 1.0 / 16, 7, 0 },
+    { FILE("gemma2") ",\"attn_logit_softcapping\":30,\"query_pre_attn_scalar\":144}", 1,
+      "rope:pairing=half,base=10000,dim=256+softcap:cap=30",
       1.0 / 12, 0, 0 },
-    { FILE("gemma3_text") ",\"use_bidirectional_attention\":true,\"sliding_window\":512}", 0, "rope:pairing=half,base=10000,dim=256", 1.0 / 16, 257, 0 },
-    { FILE("gemma4_text") "}", 5, "rope:pairing=half,base=1000000,dim=512,scaling=proportional,partial=0.25", 1, 0, 0 },
+    { FILE("gemma3_text") ",\"use_bidirectional_attention\":true,\"sliding_window\":512}", 0,
+      "rope:pairing=half,base=10000,dim=256", 1.0 / 16, 257, 0 },
+    { FILE("gemma4_text") "}", 5,
+      "rope:pairing=half,base=1000000,dim=512,scaling=proportional,partial=0.25", 1, 0, 0 },
     { FILE("gemma4_text") ",\"per_layer_config\":{\"05\":{\"head_dim\":128}}}", 5,
       "rope:pairing=half,base=1000000,dim=128,scaling=proportional,partial=0.25", 1, 0, 0 },
-    { FILE("gemma4_text") ",\"per_layer_config\":{\"5\":{\"head_dim\":128}}}", 4, "rope:pairing=half,base=10000,dim=256", 1, 512, 0 },
-    { FILE("gpt_oss") "}", 0, "rope:pairing=half,base=150000,dim=64,scaling=yarn,factor=32,original_length=4096,beta_fast=32,beta_slow=1,truncate=0"
+    { FILE("gemma4_text") ",\"per_layer_config\":{\"5\":{\"head_dim\":128}}}", 4,
+      "rope:pairing=half,base=10000,dim=256", 1, 512, 0 },
+    { FILE("gpt_oss") "}", 0,
+      "rope:pairing=half,base=150000,dim=64,scaling=yarn,factor=32,original_length=4096,"
+      "beta_fast=32,beta_slow=1,truncate=0"
       "+sink", 0.125, 128, 0 },
-    { FILE("ministral3") "}", 0, "rope:pairing=half,base=1000000,dim=128,scaling=yarn,factor=16,original_length=16384,beta_fast=32,beta_slow=1,"
+    { FILE("ministral3") "}", 0,
+      "rope:pairing=half,base=1000000,dim=128,scaling=yarn,factor=16,original_length=16384,"
+      "beta_fast=32,beta_slow=1,"
       "mscale=1,mscale_all_dim=1", 0.08838834764831845, 0, 0.1 },
-    { FILE("mistral4") ",\"qk_rope_head_dim\":64,\"qk_nope_head_dim\":64}", 0, "rope:pairing=interleaved,base=10000,dim=64,offset=64,scaling=yarn,"
-      "factor=128,original_length=8192,beta_fast=32,beta_slow=1,mscale=1,mscale_all_dim=1", 0.19496949473302969, 0, 0.1 },
+    { FILE("mistral4") ",\"qk_rope_head_dim\":64,\"qk_nope_head_dim\":64}", 0,
+      "rope:pairing=interleaved,base=10000,dim=64,offset=64,scaling=yarn,"
+      "factor=128,original_length=8192,beta_fast=32,beta_slow=1,mscale=1,mscale_all_dim=1",
+      0.19496949473302969, 0, 0.1 },
     { FILE("cohere") "}", 0, "rope:pairing=interleaved,base=500000,dim=64", 0.125, 0, 0 },
-    { FILE("ernie4_5") "}", 0, "rope:pairing=interleaved,base=500000,dim=128", 0.08838834764831845, 0, 0 },
+    { FILE("ernie4_5") "}", 0, "rope:pairing=interleaved,base=500000,dim=128", 0.08838834764831845,
+      0, 0 },
     { FILE("granite") "}", 0, "rope:pairing=half,base=10000,dim=64", 1, 0, 0 },
-    { FILE("granite") ",\"attention_multiplier\":0.0078125}", 0, "rope:pairing=half,base=10000,dim=64", 0.0078125, 0, 0 },
+    { FILE("granite") ",\"attention_multiplier\":0.0078125}", 0,
+      "rope:pairing=half,base=10000,dim=64", 0.0078125, 0, 0 },
     { FILE("mistral") "}", 3, "rope:pairing=half,base=10000,dim=64", 0.125, 4096, 0 },
-    { FILE("mistral") ",\"sliding_window\":null}", 3, "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
-    { FILE("qwen2") ",\"sliding_window\":4096,\"use_sliding_window\":false}", 3, "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
+    { FILE("mistral") ",\"sliding_window\":null}", 3, "rope:pairing=half,base=10000,dim=64", 0.125,
+      0, 0 },
+    { FILE("qwen2") ",\"sliding_window\":4096,\"use_sliding_window\":false}", 3,
+      "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
     { FILE("modernbert") "}", 1, "rope:pairing=half,base=10000,dim=64", 0.125, 65, 0 },
-    { FILE("openai_privacy_filter") "}", 1, "rope:pairing=interleaved,base=150000,dim=64,scaling=yarn,factor=32,original_length=4096,beta_fast=32,"
+    { FILE("openai_privacy_filter") "}", 1,
+      "rope:pairing=interleaved,base=150000,dim=64,scaling=yarn,factor=32,original_length=4096,"
+      "beta_fast=32,"
       "beta_slow=1,truncate=0+sink", 0.125, 129, 0 },
     { FILE("llama4_text") "}", 3, "nope", 0.08838834764831845, 0, 0.1 },
     { FILE("gpt2") "}", 3, "nope", 0.125, 0, 0 }, { FILE("opt") "}", 3, "nope", 0.125, 0, 0 },
     { FILE("t5") ",\"d_kv\":64}", 3, "t5:bidirectional=0", 1, 0, 0 },
-    { FILE("bloom") "}", 3, "alibi", 0.125, 0, 0 }, { FILE("falcon") ",\"alibi\":true}", 3, "alibi:slopes=given", 0.125, 0, 0 },
-    { FILE("zamba2") ",\"use_mem_rope\":true}", 3, "rope:pairing=half,base=10000,dim=64", 0.17677669529663689, 0, 0 },
-    { FILE("granitemoehybrid") ",\"position_embedding_type\":\"rope\"}", 3, "rope:pairing=half,base=10000,dim=64", 1, 0, 0 },
+    { FILE("bloom") "}", 3, "alibi", 0.125, 0, 0 }, { FILE("falcon") ",\"alibi\":true}", 3,
+                                                      "alibi:slopes=given", 0.125, 0, 0 },
+    { FILE("zamba2") ",\"use_mem_rope\":true}", 3, "rope:pairing=half,base=10000,dim=64",
+      0.17677669529663689, 0, 0 },
+    { FILE("granitemoehybrid") ",\"position_embedding_type\":\"rope\"}", 3,
+      "rope:pairing=half,base=10000,dim=64", 1, 0, 0 },
     { FILE("granitemoehybrid") "}", 3, "nope", 1, 0, 0 },
-    { FILE("phi3") ",\"max_position_embeddings\":4096,\"head_dim\":4,\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1],"
-      "\"long_factor\":[2,2]}}", 0, "rope:pairing=half,base=10000,dim=4,scaling=longrope,factor=1,original_length=4096,short=1/1,long=2/2", 0.5, 0, 0 },
-    { FILE("llama") ",\"partial_rotary_factor\":0.5}", 0, "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
-    { FILE("glm4_moe") ",\"head_dim\":42}", 0, "rope:pairing=half,base=15505.157798326254,dim=22", 0.1543033499620919, 0, 0 },
-    { FILE("gpt_neox") ",\"rotary_pct\":0.5,\"rotary_emb_base\":5000,\"rope_theta\":7,\"partial_rotary_factor\":1}", 0,
+    { FILE("phi3") ",\"max_position_embeddings\":4096,\"head_dim\":4,"
+      "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1],"
+      "\"long_factor\":[2,2]}}", 0,
+      "rope:pairing=half,base=10000,dim=4,scaling=longrope,factor=1,original_length=4096,short=1/1,"
+      "long=2/2", 0.5, 0, 0 },
+    { FILE("llama") ",\"partial_rotary_factor\":0.5}", 0, "rope:pairing=half,base=10000,dim=64",
+      0.125, 0, 0 },
+    { FILE("glm4_moe") ",\"head_dim\":42}", 0, "rope:pairing=half,base=15505.157798326254,dim=22",
+      0.1543033499620919, 0, 0 },
+    { FILE("gpt_neox") ",\"rotary_pct\":0.5,\"rotary_emb_base\":5000,\"rope_theta\":7,"
+      "\"partial_rotary_factor\":1}", 0,
       "rope:pairing=half,base=5000,dim=32", 0.125, 0, 0 },
-    { FILE("minimax_m2") ",\"head_dim\":128,\"rotary_dim\":64}", 0, "rope:pairing=half,base=5000000,dim=64", 0.08838834764831845, 0, 0 },
-    { FILE("minimax_m3_vl_text") ",\"rotary_dim\":64}", 0, "rope:pairing=half,base=5000000,dim=128", 0.08838834764831845, 0, 0 },
-    { FILE("muse_spark_text") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 0, "rope:pairing=half,base=500000,dim=64", 5.4730064863875 / 8, 2048, 0 },
-    { FILE("muse_spark_text") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 2, "nope", 5.4730064863875 / 8, 2048, 0 },
-    { FILE("olmo_hybrid") ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":null}}", 3, "nope", 0.125, 0, 0 },
+    { FILE("minimax_m2") ",\"head_dim\":128,\"rotary_dim\":64}", 0,
+      "rope:pairing=half,base=5000000,dim=64", 0.08838834764831845, 0, 0 },
+    { FILE("minimax_m3_vl_text") ",\"rotary_dim\":64}", 0, "rope:pairing=half,base=5000000,dim=128",
+      0.08838834764831845, 0, 0 },
+    { FILE("muse_spark_text") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 0,
+      "rope:pairing=half,base=500000,dim=64", 5.4730064863875 / 8, 2048, 0 },
+    { FILE("muse_spark_text") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 2, "nope",
+      5.4730064863875 / 8, 2048, 0 },
+    { FILE("olmo_hybrid") ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":null}}",
+      3, "nope", 0.125, 0, 0 },
     { FILE("olmo_hybrid") ",\"rope_theta\":null}", 3, "nope", 0.125, 0, 0 },
     { FILE("olmo_hybrid") "}", 3, "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
-    { FILE("beam") "}", 5, "nope", 0.08838834764831845, 0, 0 }, { FILE("beam") "}", 0, "rope:pairing=half,base=10000,dim=128", 0.08838834764831845, 512, 0 },
-    { FILE("granite_swa") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 1, "rope:pairing=half,base=7,dim=64", 1, 128, 0 },
-    { FILE("qwen3_vl_text") ",\"head_dim\":128}", 0, "mrope:pairing=half,base=500000,dim=128,sections=24/20/20,order=interleaved", 0.08838834764831845,
+    { FILE("beam") "}", 5, "nope", 0.08838834764831845, 0, 0 },
+    { FILE("beam") "}", 0, "rope:pairing=half,base=10000,dim=128", 0.08838834764831845, 512, 0 },
+    { FILE("granite_swa") ",\"layer_rope_theta\":[7,7,0,7,7,7]}", 1,
+      "rope:pairing=half,base=7,dim=64", 1, 128, 0 },
+    { FILE("qwen3_vl_text") ",\"head_dim\":128}", 0,
+      "mrope:pairing=half,base=500000,dim=128,sections=24/20/20,order=interleaved",
+      0.08838834764831845,
       0, 0 },
-    { "{\"model_type\":\"moonshine\",\"hidden_size\":288,\"encoder_num_hidden_layers\":6,\"decoder_num_hidden_layers\":4,"
-      "\"decoder_num_attention_heads\":8}", 3, "rope:pairing=interleaved,base=10000,dim=32", 1.0 / 6, 0, 0 },
-    { "{\"model_type\":\"qwen2_5_omni\",\"thinker_config\":{\"text_config\":" FILE("qwen2_5_omni_text") "}}}", 0,
+    { "{\"model_type\":\"moonshine\",\"hidden_size\":288,\"encoder_num_hidden_layers\":6,"
+      "\"decoder_num_hidden_layers\":4,"
+      "\"decoder_num_attention_heads\":8}", 3, "rope:pairing=interleaved,base=10000,dim=32",
+      1.0 / 6, 0, 0 },
+    { "{\"model_type\":\"qwen2_5_omni\","
+      "\"thinker_config\":{\"text_config\":" FILE("qwen2_5_omni_text") "}}}", 0,
       "rope:pairing=half,base=1000000,dim=64", 0.125, 0, 0 },
 };
 
@@ -318,8 +413,10 @@ static void check_said(const struct said *w)
     loci_error e = { 0 };
     loci_status s = loci_model_parse(&m, w->json, strlen(w->json), &e);
     if (!s) s = loci_model_rope(m, w->layer, 0, &r, &e);
-    CHECK_THAT(!s && !strncmp(r.attention, w->attention, strlen(w->attention)), "%s: %s %s", w->json, e.text, s ? "" : r.attention);
-    CHECK_THAT(!s && near(r.scale, w->scale) && r.window == w->window && near(r.warmth, w->warmth), "%s: scale %.17g, window %d, warmth %g", w->json, r.scale, (int)r.window, r.warmth);
+    CHECK_THAT(!s && !strncmp(r.attention, w->attention, strlen(w->attention)), "%s: %s %s",
+               w->json, e.text, s ? "" : r.attention);
+    CHECK_THAT(!s && near(r.scale, w->scale) && r.window == w->window && near(r.warmth, w->warmth),
+               "%s: scale %.17g, window %d, warmth %g", w->json, r.scale, (int)r.window, r.warmth);
     loci_rope_free(&r);
     loci_model_close(m);
 }
@@ -327,19 +424,24 @@ static void check_said(const struct said *w)
 /* Falcon's slopes: those of ALiBi in bfloat16, divided by the root of the head's width. */
 static void check_slopes(void)
 {
-    static const char json[] = "{\"model_type\":\"falcon\",\"alibi\":true,\"hidden_size\":768,\"num_attention_heads\":12,\"num_hidden_layers\":2}";
-    static const double bf16[12] = { 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625, 0.70703125, 0.353515625, 0.1767578125,
+    static const char json[] =
+        "{\"model_type\":\"falcon\",\"alibi\":true,\"hidden_size\":768,\"num_attention_heads\":12,"
+        "\"num_hidden_layers\":2}";
+    static const double bf16[12] = { 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125,
+                                     0.00390625, 0.70703125, 0.353515625, 0.1767578125,
                                      0.08837890625 };
     loci_model *m;
     loci_rope r = { 0 };
     loci_error e = { 0 };
-    CHECK_THAT(!loci_model_parse(&m, json, strlen(json), &e) && !loci_model_rope(m, 0, 0, &r, &e) && r.slopes && r.heads == 12, "falcon: %s", e.text);
-    for (int h = 0; h < 12 && r.slopes; h++) CHECK_THAT(near(r.slopes[h], bf16[h] / 8), "falcon: slope %d is %.17g", h, r.slopes[h]);
+    CHECK_THAT(!loci_model_parse(&m, json, strlen(json), &e) && !loci_model_rope(m, 0, 0, &r, &e)
+               && r.slopes && r.heads == 12, "falcon: %s", e.text);
+    for (int h = 0; h < 12 && r.slopes; h++)
+        CHECK_THAT(near(r.slopes[h], bf16[h] / 8), "falcon: slope %d is %.17g", h, r.slopes[h]);
     loci_rope_free(&r);
     loci_model_close(m);
 }
 
-/* ---- Callers' mistakes ------------------------------------------------------------------------------------ */
+/* ---- Callers' mistakes ----------------------------------------------------------------------- */
 
 static void check_callers(void)
 {
@@ -352,26 +454,32 @@ static void check_callers(void)
     CHECK_SAYS(loci_model_open(&other, NULL, &e), LOCI_BAD_ARG, &e, "the path is NULL");
     CHECK_SAYS(loci_model_parse(NULL, "{}", 2, &e), LOCI_BAD_ARG, &e, "no place for the model");
     CHECK_SAYS(loci_model_parse(&other, NULL, 2, &e), LOCI_BAD_ARG, &e, "the bytes are NULL");
-    CHECK_SAYS(loci_model_parse(&other, NULL, 0, &e), LOCI_BAD_ARG, &e, "neither GGUF nor sound JSON");
+    CHECK_SAYS(loci_model_parse(&other, NULL, 0, &e), LOCI_BAD_ARG, &e,
+               "neither GGUF nor sound JSON");
     CHECK_SAYS(loci_model_rope(NULL, 0, 0, &r, &e), LOCI_BAD_ARG, &e, "the model is NULL");
     CHECK_SAYS(loci_model_rope(m, 0, 0, NULL, &e), LOCI_BAD_ARG, &e, "no place for the result");
     CHECK_SAYS(loci_model_rope(m, -1, 0, &r, &e), LOCI_BAD_ARG, &e, "no layer -1");
     CHECK_SAYS(loci_model_rope(m, 0, NAN, &r, &e), LOCI_BAD_ARG, &e, "a context of");
-    CHECK_THAT(loci_model_parse(&other, NULL, 2, NULL) == LOCI_BAD_ARG && loci_model_rope(m, 9, 0, &r, NULL) == LOCI_BAD_ARG, "no place for an error");
-    CHECK_THAT(!other && loci_model_layers(NULL) == 0 && !strcmp(loci_model_type(NULL), ""), "a NULL model");
+    CHECK_THAT(loci_model_parse(&other, NULL, 2, NULL) == LOCI_BAD_ARG
+               && loci_model_rope(m, 9, 0, &r, NULL) == LOCI_BAD_ARG, "no place for an error");
+    CHECK_THAT(!other && loci_model_layers(NULL) == 0 && !strcmp(loci_model_type(NULL), ""),
+               "a NULL model");
     loci_model_close(NULL);
     loci_rope_free(NULL);
     loci_model_close(m);
 }
 
-/* A longrope file of 12 KB whose heads are far wider than any list: refused by its own sentence in every build. */
+/* A longrope file of 12 KB whose heads are far wider than any list: refused by its own sentence in
+ * every build. */
 static void check_wide_head(void)
 {
     enum { N = 2000 };
     char *text = malloc(64 * 1024), *at = text;
     if (!text) exit(2);
-    at += sprintf(at, "{\"model_type\":\"llama\",\"hidden_size\":%d,\"num_attention_heads\":1,\"num_hidden_layers\":1,"
-                  "\"max_position_embeddings\":8192,\"rope_scaling\":{\"type\":\"longrope\",\"original_max_position_embeddings\":4096", 2 * N);
+    at += sprintf(at, "{\"model_type\":\"llama\",\"hidden_size\":%d,\"num_attention_heads\":1,"
+                  "\"num_hidden_layers\":1,"
+                  "\"max_position_embeddings\":8192,\"rope_scaling\":{\"type\":\"longrope\","
+                  "\"original_max_position_embeddings\":4096", 2 * N);
     for (int k = 0; k < 2; k++) {
         at += sprintf(at, ",\"%s_factor\":[", k ? "long" : "short");
         for (int i = 0; i < N; i++) at += sprintf(at, i ? ",1" : "1");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* output.c -- how files are written: whole or not at all, with the mode of the old one, never over what is read, whatever
- * lies in the way, and however many programs do so or are ended meanwhile. */
+/* output.c -- how files are written: whole or not at all, with the mode of the old one, never over
+ * what is read, whatever lies in the way, and however many programs do so or are ended meanwhile.
+ * */
 #define _DEFAULT_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -23,7 +24,7 @@ enum { SIZE = 1 << 16, NOBODY = 65534 };
 
 static char folder[SCRATCH] = "/dev/shm/loci-output-XXXXXX";
 
-/* ---- Files: the test runs in a folder of its own ---------------------------------------------------------- */
+/* ---- Files: the test runs in a folder of its own --------------------------------------------- */
 
 static void put(const char *path, char letter, mode_t mode)
 {
@@ -60,7 +61,8 @@ static int clear(void)
     int n = 0;
     DIR *d = opendir(".");
     for (struct dirent *f; d && (f = readdir(d));)
-        if (strcmp(f->d_name, ".") && strcmp(f->d_name, "..")) n += unlinkat(dirfd(d), f->d_name, f->d_type == DT_DIR ? AT_REMOVEDIR : 0) == 0;
+        if (strcmp(f->d_name, ".") && strcmp(f->d_name, ".."))
+            n += unlinkat(dirfd(d), f->d_name, f->d_type == DT_DIR ? AT_REMOVEDIR : 0) == 0;
     if (d) closedir(d);
     return n;
 }
@@ -81,7 +83,8 @@ static loci_status write_letters(const char *path, char letter, size_t count, lo
 static bool written(const char *path, char letter)
 {
     loci_error e = { 0 };
-    return CHECK_THAT(!write_letters(path, letter, SIZE, &e), "%s: %s", path, e.text) && CHECK_THAT(holds(path, letter), "%s: holds what was written", path);
+    return CHECK_THAT(!write_letters(path, letter, SIZE, &e), "%s: %s", path, e.text)
+        && CHECK_THAT(holds(path, letter), "%s: holds what was written", path);
 }
 
 static void refused(const char *path, const char *sentence)
@@ -89,10 +92,11 @@ static void refused(const char *path, const char *sentence)
     loci_error e = { 0 }, before = { 0 };
     const loci_status s = write_letters(path, 'x', SIZE, &e);
     CHECK_SAYS(s, LOCI_BAD_ARG, &e, sentence, path);
-    CHECK_THAT(loci_output_check(path, 0, NULL, &before) == s && !strcmp(e.text, before.text), "is said before as well: %s", path);
+    CHECK_THAT(loci_output_check(path, 0, NULL, &before) == s && !strcmp(e.text, before.text),
+               "is said before as well: %s", path);
 }
 
-/* ---- One program ------------------------------------------------------------------------------------------ */
+/* ---- One program ----------------------------------------------------------------------------- */
 
 static void modes(void)
 {
@@ -102,20 +106,25 @@ static void modes(void)
         char what[64];
         snprintf(what, sizeof what, "umask %03o", (unsigned)masks[i]);
         umask(masks[i]);
-        CHECK_THAT(written("new", 'a') && mode_of("new") == (0666 & ~masks[i]), "a new file's mode: %s", what);
+        CHECK_THAT(written("new", 'a') && mode_of("new") == (0666 & ~masks[i]),
+                   "a new file's mode: %s", what);
         for (int k = 0; k < 4; k++) {
             put("old", 'o', olds[k]);
-            CHECK_THAT(written("old", 'a') && mode_of("old") == olds[k], "an old file's mode is kept: %s", what);
+            CHECK_THAT(written("old", 'a') && mode_of("old") == olds[k],
+                       "an old file's mode is kept: %s", what);
         }
         unlink("new");
     }
     umask(022);
     if (geteuid() == 0) {
         put("old", 'o', 0640);
-        CHECK_THAT(!chown("old", 1234, 4321) && written("old", 'a') && !stat("old", &st) && st.st_uid == 1234 && st.st_gid == 4321 && mode_of("old") == 0640, "owner and group are kept: old");
+        CHECK_THAT(!chown("old", 1234, 4321) && written("old", 'a') && !stat("old", &st)
+                   && st.st_uid == 1234 && st.st_gid == 4321 && mode_of("old") == 0640,
+                   "owner and group are kept: old");
     }
     put("old", 'o', 04755);
-    CHECK_THAT(written("old", 'a') && mode_of("old") == 0755, "but nothing runs as another user: old");
+    CHECK_THAT(written("old", 'a') && mode_of("old") == 0755,
+               "but nothing runs as another user: old");
     CHECK_THAT(clear() == 1, "nothing else is left: modes");
 }
 
@@ -150,18 +159,26 @@ static void links(void)
     char to[64] = "";
     if (mkdir("folder", 0755)) exit(2);
     put("folder/target", 'o', 0640);
-    if (symlink("folder/target", "link") || symlink("../link", "folder/again") || symlink("folder/none", "dangling") || symlink("loop", "loop") ||
+    if (symlink("folder/target", "link") || symlink("../link", "folder/again")
+        || symlink("folder/none", "dangling") || symlink("loop", "loop") ||
         symlink("folder", "through")) exit(2);
-    CHECK_THAT(written("folder/again", 'a') && holds("folder/target", 'a') && mode_of("folder/target") == 0640, "links are followed: again");
-    CHECK_THAT(readlink("link", to, sizeof to - 1) == 13 && !strcmp(to, "folder/target"), "and stay: %s", to);
-    CHECK_THAT(written("dangling", 'b') && holds("folder/none", 'b') && readlink("dangling", to, sizeof to - 1) == 11, "to where nothing was, too: dangling");
-    CHECK_THAT(written("through/target", 'c') && holds("folder/target", 'c'), "and through folders: through");
+    CHECK_THAT(written("folder/again", 'a') && holds("folder/target", 'a')
+               && mode_of("folder/target") == 0640, "links are followed: again");
+    CHECK_THAT(readlink("link", to, sizeof to - 1) == 13 && !strcmp(to, "folder/target"),
+               "and stay: %s", to);
+    CHECK_THAT(written("dangling", 'b') && holds("folder/none", 'b')
+               && readlink("dangling", to, sizeof to - 1) == 11,
+               "to where nothing was, too: dangling");
+    CHECK_THAT(written("through/target", 'c') && holds("folder/target", 'c'),
+               "and through folders: through");
     refused("loop", "symbolic links");
     unlink("folder/none"), unlink("folder/again"), unlink("folder/target");
 
-    put("old", 'o', 0644), put("old.loci-tmp", 't', 0644);       /* names that lie in wait do not matter */
+    /* names that lie in wait do not matter */
+    put("old", 'o', 0644), put("old.loci-tmp", 't', 0644);
     if (link("old", "hard")) exit(2);
-    CHECK_THAT(written("old", 'a') && holds("hard", 'o') && holds("old.loci-tmp", 't'), "another name of the old file stays the old file: hard");
+    CHECK_THAT(written("old", 'a') && holds("hard", 'o') && holds("old.loci-tmp", 't'),
+               "another name of the old file stays the old file: hard");
     CHECK_THAT(clear() == 8, "nothing else is left: links");
 }
 
@@ -175,8 +192,10 @@ static void same_files(void)
     const char *const read[] = { "missing", "other", "in" };
     const char *const names[] = { "in", "./in", whole, "hard", "link" };
     for (int i = 0; i < 5; i++)
-        CHECK_SAYS(loci_output_check(names[i], 3, read, &e), LOCI_BAD_ARG, &e, "would be overwritten", names[i]);
-    CHECK_THAT(!loci_output_check("out", 3, read, &e) && !loci_output_check("missing", 3, read, &e), "but other names are: %s", e.text);
+        CHECK_SAYS(loci_output_check(names[i], 3, read, &e), LOCI_BAD_ARG, &e,
+                   "would be overwritten", names[i]);
+    CHECK_THAT(!loci_output_check("out", 3, read, &e) && !loci_output_check("missing", 3, read, &e),
+               "but other names are: %s", e.text);
     CHECK_THAT(clear() == 4, "nothing else is left: same files");
 }
 
@@ -191,7 +210,8 @@ static void no_permission(void)
     refused("locked", "cannot write: Permission denied");
     if (root && seteuid(0)) exit(2);
     if (chmod("closed", 0755)) exit(2);
-    CHECK_THAT(holds("closed/old", 'o') && holds("locked", 'o'), "what must not be written stays: locked");
+    CHECK_THAT(holds("closed/old", 'o') && holds("locked", 'o'),
+               "what must not be written stays: locked");
     unlink("closed/old");
     CHECK_THAT(clear() == 2, "nothing else is left: no permission");
 }
@@ -206,24 +226,30 @@ static void full_disk(void)
     signal(SIGXFSZ, SIG_IGN);
     little = was, little.rlim_cur = SIZE / 2;
     setrlimit(RLIMIT_FSIZE, &little);
-    CHECK_THAT(write_letters("old", 'a', SIZE, &e) == LOCI_BAD_ARG && strstr(e.text, "cannot write"), "a full disk: %s", e.text);
-    CHECK_THAT(write_letters("new", 'a', SIZE, &e) == LOCI_BAD_ARG, "a full disk, a new file: %s", e.text);
+    CHECK_THAT(write_letters("old", 'a', SIZE, &e) == LOCI_BAD_ARG
+               && strstr(e.text, "cannot write"), "a full disk: %s", e.text);
+    CHECK_THAT(write_letters("new", 'a', SIZE, &e) == LOCI_BAD_ARG, "a full disk, a new file: %s",
+               e.text);
     setrlimit(RLIMIT_FSIZE, &was);
-    CHECK_THAT(holds("old", 'o') && mode_of("old") == 0600 && clear() == 1, "leaves what was there: old");
+    CHECK_THAT(holds("old", 'o') && mode_of("old") == 0600 && clear() == 1,
+               "leaves what was there: old");
 }
 
-/* ---- Several ---------------------------------------------------------------------------------------------- */
+/* ---- Several --------------------------------------------------------------------------------- */
 
 static void in_turns(void)
 {
     struct new_file f, g;
     loci_error e;
     put("old", 'o', 0644);
-    CHECK_THAT(!loci_output_begin(&f, "old", &e) && !loci_output_begin(&g, "old", &e), "two begin one file: old");
-    CHECK_THAT(!loci_output_put(&f, "ff", 2, &e) && !loci_output_put(&g, "g", 1, &e) && holds("old", 'o'), "and write: old");
+    CHECK_THAT(!loci_output_begin(&f, "old", &e) && !loci_output_begin(&g, "old", &e),
+               "two begin one file: old");
+    CHECK_THAT(!loci_output_put(&f, "ff", 2, &e) && !loci_output_put(&g, "g", 1, &e)
+               && holds("old", 'o'), "and write: old");
     CHECK_THAT(!loci_output_end(&f, LOCI_OK, &e) && holds("old", 'f'), "the first ends: old");
     CHECK_THAT(!loci_output_end(&g, LOCI_OK, &e) && holds("old", 'g'), "the last one's stays: old");
-    CHECK_THAT(!loci_output_begin(&f, "old", &e) && loci_output_end(&f, LOCI_CANCELLED, &e) == LOCI_CANCELLED && holds("old", 'g'), "a failure changes nothing: old");
+    CHECK_THAT(!loci_output_begin(&f, "old", &e) && loci_output_end(&f, LOCI_CANCELLED, &e)
+               == LOCI_CANCELLED && holds("old", 'g'), "a failure changes nothing: old");
     CHECK_THAT(clear() == 1, "nothing else is left: in turns");
 }
 
@@ -235,22 +261,26 @@ static void at_once(void)
     for (int i = 0; i < 2; i++)
         if ((child[i] = fork()) == 0) {
             int bad = 0;
-            for (int n = 0; n < TIMES; n++) bad += write_letters("old", i ? 'b' : 'a', SIZE, NULL) != LOCI_OK;
+            for (int n = 0; n < TIMES; n++)
+                bad += write_letters("old", i ? 'b' : 'a', SIZE, NULL) != LOCI_OK;
             _exit(bad);
         }
     int bad = 0, status[2], running = 2;
     while (running) {
         size_t count;
         const char letter = letter_of("old", &count);
-        bad += !(letter == 'o' && count == 1) && !((letter == 'a' || letter == 'b') && count == SIZE);
+        bad += !(letter == 'o' && count == 1) && !((letter == 'a' || letter == 'b')
+                                                   && count == SIZE);
         for (int i = 0; i < 2; i++)
-            if (child[i] && waitpid(child[i], &status[i], WNOHANG) == child[i]) child[i] = 0, running--;
+            if (child[i] && waitpid(child[i], &status[i], WNOHANG) == child[i])
+                child[i] = 0, running--;
     }
-    CHECK_THAT(bad == 0 && status[0] == 0 && status[1] == 0, "two programs write one file: both finish, and none sees a mixture");
+    CHECK_THAT(bad == 0 && status[0] == 0 && status[1] == 0,
+               "two programs write one file: both finish, and none sees a mixture");
     CHECK_THAT(clear() == 1, "nothing else is left: at once");
 }
 
-/* ---- Signals ---------------------------------------------------------------------------------------------- */
+/* ---- Signals --------------------------------------------------------------------------------- */
 
 static const int ending[] = { SIGINT, SIGTERM, SIGHUP };
 
@@ -263,7 +293,8 @@ static void ended(void)
         const pid_t child = fork();
         if (child == 0) {
             struct new_file f, g;
-            if (loci_output_begin(&f, "old", NULL) || loci_output_put(&f, "f", 1, NULL) || loci_output_begin(&g, "new", NULL) ||
+            if (loci_output_begin(&f, "old", NULL) || loci_output_put(&f, "f", 1, NULL)
+                || loci_output_begin(&g, "new", NULL) ||
                 write(ready[1], "", 1) != 1) _exit(2);
             for (;;) pause();
         }
@@ -273,8 +304,10 @@ static void ended(void)
         close(ready[0]);
         kill(child, ending[i]);
         waitpid(child, &status, 0);
-        CHECK_THAT(WIFSIGNALED(status) && WTERMSIG(status) == ending[i], "a signal takes its usual end: %s", strsignal(ending[i]));
-        CHECK_THAT(holds("old", 'o') && clear() == 1, "and only the old file is left: %s", strsignal(ending[i]));
+        CHECK_THAT(WIFSIGNALED(status) && WTERMSIG(status) == ending[i],
+                   "a signal takes its usual end: %s", strsignal(ending[i]));
+        CHECK_THAT(holds("old", 'o') && clear() == 1, "and only the old file is left: %s",
+                   strsignal(ending[i]));
     }
 }
 
@@ -303,7 +336,9 @@ static void other_handlers(void)
     loci_error e;
     struct sigaction is;
     signal(SIGHUP, SIG_IGN);
-    CHECK_THAT(!loci_output_begin(&f, "new", &e) && !raise(SIGHUP) && !loci_output_put(&f, "n", 1, &e) && !loci_output_end(&f, LOCI_OK, &e) && holds("new", 'n'), "a signal that is ignored: stays so");
+    CHECK_THAT(!loci_output_begin(&f, "new", &e) && !raise(SIGHUP)
+               && !loci_output_put(&f, "n", 1, &e) && !loci_output_end(&f, LOCI_OK, &e)
+               && holds("new", 'n'), "a signal that is ignored: stays so");
     sigaction(SIGHUP, NULL, &is);
     CHECK_THAT(is.sa_handler == SIG_IGN, "and afterwards: SIGHUP");
     signal(SIGHUP, SIG_DFL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Plans: every rule of the encoding text and of the description, the tensors they ask for, tables, embeddings. */
+/* Plans: every rule of the encoding text and of the description, the tensors they ask for, tables,
+ * embeddings. */
 #define _POSIX_C_SOURCE 200809L
 #include <locale.h>
 #include <stdio.h>
@@ -18,7 +19,8 @@ static bool is_sentence(const loci_error *e)
 
 static loci_desc usual(const char *encoding)
 {
-    return (loci_desc){ .encoding = encoding, .heads = 4, .kv_heads = 2, .dim = 8, .isa = "scalar" };
+    return (loci_desc){ .encoding = encoding, .heads = 4, .kv_heads = 2, .dim = 8,
+                        .isa = "scalar" };
 }
 
 /* The plan of a description, or NULL after checking that the failure reads as it must. */
@@ -28,17 +30,20 @@ static loci_plan *plan_of(const loci_desc *d, loci_error *e)
     memset(e, 0x55, sizeof *e);
     loci_status status = loci_plan_create(&p, d, e);
     const char *name = d->encoding ? d->encoding : "(NULL)";
-    if (status) CHECK_THAT(!p && e->status == status && is_sentence(e), "a failure has no plan and one sentence: %s", name);
+    if (status) CHECK_THAT(!p && e->status == status && is_sentence(e),
+                           "a failure has no plan and one sentence: %s", name);
     return p;
 }
 
-/* ---- Text -------------------------------------------------------------------------------------------- */
+/* ---- Text ------------------------------------------------------------------------------------ */
 
 static const struct { const char *text; loci_stage stage; const char *canonical; } good[] = {
     { "nope", LOCI_ATTENTION, "nope scale=0.35355339059327373 isa=scalar" },
-    { "nope+t5", LOCI_ATTENTION, "nope+t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 scale=1 isa=scalar" },
+    { "nope+t5", LOCI_ATTENTION, "nope+t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 "
+      "scale=1 isa=scalar" },
     { "sinusoidal", LOCI_EMBED, "sinusoidal:base=10000,layout=interleaved,freq=paper " },
-    { "sinusoidal:freq=t2t,layout=halves,base=10", LOCI_EMBED, "sinusoidal:base=10,layout=halves,freq=t2t " },
+    { "sinusoidal:freq=t2t,layout=halves,base=10", LOCI_EMBED,
+      "sinusoidal:base=10,layout=halves,freq=t2t " },
     { "learned", LOCI_EMBED, "learned " },
     { "index", LOCI_EMBED, "index " },
     { "normalised", LOCI_EMBED, "normalised:length=10 " },
@@ -46,44 +51,73 @@ static const struct { const char *text; loci_stage stage; const char *canonical;
     { "binary", LOCI_EMBED, "binary " },
     { "alibi", LOCI_ATTENTION, "alibi:slopes=official scale=0.35355339059327373 " },
     { "alibi:slopes=given", LOCI_ATTENTION, "alibi:slopes=given " },
-    { "t5", LOCI_ATTENTION, "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 scale=1 " },
-    { "t5:buckets=8,max_distance=20", LOCI_ATTENTION, "t5:buckets=8,max_distance=20,bidirectional=0,bias_scale=1 " },
-    { "t5:bias_scale=2.5", LOCI_ATTENTION, "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=2.5 " },
-    { "t5:bias_scale=-1e+2+alibi", LOCI_ATTENTION, "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=-100+alibi:" },
-    { "t5:bias_scale=+.5", LOCI_ATTENTION, "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=0.5 " },
-    { "t5:bias_scale=5.E-1", LOCI_ATTENTION, "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=0.5 " },
+    { "t5", LOCI_ATTENTION, "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 "
+      "scale=1 " },
+    { "t5:buckets=8,max_distance=20", LOCI_ATTENTION,
+      "t5:buckets=8,max_distance=20,bidirectional=0,bias_scale=1 " },
+    { "t5:bias_scale=2.5", LOCI_ATTENTION,
+      "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=2.5 " },
+    { "t5:bias_scale=-1e+2+alibi", LOCI_ATTENTION,
+      "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=-100+alibi:" },
+    { "t5:bias_scale=+.5", LOCI_ATTENTION,
+      "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=0.5 " },
+    { "t5:bias_scale=5.E-1", LOCI_ATTENTION,
+      "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=0.5 " },
     { "t5:bias_scale=0.1000000000000000055511151231257827", LOCI_ATTENTION,
       "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=0.1 " },
     { "t5:bias_scale=0.30000000000000004", LOCI_ATTENTION,
       "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=0.30000000000000004 " },
     { "t5:buckets=1.6e1", LOCI_ATTENTION, "t5:buckets=16," },
-    { "rope:pairing=half", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,scaling=none " },
+    { "rope:pairing=half", LOCI_ATTENTION,
+      "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,"
+      "scaling=none " },
     { "rope:dim=4,offset=4,pairing=interleaved", LOCI_ROTATE,
-      "rope:pairing=interleaved,base=10000,dim=4,offset=4,freq=formula,attention_factor=1,angles=exact,scaling=none " },
-    { "rope:pairing=half,freq=given", LOCI_ATTENTION, "rope:pairing=half,dim=8,offset=0,freq=given,attention_factor=1 " },
+      "rope:pairing=interleaved,base=10000,dim=4,offset=4,freq=formula,attention_factor=1,"
+      "angles=exact,scaling=none " },
+    { "rope:pairing=half,freq=given", LOCI_ATTENTION,
+      "rope:pairing=half,dim=8,offset=0,freq=given,attention_factor=1 " },
     { "rope:pairing=half,base=500000+fox", LOCI_ATTENTION,
-      "rope:pairing=half,base=500000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,scaling=none+fox:stop=0 " },
-    { "rope:pairing=half+t5", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,scaling=none+"
+      "rope:pairing=half,base=500000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,"
+      "scaling=none+fox:stop=0 " },
+    { "rope:pairing=half+t5", LOCI_ATTENTION,
+      "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,"
+      "scaling=none+"
       "t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 scale=0.35355339059327373 " },
-    { "mrope:order=interleaved,sections=2/1/1", LOCI_ATTENTION, "mrope:pairing=half,base=10000,dim=8,offset=0,freq=formula,"
+    { "mrope:order=interleaved,sections=2/1/1", LOCI_ATTENTION,
+      "mrope:pairing=half,base=10000,dim=8,offset=0,freq=formula,"
       "attention_factor=1,angles=exact,scaling=none,sections=2/1/1,order=interleaved " },
-    { "rope:pairing=half,scaling=llama3,factor=8,original_length=8192", LOCI_ATTENTION, "rope:pairing=half,base=10000,dim=8,offset=0,"
-      "freq=formula,attention_factor=1,angles=exact,scaling=llama3,factor=8,original_length=8192,low_freq_factor=1,high_freq_factor=4 " },
-    { "rope:pairing=half,scaling=longrope,factor=1,original_length=64,short=1/1/2/3,long=1/2/3.5/4", LOCI_ATTENTION,
-      "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,scaling=longrope,factor=1,original_length=64,"
+    { "rope:pairing=half,scaling=llama3,factor=8,original_length=8192", LOCI_ATTENTION,
+      "rope:pairing=half,base=10000,dim=8,offset=0,"
+      "freq=formula,attention_factor=1,angles=exact,scaling=llama3,factor=8,original_length=8192,"
+      "low_freq_factor=1,high_freq_factor=4 " },
+    { "rope:pairing=half,scaling=longrope,factor=1,original_length=64,short=1/1/2/3,long=1/2/3.5/4",
+      LOCI_ATTENTION,
+      "rope:pairing=half,base=10000,dim=8,offset=0,freq=formula,attention_factor=1,angles=exact,"
+      "scaling=longrope,factor=1,original_length=64,"
       "length=64,short=1/1/2/3,long=1/2/3.5/4 " },
-    { "shaw:left=3,right=5,values=0,sign=ij", LOCI_ATTENTION, "shaw:left=3,right=5,values=0,sign=ij " },
+    { "shaw:left=3,right=5,values=0,sign=ij", LOCI_ATTENTION,
+      "shaw:left=3,right=5,values=0,sign=ij " },
     { "xl:clamp=400", LOCI_ATTENTION, "xl:clamp=400,base=10000 scale=0.35355339059327373 " },
-    { "deberta", LOCI_ATTENTION, "deberta:kind=v2,span=256,max_distance=512,terms=both,p2c=ij,saturate=1 scale=0.20412414523193154 " },
-    { "deberta:kind=v1,terms=c2p", LOCI_ATTENTION, "deberta:kind=v1,span=512,terms=c2p scale=0.25 " },
-    { "softcap:cap=30+deberta:kind=v1,terms=c2p", LOCI_ATTENTION, "softcap:cap=30+deberta:kind=v1,span=512,terms=c2p scale=0.25 " },
-    { "deberta:kind=v1,terms=c2p+sink", LOCI_ATTENTION, "deberta:kind=v1,span=512,terms=c2p+sink scale=0.25 " },
-    { "deberta+alibi", LOCI_ATTENTION, "deberta:kind=v2,span=256,max_distance=512,terms=both,p2c=ij,saturate=1+alibi:slopes=official scale=0.35" },
+    { "deberta", LOCI_ATTENTION,
+      "deberta:kind=v2,span=256,max_distance=512,terms=both,p2c=ij,saturate=1 "
+      "scale=0.20412414523193154 " },
+    { "deberta:kind=v1,terms=c2p", LOCI_ATTENTION,
+      "deberta:kind=v1,span=512,terms=c2p scale=0.25 " },
+    { "softcap:cap=30+deberta:kind=v1,terms=c2p", LOCI_ATTENTION,
+      "softcap:cap=30+deberta:kind=v1,span=512,terms=c2p scale=0.25 " },
+    { "deberta:kind=v1,terms=c2p+sink", LOCI_ATTENTION,
+      "deberta:kind=v1,span=512,terms=c2p+sink scale=0.25 " },
+    { "deberta+alibi", LOCI_ATTENTION,
+      "deberta:kind=v2,span=256,max_distance=512,terms=both,p2c=ij,"
+      "saturate=1+alibi:slopes=official "
+      "scale=0.35" },
     { "shaw:left=0,right=0", LOCI_ATTENTION, "shaw:left=0,right=0,values=1,sign=ji " },
     { "cope", LOCI_ATTENTION, "cope:npos=64,gate_scale=0.35355339059327373,pos_scale=1,gates=k " },
-    { "cope:gates=v,gate_scale=1", LOCI_ATTENTION, "cope:npos=64,gate_scale=1,pos_scale=1,gates=v " },
+    { "cope:gates=v,gate_scale=1", LOCI_ATTENTION,
+      "cope:npos=64,gate_scale=1,pos_scale=1,gates=v " },
     { "sba:remainder=vector,current=1", LOCI_ATTENTION, "sba:current=1,remainder=vector,stop=0 " },
-    { "alibi+cape:hidden=12", LOCI_ATTENTION, "alibi:slopes=official+cape:hidden=12,add_bias=1,leak=0.01 " },
+    { "alibi+cape:hidden=12", LOCI_ATTENTION,
+      "alibi:slopes=official+cape:hidden=12,add_bias=1,leak=0.01 " },
     { "alibi+t5+fox+shaw+cope+sba+cape+rope:pairing=half", LOCI_ATTENTION, "alibi:" },
 };
 
@@ -116,7 +150,8 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "deberta:kind=v1,saturate=0", LOCI_ATTENTION, "saturate belongs to kind=v2" },
     { "deberta:terms=c2p,p2c=ji", LOCI_ATTENTION, "which they do not with terms=c2p" },
     { "deberta:span=1", LOCI_ATTENTION, "span 1 must be at least 2" },
-    { "deberta:span=8,max_distance=5", LOCI_ATTENTION, "max_distance 5 must exceed span/2 + 1 = 5" },
+    { "deberta:span=8,max_distance=5", LOCI_ATTENTION,
+      "max_distance 5 must exceed span/2 + 1 = 5" },
     { "deberta:span=5,max_distance=1000,saturate=0", LOCI_ATTENTION, "rows change up to distance" },
     { "shaw:left=three", LOCI_ATTENTION, "shaw: left=three is not a number" },
     { "shaw:left=0x10", LOCI_ATTENTION, "is not a number" },
@@ -128,7 +163,8 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "shaw:left=.", LOCI_ATTENTION, "is not a number" },
     { "shaw:left=3/4", LOCI_ATTENTION, "is not a number" },
     { "shaw:left=1e999", LOCI_ATTENTION, "too large" },
-    { "shaw:left=00000000000000000000000000000000000000000000000000000000000000001", LOCI_ATTENTION, "at most 64 characters" },
+    { "shaw:left=00000000000000000000000000000000000000000000000000000000000000001", LOCI_ATTENTION,
+      "at most 64 characters" },
     { "shaw:left=3.5", LOCI_ATTENTION, "must be a whole number from 0 to 65536" },
     { "shaw:left=-1", LOCI_ATTENTION, "left=-1 must be a whole number from 0" },
     { "t5:buckets=1", LOCI_ATTENTION, "buckets=1 must be a whole number from 2 to 65536" },
@@ -144,23 +180,35 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "rope:pairing=half,dim=5", LOCI_ATTENTION, "dim 5 must be even" },
     { "rope:pairing=half,dim=10", LOCI_ATTENTION, "must not exceed the head's 8 channels" },
     { "rope:pairing=half,offset=2", LOCI_ATTENTION, "must not exceed the head's 8 channels" },
-    { "rope:pairing=half,freq=given,base=10000", LOCI_ATTENTION, "base has no meaning with freq=given" },
+    { "rope:pairing=half,freq=given,base=10000", LOCI_ATTENTION,
+      "base has no meaning with freq=given" },
     { "rope:pairing=half,base=0", LOCI_ATTENTION, "base=0 must be a number from 1 to" },
-    { "rope:pairing=half,attention_factor=0", LOCI_ATTENTION, "attention_factor=0 must be a number from" },
+    { "rope:pairing=half,attention_factor=0", LOCI_ATTENTION,
+      "attention_factor=0 must be a number from" },
     { "rope:pairing=half,scaling=yarn", LOCI_ATTENTION, "scaling=yarn needs factor=" },
-    { "rope:pairing=half,scaling=yarn,factor=4", LOCI_ATTENTION, "scaling=yarn needs original_length=" },
-    { "rope:pairing=half,scaling=linear,factor=0", LOCI_ATTENTION, "factor=0 must be a number from" },
-    { "rope:pairing=half,scaling=linear,factor=2,original_length=9", LOCI_ATTENTION, "original_length has no meaning with scaling=linear" },
+    { "rope:pairing=half,scaling=yarn,factor=4", LOCI_ATTENTION,
+      "scaling=yarn needs original_length=" },
+    { "rope:pairing=half,scaling=linear,factor=0", LOCI_ATTENTION,
+      "factor=0 must be a number from" },
+    { "rope:pairing=half,scaling=linear,factor=2,original_length=9", LOCI_ATTENTION,
+      "original_length has no meaning with scaling=linear" },
     { "rope:pairing=half,factor=2", LOCI_ATTENTION, "factor has no meaning with scaling=none" },
-    { "rope:pairing=half,freq=given,scaling=none", LOCI_ATTENTION, "scaling has no meaning with freq=given" },
-    { "rope:pairing=half,freq=given,factor=2", LOCI_ATTENTION, "factor has no meaning with scaling=none" },
+    { "rope:pairing=half,freq=given,scaling=none", LOCI_ATTENTION,
+      "scaling has no meaning with freq=given" },
+    { "rope:pairing=half,freq=given,factor=2", LOCI_ATTENTION,
+      "factor has no meaning with scaling=none" },
     { "rope:pairing=half,dim=2,scaling=ntk,factor=2", LOCI_ATTENTION, "needs a dim above 2" },
-    { "rope:pairing=half,base=1,scaling=yarn,factor=2,original_length=64", LOCI_ATTENTION, "needs a base above 1" },
-    { "rope:pairing=half,scaling=yarn,factor=2,original_length=64,truncate=2", LOCI_ATTENTION, "truncate=2 must be a whole number from 0 to 1" },
-    { "rope:pairing=half,scaling=longrope,factor=2,original_length=64,short=1/2/3/4", LOCI_ATTENTION, "scaling=longrope needs long=" },
-    { "rope:pairing=half,scaling=longrope,factor=2,original_length=64,short=1/2/3/4,long=1/2", LOCI_ATTENTION,
+    { "rope:pairing=half,base=1,scaling=yarn,factor=2,original_length=64", LOCI_ATTENTION,
+      "needs a base above 1" },
+    { "rope:pairing=half,scaling=yarn,factor=2,original_length=64,truncate=2", LOCI_ATTENTION,
+      "truncate=2 must be a whole number from 0 to 1" },
+    { "rope:pairing=half,scaling=longrope,factor=2,original_length=64,short=1/2/3/4",
+      LOCI_ATTENTION, "scaling=longrope needs long=" },
+    { "rope:pairing=half,scaling=longrope,factor=2,original_length=64,short=1/2/3/4,long=1/2",
+      LOCI_ATTENTION,
       "long has 2 numbers, one per pair makes 4" },
-    { "rope:pairing=half,scaling=llama3,factor=2,original_length=64,low_freq_factor=5", LOCI_ATTENTION, "must not exceed high_freq_factor 4" },
+    { "rope:pairing=half,scaling=llama3,factor=2,original_length=64,low_freq_factor=5",
+      LOCI_ATTENTION, "must not exceed high_freq_factor 4" },
     { "rope:pairing=half,dim=4,scaling=proportional,partial=0.5", LOCI_ATTENTION, "dim must be 8" },
     { "alibi", LOCI_ROTATE, "alibi does not work in stage rotate" },
     { "nope", LOCI_EMBED, "nope does not work in stage embed" },
@@ -169,7 +217,8 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "mrope:sections=1/1/1", LOCI_ATTENTION, "must add up to dim/2 = 4" },
     { "mrope:sections=1/1.5/1.5", LOCI_ATTENTION, "1.5 is not whole" },
     { "mrope:sections=1/4/-1", LOCI_ATTENTION, "must be a number from 0" },
-    { "mrope:sections=1/1/2,factor=2", LOCI_ATTENTION, "mrope: factor has no meaning with scaling=none" },
+    { "mrope:sections=1/1/2,factor=2", LOCI_ATTENTION,
+      "mrope: factor has no meaning with scaling=none" },
     { "xpos:dim=5", LOCI_ATTENTION, "xpos: dim 5 must be even" },
     { "xpos:dim=10", LOCI_ATTENTION, "must not exceed the head's 8 channels" },
     { "xpos:scale_base=1", LOCI_ATTENTION, "scores fade by more than 10^15 within 64 positions" },
@@ -178,10 +227,12 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "xpos+xl", LOCI_ATTENTION, "xl reads queries or keys alone" },
     { "cope+xpos", LOCI_ATTENTION, "cope reads queries or keys alone" },
     { "comrope:block=3", LOCI_ATTENTION, "8 channels are no whole number of blocks of 3" },
-    { "comrope:axes=3", LOCI_ATTENTION, "the 4 blocks of a head must be shared out evenly among 3 axes" },
+    { "comrope:axes=3", LOCI_ATTENTION,
+      "the 4 blocks of a head must be shared out evenly among 3 axes" },
     { "comrope:kind=lp", LOCI_ATTENTION, "kind=lp is not one of ap|ld" },
     { "comrope+mixed", LOCI_ATTENTION, "comrope and mixed both turn q and k" },
-    { "liere", LOCI_ATTENTION, "liere: a block of 64 channels is wider than the head, which has 8" },
+    { "liere", LOCI_ATTENTION, "liere: a block of 64 channels is wider than the head, which has "
+      "8" },
     { "fope:train_length=5", LOCI_ATTENTION, "fope: no frequency makes 1 turns in train_length 5" },
     { "fope:fourier_dim=9", LOCI_ATTENTION, "fourier_dim 9 must be even" },
     { "rope2d:layout=rows", LOCI_ATTENTION, "layout=rows is not one of concat|alternate" },
@@ -216,7 +267,8 @@ static void check_again(const loci_plan *p, loci_desc d)
     d.encoding = again;
     loci_plan *second = NULL;
     if (strstr(again, "freq=given")) return;      /* there base is by rule */
-    CHECK_THAT(!loci_plan_create(&second, &d, &e) && !strcmp(loci_plan_text(p), loci_plan_text(second)), "text of a text: %s", again);
+    CHECK_THAT(!loci_plan_create(&second, &d, &e)
+               && !strcmp(loci_plan_text(p), loci_plan_text(second)), "text of a text: %s", again);
     loci_plan_destroy(second);
 }
 
@@ -244,7 +296,8 @@ static void texts(void)
 /* No text crashes, and each is a plan or a sentence: prefixes, random edits, very long ones. */
 static void wild_texts(void)
 {
-    static const char start[] = "rope:pairing=half,base=5e+5,dim=4+t5:buckets=16,bias_scale=-.5e-1+shaw:left=3,sign=ij+fox";
+    static const char start[] =
+        "rope:pairing=half,base=5e+5,dim=4+t5:buckets=16,bias_scale=-.5e-1+shaw:left=3,sign=ij+fox";
     char text[sizeof start];
     uint64_t random = 1;
     loci_error e;
@@ -257,7 +310,8 @@ static void wild_texts(void)
         memcpy(text, start, sizeof start);
         for (int k = 0; k <= i % 3; k++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
-            text[(random >> 33) % (sizeof start - 1)] = i % 2 ? "+:=,/.-e0123 |"[(random >> 20) % 14] : (char)(random >> 55);
+            text[(random >> 33) % (sizeof start - 1)] = i % 2
+                ? "+:=,/.-e0123 |"[(random >> 20) % 14] : (char)(random >> 55);
         }
         loci_desc d = usual(text);
         loci_plan_destroy(plan_of(&d, &e));
@@ -279,7 +333,7 @@ static void wild_texts(void)
     CHECK_THAT(!plan_of(&d, &e) && strstr(e.text, "more than 8"), "nine encodings: %s", e.text);
 }
 
-/* ---- Description -------------------------------------------------------------------------------------- */
+/* ---- Description ----------------------------------------------------------------------------- */
 
 #define GIVEN(h, kv, width, ...) { .d = { .heads = h, .kv_heads = kv, .dim = width, __VA_ARGS__ }
 static const struct { loci_desc d; loci_status status; const char *says; } wishes[] = {
@@ -304,11 +358,16 @@ static const struct { loci_desc d; loci_status status; const char *says; } wishe
     GIVEN(4, 2, 8, .value_dim = -1), LOCI_BAD_ARG, "value_dim -1" },
     GIVEN(4, 2, 8, .value_dim = 1), LOCI_OK, "" },
     GIVEN(4, 2, 8, .model_dim = -1), LOCI_BAD_ARG, "model_dim -1" },
-    GIVEN(4, 2, 8, .encoding = "learned", .stage = LOCI_EMBED, .max_len = 4), LOCI_BAD_ARG, "model_dim 0" },
-    GIVEN(4, 2, 8, .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 4), LOCI_BAD_ARG, "set max_len" },
-    GIVEN(0, 0, 0, .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 4, .max_len = 4), LOCI_OK, "" },
-    GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4), LOCI_BAD_ARG, "the length is unknown" },
-    GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4, .max_len = 1), LOCI_BAD_ARG, "a length of 1 has no steps" },
+    GIVEN(4, 2, 8, .encoding = "learned", .stage = LOCI_EMBED, .max_len = 4), LOCI_BAD_ARG,
+    "model_dim 0" },
+    GIVEN(4, 2, 8, .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 4), LOCI_BAD_ARG,
+    "set max_len" },
+    GIVEN(0, 0, 0, .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 4, .max_len = 4),
+    LOCI_OK, "" },
+    GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4), LOCI_BAD_ARG,
+    "the length is unknown" },
+    GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4, .max_len = 1),
+    LOCI_BAD_ARG, "a length of 1 has no steps" },
     GIVEN(4, 2, 8, .max_len = -1), LOCI_BAD_ARG, "max_len -1" },
     GIVEN(4, 2, 8, .stage = (loci_stage)4), LOCI_BAD_ARG, "stage 4" },
     GIVEN(4, 2, 8, .dtype = LOCI_F64), LOCI_OK, "" },
@@ -324,28 +383,38 @@ static const struct { loci_desc d; loci_status status; const char *says; } wishe
     GIVEN(4, 2, 8, .window_left = LOCI_NONE), LOCI_OK, "" },
     GIVEN(4, 2, 8, .window_left = -2), LOCI_BAD_ARG, "window_left -2" },
     GIVEN(4, 2, 8, .window_right = INT64_MIN), LOCI_BAD_ARG, "window_right -9223372036854775808" },
-    GIVEN(4, 2, 8, .isa = "mmx"), LOCI_BAD_ARG, "isa 'mmx' is unknown or cannot run on this CPU, which has scalar" },
+    GIVEN(4, 2, 8, .isa = "mmx"), LOCI_BAD_ARG,
+    "isa 'mmx' is unknown or cannot run on this CPU, which has scalar" },
     GIVEN(4, 2, 8, .isa = ""), LOCI_BAD_ARG, "isa ''" },
-    GIVEN(4, 2, 8, .encoding = "fox", .full = 1), LOCI_BAD_ARG, "fox works with a causal mask only" },
-    GIVEN(4, 2, 8, .encoding = "rope:pairing=half+sba", .full = 1), LOCI_BAD_ARG, "sba works with a causal mask only" },
+    GIVEN(4, 2, 8, .encoding = "fox", .full = 1), LOCI_BAD_ARG,
+    "fox works with a causal mask only" },
+    GIVEN(4, 2, 8, .encoding = "rope:pairing=half+sba", .full = 1), LOCI_BAD_ARG,
+    "sba works with a causal mask only" },
     GIVEN(4, 2, 8, .encoding = "cope", .full = 1), LOCI_OK, "" },
-    GIVEN(4, 2, 8, .encoding = "t5", .full = 1), LOCI_BAD_ARG, "say bidirectional=1 for buckets of their own, or bidirectional=0 for bucket 0" },
-    GIVEN(4, 2, 8, .encoding = "alibi+t5:buckets=8", .full = 1), LOCI_BAD_ARG, "t5: a full mask shows keys ahead of the query" },
+    GIVEN(4, 2, 8, .encoding = "t5", .full = 1), LOCI_BAD_ARG,
+    "say bidirectional=1 for buckets of their own, or bidirectional=0 for bucket 0" },
+    GIVEN(4, 2, 8, .encoding = "alibi+t5:buckets=8", .full = 1), LOCI_BAD_ARG,
+    "t5: a full mask shows keys ahead of the query" },
     GIVEN(4, 2, 8, .encoding = "t5:bidirectional=0", .full = 1), LOCI_OK, "" },
     GIVEN(4, 2, 8, .encoding = "t5:bidirectional=1", .full = 1), LOCI_OK, "" },
     GIVEN(4, 2, 8, .encoding = "rope:pairing=half+sink", .full = 1), LOCI_OK, "" },
-    GIVEN(4, 2, 8, .encoding = "softcap"), LOCI_BAD_ARG, "softcap: cap has no default and must be given" },
+    GIVEN(4, 2, 8, .encoding = "softcap"), LOCI_BAD_ARG,
+    "softcap: cap has no default and must be given" },
     GIVEN(4, 2, 8, .encoding = "softcap:cap=0"), LOCI_BAD_ARG, "softcap: cap" },
     GIVEN(4, 2, 8, .encoding = "softcap:cap=30+sba"), LOCI_OK, "" },
-    GIVEN(4, 2, 8, .encoding = "sba+sink"), LOCI_BAD_ARG, "sink joins the sum of a softmax, and sba weighs without one; leave one out" },
-    GIVEN(4, 2, 8, .encoding = "sink", .stage = LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG, "sink does not work in stage linear_attention" },
+    GIVEN(4, 2, 8, .encoding = "sba+sink"), LOCI_BAD_ARG,
+    "sink joins the sum of a softmax, and sba weighs without one; leave one out" },
+    GIVEN(4, 2, 8, .encoding = "sink", .stage = LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG,
+    "sink does not work in stage linear_attention" },
     GIVEN(4, 2, 9, .encoding = "rope:pairing=half"), LOCI_BAD_ARG, "dim 9 must be even" },
     GIVEN(4, 2, 9, .encoding = "rope:pairing=half,dim=8"), LOCI_OK, "" },
     GIVEN(4, 2, 7, .encoding = "tape"), LOCI_BAD_ARG, "tape: the head's 7 channels must be even" },
     GIVEN(4, 2, 8, .encoding = "tape", .full = 1), LOCI_OK, "" },
     GIVEN(4, 4, 8, .encoding = "tape", .keys_rotated = 1), LOCI_OK, "" },
-    GIVEN(4, 2, 8, .encoding = "tape", .keys_rotated = 1), LOCI_BAD_ARG, "tape: keys_rotated needs as many kv_heads as heads 4, not 2" },
-    GIVEN(4, 2, 8, .encoding = "cope:gates=v", .value_dim = 9), LOCI_BAD_ARG, "gates=v needs value_dim 9 to be dim 8" },
+    GIVEN(4, 2, 8, .encoding = "tape", .keys_rotated = 1), LOCI_BAD_ARG,
+    "tape: keys_rotated needs as many kv_heads as heads 4, not 2" },
+    GIVEN(4, 2, 8, .encoding = "cope:gates=v", .value_dim = 9), LOCI_BAD_ARG,
+    "gates=v needs value_dim 9 to be dim 8" },
     GIVEN(4, 2, 8, .tensor_count = 1), LOCI_BAD_ARG, "tensors is NULL" },
     GIVEN(4, 2, 8, .tensor_count = -1), LOCI_BAD_ARG, "tensor_count -1" },
 };
@@ -355,20 +424,24 @@ static void descriptions(void)
     loci_error e;
     for (int i = 0; i < COUNT(wishes); i++) {
         loci_plan *p = plan_of(&wishes[i].d, &e);
-        bool ok = wishes[i].status ? !p && e.status == wishes[i].status && strstr(e.text, wishes[i].says) : p != NULL;
-        CHECK_THAT(ok, "wish %d: %s, wanted: %s", i, p ? "accepted" : e.text, wishes[i].says ? wishes[i].says : "a plan");
+        bool ok = wishes[i].status ? !p && e.status == wishes[i].status
+            && strstr(e.text, wishes[i].says) : p != NULL;
+        CHECK_THAT(ok, "wish %d: %s, wanted: %s", i, p ? "accepted" : e.text,
+                   wishes[i].says ? wishes[i].says : "a plan");
         loci_plan_destroy(p);
     }
     loci_desc d = usual(NULL);
     loci_plan *p = NULL;
     CHECK_THAT(loci_plan_create(NULL, &d, &e) == LOCI_BAD_ARG && is_sentence(&e), "NULL: plan");
-    CHECK_THAT(loci_plan_create(&p, NULL, &e) == LOCI_BAD_ARG && !p && is_sentence(&e), "NULL: desc");
+    CHECK_THAT(loci_plan_create(&p, NULL, &e) == LOCI_BAD_ARG && !p && is_sentence(&e),
+               "NULL: desc");
     CHECK_THAT(loci_plan_create(&p, &d, NULL) == LOCI_OK && p, "NULL: error");
     loci_plan_destroy(p);
     d.heads = 0;
     CHECK_THAT(loci_plan_create(&p, &d, NULL) == LOCI_BAD_ARG && !p, "NULL: error, failing");
     loci_plan_destroy(NULL);
-    CHECK_THAT(loci_tensors(NULL, NULL, 3) == 0 && loci_tables_size(NULL, 3) == 0 && loci_plan_text(NULL), "NULL: plan");
+    CHECK_THAT(loci_tensors(NULL, NULL, 3) == 0 && loci_tables_size(NULL, 3) == 0
+               && loci_plan_text(NULL), "NULL: plan");
 }
 
 static void resolved(void)
@@ -379,11 +452,15 @@ static void resolved(void)
     d.value_dim = 5;
     loci_plan *p = plan_of(&d, &e);
     if (CHECK_THAT(p != NULL, "resolved: a plan")) {
-        CHECK_THAT(p->heads == 4 && p->kv_heads == 2 && p->group == 2 && p->dim == 8 && p->value_dim == 5, "resolved: shape");
+        CHECK_THAT(p->heads == 4 && p->kv_heads == 2 && p->group == 2 && p->dim == 8 && p->value_dim
+                   == 5, "resolved: shape");
         CHECK_THAT(p->window_left == INT64_MAX && p->window_right == 0, "resolved: windows");
-        CHECK_THAT(p->uses == 2 && p->weight == 0 && p->rotate == 1 && p->mix == -1, "resolved: places");
-        CHECK_THAT(p->use[0].term == TERM_stick && p->use[1].term == TERM_pairs && p->use[1].enc == 1, "resolved: terms");
-        CHECK_THAT(p->strict && !p->f64 && p->real == 4 && p->axes == 1 && !p->full, "resolved: flags");
+        CHECK_THAT(p->uses == 2 && p->weight == 0 && p->rotate == 1 && p->mix == -1,
+                   "resolved: places");
+        CHECK_THAT(p->use[0].term == TERM_stick && p->use[1].term == TERM_pairs && p->use[1].enc
+                   == 1, "resolved: terms");
+        CHECK_THAT(p->strict && !p->f64 && p->real == 4 && p->axes == 1 && !p->full,
+                   "resolved: flags");
         CHECK_THAT(p->scale == 1 / sqrt(8), "resolved: scale");
     }
     loci_plan_destroy(p);
@@ -394,14 +471,18 @@ static void resolved(void)
     d.kv_heads = 0;
     p = plan_of(&d, &e);
     if (CHECK_THAT(p != NULL, "resolved: a plan in double"))
-        CHECK_THAT(!p->strict && p->f64 && p->real == 8 && p->scale == 0.25 && p->window_left == 7 && p->kv_heads == 4 && p->value_dim == 8 && !strcmp(p->engine->isa, "f64"), "resolved: in double");
+        CHECK_THAT(!p->strict && p->f64 && p->real == 8 && p->scale == 0.25 && p->window_left == 7
+                   && p->kv_heads == 4 && p->value_dim == 8 && !strcmp(p->engine->isa, "f64"),
+                   "resolved: in double");
     loci_plan_destroy(p);
 }
 
-/* A thread that writes 0,5 reads and writes options with a point.  Skipped where no such locale is installed. */
+/* A thread that writes 0,5 reads and writes options with a point.  Skipped where no such locale is
+ * installed. */
 static void locales(void)
 {
-    static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "pl_PL.UTF-8" };
+    static const char *const names[] = { "de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8",
+                                         "pl_PL.UTF-8" };
     loci_error e;
     int i = 0;
     while (i < COUNT(names) && !setlocale(LC_ALL, names[i])) i++;
@@ -416,10 +497,11 @@ static void locales(void)
     setlocale(LC_ALL, "C");
 }
 
-/* ---- Tensors ------------------------------------------------------------------------------------------ */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
 enum { B = LOCI_DIM_BATCH, Q = LOCI_DIM_QUERIES, K = LOCI_DIM_KEYS };
-static const struct { const char *text, *name; loci_role role; int rank; ptrdiff_t shape[5]; } wanted[] = {
+static const struct { const char *text, *name; loci_role role; int rank; ptrdiff_t shape[5];
+                      } wanted[] = {
     { "t5:buckets=16", "table", LOCI_LEARNED, 2, { 16, 4 } },
     { "alibi:slopes=given", "slopes", LOCI_LEARNED, 1, { 4 } },
     { "rope:pairing=half,freq=given,dim=6", "freq", LOCI_LEARNED, 1, { 3 } },
@@ -455,7 +537,8 @@ static void shapes(void)
         loci_plan *p = plan_of(&d, &e);
         int n = loci_tensors(p, list, MAX_TENSORS), found = 0;
         for (int k = 0; k < n; k++)
-            found += !strcmp(list[k].name, wanted[i].name) && list[k].role == wanted[i].role && list[k].rank == wanted[i].rank
+            found += !strcmp(list[k].name, wanted[i].name) && list[k].role == wanted[i].role
+                && list[k].rank == wanted[i].rank
                   && !memcmp(list[k].shape, wanted[i].shape, sizeof list[k].shape);
         CHECK_THAT(found == 1, "%s: %s", wanted[i].text, wanted[i].name);
         loci_plan_destroy(p);
@@ -463,41 +546,58 @@ static void shapes(void)
     loci_desc d = usual("t5+cape");
     loci_plan *p = plan_of(&d, &e);
     memset(list, 0, sizeof list);
-    CHECK_THAT(loci_tensors(p, list, 2) == 5 && !strcmp(list[1].name, "w1") && !list[2].name, "loci_tensors: fills what fits");
+    CHECK_THAT(loci_tensors(p, list, 2) == 5 && !strcmp(list[1].name, "w1") && !list[2].name,
+               "loci_tensors: fills what fits");
     CHECK_THAT(loci_tensors(p, NULL, 0) == 5, "loci_tensors: counts");
     loci_plan_destroy(p);
 }
 
 #define HELD(e, n, r, ...) { .encoding = e, .name = n, .rank = r, .shape = { __VA_ARGS__ } }
-static const struct { const char *text; loci_status status; const char *says; int n; loci_tensor held[3]; } forms[] = {
+static const struct { const char *text; loci_status status; const char *says; int n;
+                      loci_tensor held[3]; } forms[] = {
     { "t5", LOCI_OK, "", 1, { HELD("t5", "table", 2, 32, 4) } },
-    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' has shape [16,4], wanted [32,4]", 1, { HELD("t5", "table", 2, 16, 4) } },
-    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' has shape [128], wanted [32,4]", 1, { HELD("t5", "table", 1, 128) } },
-    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' has shape [B,4], wanted [32,4]", 1, { HELD("t5", "table", 2, B, 4) } },
-    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' of shape [32,4] is missing", 0, { HELD("", "", 0, 0) } },
-    { "t5", LOCI_BAD_ARG, "t5: a tensor 'tabel' is not wanted here; wanted: table", 1, { HELD("t5", "tabel", 2, 32, 4) } },
-    { "t5", LOCI_BAD_ARG, "belongs to clip, which the encoding text does not name", 1, { HELD("clip", "table", 2, 32, 4) } },
-    { "t5", LOCI_BAD_ARG, "is there twice", 2, { HELD("t5", "table", 2, 32, 4), HELD("t5", "table", 2, 32, 4) } },
+    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' has shape [16,4], wanted [32,4]", 1,
+      { HELD("t5", "table", 2, 16, 4) } },
+    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' has shape [128], wanted [32,4]", 1,
+      { HELD("t5", "table", 1, 128) } },
+    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' has shape [B,4], wanted [32,4]", 1,
+      { HELD("t5", "table", 2, B, 4) } },
+    { "t5", LOCI_BAD_ARG, "t5: tensor 'table' of shape [32,4] is missing", 0,
+      { HELD("", "", 0, 0) } },
+    { "t5", LOCI_BAD_ARG, "t5: a tensor 'tabel' is not wanted here; wanted: table", 1,
+      { HELD("t5", "tabel", 2, 32, 4) } },
+    { "t5", LOCI_BAD_ARG, "belongs to clip, which the encoding text does not name", 1,
+      { HELD("clip", "table", 2, 32, 4) } },
+    { "t5", LOCI_BAD_ARG, "is there twice", 2,
+      { HELD("t5", "table", 2, 32, 4), HELD("t5", "table", 2, 32, 4) } },
     { "t5", LOCI_BAD_ARG, "lacks its encoding or its name", 1, { HELD("t5", NULL, 2, 32, 4) } },
     { "t5", LOCI_BAD_ARG, "lacks its encoding or its name", 1, { HELD(NULL, "table", 2, 32, 4) } },
     { "t5", LOCI_BAD_ARG, "has rank 6", 1, { HELD("t5", "table", 6, 32, 4) } },
     { "t5", LOCI_BAD_ARG, "has rank -1", 1, { HELD("t5", "table", -1, 32, 4) } },
-    { "alibi", LOCI_BAD_ARG, "alibi: a tensor 'slopes' is not wanted here; wanted: none", 1, { HELD("alibi", "slopes", 1, 4) } },
+    { "alibi", LOCI_BAD_ARG, "alibi: a tensor 'slopes' is not wanted here; wanted: none", 1,
+      { HELD("alibi", "slopes", 1, 4) } },
     { "alibi:slopes=given", LOCI_OK, "", 1, { HELD("alibi", "slopes", 1, 4) } },
-    { "alibi:slopes=given", LOCI_OK, "", 2, { HELD("alibi", "slopes_right", 1, 4), HELD("alibi", "slopes", 1, 4) } },
-    { "alibi:slopes=given", LOCI_BAD_ARG, "wanted [4]", 2, { HELD("alibi", "slopes_right", 1, 2), HELD("alibi", "slopes", 1, 4) } },
-    { "alibi:slopes=given", LOCI_BAD_ARG, "'slopes' of shape [4] is missing", 1, { HELD("alibi", "slopes_right", 1, 4) } },
+    { "alibi:slopes=given", LOCI_OK, "", 2, { HELD("alibi", "slopes_right", 1, 4),
+                                              HELD("alibi", "slopes", 1, 4) } },
+    { "alibi:slopes=given", LOCI_BAD_ARG, "wanted [4]", 2, { HELD("alibi", "slopes_right", 1, 2),
+                                                             HELD("alibi", "slopes", 1, 4) } },
+    { "alibi:slopes=given", LOCI_BAD_ARG, "'slopes' of shape [4] is missing", 1,
+      { HELD("alibi", "slopes_right", 1, 4) } },
     { "fox", LOCI_OK, "", 1, { HELD("fox", "log_f", 3, B, 4, K) } },
     { "fox", LOCI_OK, "", 1, { HELD("fox", "log_f", 3, 7, 4, 99) } },
-    { "fox", LOCI_BAD_ARG, "has shape [7,2,99], wanted [B,4,Lk]", 1, { HELD("fox", "log_f", 3, 7, 2, 99) } },
-    { "fox", LOCI_BAD_ARG, "has shape [7,4,Lq], wanted [B,4,Lk]", 1, { HELD("fox", "log_f", 3, 7, 4, LOCI_DIM_QUERIES) } },
-    { "shaw:left=1,right=1", LOCI_OK, "", 2, { HELD("shaw", "k", 3, 4, 3, 8), HELD("shaw", "v", 3, 4, 3, 8) } },
+    { "fox", LOCI_BAD_ARG, "has shape [7,2,99], wanted [B,4,Lk]", 1,
+      { HELD("fox", "log_f", 3, 7, 2, 99) } },
+    { "fox", LOCI_BAD_ARG, "has shape [7,4,Lq], wanted [B,4,Lk]", 1,
+      { HELD("fox", "log_f", 3, 7, 4, LOCI_DIM_QUERIES) } },
+    { "shaw:left=1,right=1", LOCI_OK, "", 2,
+      { HELD("shaw", "k", 3, 4, 3, 8), HELD("shaw", "v", 3, 4, 3, 8) } },
     { "shaw:left=1,right=1", LOCI_BAD_ARG, "'v' has shape [3,8], wanted [4,3,8]", 2,
       { HELD("shaw", "k", 3, 4, 3, 8), HELD("shaw", "v", 2, 3, 8) } },
     { "shaw:left=1,right=1", LOCI_BAD_ARG, "'v' has shape [4,3,8], wanted [3,8]", 2,
       { HELD("shaw", "k", 2, 3, 8), HELD("shaw", "v", 3, 4, 3, 8) } },
     { "cope:npos=3", LOCI_OK, "", 1, { HELD("cope", "e", 3, 4, 3, 8) } },
-    { "cope:npos=3", LOCI_BAD_ARG, "has shape [2,3,8], wanted [4,3,8]", 1, { HELD("cope", "e", 3, 2, 3, 8) } },
+    { "cope:npos=3", LOCI_BAD_ARG, "has shape [2,3,8], wanted [4,3,8]", 1,
+      { HELD("cope", "e", 3, 2, 3, 8) } },
 };
 
 static void held_forms(void)
@@ -509,7 +609,8 @@ static void held_forms(void)
         d.tensor_count = forms[i].n;
         loci_plan *p = plan_of(&d, &e);
         bool ok = forms[i].status ? !p && strstr(e.text, forms[i].says) : p != NULL;
-        CHECK_THAT(ok, "form %d, %s: %s, wanted: %s", i, forms[i].text, p ? "accepted" : e.text, forms[i].says);
+        CHECK_THAT(ok, "form %d, %s: %s, wanted: %s", i, forms[i].text, p ? "accepted" : e.text,
+                   forms[i].says);
         loci_plan_destroy(p);
     }
 }
@@ -520,7 +621,8 @@ static void starts(void)
     loci_error e;
     enum { N = 64 * 1024 };
     static float a[N], b[N];
-    loci_desc d = { .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 64, .max_len = 1024, .isa = "scalar" };
+    loci_desc d = { .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 64, .max_len = 1024,
+                    .isa = "scalar" };
     loci_plan *p = plan_of(&d, &e);
     if (!CHECK_THAT(p != NULL, "start: learned")) return;
     loci_tensor_init(p, 0, 1, a);
@@ -544,8 +646,10 @@ static void starts(void)
     CHECK_THAT(low >= -0.5 && low < -0.45 && high <= 0.5 && high > 0.45, "start: uniform");
     loci_plan_destroy(p);
 
-    static const double official[12] = { 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625,
-                                         0.70710678118654752, 0.35355339059327376, 0.17677669529663688, 0.088388347648318447 };
+    static const double official[12] = { 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125,
+                                         0.00390625,
+                                         0.70710678118654752, 0.35355339059327376,
+                                         0.17677669529663688, 0.088388347648318447 };
     double slopes[12];
     d = usual("alibi:slopes=given");
     d.heads = 12;
@@ -553,12 +657,13 @@ static void starts(void)
     p = plan_of(&d, &e);
     loci_tensor_init(p, 0, 1, slopes);
     bool same = true;
-    for (int h = 0; h < 12; h++) same = same && (h < 8 ? slopes[h] == official[h] : fabs(slopes[h] - official[h]) < 1e-16);
+    for (int h = 0; h < 12; h++)
+        same = same && (h < 8 ? slopes[h] == official[h] : fabs(slopes[h] - official[h]) < 1e-16);
     CHECK_THAT(same, "start: alibi's slopes");
     loci_plan_destroy(p);
 }
 
-/* ---- Tables ------------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 static void tables(void)
 {
@@ -569,48 +674,63 @@ static void tables(void)
     float slopes[4] = { 1, 2, 3, 4 };
     const void *tensors[] = { slopes }, *none[] = { NULL };
     size_t n = loci_tables_size(p, 100);
-    CHECK_THAT(n == 128 && loci_tables_size(p, 0) && loci_tables_size(p, (ptrdiff_t)1 << 40), "tables: size");
-    CHECK_THAT(!loci_tables_size(p, -1) && !loci_tables_size(p, ((ptrdiff_t)1 << 40) + 1), "tables: impossible size");
+    CHECK_THAT(n == 128 && loci_tables_size(p, 0) && loci_tables_size(p, (ptrdiff_t)1 << 40),
+               "tables: size");
+    CHECK_THAT(!loci_tables_size(p, -1) && !loci_tables_size(p, ((ptrdiff_t)1 << 40) + 1),
+               "tables: impossible size");
     _Alignas(64) char memory[192], other[192] = { 0 };
     memset(memory, 0xff, sizeof memory);
-    CHECK_THAT(loci_check_tables(p, other, 0, &e) == LOCI_BAD_ARG && is_sentence(&e), "tables: never prepared");
-    CHECK_THAT(loci_check_tables(p, NULL, 0, &e) == LOCI_BAD_ARG && loci_check_tables(p, memory + 8, 0, &e) == LOCI_BAD_ARG, "tables: NULL, askew");
+    CHECK_THAT(loci_check_tables(p, other, 0, &e) == LOCI_BAD_ARG && is_sentence(&e),
+               "tables: never prepared");
+    CHECK_THAT(loci_check_tables(p, NULL, 0, &e) == LOCI_BAD_ARG
+               && loci_check_tables(p, memory + 8, 0, &e) == LOCI_BAD_ARG, "tables: NULL, askew");
     CHECK_THAT(loci_prepare(p, 100, tensors, memory + 4) == LOCI_BAD_ARG, "prepare: askew");
     CHECK_THAT(loci_prepare(p, 100, tensors, NULL) == LOCI_BAD_ARG, "prepare: NULL");
-    CHECK_THAT(loci_prepare(p, 100, none, memory) == LOCI_BAD_ARG && loci_prepare(p, 100, NULL, memory) == LOCI_BAD_ARG, "prepare: no tensor");
-    CHECK_THAT(loci_prepare(p, -1, tensors, memory) == LOCI_BAD_ARG && loci_prepare(NULL, 1, tensors, memory) == LOCI_BAD_ARG, "prepare: range");
+    CHECK_THAT(loci_prepare(p, 100, none, memory) == LOCI_BAD_ARG
+               && loci_prepare(p, 100, NULL, memory) == LOCI_BAD_ARG, "prepare: no tensor");
+    CHECK_THAT(loci_prepare(p, -1, tensors, memory) == LOCI_BAD_ARG
+               && loci_prepare(NULL, 1, tensors, memory) == LOCI_BAD_ARG, "prepare: range");
     CHECK_THAT(memory[0] == (char)0xff, "prepare: a failure writes nothing");
-    CHECK_THAT(loci_prepare(p, 100, tensors, memory) == LOCI_OK && memory[n] == (char)0xff, "prepare: writes its size");
-    CHECK_THAT(loci_prepare(p, 100, tensors, other) == LOCI_OK && !memcmp(memory, other, n), "prepare: repeats");
-    CHECK_THAT(loci_check_tables(p, memory, 0, &e) == LOCI_OK && loci_table_range(memory) == 100, "tables: prepared");
+    CHECK_THAT(loci_prepare(p, 100, tensors, memory) == LOCI_OK && memory[n] == (char)0xff,
+               "prepare: writes its size");
+    CHECK_THAT(loci_prepare(p, 100, tensors, other) == LOCI_OK && !memcmp(memory, other, n),
+               "prepare: repeats");
+    CHECK_THAT(loci_check_tables(p, memory, 0, &e) == LOCI_OK && loci_table_range(memory) == 100,
+               "tables: prepared");
     const float *table = loci_table_of(memory, p, 0);
-    CHECK_THAT((const char *)table == memory + 64 && table[0] == 1 && table[3] == 4 && table[4] == 1 && table[7] == 4, "tables: alibi's");
+    CHECK_THAT((const char *)table == memory + 64 && table[0] == 1 && table[3] == 4 && table[4] == 1
+               && table[7] == 4, "tables: alibi's");
     loci_plan_destroy(p);
 
     d = usual("nope+rope:pairing=half");
     d.heads = 64;
     p = plan_of(&d, &e);
-    CHECK_THAT(loci_check_tables(p, memory, 0, &e) == LOCI_BAD_ARG || loci_tables_size(p, 100) == n, "tables: of another plan");
+    CHECK_THAT(loci_check_tables(p, memory, 0, &e) == LOCI_BAD_ARG || loci_tables_size(p, 100) == n,
+               "tables: of another plan");
     loci_plan_destroy(p);
 }
 
-/* ---- Embeddings --------------------------------------------------------------------------------------- */
+/* ---- Embeddings ------------------------------------------------------------------------------ */
 
 static loci_desc embedding(const char *text, int width)
 {
-    return (loci_desc){ .encoding = text, .stage = LOCI_EMBED, .model_dim = width, .max_len = 9, .isa = "scalar", .dtype = LOCI_F64 };
+    return (loci_desc){ .encoding = text, .stage = LOCI_EMBED, .model_dim = width, .max_len = 9,
+                        .isa = "scalar", .dtype = LOCI_F64 };
 }
 
 static double wave(bool t2t, bool halves, int width, int column, double pos)
 {
-    int n = t2t ? width / 2 : (width + 1) / 2, cosine = halves ? column >= n : column % 2, t = halves ? column - cosine * n : column / 2;
+    int n = t2t ? width / 2 : (width + 1) / 2, cosine = halves ? column >= n : column % 2,
+        t = halves ? column - cosine * n : column / 2;
     double angle = pos * pow(10000, t2t ? -(double)t / fmax(n - 1, 1) : -2.0 * t / width);
     return t >= n ? 0 : cosine ? cos(angle) : sin(angle);
 }
 
 static void sinusoids(void)
 {
-    static const char *const texts_of[] = { "sinusoidal", "sinusoidal:layout=halves", "sinusoidal:freq=t2t", "sinusoidal:freq=t2t,layout=halves" };
+    static const char *const texts_of[] = { "sinusoidal", "sinusoidal:layout=halves",
+                                            "sinusoidal:freq=t2t",
+                                            "sinusoidal:freq=t2t,layout=halves" };
     static const int widths[] = { 1, 2, 3, 4, 13, 16, 300 };
     static const int64_t pos[] = { 0, 1, -3, 17, 100000 };
     loci_error e;
@@ -623,9 +743,11 @@ static void sinusoids(void)
             loci_prepare(p, 0, NULL, memory);
             for (int i = 0; i < COUNT(x); i++) x[i] = i;
             loci_call call = { .batch = 1, .q_len = 5, .q_pos = pos, .error = &e };
-            bool ok = loci_embed(p, memory, &call, (loci_view){ x, 0, 0, 0 }, (loci_view){ x, 0, 0, 0 }) == LOCI_OK;
+            bool ok = loci_embed(p, memory, &call, (loci_view){ x, 0, 0, 0 },
+                                 (loci_view){ x, 0, 0, 0 }) == LOCI_OK;
             for (int i = 0; i < 5 * widths[w]; i++) {
-                double want = i + wave(k >= 2, k % 2, widths[w], i % widths[w], (double)pos[i / widths[w]]);
+                double want = i + wave(k >= 2, k % 2, widths[w], i % widths[w],
+                                       (double)pos[i / widths[w]]);
                 ok = ok && fabs(x[i] - want) < 1e-9;
             }
             CHECK_THAT(ok, "%s: rows", texts_of[k]);
@@ -663,10 +785,12 @@ static void learned_rows(void)
     CHECK_THAT(ok, "learned: rows");
     loci_host host = { .run = run_backwards, .threads = 1 };
     call.host = &host;
-    ok = loci_embed(p, memory, &call, in, (loci_view){ z, 0, 0, 0 }) == LOCI_OK && !memcmp(y, z, sizeof y);
+    ok = loci_embed(p, memory, &call, in, (loci_view){ z, 0, 0, 0 }) == LOCI_OK
+        && !memcmp(y, z, sizeof y);
     CHECK_THAT(ok, "learned: rows by a host");
     host.cancelled = yes;
-    CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_CANCELLED && is_sentence(&e), "learned: cancelled");
+    CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_CANCELLED && is_sentence(&e),
+               "learned: cancelled");
     call.host = NULL;
 
     size_t bytes = loci_embed_workspace(p, &call);
@@ -680,22 +804,33 @@ static void learned_rows(void)
         ok = ok && dtable[i] == sum;
     }
     CHECK_THAT(ok, "learned: gradient");
-    CHECK_THAT(!loci_embed_backward(p, memory, work, &call, in, unwanted) && !loci_embed_backward(p, memory, work, &call, in, NULL), "learned: gradient not wanted");
+    CHECK_THAT(!loci_embed_backward(p, memory, work, &call, in, unwanted)
+               && !loci_embed_backward(p, memory, work, &call, in, NULL),
+               "learned: gradient not wanted");
 
     pos[150] = N;
     memcpy(z, y, sizeof z);
-    CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG && strstr(e.text, "position 9 of row 150 must be from 0 to 8") && !memcmp(y, z, sizeof y), "learned: position outside");
+    CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG
+               && strstr(e.text, "position 9 of row 150 must be from 0 to 8")
+               && !memcmp(y, z, sizeof y), "learned: position outside");
     pos[150] = -1;
     CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned: position before");
-    CHECK_THAT(loci_embed_backward(p, memory, work, &call, in, dtensors) == LOCI_BAD_ARG, "learned: position before, backward");
+    CHECK_THAT(loci_embed_backward(p, memory, work, &call, in, dtensors) == LOCI_BAD_ARG,
+               "learned: position before, backward");
     call = (loci_call){ .batch = 1, .q_len = 2, .k_len = 9, .error = &e };
-    CHECK_THAT(!loci_embed(p, memory, &call, in, out) && y[0] == x[0] + table[7 * W], "learned: the last two of nine");
+    CHECK_THAT(!loci_embed(p, memory, &call, in, out) && y[0] == x[0] + table[7 * W],
+               "learned: the last two of nine");
     call.k_len = 1;
     CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned: k_len below q_len");
     call.k_len = 0;
-    CHECK_THAT(loci_embed(p, NULL, &call, in, out) == LOCI_BAD_ARG && loci_embed(p, memory, NULL, in, out) == LOCI_BAD_ARG && loci_embed(NULL, memory, &call, in, out) == LOCI_BAD_ARG, "learned: NULL");
-    CHECK_THAT(loci_embed(p, memory, &call, (loci_view){ 0 }, out) == LOCI_BAD_ARG && loci_embed(p, memory, &call, in, (loci_view){ 0 }) == LOCI_BAD_ARG, "learned: NULL data");
-    CHECK_SAYS(loci_embed(p, memory, &call, in, (loci_view){ y, 0, 0, 1 }), LOCI_BAD_ARG, &e, "overlap", "learned: overlapping rows");
+    CHECK_THAT(loci_embed(p, NULL, &call, in, out) == LOCI_BAD_ARG
+               && loci_embed(p, memory, NULL, in, out) == LOCI_BAD_ARG
+               && loci_embed(NULL, memory, &call, in, out) == LOCI_BAD_ARG, "learned: NULL");
+    CHECK_THAT(loci_embed(p, memory, &call, (loci_view){ 0 }, out) == LOCI_BAD_ARG
+               && loci_embed(p, memory, &call, in, (loci_view){ 0 }) == LOCI_BAD_ARG,
+               "learned: NULL data");
+    CHECK_SAYS(loci_embed(p, memory, &call, in, (loci_view){ y, 0, 0, 1 }), LOCI_BAD_ARG, &e,
+               "overlap", "learned: overlapping rows");
     call.size = 8;
     CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned: call.size");
     free(work);
@@ -706,7 +841,8 @@ static void learned_rows(void)
 /* Rows of the textbooks' encodings, and the first position on either side that has none. */
 static void textbook_rows(void)
 {
-    static const struct { const char *text; int width; int64_t pos; double row[3]; int64_t limit; } rows[] = {
+    static const struct { const char *text; int width; int64_t pos; double row[3]; int64_t limit;
+                          } rows[] = {
         { "index", 3, 16777216, { 16777216, 16777216, 16777216 }, 16777217 },
         { "normalised", 3, 2, { 0.25, 0.25, 0.25 }, 9 },
         { "normalised:length=101", 2, 100, { 1, 1 }, 101 },
@@ -728,14 +864,15 @@ static void textbook_rows(void)
         CHECK_THAT(ok, "%s: row", rows[k].text);
         for (int side = 0; side < 2; side++) {
             pos = side ? rows[k].limit : -1;
-            CHECK_THAT(loci_embed(p, memory, &call, view, view) == LOCI_BAD_ARG && is_sentence(&e), "%s: position outside", rows[k].text);
+            CHECK_THAT(loci_embed(p, memory, &call, view, view) == LOCI_BAD_ARG && is_sentence(&e),
+                       "%s: position outside", rows[k].text);
         }
         free(memory);
         loci_plan_destroy(p);
     }
 }
 
-/* ---- The list ------------------------------------------------------------------------------------------ */
+/* ---- The list -------------------------------------------------------------------------------- */
 
 static void list_of_encodings(void)
 {
@@ -747,27 +884,36 @@ static void list_of_encodings(void)
 #define PE(name) all++;
 #include "pe/list.h"
 #undef PE
-    CHECK_THAT(n == all && loci_encodings(&again) == n && list == again && loci_encodings(NULL) == n, "encodings: count");
-    CHECK_THAT(!strcmp(list[0].name, "nope") && !strcmp(list[n - 1].name, "cape"), "encodings: order");
+    CHECK_THAT(n == all && loci_encodings(&again) == n && list == again && loci_encodings(NULL)
+               == n, "encodings: count");
+    CHECK_THAT(!strcmp(list[0].name, "nope") && !strcmp(list[n - 1].name, "cape"),
+               "encodings: order");
     for (int i = 0; i < n; i++) {
         const loci_encoding_info *x = &list[i];
-        CHECK_THAT(x->cite && x->brief && x->example && x->options && x->tolerance > 0 && x->tolerance < 1e-4, "%s: described", x->name);
-        CHECK_THAT(strncmp(x->example, x->name, strlen(x->name)) == 0 && !x->options[x->option_count].name, "%s: example", x->name);
+        CHECK_THAT(x->cite && x->brief && x->example && x->options && x->tolerance > 0
+                   && x->tolerance < 1e-4, "%s: described", x->name);
+        CHECK_THAT(strncmp(x->example, x->name, strlen(x->name)) == 0
+                   && !x->options[x->option_count].name, "%s: example", x->name);
         for (int o = 0; o < x->option_count; o++) {
             const loci_option *opt = &x->options[o];
             bool word = opt->kind == LOCI_WORD;
-            CHECK_THAT(opt->help && (word == (opt->words != NULL)) && (word || opt->low < opt->high) && (opt->must ? isnan(opt->usual) : !word || !isnan(opt->usual)), "%s: %s", x->name, opt->name);
-            CHECK_THAT(isnan(opt->usual) || word || (opt->usual >= opt->low && opt->usual <= opt->high), "%s: %s", x->name, opt->name);
+            CHECK_THAT(opt->help && (word == (opt->words != NULL)) && (word || opt->low < opt->high)
+                       && (opt->must ? isnan(opt->usual) : !word || !isnan(opt->usual)), "%s: %s",
+                       x->name, opt->name);
+            CHECK_THAT(isnan(opt->usual) || word || (opt->usual >= opt->low && opt->usual
+                                                     <= opt->high), "%s: %s", x->name, opt->name);
         }
         for (int k = 0; k < COUNT(dims); k++) {
-            loci_desc d = in_stage(x->example, x->places == LOCI_PLACE_EMBED ? LOCI_EMBED : LOCI_ATTENTION);
+            loci_desc d = in_stage(x->example, x->places == LOCI_PLACE_EMBED ? LOCI_EMBED
+                                   : LOCI_ATTENTION);
             d.dim = dims[k];
             loci_plan *p = plan_of(&d, &e);
             CHECK_THAT(p != NULL, "%s: example works: %s", x->name, e.text);
             loci_plan_destroy(p);
         }
     }
-    CHECK_THAT(loci_version() == LOCI_VERSION && !strcmp(loci_version_text(), "0.2.0"), "version: %s", loci_version_text());
+    CHECK_THAT(loci_version() == LOCI_VERSION && !strcmp(loci_version_text(), "0.2.0"),
+               "version: %s", loci_version_text());
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* prefix.c -- the recipes of docs/batches.md for a prefix whose rows see all of it: two calls whose gradients are added,
- * or one call whose positions say who sees whom and whose coordinates turn.  In double, against the reference, row by
- * row with just the keys that the row is to see. */
+/* prefix.c -- the recipes of docs/batches.md for a prefix whose rows see all of it: two calls whose
+ * gradients are added, or one call whose positions say who sees whom and whose coordinates turn.
+ * In double, against the reference, row by row with just the keys that the row is to see. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,20 +29,25 @@ static double *numbers(size_t n)
     for (size_t i = 0; i < n; i++) x[i] = walk_uniform();
     return x;
 }
-static double *zeros(size_t n) { return memset(room_block(n * sizeof(double)), 0, n * sizeof(double)); }
+static double *zeros(size_t n)
+{
+    return memset(room_block(n * sizeof(double)), 0, n * sizeof(double));
+}
 
 /* Rows from .. from + n of x [outer][L][inner], or those of y added to them. */
 static double *cut(const double *x, size_t outer, size_t inner, ptrdiff_t from, ptrdiff_t n)
 {
     double *y = room_block(outer * (size_t)n * inner * sizeof *y);
     for (size_t h = 0; h < outer; h++)
-        memcpy(y + h * (size_t)n * inner, x + (h * L + (size_t)from) * inner, (size_t)n * inner * sizeof *y);
+        memcpy(y + h * (size_t)n * inner, x + (h * L + (size_t)from) * inner,
+               (size_t)n * inner * sizeof *y);
     return y;
 }
 static void add(double *x, const double *y, size_t outer, size_t inner, ptrdiff_t from, ptrdiff_t n)
 {
     for (size_t h = 0; h < outer; h++)
-        for (size_t i = 0; i < (size_t)n * inner; i++) x[(h * L + (size_t)from) * inner + i] += y[h * (size_t)n * inner + i];
+        for (size_t i = 0; i < (size_t)n * inner; i++)
+            x[(h * L + (size_t)from) * inner + i] += y[h * (size_t)n * inner + i];
 }
 
 /* Where a tensor's rows are; false: it has none of queries or keys. */
@@ -61,14 +66,17 @@ static bool rows_of(const struct problem *p, int i, struct layout *at)
     return true;
 }
 
-/* Rows from .. from + n with the first `keys` keys; positions as given, or of the last of these keys. */
-static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t from, ptrdiff_t n, ptrdiff_t keys, const int64_t *q_pos,
+/* Rows from .. from + n with the first `keys` keys; positions as given, or of the last of these
+ * keys. */
+static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t from, ptrdiff_t n,
+                ptrdiff_t keys, const int64_t *q_pos,
                 const int64_t *k_pos, const double *coord, struct sums *to)
 {
     const size_t D = (size_t)p->D;
     loci_error e = { 0 };
     loci_plan *plan;
-    const loci_desc d = { .encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D, .dtype = LOCI_F64, .full = full, .max_len = L };
+    const loci_desc d = { .encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
+                          .dtype = LOCI_F64, .full = full, .max_len = L };
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("%s: %s", p->text, e.text);
         return false;
@@ -76,26 +84,35 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     void *block[MOST], *tensors[WALK_TENSORS], *dtensors[WALK_TENSORS];
     int blocks = 0;
 #define TAKE(x) (block[blocks++] = (x))
-    double *o = TAKE(zeros(H * (size_t)n * D)), *lse = TAKE(zeros(H * (size_t)n)), *dq = TAKE(zeros(H * (size_t)n * D));
+    double *o = TAKE(zeros(H * (size_t)n * D)), *lse = TAKE(zeros(H * (size_t)n)),
+        *dq = TAKE(zeros(H * (size_t)n * D));
     double *dk = TAKE(zeros(G * (size_t)keys * D)), *dv = TAKE(zeros(G * (size_t)keys * D));
     for (int i = 0; i < p->tensors; i++) {
         struct layout at;
         const bool rows = rows_of(p, i, &at);
-        tensors[i] = rows ? TAKE(cut(p->data[i], at.outer, at.inner, at.queries ? from : 0, at.queries ? n : keys)) : p->data[i];
+        tensors[i] = rows ? TAKE(cut(p->data[i], at.outer, at.inner, at.queries ? from : 0,
+                                     at.queries ? n : keys)) : p->data[i];
         dtensors[i] = p->tensor[i].role == LOCI_FIXED ? NULL : TAKE(zeros(p->size[i]));
     }
-    loci_call c = { .batch = 1, .q_len = n, .k_len = keys, .lse = lse, .tensors = (const void *const *)tensors, .error = &e, .q_pos = q_pos, .k_pos = k_pos };
-    c.q.data = TAKE(cut(p->q, H, D, from, n)), c.k.data = TAKE(cut(p->k, G, D, 0, keys)), c.v.data = TAKE(cut(p->v, G, D, 0, keys)), c.o.data = o;
-    if (coord) c.q_coord = TAKE(cut(coord, (size_t)p->axes, 1, from, n)), c.k_coord = TAKE(cut(coord, (size_t)p->axes, 1, 0, keys));
+    loci_call c = { .batch = 1, .q_len = n, .k_len = keys, .lse = lse,
+                    .tensors = (const void *const *)tensors, .error = &e, .q_pos = q_pos,
+                    .k_pos = k_pos };
+    c.q.data = TAKE(cut(p->q, H, D, from, n)), c.k.data = TAKE(cut(p->k, G, D, 0, keys)),
+        c.v.data = TAKE(cut(p->v, G, D, 0, keys)), c.o.data = o;
+    if (coord) c.q_coord = TAKE(cut(coord, (size_t)p->axes, 1, from, n)),
+            c.k_coord = TAKE(cut(coord, (size_t)p->axes, 1, 0, keys));
     double *dout = TAKE(cut(p->dout, H, D, from, n)), *dlse = TAKE(cut(p->dlse, H, 1, from, n));
     loci_grad g = { .dout = { dout, 0, 0, 0 }, .dlse = dlse,
-                    .dq = { dq, 0, 0, 0 }, .dk = { dk, 0, 0, 0 }, .dv = { dv, 0, 0, 0 }, .dtensors = dtensors };
+                    .dq = { dq, 0, 0, 0 }, .dk = { dk, 0, 0, 0 }, .dv = { dv, 0, 0, 0 },
+                    .dtensors = dtensors };
     bool ok;
     if (reference) {
         ok = !loci_reference(plan, (const void *const *)tensors, &c, &g);
     } else {
-        void *tables = TAKE(room_block(loci_tables_size(plan, L))), *work = TAKE(room_block(loci_workspace(plan, &c, 1)));
-        ok = !loci_prepare(plan, L, (const void *const *)tensors, tables) && !loci_forward(plan, tables, work, &c)
+        void *tables = TAKE(room_block(loci_tables_size(plan, L))),
+            *work = TAKE(room_block(loci_workspace(plan, &c, 1)));
+        ok = !loci_prepare(plan, L, (const void *const *)tensors, tables)
+            && !loci_forward(plan, tables, work, &c)
              && !loci_backward(plan, tables, work, &c, &g);
     }
     if (!ok) CHECK_FAILED("%s: %s", p->text, e.text);
@@ -104,7 +121,9 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     for (int i = 0; i < p->tensors; i++) {
         struct layout at;
         if (!dtensors[i]) continue;
-        if (rows_of(p, i, &at)) add(to->data[i], dtensors[i], at.outer, at.inner, at.queries ? from : 0, at.queries ? n : keys);
+        if (rows_of(p, i, &at))
+            add(to->data[i], dtensors[i], at.outer, at.inner, at.queries ? from : 0,
+                at.queries ? n : keys);
         else for (size_t k = 0; k < p->size[i]; k++) to->data[i][k] += ((double *)dtensors[i])[k];
     }
     while (blocks) free(block[--blocks]);
@@ -124,7 +143,8 @@ static void close_sums(const struct problem *p, struct sums *s)
     for (int i = 0; i < p->tensors; i++) free(s->data[i]);
 }
 
-static void compare(const struct problem *p, const char *how, const char *name, const double *got, const double *want, size_t n)
+static void compare(const struct problem *p, const char *how, const char *name, const double *got,
+                    const double *want, size_t n)
 {
     double most = 0, off = 0;
     for (size_t i = 0; i < n; i++) {
@@ -133,19 +153,24 @@ static void compare(const struct problem *p, const char *how, const char *name, 
     }
     CHECK_THAT(off <= 1e-11 * (1 + most), "%s, %s: %s is off by %.1e", p->text, how, name, off);
 }
-static void compare_all(const struct problem *p, const char *how, const struct sums *got, const struct sums *want)
+static void compare_all(const struct problem *p, const char *how, const struct sums *got,
+                        const struct sums *want)
 {
     const size_t rows = H * L, D = (size_t)p->D;
-    compare(p, how, "o", got->o, want->o, rows * D), compare(p, how, "lse", got->lse, want->lse, rows);
+    compare(p, how, "o", got->o, want->o, rows * D), compare(p, how, "lse", got->lse, want->lse,
+                                                             rows);
     compare(p, how, "dq", got->dq, want->dq, rows * D);
-    compare(p, how, "dk", got->dk, want->dk, G * L * D), compare(p, how, "dv", got->dv, want->dv, G * L * D);
+    compare(p, how, "dk", got->dk, want->dk, G * L * D),
+        compare(p, how, "dv", got->dv, want->dv, G * L * D);
     for (int i = 0; i < p->tensors; i++)
-        if (p->tensor[i].role != LOCI_FIXED) compare(p, how, p->tensor[i].name, got->data[i], want->data[i], p->size[i]);
+        if (p->tensor[i].role != LOCI_FIXED)
+            compare(p, how, p->tensor[i].name, got->data[i], want->data[i], p->size[i]);
 }
 
 static bool make(struct problem *p)
 {
-    const loci_desc d = { .encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D, .dtype = LOCI_F64, .full = 1, .max_len = L };
+    const loci_desc d = { .encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
+                          .dtype = LOCI_F64, .full = 1, .max_len = L };
     loci_plan *plan;
     loci_error e;
     if (loci_plan_create(&plan, &d, &e)) {
@@ -154,18 +179,21 @@ static bool make(struct problem *p)
     }
     const size_t D = (size_t)p->D;
     p->axes = loci_axes(plan);
-    p->q = numbers(H * L * D), p->k = numbers(G * L * D), p->v = numbers(G * L * D), p->dout = numbers(H * L * D), p->dlse = numbers(H * L);
+    p->q = numbers(H * L * D), p->k = numbers(G * L * D), p->v = numbers(G * L * D),
+        p->dout = numbers(H * L * D), p->dlse = numbers(H * L);
     p->coord = zeros((size_t)p->axes * L);
     for (int i = 0; i < p->axes * L; i++) p->coord[i] = p->axes > 1 ? walk_coordinate(30) : i;
     p->tensors = loci_tensors(plan, p->tensor, WALK_TENSORS);
     for (int i = 0; i < p->tensors; i++) {
         p->size[i] = 1;
         for (int r = 0; r < p->tensor[i].rank; r++)
-            p->size[i] *= (size_t)(p->tensor[i].shape[r] == LOCI_DIM_BATCH ? 1 : p->tensor[i].shape[r] < 0 ? L : p->tensor[i].shape[r]);
+            p->size[i] *= (size_t)(p->tensor[i].shape[r] == LOCI_DIM_BATCH ? 1
+                                   : p->tensor[i].shape[r] < 0 ? L : p->tensor[i].shape[r]);
         p->data[i] = numbers(p->size[i]);
         double *start = zeros(p->size[i]);
         if (p->tensor[i].role != LOCI_INPUT) loci_tensor_init(plan, i, 1, start);
-        for (size_t n = 0; n < p->size[i]; n++) p->data[i][n] = start[n] + 0.1 + 0.2 * (1 + p->data[i][n]);
+        for (size_t n = 0; n < p->size[i]; n++)
+            p->data[i][n] = start[n] + 0.1 + 0.2 * (1 + p->data[i][n]);
         free(start);
     }
     loci_plan_destroy(plan);
@@ -179,8 +207,10 @@ static bool only_turns(const char *text)
     const int count = loci_encodings(&list);
     for (; text; text = strchr(text, '+') ? strchr(text, '+') + 1 : NULL)
         for (int i = 0; i < count; i++)
-            if (strcspn(text, ":+") == strlen(list[i].name) && !strncmp(text, list[i].name, strlen(list[i].name)) &&
-                ((list[i].places & ~(LOCI_PLACE_ROTATE | LOCI_PLACE_SUM)) || !strcmp(list[i].name, "xpos")))
+            if (strcspn(text, ":+") == strlen(list[i].name)
+                && !strncmp(text, list[i].name, strlen(list[i].name)) &&
+                ((list[i].places & ~(LOCI_PLACE_ROTATE | LOCI_PLACE_SUM))
+                 || !strcmp(list[i].name, "xpos")))
                 return false;
     return true;
 }
@@ -196,8 +226,10 @@ static void check(const char *text)
     for (int i = 0; i < L; i++) pos[i] = i, until[i] = i < PREFIX ? PREFIX - 1 : i;
     const double *coord = p.axes > 1 ? p.coord : NULL;
     bool ok = true;
-    for (int i = 0; i < L && ok; i++) ok = run(&p, true, true, i, 1, i < PREFIX ? PREFIX : i + 1, pos + i, pos, coord, &want);
-    if (ok && run(&p, false, true, 0, PREFIX, PREFIX, NULL, NULL, coord, &got) && run(&p, false, false, PREFIX, L - PREFIX, L, NULL, NULL, coord, &got))
+    for (int i = 0; i < L && ok; i++)
+        ok = run(&p, true, true, i, 1, i < PREFIX ? PREFIX : i + 1, pos + i, pos, coord, &want);
+    if (ok && run(&p, false, true, 0, PREFIX, PREFIX, NULL, NULL, coord, &got)
+        && run(&p, false, false, PREFIX, L - PREFIX, L, NULL, NULL, coord, &got))
         compare_all(&p, "two calls", &got, &want);
     if (ok && only_turns(text) && run(&p, false, false, 0, L, L, until, pos, p.coord, &once))
         compare_all(&p, "one call", &once, &want);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* room.h -- memory for tests: lines of 64 bytes, a vector more than was asked for, all bits set, so that in floats and in bf16 it
- * is NaN wherever nothing was written. */
+/* room.h -- memory for tests: lines of 64 bytes, a vector more than was asked for, all bits set, so
+ * that in floats and in bf16 it is NaN wherever nothing was written. */
 #ifndef LOCI_TESTS_ROOM_H
 #define LOCI_TESTS_ROOM_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The safetensors reader and writer: what is written comes back, and no damaged file is taken or does harm. */
+/* The safetensors reader and writer: what is written comes back, and no damaged file is taken or
+ * does harm. */
 #define _DEFAULT_SOURCE
 #include <math.h>
 #include <stdbool.h>
@@ -44,7 +45,7 @@ static loci_status take_all(loci_error *e)
     return s;
 }
 
-/* ---- Round trip --------------------------------------------------------------------------------------- */
+/* ---- Round trip ------------------------------------------------------------------------------ */
 
 static const float a[] = { 1, -2, 3.5f, 0, 1e30f, -0.f };
 static const double b[] = { 0.1, 1 / 3.0 };
@@ -60,7 +61,8 @@ static size_t write_sample(void)
     };
     static const struct safetensors_meta meta[] = { { "key", "a \"value\"\n" } };
     loci_error e;
-    CHECK_THAT(!loci_safetensors_write(path, 4, t, (const void *const[]){ b, c, a, a }, 1, meta, &e), "write: sample");
+    CHECK_THAT(!loci_safetensors_write(path, 4, t, (const void *const[]){ b, c, a, a }, 1, meta,
+                                       &e), "write: sample");
     struct stat st;
     return stat(path, &st) ? 0 : (size_t)st.st_size;
 }
@@ -71,19 +73,23 @@ static void test_round_trip(void)
     loci_error e;
     write_sample();
     if (!CHECK_THAT(!loci_safetensors_open(&f, path, &e), "open: sample")) return;
-    CHECK_THAT(f.count == 4 && f.meta_count == 1 && !strcmp(loci_safetensors_meta(&f, "key"), "a \"value\"\n"), "metadata: sample");
+    CHECK_THAT(f.count == 4 && f.meta_count == 1 && !strcmp(loci_safetensors_meta(&f, "key"),
+                                                            "a \"value\"\n"), "metadata: sample");
     CHECK_THAT(!loci_safetensors_meta(&f, "other"), "absent metadata: sample");
     for (int i = 0; i < f.count; i++) {
         const struct safetensor *t = &f.tensor[i];
         char data[sizeof a + sizeof b];
-        const void *want = *t->name == 'a' ? (const void *)a : *t->name == 'b' ? (const void *)b : (const void *)c;
-        CHECK_THAT(!loci_safetensors_read(&f, t, data, &e) && !memcmp(data, want, (size_t)t->bytes), "data: %s", t->name);
+        const void *want = *t->name == 'a' ? (const void *)a : *t->name == 'b' ? (const void *)b
+            : (const void *)c;
+        CHECK_THAT(!loci_safetensors_read(&f, t, data, &e) && !memcmp(data, want, (size_t)t->bytes),
+                   "data: %s", t->name);
     }
-    CHECK_THAT(f.tensor[0].rank == 1 && f.tensor[1].shape[0] == 2 && f.tensor[1].type == ST_I64, "order and shapes: sample");
+    CHECK_THAT(f.tensor[0].rank == 1 && f.tensor[1].shape[0] == 2 && f.tensor[1].type == ST_I64,
+               "order and shapes: sample");
     loci_safetensors_close(&f);
 }
 
-/* ---- Damage ------------------------------------------------------------------------------------------- */
+/* ---- Damage ---------------------------------------------------------------------------------- */
 
 static void test_damage(void)
 {
@@ -101,7 +107,8 @@ static void test_damage(void)
     data[n] = 0;
     put_file(data, n + 1);
     CHECK_THAT(take_all(&e) != LOCI_OK, "no file with something at its end is taken: sample");
-    for (size_t bit = 0; bit < 8 * n; bit++) {           /* many of these files are sound, but none may do harm */
+    /* many of these files are sound, but none may do harm */
+    for (size_t bit = 0; bit < 8 * n; bit++) {
         data[bit / 8] ^= (unsigned char)(1u << bit % 8);
         put_file(data, n);
         take_all(&e);
@@ -115,11 +122,14 @@ static void test_damage(void)
 static const char *const good[] = {
     "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"x\":{\"data_offsets\":[0,8],\"shape\":[2,1],\"dtype\":\"F32\"}}   ",
-    "{\"y\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[3,8]},\"x\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[0,3]}}",
+    "{\"y\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[3,8]},\"x\":{\"dtype\":\"BOOL\","
+    "\"shape\":[3],\"data_offsets\":[0,3]}}",
     "{ \"x\"\t:\n{\r\"dtype\" : \"F64\" , \"shape\" : [ ] , \"data_offsets\" : [ 0 , 8 ] } }\n",
     "{\"__metadata__\":{},\"x\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[0,8]}}",
-    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"__metadata__\":{\"a{:\\\"}\":\"{{{\",\"\":\"\"}}",
-    "{\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[8,8]},\"x\":{\"dtype\":\"BF16\",\"shape\":[4],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},"
+    "\"__metadata__\":{\"a{:\\\"}\":\"{{{\",\"\":\"\"}}",
+    "{\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[8,8]},\"x\":{\"dtype\":\"BF16\","
+    "\"shape\":[4],\"data_offsets\":[0,8]}}",
 };
 static const char *const bad[] = {
     "", " ", "[]", "{", "{}", "null", "{\"x\":8}", "{\"x\":{}}",
@@ -141,8 +151,10 @@ static const char *const bad[] = {
     "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8],\"dtype\":\"F64\"}}",
     "{\"x\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}",
     "{\"x\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4,8]}}",
-    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"y\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
-    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"y\":{\"dtype\":\"F64\","
+    "\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]},\"x\":{\"dtype\":\"F64\","
+    "\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"__metadata__\":{\"a\":1},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"__metadata__\":[],\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"x\\u0000\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
@@ -164,8 +176,10 @@ static const char *const bad[] = {
     "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}",
     "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}}",
     "{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}} {}",
-    "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
-    "{\"__metadata__\":{},\"__metadata__\":{},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"},\"x\":{\"dtype\":\"F64\",\"shape\":[],"
+    "\"data_offsets\":[0,8]}}",
+    "{\"__metadata__\":{},\"__metadata__\":{},\"x\":{\"dtype\":\"F64\",\"shape\":[],"
+    "\"data_offsets\":[0,8]}}",
     "{\"__metadata__\":{\"a\":},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"__metadata__\":{\"a\"},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"x\",{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
@@ -184,7 +198,8 @@ static void put_header(const char *text, uint64_t claim)
 
 static void test_headers(void)
 {
-    static const uint64_t claims[] = { 0, 1, 1u << 31, UINT32_MAX, (uint64_t)1 << 62, (uint64_t)1 << 63, UINT64_MAX - 8, UINT64_MAX };
+    static const uint64_t claims[] = { 0, 1, 1u << 31, UINT32_MAX, (uint64_t)1 << 62,
+                                       (uint64_t)1 << 63, UINT64_MAX - 8, UINT64_MAX };
     loci_error e;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         put_header(good[i], strlen(good[i]));
@@ -193,7 +208,8 @@ static void test_headers(void)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         put_header(bad[i], strlen(bad[i]));
         e.text[0] = 0;
-        CHECK_THAT(take_all(&e) != LOCI_OK && e.text[0], "a bad file is refused with a sentence: %s", bad[i]);
+        CHECK_THAT(take_all(&e) != LOCI_OK && e.text[0],
+                   "a bad file is refused with a sentence: %s", bad[i]);
     }
     for (size_t i = 0; i < sizeof claims / sizeof *claims; i++) {
         put_header(good[0], claims[i]);
@@ -201,30 +217,41 @@ static void test_headers(void)
     }
 }
 
-/* ---- Strings -------------------------------------------------------------------------------------------- */
+/* ---- Strings --------------------------------------------------------------------------------- */
 
 /* All that JSON can write, in names and metadata: what a string is, and what is none. */
 static void test_strings(void)
 {
     static const struct { const char *json, *is; } list[] = {
-        { "a\\\"\\\\\\/\\b\\f\\n\\r\\t", "a\"\\/\b\f\n\r\t" }, { "\\u0041\\u00e9\\u20AC\\uD83D\\ude00", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80" },
-        { "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f" }, { "\\u007f\\u0080\\u07ff\\u0800\\uffff", "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf" },
-        { "", NULL }, { "\\ud83d\\ude0", NULL }, { "\\ud83d", NULL }, { "\\ud83dx", NULL }, { "\\ude00\\ud83d", NULL }, { "\\ud83d\\ud83d", NULL },
-        { "\\u0000", NULL }, { "\\u00g0", NULL }, { "\\u00", NULL }, { "\\x41", NULL }, { "\\", NULL }, { "a\nb", NULL }, { "a\x01", NULL },
-        { "\xc0\xaf", NULL }, { "\xed\xa0\x80", NULL }, { "\xf4\x90\x80\x80", NULL }, { "\xe2\x82", NULL }, { "\xff", NULL }, { "\x80", NULL },
+        { "a\\\"\\\\\\/\\b\\f\\n\\r\\t", "a\"\\/\b\f\n\r\t" },
+        { "\\u0041\\u00e9\\u20AC\\uD83D\\ude00", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80" },
+        { "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f" },
+        { "\\u007f\\u0080\\u07ff\\u0800\\uffff", "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf" },
+        { "", NULL }, { "\\ud83d\\ude0", NULL }, { "\\ud83d", NULL }, { "\\ud83dx", NULL },
+        { "\\ude00\\ud83d", NULL }, { "\\ud83d\\ud83d", NULL },
+        { "\\u0000", NULL }, { "\\u00g0", NULL }, { "\\u00", NULL }, { "\\x41", NULL },
+        { "\\", NULL }, { "a\nb", NULL }, { "a\x01", NULL },
+        { "\xc0\xaf", NULL }, { "\xed\xa0\x80", NULL }, { "\xf4\x90\x80\x80", NULL },
+        { "\xe2\x82", NULL }, { "\xff", NULL }, { "\x80", NULL },
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         char text[256];
         struct safetensors f;
         loci_error e = { 0 };
-        snprintf(text, sizeof text, "{\"__metadata__\":{\"k%s\":\"v%s\"},\"%s\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}", list[i].json,
+        snprintf(text, sizeof text,
+                 "{\"__metadata__\":{\"k%s\":\"v%s\"},\"%s\":{\"dtype\":\"F64\",\"shape\":[],"
+                 "\"data_offsets\":[0,8]}}", list[i].json,
                  list[i].json, list[i].json);
         put_header(text, strlen(text));
         const loci_status s = loci_safetensors_open(&f, path, &e);
-        CHECK_THAT(list[i].is ? !s && !strcmp(f.tensor[0].name, list[i].is) && !strcmp(f.meta[0].key + 1, list[i].is) && !strcmp(f.meta[0].value + 1, list[i].is) : s && e.text[0], "a string: %s", list[i].json);
+        CHECK_THAT(list[i].is ? !s && !strcmp(f.tensor[0].name, list[i].is)
+                   && !strcmp(f.meta[0].key + 1, list[i].is)
+                   && !strcmp(f.meta[0].value + 1, list[i].is) : s && e.text[0], "a string: %s",
+                   list[i].json);
         if (!s) loci_safetensors_close(&f);
     }
-    for (int i = 1; i < 256; i++) {                      /* what we write comes back, or is refused */
+    /* what we write comes back, or is refused */
+    for (int i = 1; i < 256; i++) {
         char name[] = { 'x', (char)i, 0 };
         const struct safetensor t = { .name = name, .type = ST_F64, .rank = 1, .shape = { 2 } };
         const struct safetensors_meta meta = { name, name };
@@ -233,16 +260,20 @@ static void test_strings(void)
         loci_error e;
         const loci_status s = loci_safetensors_write(path, 1, &t, &data, 1, &meta, &e);
         if (!CHECK_THAT((i >= 0x80) == (s != LOCI_OK), "a name: %s", name) || s) continue;
-        if (!CHECK_THAT(!loci_safetensors_open(&f, path, &e), "is read again: %s", e.text)) continue;
-        CHECK_THAT(!strcmp(f.tensor[0].name, name) && !strcmp(loci_safetensors_meta(&f, name), name), "and the same: %s", name);
+        if (!CHECK_THAT(!loci_safetensors_open(&f, path, &e), "is read again: %s", e.text))
+            continue;
+        CHECK_THAT(!strcmp(f.tensor[0].name, name) && !strcmp(loci_safetensors_meta(&f, name),
+                                                              name), "and the same: %s", name);
         loci_safetensors_close(&f);
     }
 }
 
-/* ---- Large headers -------------------------------------------------------------------------------------- */
+/* ---- Large headers --------------------------------------------------------------------------- */
 
-/* A pattern with a number in it, again and again, until the header has `size` bytes; all tensors are empty. */
-static void put_large(uint64_t size, const char *front, const char *pattern, const char *between, const char *back)
+/* A pattern with a number in it, again and again, until the header has `size` bytes; all tensors
+ * are empty. */
+static void put_large(uint64_t size, const char *front, const char *pattern, const char *between,
+                      const char *back)
 {
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(&size, 8, 1, f) != 1) exit(1);
@@ -255,7 +286,8 @@ static void put_large(uint64_t size, const char *front, const char *pattern, con
     if (fprintf(f, "%*s", (int)(size - n), "") < 0 || fclose(f)) exit(1);
 }
 
-/* How much more memory than before was in use at most, in bytes; the file is read by a process of its own. */
+/* How much more memory than before was in use at most, in bytes; the file is read by a process of
+ * its own. */
 static double peak(loci_status *s)
 {
     struct { loci_status s; double bytes; } said = { LOCI_NO_MEMORY, 0 };
@@ -272,7 +304,8 @@ static double peak(loci_status *s)
         _exit(write(pipes[1], &said, sizeof said) != sizeof said);
     }
     close(pipes[1]);
-    CHECK_THAT(read(pipes[0], &said, sizeof said) == sizeof said, "a large header is read at all: %s", path);
+    CHECK_THAT(read(pipes[0], &said, sizeof said) == sizeof said,
+               "a large header is read at all: %s", path);
     close(pipes[0]);
     waitpid(child, NULL, 0);
     *s = said.s;
@@ -281,28 +314,37 @@ static double peak(loci_status *s)
 
 static void test_large_headers(void)
 {
-    static const struct { const char *what, *front, *pattern, *between, *back; bool sound; } list[] = {
-        { "tensors", "{", "\"%x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", ",", "}", true },
-        { "usual tensors", "{", "\"model.layers.%u.self_attn.q_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[0,4096],\"data_offsets\":[0,0]}", ",", "}", true },
+    static const struct { const char *what, *front, *pattern, *between, *back; bool sound;
+                          } list[] = {
+        { "tensors", "{", "\"%x\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", ",",
+          "}", true },
+        { "usual tensors", "{",
+          "\"model.layers.%u.self_attn.q_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[0,4096],"
+          "\"data_offsets\":[0,0]}", ",", "}", true },
         { "one long value", "{\"__metadata__\":{\"k\":\"", "%x", " ", "\"}}", true },
         { "metadata", "{\"__metadata__\":{", "\"%x\":\"\"", ",", "}}", false },
-        { "objects", "{", "{", "", "}", false }, { "lists", "{\"a\":", "[", "", "}", false }, { "quotes", "{", "\"", "", "}", false },
-        { "numbers", "{\"x\":{\"shape\":[", "%u", ",", "]}}", false }, { "the same tensor", "{", "\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}", ",", "}", false },
+        { "objects", "{", "{", "", "}", false }, { "lists", "{\"a\":", "[", "", "}", false },
+        { "quotes", "{", "\"", "", "}", false },
+        { "numbers", "{\"x\":{\"shape\":[", "%u", ",", "]}}", false },
+        { "the same tensor", "{", "\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+          ",", "}", false },
     };
     const double most = SANITIZED ? INFINITY : 4;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         loci_status s;
         put_large(ST_MAX_HEADER, list[i].front, list[i].pattern, list[i].between, list[i].back);
         const double times = peak(&s) / ST_MAX_HEADER;
-        CHECK_THAT((s == LOCI_OK) == list[i].sound && s != LOCI_NO_MEMORY, "a header of 16 MiB: %s", list[i].what);
+        CHECK_THAT((s == LOCI_OK) == list[i].sound && s != LOCI_NO_MEMORY, "a header of 16 MiB: %s",
+                   list[i].what);
         CHECK_THAT(times < most, "%s takes %.2f times its size", list[i].what, times);
     }
     loci_status s;
     put_large(100000000, list[0].front, list[0].pattern, list[0].between, list[0].back);
-    CHECK_THAT(peak(&s) < 1e6 && s == LOCI_BAD_ARG, "a header of 100 MB is refused before it is read: %s", path);
+    CHECK_THAT(peak(&s) < 1e6 && s == LOCI_BAD_ARG,
+               "a header of 100 MB is refused before it is read: %s", path);
 }
 
-/* ---- Files that change ---------------------------------------------------------------------------------- */
+/* ---- Files that change ----------------------------------------------------------------------- */
 
 static void test_changes(void)
 {
@@ -311,20 +353,26 @@ static void test_changes(void)
     char data[sizeof a + sizeof b];
     const off_t size = (off_t)write_sample();
     if (!CHECK_THAT(!loci_safetensors_open(&f, path, &e), "open: sample")) return;
-    CHECK_THAT(!truncate(path, size - 1) && loci_safetensors_read(&f, &f.tensor[2], data, &e) && strstr(e.text, "shorter"), "a file that shrinks: %s", e.text);
-    CHECK_THAT(!truncate(path, size + 999) && !loci_safetensors_read(&f, &f.tensor[0], data, &e), "a file that grows: %s", e.text);
+    CHECK_THAT(!truncate(path, size - 1) && loci_safetensors_read(&f, &f.tensor[2], data, &e)
+               && strstr(e.text, "shorter"), "a file that shrinks: %s", e.text);
+    CHECK_THAT(!truncate(path, size + 999) && !loci_safetensors_read(&f, &f.tensor[0], data, &e),
+               "a file that grows: %s", e.text);
     loci_safetensors_close(&f);
 }
 
-/* ---- Wrong calls of the writer -------------------------------------------------------------------------- */
+/* ---- Wrong calls of the writer --------------------------------------------------------------- */
 
 static void test_writing(void)
 {
-    static const struct safetensor good_tensor = { .name = "b", .type = ST_F64, .rank = 1, .shape = { 2 } };
+    static const struct safetensor good_tensor = { .name = "b", .type = ST_F64, .rank = 1,
+                                                   .shape = { 2 } };
     static const struct safetensor wrong[] = {
-        { .name = "", .type = ST_F64 }, { .name = "\xff", .type = ST_F64 }, { .name = "b", .type = ST_F64, .rank = ST_MAX_RANK + 1 },
-        { .name = "b", .type = ST_F64, .rank = -1 }, { .name = "b", .type = ST_F64, .rank = 1, .shape = { -1 } },
-        { .name = "b", .type = ST_F64, .rank = 2, .shape = { (ptrdiff_t)1 << 40, (ptrdiff_t)1 << 40 } },
+        { .name = "", .type = ST_F64 }, { .name = "\xff", .type = ST_F64 },
+        { .name = "b", .type = ST_F64, .rank = ST_MAX_RANK + 1 },
+        { .name = "b", .type = ST_F64, .rank = -1 }, { .name = "b", .type = ST_F64, .rank = 1,
+                                                       .shape = { -1 } },
+        { .name = "b", .type = ST_F64, .rank = 2,
+          .shape = { (ptrdiff_t)1 << 40, (ptrdiff_t)1 << 40 } },
         { .name = "b", .type = ST_F64, .rank = 1, .shape = { (ptrdiff_t)1 << 60 } },
     };
     const size_t size = write_sample();
@@ -334,14 +382,20 @@ static void test_writing(void)
     loci_error e;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         e.text[0] = 0;
-        CHECK_THAT(loci_safetensors_write(path, 1, &wrong[i], &data, 0, NULL, &e) == LOCI_BAD_ARG && e.text[0], "a wrong tensor: %s", wrong[i].name);
+        CHECK_THAT(loci_safetensors_write(path, 1, &wrong[i], &data, 0, NULL, &e) == LOCI_BAD_ARG
+                   && e.text[0], "a wrong tensor: %s", wrong[i].name);
     }
     const struct safetensors_meta meta = { "key", "\xe2\x82" };
-    CHECK_THAT(loci_safetensors_write(path, 1, &good_tensor, &data, 1, &meta, &e) == LOCI_BAD_ARG, "metadata that are no UTF-8: %s", e.text);
-    CHECK_THAT(!loci_safetensors_begin(&w, path, 1, &good_tensor, 0, NULL, &e), "begin: %s", e.text);
-    CHECK_SAYS(loci_safetensors_put(&w, b, 17, &e), LOCI_BAD_ARG, &e, "17 bytes", "more than the tensors have");
-    CHECK_THAT(!loci_safetensors_put(&w, b, 15, &e) && loci_safetensors_end(&w, LOCI_OK, &e) == LOCI_BAD_ARG && strstr(e.text, "1 more"), "less than they have: %s", e.text);
-    CHECK_THAT(!stat(path, &st) && (size_t)st.st_size == size && !take_all(&e), "and the old file is there, whole: %s", path);
+    CHECK_THAT(loci_safetensors_write(path, 1, &good_tensor, &data, 1, &meta, &e) == LOCI_BAD_ARG,
+               "metadata that are no UTF-8: %s", e.text);
+    CHECK_THAT(!loci_safetensors_begin(&w, path, 1, &good_tensor, 0, NULL, &e), "begin: %s",
+               e.text);
+    CHECK_SAYS(loci_safetensors_put(&w, b, 17, &e), LOCI_BAD_ARG, &e, "17 bytes",
+               "more than the tensors have");
+    CHECK_THAT(!loci_safetensors_put(&w, b, 15, &e) && loci_safetensors_end(&w, LOCI_OK, &e)
+               == LOCI_BAD_ARG && strstr(e.text, "1 more"), "less than they have: %s", e.text);
+    CHECK_THAT(!stat(path, &st) && (size_t)st.st_size == size && !take_all(&e),
+               "and the old file is there, whole: %s", path);
 }
 
 int main(void)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* skew.c -- normal forms and exponentials of skew matrices: of all sizes, with equal and zero eigenvalues. */
+/* skew.c -- normal forms and exponentials of skew matrices: of all sizes, with equal and zero
+ * eigenvalues. */
 #include "base/skew_form.h"
 
 #include <math.h>
@@ -45,7 +46,8 @@ static void fill(int n, enum kind kind, double size, double *s)
     for (int i = 0; i < n; i++) u[i] = walk_uniform(), v[i] = walk_uniform();
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++) {
-            double x = kind == ANY ? walk_uniform() : kind == LOW_RANK ? u[i] * v[j] - v[i] * u[j] : 0;
+            double x = kind == ANY ? walk_uniform() : kind == LOW_RANK ? u[i] * v[j] - v[i] * u[j]
+                : 0;
             if (kind == LAST && i == n - 1) x = u[j];
             if (kind == EQUAL) x = i == j + n / 2 && n % 2 == 0;
             s[i * n + j] = size * x, s[j * n + i] = -size * x;
@@ -74,7 +76,8 @@ static void form(int n, enum kind kind)
 
 static void exponential(int n, enum kind kind, double size)
 {
-    static double x[MOST * MOST], r[MOST * MOST], a[MOST * MOST], b[MOST * MOST], s[MOST * MOST], u[MOST * MOST];
+    static double x[MOST * MOST], r[MOST * MOST], a[MOST * MOST], b[MOST * MOST], s[MOST * MOST],
+        u[MOST * MOST];
     double lambda[MOST / 2 + 1] = { 0 };
     fill(n, kind, size, x);
     loci_exponential(n, x, r, room, add_product);
@@ -82,14 +85,16 @@ static void exponential(int n, enum kind kind, double size)
     loci_skew_form(n, s, u, lambda);
     for (int i = 0; i < n; i++) {        /* a = U exp(N) */
         for (int k = 0; k < n / 2; k++) {
-            const double c = cos(lambda[k]), sine = sin(lambda[k]), p = u[i * n + 2 * k], q = u[i * n + 2 * k + 1];
+            const double c = cos(lambda[k]), sine = sin(lambda[k]), p = u[i * n + 2 * k],
+                q = u[i * n + 2 * k + 1];
             a[i * n + 2 * k] = p * c + q * sine;
             a[i * n + 2 * k + 1] = q * c - p * sine;
         }
         if (n % 2) a[i * n + n - 1] = u[i * n + n - 1];
     }
     times_transposed(n, a, u, b);
-    CHECK_CLOSE(apart(n, r, b), 0, 1e-14 * (1 + size) * (1 + n), "the exponential is that of the normal form, %d channels", n);
+    CHECK_CLOSE(apart(n, r, b), 0, 1e-14 * (1 + size) * (1 + n),
+                "the exponential is that of the normal form, %d channels", n);
 
     /* The gradient of <G, exp(X)> along one entry and its mirror. */
     static double g[MOST * MOST], d[MOST * MOST];
@@ -105,7 +110,8 @@ static void exponential(int n, enum kind kind, double size)
         for (int i = 0; i < n * n; i++) slope += factor[step + 2] * g[i] * r[i] / (12 * h);
     }
     for (int i = 0; i < n * n; i++) most = fmax(most, fabs(d[i]));
-    CHECK_CLOSE(fabs(slope - d[row * n + column]), 0, 1e-8 * (1 + most) * (1 + size), "the adjoint is the slope, %d channels", n);
+    CHECK_CLOSE(fabs(slope - d[row * n + column]), 0, 1e-8 * (1 + most) * (1 + size),
+                "the adjoint is the slope, %d channels", n);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) r[i * n + j] = -d[j * n + i];
     CHECK_CLOSE(apart(n, r, d), 0, 1e-12 * (1 + most), "and skew, %d channels", n);

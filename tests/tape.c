@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tape.c -- states that turn and are averaged: at their start they are rope, a common turn of all of them changes nothing,
- * turned keys can come from a cache, and each gradient can be wanted alone. */
+/* tape.c -- states that turn and are averaged: at their start they are rope, a common turn of all
+ * of them changes nothing, turned keys can come from a cache, and each gradient can be wanted
+ * alone. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,16 +32,20 @@ static struct task *fresh(void)
     memset(&t->r, 0, sizeof t->r);
     walk_restart(5);
     for (int i = 0; i < N; i++) {
-        t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform(), t->v[i] = (float)walk_uniform();
+        t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform(),
+            t->v[i] = (float)walk_uniform();
         t->dout[i] = (float)walk_uniform(), t->dae[i] = (float)walk_uniform();
         t->eq[i] = (float)walk_uniform(), t->ek[i] = (float)walk_uniform();
     }
     t->error = (loci_error){ 0 };
     t->tensors[0] = t->eq, t->tensors[1] = t->ek;
     t->dtensors[0] = t->r.deq, t->dtensors[1] = t->r.dek;
-    t->call = (loci_call){ .batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 }, .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
-                           .o = { t->r.o, 0, 0, 0 }, .lse = t->r.lse, .ae = t->r.ae, .tensors = t->tensors, .error = &t->error };
-    t->grad = (loci_grad){ .dout = { t->dout, 0, 0, 0 }, .dae = t->dae, .dq = { t->r.dq, 0, 0, 0 }, .dk = { t->r.dk, 0, 0, 0 },
+    t->call = (loci_call){ .batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 },
+                           .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
+                           .o = { t->r.o, 0, 0, 0 }, .lse = t->r.lse, .ae = t->r.ae,
+                           .tensors = t->tensors, .error = &t->error };
+    t->grad = (loci_grad){ .dout = { t->dout, 0, 0, 0 }, .dae = t->dae, .dq = { t->r.dq, 0, 0, 0 },
+                           .dk = { t->r.dk, 0, 0, 0 },
                            .dv = { t->r.dv, 0, 0, 0 }, .dtensors = t->dtensors };
     return t;
 }
@@ -58,7 +63,8 @@ static loci_plan *plan_of(loci_desc d)
 static loci_status run(struct task *t, loci_desc d, bool backward)
 {
     loci_plan *plan = plan_of(d);
-    void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &t->call, backward));
+    void *tables = room_block(loci_tables_size(plan, L)),
+        *work = room_block(loci_workspace(plan, &t->call, backward));
     loci_status status = loci_prepare(plan, L, NULL, tables);
     if (!status) status = loci_forward(plan, tables, work, &t->call);
     if (!status && backward) status = loci_backward(plan, tables, work, &t->call, &t->grad);
@@ -67,7 +73,10 @@ static loci_status run(struct task *t, loci_desc d, bool backward)
     loci_plan_destroy(plan);
     return status;
 }
-static bool same(const float *a, const float *b, size_t n) { return memcmp(a, b, n * sizeof *a) == 0; }
+static bool same(const float *a, const float *b, size_t n)
+{
+    return memcmp(a, b, n * sizeof *a) == 0;
+}
 static double apart(const float *a, const float *b)
 {
     double most = 0;
@@ -79,56 +88,68 @@ static double apart(const float *a, const float *b)
 static loci_status turn(struct task *t, loci_desc d, loci_which which, const float *x, float *y)
 {
     loci_plan *plan = plan_of(d);
-    void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &t->call, 1));
+    void *tables = room_block(loci_tables_size(plan, L)),
+        *work = room_block(loci_workspace(plan, &t->call, 1));
     loci_status status = loci_prepare(plan, L, NULL, tables);
     if (!status)
-        status = loci_rotate(plan, tables, work, &t->call, which, (loci_view){ (void *)x, 0, 0, 0 }, (loci_view){ y, 0, 0, 0 });
+        status = loci_rotate(plan, tables, work, &t->call, which, (loci_view){ (void *)x, 0, 0, 0 },
+                             (loci_view){ y, 0, 0, 0 });
     free(tables);
     free(work);
     loci_plan_destroy(plan);
     return status;
 }
 
-/* ---- At the start ------------------------------------------------------------------------------------------------ */
+/* ---- At the start ---------------------------------------------------------------------------- */
 
-/* With (cos, sin) of rope's angles as states, tape is rope, bit for bit, and ae is the average of those. */
+/* With (cos, sin) of rope's angles as states, tape is rope, bit for bit, and ae is the average of
+ * those. */
 static void starts_as_rope(const char *isa)
 {
     static float one[N], angles[N];
     struct task *rope = fresh(), *tape = fresh();
-    const loci_desc r = { .encoding = "rope:pairing=half", .isa = isa }, d = { .encoding = "tape", .isa = isa };
+    const loci_desc r = { .encoding = "rope:pairing=half", .isa = isa },
+        d = { .encoding = "tape", .isa = isa };
     for (int i = 0; i < N; i++) one[i] = i % D < D / 2;
-    rope->call.ae = NULL, rope->grad.dae = NULL, rope->call.tensors = NULL, rope->grad.dtensors = NULL;
+    rope->call.ae = NULL, rope->grad.dae = NULL, rope->call.tensors = NULL,
+        rope->grad.dtensors = NULL;
     CHECK_THAT(!turn(rope, r, LOCI_KEY, one, angles), "%s: rope turns", isa);
     for (int i = 0; i < ROWS; i++)
-        for (int n = 0; n < D; n++) tape->eq[i * D + n] = tape->ek[i * D + n] = angles[i * D + n / 2 + n % 2 * (D / 2)];
+        for (int n = 0; n < D; n++)
+            tape->eq[i * D + n] = tape->ek[i * D + n] = angles[i * D + n / 2 + n % 2 * (D / 2)];
     tape->grad.dae = NULL;
     CHECK_THAT(!run(rope, r, true) && !run(tape, d, true), "%s: both run", isa);
-    CHECK_THAT(same(tape->r.o, rope->r.o, N) && same(tape->r.lse, rope->r.lse, ROWS), "%s: at its start tape is rope", isa);
-    CHECK_THAT(same(tape->r.dq, rope->r.dq, N) && same(tape->r.dk, rope->r.dk, N) && same(tape->r.dv, rope->r.dv, N), "%s: at its start tape has the gradients of rope", isa);
+    CHECK_THAT(same(tape->r.o, rope->r.o, N) && same(tape->r.lse, rope->r.lse, ROWS),
+               "%s: at its start tape is rope", isa);
+    CHECK_THAT(same(tape->r.dq, rope->r.dq, N) && same(tape->r.dk, rope->r.dk, N)
+               && same(tape->r.dv, rope->r.dv, N),
+               "%s: at its start tape has the gradients of rope", isa);
     CHECK_THAT(same(tape->r.ae, tape->ek, D), "%s: a row that sees one key has its state", isa);
 
     /* The states as values: their average is what attention makes of them. */
     memcpy(rope->v, tape->ek, sizeof rope->v);
-    CHECK_THAT(!run(rope, r, false) && apart(tape->r.ae, rope->r.o) < 1e-6, "%s: ae is attention to the states", isa);
+    CHECK_THAT(!run(rope, r, false) && apart(tape->r.ae, rope->r.o) < 1e-6,
+               "%s: ae is attention to the states", isa);
     free(rope);
     free(tape);
 }
 
-/* ---- A common turn of all states ----------------------------------------------------------------------------------- */
+/* ---- A common turn of all states ------------------------------------------------------------- */
 
 static void turn_states(float *e, int sign)
 {
     for (int i = 0; i < N; i += 2) {
         const double phi = 0.3 + i % D, c = e[i], s = e[i + 1];
-        e[i] = (float)(c * cos(phi) - sign * s * sin(phi)), e[i + 1] = (float)(sign * c * sin(phi) + s * cos(phi));
+        e[i] = (float)(c * cos(phi) - sign * s * sin(phi)),
+            e[i + 1] = (float)(sign * c * sin(phi) + s * cos(phi));
     }
 }
 static void turned_together(void)
 {
     struct task *t = fresh(), *u = fresh();
     turn_states(u->eq, 1), turn_states(u->ek, 1);
-    CHECK_THAT(!run(t, (loci_desc){ .encoding = "tape" }, false) && !run(u, (loci_desc){ .encoding = "tape" }, false), "both run");
+    CHECK_THAT(!run(t, (loci_desc){ .encoding = "tape" }, false)
+               && !run(u, (loci_desc){ .encoding = "tape" }, false), "both run");
     CHECK_CLOSE(apart(t->r.o, u->r.o), 0, 1e-5, "a common turn of all states leaves o alone");
     CHECK_THAT(apart(t->r.ae, u->r.ae) > 0.1, "and turns ae");
     turn_states(u->r.ae, -1);
@@ -137,34 +158,41 @@ static void turned_together(void)
     free(u);
 }
 
-/* ---- Keys from a cache --------------------------------------------------------------------------------------------- */
+/* ---- Keys from a cache ----------------------------------------------------------------------- */
 
 static void cache(const char *isa)
 {
     struct task *t = fresh(), *c = fresh();
-    const loci_desc raw = { .encoding = "tape", .isa = isa }, turned = { .encoding = "tape", .isa = isa, .keys_rotated = 1 };
+    const loci_desc raw = { .encoding = "tape", .isa = isa },
+        turned = { .encoding = "tape", .isa = isa, .keys_rotated = 1 };
     CHECK_THAT(!run(t, raw, true), "%s: a whole pass", isa);
     CHECK_THAT(!turn(c, raw, LOCI_CACHE, t->k, c->k), "%s: keys can be turned alone", isa);
-    CHECK_THAT(!run(c, turned, true) && same(c->r.o, t->r.o, N) && same(c->r.ae, t->r.ae, N) && same(c->r.dq, t->r.dq, N) && same(c->r.deq, t->r.deq, N), "%s: turned keys give the same", isa);
+    CHECK_THAT(!run(c, turned, true) && same(c->r.o, t->r.o, N) && same(c->r.ae, t->r.ae, N)
+               && same(c->r.dq, t->r.dq, N) && same(c->r.deq, t->r.deq, N),
+               "%s: turned keys give the same", isa);
     float o[H * D], ae[H * D], eq[H * D];
     for (int i = 0; i < L; i += 37) {            /* one query against the cache so far */
         for (int h = 0; h < H; h++) memcpy(eq + h * D, t->eq + (h * L + i) * D, sizeof *eq * D);
         float ek[N];
-        for (int h = 0; h < H; h++) memcpy(ek + h * (i + 1) * D, t->ek + h * L * D, sizeof *ek * (size_t)((i + 1) * D));
+        for (int h = 0; h < H; h++)
+            memcpy(ek + h * (i + 1) * D, t->ek + h * L * D, sizeof *ek * (size_t)((i + 1) * D));
         const void *tensors[] = { eq, ek };
         c->call.tensors = tensors, c->call.q_len = 1, c->call.k_len = i + 1;
-        c->call.q = (loci_view){ t->q + i * D, 0, L * D, D }, c->call.k = (loci_view){ c->k, 0, L * D, D }, c->call.v = (loci_view){ c->v, 0, L * D, D };
+        c->call.q = (loci_view){ t->q + i * D, 0, L * D, D },
+            c->call.k = (loci_view){ c->k, 0, L * D, D },
+            c->call.v = (loci_view){ c->v, 0, L * D, D };
         c->call.o = (loci_view){ o, 0, 0, 0 }, c->call.ae = ae;
         bool equal = !run(c, turned, false);
         for (int h = 0; h < H; h++)
-            equal &= same(o + h * D, t->r.o + (h * L + i) * D, D) && same(ae + h * D, t->r.ae + (h * L + i) * D, D);
+            equal &= same(o + h * D, t->r.o + (h * L + i) * D, D)
+                && same(ae + h * D, t->r.ae + (h * L + i) * D, D);
         CHECK_THAT(equal, "%s: decode from the cache has the bits of the whole pass", isa);
     }
     free(t);
     free(c);
 }
 
-/* ---- Gradients that are wanted alone --------------------------------------------------------------------------------- */
+/* ---- Gradients that are wanted alone --------------------------------------------------------- */
 
 static void wanted(int kv_heads)
 {
@@ -192,18 +220,27 @@ static void wanted(int kv_heads)
     free(all);
 }
 
-/* ---- Rotation alone ------------------------------------------------------------------------------------------------------ */
+/* ---- Rotation alone -------------------------------------------------------------------------- */
 
 static void turned_back(loci_which which)
 {
     static double x[N], dy[N], eq[N], ek[N], got[3][N], want[3][N];
     loci_plan *plan = plan_of((loci_desc){ .encoding = "tape", .dtype = LOCI_F64 });
-    for (int i = 0; i < N; i++) x[i] = walk_uniform(), dy[i] = walk_uniform(), eq[i] = walk_uniform(), ek[i] = walk_uniform();
+    for (int i = 0; i < N; i++)
+        x[i] = walk_uniform(), dy[i] = walk_uniform(), eq[i] = walk_uniform(),
+            ek[i] = walk_uniform();
     const void *const tensors[] = { eq, ek };
     const loci_call call = { .batch = 1, .q_len = L, .k_len = L, .tensors = tensors };
-    void *tables = room_block(loci_tables_size(plan, L)), *work = room_block(loci_workspace(plan, &call, 1));
+    void *tables = room_block(loci_tables_size(plan, L)),
+        *work = room_block(loci_workspace(plan, &call, 1));
     const loci_view rows = { x, 0, 0, 0 }, back = { dy, 0, 0, 0 };
-    CHECK_THAT(!loci_prepare(plan, L, NULL, tables) && !loci_rotate_backward(plan, tables, work, &call, which, rows, back, (loci_view){ got[0], 0, 0, 0 }, (void *[]){ got[1], got[2] }) && !loci_reference_rotate(plan, tensors, &call, which, rows, (loci_view){ 0 }, back, (loci_view){ want[0], 0, 0, 0 }, (void *[]){ want[1], want[2] }), "rotation alone: goes back");
+    bool goes = !loci_prepare(plan, L, NULL, tables)
+        && !loci_rotate_backward(plan, tables, work, &call, which, rows, back,
+                                 (loci_view){ got[0], 0, 0, 0 }, (void *[]){ got[1], got[2] })
+        && !loci_reference_rotate(plan, tensors, &call, which, rows, (loci_view){ 0 }, back,
+                                  (loci_view){ want[0], 0, 0, 0 },
+                                  (void *[]){ want[1], want[2] });
+    CHECK_THAT(goes, "rotation alone: goes back");
     double most = 0;
     for (int n = 0; n < 3; n++)
         for (int i = 0; i < N; i++) most = fmax(most, fabs(got[n][i] - want[n][i]));
@@ -213,7 +250,7 @@ static void turned_back(loci_which which)
     loci_plan_destroy(plan);
 }
 
-/* ---- What cannot be ------------------------------------------------------------------------------------------------------ */
+/* ---- What cannot be -------------------------------------------------------------------------- */
 
 static void refused(loci_status status, struct task *t, const char *says)
 {
@@ -232,7 +269,8 @@ static void refusals(void)
     t = fresh();
     t->tensors[0] = NULL;
     CHECK_THAT(!turn(t, d, LOCI_KEY, t->k, t->r.o), "keys turn without the states of queries");
-    refused(turn(t, groups, LOCI_KEY, t->k, t->r.o), t, "each of the 4 heads turns the keys of its group its own way");
+    refused(turn(t, groups, LOCI_KEY, t->k, t->r.o), t,
+            "each of the 4 heads turns the keys of its group its own way");
     t = fresh();
     t->call.ae = t->k;
     refused(run(t, d, false), t, "ae overlaps k");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* thread_engine.c -- one plan and one set of tables, many threads: inside a call, and many calls at once.  Meant for the
- * thread sanitizer; what comes out must be the same each time. */
+/* thread_engine.c -- one plan and one set of tables, many threads: inside a call, and many calls at
+ * once.  Meant for the thread sanitizer; what comes out must be the same each time. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,13 +34,16 @@ static void *call(void *arg)
 {
     struct caller *c = arg;
     const struct shared *s = c->s;
-    loci_call a = { .batch = 1, .q_len = L, .k_len = L, .q = { (void *)s->q, 0, 0, 0 }, .k = { (void *)s->k, 0, 0, 0 }, .v = { (void *)s->v, 0, 0, 0 },
+    loci_call a = { .batch = 1, .q_len = L, .k_len = L, .q = { (void *)s->q, 0, 0, 0 },
+                    .k = { (void *)s->k, 0, 0, 0 }, .v = { (void *)s->v, 0, 0, 0 },
                     .o = { c->o, 0, 0, 0 }, .q_coord = s->coord, .k_coord = s->coord,
                     .tensors = s->tensors, .host = s->host, .error = &c->error };
     if (s->stick) a.rem = c->rows;
     else a.lse = c->rows;
     if (s->states) a.ae = c->ae;
-    const loci_grad g = { .dout = { (void *)s->dout, 0, 0, 0 }, .dae = s->states ? s->dout : NULL, .dq = { c->dq, 0, 0, 0 }, .dk = { c->dk, 0, 0, 0 }, .dv = { c->dv, 0, 0, 0 },
+    const loci_grad g = { .dout = { (void *)s->dout, 0, 0, 0 }, .dae = s->states ? s->dout : NULL,
+                          .dq = { c->dq, 0, 0, 0 }, .dk = { c->dk, 0, 0, 0 },
+                          .dv = { c->dv, 0, 0, 0 },
                           .dtensors = (void *const *)c->dtensor };
     void *work = aligned_alloc(64, loci_workspace(s->plan, &a, 1));
     if (!work) exit(2);
@@ -59,11 +62,14 @@ static float *numbers(size_t n, double size)
 }
 static bool equal(const struct caller *a, const struct caller *b)
 {
-    bool same = !memcmp(a->o, b->o, sizeof a->o) && !memcmp(a->rows, b->rows, sizeof a->rows) && !memcmp(a->ae, b->ae, sizeof a->ae)
+    bool same = !memcmp(a->o, b->o, sizeof a->o) && !memcmp(a->rows, b->rows, sizeof a->rows)
+        && !memcmp(a->ae, b->ae, sizeof a->ae)
         && !memcmp(a->dq, b->dq, sizeof a->dq)
-        && !memcmp(a->dk, b->dk, sizeof(float) * G * L * D) && !memcmp(a->dv, b->dv, sizeof(float) * G * L * D);
+        && !memcmp(a->dk, b->dk, sizeof(float) * G * L * D)
+        && !memcmp(a->dv, b->dv, sizeof(float) * G * L * D);
     for (int i = 0; i < a->s->count; i++)
-        if (a->dtensor[i]) same &= !memcmp(a->dtensor[i], b->dtensor[i], a->s->size[i] * sizeof(float));
+        if (a->dtensor[i])
+            same &= !memcmp(a->dtensor[i], b->dtensor[i], a->s->size[i] * sizeof(float));
     return same;
 }
 
@@ -71,23 +77,28 @@ static void encoding(const char *text, const loci_host *host)
 {
     loci_error e = { 0 };
     loci_plan *plan;
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = H, .kv_heads = G, .dim = D }, &e)) {
+    if (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = H, .kv_heads = G,
+                                              .dim = D }, &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
         return;
     }
     loci_tensor list[WALK_TENSORS];
     size_t size[WALK_TENSORS];
     float *tensor[WALK_TENSORS] = { 0 };
-    struct shared s = { .plan = plan, .count = loci_tensors(plan, list, WALK_TENSORS), .size = size, .host = host, .stick = plan->weight >= 0, .states = plan->states };
+    struct shared s = { .plan = plan, .count = loci_tensors(plan, list, WALK_TENSORS), .size = size,
+                        .host = host, .stick = plan->weight >= 0, .states = plan->states };
     static struct caller callers[CALLERS + 1];
     memset(callers, 0, sizeof callers);
     for (int i = 0; i < s.count; i++) {
         size[i] = 1;
         for (int r = 0; r < list[i].rank; r++)
-            size[i] *= (size_t)(list[i].shape[r] == LOCI_DIM_BATCH ? 1 : list[i].shape[r] < 0 ? L : list[i].shape[r]);
+            size[i] *= (size_t)(list[i].shape[r] == LOCI_DIM_BATCH ? 1 : list[i].shape[r] < 0 ? L
+                                : list[i].shape[r]);
         tensor[i] = numbers(size[i], 0.1);
-        for (size_t n = 0; n < size[i]; n++) tensor[i][n] += list[i].role == LOCI_INPUT ? -0.2f : 0.3f;
-        for (int n = 0; n <= CALLERS && list[i].role != LOCI_FIXED; n++) callers[n].dtensor[i] = numbers(size[i], 0);
+        for (size_t n = 0; n < size[i]; n++)
+            tensor[i][n] += list[i].role == LOCI_INPUT ? -0.2f : 0.3f;
+        for (int n = 0; n <= CALLERS && list[i].role != LOCI_FIXED; n++)
+            callers[n].dtensor[i] = numbers(size[i], 0);
     }
     void *tables = aligned_alloc(64, loci_tables_size(plan, L));
     if (!tables || loci_prepare(plan, L, (const void *const *)tensor, tables)) exit(2);
@@ -110,7 +121,8 @@ static void encoding(const char *text, const loci_host *host)
     }
     for (int i = 0; i < CALLERS; i++) {
         pthread_join(callers[i].thread, NULL);
-        CHECK_THAT(!callers[i].status && equal(&callers[i], &callers[CALLERS]), "%s: caller %d differs from a call alone %s", text, i, callers[i].error.text);
+        CHECK_THAT(!callers[i].status && equal(&callers[i], &callers[CALLERS]),
+                   "%s: caller %d differs from a call alone %s", text, i, callers[i].error.text);
     }
     for (int i = 0; i < s.count; i++) {
         free(tensor[i]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The pool: every index exactly once, at most `threads` at a time, from several callers, nested, after a fork. */
+/* The pool: every index exactly once, at most `threads` at a time, from several callers, nested,
+ * after a fork. */
 #define _POSIX_C_SOURCE 200809L
 #include "loci/loci.h"
 #include "harness.h"
@@ -14,7 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifndef LOCI_SANITIZED                   /* a sanitizer reserves terabytes of address space, so no limit can be set */
+/* A sanitizer reserves terabytes of address space, so no limit can be set. */
+#ifndef LOCI_SANITIZED
 #define LOCI_SANITIZED 0
 #endif
 
@@ -40,9 +42,11 @@ static void check_once(const loci_host *host, int n)
     struct count *c = calloc(1, sizeof *c);
     host->run(host->user, n, count_job, c);
     int wrong = 0;
-    for (int i = 0; i < MOST; i++) wrong += c->seen[i] != (i < n) || c->plain[i] != (i < n ? i + 1 : 0);
+    for (int i = 0; i < MOST; i++)
+        wrong += c->seen[i] != (i < n) || c->plain[i] != (i < n ? i + 1 : 0);
     CHECK_THAT(wrong == 0, "an index was not run exactly once (%d, %d)", host->threads, n);
-    CHECK_THAT(c->most <= host->threads, "too many jobs overlapped (%d, %d)", host->threads, c->most);
+    CHECK_THAT(c->most <= host->threads, "too many jobs overlapped (%d, %d)", host->threads,
+               c->most);
     free(c);
 }
 
@@ -79,7 +83,8 @@ static void check_callers(loci_host *host)
     for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
 }
 
-enum { PATIENCE = 600, USUAL_THREADS = 8 };     /* seconds, for a machine that is very busy; threads that every system allows */
+/* seconds, for a machine that is very busy; threads that every system allows */
+enum { PATIENCE = 600, USUAL_THREADS = 8 };
 
 /* Runs `child` in a forked process and returns its exit status, or -1 when it hung or crashed. */
 static int in_child(int (*child)(loci_host *), loci_host *host)
@@ -124,8 +129,10 @@ int main(void)
     for (int i = 0; i < 3; i++) {
         memset(&host, 0x5a, sizeof host);
         loci_host before = host;
-        CHECK_THAT(loci_pool_create(&host, bad[i]) == LOCI_BAD_ARG, "a bad number of threads was taken (%d, 0)", bad[i]);
-        CHECK_THAT(memcmp(&host, &before, sizeof host) == 0, "a failing create wrote the host (%d, 0)", bad[i]);
+        CHECK_THAT(loci_pool_create(&host, bad[i]) == LOCI_BAD_ARG,
+                   "a bad number of threads was taken (%d, 0)", bad[i]);
+        CHECK_THAT(memcmp(&host, &before, sizeof host) == 0,
+                   "a failing create wrote the host (%d, 0)", bad[i]);
     }
     CHECK_THAT(loci_pool_create(NULL, 1) == LOCI_BAD_ARG, "no host was taken (0, 0)");
 
@@ -133,15 +140,18 @@ int main(void)
     for (int t = 0; t < 6; t++) {
         const loci_status status = loci_pool_create(&host, threads[t]);
         const bool spared = status == LOCI_NO_MEMORY && threads[t] > USUAL_THREADS;
-        if (spared) printf("thread_pool: this system does not allow %d threads, so they were not tried\n", threads[t]);
+        if (spared) printf("thread_pool: this system does not allow %d threads, so they were not "
+                           "tried\n", threads[t]);
         else CHECK_THAT(status == LOCI_OK, "create failed (%d, %d)", threads[t], status);
         if (status) continue;
-        CHECK_THAT(host.threads == threads[t] && !host.cancelled, "the host is not as asked (%d, %d)", threads[t], host.threads);
+        CHECK_THAT(host.threads == threads[t] && !host.cancelled,
+                   "the host is not as asked (%d, %d)", threads[t], host.threads);
         for (int i = 0; i < 6; i++) check_once(&host, items[i]);
         for (int i = 0; i < 200; i++) check_once(&host, 2);
         check_nested(&host);
         if (threads[t] <= 8) check_callers(&host);
-        CHECK_THAT(in_child(use_and_destroy, &host) == 0, "a forked child could not use the pool (%d, 0)", threads[t]);
+        CHECK_THAT(in_child(use_and_destroy, &host) == 0,
+                   "a forked child could not use the pool (%d, 0)", threads[t]);
         check_once(&host, 100);
         loci_pool_destroy(&host);
         CHECK_THAT(!host.user && !host.run, "destroy left the host standing (%d, 0)", threads[t]);
@@ -151,6 +161,7 @@ int main(void)
         CHECK_THAT(loci_pool_create(&host, 4) == LOCI_OK, "create failed (4, %d)", i);
         loci_pool_destroy(&host);
     }
-    if (!LOCI_SANITIZED) CHECK_THAT(in_child(starve, NULL) == 0, "a pool without memory for stacks (256, 0)");
+    if (!LOCI_SANITIZED)
+        CHECK_THAT(in_child(starve, NULL) == 0, "a pool without memory for stacks (256, 0)");
     return harness_end();
 }

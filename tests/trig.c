@@ -117,7 +117,8 @@ static struct big arc(struct big s, bool hyperbolic)
     return minus(sum, less);
 }
 
-/* Terms x^k/k! of k = first, first + step, ... with alternating signs: cos (0, 2), sin (1, 2), e^-x (0, 1). */
+/* Terms x^k/k! of k = first, first + step, ... with alternating signs: cos (0, 2), sin (1, 2), e^-x
+ * (0, 1). */
 static struct big series(struct big x, int first, int step)
 {
     struct big term = whole(1), sum[2] = { whole(0), whole(0) };
@@ -131,9 +132,11 @@ static struct big series(struct big x, int first, int step)
 
 static struct big half_pi, ln2;
 
-static void make_constants(void)           /* pi/2 = 8 atan 1/5 - 2 atan 1/239, ln 2 = 2 atanh 1/3 */
+/* pi/2 = 8 atan 1/5 - 2 atan 1/239, ln 2 = 2 atanh 1/3 */
+static void make_constants(void)
 {
-    half_pi = minus(times(whole(8), arc(over(whole(1), 5), false)), times(whole(2), arc(over(whole(1), 239), false)));
+    half_pi = minus(times(whole(8), arc(over(whole(1), 5), false)),
+                    times(whole(2), arc(over(whole(1), 239), false)));
     ln2 = times(whole(2), arc(over(whole(1), 3), true));
 }
 
@@ -154,7 +157,8 @@ static struct big exp_minus(struct big x)
 }
 
 /* cos and sin of position * w: magnitudes and signs. */
-static void exact_sincos(struct big angle, struct big *c, struct big *s, double *c_sign, double *s_sign)
+static void exact_sincos(struct big angle, struct big *c, struct big *s, double *c_sign,
+                         double *s_sign)
 {
     uint64_t quarter = (uint64_t)(to_double(angle) / to_double(half_pi));
     struct big near = times(whole(quarter), half_pi);
@@ -177,7 +181,8 @@ static double ulp(double x)
 
 static double worst_double, worst_float, worst_pow;
 
-/* Close to a multiple of pi/2 the value is as small as what the reduction rounds away: 1 ulp there. */
+/* Close to a multiple of pi/2 the value is as small as what the reduction rounds away: 1 ulp there.
+ * */
 static void check_value(double got, double sign, struct big exact, double x, double w)
 {
     float single = (float)got;
@@ -198,7 +203,8 @@ static void check_angle(double x, double w_hi, double w_lo, struct big w)
     loci_sincos(-x, w_hi, w_lo, &neg_c, &neg_s);
     check_value(got_c, c_sign, c, x, w_hi);
     if (x != 0) check_value(got_s, s_sign, s, x, w_hi);
-    else CHECK_THAT(got_s == 0 && got_c == 1, "at 0 times %.17g sin is %g, cos %g", w_hi, got_s, got_c);
+    else CHECK_THAT(got_s == 0 && got_c == 1, "at 0 times %.17g sin is %g, cos %g", w_hi, got_s,
+                    got_c);
     CHECK_THAT(neg_c == got_c && neg_s == -got_s, "not even and odd at %.17g, %.17g", x, w_hi);
 }
 
@@ -209,7 +215,8 @@ static void check_pow(uint32_t base, int num, int den, double *hi, double *lo)
     double err = fabs(error_of(*hi, *lo, exact)) / to_double(exact);
     worst_pow = fmax(worst_pow, err);
     CHECK_CLOSE(err, 0, 1e-30, "pow_dd of %u, -%d/%d", base, num, den);
-    CHECK_THAT(fabs(*lo) <= ulp(*hi) / 2, "pow_dd of %u, -%d/%d is not normalised: %.17g, %g", base, num, den, *hi, *lo);
+    CHECK_THAT(fabs(*lo) <= ulp(*hi) / 2, "pow_dd of %u, -%d/%d is not normalised: %.17g, %g", base,
+               num, den, *hi, *lo);
 }
 
 static void check_family(uint32_t base, int dim)
@@ -218,10 +225,12 @@ static void check_family(uint32_t base, int dim)
         double hi, lo;
         check_pow(base, 2 * i, dim, &hi, &lo);
         if (i % 3) continue;
-        struct big w = lo < 0 ? minus(from_double(hi), from_double(-lo)) : plus(from_double(hi), from_double(lo));
+        struct big w = lo < 0 ? minus(from_double(hi), from_double(-lo))
+            : plus(from_double(hi), from_double(lo));
         check_angle(0, hi, lo, w);
         for (int k = 0; k <= 40; k++)
-            for (int d = k > 1 ? -1 : 0; d <= (k < 40); d++) check_angle(ldexp(1, k) + d, hi, lo, w);
+            for (int d = k > 1 ? -1 : 0; d <= (k < 40); d++)
+                check_angle(ldexp(1, k) + d, hi, lo, w);
         check_angle(1234567.890625, hi, lo, w);
         check_angle(0x1.921fb54442d18p+19 + i, hi, lo, w);
     }
@@ -231,7 +240,8 @@ static void check_family(uint32_t base, int dim)
 static void check_near_multiples(void)
 {
     for (int k = 0; k <= 40; k += 4) {
-        double hi = 0x1.921fb54442d18p+0, lo[] = { 0x1.1a62633145c07p-54, 0x1.1a62633145c06p-54, 0 };
+        double hi = 0x1.921fb54442d18p+0, lo[] = { 0x1.1a62633145c07p-54, 0x1.1a62633145c06p-54,
+                                                   0 };
         for (int i = 0; i < 3; i++) {
             struct big w = plus(from_double(hi), from_double(lo[i]));
             check_angle(ldexp(1, k), hi, lo[i], w);
@@ -272,6 +282,7 @@ int main(void)
         for (int dim = 64; dim <= 128; dim += 64) check_family(bases[b], dim);
     check_near_multiples();
     check_edges();
-    printf("worst: double %.4f ulp, float %.4f ulp, pow_dd %.2g\n", worst_double, worst_float, worst_pow);
+    printf("worst: double %.4f ulp, float %.4f ulp, pow_dd %.2g\n", worst_double, worst_float,
+           worst_pow);
     return harness_end();
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* walk.c -- the problems of walk.h: every encoding with its example text, and compositions, in several shapes. */
+/* walk.c -- the problems of walk.h: every encoding with its example text, and compositions, in
+ * several shapes. */
 #include "walk.h"
 
 #include <math.h>
@@ -9,7 +10,8 @@
 
 #include "harness.h"
 
-/* Options that examples leave alone, and encodings that meet.  square: value width must be the head width. */
+/* Options that examples leave alone, and encodings that meet.  square: value width must be the head
+ * width. */
 static const struct { const char *encoding; bool square; } texts[] = {
     { "alibi:slopes=geometric", false },
     { "alibi:slopes=given", false },
@@ -29,12 +31,15 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "rope:pairing=half,scaling=ntk_fixed,factor=3,mixed_b=0.6", false },
     { "rope:pairing=half,scaling=dynamic,factor=2,original_length=64,length=200", false },
     { "rope:pairing=half,base=500,scaling=yarn,factor=4,original_length=60,beta_fast=8", false },
-    { "rope:pairing=half,base=500,scaling=yarn,factor=4,original_length=60,truncate=0,extrapolation_factor=0.5,mscale=2,mscale_all_dim=1", false },
-    { "rope:pairing=half,dim=4,offset=1,scaling=longrope,factor=8,original_length=32,length=33,short=1/1.5,long=2/7", false },
+    { "rope:pairing=half,base=500,scaling=yarn,factor=4,original_length=60,truncate=0,"
+      "extrapolation_factor=0.5,mscale=2,mscale_all_dim=1", false },
+    { "rope:pairing=half,dim=4,offset=1,scaling=longrope,factor=8,original_length=32,length=33,"
+      "short=1/1.5,long=2/7", false },
     { "rope:pairing=half,base=100,scaling=llama3,factor=8,original_length=40", false },
     { "rope:pairing=half,scaling=proportional,partial=0.7,factor=2", false },
     { "rope:pairing=half,angles=f32", false },
-    { "rope:pairing=interleaved,base=500,angles=f32,scaling=yarn,factor=4,original_length=60", false },
+    { "rope:pairing=interleaved,base=500,angles=f32,scaling=yarn,factor=4,original_length=60",
+      false },
     { "mrope:sections=0/2/1,dim=6,base=20,angles=f32", false },
     { "rope2d:pairing=half,base=10,layout=alternate", false },
     { "mrope:sections=0/2/1,dim=6,pairing=interleaved,base=20", false },
@@ -55,7 +60,8 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "liere:block=5,axes=1+alibi", false },
     { "liere:block=6+shaw:left=2,right=2+fox", false },
     { "fope:train_length=40,learn=1", false },
-    { "fope:train_length=30,floor_ratio=0.7,base=500,fourier_dim=90,norm=1,learn=1,pad_sin=0", false },
+    { "fope:train_length=30,floor_ratio=0.7,base=500,fourier_dim=90,norm=1,learn=1,pad_sin=0",
+      false },
     { "fope:clamp=0,ignore_zero=0,learn=1+alibi", false },
     { "fope:train_length=200,ignore_zero=0+cope:npos=5", false },
     { "tape+alibi+fox", false },
@@ -108,20 +114,27 @@ static const struct { const char *encoding; bool square; } texts[] = {
     { "shaw:left=2,right=2+fox+cape:hidden=4+sba:remainder=vector", false },
 };
 
-/* Drawn at random: perhaps a rotation, one to three encodings of scores, perhaps a mix of heads, perhaps a stick or a sink.  Those that
- * a plan refuses are drawn again. */
-static const char *const rotations[] = { "rope:pairing=half", "rope:pairing=interleaved,base=500,dim=4,offset=2", "rope2d", "mixed", "xpos:scale_base=30",
+/* Drawn at random: perhaps a rotation, one to three encodings of scores, perhaps a mix of heads,
+ * perhaps a stick or a sink.  Those that a plan refuses are drawn again. */
+static const char *const rotations[] = { "rope:pairing=half",
+                                         "rope:pairing=interleaved,base=500,dim=4,offset=2",
+                                         "rope2d", "mixed", "xpos:scale_base=30",
     "mrope:sections=1/1/1,dim=6" };
-static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10,bidirectional=1", "clip:max=5", "kerple", "kerple:kernel=log3", "kerple:weight=1",
-    "sandwich:dim=6", "fire:hidden=4,threshold=6", "shaw:left=3,right=2", "xl:clamp=5", "deberta:span=6,max_distance=20", "cope:npos=5", "fox",
+static const char *const scores[] = { "alibi", "t5:buckets=6,max_distance=10,bidirectional=1",
+                                      "clip:max=5", "kerple", "kerple:kernel=log3",
+                                      "kerple:weight=1",
+    "sandwich:dim=6", "fire:hidden=4,threshold=6", "shaw:left=3,right=2", "xl:clamp=5",
+    "deberta:span=6,max_distance=20", "cope:npos=5", "fox",
     "softcap:cap=2" };
 static const char *const weights[] = { "sba", "sba:current=1,remainder=vector", "sink" };
 static char compositions[WALK_COMPOSITIONS][256];
 
 /* What linear attention takes. */
 static const char *const linear[] = {
-    "nope", "rope:pairing=interleaved", "rope:pairing=half,freq=given,attention_factor=1.2", "rope2d:base=20", "mixed:axes=3,pairing=half",
-    "comrope:kind=ld", "comrope:block=3", "liere:block=2", "liere:block=4,axes=3", "fope:train_length=40,learn=1",
+    "nope", "rope:pairing=interleaved", "rope:pairing=half,freq=given,attention_factor=1.2",
+    "rope2d:base=20", "mixed:axes=3,pairing=half",
+    "comrope:kind=ld", "comrope:block=3", "liere:block=2", "liere:block=4,axes=3",
+    "fope:train_length=40,learn=1",
 };
 
 enum places { CONSECUTIVE, SPREAD, PACKED, STARTS };
@@ -158,7 +171,7 @@ static const struct shape small[] = {
     { "far decode",             1, 4, 2,   3, 190,  80, 80, false, 0, 0,    CONSECUTIVE, false },
 };
 
-/* ---- Random numbers: xorshift64* -------------------------------------------------------------------------- */
+/* ---- Random numbers: xorshift64* ------------------------------------------------------------- */
 
 static uint64_t state = 0x9e3779b97f4a7c15u;
 
@@ -178,7 +191,7 @@ double walk_coordinate(double reach)
 
 void walk_restart(int seed) { state = 0x9e3779b97f4a7c15u * (2 * (uint64_t)seed + 1); }
 
-/* ---- Making a problem -------------------------------------------------------------------------------------- */
+/* ---- Making a problem ------------------------------------------------------------------------ */
 
 static double *numbers(struct walk *w, size_t count, double size)
 {
@@ -209,10 +222,12 @@ static void add_tensors(struct walk *w, const struct shape *s)
         const loci_tensor *f = &w->tensor[t];
         size_t count = 1;
         for (int i = 0; i < f->rank; i++)
-            count *= (size_t)(f->shape[i] == LOCI_DIM_BATCH ? s->batch : f->shape[i] == LOCI_DIM_QUERIES ? s->q_len :
+            count *= (size_t)(f->shape[i] == LOCI_DIM_BATCH ? s->batch : f->shape[i]
+                              == LOCI_DIM_QUERIES ? s->q_len :
                               f->shape[i] == LOCI_DIM_KEYS ? s->k_len : f->shape[i]);
         double *x = add_input(w, f->encoding, f->name, count);
-        /* As the paper starts it, and a little more: zeros would hide mistakes, and signs matter to some. */
+        /* As the paper starts it, and a little more: zeros would hide mistakes, and signs matter to
+         * some. */
         if (f->role != LOCI_INPUT) {
             double *start = numbers(w, count, 0);
             loci_tensor_init(w->plan, t, 1, start);
@@ -230,20 +245,26 @@ static void place(struct walk *w, const struct shape *s)
         w->k_pos[j] = s->places == SPREAD ? 3 + 2 * j + (j % 3 == 2) : j;
         w->k_seg[j] = 0;
         if (s->places == PACKED) {
-            /* Padding, then three segments, the middle one of a single token; ids rise among many keys only. */
+            /* Padding, then three segments, the middle one of a single token; ids rise among many
+             * keys only. */
             const int first = s->k_len / 6, second = s->k_len * 7 / 12, few = s->k_len < 64;
-            w->k_seg[j] = j < first ? -1 : j < second ? 4 : j < second + 1 ? few ? 9 : 5 : few ? 5 : 6;
-            w->k_pos[j] = j < first ? 0 : j < second ? j - first : j < second + 1 ? 0 : j - second - 1;
+            w->k_seg[j] = j < first ? -1 : j < second ? 4 : j < second + 1 ? few ? 9 : 5 : few ? 5
+                : 6;
+            w->k_pos[j] = j < first ? 0 : j < second ? j - first : j < second + 1 ? 0 : j - second
+                - 1;
         }
     }
     for (int i = 0; i < s->q_len; i++) {
         const int j = s->k_len - s->q_len + i < 0 ? 0 : s->k_len - s->q_len + i;
         w->q_pos[i] = w->k_pos[j], w->q_seg[i] = w->k_seg[j];
     }
-    if (s->places == STARTS) {           /* one that is empty, one of a row, one whose keys no row asks for */
+    /* one that is empty, one of a row, one whose keys no row asks for */
+    if (s->places == STARTS) {
         const int nq = s->q_len, nk = s->k_len, few = nq / 3;
-        const int64_t q_starts[] = { 0, few, few, few + 1, few + 1, nq }, k_starts[] = { 0, few, few, few + 3, few + 5, nk };
-        memcpy(w->q_starts, q_starts, sizeof q_starts), memcpy(w->k_starts, k_starts, sizeof k_starts);
+        const int64_t q_starts[] = { 0, few, few, few + 1, few + 1, nq },
+            k_starts[] = { 0, few, few, few + 3, few + 5, nk };
+        memcpy(w->q_starts, q_starts, sizeof q_starts),
+            memcpy(w->k_starts, k_starts, sizeof k_starts);
         w->call.q_starts = w->q_starts, w->call.k_starts = w->k_starts, w->call.sequences = 5;
     } else if (s->places != CONSECUTIVE) w->call.q_pos = w->q_pos, w->call.k_pos = w->k_pos;
     if (s->places == PACKED) w->call.q_seg = w->q_seg, w->call.k_seg = w->k_seg;
@@ -253,15 +274,19 @@ static void place(struct walk *w, const struct shape *s)
     if (axes < 2) return;
     const ptrdiff_t q_len = w->call.q_len, k_len = w->call.k_len;
     for (ptrdiff_t a = 0; a < axes; a++) {
-        for (ptrdiff_t j = 0; j < k_len; j++) w->k_coord[a * k_len + j] = walk_coordinate(k_len < 64 ? 9 : 150);
-        for (ptrdiff_t i = 0; i < q_len; i++) w->q_coord[a * q_len + i] = w->k_coord[a * k_len + (k_len < q_len ? i % k_len : k_len - q_len + i)];
+        for (ptrdiff_t j = 0; j < k_len; j++)
+            w->k_coord[a * k_len + j] = walk_coordinate(k_len < 64 ? 9 : 150);
+        for (ptrdiff_t i = 0; i < q_len; i++)
+            w->q_coord[a * q_len + i] = w->k_coord[a * k_len + (k_len < q_len ? i % k_len : k_len
+                                                                - q_len + i)];
     }
     w->call.q_coord = w->q_coord, w->call.k_coord = w->k_coord;
 }
 
 static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
 {
-    size_t q_rows = (size_t)(s->batch * s->heads * s->q_len), k_rows = (size_t)(s->batch * s->kv_heads * s->k_len);
+    size_t q_rows = (size_t)(s->batch * s->heads * s->q_len),
+        k_rows = (size_t)(s->batch * s->kv_heads * s->k_len);
     w->call.q.data = add_input(w, "call", "q", q_rows * (size_t)s->dim);
     w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)s->dim);
     w->call.v.data = add_input(w, "call", "v", k_rows * (size_t)value_dim);
@@ -282,7 +307,10 @@ static void fill_rows(struct walk *w, const struct shape *s)
     w->grad.dq.data = w->input[0].dx;
 }
 
-static bool attends(loci_stage stage) { return stage == LOCI_ATTENTION || stage == LOCI_LINEAR_ATTENTION; }
+static bool attends(loci_stage stage)
+{
+    return stage == LOCI_ATTENTION || stage == LOCI_LINEAR_ATTENTION;
+}
 
 static void fill(struct walk *w, const struct shape *s, int value_dim)
 {
@@ -300,7 +328,8 @@ static void fill(struct walk *w, const struct shape *s, int value_dim)
         w->grad.dlse = numbers(w, w->row_count, 1);
         w->grad.drem = numbers(w, w->row_count, 1);
     }
-    if (w->state_count) w->call.ae = numbers(w, w->state_count, 0), w->grad.dae = numbers(w, w->state_count, 1);
+    if (w->state_count)
+        w->call.ae = numbers(w, w->state_count, 0), w->grad.dae = numbers(w, w->state_count, 1);
     add_tensors(w, s);
     w->call.tensors = w->data;
     w->grad.dtensors = w->ddata;
@@ -313,7 +342,7 @@ static void release(struct walk *w)
     loci_plan_destroy(w->plan);
 }
 
-/* ---- The walk ---------------------------------------------------------------------------------------------- */
+/* ---- The walk -------------------------------------------------------------------------------- */
 
 /* Is one of the encodings of the text for a causal mask only, or has one of the places? */
 static bool some(const char *text, bool causal_only, int places)
@@ -322,7 +351,8 @@ static bool some(const char *text, bool causal_only, int places)
     int count = loci_encodings(&list);
     for (; text; text = strchr(text, '+') ? strchr(text, '+') + 1 : NULL)
         for (int i = 0; i < count; i++)
-            if (strcspn(text, ":+") == strlen(list[i].name) && !strncmp(text, list[i].name, strlen(list[i].name)) &&
+            if (strcspn(text, ":+") == strlen(list[i].name)
+                && !strncmp(text, list[i].name, strlen(list[i].name)) &&
                 ((causal_only && list[i].causal_only) || list[i].places & places))
                 return true;
     return false;
@@ -347,13 +377,17 @@ static int seed_of(const char *encoding, const char *shape)
     return (int)(seed >> 1);
 }
 
-static void walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage, const struct shape *s, int value_dim)
+static void walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage,
+                     const struct shape *s, int value_dim)
 {
     struct walk w = { .encoding = encoding, .shape = s->name, .stage = stage };
     loci_desc d = {
-        .encoding = encoding, .stage = stage, .heads = s->heads, .kv_heads = attends(stage) ? s->kv_heads : 0,
-        .dim = s->dim, .value_dim = value_dim, .model_dim = s->dim, .dtype = LOCI_F64, .full = s->full,
-        .window_left = s->left, .window_right = s->right, .keys_rotated = s->keys_rotated, .max_len = 2 * WALK_LENGTH,
+        .encoding = encoding, .stage = stage, .heads = s->heads, .kv_heads = attends(stage)
+        ? s->kv_heads : 0,
+        .dim = s->dim, .value_dim = value_dim, .model_dim = s->dim, .dtype = LOCI_F64,
+        .full = s->full,
+        .window_left = s->left, .window_right = s->right, .keys_rotated = s->keys_rotated,
+        .max_len = 2 * WALK_LENGTH,
     };
     loci_error error;
     if (loci_plan_create(&w.plan, &d, &error)) {
@@ -390,7 +424,8 @@ static void draw(char *text)
         for (int n = 1 + roll(3); n; n--) add(text, scores[roll(sizeof scores / sizeof *scores)]);
         if (roll(3) == 0) add(text, "cape:hidden=4");
         if (roll(3) == 0) add(text, weights[roll(3)]);
-    } while (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = 4, .kv_heads = 2, .dim = 12 }, NULL));
+    } while (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = 4, .kv_heads = 2,
+                                                   .dim = 12 }, NULL));
     loci_plan_destroy(plan);
 }
 
@@ -408,7 +443,8 @@ bool walk_next(struct walk_text *t)
         t->example = i < count;
         t->square = i >= count && i < count + more && texts[i - count].square;
         if (t->example && list[i].places == LOCI_PLACE_EMBED) continue;
-        t->text = i < count ? list[i].example : i < count + more ? texts[i - count].encoding : compositions[i - count - more];
+        t->text = i < count ? list[i].example : i < count + more ? texts[i - count].encoding
+            : compositions[i - count - more];
         if (i >= count + more && !*t->text) draw(compositions[i - count - more]);
         if (!only || !strcmp(only, t->text)) return true;
     } while (true);
@@ -419,18 +455,23 @@ struct walker { enum walk_size size; void (*check)(struct walk *); };
 static void walk_shapes(struct walker w, const char *encoding, loci_stage stage, bool square)
 {
     const struct shape *shapes = w.size == WALK_SMALL ? small : tiles;
-    const size_t count = w.size == WALK_SMALL ? sizeof small / sizeof *small : sizeof tiles / sizeof *tiles;
+    const size_t count = w.size == WALK_SMALL ? sizeof small / sizeof *small
+        : sizeof tiles / sizeof *tiles;
     if (only && strcmp(only, encoding) != 0) return;
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
         if (LOCI_EMULATED && (i + (size_t)seed_of(encoding, "")) % 3) continue;
         if (s->full && walk_causal_only(encoding)) continue;
-        if ((s->full || s->places == STARTS) && !attends(stage)) continue;               /* there masks say nothing */
-        if (stage == LOCI_LINEAR_ATTENTION && (s->left || s->right || s->keys_rotated || (s->places == PACKED && s->k_len < 64)))
-            continue;                                              /* no windows, no cache of keys, segments in rising order */
+        /* there masks say nothing */
+        if ((s->full || s->places == STARTS) && !attends(stage)) continue;
+        if (stage == LOCI_LINEAR_ATTENTION && (s->left || s->right || s->keys_rotated
+                                               || (s->places == PACKED && s->k_len < 64)))
+            /* no windows, no cache of keys, segments in rising order */
+            continue;
         struct shape fitting = *s;
         fitting.dim = walk_dim(encoding, s->dim);
-        if (s->keys_rotated && walk_states(encoding)) fitting.kv_heads = s->heads;      /* a group turns its keys apart */
+        /* a group turns its keys apart */
+        if (s->keys_rotated && walk_states(encoding)) fitting.kv_heads = s->heads;
         walk_one(w.check, encoding, stage, &fitting, square ? fitting.dim : s->value_dim);
     }
 }
@@ -444,7 +485,9 @@ void walk_all(enum walk_size size, void (*check)(struct walk *))
         if (list[i].places == LOCI_PLACE_EMBED) walk_shapes(w, list[i].example, LOCI_EMBED, false);
         if (list[i].places & LOCI_PLACE_ROTATE) walk_shapes(w, list[i].example, LOCI_ROTATE, false);
     }
-    for (struct walk_text t = { 0 }; walk_next(&t);) walk_shapes(w, t.text, LOCI_ATTENTION, t.square);
-    for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) walk_shapes(w, linear[i], LOCI_LINEAR_ATTENTION, false);
+    for (struct walk_text t = { 0 }; walk_next(&t);)
+        walk_shapes(w, t.text, LOCI_ATTENTION, t.square);
+    for (size_t i = 0; i < sizeof linear / sizeof *linear; i++)
+        walk_shapes(w, linear[i], LOCI_LINEAR_ATTENTION, false);
     walk_shapes(w, "rope:pairing=half,freq=given,attention_factor=1.2", LOCI_ROTATE, false);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* walk.h -- small problems with every encoding in them, for tests that treat all encodings alike. */
+/* walk.h -- small problems with every encoding in them, for tests that treat all encodings alike.
+ * */
 #ifndef LOCI_TESTS_WALK_H
 #define LOCI_TESTS_WALK_H
 
@@ -18,13 +19,15 @@ enum { WALK_TENSORS = 32, WALK_LENGTH = 256, WALK_AXES = 3 };
 #endif
 enum { WALK_COMPOSITIONS = LOCI_EMULATED ? 2 : LOCI_SLOW ? 8 : 40 };      /* drawn at random */
 
-/* A problem with random contents, all of it in double and exact in float.  The buffers of outputs and gradients are there, zeroed. */
+/* A problem with random contents, all of it in double and exact in float.  The buffers of outputs
+ * and gradients are there, zeroed. */
 struct walk {
     const char *encoding, *shape;        /* what to print when it fails */
     loci_stage stage;
     loci_desc desc;
     loci_plan *plan;
-    loci_call call;                      /* q, k, v, o, lse, rem, ae, positions, segments, tensors; x = q, y = o elsewhere */
+    /* q, k, v, o, lse, rem, ae, positions, segments, tensors; x = q, y = o elsewhere */
+    loci_call call;
     loci_grad grad;                      /* dout, dlse, drem, dae; dq, dk, dv, dtensors */
     int tensors;
     loci_tensor tensor[WALK_TENSORS];
@@ -32,27 +35,30 @@ struct walk {
     /* Whatever has a gradient: first the inputs of the stage, then the tensors. */
     int inputs;
     struct { const char *owner, *name; size_t count; double *x, *dx; } input[3 + WALK_TENSORS];
-    size_t out_count, row_count, state_count;      /* of o; of lse and rem; of ae, 0 when the encoding has none */
+    /* of o; of lse and rem; of ae, 0 when the encoding has none */
+    size_t out_count, row_count, state_count;
     void *block[64];                     /* everything allocated */
     int blocks;
     const void *data[WALK_TENSORS];
     void *ddata[WALK_TENSORS];
-    int64_t q_pos[WALK_LENGTH], k_pos[WALK_LENGTH], q_seg[WALK_LENGTH], k_seg[WALK_LENGTH], q_starts[8], k_starts[8];
+    int64_t q_pos[WALK_LENGTH], k_pos[WALK_LENGTH], q_seg[WALK_LENGTH], k_seg[WALK_LENGTH],
+        q_starts[8], k_starts[8];
     double q_coord[WALK_AXES * WALK_LENGTH], k_coord[WALK_AXES * WALK_LENGTH];
 };
 
-/* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on both
- * sides of the borders of TILES; an emulated processor gets a third of either.  Plans that cannot be
- * made are checks that failed. */
+/* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on
+ * both sides of the borders of TILES; an emulated processor gets a third of either.  Plans that
+ * cannot be made are checks that failed. */
 enum walk_size { WALK_SMALL, WALK_TILES };
 void walk_all(enum walk_size, void (*check)(struct walk *));
 
-/* The program's argument, if there is one, is a text: problems and texts are those of this one alone. */
+/* The program's argument, if there is one, is a text: problems and texts are those of this one
+ * alone. */
 void walk_only(int argc, char **argv);
 bool walk_limited(void);
 
-/* The texts of the walk that attention can have, one after the other, the same in every run: every encoding's example, then options
- * and compositions.
+/* The texts of the walk that attention can have, one after the other, the same in every run: every
+ * encoding's example, then options and compositions.
  *     for (struct walk_text t = { 0 }; walk_next(&t);) ... t.text ... */
 struct walk_text {
     const char *text;
@@ -63,7 +69,8 @@ struct walk_text {
 bool walk_next(struct walk_text *);
 bool walk_causal_only(const char *text);
 bool walk_states(const char *text);      /* does it fill ae? */
-int walk_dim(const char *text, int dim); /* the least head width from `dim` on that the text can have */
+/* the least head width from `dim` on that the text can have */
+int walk_dim(const char *text, int dim);
 
 /* Random numbers: the same everywhere and every time. */
 double walk_uniform(void);               /* -1 .. 1 */
