@@ -44,10 +44,7 @@ static void need(const struct attend *a, loci_status status, const loci_error *e
 static void *tensor(struct attend *a, const loci_plan *plan, int which, const loci_tensor *t,
                     ptrdiff_t *count)
 {
-    ptrdiff_t n = 1;
-    for (int i = 0; i < t->rank; i++)
-        n *= t->shape[i] == LOCI_DIM_BATCH ? 1 : t->shape[i] == LOCI_DIM_QUERIES ? a->q_len
-            : t->shape[i] == LOCI_DIM_KEYS ? a->k_len : t->shape[i];
+    const ptrdiff_t n = (ptrdiff_t)walk_count(t, 1, a->q_len, a->k_len);
     void *to = room_take(&a->room, (size_t)n * real(a));
     memset(to, 0, (size_t)n * real(a));
     if (!a->fill && t->role != LOCI_INPUT) loci_tensor_init(plan, which, 1, to);

@@ -67,15 +67,6 @@ static void take_coordinates(struct task *t, const struct task *whole, ptrdiff_t
                (size_t)t->k_len * sizeof *t->coord);
     give_coordinates(t);
 }
-static size_t count_of(const struct task *t, const loci_tensor *f)
-{
-    size_t n = 1;
-    for (int i = 0; i < f->rank; i++)
-        n *= (size_t)(f->shape[i] == LOCI_DIM_BATCH ? t->batch : f->shape[i] == LOCI_DIM_QUERIES
-                      ? t->q_len :
-                      f->shape[i] == LOCI_DIM_KEYS ? t->k_len : f->shape[i]);
-    return n;
-}
 
 /* The plan and random tensors; call and outputs are set up by the functions below. */
 static bool make(struct task *t)
@@ -96,7 +87,7 @@ static bool make(struct task *t)
     t->dae = t->plan->states ? numbers(t, q_rows * (size_t)t->dim, 1) : NULL;
     t->tensors = loci_tensors(t->plan, t->tensor, WALK_TENSORS);
     for (int i = 0; i < t->tensors; i++) {
-        t->size[i] = count_of(t, &t->tensor[i]);
+        t->size[i] = walk_count(&t->tensor[i], t->batch, t->q_len, t->k_len);
         t->data[i] = numbers(t, t->size[i], 0.2);
         if (t->tensor[i].role == LOCI_INPUT) {
             for (size_t n = 0; n < t->size[i]; n++) t->data[i][n] -= 0.25f;

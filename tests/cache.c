@@ -49,15 +49,6 @@ static void *numbers(struct problem *p, loci_dtype dtype, size_t count, double s
     for (size_t i = 0; i < count; i++) store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
     return x;
 }
-static size_t count_of(const struct problem *p, const loci_tensor *t, ptrdiff_t q_len,
-                       ptrdiff_t k_len)
-{
-    size_t n = 1;
-    for (int i = 0; i < t->rank; i++)
-        n *= (size_t)(t->shape[i] == LOCI_DIM_BATCH ? p->B : t->shape[i] == LOCI_DIM_QUERIES ? q_len
-                      : t->shape[i] == LOCI_DIM_KEYS ? k_len : t->shape[i]);
-    return n;
-}
 static loci_view rows_at(const struct problem *p, char *x, ptrdiff_t heads, ptrdiff_t width,
                          ptrdiff_t from)
 {
@@ -74,7 +65,7 @@ static float *cut(struct problem *p, int i, ptrdiff_t q_from, ptrdiff_t q_len, p
         const bool query = t->shape[r] == LOCI_DIM_QUERIES;
         const size_t from = (size_t)(query ? q_from : k_from),
             len = (size_t)(query ? q_len : k_len);
-        size_t inner = sizeof(float), outer = count_of(p, t, p->L, p->L);
+        size_t inner = sizeof(float), outer = walk_count(t, p->B, p->L, p->L);
         for (int k = r + 1; k < t->rank; k++) inner *= (size_t)t->shape[k];
         outer = outer * sizeof(float) / ((size_t)p->L * inner);
         char *to = room_take(&p->room, outer * len * inner);
@@ -135,7 +126,7 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
     for (ptrdiff_t i = 0; i < loci_axes(p->plan) * p->L; i++) p->coord[i] = walk_coordinate(100);
     p->tensors = loci_tensors(p->plan, p->tensor, WALK_TENSORS);
     for (int i = 0; i < p->tensors; i++) {
-        const size_t count = count_of(p, &p->tensor[i], p->L, p->L);
+        const size_t count = walk_count(&p->tensor[i], p->B, p->L, p->L);
         p->data[i] = numbers(p, LOCI_F32, count, 0.2);
         float *start = room_take(&p->room, count * sizeof *start);
         memset(start, 0, count * sizeof *start);
@@ -317,7 +308,7 @@ static void removal(struct problem *p)
         const float *head = cut(p, i, p->L - 1, 1, 0, first),
             *tail = cut(p, i, p->L - 1, 1, first + count, left - first);
         data[i] = (void *)tail;
-        size_t inner = 1, outer = count_of(p, &p->tensor[i], 1, 1);
+        size_t inner = 1, outer = walk_count(&p->tensor[i], p->B, 1, 1);
         bool by_key = false;
         for (int r = 0; r < p->tensor[i].rank; r++) {
             if (by_key) inner *= (size_t)p->tensor[i].shape[r];
@@ -384,7 +375,7 @@ static void ragged_cache(struct problem *p)
             data[i] = p->data[i];
             const loci_tensor *t = &p->tensor[i];
             if (t->role != LOCI_INPUT) continue;
-            const size_t count = count_of(p, t, n, n),
+            const size_t count = walk_count(t, p->B, n, n),
                 inner = count / (size_t)(p->B * t->shape[1] * n);
             float *to = data[i] = room_take(&p->room, count * sizeof *to);
             for (ptrdiff_t row = 0; row < p->B * t->shape[1]; row++)
@@ -472,7 +463,7 @@ static void lengths_back(struct problem *p)
             const loci_tensor *t = &p->tensor[i];
             data[i] = p->data[i];
             if (t->role != LOCI_INPUT) continue;
-            const size_t heads = (size_t)t->shape[1], all = count_of(p, t, p->L, p->L) / 2,
+            const size_t heads = (size_t)t->shape[1], all = walk_count(t, p->B, p->L, p->L) / 2,
                 inner = all / heads / (size_t)p->L, len = (size_t)lens[b];
             float *to = data[i] = room_take(&p->room, heads * len * inner * sizeof *to);
             for (size_t h = 0; h < heads; h++)

@@ -147,10 +147,7 @@ static struct side open_shape(const struct shape *f, bool fast, const char *isa)
     loci_tensor tensor[WALK_TENSORS];
     const int n = loci_tensors(s.plan, tensor, WALK_TENSORS);
     for (int i = 0; i < n; i++) {
-        size_t count = 1;
-        for (int a = 0; a < tensor[i].rank; a++)
-            count *= (size_t)(tensor[i].shape[a] == LOCI_DIM_BATCH ? 1 : tensor[i].shape[a] < 0
-                              ? f->len : tensor[i].shape[a]);
+        const size_t count = walk_count(&tensor[i], 1, f->len, f->len);
         float *data = s.data[i] = room_take(&s.room, count * sizeof *data);
         if (tensor[i].role != LOCI_INPUT) loci_tensor_init(s.plan, i, 3, data);
         for (size_t e = 0; e < count && tensor[i].role == LOCI_INPUT; e++)

@@ -185,10 +185,7 @@ static bool make(struct problem *p)
     for (int i = 0; i < p->axes * L; i++) p->coord[i] = p->axes > 1 ? walk_coordinate(30) : i;
     p->tensors = loci_tensors(plan, p->tensor, WALK_TENSORS);
     for (int i = 0; i < p->tensors; i++) {
-        p->size[i] = 1;
-        for (int r = 0; r < p->tensor[i].rank; r++)
-            p->size[i] *= (size_t)(p->tensor[i].shape[r] == LOCI_DIM_BATCH ? 1
-                                   : p->tensor[i].shape[r] < 0 ? L : p->tensor[i].shape[r]);
+        p->size[i] = walk_count(&p->tensor[i], 1, L, L);
         p->data[i] = numbers(p->size[i]);
         double *start = zeros(p->size[i]);
         if (p->tensor[i].role != LOCI_INPUT) loci_tensor_init(plan, i, 1, start);

@@ -90,10 +90,7 @@ static void encoding(const char *text, const loci_host *host)
     static struct caller callers[CALLERS + 1];
     memset(callers, 0, sizeof callers);
     for (int i = 0; i < s.count; i++) {
-        size[i] = 1;
-        for (int r = 0; r < list[i].rank; r++)
-            size[i] *= (size_t)(list[i].shape[r] == LOCI_DIM_BATCH ? 1 : list[i].shape[r] < 0 ? L
-                                : list[i].shape[r]);
+        size[i] = walk_count(&list[i], 1, L, L);
         tensor[i] = numbers(size[i], 0.1);
         for (size_t n = 0; n < size[i]; n++)
             tensor[i][n] += list[i].role == LOCI_INPUT ? -0.2f : 0.3f;

@@ -220,11 +220,7 @@ static void add_tensors(struct walk *w, const struct shape *s)
     w->tensors = loci_tensors(w->plan, w->tensor, WALK_TENSORS);
     for (int t = 0; t < w->tensors; t++) {
         const loci_tensor *f = &w->tensor[t];
-        size_t count = 1;
-        for (int i = 0; i < f->rank; i++)
-            count *= (size_t)(f->shape[i] == LOCI_DIM_BATCH ? s->batch : f->shape[i]
-                              == LOCI_DIM_QUERIES ? s->q_len :
-                              f->shape[i] == LOCI_DIM_KEYS ? s->k_len : f->shape[i]);
+        const size_t count = walk_count(f, s->batch, s->q_len, s->k_len);
         double *x = add_input(w, f->encoding, f->name, count);
         /* As the paper starts it, and a little more: zeros would hide mistakes, and signs matter to
          * some. */
@@ -359,6 +355,17 @@ static bool some(const char *text, bool causal_only, int places)
 }
 bool walk_causal_only(const char *text) { return some(text, true, 0); }
 bool walk_states(const char *text) { return some(text, false, LOCI_PLACE_STATE); }
+
+size_t walk_count(const loci_tensor *t, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len)
+{
+    size_t count = 1;
+    for (int i = 0; i < t->rank; i++) {
+        const ptrdiff_t n = t->shape[i];
+        count *= (size_t)(n == LOCI_DIM_BATCH ? batch : n == LOCI_DIM_QUERIES ? q_len
+                          : n == LOCI_DIM_KEYS ? k_len : n);
+    }
+    return count;
+}
 
 int walk_dim(const char *text, int dim)
 {

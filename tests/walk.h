@@ -72,6 +72,9 @@ bool walk_states(const char *text);      /* does it fill ae? */
 /* the least head width from `dim` on that the text can have */
 int walk_dim(const char *text, int dim);
 
+/* How many numbers a tensor has in a call of so many entries, rows and keys. */
+size_t walk_count(const loci_tensor *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len);
+
 /* Random numbers: the same everywhere and every time. */
 double walk_uniform(void);               /* -1 .. 1 */
 double walk_coordinate(double reach);    /* within reach of 0, and whole every other time */
