@@ -424,7 +424,7 @@ static vf sum_weights(const real *p)
     }
     return all;
 }
-/* The softmax of a row: what weigh.h says of every tile, newest first, step by step for all tiles of the chunk. */
+/* The softmax of a row: what softmax.h says of every tile, newest first, step by step for all tiles of the chunk. */
 static void soften(const struct rows *w, int i, int first, int end, const bool *seen)
 {
     struct tile *t = &w->t[i];

@@ -15,7 +15,7 @@ struct bench {
     real *carry[MAX_USES];               /* [key tiles][carry rows][QT], per head of an item when they mix */
     real *scores;                        /* [key tiles][KT][QT], kept by the sweep of carries; NULL: made twice */
 };
-/* What it has for a few rows: scores, weights and sums of a whole chunk, see few.c. */
+/* What it has for a few rows: scores, weights and sums of a whole chunk, see decode.c. */
 struct few { real *s, *p, *alpha, *sums; };
 struct desk { struct tile *tile; struct bench bench; struct few few; };
 

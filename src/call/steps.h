@@ -8,7 +8,7 @@
 
 static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % of > 0); }
 
-/* ---- What is given: call.c, cache.c */
+/* ---- What is given: workspace.c, cache.c */
 
 struct loci_cache;
 loci_status loci_cache_check(const loci_plan *, const struct loci_cache *, loci_error *);
@@ -56,7 +56,7 @@ void loci_find_sequences(struct call *);
 /* Distances that visible pairs can have must lie within what the tables were prepared for. */
 loci_status loci_check_positions(const struct call *);
 
-/* ---- Before and after the engine: call.c */
+/* ---- Before and after the engine: workspace.c */
 
 /* begin() of the rotation, then, with `keys`, the keys and begin() of the others, which may read turned keys. */
 void loci_begin(struct call *, bool keys);

@@ -2,7 +2,7 @@
 /* blocks.h -- the table of the term `blocks`: blocks of channels that turn about one generator each.
  *
  * Block j of head group g turns by exp(x S), S skew [block][block], x = sum over axes a of coordinate[a] weight[a][j].
- * With S = U N U^T (skew.h) that is U exp(x N) U^T, where the middle turns pairs of channels: so a row goes into the basis
+ * With S = U N U^T (base/skew_form.h) that is U exp(x N) U^T, where the middle turns pairs of channels: so a row goes into the basis
  * U, turns as in pairs.h with frequencies weight[a][j] lambda[g][j][k], and comes back.  An odd block has one channel that
  * stays, as a pair of frequency 0 whose second channel is 0: `half` pairs per block.
  *

@@ -23,7 +23,7 @@ struct pairs {
     int axes, groups;                    /* groups: 1, or the kv heads */
     int width;                           /* count in whole lanes; pairs that are not there have frequency 0 */
     double factor;                       /* m */
-    bool angles_f32;                     /* as code in float has them: see aim.h.  Frequencies come as floats */
+    bool angles_f32;                     /* as code in float has them: see terms/angles.h.  Frequencies come as floats */
     int span;                            /* of a rotation that fades: key tiles that share a reference */
 };
 _Static_assert(sizeof(struct pairs) <= 64, "rows start 64 bytes behind the struct");

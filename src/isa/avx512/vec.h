@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h for AVX-512: 16 floats.  The vocabulary is the same in every isa/ folder; attn/num.h builds on it. */
+/* vec.h for AVX-512: 16 floats.  The vocabulary is the same in every isa/ folder; isa/num.h builds on it. */
 #include <immintrin.h>
 
 typedef float real;
