@@ -14,7 +14,7 @@
 #include "io/output.h"
 #include "base/plain.h"
 
-/* ---- Errors, memory, time ------------------------------------------------------------------------------- */
+/* ---- Errors, memory, time -------------------------------------------------------------------- */
 
 void print_plain(FILE *to, const char *text)
 {
@@ -81,7 +81,7 @@ bool colours(void)
     return isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") && !(off && *off);
 }
 
-/* ---- Names ---------------------------------------------------------------------------------------------- */
+/* ---- Names ----------------------------------------------------------------------------------- */
 
 const loci_encoding_info *find_encoding(const char *name, size_t length)
 {
@@ -112,7 +112,9 @@ const char *runnable_text(const char *text)
 
 bool runs_fast(const char *isa)
 {
-    const loci_desc d = { .size = sizeof d, .heads = 1, .dim = 2, .dtype = LOCI_BF16, .fast = 1, .isa = isa };
+    const loci_desc d = {
+        .size = sizeof d, .heads = 1, .dim = 2, .dtype = LOCI_BF16, .fast = 1, .isa = isa
+    };
     loci_plan *plan;
     if (loci_plan_create(&plan, &d, NULL)) return false;
     const bool fast = strstr(loci_plan_text(plan), " fast=") != NULL;
@@ -152,7 +154,9 @@ const char *cpu_name_in(const char *file, char *buffer, size_t room)
     bool begins = true;                  /* a line; long ones come in parts */
     buffer[0] = 0;
     while (f && !buffer[0] && fgets(line, sizeof line, f)) {
-        const char *value = begins && !strncmp(line, "model name", 10) ? line + 10 + strspn(line + 10, " \t") : "";
+        const char *value = begins && !strncmp(line, "model name", 10)
+                              ? line + 10 + strspn(line + 10, " \t")
+                              : "";
         if (*value == ':') tidy(value + 1, buffer, room);
         begins = strchr(line, '\n') != NULL;
     }
@@ -161,7 +165,10 @@ const char *cpu_name_in(const char *file, char *buffer, size_t room)
     return buffer;
 }
 
-const char *cpu_name(char *buffer, size_t room) { return cpu_name_in("/proc/cpuinfo", buffer, room); }
+const char *cpu_name(char *buffer, size_t room)
+{
+    return cpu_name_in("/proc/cpuinfo", buffer, room);
+}
 
 /* How many letters must change to turn a into b (Levenshtein), for words of ordinary length. */
 static int edits(const char *a, const char *b)
@@ -196,7 +203,7 @@ const char *nearest(const char *word, const char *(*name)(int), int count)
     return best;
 }
 
-/* ---- Arguments ------------------------------------------------------------------------------------------ */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 static const struct flag *flags;         /* of the command being parsed, for nearest() */
 static const char *flag_name(int i) { return flags[i].name; }
@@ -208,13 +215,14 @@ static bool unknown_flag(const struct command *c, const char *given, const char 
     flags = c->flags;
     const char *hint = nearest(name, flag_name, n);
     if (hint)
-        fail("%s: unknown option '%s'; did you mean --%s? ('loci %s --help' lists all)", c->name, given, hint,
-             c->name);
+        fail("%s: unknown option '%s'; did you mean --%s? ('loci %s --help' lists all)", c->name,
+             given, hint, c->name);
     else fail("%s: unknown option '%s'; 'loci %s --help' lists all", c->name, given, c->name);
     return false;
 }
 
-/* argv[*i] is "--name", "--name=value", "-l" or "-lvalue"; takes a second argument where the value stands apart. */
+/* argv[*i] is "--name", "--name=value", "-l" or "-lvalue"; takes a second argument where the value
+ * stands apart. */
 static bool parse_flag(struct args *a, int argc, char **argv, int *i)
 {
     const struct command *c = a->command;
@@ -223,7 +231,8 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
     char name[64];
     if (is_long) {
         size_t n = strcspn(given + 2, "=");
-        snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), given + 2);
+        snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1),
+                 given + 2);
         if (given[2 + n]) value = given + 3 + n;
     } else {
         snprintf(name, sizeof name, "%c", given[1]);
@@ -232,8 +241,9 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
     if (is_long ? !strcmp(name, "help") : !strcmp(given, "-h")) return a->help = true;
 
     int k = 0;
-    while (c->flags[k].name &&
-           (is_long ? strcmp(c->flags[k].name, name) : !c->flags[k].letter || strcmp(c->flags[k].letter, name)))
+    while (c->flags[k].name
+           && (is_long ? strcmp(c->flags[k].name, name)
+                       : !c->flags[k].letter || strcmp(c->flags[k].letter, name)))
         k++;
     if (!c->flags[k].name) return unknown_flag(c, given, name);
     if (!c->flags[k].value) {
@@ -241,7 +251,8 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
         value = "";
     } else if (!value) {
         if (*i + 1 >= argc)
-            return refuse("%s: --%s needs a value: %s", c->name, c->flags[k].name, c->flags[k].value);
+            return refuse("%s: --%s needs a value: %s", c->name, c->flags[k].name,
+                          c->flags[k].value);
         value = argv[++*i];
     }
     a->value[k] = value;
@@ -251,7 +262,8 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
 bool args_parse(struct args *a, const struct command *c, int argc, char **argv)
 {
     *a = (struct args){ .command = c, .rest = (const char **)argv };
-    bool options = true;                 /* "--" ends them; what is no option is gathered at the front of argv */
+    bool options = true;                 /* "--" ends them; what is no option is gathered at the
+                                            front of argv */
     for (int i = 0; i < argc; i++) {
         if (options && !strcmp(argv[i], "--")) options = false;
         else if (options && argv[i][0] == '-' && argv[i][1]) {
@@ -264,7 +276,9 @@ bool args_parse(struct args *a, const struct command *c, int argc, char **argv)
 bool parse_whole(const char *text, int64_t *value)
 {
     char *end;
-    if (!(text[0] >= '0' && text[0] <= '9') && !(text[0] == '-' && text[1] >= '0' && text[1] <= '9')) return false;
+    if (!(text[0] >= '0' && text[0] <= '9')
+        && !(text[0] == '-' && text[1] >= '0' && text[1] <= '9'))
+        return false;
     errno = 0;
     long long v = strtoll(text, &end, 10);
     if (*end || errno) return false;
@@ -299,8 +313,10 @@ bool args_word(const struct args *a, int flag, const char *words, int *index)
     if (!given) return true;
     int k = 0;
     for (const char *p = words; *p; p += strcspn(p, "|"), p += *p == '|', k++)
-        if (strcspn(p, "|") == strlen(given) && !memcmp(p, given, strlen(given))) return *index = k, true;
-    fail("%s: --%s must be one of %s, not '%s'", a->command->name, a->command->flags[flag].name, words, given);
+        if (strcspn(p, "|") == strlen(given) && !memcmp(p, given, strlen(given)))
+            return *index = k, true;
+    fail("%s: --%s must be one of %s, not '%s'", a->command->name, a->command->flags[flag].name,
+         words, given);
     return false;
 }
 
@@ -308,13 +324,14 @@ bool args_output(const struct args *a, int flag)
 {
     loci_error e;
     const char *path = a->value[flag];
-    return !path || !loci_output_check(path, a->rest_count, a->rest, &e) || refuse("%s: %s", *path ? path : a->command->name, e.text);
+    return !path || !loci_output_check(path, a->rest_count, a->rest, &e)
+        || refuse("%s: %s", *path ? path : a->command->name, e.text);
 }
 
 bool args_no_rest(const struct args *a)
 {
     if (a->rest_count == 0) return true;
-    fail("%s: '%s' is one argument too many; 'loci %s --help' shows what it takes", a->command->name, a->rest[0],
-         a->command->name);
+    fail("%s: '%s' is one argument too many; 'loci %s --help' shows what it takes",
+         a->command->name, a->rest[0], a->command->name);
     return false;
 }

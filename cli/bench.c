@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* bench.c -- `loci bench`: each encoding against plain attention and against the limits of this machine.
+/* bench.c -- `loci bench`: each encoding against plain attention and against the limits of this
+ * machine.
  *
- * Machines change speed from second to second, so nothing is compared across time: every round measures a probe,
- * plain attention, the encoding, and the probe again, the ratios are taken within the round, and the median over the
- * rounds is reported.  Of the two probes of a round the faster one counts: a disturbed probe flatters nobody. */
+ * Machines change speed from second to second, so nothing is compared across time: every round
+ * measures a probe, plain attention, the encoding, and the probe again, the ratios are taken within
+ * the round, and the median over the rounds is reported.  Of the two probes of a round the faster
+ * one counts: a disturbed probe flatters nobody. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,22 +17,32 @@
 #include "cli/probe.h"
 #include "cli/task.h"
 
-enum { PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, FAST, THREADS, ISA, FULL, LASTING, REPEAT, JSON };
+enum {
+    PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, FAST, THREADS, ISA, FULL, LASTING,
+    REPEAT, JSON
+};
 static const struct flag flags[] = {
-    [PASS]     = { "pass", NULL, "PASS", "forward (default), backward, both, decode, prefill-chunk or rotate" },
-    [LEN]      = { "len", NULL, "N[,N...]", "tokens, new ones of decode and prefill-chunk included (default 4096)" },
-    [ROWS]     = { "rows", NULL, "N", "prefill-chunk: new tokens, the last ones of --len (default 512)" },
-    [CACHE]    = { "cache", NULL, NULL, "decode, prefill-chunk: new tokens enter a loci_cache that holds all keys" },
+    [PASS]     = { "pass", NULL, "PASS",
+                   "forward (default), backward, both, decode, prefill-chunk or rotate" },
+    [LEN]      = { "len", NULL, "N[,N...]",
+                   "tokens, new ones of decode and prefill-chunk included (default 4096)" },
+    [ROWS]     = { "rows", NULL, "N",
+                   "prefill-chunk: new tokens, the last ones of --len (default 512)" },
+    [CACHE]    = { "cache", NULL, NULL,
+                   "decode, prefill-chunk: new tokens enter a loci_cache that holds all keys" },
     [DIM]      = { "dim", NULL, "D", "width of a head (default 64)" },
     [HEADS]    = { "heads", NULL, "H", "query heads (default 8)" },
     [KV_HEADS] = { "kv-heads", NULL, "K", "key and value heads (default: as many)" },
     [BATCH]    = { "batch", NULL, "B", "batch entries (default 1)" },
     [DTYPE]    = { "dtype", NULL, "TYPE", "of q, k, v and the result: f32 (default), bf16 or f16" },
-    [FAST]     = { "fast", NULL, NULL, "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
+    [FAST]     = { "fast", NULL, NULL,
+                   "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
     [THREADS]  = { "threads", NULL, "N", "threads (default 1)" },
-    [ISA]      = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
+    [ISA]      = { "isa", NULL, "NAME",
+                   "an instruction set that 'loci info' lists (default: the best)" },
     [FULL]     = { "full", NULL, NULL, "every query sees every key (default: causal)" },
-    [LASTING]  = { "lasting", NULL, NULL, "gates hardly forget and sticks last: no key is skipped for them" },
+    [LASTING]  = { "lasting", NULL, NULL,
+                   "gates hardly forget and sticks last: no key is skipped for them" },
     [REPEAT]   = { "repeat", NULL, "R", "rounds, at least 5 (default 7)" },
     [JSON]     = { "json", NULL, NULL, "one JSON object per line" },
     { NULL, NULL, NULL, NULL }
@@ -38,9 +50,11 @@ static const struct flag flags[] = {
 
 enum pass { FORWARD, BACKWARD, BOTH, DECODE, CHUNK, ROTATE };
 static const char pass_words[] = "forward|backward|both|decode|prefill-chunk|rotate";
-static const char *const pass_names[] = { "forward", "backward", "both", "decode", "prefill-chunk", "rotate" };
+static const char *const pass_names[] = { "forward", "backward",      "both",
+                                          "decode",  "prefill-chunk", "rotate" };
 static const char *const dtype_names[] = { "f32", "bf16", "f16" };
-static const double atom = 0.01;         /* seconds: a step is repeated until one measurement takes about this long */
+static const double atom = 0.01;         /* seconds: a step is repeated until one measurement takes
+                                            about this long */
 enum { MAX_ROUNDS = 1000, MAX_LENS = 32 };
 
 struct bench {
@@ -53,7 +67,8 @@ struct bench {
     loci_host pool, *host;
     float *stream;                       /* decode: beyond every cache of the processor */
     size_t stream_bytes;
-    int copies, turn;                    /* decode, chunk: of K and V, used in turn, so that they come from memory */
+    int copies, turn;                    /* decode, chunk: of K and V, used in turn, so that they
+                                            come from memory */
     void **k, **v;
 };
 
@@ -61,7 +76,8 @@ struct bench {
 struct contender {
     struct task main, embed;
     bool embeds;
-    loci_cache **cache, *current;        /* with --cache: its copies of K and V; the task has the new tokens alone */
+    loci_cache **cache, *current;        /* with --cache: its copies of K and V; the task has the
+                                            new tokens alone */
 };
 
 static void close_contender(struct contender *c)
@@ -98,7 +114,8 @@ static bool open_caches(const struct bench *b, struct contender *c)
     bool ok = task_open(&all, &t->desc, b->batch, 1, b->len, NULL);
     c->cache = task_take(t, (size_t)b->copies, sizeof(loci_cache *));
     for (int i = 0; i < b->copies && ok; i++)
-        if (loci_cache_create(&c->cache[i], t->plan, b->batch, b->len, 0, task_take(t, bytes, 1), &all.error))
+        if (loci_cache_create(&c->cache[i], t->plan, b->batch, b->len, 0, task_take(t, bytes, 1),
+                              &all.error))
             ok = refuse("%s: %s", t->desc.encoding, all.error.text);
     all.call.cache = t->call.cache = c->cache[0];        /* a workspace depends on it */
     ok = ok && ready(b, &all, false);
@@ -112,19 +129,36 @@ static bool open_caches(const struct bench *b, struct contender *c)
 static bool open_contender(const struct bench *b, struct contender *c, const char *encoding)
 {
     bool backward = b->pass == BACKWARD || b->pass == BOTH;
-    *c = (struct contender){ .embeds = b->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED };
-    loci_desc d = { .size = sizeof d, .encoding = c->embeds ? "nope" : encoding, .heads = b->heads, .dim = b->dim,
-                    .kv_heads = b->kv_heads, .stage = b->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
-                    .dtype = dtype_of(b), .fast = b->fast, .full = b->full, .max_len = b->len, .isa = b->isa };
-    const int turned = b->kv_heads == b->heads ? LOCI_PLACE_ROTATE | LOCI_PLACE_STATE : LOCI_PLACE_ROTATE;
+    *c = (struct contender){ .embeds = b->pass != ROTATE
+                                    && text_places(encoding) == LOCI_PLACE_EMBED };
+    loci_desc d = { .size = sizeof d,
+                    .encoding = c->embeds ? "nope" : encoding,
+                    .heads = b->heads,
+                    .dim = b->dim,
+                    .kv_heads = b->kv_heads,
+                    .stage = b->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
+                    .dtype = dtype_of(b),
+                    .fast = b->fast,
+                    .full = b->full,
+                    .max_len = b->len,
+                    .isa = b->isa };
+    const int turned = b->kv_heads == b->heads ? LOCI_PLACE_ROTATE | LOCI_PLACE_STATE
+                                               : LOCI_PLACE_ROTATE;
     d.keys_rotated = inference(b) && text_places(encoding) & turned;
-    if (!task_open(&c->main, &d, b->batch, b->rows, b->cached ? b->rows : b->len, NULL)) return false;
+    if (!task_open(&c->main, &d, b->batch, b->rows, b->cached ? b->rows : b->len, NULL))
+        return false;
     if (b->cached && !open_caches(b, c)) return false;
     if (!ready(b, &c->main, backward)) return false;
     if (!c->embeds) return true;
-    loci_desc e = { .size = sizeof e, .encoding = encoding, .stage = LOCI_EMBED, .model_dim = b->heads * b->dim,
-                    .dtype = d.dtype, .max_len = b->len, .isa = b->isa };
-    return task_open(&c->embed, &e, b->batch, b->rows, b->len, NULL) && ready(b, &c->embed, backward);
+    loci_desc e = { .size = sizeof e,
+                    .encoding = encoding,
+                    .stage = LOCI_EMBED,
+                    .model_dim = b->heads * b->dim,
+                    .dtype = d.dtype,
+                    .max_len = b->len,
+                    .isa = b->isa };
+    return task_open(&c->embed, &e, b->batch, b->rows, b->len, NULL)
+        && ready(b, &c->embed, backward);
 }
 
 /* The next copy of the keys; a cache forgets the last tokens, which are about to come. */
@@ -144,7 +178,10 @@ static loci_status turn_to_next(struct bench *b, struct contender *c)
     return s;
 }
 
-static loci_status append(struct task *t, loci_cache *to) { return loci_cache_append(t->plan, t->tables, t->work, to, &t->call); }
+static loci_status append(struct task *t, loci_cache *to)
+{
+    return loci_cache_append(t->plan, t->tables, t->work, to, &t->call);
+}
 
 static loci_status step(const struct bench *b, struct contender *c)
 {
@@ -196,13 +233,15 @@ static int warm_up(struct bench *b, struct contender *c)
     return t >= atom ? 1 : t < atom / 10000 ? 10000 : (int)(atom / t) + 1;
 }
 
-/* ---- Limits of the machine ----------------------------------------------------------------------------------- */
+/* ---- Limits of the machine ------------------------------------------------------------------- */
 
 static double limit(struct bench *b, const struct contender *c, int times)
 {
-    if (b->pass == DECODE) return probe_read(b->isa, b->stream, b->stream_bytes, b->host, b->threads);
+    if (b->pass == DECODE)
+        return probe_read(b->isa, b->stream, b->stream_bytes, b->host, b->threads);
     if (b->pass == ROTATE) {             /* at the same footprint, hence with the same caches */
-        size_t bytes = (size_t)b->batch * (size_t)b->heads * (size_t)b->len * (size_t)b->dim * stored_size(dtype_of(b));
+        size_t bytes = (size_t)b->batch * (size_t)b->heads * (size_t)b->len * (size_t)b->dim
+                     * stored_size(dtype_of(b));
         double sum = 0;
         for (int i = 0; i < times; i++)
             sum += 1 / probe_copy(c->main.dx.data, c->main.dy.data, bytes, b->host, b->threads);
@@ -213,7 +252,8 @@ static double limit(struct bench *b, const struct contender *c, int times)
 
 static size_t keys_bytes(const struct bench *b)
 {
-    return (size_t)b->batch * (size_t)b->kv_heads * (size_t)b->len * (size_t)b->dim * stored_size(dtype_of(b));
+    return (size_t)b->batch * (size_t)b->kv_heads * (size_t)b->len * (size_t)b->dim
+         * stored_size(dtype_of(b));
 }
 
 /* How many copies of K and V there must be, and what is read beside them. */
@@ -247,14 +287,18 @@ static void close_copies(struct bench *b)
     b->stream = NULL;
 }
 
-/* ---- Rounds and rows ----------------------------------------------------------------------------------------- */
+/* ---- Rounds and rows ------------------------------------------------------------------------- */
 
-struct row { double seconds, gflops, peak, percent, gbytes, percent_bytes, ratio; size_t workspace; };
+struct row {
+    double seconds, gflops, peak, percent, gbytes, percent_bytes, ratio;
+    size_t workspace;
+};
 
 /* Visible pairs times heads and batch: 4 D flops each forward, 10 D backward. */
 static double useful_flops(const struct bench *b)
 {
-    double keys = (double)b->len, rows = (double)b->rows, pairs = rows * keys - (b->full ? 0 : rows * (rows - 1) / 2);
+    double keys = (double)b->len, rows = (double)b->rows,
+           pairs = rows * keys - (b->full ? 0 : rows * (rows - 1) / 2);
     double each = b->pass == BACKWARD ? 10 : b->pass == BOTH ? 14 : 4;
     return pairs * each * b->dim * b->heads * b->batch;
 }
@@ -262,13 +306,14 @@ static double useful_flops(const struct bench *b)
 static double moved_bytes(const struct bench *b)
 {
     double rows = (double)b->batch * (double)b->len * b->dim * (double)stored_size(dtype_of(b)) * 2;
-    return rows * (b->pass == DECODE ? b->kv_heads : b->heads);        /* K and V; or x read and y written */
+    /* K and V; or x read and y written */
+    return rows * (b->pass == DECODE ? b->kv_heads : b->heads);
 }
 
 static bool measure(struct bench *b, struct contender *plain, struct contender *c, struct row *r)
 {
-    double seconds[MAX_ROUNDS], gflops[MAX_ROUNDS], peak[MAX_ROUNDS], percent[MAX_ROUNDS], gbytes[MAX_ROUNDS],
-        percent_bytes[MAX_ROUNDS], ratio[MAX_ROUNDS];
+    double seconds[MAX_ROUNDS], gflops[MAX_ROUNDS], peak[MAX_ROUNDS], percent[MAX_ROUNDS],
+        gbytes[MAX_ROUNDS], percent_bytes[MAX_ROUNDS], ratio[MAX_ROUNDS];
     bool bytes = b->pass == DECODE || b->pass == ROTATE, flops = b->pass != ROTATE;
     int plain_times = flops ? warm_up(b, plain) : 1, times = plain_times ? warm_up(b, c) : 0;
     if (!times) return false;
@@ -286,8 +331,14 @@ static bool measure(struct bench *b, struct contender *plain, struct contender *
         gbytes[i] = moved_bytes(b) / mine * 1e-9;
         percent_bytes[i] = 100 * moved_bytes(b) / mine / most;
     }
-    *r = (struct row){ .seconds = median(seconds, b->rounds), .gflops = NAN, .peak = NAN, .percent = NAN, .gbytes = NAN,
-                       .percent_bytes = NAN, .ratio = NAN, .workspace = c->main.work_bytes };
+    *r = (struct row){ .seconds = median(seconds, b->rounds),
+                       .gflops = NAN,
+                       .peak = NAN,
+                       .percent = NAN,
+                       .gbytes = NAN,
+                       .percent_bytes = NAN,
+                       .ratio = NAN,
+                       .workspace = c->main.work_bytes };
     if (flops) {
         r->gflops = median(gflops, b->rounds);
         r->peak = median(peak, b->rounds);
@@ -333,9 +384,11 @@ static void print_title(const struct bench *b)
     bool bytes = b->pass == DECODE || b->pass == ROTATE;
     char rows[32] = "";
     if (b->pass == CHUNK) snprintf(rows, sizeof rows, " of %td rows", b->rows);
-    printf("loci %s  %s, %s%s, %d thread%s, %s%s%s, batch %d, heads %d/%d, width %d, %s\n", loci_version_text(), b->isa,
-           dtype_names[b->dtype], b->dots ? " dot products" : "", b->threads, b->threads > 1 ? "s" : "", pass_names[b->pass], rows,
-           b->cached ? " with a cache" : "", b->batch, b->heads, b->kv_heads, b->dim, b->full ? "full" : "causal");
+    printf("loci %s  %s, %s%s, %d thread%s, %s%s%s, batch %d, heads %d/%d, width %d, %s\n",
+           loci_version_text(), b->isa, dtype_names[b->dtype], b->dots ? " dot products" : "",
+           b->threads, b->threads > 1 ? "s" : "", pass_names[b->pass], rows,
+           b->cached ? " with a cache" : "", b->batch, b->heads, b->kv_heads, b->dim,
+           b->full ? "full" : "causal");
     printf("%s%-34s %8s %10s %9s %10s %8s %12s%s\n", PAINT("1"), "encoding", "len", "ms",
            bytes ? "GB/s" : "GFLOP/s",
            !bytes              ? "% of peak"
@@ -363,7 +416,8 @@ static bool bench_one(struct bench *b, const char *encoding)
     struct contender plain = { 0 }, c = { 0 };
     struct row r;
     if (inference(b)) open_stream(b);
-    bool ok = (b->pass == ROTATE || open_contender(b, &plain, "nope")) && open_contender(b, &c, encoding);
+    bool ok = (b->pass == ROTATE || open_contender(b, &plain, "nope"))
+           && open_contender(b, &c, encoding);
     if (ok && inference(b) && !b->cached) open_copies(b, &plain.main);
     ok = ok && measure(b, &plain, &c, &r);
     if (ok && b->json) print_json(b, encoding, &r);
@@ -374,7 +428,7 @@ static bool bench_one(struct bench *b, const char *encoding)
     return ok;
 }
 
-/* ---- The command --------------------------------------------------------------------------------------------- */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 static int parse_lens(const char *text, ptrdiff_t *len)
 {
@@ -383,8 +437,8 @@ static int parse_lens(const char *text, ptrdiff_t *len)
         char one[16];
         int64_t value;
         snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
-        if (n == MAX_LENS || strcspn(p, ",") >= sizeof one || !parse_whole(one, &value) || value < 1 ||
-            value > 1 << 24)
+        if (n == MAX_LENS || strcspn(p, ",") >= sizeof one || !parse_whole(one, &value) || value < 1
+            || value > 1 << 24)
             return 0;
         len[n++] = (ptrdiff_t)value;
     }
@@ -399,16 +453,27 @@ static bool fits(const struct bench *b, const loci_encoding_info *e)
 
 static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
 {
-    return args_word(a, PASS, pass_words, pass) && args_whole(a, ROWS, 1, 1 << 24, rows) && args_whole(a, DIM, 1, 1024, &b->dim) &&
-           args_whole(a, HEADS, 1, 1024, &b->heads) && args_whole(a, KV_HEADS, 1, 1024, &b->kv_heads) &&
-           args_whole(a, BATCH, 1, 4096, &b->batch) && args_word(a, DTYPE, "f32|bf16|f16", &b->dtype) &&
-           args_whole(a, THREADS, 1, 256, &b->threads) && args_whole(a, REPEAT, 5, MAX_ROUNDS, &b->rounds);
+    return args_word(a, PASS, pass_words, pass) && args_whole(a, ROWS, 1, 1 << 24, rows)
+        && args_whole(a, DIM, 1, 1024, &b->dim) && args_whole(a, HEADS, 1, 1024, &b->heads)
+        && args_whole(a, KV_HEADS, 1, 1024, &b->kv_heads)
+        && args_whole(a, BATCH, 1, 4096, &b->batch)
+        && args_word(a, DTYPE, "f32|bf16|f16", &b->dtype)
+        && args_whole(a, THREADS, 1, 256, &b->threads)
+        && args_whole(a, REPEAT, 5, MAX_ROUNDS, &b->rounds);
 }
 
 static int run(const struct args *a)
 {
-    struct bench b = { .dim = 64, .heads = 8, .batch = 1, .threads = 1, .rounds = 7, .full = a->value[FULL] != NULL,
-                       .cached = a->value[CACHE] != NULL, .lasting = a->value[LASTING] != NULL, .fast = a->value[FAST] != NULL, .json = a->value[JSON] != NULL,
+    struct bench b = { .dim = 64,
+                       .heads = 8,
+                       .batch = 1,
+                       .threads = 1,
+                       .rounds = 7,
+                       .full = a->value[FULL] != NULL,
+                       .cached = a->value[CACHE] != NULL,
+                       .lasting = a->value[LASTING] != NULL,
+                       .fast = a->value[FAST] != NULL,
+                       .json = a->value[JSON] != NULL,
                        .isa = a->value[ISA] ? a->value[ISA] : best_isa() };
     int pass = FORWARD, rows = 512, code = EXIT_DONE;
     ptrdiff_t len[MAX_LENS];
@@ -416,16 +481,20 @@ static int run(const struct args *a)
     b.pass = (enum pass)pass;
     b.dots = b.fast && (b.pass == FORWARD || b.pass == CHUNK) && runs_fast(b.isa);
     if (a->value[ROWS] && b.pass != CHUNK) return fail("bench: --rows is for --pass prefill-chunk");
-    if (b.cached && !inference(&b)) return fail("bench: --cache is for --pass decode and prefill-chunk");
+    if (b.cached && !inference(&b))
+        return fail("bench: --cache is for --pass decode and prefill-chunk");
     if (!a->value[KV_HEADS] || b.pass == ROTATE) b.kv_heads = b.heads;
     int lens = parse_lens(a->value[LEN] ? a->value[LEN] : "4096", len);
     if (!lens)
-        return fail("bench: --len must be up to %d whole numbers from 1 to %d, as in 1024,4096, not '%s'", MAX_LENS,
-                    1 << 24, a->value[LEN]);
+        return fail("bench: --len must be up to %d whole numbers from 1 to %d, as in 1024,4096, "
+                    "not '%s'",
+                    MAX_LENS, 1 << 24, a->value[LEN]);
     for (int i = 0; i < lens && b.pass == CHUNK; i++)
-        if (rows > len[i]) return fail("bench: --rows %d must be at most --len, which is %td", rows, len[i]);
+        if (rows > len[i])
+            return fail("bench: --rows %d must be at most --len, which is %td", rows, len[i]);
     if (b.threads > 1) {
-        if (loci_pool_create(&b.pool, b.threads)) return fail("bench: %d threads cannot be started", b.threads);
+        if (loci_pool_create(&b.pool, b.threads))
+            return fail("bench: %d threads cannot be started", b.threads);
         b.host = &b.pool;
     }
 
@@ -436,7 +505,8 @@ static int run(const struct args *a)
             if (!a->rest_count && !fits(&b, &list[k])) continue;
             b.len = len[i];
             b.rows = b.pass == DECODE ? 1 : b.pass == CHUNK ? rows : b.len;
-            if (!bench_one(&b, a->rest_count ? runnable_text(a->rest[k]) : list[k].example)) code = EXIT_ERROR;
+            if (!bench_one(&b, a->rest_count ? runnable_text(a->rest[k]) : list[k].example))
+                code = EXIT_ERROR;
         }
     if (b.host) loci_pool_destroy(b.host);
     return code;
@@ -444,23 +514,29 @@ static int run(const struct args *a)
 
 const struct command cmd_bench = {
     .name = "bench", .brief = "measure encodings against plain attention and this machine's limits",
-    .synopsis = "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
-                "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] [--threads N]\n"
-                "               [--isa NAME] [--full] [--lasting] [--repeat R] [--json]",
+    .synopsis =
+        "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
+        "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] [--threads "
+        "N]\n"
+        "               [--isa NAME] [--full] [--lasting] [--repeat R] [--json]",
     .about =
-        "    Without names: every encoding that the pass and the mask allow.  Each is measured in rounds,\n"
-        "    interleaved with nope at the same shape and with probes of this machine (multiply-adds, reading,\n"
-        "    copying); ratios are taken within a round, and the table shows medians.  Flops are those of\n"
-        "    visible pairs only: 4 D forward, 10 D backward, both 14 D.  The time holds all that the encoding\n"
-        "    does in a call; one that works on embeddings is measured as its embedding with plain attention.\n"
-        "    With --fast forward passes are compared with the bf16 dot products of this CPU, if it has them.\n"
-        "    decode is one query against --len keys, turned where that can be, taken from memory: GB/s\n"
-        "    counts K and V once, and is compared with reading.  prefill-chunk is the last --rows queries\n"
-        "    against such keys.  With --cache, a step appends its new tokens to a cache and then attends.\n"
-        "    rotate turns [batch, heads, len, dim], compared with copying.\n",
-    .examples = "    loci bench\n    loci bench alibi t5 --len 1024,4096 --pass backward\n"
-                "    loci bench rope:pairing=half --pass rotate --threads 2\n"
-                "    loci bench --pass decode --len 16384 --kv-heads 2 --json\n"
-                "    loci bench rope --pass prefill-chunk --rows 16 --len 8192 --cache --dtype bf16\n",
+        "    Without names: every encoding that the pass and the mask allow.  Each is\n"
+        "    measured in rounds, interleaved with nope at the same shape and with probes of\n"
+        "    this machine (multiply-adds, reading, copying); ratios are taken within a round,\n"
+        "    and the table shows medians.  Flops are those of visible pairs only: 4 D\n"
+        "    forward, 10 D backward, both 14 D.  The time holds all that the encoding does in\n"
+        "    a call; one that works on embeddings is measured as its embedding with plain\n"
+        "    attention.  With --fast forward passes are compared with the bf16 dot products\n"
+        "    of this CPU, if it has them. decode is one query against --len keys, turned\n"
+        "    where that can be, taken from memory: GB/s counts K and V once, and is compared\n"
+        "    with reading.  prefill-chunk is the last --rows queries against such keys.  With\n"
+        "    --cache, a step appends its new tokens to a cache and then attends. rotate turns\n"
+        "    [batch, heads, len, dim], compared with copying.\n",
+    .examples =
+        "    loci bench\n"
+        "    loci bench alibi t5 --len 1024,4096 --pass backward\n"
+        "    loci bench rope:pairing=half --pass rotate --threads 2\n"
+        "    loci bench --pass decode --len 16384 --kv-heads 2 --json\n"
+        "    loci bench rope --pass prefill-chunk --rows 16 --len 8192 --cache --dtype bf16\n",
     .flags = flags, .run = run,
 };

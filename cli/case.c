@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* case.c -- from a case file to a task that can be run.  Every tensor of the file must have a use and its exact shape,
- * since what is misread here would be computed wrongly without a word. */
+/* case.c -- from a case file to a task that can be run.  Every tensor of the file must have a use
+ * and its exact shape, since what is misread here would be computed wrongly without a word. */
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,23 +8,25 @@
 
 #include "cli/case.h"
 
-/* ---- Metadata --------------------------------------------------------------------------------------------- */
+/* ---- Metadata -------------------------------------------------------------------------------- */
 
-static const char *const keys[] = { "loci.case", "loci.encoding", "loci.stage", "loci.mask", "loci.window_left",
-                                    "loci.window_right", "loci.scale", "loci.role", "loci.tol", "loci.source",
-                                    "loci.note" };
+static const char *const keys[] = { "loci.case",   "loci.encoding",    "loci.stage",
+                                    "loci.mask",   "loci.window_left", "loci.window_right",
+                                    "loci.scale",  "loci.role",        "loci.tol",
+                                    "loci.source", "loci.note" };
 static const char *key_name(int i) { return keys[i]; }
 
 static bool check_keys(const struct case_file *c)
 {
     for (int i = 0; i < c->file.meta_count; i++) {
         const char *key = c->file.meta[i].key;
-        bool known = strncmp(key, "loci.", 5) != 0;                /* keys of other programs are theirs */
+        /* keys of other programs are theirs */
+        bool known = strncmp(key, "loci.", 5) != 0;
         for (int k = 0; k < COUNT(keys); k++) known = known || !strcmp(key, keys[k]);
         if (known) continue;
         const char *hint = nearest(key, key_name, COUNT(keys));
-        return refuse("%s: unknown metadata key '%.64s'%s%s%s", c->path, key, hint ? "; did you mean " : "",
-                      hint ? hint : "", hint ? "?" : "");
+        return refuse("%s: unknown metadata key '%.64s'%s%s%s", c->path, key,
+                      hint ? "; did you mean " : "", hint ? hint : "", hint ? "?" : "");
     }
     return true;
 }
@@ -53,8 +55,9 @@ static bool parse_window(const struct case_file *c, const char *key, int64_t *wi
 static bool parse_tol(struct case_file *c)
 {
     char f[64], g[64], more;
-    if (sscanf(meta(c, "loci.tol", "2e-5 2e-4"), "%63s %63s %c", f, g, &more) != 2 || !parse_number(f, &c->tol[0]) ||
-        !parse_number(g, &c->tol[1]) || c->tol[0] < 0 || c->tol[1] < 0)
+    if (sscanf(meta(c, "loci.tol", "2e-5 2e-4"), "%63s %63s %c", f, g, &more) != 2
+        || !parse_number(f, &c->tol[0]) || !parse_number(g, &c->tol[1]) || c->tol[0] < 0
+        || c->tol[1] < 0)
         return bad_meta(c, "loci.tol", "two numbers, none negative");
     return true;
 }
@@ -67,17 +70,21 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
     if (!version) return refuse("%s: this is no case file: its metadata lacks loci.case", c->path);
     if (strcmp(version, "1")) return bad_meta(c, "loci.case", "1, the one version there is");
     d->encoding = meta(c, "loci.encoding", NULL);
-    if (!d->encoding) return refuse("%s: its metadata lacks loci.encoding, for example nope", c->path);
+    if (!d->encoding)
+        return refuse("%s: its metadata lacks loci.encoding, for example nope", c->path);
 
     static const struct { const char *name; loci_stage stage; } stages[] = {
-        { "attention", LOCI_ATTENTION }, { "rotate", LOCI_ROTATE }, { "embed", LOCI_EMBED }, { "linear_attention", LOCI_LINEAR_ATTENTION },
+        { "attention", LOCI_ATTENTION }, { "rotate", LOCI_ROTATE }, { "embed", LOCI_EMBED },
+        { "linear_attention", LOCI_LINEAR_ATTENTION },
     };
     int at = 0;
     while (at < COUNT(stages) && strcmp(stage, stages[at].name)) at++;
-    if (at == COUNT(stages)) return bad_meta(c, "loci.stage", "attention, rotate, embed or linear_attention");
+    if (at == COUNT(stages))
+        return bad_meta(c, "loci.stage", "attention, rotate, embed or linear_attention");
     d->stage = c->stage = stages[at].stage;
 
-    if (strcmp(mask, "causal") && strcmp(mask, "full")) return bad_meta(c, "loci.mask", "causal or full");
+    if (strcmp(mask, "causal") && strcmp(mask, "full"))
+        return bad_meta(c, "loci.mask", "causal or full");
     d->full = *mask == 'f';
     if (!parse_window(c, "loci.window_left", &d->window_left) ||
         !parse_window(c, "loci.window_right", &d->window_right))
@@ -85,13 +92,14 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
     const char *scale = meta(c, "loci.scale", NULL), *role = meta(c, "loci.role", "query");
     if (scale && (!parse_number(scale, &d->scale) || d->scale == 0))
         return bad_meta(c, "loci.scale", "a finite number other than 0");
-    if (strcmp(role, "query") && strcmp(role, "key")) return bad_meta(c, "loci.role", "query or key");
+    if (strcmp(role, "query") && strcmp(role, "key"))
+        return bad_meta(c, "loci.role", "query or key");
     if (meta(c, "loci.role", NULL) && c->stage != LOCI_ROTATE)
         return refuse("%s: loci.role belongs to stage rotate only", c->path);
     return parse_tol(c);
 }
 
-/* ---- Tensors of the file ---------------------------------------------------------------------------------- */
+/* ---- Tensors of the file --------------------------------------------------------------------- */
 
 static const char *shape_text(int rank, const ptrdiff_t *shape, char *text, size_t room)
 {
@@ -112,20 +120,24 @@ static const struct safetensor *find(struct case_file *c, const char *name)
     return NULL;
 }
 
-static bool check_type(const struct case_file *c, const struct safetensor *t, enum safetensors_type type)
+static bool check_type(const struct case_file *c, const struct safetensor *t,
+                       enum safetensors_type type)
 {
     if (t->type == type) return true;
-    fail("%s: tensor '%.64s' must be %s, not %s", c->path, t->name, loci_safetensors_type_name(type),
-         loci_safetensors_type_name(t->type));
+    fail("%s: tensor '%.64s' must be %s, not %s", c->path, t->name,
+         loci_safetensors_type_name(type), loci_safetensors_type_name(t->type));
     return false;
 }
 
-static bool check_shape(const struct case_file *c, const struct safetensor *t, int rank, const ptrdiff_t *shape)
+static bool check_shape(const struct case_file *c, const struct safetensor *t, int rank,
+                        const ptrdiff_t *shape)
 {
     char have[200], want[200];
-    if (t->rank == rank && (rank == 0 || !memcmp(t->shape, shape, (size_t)rank * sizeof *shape))) return true;
+    if (t->rank == rank && (rank == 0 || !memcmp(t->shape, shape, (size_t)rank * sizeof *shape)))
+        return true;
     fail("%s: tensor '%.64s' has shape %s, wanted %s", c->path, t->name,
-         shape_text(t->rank, t->shape, have, sizeof have), shape_text(rank, shape, want, sizeof want));
+         shape_text(t->rank, t->shape, have, sizeof have),
+         shape_text(rank, shape, want, sizeof want));
     return false;
 }
 
@@ -160,18 +172,19 @@ static void *load(struct case_file *c, const struct safetensor *t, loci_dtype dt
     return to;
 }
 
-/* ---- The problem ------------------------------------------------------------------------------------------ */
+/* ---- The problem ----------------------------------------------------------------------------- */
 
 static bool fits_int(const struct case_file *c, const struct safetensor *t)
 {
     for (int i = 0; i < t->rank; i++)
         if (t->shape[i] > INT_MAX)
-            return refuse("%s: tensor '%s' has a dimension of %td, which is too large", c->path, t->name,
-                          t->shape[i]);
+            return refuse("%s: tensor '%s' has a dimension of %td, which is too large", c->path,
+                          t->name, t->shape[i]);
     return true;
 }
 
-/* Every param.<encoding>.<name> of the file, as the plan wants to know them; the strings live in the task. */
+/* Every param.<encoding>.<name> of the file, as the plan wants to know them; the strings live in
+ * the task. */
 static bool gather_params(struct case_file *c, loci_tensor **list, int *count, char **names)
 {
     *list = take((size_t)c->file.count, sizeof **list);
@@ -184,8 +197,8 @@ static bool gather_params(struct case_file *c, loci_tensor **list, int *count, c
         if (!dot) continue;
         loci_tensor *p = &(*list)[(*count)++];
         if (t->rank > COUNT(p->shape))
-            return refuse("%s: tensor '%.64s' has %d dimensions, more than %d", c->path, t->name, t->rank,
-                          COUNT(p->shape));
+            return refuse("%s: tensor '%.64s' has %d dimensions, more than %d", c->path, t->name,
+                          t->rank, COUNT(p->shape));
         *p = (loci_tensor){ .encoding = text, .role = LOCI_LEARNED, .rank = t->rank };
         text += sprintf(text, "%.*s", (int)(dot - t->name) - 6, t->name + 6) + 1;
         p->name = text;
@@ -196,8 +209,8 @@ static bool gather_params(struct case_file *c, loci_tensor **list, int *count, c
     return true;
 }
 
-/* In a case an option that is not said has its usual value, also where a plan wants to be told with a full mask.  The causal plan
- * spells all of them out. */
+/* In a case an option that is not said has its usual value, also where a plan wants to be told with
+ * a full mask.  The causal plan spells all of them out. */
 static void say_all(struct case_file *c, loci_desc *d)
 {
     loci_desc causal = *d;
@@ -215,7 +228,8 @@ static void say_all(struct case_file *c, loci_desc *d)
     loci_plan_destroy(plan);
 }
 
-static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len)
+static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len,
+                      ptrdiff_t k_len)
 {
     loci_tensor *list;
     char *names, name[ST_MAX_NAME + 1];
@@ -232,12 +246,14 @@ static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdif
         snprintf(name, sizeof name, "param.%s.%s", want->encoding, want->name);
         const struct safetensor *t = find(c, name);
         if (!t) return refuse("%s: tensor '%s' is missing", c->path, name);
-        ok = check_shape(c, t, want->rank, want->shape) && (c->task.data[i] = load(c, t, c->task.reals)) != NULL;
+        ok = check_shape(c, t, want->rank, want->shape)
+          && (c->task.data[i] = load(c, t, c->task.reals)) != NULL;
     }
     return ok;
 }
 
-static struct output *add_output(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape, loci_dtype dtype)
+static struct output *add_output(struct case_file *c, const char *name, int rank,
+                                 const ptrdiff_t *shape, loci_dtype dtype)
 {
     struct output *o = &c->output[c->outputs++];
     *o = (struct output){ .rank = rank, .dtype = dtype };
@@ -247,7 +263,8 @@ static struct output *add_output(struct case_file *c, const char *name, int rank
 }
 
 /* Room for a result, which becomes an output of the case. */
-static void *result(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape, loci_dtype dtype)
+static void *result(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape,
+                    loci_dtype dtype)
 {
     ptrdiff_t n = shape_count(rank, shape);
     if (n == 0) exit(fail("%s: '%s' would be too large", c->path, name));
@@ -257,7 +274,8 @@ static void *result(struct case_file *c, const char *name, int rank, const ptrdi
 }
 
 /* A cotangent, if the file has it: sets *data and c->backward. */
-static bool cotangent(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape, loci_dtype dtype, const void **data)
+static bool cotangent(struct case_file *c, const char *name, int rank, const ptrdiff_t *shape,
+                      loci_dtype dtype, const void **data)
 {
     const struct safetensor *t = find(c, name);
     if (!t) return true;
@@ -282,7 +300,8 @@ static bool attends(const struct case_file *c)
     return c->stage == LOCI_ATTENTION || c->stage == LOCI_LINEAR_ATTENTION;
 }
 
-static bool open_attention(struct case_file *c, loci_desc *d)           /* stage linear_attention too */
+/* stage linear_attention too */
+static bool open_attention(struct case_file *c, loci_desc *d)
 {
     const struct safetensor *q = required(c, "q", 4), *k = q ? required(c, "k", 4) : NULL,
                             *v = k ? required(c, "v", 4) : NULL;
@@ -297,18 +316,23 @@ static bool open_attention(struct case_file *c, loci_desc *d)           /* stage
 
     struct task *t = &c->task;
     const loci_dtype stored = d->dtype, reals = t->reals;
-    if (!(t->call.q.data = load(c, q, stored)) || !(t->call.k.data = load(c, k, stored)) || !(t->call.v.data = load(c, v, stored)))
+    if (!(t->call.q.data = load(c, q, stored)) || !(t->call.k.data = load(c, k, stored))
+        || !(t->call.v.data = load(c, v, stored)))
         return false;
     ptrdiff_t out[] = { B, H, Lq, Dv }, ae[] = { B, H, Lq, D / 2, 2 };
-    bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT, states = text_places(d->encoding) & LOCI_PLACE_STATE,
+    bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT,
+         states = text_places(d->encoding) & LOCI_PLACE_STATE,
          linear = c->stage == LOCI_LINEAR_ATTENTION;
     t->call.o.data = result(c, "out", 4, out, stored);
-    if (!linear) *(stick ? &t->call.rem : &t->call.lse) = result(c, stick ? "rem" : "lse", 3, out, reals);
+    if (!linear)
+        *(stick ? &t->call.rem : &t->call.lse) = result(c, stick ? "rem" : "lse", 3, out, reals);
     if (states) t->call.ae = result(c, "ae", 5, ae, reals);
     const void *dout = NULL;
-    if (!cotangent(c, "dout", 4, out, stored, &dout) ||
-        (!linear && !cotangent(c, stick ? "drem" : "dlse", 3, out, reals, stick ? &t->grad.drem : &t->grad.dlse)) ||
-        (states && !cotangent(c, "dae", 5, ae, reals, &t->grad.dae)))
+    if (!cotangent(c, "dout", 4, out, stored, &dout)
+        || (!linear
+            && !cotangent(c, stick ? "drem" : "dlse", 3, out, reals,
+                          stick ? &t->grad.drem : &t->grad.dlse))
+        || (states && !cotangent(c, "dae", 5, ae, reals, &t->grad.dae)))
         return false;
     t->grad.dout.data = (void *)dout;
     if (!c->backward) return true;
@@ -319,7 +343,8 @@ static bool open_attention(struct case_file *c, loci_desc *d)           /* stage
     return true;
 }
 
-static bool open_rows(struct case_file *c, loci_desc *d)                /* stages rotate and embed */
+/* stages rotate and embed */
+static bool open_rows(struct case_file *c, loci_desc *d)
 {
     bool embed = c->stage == LOCI_EMBED;
     int rank = embed ? 3 : 4;
@@ -332,7 +357,8 @@ static bool open_rows(struct case_file *c, loci_desc *d)                /* stage
     struct task *t = &c->task;
     t->which = strcmp(meta(c, "loci.role", "query"), "key") ? LOCI_QUERY : LOCI_KEY;
     const void *dy = NULL;
-    if (!(t->x.data = load(c, x, d->dtype)) || !cotangent(c, "dout", rank, x->shape, d->dtype, &dy)) return false;
+    if (!(t->x.data = load(c, x, d->dtype)) || !cotangent(c, "dout", rank, x->shape, d->dtype, &dy))
+        return false;
     t->y.data = result(c, "out", rank, x->shape, d->dtype);
     t->dy.data = (void *)dy;
     if (!c->backward) return true;
@@ -341,11 +367,12 @@ static bool open_rows(struct case_file *c, loci_desc *d)                /* stage
     return true;
 }
 
-/* ---- Positions and segments ------------------------------------------------------------------------------- */
+/* ---- Positions and segments ------------------------------------------------------------------ */
 
-/* I64 [L] or [B,L], or F64 [N,L] or [B,N,L]; either way the batch is in front when the rank is one more. */
-static const struct safetensor *find_places(struct case_file *c, const char *name, ptrdiff_t length, bool axes,
-                                            bool *ok)
+/* I64 [L] or [B,L], or F64 [N,L] or [B,N,L]; either way the batch is in front when the rank is one
+ * more. */
+static const struct safetensor *find_places(struct case_file *c, const char *name, ptrdiff_t length,
+                                            bool axes, bool *ok)
 {
     const struct safetensor *t = find(c, name);
     if (!t) return NULL;
@@ -355,20 +382,23 @@ static const struct safetensor *find_places(struct case_file *c, const char *nam
         *ok = check_type(c, t, ST_I64);
     } else if (!(t->rank == rank || t->rank == rank + 1) || t->shape[t->rank - 1] != length ||
                (t->rank > rank && t->shape[0] != c->task.batch)) {
-        fail("%s: tensor '%s' has shape %s, which fits neither the length %td nor a batch of %td", c->path, name,
-             shape_text(t->rank, t->shape, have, sizeof have), length, c->task.batch);
+        fail("%s: tensor '%s' has shape %s, which fits neither the length %td nor a batch of %td",
+             c->path, name, shape_text(t->rank, t->shape, have, sizeof have), length,
+             c->task.batch);
         *ok = false;
     } else if (rank == 2 && !(text_places(c->task.desc.encoding) & LOCI_PLACE_ROTATE)) {
-        fail("%s: tensor '%s' must be I64: F64 coordinates turn vectors, and this encoding turns none", c->path,
-             name);
+        fail("%s: tensor '%s' must be I64: F64 coordinates turn vectors, and this encoding turns "
+             "none",
+             c->path, name);
         *ok = false;
     } else if (rank == 2 && t->shape[t->rank - 2] != wanted) {
-        fail("%s: tensor '%s' has %td coordinates per position, but this encoding wants %d", c->path, name,
-             t->shape[t->rank - 2], wanted);
+        fail("%s: tensor '%s' has %td coordinates per position, but this encoding wants %d",
+             c->path, name, t->shape[t->rank - 2], wanted);
         *ok = false;
     } else if (axes && rank == 1 && wanted > 1) {
-        fail("%s: tensor '%s' must be F64 [%d,%td], as this encoding wants %d coordinates per position", c->path, name,
-             wanted, length, wanted);
+        fail("%s: tensor '%s' must be F64 [%d,%td], as this encoding wants %d coordinates per "
+             "position",
+             c->path, name, wanted, length, wanted);
         *ok = false;
     }
     c->batched = c->batched || t->rank > rank;
@@ -399,10 +429,14 @@ static bool open_places(struct case_file *c)
     struct task *t = &c->task;
     bool ok = true, attention = attends(c);
     const struct safetensor *qp = find_places(c, attention ? "q_pos" : "pos", t->q_len, true, &ok);
-    const struct safetensor *kp = ok && attention ? find_places(c, "k_pos", t->k_len, true, &ok) : qp;
-    const struct safetensor *qs = ok && attention ? find_places(c, "q_seg", t->q_len, false, &ok) : NULL;
-    const struct safetensor *ks = ok && attention ? find_places(c, "k_seg", t->k_len, false, &ok) : NULL;
-    if (!ok || !both(c, qp, kp, "q_pos and k_pos") || !both(c, qs, ks, "q_seg and k_seg")) return false;
+    const struct safetensor *kp = ok && attention ? find_places(c, "k_pos", t->k_len, true, &ok)
+                                                  : qp;
+    const struct safetensor *qs = ok && attention ? find_places(c, "q_seg", t->q_len, false, &ok)
+                                                  : NULL;
+    const struct safetensor *ks = ok && attention ? find_places(c, "k_seg", t->k_len, false, &ok)
+                                                  : NULL;
+    if (!ok || !both(c, qp, kp, "q_pos and k_pos") || !both(c, qs, ks, "q_seg and k_seg"))
+        return false;
     t->call.per_batch = c->batched;
     if (qp && qp->type == ST_I64) {
         t->call.q_pos = load_places(c, qp, &ok);
@@ -449,16 +483,17 @@ static ptrdiff_t max_distance(const struct task *t)
     return most;
 }
 
-/* ---- Expectations ----------------------------------------------------------------------------------------- */
+/* ---- Expectations ---------------------------------------------------------------------------- */
 
 static bool load_expectation(struct case_file *c, const struct safetensor *t)
 {
     int k = 0;
     while (k < c->outputs && strcmp(c->output[k].name, t->name + 7)) k++;
     if (k == c->outputs)
-        return refuse(
-            "%s: tensor '%.64s' expects what this case does not give%s", c->path, t->name,
-            !strncmp(t->name + 7, "d.", 2) && !c->backward ? ": gradients need a cotangent, for example dout" : "");
+        return refuse("%s: tensor '%.64s' expects what this case does not give%s", c->path, t->name,
+                      !strncmp(t->name + 7, "d.", 2) && !c->backward ? ": gradients need a "
+                                                                       "cotangent, for example dout"
+                                                                     : "");
     struct output *o = &c->output[k];
     if (t->type != ST_F32 && t->type != ST_F64) return check_type(c, t, ST_F64);
     if (!check_shape(c, t, o->rank, o->shape)) return false;
@@ -487,7 +522,7 @@ static bool open_expectations(struct case_file *c)
     return true;
 }
 
-/* ---- The case --------------------------------------------------------------------------------------------- */
+/* ---- The case -------------------------------------------------------------------------------- */
 
 bool case_open(struct case_file *c, const char *path, loci_dtype dtype, bool fast, const char *isa)
 {

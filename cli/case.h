@@ -18,7 +18,8 @@ struct output {
 
 struct case_file {
     const char *path;
-    char text[1024];                     /* the encoding, where the file's own text does not say all that a plan asks for */
+    char text[1024];                     /* the encoding, where the file's own text does not say all
+                                            that a plan asks for */
     struct safetensors file;
     bool *used;                          /* per tensor of the file */
     loci_stage stage;
@@ -31,8 +32,8 @@ struct case_file {
     struct output output[64];
 };
 
-/* Reads the file, makes the plan for it, and fills the task: inputs, tensors, positions, room for the results.
- * Prints its error and returns false; the case may be closed either way. */
+/* Reads the file, makes the plan for it, and fills the task: inputs, tensors, positions, room for
+ * the results. Prints its error and returns false; the case may be closed either way. */
 bool case_open(struct case_file *, const char *path, loci_dtype, bool fast, const char *isa);
 void case_close(struct case_file *);
 

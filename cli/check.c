@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* check.c -- `loci check`: which rule do the numbers of another program follow, and where do they leave it? */
+/* check.c -- `loci check`: which rule do the numbers of another program follow, and where do they
+ * leave it? */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "cli/json.h"
 #include "loci/io.h"
 
-/* ---- Scores --------------------------------------------------------------------------------------------------- */
+/* ---- Scores ---------------------------------------------------------------------------------- */
 
 double ulps_f32(double got, double want)
 {
@@ -17,7 +18,8 @@ double ulps_f32(double got, double want)
     return fabs(got - want) / ldexp(1, (want == 0 || e < -125 ? -125 : e) - 24);
 }
 
-void score_add(struct score *s, struct place at, double got, double want, double tolerance, double loose)
+void score_add(struct score *s, struct place at, double got, double want, double tolerance,
+               double loose)
 {
     const double error = isfinite(got) ? fabs(got - want) : INFINITY;
     if (error > tolerance && s->within == s->total) s->first = at, s->got = got, s->want = want;
@@ -25,10 +27,11 @@ void score_add(struct score *s, struct place at, double got, double want, double
     s->within += error <= tolerance;
     s->loose += error <= loose;
     s->squares += fmin(error * error, 1e30);
-    if (error > s->worst) s->worst = error, s->worst_ulps = isfinite(got) ? ulps_f32(got, want) : INFINITY;
+    if (error > s->worst)
+        s->worst = error, s->worst_ulps = isfinite(got) ? ulps_f32(got, want) : INFINITY;
 }
 
-/* ---- Encoding texts --------------------------------------------------------------------------------------------- */
+/* ---- Encoding texts -------------------------------------------------------------------------- */
 
 char *part_of(const char *encoding, const char *name)
 {
@@ -68,10 +71,11 @@ bool text_with(char *text, size_t room, const char *key, const char *value)
     }
     if (!value) return true;
     const size_t used = strlen(text);
-    return snprintf(text + used, room - used, "%c%s=%s", strchr(text, ':') ? ',' : ':', key, value) < (int)(room - used);
+    return snprintf(text + used, room - used, "%c%s=%s", strchr(text, ':') ? ',' : ':', key, value)
+         < (int)(room - used);
 }
 
-/* ---- Tensors ------------------------------------------------------------------------------------------------------- */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
 enum { MOST = 1 << 24 };
 
@@ -85,7 +89,9 @@ static double number(enum safetensors_type type, const char *p)
     if (type == ST_I64) return (double)v.l;
     if (type == ST_BF16) return v.u <<= 16, (double)v.f;
     const int power = v.h >> 10 & 31, n = v.h & 1023;
-    const double x = power == 31 ? (n ? NAN : INFINITY) : power ? ldexp(n + 1024, power - 25) : ldexp(n, -24);
+    const double x = power == 31 ? (n ? NAN : INFINITY)
+                   : power       ? ldexp(n + 1024, power - 25)
+                                 : ldexp(n, -24);
     return v.h & 0x8000 ? -x : x;
 }
 
@@ -97,26 +103,31 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
     if (!n->tensor) return !given || refuse("%s: it has no tensor '%s'", c->path, given);
     const struct safetensor *t = n->tensor;
     static const struct { enum safetensors_type type; double unit; } types[] = {
-        { ST_F32, 0x1p-24 }, { ST_F64, 0x1p-53 }, { ST_BF16, 0x1p-8 }, { ST_F16, 0x1p-11 }, { ST_I32, 0 }, { ST_I64, 0 },
+        { ST_F32, 0x1p-24 }, { ST_F64, 0x1p-53 }, { ST_BF16, 0x1p-8 }, { ST_F16, 0x1p-11 },
+        { ST_I32, 0 }, { ST_I64, 0 },
     };
     int k = 0;
     while (k < COUNT(types) && types[k].type != t->type) k++;
     if (k == COUNT(types))
-        return refuse("%s: tensor '%s' is %s; F32, F64, BF16, F16, I32 and I64 are read", c->path, t->name, loci_safetensors_type_name(t->type));
+        return refuse("%s: tensor '%s' is %s; F32, F64, BF16, F16, I32 and I64 are read", c->path,
+                      t->name, loci_safetensors_type_name(t->type));
     if (t->count < 1 || t->count > MOST)
-        return refuse("%s: tensor '%s' has %td numbers; from 1 to %d are looked at, so cut out a part", c->path, t->name, t->count, MOST);
+        return refuse("%s: tensor '%s' has %td numbers; from 1 to %d are looked at, so cut out a "
+                      "part",
+                      c->path, t->name, t->count, MOST);
     n->unit = types[k].unit;
     const size_t bytes = loci_safetensors_type_size(t->type);
     char *raw = take((size_t)t->count, bytes);
     loci_error e;
     const bool read = !loci_safetensors_read(&c->file, t, raw, &e);
     if (read) n->x = take((size_t)t->count, sizeof(double));
-    for (ptrdiff_t i = 0; i < t->count && read; i++) n->x[i] = number(t->type, raw + (size_t)i * bytes);
+    for (ptrdiff_t i = 0; i < t->count && read; i++)
+        n->x[i] = number(t->type, raw + (size_t)i * bytes);
     free(raw);
     return read || refuse("%s: %s", c->path, e.text);
 }
 
-/* ---- What is said ----------------------------------------------------------------------------------------------------- */
+/* ---- What is said ---------------------------------------------------------------------------- */
 
 static bool follows(const struct finding *f) { return f->explains && !f->mistake[0]; }
 
@@ -124,18 +135,25 @@ static void print_text(const struct check *c, const struct finding *f)
 {
     const struct score *s = &f->score;
     print_plain(stdout, c->path);
-    if (follows(f)) printf(": the %s follow%s %s\n", f->what, f->what[strlen(f->what) - 1] == 's' ? "" : "s", f->rule);
+    if (follows(f))
+        printf(": the %s follow%s %s\n", f->what, f->what[strlen(f->what) - 1] == 's' ? "" : "s",
+               f->rule);
     else if (f->explains) printf(": the %s would be right but for this: %s\n", f->what, f->mistake);
     else printf(": no rule explains the %s\n", f->what);
-    if (!follows(f)) printf("  nearest    %s%s%s\n", f->rule, f->mistake[0] && !f->explains ? "; " : "", f->explains ? "" : f->mistake);
+    if (!follows(f))
+        printf("  nearest    %s%s%s\n", f->rule, f->mistake[0] && !f->explains ? "; " : "",
+               f->explains ? "" : f->mistake);
     if (f->wanted[0] && !follows(f)) printf("  wanted     %s\n", f->wanted);
-    printf("  within     %.4g %% of %td numbers; tolerance %s\n", 100.0 * (double)s->within / (double)s->total, s->total, f->tolerance);
+    printf("  within     %.4g %% of %td numbers; tolerance %s\n",
+           100.0 * (double)s->within / (double)s->total, s->total, f->tolerance);
     if (s->within < s->total)
-        printf("  first off  %s: %.9g where %.9g is exact, %.3g off or %.3g ulps of float32\n", f->where, s->got, s->want,
-               fabs(s->got - s->want), ulps_f32(s->got, s->want));
+        printf("  first off  %s: %.9g where %.9g is exact, %.3g off or %.3g ulps of float32\n",
+               f->where, s->got, s->want, fabs(s->got - s->want), ulps_f32(s->got, s->want));
     printf("  worst      %.3g off, or %.3g ulps of float32 there\n", s->worst, s->worst_ulps);
-    if (f->explains && f->others) printf("  note       %d other rule%s would explain what was sampled; more positions tell them apart\n",
-                                         f->others, f->others == 1 ? "" : "s");
+    if (f->explains && f->others)
+        printf("  note       %d other rule%s would explain what was sampled; more positions tell "
+               "them apart\n",
+               f->others, f->others == 1 ? "" : "s");
 }
 
 static void print_json(const struct check *c, const struct finding *f)
@@ -169,23 +187,29 @@ static void print_json(const struct check *c, const struct finding *f)
     json_print(j);
 }
 
-/* ---- The command --------------------------------------------------------------------------------------------------------- */
+/* ---- The command ----------------------------------------------------------------------------- */
 
-enum { ENCODING, LAYER, LENGTH, BEFORE, AFTER, COS, SIN, SLOPES, BIAS, TABLE, POS, LAYOUT, TOL, JSON };
+enum {
+    ENCODING, LAYER, LENGTH, BEFORE, AFTER, COS, SIN, SLOPES, BIAS, TABLE, POS, LAYOUT, TOL, JSON
+};
 static const struct flag flags[] = {
     [ENCODING] = { "encoding", "e", "TEXT", "what it should be, as rope:pairing=half,base=500000" },
     [LAYER]    = { "layer", NULL, "N", "of the model that CONFIG describes (default 0)" },
-    [LENGTH]   = { "length", NULL, "N", "of the context, where its scaling asks for it (default: the trained one)" },
+    [LENGTH]   = { "length", NULL, "N",
+                   "of the context, where its scaling asks for it (default: the trained one)" },
     [BEFORE]   = { "before", NULL, "NAME", "q or k before the rotation (default: before)" },
     [AFTER]    = { "after", NULL, "NAME", "and after it (default: after)" },
     [COS]      = { "cos", NULL, "NAME", "a table of cos [positions][dim or dim/2] (default: cos)" },
     [SIN]      = { "sin", NULL, "NAME", "a table of sin, likewise (default: sin)" },
     [SLOPES]   = { "slopes", NULL, "NAME", "ALiBi's slopes, one per head (default: slopes)" },
-    [BIAS]     = { "bias", NULL, "NAME", "T5's bias [heads][queries][keys], or bucket numbers (default: bias)" },
+    [BIAS]     = { "bias", NULL, "NAME",
+                   "T5's bias [heads][queries][keys], or bucket numbers (default: bias)" },
     [TABLE]    = { "table", NULL, "NAME", "T5's learned table [buckets][heads] (default: table)" },
     [POS]      = { "pos", NULL, "NAME", "positions of the rows (default: pos, else 0, 1, ...)" },
-    [LAYOUT]   = { "layout", NULL, "NAME", "of before and after: bhld (default), or blhd with heads behind rows" },
-    [TOL]      = { "tol", NULL, "X", "allow X (|a| + |b|) m instead of 6u, see below; X m in a table" },
+    [LAYOUT]   = { "layout", NULL, "NAME",
+                   "of before and after: bhld (default), or blhd with heads behind rows" },
+    [TOL]      = { "tol", NULL, "X",
+                   "allow X (|a| + |b|) m instead of 6u, see below; X m in a table" },
     [JSON]     = { "json", NULL, NULL, "one JSON object" },
     { NULL, NULL, NULL, NULL }
 };
@@ -193,16 +217,27 @@ static const struct flag flags[] = {
 static bool read_all(struct check *c, const struct args *a)
 {
     const struct { struct numbers *n; int flag; const char *usual; } list[] = {
-        { &c->before, BEFORE, "before" }, { &c->after, AFTER, "after" }, { &c->cos, COS, "cos" }, { &c->sin, SIN, "sin" },
-        { &c->slopes, SLOPES, "slopes" }, { &c->bias, BIAS, "bias" }, { &c->table, TABLE, "table" }, { &c->pos, POS, "pos" },
+        { &c->before, BEFORE, "before" }, { &c->after, AFTER, "after" }, { &c->cos, COS, "cos" },
+        { &c->sin, SIN, "sin" },
+        { &c->slopes, SLOPES, "slopes" }, { &c->bias, BIAS, "bias" }, { &c->table, TABLE, "table" },
+        { &c->pos, POS, "pos" },
     };
     for (int i = 0; i < COUNT(list); i++)
         if (!read_numbers(c, list[i].n, a->value[list[i].flag], list[i].usual)) return false;
-    const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x) + (c->slopes.x != NULL) + (c->bias.x != NULL);
-    if (kinds == 0) return refuse("%s: nothing to look at; name tensors with --before and --after, --cos and --sin, --slopes or --bias", c->path);
-    if (kinds > 1) return refuse("%s: more than one thing to look at; before and after, cos and sin, slopes, or bias, one at a time", c->path);
-    if (!c->before.x != !c->after.x) return refuse("%s: '%s' is there and '%s' is not; both are needed", c->path,
-                                                   c->before.x ? c->before.name : c->after.name, c->before.x ? c->after.name : c->before.name);
+    const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x) + (c->slopes.x != NULL)
+                    + (c->bias.x != NULL);
+    if (kinds == 0)
+        return refuse("%s: nothing to look at; name tensors with --before and --after, --cos and "
+                      "--sin, --slopes or --bias",
+                      c->path);
+    if (kinds > 1)
+        return refuse("%s: more than one thing to look at; before and after, cos and sin, slopes, "
+                      "or bias, one at a time",
+                      c->path);
+    if (!c->before.x != !c->after.x)
+        return refuse("%s: '%s' is there and '%s' is not; both are needed", c->path,
+                      c->before.x ? c->before.name : c->after.name,
+                      c->before.x ? c->after.name : c->before.name);
     return true;
 }
 
@@ -210,7 +245,10 @@ static int look(struct check *c, const struct args *a)
 {
     struct finding f = { .what = "" };
     if (!read_all(c, a)) return EXIT_ERROR;
-    if (!(c->slopes.x ? check_slopes(c, &f) : c->bias.x ? check_buckets(c, &f) : check_rotation(c, &f))) return EXIT_ERROR;
+    if (!(c->slopes.x ? check_slopes(c, &f)
+          : c->bias.x ? check_buckets(c, &f)
+                      : check_rotation(c, &f)))
+        return EXIT_ERROR;
     if (a->value[JSON]) print_json(c, &f);
     else print_text(c, &f);
     return follows(&f) ? EXIT_DONE : EXIT_BROKEN;
@@ -222,7 +260,8 @@ static bool read_config(const struct args *a, const char *path, loci_rope *rope)
     int layer = 0, length = 0;
     loci_error e;
     loci_model *model;
-    if (!args_whole(a, LAYER, 0, 1 << 20, &layer) || !args_whole(a, LENGTH, 0, 1 << 30, &length)) return false;
+    if (!args_whole(a, LAYER, 0, 1 << 20, &layer) || !args_whole(a, LENGTH, 0, 1 << 30, &length))
+        return false;
     if (loci_model_open(&model, path, &e)) return refuse("%s: %s", path, e.text);
     const loci_status status = loci_model_rope(model, layer, length, rope, &e);
     loci_model_close(model);
@@ -234,7 +273,8 @@ static int check_file(struct check *c, const struct args *a)
     loci_error e;
     if (loci_safetensors_open(&c->file, c->path, &e)) return fail("%s: %s", c->path, e.text);
     const int code = look(c, a);
-    struct numbers *const all[] = { &c->before, &c->after, &c->cos, &c->sin, &c->slopes, &c->bias, &c->table, &c->pos };
+    struct numbers *const all[] = { &c->before, &c->after, &c->cos,   &c->sin,
+                                    &c->slopes, &c->bias,  &c->table, &c->pos };
     for (int i = 0; i < COUNT(all); i++) free(all[i]->x);
     loci_safetensors_close(&c->file);
     return code;
@@ -245,16 +285,21 @@ static int run(const struct args *a)
     int layout = 0;
     struct check c = { .encoding = a->value[ENCODING], .tolerance = -1 };
     if (a->rest_count == 0) return fail("check: no file given; 'loci check --help' shows how");
-    if (a->rest_count > 2) return fail("check: '%s' is one argument too many; 'loci check --help' shows what it takes", a->rest[2]);
+    if (a->rest_count > 2)
+        return fail("check: '%s' is one argument too many; 'loci check --help' shows what it takes",
+                    a->rest[2]);
     if (!args_word(a, LAYOUT, "bhld|blhd", &layout)) return EXIT_ERROR;
     if (a->value[TOL] && (!parse_number(a->value[TOL], &c.tolerance) || c.tolerance < 0))
-        return fail("check: --tol must be a number, not negative, as in 1e-5, not '%s'", a->value[TOL]);
+        return fail("check: --tol must be a number, not negative, as in 1e-5, not '%s'",
+                    a->value[TOL]);
     c.path = a->rest[0], c.rows_first = layout == 1;
     if (a->rest_count < 2) {
-        if (a->value[LAYER] || a->value[LENGTH]) return fail("check: --layer and --length are of a CONFIG, and none is given");
+        if (a->value[LAYER] || a->value[LENGTH])
+            return fail("check: --layer and --length are of a CONFIG, and none is given");
         return check_file(&c, a);
     }
-    if (c.encoding) return fail("check: CONFIG and --encoding both say what it should be; give one");
+    if (c.encoding)
+        return fail("check: CONFIG and --encoding both say what it should be; give one");
     loci_rope rope;
     if (!read_config(a, a->rest[1], &rope)) return EXIT_ERROR;
     c.encoding = rope.encoding, c.head_dim = rope.rotates ? rope.head_dim : 0;
@@ -264,25 +309,36 @@ static int run(const struct args *a)
 }
 
 const struct command cmd_check = {
-    .name = "check", .brief = "which rule do an engine's numbers follow, and where do they leave it",
-    .synopsis = "loci check FILE [CONFIG | --encoding TEXT] [--before NAME --after NAME | --cos NAME --sin NAME |\n"
-                "               --slopes NAME | --bias NAME --table NAME] [--pos NAME] [--tol X] [--json]",
+    .name = "check",
+    .brief = "which rule do an engine's numbers follow, and where do they leave it",
+    .synopsis =
+        "loci check FILE [CONFIG | --encoding TEXT] [--before NAME --after NAME | --cos NAME --sin "
+        "NAME |\n"
+        "               --slopes NAME | --bias NAME --table NAME] [--pos NAME] [--tol X] [--json]",
     .about =
-        "    For engines whose output looks wrong.  Dump q or k before and after the rotation, or a table of\n"
-        "    cos and sin, ALiBi's slopes, or T5's bias into a safetensors file.  What comes out is the rule\n"
-        "    that they follow: pairing, base, width, scaling, slopes, buckets.  Usual mistakes are tried and\n"
-        "    named: the other pairing, permuted weights, another base or width, scaling ignored, the\n"
-        "    attention factor missing or twice, positions off by one, 0 or rounded, sin with the other sign,\n"
-        "    float32 angles; slopes of another number of heads; buckets of the other form or off by one.\n\n"
-        "    CONFIG is a model's config.json or GGUF file and says what the rule should be, as --encoding.\n\n"
-        "    A number is explained when it is within the rounding of its own type of the exact value.  With\n"
-        "    u the unit roundoff (2^-24 in F32), a rotated number may be off by 6u (|a| + |b|) m for the pair\n"
-        "    (a, b) and attention factor m: 2u for cos and sin, one each for factor, product, sum and our own\n"
-        "    rounding.  A number of a table: 4u m.  Float32 angles are off by |pos w| (4 + |ln w|) 2^-24\n"
-        "    more, and count as a mistake; --tol accepts them.\n"
-        "    Exit code 1: the numbers follow no rule, or a mistake, or not the encoding that was given.\n",
-    .examples = "    loci check dump.safetensors --before q --after q_rot -e rope:pairing=half,base=500000\n"
-                "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
-                "    loci check dump.safetensors --slopes slopes --json\n",
+        "    For engines whose output looks wrong.  Dump q or k before and after the\n"
+        "    rotation, or a table of cos and sin, ALiBi's slopes, or T5's bias into a\n"
+        "    safetensors file.  What comes out is the rule that they follow: pairing, base,\n"
+        "    width, scaling, slopes, buckets.  Usual mistakes are tried and named: the other\n"
+        "    pairing, permuted weights, another base or width, scaling ignored, the attention\n"
+        "    factor missing or twice, positions off by one, 0 or rounded, sin with the other\n"
+        "    sign, float32 angles; slopes of another number of heads; buckets of the other\n"
+        "    form or off by one.\n"
+        "\n"
+        "    CONFIG is a model's config.json or GGUF file and says what the rule should be,\n"
+        "    as --encoding.\n"
+        "\n"
+        "    A number is explained when it is within the rounding of its own type of the\n"
+        "    exact value.  With u the unit roundoff (2^-24 in F32), a rotated number may be\n"
+        "    off by 6u (|a| + |b|) m for the pair (a, b) and attention factor m: 2u for cos\n"
+        "    and sin, one each for factor, product, sum and our own rounding.  A number of a\n"
+        "    table: 4u m.  Float32 angles are off by |pos w| (4 + |ln w|) 2^-24 more, and\n"
+        "    count as a mistake; --tol accepts them.  Exit code 1: the numbers follow no\n"
+        "    rule, or a mistake, or not the encoding that was given.\n",
+    .examples =
+        "    loci check dump.safetensors --before q --after q_rot -e "
+        "rope:pairing=half,base=500000\n"
+        "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
+        "    loci check dump.safetensors --slopes slopes --json\n",
     .flags = flags, .run = run,
 };

@@ -13,7 +13,8 @@ struct numbers {
     const char *name;
     const struct safetensor *tensor;     /* NULL: not there */
     double *x;
-    double unit;                         /* half the distance from 1 to the next number of its type; 0: integers */
+    double unit;                         /* half the distance from 1 to the next number of its type;
+                                            0: integers */
 };
 
 struct place { ptrdiff_t head, row, column; };
@@ -25,13 +26,15 @@ struct score {
     struct place first;                  /* outside of the tolerance, if any is */
     double got, want;
 };
-void   score_add(struct score *, struct place, double got, double want, double tolerance, double loose);
+void score_add(struct score *, struct place, double got, double want, double tolerance,
+               double loose);
 double ulps_f32(double got, double want);
 
 struct finding {
     const char *what;                    /* "rotation", "split table", "slopes", ... */
     char rule[RULE_TEXT], wanted[RULE_TEXT];       /* of the nearest rule; as given, or "" */
-    char mistake[320];                   /* what of the nearest is not as wanted, or not as it should be; "" */
+    char mistake[320];                   /* what of the nearest is not as wanted, or not as it
+                                            should be; "" */
     bool explains;                       /* the nearest explains all */
     int others;                          /* rules that explain what was sampled as well */
     char tolerance[160];
@@ -50,13 +53,15 @@ struct check {
 };
 
 /* They print their own error and return false. */
-bool check_rotation(const struct check *, struct finding *);      /* before and after, or cos and sin */
+/* before and after, or cos and sin */
+bool check_rotation(const struct check *, struct finding *);
 bool check_slopes(const struct check *, struct finding *);
 bool check_buckets(const struct check *, struct finding *);
 
 /* The part of an encoding text that has this name, or NULL; released with free(). */
 char *part_of(const char *encoding, const char *name);
-/* The text of one encoding with `key` set to value, or taken out (NULL).  False when there is no room. */
+/* The text of one encoding with `key` set to value, or taken out (NULL).  False when there is no
+ * room. */
 bool text_with(char *text, size_t room, const char *key, const char *value);
 bool text_has(const char *text, const char *key);
 

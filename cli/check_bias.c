@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* check_bias.c -- ALiBi's slopes, and T5's bias or bucket numbers.
  *
- * The exact numbers are asked of the library: with q and k zero and one key, lse is the bias at that distance. */
+ * The exact numbers are asked of the library: with q and k zero and one key, lse is the bias at
+ * that distance. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,19 +11,37 @@
 
 enum { MAX_HEADS = 4096 };
 
-/* ---- Biases from the library ---------------------------------------------------------------------------------------- */
+/* ---- Biases from the library ----------------------------------------------------------------- */
 
-struct biases { loci_plan *plan; int heads; void *tables, *work; const void *tensors[1]; double *lse, *zero; loci_call call; };
+struct biases {
+    loci_plan *plan;
+    int heads;
+    void *tables, *work;
+    const void *tensors[1];
+    double *lse, *zero;
+    loci_call call;
+};
 
-static bool biases_open(struct biases *b, const char *text, int heads, const double *table, ptrdiff_t reach, loci_error *e)
+static bool biases_open(struct biases *b, const char *text, int heads, const double *table,
+                        ptrdiff_t reach, loci_error *e)
 {
-    const loci_desc d = { .encoding = text, .heads = heads, .kv_heads = heads, .dim = 2, .dtype = LOCI_F64, .full = 1 };
+    const loci_desc d = {
+        .encoding = text, .heads = heads, .kv_heads = heads, .dim = 2, .dtype = LOCI_F64, .full = 1
+    };
     *b = (struct biases){ .heads = heads, .tensors = { table } };
     if (loci_plan_create(&b->plan, &d, e)) return false;
     b->tables = take(loci_tables_size(b->plan, reach), 1);
     b->zero = take((size_t)heads * 8, sizeof(double)), b->lse = take((size_t)heads, sizeof(double));
     const loci_view zero = { b->zero, 0, 0, 0 }, out = { b->zero + heads * 4, 0, 0, 0 };
-    b->call = (loci_call){ .batch = 1, .q_len = 1, .k_len = 1, .q = zero, .k = zero, .v = zero, .o = out, .lse = b->lse, .error = e };
+    b->call = (loci_call){ .batch = 1,
+                           .q_len = 1,
+                           .k_len = 1,
+                           .q = zero,
+                           .k = zero,
+                           .v = zero,
+                           .o = out,
+                           .lse = b->lse,
+                           .error = e };
     b->work = take(loci_workspace(b->plan, &b->call, 0), 1);
     return !loci_prepare(b->plan, reach, table ? b->tensors : NULL, b->tables);
 }
@@ -39,7 +58,7 @@ static bool biases_at(struct biases *b, int64_t distance)
     return !loci_forward(b->plan, b->tables, b->work, &b->call);
 }
 
-/* ---- Slopes --------------------------------------------------------------------------------------------------------- */
+/* ---- Slopes ---------------------------------------------------------------------------------- */
 
 static bool slopes_of(const char *text, int heads, double *m)
 {
@@ -67,25 +86,39 @@ static double slope_tolerance(const struct check *c, int h, double m)
 bool check_slopes(const struct check *c, struct finding *f)
 {
     if (c->slopes.tensor->count > MAX_HEADS || !c->slopes.unit)
-        return refuse("%s: '%s' must be up to %d slopes, as floating-point numbers", c->path, c->slopes.name, MAX_HEADS);
+        return refuse("%s: '%s' must be up to %d slopes, as floating-point numbers", c->path,
+                      c->slopes.name, MAX_HEADS);
     const int H = (int)c->slopes.tensor->count;
     char *part = part_of(c->encoding ? c->encoding : "alibi", "alibi");
-    if (!part) return refuse("check: slopes are compared with alibi, which '%s' has not", c->encoding);
+    if (!part)
+        return refuse("check: slopes are compared with alibi, which '%s' has not", c->encoding);
     const bool geometric = strstr(part, "slopes=geometric"), given = strstr(part, "slopes=given");
     if (given) return free(part), refuse("check: slopes=given has no rule to compare with");
     int low = 1;
     while (2 * low <= H) low *= 2;
     const int high = low < H ? 2 * low : H;
     double *m = take((size_t)high * 2, sizeof *m), *base = m + high;
-    const char *const right = geometric ? "alibi:slopes=geometric" : "alibi", *const other = geometric ? "alibi" : "alibi:slopes=geometric";
+    const char *const right = geometric ? "alibi:slopes=geometric" : "alibi", *const other =
+                                                                                  geometric
+                                                                                      ? "alibi"
+                                                                                      : "alibi:"
+                                                                                        "slopes="
+                                                                                        "geometric";
     static const char *const kinds[] = {
-        "", "the other rule for a number of heads that is no power of two", "slopes of the power of two above, cut off",
-        "the ratio of the power of two below, kept on for all heads", "heads are counted from 0, not from 1", "the sign is the other one",
-        "slopes are sorted", "heads are in reverse order",
+        "",
+        "the other rule for a number of heads that is no power of two",
+        "slopes of the power of two above, cut off",
+        "the ratio of the power of two below, kept on for all heads",
+        "heads are counted from 0, not from 1",
+        "the sign is the other one",
+        "slopes are sorted",
+        "heads are in reverse order",
     };
     bool done = slopes_of(part, H, base);
     free(part);
-    if (!done) return free(m), refuse("check: the encoding '%s' is not possible with %d heads", c->encoding ? c->encoding : "alibi", H);
+    if (!done)
+        return free(m), refuse("check: the encoding '%s' is not possible with %d heads",
+                               c->encoding ? c->encoding : "alibi", H);
     for (int k = 0; k < COUNT(kinds) && !f->explains; k++) {
         struct score s = { 0 };
         bool made = true;
@@ -104,7 +137,11 @@ bool check_slopes(const struct check *c, struct finding *f)
             const double tolerance = slope_tolerance(c, h, m[h]);
             score_add(&s, (struct place){ h, 0, h }, c->slopes.x[h], m[h], tolerance, tolerance);
         }
-        if (!made || (k && (s.within < f->score.within || (s.within == f->score.within && s.squares >= f->score.squares)))) continue;
+        if (!made
+            || (k
+                && (s.within < f->score.within
+                    || (s.within == f->score.within && s.squares >= f->score.squares))))
+            continue;
         f->score = s, f->explains = s.within == s.total;
         snprintf(f->rule, sizeof f->rule, "%s", k == 1 ? other : right);
         snprintf(f->mistake, sizeof f->mistake, "%s", k == 1 && !c->encoding ? "" : kinds[k]);
@@ -112,13 +149,14 @@ bool check_slopes(const struct check *c, struct finding *f)
     free(m);
     f->what = "slopes";
     if (c->encoding) snprintf(f->wanted, sizeof f->wanted, "%s", right);
-    snprintf(f->tolerance, sizeof f->tolerance, c->tolerance >= 0 ? "%g m" : "m (u + (h + 3) min(u, 2^-24)) for head h, u = %.3g",
+    snprintf(f->tolerance, sizeof f->tolerance,
+             c->tolerance >= 0 ? "%g m" : "m (u + (h + 3) min(u, 2^-24)) for head h, u = %.3g",
              c->tolerance >= 0 ? c->tolerance : c->slopes.unit);
     snprintf(f->where, sizeof f->where, "head %td", f->score.first.head);
     return true;
 }
 
-/* ---- Buckets -------------------------------------------------------------------------------------------------------- */
+/* ---- Buckets --------------------------------------------------------------------------------- */
 
 struct bias_problem {
     const struct check *check;
@@ -127,7 +165,8 @@ struct bias_problem {
     double scale;
 };
 
-/* Buckets by distance, from -(keys + 1) to queries + keys, of a text; NULL when it is impossible. */
+/* Buckets by distance, from -(keys + 1) to queries + keys, of a text; NULL when it is
+ * impossible. */
 static int *buckets_of(const struct bias_problem *p, const char *text, loci_error *e)
 {
     const ptrdiff_t back = p->queries + p->keys + 1;
@@ -149,12 +188,16 @@ static int *buckets_of(const struct bias_problem *p, const char *text, loci_erro
 
 enum slip { RIGHT, NEARER, FARTHER, MIRRORED, LOWER, HIGHER, SLIPS };
 static const char *const slip_names[] = {
-    [RIGHT] = "", [NEARER] = "distances are one too small", [FARTHER] = "distances are one too large",
+    [RIGHT] = "",
+    [NEARER] = "distances are one too small",
+    [FARTHER] = "distances are one too large",
     [MIRRORED] = "distances have the other sign: key - query where it should be query - key",
-    [LOWER] = "buckets are one too low", [HIGHER] = "buckets are one too high",
+    [LOWER] = "buckets are one too low",
+    [HIGHER] = "buckets are one too high",
 };
 
-static void score_buckets(const struct bias_problem *p, const int *bucket, enum slip slip, struct score *s)
+static void score_buckets(const struct bias_problem *p, const int *bucket, enum slip slip,
+                          struct score *s)
 {
     const struct check *c = p->check;
     const ptrdiff_t back = p->queries + p->keys + 1;
@@ -162,11 +205,16 @@ static void score_buckets(const struct bias_problem *p, const int *bucket, enum 
     for (ptrdiff_t h = 0; h < p->heads; h++)
         for (ptrdiff_t i = 0; i < p->queries; i++)
             for (ptrdiff_t j = 0; j < p->keys; j++) {
-                const ptrdiff_t d = i + p->keys - p->queries - j, far = slip == MIRRORED ? -d : d + (slip == FARTHER) - (slip == NEARER);
+                const ptrdiff_t d = i + p->keys - p->queries - j,
+                                far = slip == MIRRORED ? -d
+                                                       : d + (slip == FARTHER) - (slip == NEARER);
                 ptrdiff_t b = bucket[far + back] + (slip == HIGHER) - (slip == LOWER);
                 b = b < 0 ? 0 : b < p->buckets ? b : p->buckets - 1;
-                const double want = p->numbers ? (double)b : p->scale * c->table.x[b * p->heads + h];
-                score_add(s, (struct place){ h, i, j }, c->bias.x[(h * p->queries + i) * p->keys + j], want, unit * fabs(want), unit * fabs(want));
+                const double want = p->numbers ? (double)b
+                                               : p->scale * c->table.x[b * p->heads + h];
+                score_add(s, (struct place){ h, i, j },
+                          c->bias.x[(h * p->queries + i) * p->keys + j], want, unit * fabs(want),
+                          unit * fabs(want));
             }
 }
 
@@ -176,14 +224,23 @@ static bool shape_bias(struct bias_problem *p, const char *text)
     const struct safetensor *t = c->bias.tensor;
     if (t->rank < 2 || t->rank > 4 || (t->rank == 4 && t->shape[0] != 1))
         return refuse("%s: '%s' must be [heads][queries][keys]", c->path, c->bias.name);
-    p->keys = t->shape[t->rank - 1], p->queries = t->shape[t->rank - 2], p->heads = t->count / (p->keys * p->queries);
+    p->keys = t->shape[t->rank - 1], p->queries = t->shape[t->rank - 2],
+    p->heads = t->count / (p->keys * p->queries);
     p->numbers = c->bias.unit == 0;
     const char *said = strstr(text, "buckets=");
-    p->buckets = said ? (ptrdiff_t)strtod(said + 8, NULL) : c->table.x && c->table.tensor->rank == 2 ? c->table.tensor->shape[0] : 32;
-    if (p->buckets < 2 || p->buckets > 65536) return refuse("check: %td buckets; 2 to 65536 are possible", p->buckets);
-    if (!p->numbers && !c->table.x) return refuse("%s: '%s' holds biases, so the learned table is needed: --table", c->path, c->bias.name);
-    if (!p->numbers && (c->table.tensor->rank != 2 || c->table.tensor->shape[0] != p->buckets || c->table.tensor->shape[1] != p->heads))
-        return refuse("%s: '%s' must be [%td buckets][%td heads]", c->path, c->table.name, p->buckets, p->heads);
+    p->buckets = said                                     ? (ptrdiff_t)strtod(said + 8, NULL)
+               : c->table.x && c->table.tensor->rank == 2 ? c->table.tensor->shape[0]
+                                                          : 32;
+    if (p->buckets < 2 || p->buckets > 65536)
+        return refuse("check: %td buckets; 2 to 65536 are possible", p->buckets);
+    if (!p->numbers && !c->table.x)
+        return refuse("%s: '%s' holds biases, so the learned table is needed: --table", c->path,
+                      c->bias.name);
+    if (!p->numbers
+        && (c->table.tensor->rank != 2 || c->table.tensor->shape[0] != p->buckets
+            || c->table.tensor->shape[1] != p->heads))
+        return refuse("%s: '%s' must be [%td buckets][%td heads]", c->path, c->table.name,
+                      p->buckets, p->heads);
     return true;
 }
 
@@ -199,11 +256,13 @@ bool check_buckets(const struct check *c, struct finding *f)
     snprintf(number, sizeof number, "%td", p.buckets);
     const char *scale = strstr(text, "bias_scale=");
     if (scale) p.scale = strtod(scale + 11, NULL);
-    if (!text_with(text, sizeof text, "bias_scale", NULL) || !text_with(text, sizeof text, "buckets", number))
+    if (!text_with(text, sizeof text, "bias_scale", NULL)
+        || !text_with(text, sizeof text, "buckets", number))
         return refuse("check: the encoding's text is too long");
     if (!strstr(text, "bidirectional=")) text_with(text, sizeof text, "bidirectional", "0");
     const bool two = strstr(text, "bidirectional=1");
-    for (int form = 0; form < 4 && !f->explains; form++) {      /* as given, the other direction, and both with the usual distance */
+    /* as given, the other direction, and both with the usual distance */
+    for (int form = 0; form < 4 && !f->explains; form++) {
         char other[512];
         loci_error e;
         snprintf(other, sizeof other, "%s", text);
@@ -216,19 +275,25 @@ bool check_buckets(const struct check *c, struct finding *f)
             score_buckets(&p, bucket, slip, &s);
             if ((form || slip) && s.within <= f->score.within) continue;
             f->score = s, f->explains = s.within == s.total;
-            const char *a = form % 2 == 0 || !c->encoding ? "" : two ? "buckets are one-sided, not two-sided" : "buckets are two-sided, not one-sided";
+            const char *a = form % 2 == 0 || !c->encoding ? ""
+                          : two                           ? "buckets are one-sided, not two-sided"
+                                                          : "buckets are two-sided, not one-sided";
             const char *b = form / 2 ? "max_distance is 128" : "";
             snprintf(f->rule, sizeof f->rule, "%s", other);
-            snprintf(f->mistake, sizeof f->mistake, "%s%s%s%s%s", a, *a && *b ? "; " : "", b, (*a || *b) && slip ? "; " : "", slip_names[slip]);
+            snprintf(f->mistake, sizeof f->mistake, "%s%s%s%s%s", a, *a && *b ? "; " : "", b,
+                     (*a || *b) && slip ? "; " : "", slip_names[slip]);
         }
         free(bucket);
     }
     f->what = "buckets";
     if (c->encoding) snprintf(f->wanted, sizeof f->wanted, "%s", text);
-    if (p.numbers && c->tolerance < 0) snprintf(f->tolerance, sizeof f->tolerance, "none, bucket numbers are whole");
-    else snprintf(f->tolerance, sizeof f->tolerance, "%.3g |value|", c->tolerance >= 0 ? c->tolerance : 2 * c->bias.unit);
+    if (p.numbers && c->tolerance < 0)
+        snprintf(f->tolerance, sizeof f->tolerance, "none, bucket numbers are whole");
+    else
+        snprintf(f->tolerance, sizeof f->tolerance, "%.3g |value|",
+                 c->tolerance >= 0 ? c->tolerance : 2 * c->bias.unit);
     const struct place *at = &f->score.first;
-    snprintf(f->where, sizeof f->where, "head %td, query %td, key %td (distance %td)", at->head, at->row, at->column,
-             at->row + p.keys - p.queries - at->column);
+    snprintf(f->where, sizeof f->where, "head %td, query %td, key %td (distance %td)", at->head,
+             at->row, at->column, at->row + p.keys - p.queries - at->column);
     return true;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* check_rotation.c -- rotated rows, and tables of cos and sin.
  *
- * Candidates are encoding texts with, perhaps, positions that are wrong in some way.  Their cos and sin come from
- * loci_export_rope, so that what is compared with is what the library turns by. */
+ * Candidates are encoding texts with, perhaps, positions that are wrong in some way.  Their cos and
+ * sin come from loci_export_rope, so that what is compared with is what the library turns by. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +13,20 @@
 enum { SAMPLE = 96, MAX_CANDIDATES = 256, TEXT = RULE_TEXT };
 enum shift { AS_GIVEN, ONE_LESS, ONE_MORE, NEGATIVE, ZERO, BFLOAT, HALF_FLOAT, SHIFTS };
 static const char *const shift_names[] = {
-    [AS_GIVEN] = "", [ONE_LESS] = "positions are one too small", [ONE_MORE] = "positions are one too large",
-    [NEGATIVE] = "sin has the other sign", [ZERO] = "every row is at position 0", [BFLOAT] = "positions are rounded to bfloat16",
+    [AS_GIVEN] = "",
+    [ONE_LESS] = "positions are one too small",
+    [ONE_MORE] = "positions are one too large",
+    [NEGATIVE] = "sin has the other sign",
+    [ZERO] = "every row is at position 0",
+    [BFLOAT] = "positions are rounded to bfloat16",
     [HALF_FLOAT] = "positions are rounded to float16",
 };
 enum order { SAME, TO_INTERLEAVED, TO_HALF };      /* of the channels of `after` */
 
 struct candidate { char text[TEXT], mistake[256]; enum shift shift; enum order order; bool full; };
 
-/* What is looked at: `rows` positions of `heads` heads (batch entries counted in), of `width` channels. */
+/* What is looked at: `rows` positions of `heads` heads (batch entries counted in), of `width`
+ * channels. */
 struct problem {
     const struct check *check;
     bool table;
@@ -34,7 +39,7 @@ struct problem {
     int count;
 };
 
-/* ---- The table of a candidate, for some rows ------------------------------------------------------------------------ */
+/* ---- The table of a candidate, for some rows ------------------------------------------------- */
 
 struct turns { int pairs, offset; bool interleaved; double m; double *cos, *sin, *slack; };
 
@@ -73,28 +78,37 @@ static double option(const char *text, const char *key, double usual)
 
 static loci_plan *plan_of(const struct problem *p, const char *text, loci_error *e)
 {
-    const loci_desc d = { .encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = p->dim, .dtype = LOCI_F64 };
+    const loci_desc d = {
+        .encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = p->dim, .dtype = LOCI_F64
+    };
     loci_plan *plan;
     return loci_plan_create(&plan, &d, e) ? NULL : plan;
 }
 
-static bool turns_of(const struct problem *p, const struct candidate *c, const ptrdiff_t *row, ptrdiff_t n, struct turns *t, loci_error *e)
+static bool turns_of(const struct problem *p, const struct candidate *c, const ptrdiff_t *row,
+                     ptrdiff_t n, struct turns *t, loci_error *e)
 {
     loci_plan *plan = plan_of(p, c->text, e);
     if (!plan) return false;
-    *t = (struct turns){ .pairs = (int)option(c->text, "dim", p->dim) / 2, .offset = (int)option(c->text, "offset", 0),
+    *t = (struct turns){ .pairs = (int)option(c->text, "dim", p->dim) / 2,
+                         .offset = (int)option(c->text, "offset", 0),
                          .interleaved = strstr(c->text, "pairing=interleaved") != NULL };
     const ptrdiff_t size = n * t->pairs;
     int64_t *pos = take((size_t)n, sizeof *pos), ends[] = { 0, 1 };
     double *rates = take((size_t)t->pairs * 4, sizeof(double)), *sin = rates + 2 * t->pairs;
-    t->cos = take((size_t)size, sizeof(double)), t->sin = take((size_t)size, sizeof(double)), t->slack = take((size_t)size, sizeof(double));
+    t->cos = take((size_t)size, sizeof(double)), t->sin = take((size_t)size, sizeof(double)),
+    t->slack = take((size_t)size, sizeof(double));
     for (ptrdiff_t r = 0; r < n; r++) pos[r] = (int64_t)moved(p->pos[row ? row[r] : r], c->shift);
-    loci_rope_table table = { .dtype = LOCI_F64, .count = n, .pos = pos, .cos = t->cos, .sin = t->sin };
+    loci_rope_table table = {
+        .dtype = LOCI_F64, .count = n, .pos = pos, .cos = t->cos, .sin = t->sin
+    };
     bool done = !loci_export_rope(plan, NULL, &table, e);
-    table = (loci_rope_table){ .dtype = LOCI_F64, .count = 2, .pos = ends, .cos = rates, .sin = sin };
+    table =
+        (loci_rope_table){ .dtype = LOCI_F64, .count = 2, .pos = ends, .cos = rates, .sin = sin };
     done = done && !loci_export_rope(plan, NULL, &table, e);
     t->m = rates[0];
-    for (int i = 0; i < t->pairs && done; i++) {      /* w from one position on, for the error of a float32 angle */
+    /* w from one position on, for the error of a float32 angle */
+    for (int i = 0; i < t->pairs && done; i++) {
         const double w = atan2(sin[t->pairs + i], rates[t->pairs + i]);
         for (ptrdiff_t r = 0; r < n && w > 0; r++)
             t->slack[r * t->pairs + i] = fabs((double)pos[r]) * w * (4 + fabs(log(w))) * 0x1p-24;
@@ -104,13 +118,14 @@ static bool turns_of(const struct problem *p, const struct candidate *c, const p
 }
 static void release(struct turns *t) { free(t->cos), free(t->sin), free(t->slack); }
 
-/* ---- Scores ------------------------------------------------------------------------------------------------------------ */
+/* ---- Scores ---------------------------------------------------------------------------------- */
 
 static ptrdiff_t index_of(const struct problem *p, ptrdiff_t head, ptrdiff_t row, int channel)
 {
     const struct safetensor *t = p->check->before.tensor;
     if (!p->check->rows_first) return (head * p->rows + row) * p->width + channel;
-    const ptrdiff_t per = t->rank >= 2 ? t->shape[t->rank - 2] : 1;       /* heads of a batch entry */
+    /* heads of a batch entry */
+    const ptrdiff_t per = t->rank >= 2 ? t->shape[t->rank - 2] : 1;
     return ((head / per * p->rows + row) * per + head % per) * p->width + channel;
 }
 
@@ -119,13 +134,15 @@ static int ordered(const struct turns *t, enum order order, int i)
 {
     const int k = i - t->offset;
     if (order == SAME || k < 0 || k >= 2 * t->pairs) return i;
-    return t->offset + (order == TO_INTERLEAVED ? k % t->pairs * 2 + k / t->pairs : k / 2 + k % 2 * t->pairs);
+    return t->offset
+         + (order == TO_INTERLEAVED ? k % t->pairs * 2 + k / t->pairs : k / 2 + k % 2 * t->pairs);
 }
 
-static void score_row(const struct problem *p, const struct candidate *c, const struct turns *t, ptrdiff_t head, ptrdiff_t row,
-                      ptrdiff_t at, struct score *s)
+static void score_row(const struct problem *p, const struct candidate *c, const struct turns *t,
+                      ptrdiff_t head, ptrdiff_t row, ptrdiff_t at, struct score *s)
 {
-    const double *x = p->check->before.x, *y = p->check->after.x, tol = p->check->tolerance, unit = tol >= 0 ? tol : 6 * p->unit;
+    const double *x = p->check->before.x, *y = p->check->after.x, tol = p->check->tolerance,
+                 unit = tol >= 0 ? tol : 6 * p->unit;
     const struct place place = { head, row, 0 };
     for (int i = 0; i < p->width; i++) {
         const int k = i - t->offset;
@@ -140,27 +157,33 @@ static void score_row(const struct problem *p, const struct candidate *c, const 
         const int pair = t->interleaved ? k / 2 : k % t->pairs;
         const bool second = t->interleaved ? k % 2 : k / t->pairs;
         const int first = t->offset + (t->interleaved ? 2 * pair : pair);
-        const double a = x[index_of(p, head, row, first)], b = x[index_of(p, head, row, first + (t->interleaved ? 1 : t->pairs))];
+        const double a = x[index_of(p, head, row, first)],
+                     b = x[index_of(p, head, row, first + (t->interleaved ? 1 : t->pairs))];
         const double cos = t->cos[at * t->pairs + pair], sin = t->sin[at * t->pairs + pair];
         const double reach = (fabs(a) + fabs(b)) * t->m, angle = t->slack[at * t->pairs + pair];
-        score_add(s, here, got, second ? a * sin + b * cos : a * cos - b * sin, unit * reach, (unit + angle) * reach);
+        score_add(s, here, got, second ? a * sin + b * cos : a * cos - b * sin, unit * reach,
+                  (unit + angle) * reach);
     }
 }
 
-static void score_table_row(const struct problem *p, const struct turns *t, ptrdiff_t row, ptrdiff_t at, struct score *s)
+static void score_table_row(const struct problem *p, const struct turns *t, ptrdiff_t row,
+                            ptrdiff_t at, struct score *s)
 {
     const double tol = p->check->tolerance, unit = (tol >= 0 ? tol : 4 * p->unit) * t->m;
-    const double *const data[] = { p->check->cos.x, p->check->sin.x }, *const exact[] = { t->cos, t->sin };
+    const double *const data[] = { p->check->cos.x, p->check->sin.x }, *const exact[] = { t->cos,
+                                                                                          t->sin };
     for (int which = 0; which < 2; which++)
         for (int i = 0; i < p->width && data[which]; i++) {
             const int pair = p->layout == LOCI_TABLE_INTERLEAVED ? i / 2 : i % t->pairs;
-            score_add(s, (struct place){ which, row, i }, data[which][row * p->width + i], exact[which][at * t->pairs + pair], unit,
+            score_add(s, (struct place){ which, row, i }, data[which][row * p->width + i],
+                      exact[which][at * t->pairs + pair], unit,
                       unit + t->slack[at * t->pairs + pair] * t->m);
         }
 }
 
 /* Of the rows given, and one head of them; or, row NULL, of all. */
-static bool score_candidate(const struct problem *p, const struct candidate *c, const ptrdiff_t *row, ptrdiff_t n, struct score *s, loci_error *e)
+static bool score_candidate(const struct problem *p, const struct candidate *c,
+                            const ptrdiff_t *row, ptrdiff_t n, struct score *s, loci_error *e)
 {
     struct turns t = { 0 };
     *s = (struct score){ 0 };
@@ -174,12 +197,15 @@ static bool score_candidate(const struct problem *p, const struct candidate *c, 
     return made;
 }
 
-/* ---- Candidates ----------------------------------------------------------------------------------------------------------- */
+/* ---- Candidates ------------------------------------------------------------------------------ */
 
-static void add(struct problem *p, const char *text, enum shift shift, enum order order, const char *a, const char *b)
+static void add(struct problem *p, const char *text, enum shift shift, enum order order,
+                const char *a, const char *b)
 {
     for (int i = 0; i < p->count; i++)
-        if (!strcmp(p->list[i].text, text) && p->list[i].shift == shift && p->list[i].order == order) return;
+        if (!strcmp(p->list[i].text, text) && p->list[i].shift == shift
+            && p->list[i].order == order)
+            return;
     if (p->count == MAX_CANDIDATES) return;
     struct candidate *c = &p->list[p->count++];
     snprintf(c->text, sizeof c->text, "%s", text);
@@ -187,12 +213,14 @@ static void add(struct problem *p, const char *text, enum shift shift, enum orde
     c->shift = shift, c->order = order;
 }
 
-static void add_with(struct problem *p, const char *text, const char *key, double value, const char *a, const char *b)
+static void add_with(struct problem *p, const char *text, const char *key, double value,
+                     const char *a, const char *b)
 {
     char changed[TEXT], number[40];
     snprintf(changed, sizeof changed, "%s", text);
     snprintf(number, sizeof number, "%.17g", value);
-    if (strtod(number, NULL) == rint(value * 1e6) / 1e6) snprintf(number, sizeof number, "%.15g", value);
+    if (strtod(number, NULL) == rint(value * 1e6) / 1e6)
+        snprintf(number, sizeof number, "%.15g", value);
     if (text_with(changed, sizeof changed, key, number)) add(p, changed, AS_GIVEN, SAME, a, b);
 }
 
@@ -200,7 +228,8 @@ static void add_with(struct problem *p, const char *text, const char *key, doubl
 static void plain_text(const char *text, char *plain)
 {
     static const char *const keys[] = { "base", "dim", "offset" };
-    snprintf(plain, TEXT, "rope:pairing=%s", strstr(text, "pairing=interleaved") ? "interleaved" : "half");
+    snprintf(plain, TEXT, "rope:pairing=%s",
+             strstr(text, "pairing=interleaved") ? "interleaved" : "half");
     for (int i = 0; i < COUNT(keys); i++) {
         char number[40];
         const double value = option(text, keys[i], NAN);
@@ -224,7 +253,8 @@ static double guess_base(const struct problem *p, bool interleaved, int offset, 
             if (!p->check->cos.x || !p->check->sin.x) break;
             angle = atan2(p->check->sin.x[at], p->check->cos.x[at]);
         } else {
-            const int first = offset + (interleaved ? 2 * t : t), second = first + (interleaved ? 1 : pairs);
+            const int first = offset + (interleaved ? 2 * t : t),
+                      second = first + (interleaved ? 1 : pairs);
             const double *x = p->check->before.x, *y = p->check->after.x;
             const ptrdiff_t a = index_of(p, 0, row, first), b = index_of(p, 0, row, second);
             angle = atan2(x[a] * y[b] - x[b] * y[a], x[a] * y[a] + x[b] * y[b]);
@@ -247,7 +277,8 @@ static double digits(double x, int n)
 /* The text in one pairing, and what may be wrong with it. */
 static void add_family(struct problem *p, const char *text, const char *said)
 {
-    static const double bases[] = { 1e4, 5e5, 1e6, 1e5, 2.5e4, 4e4, 5e4, 1.5e5, 1.6e5, 2e5, 5e6, 1e7, 8e6 };
+    static const double bases[] = { 1e4,   5e5,   1e6, 1e5, 2.5e4, 4e4, 5e4,
+                                    1.5e5, 1.6e5, 2e5, 5e6, 1e7,   8e6 };
     static const double widths[] = { 1, 0.5, 0.25, 0.75, 0.4 };
     char plain[TEXT], what[128];
     const bool wanted = p->check->encoding != NULL;
@@ -258,7 +289,8 @@ static void add_family(struct problem *p, const char *text, const char *said)
         const bool inter = strstr(text, "pairing=interleaved");
         add(p, text, AS_GIVEN, inter ? TO_HALF : TO_INTERLEAVED, said,
             inter ? "after is in the order of half pairing, as from weights permuted for it"
-                  : "after is in the order of interleaved pairing, as from weights permuted for it");
+                  : "after is in the order of interleaved pairing, as from weights permuted for "
+                    "it");
     }
     const bool scaled = strstr(text, "scaling=") && !strstr(text, "scaling=none");
     if (scaled) add(p, plain, AS_GIVEN, SAME, said, "the scaling is ignored");
@@ -268,8 +300,11 @@ static void add_family(struct problem *p, const char *text, const char *said)
     snprintf(one.text, sizeof one.text, "%s", text);
     if (turns_of(p, &one, NULL, 1, &t, &e) && t.m != 1) {
         add_with(p, text, "attention_factor", 1, said, "the attention factor is missing");
-        add_with(p, text, "attention_factor", t.m * t.m, said, "the attention factor is there twice");
-        if (scaled) add_with(p, plain, "attention_factor", t.m, said, "the scaling is ignored but for its attention factor");
+        add_with(p, text, "attention_factor", t.m * t.m, said,
+                 "the attention factor is there twice");
+        if (scaled)
+            add_with(p, plain, "attention_factor", t.m, said,
+                     "the scaling is ignored but for its attention factor");
     }
     release(&t);
     const int dim = (int)option(text, "dim", p->dim), offset = (int)option(text, "offset", 0);
@@ -285,13 +320,18 @@ static void add_family(struct problem *p, const char *text, const char *said)
     double guesses[COUNT(bases) + 4];
     memcpy(guesses, bases, sizeof bases);
     const double guess = guess_base(p, strstr(text, "pairing=interleaved"), offset, dim / 2);
-    for (int i = 0; i < 4; i++) guesses[COUNT(bases) + i] = isfinite(guess) && guess >= 1 && guess < 1e18 ? digits(guess, i + 2) : 1e4;
+    for (int i = 0; i < 4; i++)
+        guesses[COUNT(bases) + i] = isfinite(guess) && guess >= 1 && guess < 1e18
+                                      ? digits(guess, i + 2)
+                                      : 1e4;
     for (int i = 0; i < COUNT(guesses); i++) {
         if (guesses[i] == option(text, "base", 10000)) continue;
-        snprintf(what, sizeof what, "the base is %.10g, not %.10g", guesses[i], option(text, "base", 10000));
+        snprintf(what, sizeof what, "the base is %.10g, not %.10g", guesses[i],
+                 option(text, "base", 10000));
         add_with(p, text, "base", guesses[i], said, wanted ? what : "");
         if (scaled) {
-            snprintf(what, sizeof what, "the base is %.10g, not %.10g, and the scaling is ignored", guesses[i], option(text, "base", 10000));
+            snprintf(what, sizeof what, "the base is %.10g, not %.10g, and the scaling is ignored",
+                     guesses[i], option(text, "base", 10000));
             add_with(p, plain, "base", guesses[i], said, what);
         }
     }
@@ -305,33 +345,46 @@ static void add_candidates(struct problem *p, const char *text)
     if (p->table) return;
     snprintf(other, sizeof other, "%s", text);
     if (!text_with(other, sizeof other, "pairing", inter ? "half" : "interleaved")) return;
-    add_family(p, other, !p->check->encoding ? "" : inter ? "the pairing is half, not interleaved" : "the pairing is interleaved, not half");
+    add_family(p, other,
+               !p->check->encoding ? ""
+               : inter             ? "the pairing is half, not interleaved"
+                                   : "the pairing is interleaved, not half");
 }
 
-/* ---- The search -------------------------------------------------------------------------------------------------------------- */
+/* ---- The search ------------------------------------------------------------------------------ */
 
-/* The nearest candidate: that of most numbers explained, then of the smallest errors.  First are exact angles. */
+/* The nearest candidate: that of most numbers explained, then of the smallest errors.  First are
+ * exact angles. */
 static bool search(struct problem *p, struct finding *f, loci_error *e)
 {
     ptrdiff_t row[SAMPLE], n = p->rows < SAMPLE ? p->rows : SAMPLE;
-    for (ptrdiff_t i = 0; i < n; i++) row[i] = n == p->rows ? i : i < SAMPLE / 2 ? i : i + (p->rows - SAMPLE) * (i - SAMPLE / 2 + 1) / (SAMPLE / 2);
+    for (ptrdiff_t i = 0; i < n; i++)
+        row[i] = n == p->rows   ? i
+               : i < SAMPLE / 2 ? i
+                                : i + (p->rows - SAMPLE) * (i - SAMPLE / 2 + 1) / (SAMPLE / 2);
     struct score *score = take((size_t)p->count, sizeof *score), all;
     const struct candidate *best = NULL;
     int nearest = -1;
-    bool made = score_candidate(p, &p->list[0], row, n, &score[0], e);      /* what was asked for must be possible */
+    /* what was asked for must be possible */
+    bool made = score_candidate(p, &p->list[0], row, n, &score[0], e);
     for (int i = 0; i < p->count && made; i++) {
         loci_error ignored;
         if (i && !score_candidate(p, &p->list[i], row, n, &score[i], &ignored)) continue;
         const struct score *s = &score[i], *than = nearest < 0 ? NULL : &score[nearest];
-        if (!than || s->within > than->within || (s->within == than->within && s->squares < than->squares && s->within < s->total)) nearest = i;
+        if (!than || s->within > than->within
+            || (s->within == than->within && s->squares < than->squares && s->within < s->total))
+            nearest = i;
     }
-    for (int pass = 0; pass < 2 && made && !best; pass++)                   /* exact angles, then those of float32 */
+    /* exact angles, then those of float32 */
+    for (int pass = 0; pass < 2 && made && !best; pass++)
         for (int i = 0; i < p->count && !best; i++) {
-            if (!score[i].total || (pass ? score[i].loose : score[i].within) < score[i].total) continue;
+            if (!score[i].total || (pass ? score[i].loose : score[i].within) < score[i].total)
+                continue;
             if (!score_candidate(p, &p->list[i], NULL, p->rows, &all, e)) continue;
             if ((pass ? all.loose : all.within) < all.total) continue;
             best = &p->list[i];
-            snprintf(f->mistake, sizeof f->mistake, "%s%s%s", best->mistake, best->mistake[0] && pass ? "; " : "",
+            snprintf(f->mistake, sizeof f->mistake, "%s%s%s", best->mistake,
+                     best->mistake[0] && pass ? "; " : "",
                      pass ? "angles are computed in float32" : "");
         }
     for (int i = 0; i < p->count && best; i++)
@@ -350,29 +403,35 @@ static bool search(struct problem *p, struct finding *f, loci_error *e)
 static void describe_place(const struct problem *p, struct finding *f)
 {
     const struct place *at = &f->score.first;
-    const int dim = (int)option(f->rule, "dim", p->dim), offset = (int)option(f->rule, "offset", 0), k = (int)at->column - offset;
-    const bool inter = p->table ? p->layout == LOCI_TABLE_INTERLEAVED : strstr(f->rule, "pairing=interleaved") != NULL;
+    const int dim = (int)option(f->rule, "dim", p->dim), offset = (int)option(f->rule, "offset", 0),
+              k = (int)at->column - offset;
+    const bool inter = p->table ? p->layout == LOCI_TABLE_INTERLEAVED
+                                : strstr(f->rule, "pairing=interleaved") != NULL;
     char pair[64] = "no pair";
-    if (p->table || (k >= 0 && k < dim)) snprintf(pair, sizeof pair, "pair %d", inter ? k / 2 : k % (dim / 2));
+    if (p->table || (k >= 0 && k < dim))
+        snprintf(pair, sizeof pair, "pair %d", inter ? k / 2 : k % (dim / 2));
     if (p->table)
-        snprintf(f->where, sizeof f->where, "%s at position %.0f, %s (column %td)", at->head || !p->check->cos.x ? "sin" : "cos",
-                 p->pos[at->row], pair, at->column);
+        snprintf(f->where, sizeof f->where, "%s at position %.0f, %s (column %td)",
+                 at->head || !p->check->cos.x ? "sin" : "cos", p->pos[at->row], pair, at->column);
     else
-        snprintf(f->where, sizeof f->where, "head %td, position %.0f, %s (channel %td)", at->head, p->pos[at->row], pair, at->column);
+        snprintf(f->where, sizeof f->where, "head %td, position %.0f, %s (channel %td)", at->head,
+                 p->pos[at->row], pair, at->column);
 }
 
-/* ---- Reading the problem -------------------------------------------------------------------------------------------------------- */
+/* ---- Reading the problem --------------------------------------------------------------------- */
 
 static bool read_positions(struct problem *p)
 {
     const struct numbers *n = &p->check->pos;
     if (n->x && n->tensor->count != p->rows)
-        return refuse("%s: '%s' has %td positions, and there are %td rows", p->check->path, n->name, n->tensor->count, p->rows);
+        return refuse("%s: '%s' has %td positions, and there are %td rows", p->check->path, n->name,
+                      n->tensor->count, p->rows);
     p->pos = take((size_t)p->rows, sizeof(double));
     for (ptrdiff_t r = 0; r < p->rows; r++) {
         p->pos[r] = n->x ? n->x[r] : (double)r;
         if (!(fabs(p->pos[r]) <= 0x1p39) || p->pos[r] != rint(p->pos[r]))
-            return refuse("%s: '%s' [%td] is %g; positions are whole numbers up to 2^39", p->check->path, n->name, r, p->pos[r]);
+            return refuse("%s: '%s' [%td] is %g; positions are whole numbers up to 2^39",
+                          p->check->path, n->name, r, p->pos[r]);
     }
     return true;
 }
@@ -383,18 +442,27 @@ static bool shape_rotation(struct problem *p)
     const struct safetensor *x = c->before.tensor, *y = c->after.tensor;
     bool same = x->rank == y->rank;
     for (int k = 0; k < x->rank && same; k++) same = x->shape[k] == y->shape[k];
-    if (!same) return refuse("%s: '%s' and '%s' must have the same shape", c->path, c->before.name, c->after.name);
+    if (!same)
+        return refuse("%s: '%s' and '%s' must have the same shape", c->path, c->before.name,
+                      c->after.name);
     if (x->rank < 2 || x->rank > 4 || (c->rows_first && x->rank < 3))
-        return refuse("%s: '%s' has %d dimensions; [rows][channels], with heads and batch in front at most, are read", c->path, c->before.name, x->rank);
+        return refuse("%s: '%s' has %d dimensions; [rows][channels], with heads and batch in front "
+                      "at most, are read",
+                      c->path, c->before.name, x->rank);
     const ptrdiff_t width = x->shape[x->rank - 1];
-    if (width < 2 || width > 65536) return refuse("%s: '%s' has %td channels; 2 to 65536 are looked at", c->path, c->before.name, width);
+    if (width < 2 || width > 65536)
+        return refuse("%s: '%s' has %td channels; 2 to 65536 are looked at", c->path,
+                      c->before.name, width);
     if (c->head_dim && c->head_dim != width)
-        return refuse("%s: '%s' has %td channels, and the model's heads have %d", c->path, c->before.name, width, c->head_dim);
+        return refuse("%s: '%s' has %td channels, and the model's heads have %d", c->path,
+                      c->before.name, width, c->head_dim);
     p->width = p->dim = (int)width;
     p->rows = x->shape[x->rank - (c->rows_first ? 3 : 2)];
     p->heads = x->count / (p->rows * width);
     p->unit = fmax(c->before.unit, c->after.unit);
-    if (!c->before.unit || !c->after.unit) return refuse("%s: '%s' and '%s' must hold floating-point numbers", c->path, c->before.name, c->after.name);
+    if (!c->before.unit || !c->after.unit)
+        return refuse("%s: '%s' and '%s' must hold floating-point numbers", c->path, c->before.name,
+                      c->after.name);
     return true;
 }
 
@@ -404,10 +472,13 @@ static bool shape_table(struct problem *p, char *text)
     const struct numbers *one = c->cos.x ? &c->cos : &c->sin;
     const struct safetensor *t = one->tensor, *s = c->sin.tensor;
     const ptrdiff_t width = t->rank ? t->shape[t->rank - 1] : 0;
-    if (width < 1 || width > 65536) return refuse("%s: '%s' must be [positions][dim or dim/2]", c->path, one->name);
+    if (width < 1 || width > 65536)
+        return refuse("%s: '%s' must be [positions][dim or dim/2]", c->path, one->name);
     if (c->cos.x && c->sin.x && (t->count != s->count || s->shape[s->rank - 1] != width))
-        return refuse("%s: '%s' and '%s' must have the same shape", c->path, c->cos.name, c->sin.name);
-    if (!one->unit || (c->sin.x && !c->sin.unit)) return refuse("%s: '%s' must hold floating-point numbers", c->path, one->name);
+        return refuse("%s: '%s' and '%s' must have the same shape", c->path, c->cos.name,
+                      c->sin.name);
+    if (!one->unit || (c->sin.x && !c->sin.unit))
+        return refuse("%s: '%s' must hold floating-point numbers", c->path, one->name);
     bool half = width % 2 == 0, neighbours = half;
     for (ptrdiff_t i = 0; i < t->count; i++) {
         const ptrdiff_t k = i % width;
@@ -418,11 +489,14 @@ static bool shape_table(struct problem *p, char *text)
     p->width = (int)width, p->dim = p->layout == LOCI_TABLE_SPLIT ? 2 * (int)width : (int)width;
     p->rows = t->count / width, p->heads = 1, p->table = true;
     if (c->head_dim && !text_has(text, "dim") && c->head_dim != p->dim)
-        return refuse("%s: the table has %d pairs, and the model's heads have %d channels that turn", c->path, p->dim / 2, c->head_dim);
+        return refuse("%s: the table has %d pairs, and the model's heads have %d channels that "
+                      "turn",
+                      c->path, p->dim / 2, c->head_dim);
     p->unit = fmax(c->cos.unit, c->sin.unit);
     const double turned = option(text, "dim", p->dim);
     if (turned != p->dim)
-        return refuse("%s: the table has %d pairs, and the encoding turns %g channels, %g pairs", c->path, p->dim / 2, turned, turned / 2);
+        return refuse("%s: the table has %d pairs, and the encoding turns %g channels, %g pairs",
+                      c->path, p->dim / 2, turned, turned / 2);
     return text_with(text, TEXT, "dim", NULL) && text_with(text, TEXT, "offset", NULL);
 }
 
@@ -430,7 +504,8 @@ static bool solve(struct problem *p, char *text, struct finding *f)
 {
     const struct check *c = p->check;
     loci_error e;
-    if (!(c->before.x ? shape_rotation(p) : shape_table(p, text)) || !read_positions(p)) return false;
+    if (!(c->before.x ? shape_rotation(p) : shape_table(p, text)) || !read_positions(p))
+        return false;
     loci_plan *plan = plan_of(p, text, &e);
     if (!plan) return refuse("%s", e.text);
     loci_plan_destroy(plan);
@@ -439,9 +514,14 @@ static bool solve(struct problem *p, char *text, struct finding *f)
     add_candidates(p, text);
     if (!search(p, f, &e)) return refuse("%s: %s", c->path, e.text);
     if (f->score.within < f->score.total) describe_place(p, f);
-    if (c->tolerance >= 0) snprintf(f->tolerance, sizeof f->tolerance, "%g %s", c->tolerance, p->table ? "m" : "(|a| + |b|) m");
-    else snprintf(f->tolerance, sizeof f->tolerance, "%s with u = %.3g", p->table ? "4u m" : "6u (|a| + |b|) m", p->unit);
-    static const char *const tables[] = { [LOCI_TABLE_SPLIT] = "split table", [LOCI_TABLE_HALF] = "half-duplicated table",
+    if (c->tolerance >= 0)
+        snprintf(f->tolerance, sizeof f->tolerance, "%g %s", c->tolerance,
+                 p->table ? "m" : "(|a| + |b|) m");
+    else
+        snprintf(f->tolerance, sizeof f->tolerance, "%s with u = %.3g",
+                 p->table ? "4u m" : "6u (|a| + |b|) m", p->unit);
+    static const char *const tables[] = { [LOCI_TABLE_SPLIT] = "split table",
+                                          [LOCI_TABLE_HALF] = "half-duplicated table",
                                           [LOCI_TABLE_INTERLEAVED] = "interleaved table" };
     f->what = p->table ? tables[p->layout] : "rotation";
     if (c->encoding) snprintf(f->wanted, sizeof f->wanted, "%s", text);
@@ -451,7 +531,9 @@ static bool solve(struct problem *p, char *text, struct finding *f)
 bool check_rotation(const struct check *c, struct finding *f)
 {
     char *part = part_of(c->encoding ? c->encoding : "rope:pairing=half", "rope"), text[TEXT];
-    if (!part) return refuse("check: rotations and tables are compared with rope, which '%s' has not", c->encoding);
+    if (!part)
+        return refuse("check: rotations and tables are compared with rope, which '%s' has not",
+                      c->encoding);
     const bool fits = snprintf(text, sizeof text, "%s", part) < (int)sizeof text - 128;
     free(part);
     if (!fits) return refuse("check: the encoding's text is too long");

@@ -13,36 +13,44 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 enum { EXIT_DONE = 0, EXIT_BROKEN = 1, EXIT_ERROR = 2, MAX_FLAGS = 20 };
 
-/* ---- Commands and their arguments (args.c, main.c) ------------------------------------------------------ */
+/* ---- Commands and their arguments (args.c, main.c) ------------------------------------------- */
 
-struct flag { const char *name, *letter, *value, *help; };     /* letter may be NULL; value NULL: takes none */
+/* letter may be NULL; value NULL: takes none */
+struct flag { const char *name, *letter, *value, *help; };
 struct args;
 struct command {
     const char *name, *brief, *synopsis, *about, *examples;
-    const struct flag *flags;            /* ends with a NULL name; indexed by the command's own enum */
+    const struct flag *flags;            /* ends with a NULL name; indexed by the command's own
+                                            enum */
     int (*run)(const struct args *);
 };
 struct args {
     const struct command *command;
-    const char *value[MAX_FLAGS];        /* per flag: NULL when absent, "" for one without a value */
+    const char *value[MAX_FLAGS];        /* per flag: NULL when absent, "" for one without a
+                                            value */
     bool help;
     int rest_count;
     const char **rest;
 };
-extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_check, cmd_convert,
-    cmd_version;
+extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_check,
+    cmd_convert, cmd_version;
 
 /* These five print their own error and return false. */
 bool args_parse(struct args *, const struct command *, int argc, char **argv);
-bool args_whole(const struct args *, int flag, int low, int high, int *value);   /* value stays when absent */
-bool args_word(const struct args *, int flag, const char *words, int *index);      /* words: "a|b|c" */
-bool args_output(const struct args *, int flag);   /* can the file be written, and is it none of those that are read? */
+/* value stays when absent */
+bool args_whole(const struct args *, int flag, int low, int high, int *value);
+/* words: "a|b|c" */
+bool args_word(const struct args *, int flag, const char *words, int *index);
+bool args_output(const struct args *, int flag);   /* can the file be written, and is it none of
+                                                      those that are read? */
 bool args_no_rest(const struct args *);
-bool parse_number(const char *text, double *);                                     /* finite, nothing before or after */
+/* finite, nothing before or after */
+bool parse_number(const char *text, double *);
 bool parse_whole(const char *text, int64_t *);
-const char *nearest(const char *word, const char *(*name)(int), int count);        /* a name to suggest, or NULL */
+/* a name to suggest, or NULL */
+const char *nearest(const char *word, const char *(*name)(int), int count);
 
-/* ---- Errors, memory, time ------------------------------------------------------------------------------- */
+/* ---- Errors, memory, time -------------------------------------------------------------------- */
 
 /* Prints "loci: " and one plain sentence; returns EXIT_ERROR. */
 int  fail(const char *format, ...)
@@ -50,9 +58,12 @@ int  fail(const char *format, ...)
     __attribute__((format(printf, 1, 2)))
 #endif
     ;
-void print_plain(FILE *, const char *text);      /* paths, and what comes from a file: they must not steer a terminal */
-#define refuse(...) (fail(__VA_ARGS__), false)                       /* the same for functions that return bool */
-void *take(size_t count, size_t each);   /* 64-byte aligned, zeroed; out of memory ends the program */
+void print_plain(FILE *, const char *text);      /* paths, and what comes from a file: they must not
+                                                    steer a terminal */
+/* the same for functions that return bool */
+#define refuse(...) (fail(__VA_ARGS__), false)
+void *take(size_t count, size_t each);   /* 64-byte aligned, zeroed; out of memory ends the
+                                            program */
 double now(void);                        /* seconds */
 double median(double *, int count);      /* sorts */
 bool  colours(void);                     /* is stdout a terminal that wants them? */
@@ -60,13 +71,16 @@ bool  colours(void);                     /* is stdout a terminal that wants them
 
 /* The entry of an encoding, or NULL. */
 const loci_encoding_info *find_encoding(const char *name, size_t length);
-/* All places of an encoding text, LOCI_PLACE_... or-ed; unknown names have none.  NULL: the usual text. */
+/* All places of an encoding text, LOCI_PLACE_... or-ed; unknown names have none.  NULL: the usual
+ * text. */
 int text_places(const char *text);
-/* A bare name whose encoding has options without default stands for its example here; all else for itself. */
+/* A bare name whose encoding has options without default stands for its example here; all else for
+ * itself. */
 const char *runnable_text(const char *text);
 const char *best_isa(void);
 bool  runs_fast(const char *isa);        /* does a plan with `fast` use bf16 dot products there? */
-/* The processor's name, or "unknown": printable ASCII, cut to the room.  The second one reads a file like /proc/cpuinfo. */
+/* The processor's name, or "unknown": printable ASCII, cut to the room.  The second one reads a
+ * file like /proc/cpuinfo. */
 const char *cpu_name(char *buffer, size_t room);
 const char *cpu_name_in(const char *file, char *buffer, size_t room);
 

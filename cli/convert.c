@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* convert.c -- `loci convert`: weights of a safetensors file for the other pairing; convert_table.c has tables of cos and sin.
+/* convert.c -- `loci convert`: weights of a safetensors file for the other pairing; convert_table.c
+ * has tables of cos and sin.
  *
- * A file whose channels are moved twice, or in part, is not refused by any engine: it writes nonsense.  So whatever could be
- * that is an error here: a q without its k, scales and norms that no pattern takes, a file that says it is converted. */
+ * A file whose channels are moved twice, or in part, is not refused by any engine: it writes
+ * nonsense.  So whatever could be that is an error here: a q without its k, scales and norms that
+ * no pattern takes, a file that says it is converted. */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,16 +18,23 @@
 static const char *const pairings[] = { [LOCI_HALF] = "half", [LOCI_INTERLEAVED] = "interleaved" };
 static const char pairing_key[] = "loci.pairing";
 
-/* ---- Which tensors ---------------------------------------------------------------------------------------- */
+/* ---- Which tensors --------------------------------------------------------------------------- */
 
 enum role { OTHER, QUERY, KEY };
 
-static const char *const homes[] = { "model.layers.", "model.language_model.layers.", "language_model.model.layers.",
-                                     "language_model.layers.", "transformer.h.", "layers." };
+static const char *const homes[] = { "model.layers.",
+                                     "model.language_model.layers.",
+                                     "language_model.model.layers.",
+                                     "language_model.layers.",
+                                     "transformer.h.",
+                                     "layers." };
 static const struct { const char *name; enum role role; } usual[] = {
-    { "self_attn.q_proj", QUERY }, { "self_attn.k_proj", KEY }, { "attn.q_proj", QUERY }, { "attn.k_proj", KEY },
-    { "attention.wq", QUERY }, { "attention.wk", KEY }, { "self_attn.q_b_proj", QUERY }, { "self_attn.kv_a_proj_with_mqa", KEY },
-    { "self_attn.q_norm", QUERY }, { "self_attn.k_norm", KEY }, { "self_attn.q_layernorm", QUERY }, { "self_attn.k_layernorm", KEY },
+    { "self_attn.q_proj", QUERY }, { "self_attn.k_proj", KEY }, { "attn.q_proj", QUERY },
+    { "attn.k_proj", KEY },
+    { "attention.wq", QUERY }, { "attention.wk", KEY }, { "self_attn.q_b_proj", QUERY },
+    { "self_attn.kv_a_proj_with_mqa", KEY },
+    { "self_attn.q_norm", QUERY }, { "self_attn.k_norm", KEY }, { "self_attn.q_layernorm", QUERY },
+    { "self_attn.k_layernorm", KEY },
     { "self_attn.query_layernorm", QUERY }, { "self_attn.key_layernorm", KEY },
 };
 
@@ -33,12 +42,15 @@ static const struct { const char *name; enum role role; } usual[] = {
 static enum role usual_role(const char *name)
 {
     for (int h = 0; h < COUNT(homes); h++) {
-        const size_t n = strlen(homes[h]), digits = strncmp(name, homes[h], n) ? 0 : strspn(name + n, "0123456789");
+        const size_t n = strlen(homes[h]),
+                     digits = strncmp(name, homes[h], n) ? 0 : strspn(name + n, "0123456789");
         if (digits == 0 || name[n + digits] != '.') continue;
         const char *rest = name + n + digits + 1;
         for (int u = 0; u < COUNT(usual); u++) {
             const size_t m = strlen(usual[u].name);
-            if (!strncmp(rest, usual[u].name, m) && (!strcmp(rest + m, ".weight") || !strcmp(rest + m, ".bias"))) return usual[u].role;
+            if (!strncmp(rest, usual[u].name, m)
+                && (!strcmp(rest + m, ".weight") || !strcmp(rest + m, ".bias")))
+                return usual[u].role;
         }
     }
     return OTHER;
@@ -73,7 +85,7 @@ static int block_length(const char *name)
 }
 static bool is_norm(const char *name) { return strstr(name + block_length(name), "norm") != NULL; }
 
-/* ---- What happens to each --------------------------------------------------------------------------------- */
+/* ---- What happens to each -------------------------------------------------------------------- */
 
 struct layer { bool known, rotates; int heads, dim, turned, offset; };
 struct move {
@@ -97,12 +109,19 @@ static bool read_layer(struct job *j, int number, struct layer *to)
 {
     loci_rope r;
     loci_error e;
-    if (loci_model_rope(j->model, number, 0, &r, &e)) return refuse("%s: %s", j->args->rest[1], e.text);
-    *to = (struct layer){ .known = true, .rotates = r.rotates, .heads = r.heads, .dim = r.head_dim, .turned = r.dim, .offset = r.offset };
+    if (loci_model_rope(j->model, number, 0, &r, &e))
+        return refuse("%s: %s", j->args->rest[1], e.text);
+    *to = (struct layer){ .known = true,
+                          .rotates = r.rotates,
+                          .heads = r.heads,
+                          .dim = r.head_dim,
+                          .turned = r.dim,
+                          .offset = r.offset };
     const loci_pairing is = r.interleaved ? LOCI_INTERLEAVED : LOCI_HALF;
     loci_rope_free(&r);
     if (to->rotates && is == j->to && !loci_safetensors_meta(&j->file, pairing_key))
-        return refuse("%s: this model's pairing is %s already; the other one is --to %s", j->args->rest[1], pairings[is], pairings[!is]);
+        return refuse("%s: this model's pairing is %s already; the other one is --to %s",
+                      j->args->rest[1], pairings[is], pairings[!is]);
     return true;
 }
 
@@ -117,8 +136,8 @@ static bool layer_of(struct job *j, const char *name, const struct layer **to)
         if (n > 0 && n < 10 && (p[n] == '.' || !p[n])) number = strtoll(p, NULL, 10);
     }
     if (number < 0 || number >= loci_model_layers(j->model))
-        return refuse("%s: tensor '%.64s' is of none of the layers 0 to %d of %s", j->path, name, loci_model_layers(j->model) - 1,
-                      j->args->rest[1]);
+        return refuse("%s: tensor '%.64s' is of none of the layers 0 to %d of %s", j->path, name,
+                      loci_model_layers(j->model) - 1, j->args->rest[1]);
     struct layer *l = &j->layer[number];
     *to = l;
     return l->known || read_layer(j, (int)number, l);
@@ -132,33 +151,45 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
     if (!l->rotates) return true;
     const bool norm = is_norm(t->name);
     if (t->rank < 1 || t->rank > 2 || t->count == 0)
-        return refuse("%s: tensor '%.64s' has %d dimensions and %td numbers; a weight [heads * dim][model], a bias [heads * dim] or a norm "
-                      "[dim] was expected", j->path, t->name, t->rank, t->count);
+        return refuse("%s: tensor '%.64s' has %d dimensions and %td numbers; a weight [heads * "
+                      "dim][model], a bias [heads * dim] or a norm "
+                      "[dim] was expected",
+                      j->path, t->name, t->rank, t->count);
     const ptrdiff_t rows = norm ? t->count : t->shape[0];
-    loci_channels c = { .element = loci_safetensors_type_size(t->type), .dim = l->dim, .offset = l->offset,
-                        .turned = l->turned ? l->turned : l->dim - l->offset, .inner = t->count / rows };
+    loci_channels c = { .element = loci_safetensors_type_size(t->type),
+                        .dim = l->dim,
+                        .offset = l->offset,
+                        .turned = l->turned ? l->turned : l->dim - l->offset,
+                        .inner = t->count / rows };
     ptrdiff_t heads = rows / c.dim;
-    if (strstr(t->name, "kv_a_proj_with_mqa")) {        /* [latent | one key for all heads, which turns] */
+    /* [latent | one key for all heads, which turns] */
+    if (strstr(t->name, "kv_a_proj_with_mqa")) {
         heads = 1, c.dim = (int)(rows < 65536 ? rows : 65536), c.offset = c.dim - c.turned;
     }
     if (rows != heads * c.dim)
-        return refuse("%s: tensor '%.64s' has %td rows, which are no whole number of heads of %d", j->path, t->name, rows, c.dim);
-    const int wanted = j->heads[m->role == KEY] ? j->heads[m->role == KEY] : m->role == QUERY ? l->heads : 0;
+        return refuse("%s: tensor '%.64s' has %td rows, which are no whole number of heads of %d",
+                      j->path, t->name, rows, c.dim);
+    const int wanted = j->heads[m->role == KEY] ? j->heads[m->role == KEY]
+                     : m->role == QUERY         ? l->heads
+                                                : 0;
     if (wanted && heads != wanted && !(heads == 1 && t->rank == 1))
-        return refuse("%s: tensor '%.64s' has %td rows, %td heads of %d, and not %d heads", j->path, t->name, rows, heads, c.dim, wanted);
+        return refuse("%s: tensor '%.64s' has %td rows, %td heads of %d, and not %d heads", j->path,
+                      t->name, rows, heads, c.dim, wanted);
     c.heads = (int)(heads < 65537 ? heads : 65537);
-    if (loci_convert_channels(&c, j->to, j->to, t, (void *)t, &e)) return refuse("%s: tensor '%.64s': %s", j->path, t->name, e.text);
+    if (loci_convert_channels(&c, j->to, j->to, t, (void *)t, &e))
+        return refuse("%s: tensor '%.64s': %s", j->path, t->name, e.text);
     m->channels = c;
     j->moved++;
     return true;
 }
 
-/* ---- What would be half a conversion ------------------------------------------------------------------------ */
+/* ---- What would be half a conversion --------------------------------------------------------- */
 
 static int by_block(const void *a, const void *b)
 {
     const struct block *x = a, *y = b;
-    const int n = x->length < y->length ? x->length : y->length, order = memcmp(x->name, y->name, (size_t)n);
+    const int n = x->length < y->length ? x->length : y->length,
+              order = memcmp(x->name, y->name, (size_t)n);
     return order ? order : x->length - y->length;
 }
 
@@ -178,28 +209,36 @@ static bool check_rest(const struct job *j, struct block *blocks)
     int n = 0;
     for (int i = 0; i < j->file.count; i++) {
         const char *name = j->file.tensor[i].name;
-        if (j->move[i].channels.heads && !is_norm(name)) blocks[n++] = (struct block){ name, block_length(name), j->move[i].role };
+        if (j->move[i].channels.heads && !is_norm(name))
+            blocks[n++] = (struct block){ name, block_length(name), j->move[i].role };
     }
     qsort(blocks, (size_t)n, sizeof *blocks, by_block);
     int kept = 0;
     for (int i = 0; i < n; i++) {
-        if (kept && !by_block(&blocks[kept - 1], &blocks[i])) blocks[kept - 1].roles |= blocks[i].roles;
+        if (kept && !by_block(&blocks[kept - 1], &blocks[i]))
+            blocks[kept - 1].roles |= blocks[i].roles;
         else blocks[kept++] = blocks[i];
     }
     for (int i = 0; i < kept && !j->args->value[CONVERT_PART]; i++)
         if (blocks[i].roles != (QUERY | KEY))
-            return refuse("%s: '%.*s' has weights of %s only; both must be converted (--part: the rest is in another file)", j->path,
-                          blocks[i].length < 64 ? blocks[i].length : 64, blocks[i].name, blocks[i].roles == QUERY ? "queries" : "keys");
+            return refuse("%s: '%.*s' has weights of %s only; both must be converted (--part: the "
+                          "rest is in another file)",
+                          j->path, blocks[i].length < 64 ? blocks[i].length : 64, blocks[i].name,
+                          blocks[i].roles == QUERY ? "queries" : "keys");
     for (int i = 0; i < j->file.count; i++) {
         const struct safetensor *t = &j->file.tensor[i];
         if (j->move[i].role || t->count <= 1) continue;
         if (follows_weight(j->args, t->name))
-            return refuse("%s: tensor '%.64s' goes with a weight whose rows move, and no pattern of --q or --k takes it", j->path, t->name);
+            return refuse("%s: tensor '%.64s' goes with a weight whose rows move, and no pattern "
+                          "of --q or --k takes it",
+                          j->path, t->name);
         const struct block b = { t->name, block_length(t->name), 0 };
         const char *last = t->name + b.length + (t->name[b.length] == '.');
-        if (is_norm(t->name) && strchr("qk", *last) && strncmp(last, "q_a_", 4) && strncmp(last, "kv_a_", 5) &&
-            bsearch(&b, blocks, (size_t)kept, sizeof b, by_block))
-            return refuse("%s: tensor '%.64s' looks like a norm of queries or keys, and no pattern of --q or --k takes it", j->path, t->name);
+        if (is_norm(t->name) && strchr("qk", *last) && strncmp(last, "q_a_", 4)
+            && strncmp(last, "kv_a_", 5) && bsearch(&b, blocks, (size_t)kept, sizeof b, by_block))
+            return refuse("%s: tensor '%.64s' looks like a norm of queries or keys, and no pattern "
+                          "of --q or --k takes it",
+                          j->path, t->name);
     }
     return true;
 }
@@ -209,41 +248,49 @@ static bool plan_all(struct job *j)
     const struct safetensors *f = &j->file;
     const char *done = loci_safetensors_meta(f, pairing_key);
     if (done && strcmp(done, pairings[!j->to]))
-        return refuse("%s: its metadata say %s=%.32s, so there is nothing to convert to %s", j->path, pairing_key, done, pairings[j->to]);
+        return refuse("%s: its metadata say %s=%.32s, so there is nothing to convert to %s",
+                      j->path, pairing_key, done, pairings[j->to]);
     for (int i = 0; i < f->count; i++) j->move[i].role = role_of(j->args, f->tensor[i].name);
     if (!j->model && !j->all.dim) {      /* from the first weight of the queries */
         int i = 0;
         while (i < f->count && !(j->move[i].role == QUERY && f->tensor[i].rank == 2)) i++;
         const ptrdiff_t rows = i < f->count ? f->tensor[i].shape[0] : 0;
         if (rows % j->heads[0] || rows / j->heads[0] > 65536 || rows == 0)
-            return refuse("%s: %s", j->path, rows ? "--heads does not divide the rows of the first weight of queries"
-                                                  : "no weight of queries is there");
+            return refuse("%s: %s", j->path,
+                          rows ? "--heads does not divide the rows of the first weight of queries"
+                               : "no weight of queries is there");
         j->all.dim = (int)(rows / j->heads[0]);
     }
     for (int i = 0; i < f->count; i++)
-        if (j->move[i].role && f->tensor[i].count != 1 && !plan_move(j, &f->tensor[i], &j->move[i])) return false;
+        if (j->move[i].role && f->tensor[i].count != 1 && !plan_move(j, &f->tensor[i], &j->move[i]))
+            return false;
     if (!j->moved && !j->args->value[CONVERT_PART])
-        return refuse("%s: no tensor is a weight of queries or keys that turn; --q and --k say how they are called", j->path);
+        return refuse("%s: no tensor is a weight of queries or keys that turn; --q and --k say how "
+                      "they are called",
+                      j->path);
     struct block *blocks = take((size_t)f->count + 1, sizeof *blocks);
     const bool whole = check_rest(j, blocks);
     free(blocks);
     return whole;
 }
 
-/* ---- The new file ------------------------------------------------------------------------------------------- */
+/* ---- The new file ---------------------------------------------------------------------------- */
 
-static loci_status copy(const struct job *j, const struct safetensor *t, struct safetensors_writer *w, char *room, size_t size, loci_error *e)
+static loci_status copy(const struct job *j, const struct safetensor *t,
+                        struct safetensors_writer *w, char *room, size_t size, loci_error *e)
 {
     loci_status s = LOCI_OK;
     struct safetensor part = *t;
     for (uint64_t left = t->bytes; left && !s; left -= part.bytes, part.offset += part.bytes) {
         part.bytes = left < size ? left : size;
-        if (!(s = loci_safetensors_read(&j->file, &part, room, e))) s = loci_safetensors_put(w, room, part.bytes, e);
+        if (!(s = loci_safetensors_read(&j->file, &part, room, e)))
+            s = loci_safetensors_put(w, room, part.bytes, e);
     }
     return s;
 }
 
-static loci_status put_tensor(const struct job *j, int i, struct safetensors_writer *w, char *room, size_t size, loci_error *e)
+static loci_status put_tensor(const struct job *j, int i, struct safetensors_writer *w, char *room,
+                              size_t size, loci_error *e)
 {
     const struct safetensor *t = &j->file.tensor[i];
     const loci_channels *c = &j->move[i].channels;
@@ -251,7 +298,9 @@ static loci_status put_tensor(const struct job *j, int i, struct safetensors_wri
     char *data = malloc((size_t)t->bytes);
     if (!data) return *e = (loci_error){ LOCI_NO_MEMORY, "out of memory" }, LOCI_NO_MEMORY;
     loci_status s = loci_safetensors_read(&j->file, t, data, e);
-    if (!s) s = loci_convert_channels(c, j->to == LOCI_HALF ? LOCI_INTERLEAVED : LOCI_HALF, j->to, data, data, e);
+    if (!s)
+        s = loci_convert_channels(c, j->to == LOCI_HALF ? LOCI_INTERLEAVED : LOCI_HALF, j->to, data,
+                                  data, e);
     if (!s) s = loci_safetensors_put(w, data, t->bytes, e);
     free(data);
     return s;
@@ -288,11 +337,12 @@ static void print_moves(const struct job *j)
         print_plain(stdout, t->name);
         printf("  %s [%td", loci_safetensors_type_name(t->type), t->shape[0]);
         if (t->rank > 1) printf(",%td", t->shape[1]);
-        printf("]  %d x %d, channels %d-%d\n", c->heads, c->dim, c->offset, c->offset + c->turned - 1);
+        printf("]  %d x %d, channels %d-%d\n", c->heads, c->dim, c->offset,
+               c->offset + c->turned - 1);
     }
 }
 
-/* ---- The command -------------------------------------------------------------------------------------------- */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 /* A GGUF file is about its own weights, which were put into another order when it was made. */
 static bool is_gguf(const char *path)
@@ -300,7 +350,8 @@ static bool is_gguf(const char *path)
     char magic[4];
     struct source from;
     if (loci_io_open(&from, path, NULL)) return false;
-    const bool is = from.size >= 4 && !loci_io_read(&from, magic, 4, 0, NULL) && !memcmp(magic, "GGUF", 4);
+    const bool is = from.size >= 4 && !loci_io_read(&from, magic, 4, 0, NULL)
+                 && !memcmp(magic, "GGUF", 4);
     close(from.fd);
     return is;
 }
@@ -309,23 +360,36 @@ static bool read_wish(struct job *j)
 {
     const struct args *a = j->args;
     int to = 0;
-    if (a->rest_count == 0) return refuse("convert: no file given; 'loci convert --help' shows how");
-    if (a->rest_count > 2) return refuse("convert: '%s' is one argument too many; 'loci convert --help' shows what it takes", a->rest[2]);
-    if (!a->value[CONVERT_TO]) return refuse("convert: --to half or --to interleaved says which pairing is wanted");
+    if (a->rest_count == 0)
+        return refuse("convert: no file given; 'loci convert --help' shows how");
+    if (a->rest_count > 2)
+        return refuse("convert: '%s' is one argument too many; 'loci convert --help' shows what it "
+                      "takes",
+                      a->rest[2]);
+    if (!a->value[CONVERT_TO])
+        return refuse("convert: --to half or --to interleaved says which pairing is wanted");
     if (!a->value[CONVERT_OUTPUT] && !a->value[CONVERT_DRY_RUN])
-        return refuse("convert: -o FILE says where the result goes, and -n only shows what would be done");
-    if (!args_word(a, CONVERT_TO, "half|interleaved", &to) || !args_whole(a, CONVERT_DIM, 2, 65536, &j->all.dim) ||
-        !args_whole(a, CONVERT_HEADS, 1, 65536, &j->heads[0]) || !args_whole(a, CONVERT_KV_HEADS, 1, 65536, &j->heads[1]) ||
-        !args_whole(a, CONVERT_TURNED, 2, 65536, &j->all.turned) || !args_whole(a, CONVERT_OFFSET, 0, 65535, &j->all.offset) ||
-        !args_output(a, CONVERT_OUTPUT))
+        return refuse("convert: -o FILE says where the result goes, and -n only shows what would "
+                      "be done");
+    if (!args_word(a, CONVERT_TO, "half|interleaved", &to)
+        || !args_whole(a, CONVERT_DIM, 2, 65536, &j->all.dim)
+        || !args_whole(a, CONVERT_HEADS, 1, 65536, &j->heads[0])
+        || !args_whole(a, CONVERT_KV_HEADS, 1, 65536, &j->heads[1])
+        || !args_whole(a, CONVERT_TURNED, 2, 65536, &j->all.turned)
+        || !args_whole(a, CONVERT_OFFSET, 0, 65535, &j->all.offset)
+        || !args_output(a, CONVERT_OUTPUT))
         return false;
     j->path = a->rest[0], j->to = (loci_pairing)to, j->all.rotates = true;
     if (a->rest_count == 1)
-        return j->all.dim || j->heads[0] || refuse("convert: how wide a head is must be given: CONFIG, --dim or --heads");
+        return j->all.dim || j->heads[0]
+            || refuse("convert: how wide a head is must be given: CONFIG, --dim or --heads");
     if (j->all.dim || j->all.turned || j->all.offset)
-        return refuse("convert: CONFIG says how wide a head is and what turns; --dim, --turned and --offset are for files without it");
+        return refuse("convert: CONFIG says how wide a head is and what turns; --dim, --turned and "
+                      "--offset are for files without it");
     loci_error e;
-    if (is_gguf(a->rest[1])) return refuse("%s: a GGUF file is about its own weights; the model's config.json is wanted", a->rest[1]);
+    if (is_gguf(a->rest[1]))
+        return refuse("%s: a GGUF file is about its own weights; the model's config.json is wanted",
+                      a->rest[1]);
     if (loci_model_open(&j->model, a->rest[1], &e)) return refuse("%s: %s", a->rest[1], e.text);
     j->layer = take((size_t)loci_model_layers(j->model), sizeof *j->layer);
     return true;
@@ -339,8 +403,10 @@ static int convert_file(struct job *j)
     j->move = take((size_t)j->file.count + 1, sizeof *j->move);
     const bool done = plan_all(j) && (!output || write_all(j, output));
     if (done && !output) print_moves(j);
-    if (done) printf("%d tensors %s to %s pairs, %d %s as they are\n", j->moved, output ? "moved" : "would move", pairings[j->to],
-                     j->file.count - j->moved, output ? "are" : "would stay");
+    if (done)
+        printf("%d tensors %s to %s pairs, %d %s as they are\n", j->moved,
+               output ? "moved" : "would move", pairings[j->to], j->file.count - j->moved,
+               output ? "are" : "would stay");
     free(j->move);
     loci_safetensors_close(&j->file);
     return done ? EXIT_DONE : EXIT_ERROR;
@@ -360,56 +426,77 @@ static const struct flag flags[] = {
     [CONVERT_DRY_RUN]  = { "dry-run", "n", NULL, "write nothing, show what would be done" },
     [CONVERT_TO]       = { "to", NULL, "PAIRING", "half or interleaved" },
     [CONVERT_DIM]      = { "dim", NULL, "D", "width of a head, without CONFIG" },
-    [CONVERT_HEADS]    = { "heads", NULL, "H", "query heads; without CONFIG and --dim they say the width" },
+    [CONVERT_HEADS]    = { "heads", NULL, "H",
+                           "query heads; without CONFIG and --dim they say the width" },
     [CONVERT_KV_HEADS] = { "kv-heads", NULL, "K", "key heads (default: any number)" },
-    [CONVERT_TURNED]   = { "turned", NULL, "N", "channels of a head that turn (default: all from the offset on)" },
+    [CONVERT_TURNED]   = { "turned", NULL, "N",
+                           "channels of a head that turn (default: all from the offset on)" },
     [CONVERT_OFFSET]   = { "offset", NULL, "N", "the first of them (default 0)" },
-    [CONVERT_Q]        = { "q", NULL, "NAMES", "patterns with * for the tensors of queries, with commas between" },
+    [CONVERT_Q]        = { "q", NULL, "NAMES",
+                           "patterns with * for the tensors of queries, with commas between" },
     [CONVERT_K]        = { "k", NULL, "NAMES", "and of keys (default: the usual names)" },
-    [CONVERT_PART]     = { "part", NULL, NULL, "FILE is one of several, so that q or k may be missing" },
-    [CONVERT_TABLE]    = { "table", NULL, "LAYOUT", "half, interleaved or split: a table of cos and sin instead" },
+    [CONVERT_PART]     = { "part", NULL, NULL,
+                           "FILE is one of several, so that q or k may be missing" },
+    [CONVERT_TABLE]    = { "table", NULL, "LAYOUT",
+                           "half, interleaved or split: a table of cos and sin instead" },
     [CONVERT_ENCODING] = { "encoding", "e", "TEXT", "of the table, with --dim, instead of CONFIG" },
-    [CONVERT_ROWS]     = { "rows", NULL, "N", "positions 0 to N-1 (default: as many as the model was trained on)" },
+    [CONVERT_ROWS]     = { "rows", NULL, "N",
+                           "positions 0 to N-1 (default: as many as the model was trained on)" },
     [CONVERT_DTYPE]    = { "dtype", NULL, "TYPE", "of the table: f64, f32 (default), bf16 or f16" },
     [CONVERT_LAYER]    = { "layer", NULL, "N", "of CONFIG, whose table it is (default 0)" },
-    [CONVERT_LENGTH]   = { "length", NULL, "N", "of the context, where CONFIG's scaling asks for it" },
+    [CONVERT_LENGTH]   = { "length", NULL, "N",
+                           "of the context, where CONFIG's scaling asks for it" },
     { NULL, NULL, NULL, NULL }
 };
 
 static int run(const struct args *a)
 {
     static const struct { int flag; bool table; } one_form[] = {
-        { CONVERT_TO, false }, { CONVERT_HEADS, false }, { CONVERT_KV_HEADS, false }, { CONVERT_TURNED, false },
-        { CONVERT_OFFSET, false }, { CONVERT_Q, false }, { CONVERT_K, false }, { CONVERT_PART, false }, { CONVERT_ENCODING, true },
-        { CONVERT_ROWS, true }, { CONVERT_DTYPE, true }, { CONVERT_LAYER, true }, { CONVERT_LENGTH, true },
+        { CONVERT_TO, false }, { CONVERT_HEADS, false }, { CONVERT_KV_HEADS, false },
+        { CONVERT_TURNED, false },
+        { CONVERT_OFFSET, false }, { CONVERT_Q, false }, { CONVERT_K, false },
+        { CONVERT_PART, false }, { CONVERT_ENCODING, true },
+        { CONVERT_ROWS, true }, { CONVERT_DTYPE, true }, { CONVERT_LAYER, true },
+        { CONVERT_LENGTH, true },
     };
     const bool table = a->value[CONVERT_TABLE] != NULL;
     for (int i = 0; i < COUNT(one_form); i++)
         if (a->value[one_form[i].flag] && one_form[i].table != table)
-            return fail("convert: --%s is for %s", flags[one_form[i].flag].name, table ? "weights, not for a table" : "--table");
+            return fail("convert: --%s is for %s", flags[one_form[i].flag].name,
+                        table ? "weights, not for a table" : "--table");
     return table ? convert_table(a) : convert_weights(a);
 }
 
 const struct command cmd_convert = {
     .name = "convert", .brief = "weights for the other pairing, tables of cos and sin",
-    .synopsis = "loci convert FILE CONFIG --to PAIRING -o OUT [-n] [--part]\n"
-                "    loci convert FILE --to PAIRING (--dim D | --heads H) [--kv-heads K] [--turned N] [--offset N]\n"
-                "                 [--q NAMES] [--k NAMES] -o OUT [-n] [--part]\n"
-                "    loci convert --table LAYOUT (CONFIG [--layer N] [--length N] | -e TEXT --dim D) [--rows N]\n"
-                "                 [--dtype TYPE] -o OUT",
+    .synopsis =
+        "loci convert FILE CONFIG --to PAIRING -o OUT [-n] [--part]\n"
+        "    loci convert FILE --to PAIRING (--dim D | --heads H) [--kv-heads K] [--turned N] "
+        "[--offset N]\n"
+        "                 [--q NAMES] [--k NAMES] -o OUT [-n] [--part]\n"
+        "    loci convert --table LAYOUT (CONFIG [--layer N] [--length N] | -e TEXT --dim D) "
+        "[--rows N]\n"
+        "                 [--dtype TYPE] -o OUT",
     .about =
-        "    FILE is a safetensors file.  The rows of W_q and W_k, their biases and norms per channel are put\n"
-        "    into the order of the other pairing; attention stays what it was.  All else is copied byte for\n"
-        "    byte.  CONFIG, the model's config.json, says how wide heads are and which channels turn, layer\n"
-        "    by layer.  The result says loci.pairing in its metadata, and a file that has the wanted one\n"
-        "    already is refused.\n\n"
-        "    Usual names are layers.N.self_attn.q_proj.weight and .bias, k_proj, q_norm, k_norm, attention.wq\n"
-        "    and wk, and q_b_proj with kv_a_proj_with_mqa.  Scales of quantised rows, norms of other names\n"
-        "    and a q without its k are errors, as half a conversion is worse than none.\n\n"
-        "    A table has the tensors cos and sin [rows][dim], or [rows][dim/2] for split, multiplied by the\n"
-        "    attention factor: half c0 c1 .. c0 c1 .., interleaved c0 c0 c1 c1 .., split c0 c1 ...\n",
-    .examples = "    loci convert model.safetensors config.json --to interleaved -n\n"
-                "    loci convert model.safetensors --to half --dim 128 --heads 32 --kv-heads 8 -o half.safetensors\n"
-                "    loci convert --table half config.json --rows 4096 --dtype bf16 -o table.safetensors\n",
+        "    FILE is a safetensors file.  The rows of W_q and W_k, their biases and norms per\n"
+        "    channel are put into the order of the other pairing; attention stays what it\n"
+        "    was.  All else is copied byte for byte.  CONFIG, the model's config.json, says\n"
+        "    how wide heads are and which channels turn, layer by layer.  The result says\n"
+        "    loci.pairing in its metadata, and a file that has the wanted one already is\n"
+        "    refused.\n"
+        "\n"
+        "    Usual names are layers.N.self_attn.q_proj.weight and .bias, k_proj, q_norm,\n"
+        "    k_norm, attention.wq and wk, and q_b_proj with kv_a_proj_with_mqa.  Scales of\n"
+        "    quantised rows, norms of other names and a q without its k are errors, as half a\n"
+        "    conversion is worse than none.\n"
+        "\n"
+        "    A table has the tensors cos and sin [rows][dim], or [rows][dim/2] for split,\n"
+        "    multiplied by the attention factor: half c0 c1 .. c0 c1 .., interleaved c0 c0 c1\n"
+        "    c1 .., split c0 c1 ...\n",
+    .examples =
+        "    loci convert model.safetensors config.json --to interleaved -n\n"
+        "    loci convert model.safetensors --to half --dim 128 --heads 32 --kv-heads 8 -o "
+        "half.safetensors\n"
+        "    loci convert --table half config.json --rows 4096 --dtype bf16 -o table.safetensors\n",
     .flags = flags, .run = run,
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* json.h -- printing JSON for scripts: one object per line, in ASCII, so that no text in it steers a terminal. */
+/* json.h -- printing JSON for scripts: one object per line, in ASCII, so that no text in it steers
+ * a terminal. */
 #ifndef LOCI_CLI_JSON_H
 #define LOCI_CLI_JSON_H
 
@@ -13,7 +14,10 @@
 #include "cli/cli.h"
 #include "base/plain.h"
 
-static inline json_t *json_number_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+static inline json_t *json_number_or_null(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
 
 /* Text from outside: as it is where it is UTF-8, which JSON must be, and else made plain. */
 static inline json_t *json_text(const char *text)

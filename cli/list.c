@@ -12,7 +12,7 @@
 #include "cli/cli.h"
 #include "cli/json.h"
 
-/* ---- list ----------------------------------------------------------------------------------------------- */
+/* ---- list ------------------------------------------------------------------------------------ */
 
 static const struct { int place; const char *name; } places[] = {
     { LOCI_PLACE_EMBED, "embed" }, { LOCI_PLACE_ROTATE, "rotate" }, { LOCI_PLACE_SCORE, "score" },
@@ -25,7 +25,8 @@ static const char *place_names(int set, char *buffer, size_t room)
     buffer[0] = 0;
     for (int i = 0; i < COUNT(places); i++)
         if (set & places[i].place)
-            snprintf(buffer + strlen(buffer), room - strlen(buffer), "%s%s", buffer[0] ? "," : "", places[i].name);
+            snprintf(buffer + strlen(buffer), room - strlen(buffer), "%s%s", buffer[0] ? "," : "",
+                     places[i].name);
     if (!buffer[0]) snprintf(buffer, room, "-");
     return buffer;
 }
@@ -61,8 +62,12 @@ enum { HEADS = 8, WIDTH = 64, LENGTH = 512, MAX_TENSORS = 32 };
 static int tensors_of(const loci_encoding_info *e, loci_tensor *list, loci_plan **plan)
 {
     const bool embeds = e->places == LOCI_PLACE_EMBED;
-    const loci_desc d = { .encoding = e->example, .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION, .heads = embeds ? 0 : HEADS,
-                          .dim = embeds ? 0 : WIDTH, .model_dim = HEADS * WIDTH, .max_len = LENGTH };
+    const loci_desc d = { .encoding = e->example,
+                          .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION,
+                          .heads = embeds ? 0 : HEADS,
+                          .dim = embeds ? 0 : WIDTH,
+                          .model_dim = HEADS * WIDTH,
+                          .max_len = LENGTH };
     if (loci_plan_create(plan, &d, NULL)) return 0;
     return loci_tensors(*plan, list, MAX_TENSORS);
 }
@@ -76,7 +81,10 @@ static const char *shape_of(const loci_tensor *t, char *buffer, size_t room)
     buffer[0] = 0;
     for (int i = 0; i < t->rank && n < room; i++) {
         const ptrdiff_t size = t->shape[i];
-        const char *letter = size == LOCI_DIM_BATCH ? "B" : size == LOCI_DIM_QUERIES ? "Lq" : size == LOCI_DIM_KEYS ? "Lk" : NULL;
+        const char *letter = size == LOCI_DIM_BATCH   ? "B"
+                           : size == LOCI_DIM_QUERIES ? "Lq"
+                           : size == LOCI_DIM_KEYS    ? "Lk"
+                                                      : NULL;
         if (letter) n += (size_t)snprintf(buffer + n, room - n, "%s%s", i ? "," : "", letter);
         else n += (size_t)snprintf(buffer + n, room - n, "%s%td", i ? "," : "", size);
     }
@@ -89,8 +97,8 @@ static void print_line(const loci_encoding_info *e)
     loci_plan *plan = NULL;
     loci_tensor list[MAX_TENSORS];
     const int n = tensors_of(e, list, &plan);
-    printf("%s%-12s%s %-12s %s\n%26s%s%s", PAINT("1"), e->name, PAINT("0"), place_names(e->places, where, sizeof where), e->brief, "",
-           PAINT("2"), e->cite);
+    printf("%s%-12s%s %-12s %s\n%26s%s%s", PAINT("1"), e->name, PAINT("0"),
+           place_names(e->places, where, sizeof where), e->brief, "", PAINT("2"), e->cite);
     for (int i = 0; i < n; i++) printf("%s%s", i ? ", " : "; ", list[i].name);
     printf("%s\n", PAINT("0"));
     loci_plan_destroy(plan);
@@ -105,15 +113,18 @@ static void print_details(const loci_encoding_info *e)
     printf("%s%s%s  %s\n", PAINT("1"), e->name, PAINT("0"), e->brief);
     printf("    enters at   %s%s\n", place_names(e->places, a, sizeof a),
            e->causal_only ? "; causal masks only" : "");
-    printf("    from        %s\n    example     %s\n    tolerance   %g of 1 + the largest exact value\n", e->cite,
-           e->example, e->tolerance);
+    printf("    from        %s\n    example     %s\n    tolerance   %g of 1 + the largest exact "
+           "value\n",
+           e->cite, e->example, e->tolerance);
     for (int i = 0; i < n; i++)
-        printf("    %s%-18s %-20s [%s]%s\n", i ? "            " : "tensors     ", list[i].name, role_of(&list[i]),
-               shape_of(&list[i], a, sizeof a), i ? "" : "   of the example, 8 heads of width 64");
+        printf("    %s%-18s %-20s [%s]%s\n", i ? "            " : "tensors     ", list[i].name,
+               role_of(&list[i]), shape_of(&list[i], a, sizeof a),
+               i ? "" : "   of the example, 8 heads of width 64");
     loci_plan_destroy(plan);
     for (int i = 0; i < e->option_count; i++)
-        printf("    %s%-18s %-20s %-28s %s\n", i ? "            " : "options     ", e->options[i].name,
-               usual(&e->options[i], a, sizeof a), accepted(&e->options[i], b, sizeof b), e->options[i].help);
+        printf("    %s%-18s %-20s %-28s %s\n", i ? "            " : "options     ",
+               e->options[i].name, usual(&e->options[i], a, sizeof a),
+               accepted(&e->options[i], b, sizeof b), e->options[i].help);
     printf("\n");
 }
 
@@ -127,7 +138,8 @@ static json_t *option_json(const loci_option *o)
     json_object_set_new(j, "must", json_boolean(o->must));
     if (o->kind == LOCI_WORD) {
         json_object_set_new(j, "usual",
-                            isnan(o->usual) || o->must ? json_null() : json_string(usual(o, a, sizeof a)));
+                            isnan(o->usual) || o->must ? json_null()
+                                                       : json_string(usual(o, a, sizeof a)));
         json_object_set_new(j, "words", json_string(o->words));
     } else {
         json_object_set_new(j, "usual", o->must ? json_null() : json_number_or_null(o->usual));
@@ -140,7 +152,8 @@ static json_t *option_json(const loci_option *o)
 
 static void print_encoding_json(const loci_encoding_info *e)
 {
-    json_t *j = json_object(), *where = json_array(), *options = json_array(), *tensors = json_array();
+    json_t *j = json_object(), *where = json_array(), *options = json_array(),
+           *tensors = json_array();
     loci_plan *plan = NULL;
     loci_tensor list[MAX_TENSORS];
     const int n = tensors_of(e, list, &plan);
@@ -153,7 +166,8 @@ static void print_encoding_json(const loci_encoding_info *e)
     loci_plan_destroy(plan);
     for (int i = 0; i < COUNT(places); i++)
         if (e->places & places[i].place) json_array_append_new(where, json_string(places[i].name));
-    for (int i = 0; i < e->option_count; i++) json_array_append_new(options, option_json(&e->options[i]));
+    for (int i = 0; i < e->option_count; i++)
+        json_array_append_new(options, option_json(&e->options[i]));
     json_object_set_new(j, "name", json_string(e->name));
     json_object_set_new(j, "brief", json_string(e->brief));
     json_object_set_new(j, "cite", json_string(e->cite));
@@ -190,10 +204,12 @@ static int list_run(const struct args *a)
                     hint ? hint : "", hint ? "?" : "");
     }
     if (!a->value[LIST_JSON] && a->rest_count == 0)
-        printf("%s%-12s %-12s %s%s\n", PAINT("1"), "encoding", "enters at", "what it does; its paper; its tensors", PAINT("0"));
+        printf("%s%-12s %-12s %s%s\n", PAINT("1"), "encoding", "enters at",
+               "what it does; its paper; its tensors", PAINT("0"));
     for (int i = 0; i < n; i++) {
         bool wanted = a->rest_count == 0;
-        for (int k = 0; k < a->rest_count; k++) wanted = wanted || !strcmp(a->rest[k], list[i].name);
+        for (int k = 0; k < a->rest_count; k++)
+            wanted = wanted || !strcmp(a->rest[k], list[i].name);
         if (!wanted) continue;
         if (a->value[LIST_JSON]) print_encoding_json(&list[i]);
         else if (a->rest_count) print_details(&list[i]);
@@ -203,15 +219,19 @@ static int list_run(const struct args *a)
 }
 
 const struct command cmd_list = {
-    .name = "list", .brief = "the encodings, and the options of each", .synopsis = "loci list [ENCODING...] [--json]",
-    .about = "    Without names: where each encoding enters, what it does, its paper and its tensors.  With names:\n"
-             "    their tensors' shapes, options, defaults, ranges and sources too.\n"
-             "    An encoding is written name:option=value,... and several are joined by '+'.\n",
+    .name = "list",
+    .brief = "the encodings, and the options of each",
+    .synopsis = "loci list [ENCODING...] [--json]",
+    .about = "    Without names: where each encoding enters, what it does, its paper and its\n"
+             "    tensors.  With names: their tensors' shapes, options, defaults, ranges and\n"
+             "    sources too.  An encoding is written name:option=value,... and several are\n"
+             "    joined by '+'.\n",
     .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
-    .flags = list_flags, .run = list_run,
+    .flags = list_flags,
+    .run = list_run,
 };
 
-/* ---- info ----------------------------------------------------------------------------------------------- */
+/* ---- info ------------------------------------------------------------------------------------ */
 
 enum { INFO_JSON };
 static const struct flag info_flags[] = {
@@ -253,8 +273,8 @@ static int info_run(const struct args *a)
         json_print(j);
         return EXIT_DONE;
     }
-    printf("loci      %s\ncpu       %s, %ld online\nsystem    %s %s\nisas      ", loci_version_text(),
-           cpu_name(cpu, sizeof cpu), cpus, system, machine);
+    printf("loci      %s\ncpu       %s, %ld online\nsystem    %s %s\nisas      ",
+           loci_version_text(), cpu_name(cpu, sizeof cpu), cpus, system, machine);
     for (int i = 0; i < n; i++) printf("%s%s", names[i], i + 1 < n ? ", " : "");
     printf("  (in use: %s)\nfast      %s\ncompiler  %s\n", best_isa(),
            runs_fast(best_isa()) ? "bf16 dot products, for dtype bf16 with --fast; bits may differ"
@@ -264,14 +284,17 @@ static int info_run(const struct args *a)
 }
 
 const struct command cmd_info = {
-    .name = "info", .brief = "version, processor, instruction sets and build", .synopsis = "loci info [--json]",
-    .about = "    What to put into a bug report.  The instruction sets are those that this processor and this\n"
-             "    build have in common, worst first; the last one is used unless --isa says otherwise.\n",
+    .name = "info",
+    .brief = "version, processor, instruction sets and build", .synopsis = "loci info [--json]",
+    .about =
+        "    What to put into a bug report.  The instruction sets are those that this\n"
+        "    processor and this build have in common, worst first; the last one is used\n"
+        "    unless --isa says otherwise.\n",
     .examples = "    loci info\n    loci info --json\n",
     .flags = info_flags, .run = info_run,
 };
 
-/* ---- version -------------------------------------------------------------------------------------------- */
+/* ---- version --------------------------------------------------------------------------------- */
 
 static int version_run(const struct args *a)
 {

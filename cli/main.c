@@ -9,24 +9,30 @@
 
 #include "cli/cli.h"
 
-static const struct command *const commands[] = { &cmd_race, &cmd_list,  &cmd_run,  &cmd_bench,
-                                                  &cmd_rope, &cmd_check, &cmd_convert, &cmd_info, &cmd_version };
+static const struct command *const commands[] = { &cmd_race,    &cmd_list, &cmd_run,
+                                                  &cmd_bench,   &cmd_rope, &cmd_check,
+                                                  &cmd_convert, &cmd_info, &cmd_version };
 
 static const char exit_codes[] =
     "    0   done, and every expectation held\n"
-    "    1   loci run: a result differs from what the case expects; loci check: numbers follow no rule\n"
+    "    1   loci run: a result differs from what the case expects; loci check: numbers follow no "
+    "rule\n"
     "    2   error: one sentence on stderr, and no file is changed\n";
 
 static void print_program_help(void)
 {
-    printf("loci %s: every positional encoding for Transformers, fused into attention, forward and backward\n\n"
+    printf("loci %s: every positional encoding for Transformers, fused into attention, forward "
+           "and backward\n\n"
            "%sSYNOPSIS%s\n    loci COMMAND [OPTION...]\n    loci COMMAND --help\n\n%sCOMMANDS%s\n",
            loci_version_text(), PAINT("1"), PAINT("0"), PAINT("1"), PAINT("0"));
-    for (int i = 0; i < COUNT(commands); i++) printf("    %-10s%s\n", commands[i]->name, commands[i]->brief);
+    for (int i = 0; i < COUNT(commands); i++)
+        printf("    %-10s%s\n", commands[i]->name, commands[i]->brief);
     printf("\n%sOPTIONS%s\n    -h, --help      this text\n        --version   the version\n"
-           "\n%sEXAMPLES%s\n    loci race                       see what fusing buys, in under a minute\n"
+           "\n%sEXAMPLES%s\n    loci race                       see what fusing buys, in under a "
+           "minute\n"
            "    loci list                       the encodings\n"
-           "    loci run case.safetensors       compute a case and compare it with what it expects\n"
+           "    loci run case.safetensors       compute a case and compare it with what it "
+           "expects\n"
            "    loci bench --len 4096 --json    measure all encodings for a script\n"
            "    loci rope config.json           how a model turns queries and keys\n"
            "\n%sEXIT CODES%s\n%s",
@@ -35,17 +41,19 @@ static void print_program_help(void)
 
 static void print_command_help(const struct command *c)
 {
-    printf("%sNAME%s\n    loci %s - %s\n\n%sSYNOPSIS%s\n    %s\n\n%sDESCRIPTION%s\n%s\n%sOPTIONS%s\n", PAINT("1"),
-           PAINT("0"), c->name, c->brief, PAINT("1"), PAINT("0"), c->synopsis, PAINT("1"), PAINT("0"), c->about,
-           PAINT("1"), PAINT("0"));
+    printf("%sNAME%s\n    loci %s - %s\n\n%sSYNOPSIS%s\n    "
+           "%s\n\n%sDESCRIPTION%s\n%s\n%sOPTIONS%s\n",
+           PAINT("1"), PAINT("0"), c->name, c->brief, PAINT("1"), PAINT("0"), c->synopsis,
+           PAINT("1"), PAINT("0"), c->about, PAINT("1"), PAINT("0"));
     for (const struct flag *f = c->flags; f->name; f++) {
         char left[64];
-        snprintf(left, sizeof left, "%s%s%s--%s%s%s", f->letter ? "-" : "  ", f->letter ? f->letter : "",
-                 f->letter ? ", " : "  ", f->name, f->value ? " " : "", f->value ? f->value : "");
+        snprintf(left, sizeof left, "%s%s%s--%s%s%s", f->letter ? "-" : "  ",
+                 f->letter ? f->letter : "", f->letter ? ", " : "  ", f->name, f->value ? " " : "",
+                 f->value ? f->value : "");
         printf("    %-24s%s\n", left, f->help);
     }
-    printf("    %-24s%s\n\n%sEXAMPLES%s\n%s\n%sEXIT CODES%s\n%s", "-h, --help", "this text", PAINT("1"), PAINT("0"),
-           c->examples, PAINT("1"), PAINT("0"), exit_codes);
+    printf("    %-24s%s\n\n%sEXAMPLES%s\n%s\n%sEXIT CODES%s\n%s", "-h, --help", "this text",
+           PAINT("1"), PAINT("0"), c->examples, PAINT("1"), PAINT("0"), exit_codes);
 }
 
 static const char *command_name(int i) { return commands[i]->name; }
@@ -53,7 +61,8 @@ static const char *command_name(int i) { return commands[i]->name; }
 static int run_command(int argc, char **argv)
 {
     if (argc < 2) return fail("no command given; 'loci --help' lists them");
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return print_program_help(), EXIT_DONE;
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
+        return print_program_help(), EXIT_DONE;
     const char *name = strcmp(argv[1], "--version") ? argv[1] : "version";
     for (int i = 0; i < COUNT(commands); i++) {
         if (strcmp(commands[i]->name, name)) continue;
@@ -63,16 +72,19 @@ static int run_command(int argc, char **argv)
         return commands[i]->run(&a);
     }
     const char *hint = nearest(name, command_name, COUNT(commands));
-    if (hint) return fail("unknown command '%s'; did you mean %s? ('loci --help' lists all)", name, hint);
+    if (hint)
+        return fail("unknown command '%s'; did you mean %s? ('loci --help' lists all)", name, hint);
     return fail("unknown command '%s'; 'loci --help' lists all", name);
 }
 
-/* Where stdin, stdout or stderr is closed, a file would get its number and what is printed.  What takes the place here fails
- * when it is used. */
+/* Where stdin, stdout or stderr is closed, a file would get its number and what is printed.  What
+ * takes the place here fails when it is used. */
 static bool hold_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return false;
+        if (fcntl(fd, F_GETFD) < 0
+            && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            return false;
     return true;
 }
 

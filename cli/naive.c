@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* naive.c -- see naive.h.  Three-line matrix products whose inner loop runs over neighbours, which compilers
- * vectorise; on x86-64 with glibc they are compiled for AVX2 and AVX-512 as well, so that the race is not decided by
- * compiler flags. */
+/* naive.c -- see naive.h.  Three-line matrix products whose inner loop runs over neighbours, which
+ * compilers vectorise; on x86-64 with glibc they are compiled for AVX2 and AVX-512 as well, so that
+ * the race is not decided by compiler flags. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,8 @@
 #endif
 
 /* c[m][n] = a[m][k] b[k][n] */
-WIDE static void product(const float *restrict a, const float *restrict b, float *restrict c, ptrdiff_t m,
-                         ptrdiff_t k, ptrdiff_t n)
+WIDE static void product(const float *restrict a, const float *restrict b, float *restrict c,
+                         ptrdiff_t m, ptrdiff_t k, ptrdiff_t n)
 {
     memset(c, 0, (size_t)(m * n) * sizeof *c);
     for (ptrdiff_t i = 0; i < m; i++)
@@ -28,8 +28,8 @@ WIDE static void product(const float *restrict a, const float *restrict b, float
 }
 
 /* c[m][n] = a[k][m]^T b[k][n] */
-WIDE static void product_turned(const float *restrict a, const float *restrict b, float *restrict c, ptrdiff_t m,
-                                ptrdiff_t k, ptrdiff_t n)
+WIDE static void product_turned(const float *restrict a, const float *restrict b, float *restrict c,
+                                ptrdiff_t m, ptrdiff_t k, ptrdiff_t n)
 {
     memset(c, 0, (size_t)(m * n) * sizeof *c);
     for (ptrdiff_t x = 0; x < k; x++)
@@ -93,7 +93,8 @@ void naive_backward(struct naive *n)
         for (ptrdiff_t i = 0; i < L; i++) {
             float delta = 0;
             for (ptrdiff_t j = 0; j < L; j++) delta += p[i * L + j] * ds[i * L + j];
-            for (ptrdiff_t j = 0; j < L; j++) ds[i * L + j] = scale * p[i * L + j] * (ds[i * L + j] - delta);
+            for (ptrdiff_t j = 0; j < L; j++)
+                ds[i * L + j] = scale * p[i * L + j] * (ds[i * L + j] - delta);
         }
         product(ds, n->k + h * L * D, n->dq + h * L * D, L, L, D);
         product_turned(ds, n->q + h * L * D, n->dk + h * L * D, L, L, D);

@@ -5,7 +5,8 @@
 
 #include <stddef.h>
 
-/* Causal, [heads][len][dim] throughout, no encoding at all.  All weights are kept for the backward pass. */
+/* Causal, [heads][len][dim] throughout, no encoding at all.  All weights are kept for the backward
+ * pass. */
 struct naive {
     int heads, dim;
     ptrdiff_t len;

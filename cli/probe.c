@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* probe.c -- see probe.h.
  *
- * Functions for an instruction set carry it as an attribute, so the file needs no flags of its own; they are called
- * only for the name that the library says it uses.  Twelve independent chains cover a latency of four cycles on two
- * pipes, with room to spare, and fit into 16 registers with both factors; the sum of the results keeps the compiler
- * from dropping any. */
+ * Functions for an instruction set carry it as an attribute, so the file needs no flags of its own;
+ * they are called only for the name that the library says it uses.  Twelve independent chains cover
+ * a latency of four cycles on two pipes, with room to spare, and fit into 16 registers with both
+ * factors; the sum of the results keeps the compiler from dropping any. */
 #define _DEFAULT_SOURCE
 
 #include <stdbool.h>
@@ -23,7 +23,7 @@
 enum { MAX_THREADS = 256, CHAINS = 12, STEPS = 40000 };
 enum { JOBS = 8 };                       /* pieces per thread, so that a late thread costs little */
 
-/* ---- Multiply-adds: x = x a + b, which goes to 1 and stays there ---------------------------------------------- */
+/* ---- Multiply-adds: x = x a + b, which goes to 1 and stays there ----------------------------- */
 
 typedef float four __attribute__((vector_size(16)));
 
@@ -68,7 +68,8 @@ __attribute__((target("avx512f"))) static float flops_avx512(float a, float b)
 __attribute__((target("avx512f,avx512bf16"))) static float flops_dots(float a, float b)
 {
     __m512 x[CHAINS], sum = _mm512_setzero_ps();
-    const __m512bh va = (__m512bh)_mm512_castps_si512(_mm512_set1_ps(a)), vb = (__m512bh)_mm512_castps_si512(_mm512_set1_ps(b));
+    const __m512bh va = (__m512bh)_mm512_castps_si512(_mm512_set1_ps(a)),
+                   vb = (__m512bh)_mm512_castps_si512(_mm512_set1_ps(b));
     for (int i = 0; i < CHAINS; i++) x[i] = _mm512_set1_ps((float)i);
     for (int n = 0; n < STEPS; n++)
 #pragma GCC unroll 12
@@ -144,7 +145,7 @@ static const struct kernels *find_kernels(const char *isa)
     return k;
 }
 
-/* ---- On all threads --------------------------------------------------------------------------------------- */
+/* ---- On all threads -------------------------------------------------------------------------- */
 
 struct work {
     const struct kernels *kernels;
@@ -211,7 +212,8 @@ double probe_dots(const loci_host *host, int threads)
 #endif
 }
 
-double probe_read(const char *isa, const float *from, size_t bytes, const loci_host *host, int threads)
+double probe_read(const char *isa, const float *from, size_t bytes, const loci_host *host,
+                  int threads)
 {
     int pieces = threads > 1 ? threads * JOBS : 1;
     struct work w = { .kernels = find_kernels(isa), .from = from };

@@ -7,15 +7,16 @@
 
 #include "loci/loci.h"
 
-/* Each runs on `threads` threads of the host (NULL: on this one) for a few milliseconds, and returns what it did per
- * second: f32 flops, two per multiply-add; the same of bf16 dot products, for plans that use them; bytes read; bytes read and
- * written together. */
+/* Each runs on `threads` threads of the host (NULL: on this one) for a few milliseconds, and
+ * returns what it did per second: f32 flops, two per multiply-add; the same of bf16 dot products,
+ * for plans that use them; bytes read; bytes read and written together. */
 double probe_flops(const char *isa, const loci_host *, int threads);
 double probe_dots(const loci_host *, int threads);
 double probe_read(const char *isa, const float *, size_t bytes, const loci_host *, int threads);
 double probe_copy(float *to, const float *from, size_t bytes, const loci_host *, int threads);
 
-/* More than the caches hold, or a guess where the system does not say; at most 1 GiB, and a 16th of this machine's memory. */
+/* More than the caches hold, or a guess where the system does not say; at most 1 GiB, and a 16th of
+ * this machine's memory. */
 size_t beyond_caches(void);
 
 #endif

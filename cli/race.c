@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* race.c -- `loci race`: every encoding, fused, against textbook attention without any encoding, in one table. */
+/* race.c -- `loci race`: every encoding, fused, against textbook attention without any encoding, in
+ * one table. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +13,12 @@ static const struct flag flags[] = {
     [LEN]     = { "len", NULL, "N", "tokens (default 2048)" },
     [DIM]     = { "dim", NULL, "D", "width of a head, even (default 64)" },
     [HEADS]   = { "heads", NULL, "H", "heads (default 2)" },
-    [FAST]    = { "fast", NULL, NULL, "fused in bf16, by dot products where 'loci info' lists them" },
-    [THREADS] = { "threads", NULL, "N", "threads of the fused runner (default 1; the naive one has one)" },
-    [ISA]     = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
+    [FAST]    = { "fast", NULL, NULL,
+                  "fused in bf16, by dot products where 'loci info' lists them" },
+    [THREADS] = { "threads", NULL, "N",
+                  "threads of the fused runner (default 1; the naive one has one)" },
+    [ISA]     = { "isa", NULL, "NAME",
+                  "an instruction set that 'loci info' lists (default: the best)" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -24,12 +28,15 @@ struct race {
     const char *isa;
     const loci_host *host;
 };
-struct score { double forward, step, megabytes, error; };          /* milliseconds, of the fastest try */
+/* milliseconds, of the fastest try */
+struct score { double forward, step, megabytes, error; };
 
-static const double patience = 0.3;      /* seconds for the tries of one pass; at least two are made */
-enum { SEED = 7, MAX_TRIES = 20, JUDGED = 512 };        /* tokens of the task on which errors are measured, at most */
+static const double patience = 0.3;      /* seconds for the tries of one pass; at least two are
+                                            made */
+enum { SEED = 7, MAX_TRIES = 20, JUDGED = 512 };        /* tokens of the task on which errors are
+                                                           measured, at most */
 
-/* ---- The exact result ---------------------------------------------------------------------------------------- */
+/* ---- The exact result ------------------------------------------------------------------------ */
 
 /* Largest difference relative to 1 + the largest exact value. */
 static double error_of(const void *results, loci_dtype dtype, const double *exact, ptrdiff_t n)
@@ -39,8 +46,10 @@ static double error_of(const void *results, loci_dtype dtype, const double *exac
         if (isfinite(exact[i])) most = fmax(most, fabs(exact[i]));
     for (ptrdiff_t i = 0; i < n; i++) {
         const double got = load_stored(results, dtype, i);
-        double d = got == exact[i] ? 0 : fabs(got - exact[i]);           /* equal infinities are no error */
-        if (!(d <= worst)) worst = d;                                    /* and NaN is the largest one */
+        /* equal infinities are no error */
+        double d = got == exact[i] ? 0 : fabs(got - exact[i]);
+        /* and NaN is the largest one */
+        if (!(d <= worst)) worst = d;
     }
     return worst / (1 + most);
 }
@@ -60,21 +69,24 @@ static bool judge(const struct task *t, double *error)
     d.dtype = LOCI_F64, d.fast = 0;
     bool ok = task_open(&e, &d, t->batch, t->q_len, t->k_len, NULL);
     if (ok) {
-        ptrdiff_t wide = t->batch * t->q_len * (d.stage == LOCI_EMBED ? d.model_dim : (ptrdiff_t)d.heads * d.dim),
+        ptrdiff_t wide = t->batch * t->q_len
+                       * (d.stage == LOCI_EMBED ? d.model_dim : (ptrdiff_t)d.heads * d.dim),
                   rows = t->batch * t->q_len * d.heads;
         task_random_inputs(&e, SEED);
         task_gradients(&e);
         /* The numbers as they are stored. */
-        void *const numbers[][2] = { { t->x.data, e.x.data }, { t->dy.data, e.dy.data }, { t->call.q.data, e.call.q.data },
-                                     { t->call.k.data, e.call.k.data }, { t->call.v.data, e.call.v.data },
-                                     { t->grad.dout.data, e.grad.dout.data } };
+        void *const numbers[][2] = {
+            { t->x.data, e.x.data },           { t->dy.data, e.dy.data },
+            { t->call.q.data, e.call.q.data }, { t->call.k.data, e.call.k.data },
+            { t->call.v.data, e.call.v.data }, { t->grad.dout.data, e.grad.dout.data }
+        };
         for (int i = 0; i < COUNT(numbers); i++)
-            for (ptrdiff_t k = 0; numbers[i][0] && k < wide; k++) ((double *)numbers[i][1])[k] = load_stored(numbers[i][0], t->desc.dtype, k);
+            for (ptrdiff_t k = 0; numbers[i][0] && k < wide; k++)
+                ((double *)numbers[i][1])[k] = load_stored(numbers[i][0], t->desc.dtype, k);
         for (int i = 0; i < t->tensors; i++)
             e.data[i] = widen(&e, t->data[i], shape_count(t->tensor[i].rank, t->tensor[i].shape));
         ok = !task_reference(&e, true) || refuse("%s: %s", d.encoding, e.error.text);
-        struct { const void *got, *exact; ptrdiff_t n; loci_dtype dtype;
-        } pairs[] = {
+        struct { const void *got, *exact; ptrdiff_t n; loci_dtype dtype; } pairs[] = {
             { t->y.data, e.y.data, wide, t->desc.dtype },
             { t->call.o.data, e.call.o.data, wide, t->desc.dtype },
             { t->call.lse, e.call.lse, rows, t->reals },
@@ -85,16 +97,19 @@ static bool judge(const struct task *t, double *error)
             { t->grad.dv.data, e.grad.dv.data, wide, t->desc.dtype },
         };
         for (int i = 0; i < COUNT(pairs); i++)
-            if (ok && pairs[i].got) *error = fmax(*error, error_of(pairs[i].got, pairs[i].dtype, pairs[i].exact, pairs[i].n));
+            if (ok && pairs[i].got)
+                *error = fmax(*error,
+                              error_of(pairs[i].got, pairs[i].dtype, pairs[i].exact, pairs[i].n));
         for (int i = 0; ok && i < t->tensors; i++)
             if (t->ddata[i])
-                *error = fmax(*error, error_of(t->ddata[i], t->reals, e.ddata[i], shape_count(t->tensor[i].rank, t->tensor[i].shape)));
+                *error = fmax(*error, error_of(t->ddata[i], t->reals, e.ddata[i],
+                                               shape_count(t->tensor[i].rank, t->tensor[i].shape)));
     }
     task_close(&e);
     return ok;
 }
 
-/* ---- The runners --------------------------------------------------------------------------------------------- */
+/* ---- The runners ----------------------------------------------------------------------------- */
 
 /* The fused runner: attention, after an embedding where the encoding is one. */
 struct fused { struct task main, embed; bool embeds; loci_status status; };
@@ -139,10 +154,21 @@ static bool open_fused(const struct race *r, struct fused *f, const char *encodi
 {
     *f = (struct fused){ .embeds = text_places(encoding) == LOCI_PLACE_EMBED };
     const loci_dtype dtype = r->fast ? LOCI_BF16 : LOCI_F32;
-    loci_desc d = { .size = sizeof d, .encoding = f->embeds ? "nope" : encoding, .heads = r->heads, .dim = r->dim,
-                    .dtype = dtype, .fast = r->fast, .max_len = r->len, .isa = r->isa };
-    loci_desc e = { .size = sizeof e, .encoding = encoding, .stage = LOCI_EMBED, .model_dim = r->heads * r->dim,
-                    .dtype = dtype, .max_len = r->len, .isa = r->isa };
+    loci_desc d = { .size = sizeof d,
+                    .encoding = f->embeds ? "nope" : encoding,
+                    .heads = r->heads,
+                    .dim = r->dim,
+                    .dtype = dtype,
+                    .fast = r->fast,
+                    .max_len = r->len,
+                    .isa = r->isa };
+    loci_desc e = { .size = sizeof e,
+                    .encoding = encoding,
+                    .stage = LOCI_EMBED,
+                    .model_dim = r->heads * r->dim,
+                    .dtype = dtype,
+                    .max_len = r->len,
+                    .isa = r->isa };
     if (!task_open(&f->main, &d, 1, r->len, r->len, NULL) || !ready(r, &f->main)) return false;
     return !f->embeds || (task_open(&f->embed, &e, 1, r->len, r->len, NULL) && ready(r, &f->embed));
 }
@@ -155,7 +181,9 @@ static void close_fused(struct fused *f)
 
 static bool fine(const struct fused *f)
 {
-    return !f->status || refuse("%s: %s", f->main.desc.encoding, f->main.error.text[0] ? f->main.error.text : f->embed.error.text);
+    return !f->status
+        || refuse("%s: %s", f->main.desc.encoding,
+                  f->main.error.text[0] ? f->main.error.text : f->embed.error.text);
 }
 
 /* Errors are measured on the first tokens only, as the reference takes its time. */
@@ -174,8 +202,9 @@ static bool run_fused(const struct race *r, const char *encoding, struct score *
     if (ok) {
         s->forward = run_fastest(fused_pass, &f, false);
         s->step = run_fastest(fused_pass, &f, true);
-        s->megabytes =
-            1e-6 * (double)(f.main.table_bytes + f.main.work_bytes + f.embed.table_bytes + f.embed.work_bytes);
+        s->megabytes = 1e-6
+                     * (double)(f.main.table_bytes + f.main.work_bytes + f.embed.table_bytes
+                                + f.embed.work_bytes);
         ok = fine(&f);
     }
     close_fused(&f);
@@ -191,14 +220,18 @@ static bool run_fused(const struct race *r, const char *encoding, struct score *
     return ok;
 }
 
-/* A runner on the buffers of a plain task, which then holds its results and can be judged like a fused one. */
+/* A runner on the buffers of a plain task, which then holds its results and can be judged like a
+ * fused one. */
 static bool open_naive(const struct race *r, struct task *t, struct naive *n)
 {
-    loci_desc d = { .size = sizeof d, .encoding = "nope", .heads = r->heads, .dim = r->dim, .isa = r->isa };
+    loci_desc d = {
+        .size = sizeof d, .encoding = "nope", .heads = r->heads, .dim = r->dim, .isa = r->isa
+    };
     if (!task_open(t, &d, 1, r->len, r->len, NULL)) return false;
     task_random_inputs(t, SEED);
     naive_open(n, r->heads, r->len, r->dim);
-    n->q = t->call.q.data, n->k = t->call.k.data, n->v = t->call.v.data, n->dout = t->grad.dout.data;
+    n->q = t->call.q.data, n->k = t->call.k.data, n->v = t->call.v.data,
+    n->dout = t->grad.dout.data;
     n->o = t->call.o.data, n->lse = t->call.lse;
     n->dq = t->grad.dq.data, n->dk = t->grad.dk.data, n->dv = t->grad.dv.data;
     return true;
@@ -225,7 +258,7 @@ static bool run_naive(const struct race *r, struct score *s)
     return ok;
 }
 
-/* ---- The table ----------------------------------------------------------------------------------------------- */
+/* ---- The table ------------------------------------------------------------------------------- */
 
 static void print_line(void)
 {
@@ -236,29 +269,37 @@ static void print_line(void)
 static void print_header(const struct race *r)
 {
     char cpu[86];                        /* with the label, what 100 columns hold */
-    printf("%sloci race%s  what fusing the position encoding into attention buys\n\n", PAINT("1"), PAINT("0"));
-    printf(
-        "  the task   %d tokens, %d heads of width %d, causal: attention, and a training step (forward and\n"
-        "             backward with the gradients of q, k, v and of everything the encoding learns)\n"
-        "  naive      textbook attention in float32, one thread, and %sno encoding at all%s: all scores in\n"
-        "             memory, softmax, product; whatever an encoding costs would come on top\n"
-        "  fused      loci %s in %s, %s, %d thread%s, %swith the encoding%s\n"
-        "  processor  %s\n\n",
-        r->len, r->heads, r->dim, PAINT("1"), PAINT("0"), loci_version_text(),
-        !r->fast ? "float32" : runs_fast(r->isa) ? "bf16, by dot products" : "bf16", r->isa, r->threads,
-        r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"), cpu_name(cpu, sizeof cpu));
-    printf("%-26s  %18s  %20s  %17s  %8s\n", "", "forward    ", "training step    ", "memory    ", "error");
-    printf("%s%-26s  %9s %8s  %11s %8s  %8s %8s  %8s%s\n", PAINT("1"), "", "ms", "faster", "ms", "faster", "MB",
-           "less", "to f64", PAINT("0"));
+    printf("%sloci race%s  what fusing the position encoding into attention buys\n\n", PAINT("1"),
+           PAINT("0"));
+    printf("  the task   %d tokens, %d heads of width %d, causal: attention, and a training step "
+           "(forward and\n"
+           "             backward with the gradients of q, k, v and of everything the encoding "
+           "learns)\n"
+           "  naive      textbook attention in float32, one thread, and %sno encoding at all%s: "
+           "all scores in\n"
+           "             memory, softmax, product; whatever an encoding costs would come on top\n"
+           "  fused      loci %s in %s, %s, %d thread%s, %swith the encoding%s\n"
+           "  processor  %s\n\n",
+           r->len, r->heads, r->dim, PAINT("1"), PAINT("0"), loci_version_text(),
+           !r->fast            ? "float32"
+           : runs_fast(r->isa) ? "bf16, by dot products"
+                               : "bf16",
+           r->isa, r->threads, r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"),
+           cpu_name(cpu, sizeof cpu));
+    printf("%-26s  %18s  %20s  %17s  %8s\n", "", "forward    ", "training step    ", "memory    ",
+           "error");
+    printf("%s%-26s  %9s %8s  %11s %8s  %8s %8s  %8s%s\n", PAINT("1"), "", "ms", "faster", "ms",
+           "faster", "MB", "less", "to f64", PAINT("0"));
     print_line();
 }
 
-static void print_row(const char *name, const struct score *s, const struct score *naive, const char *paint)
+static void print_row(const char *name, const struct score *s, const struct score *naive,
+                      const char *paint)
 {
-    printf("%-26.26s  %9.2f %s%7.1fx%s  %11.2f %s%7.1fx%s  %8.2f %s%7.0fx%s  %8.1e\n", name, s->forward, paint,
-           naive->forward / s->forward, *paint ? PAINT("0") : "", s->step, paint, naive->step / s->step,
-           *paint ? PAINT("0") : "", s->megabytes, paint, naive->megabytes / s->megabytes, *paint ? PAINT("0") : "",
-           s->error);
+    printf("%-26.26s  %9.2f %s%7.1fx%s  %11.2f %s%7.1fx%s  %8.2f %s%7.0fx%s  %8.1e\n", name,
+           s->forward, paint, naive->forward / s->forward, *paint ? PAINT("0") : "", s->step, paint,
+           naive->step / s->step, *paint ? PAINT("0") : "", s->megabytes, paint,
+           naive->megabytes / s->megabytes, *paint ? PAINT("0") : "", s->error);
     fflush(stdout);
 }
 
@@ -266,10 +307,14 @@ static void print_closing(void)
 {
     print_line();
     printf(
-        "How to read it: a row is one encoding, fused; 'faster' and 'less' compare it with the naive row on\n"
-        "top.  Memory is what a training step allocates beside its inputs and results.  The error is the\n"
-        "largest difference from the same computation in float64, over all results and gradients of the\n"
-        "first %d tokens, relative to 1 + the largest value; float32 itself resolves 6e-08.  Next:\n"
+        "How to read it: a row is one encoding, fused; 'faster' and 'less' compare it with the "
+        "naive row on\n"
+        "top.  Memory is what a training step allocates beside its inputs and results.  The error "
+        "is the\n"
+        "largest difference from the same computation in float64, over all results and gradients "
+        "of the\n"
+        "first %d tokens, relative to 1 + the largest value; float32 itself resolves 6e-08.  "
+        "Next:\n"
         "'loci list' explains the encodings, 'loci bench' measures them in earnest.\n", JUDGED);
 }
 
@@ -294,13 +339,16 @@ static int run_all(const struct race *r, const struct args *a)
 static int run(const struct args *a)
 {
     const char *isa = a->value[ISA] ? a->value[ISA] : best_isa();
-    struct race r = { .len = 2048, .dim = 64, .heads = 2, .threads = 1, .fast = a->value[FAST] != NULL, .isa = isa };
+    struct race r = {
+        .len = 2048, .dim = 64, .heads = 2, .threads = 1, .fast = a->value[FAST] != NULL, .isa = isa
+    };
     loci_host pool;
     if (!args_whole(a, LEN, 1, 16384, &r.len) || !args_whole(a, DIM, 1, 1024, &r.dim) ||
         !args_whole(a, HEADS, 1, 256, &r.heads) || !args_whole(a, THREADS, 1, 256, &r.threads))
         return EXIT_ERROR;
     if (r.threads > 1) {
-        if (loci_pool_create(&pool, r.threads)) return fail("race: %d threads cannot be started", r.threads);
+        if (loci_pool_create(&pool, r.threads))
+            return fail("race: %d threads cannot be started", r.threads);
         r.host = &pool;
     }
     int code = run_all(&r, a);
@@ -309,13 +357,16 @@ static int run(const struct args *a)
 }
 
 const struct command cmd_race = {
-    .name = "race", .brief = "every encoding, fused, against naive attention: time, memory, error",
-    .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--fast] [--threads N] [--isa NAME]",
-    .about =
-        "    Runs each encoding (without names: all of them) forward, and forward with backward.  Time and\n"
-        "    memory are compared with textbook attention that has no encoding at all, all results and\n"
-        "    gradients with the float64 reference.  Takes well under a minute.  For figures to rely on, use\n"
-        "    'loci bench'.\n",
-    .examples = "    loci race\n    loci race t5 alibi rope:pairing=interleaved+fox --len 4096 --threads 2\n",
-    .flags = flags, .run = run,
+    .name = "race",
+    .brief = "every encoding, fused, against naive attention: time, memory, error",
+    .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--fast] [--threads N] "
+                "[--isa NAME]",
+    .about = "    Runs each encoding (without names: all of them) forward, and forward with\n"
+             "    backward.  Time and memory are compared with textbook attention that has no\n"
+             "    encoding at all, all results and gradients with the float64 reference.  Takes\n"
+             "    well under a minute.  For figures to rely on, use 'loci bench'.\n",
+    .examples = "    loci race\n"
+                "    loci race t5 alibi rope:pairing=interleaved+fox --len 4096 --threads 2\n",
+    .flags = flags,
+    .run = run,
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* rope.c -- `loci rope`: how a model turns queries and keys, read from its config.json or GGUF file. */
+/* rope.c -- `loci rope`: how a model turns queries and keys, read from its config.json or GGUF
+ * file. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +10,18 @@
 
 static const double two_pi = 6.28318530717958648;
 
-/* ---- For scripts ---------------------------------------------------------------------------------------- */
+/* ---- For scripts ----------------------------------------------------------------------------- */
 
 /* What goes with the rotation, or with its absence. */
 static void print_company(const loci_rope *r)
 {
-    printf("\"layer\":\"%s\",\"attention\":\"%s\",\"scale\":%.17g,\"softcap\":%.17g,\"sink\":%s,", r->layer, r->attention, r->scale,
-           r->softcap, r->sink ? "true" : "false");
-    printf("\"window\":%lld,\"chunk\":%lld,\"values\":%s,", (long long)r->window, (long long)r->chunk, r->values ? "true" : "false");
+    printf("\"layer\":\"%s\",\"attention\":\"%s\",\"scale\":%.17g,\"softcap\":%.17g,\"sink\":%s,",
+           r->layer, r->attention, r->scale, r->softcap, r->sink ? "true" : "false");
+    printf("\"window\":%lld,\"chunk\":%lld,\"values\":%s,", (long long)r->window,
+           (long long)r->chunk, r->values ? "true" : "false");
     if (r->warmth > 0)
-        printf("\"temperature\":{\"beta\":%.17g,\"length\":%.17g,\"shift\":%.17g},", r->warmth, r->warm_length, r->warm_shift);
+        printf("\"temperature\":{\"beta\":%.17g,\"length\":%.17g,\"shift\":%.17g},", r->warmth,
+               r->warm_length, r->warm_shift);
     else printf("\"temperature\":null,");
     printf("\"slopes\":%s", r->slopes ? "[" : "null");
     for (int h = 0; r->slopes && h < r->heads; h++) printf("%s%.17g", h ? "," : "", r->slopes[h]);
@@ -27,7 +30,8 @@ static void print_company(const loci_rope *r)
     else printf("null}\n");
 }
 
-/* 17 digits, so that a reader gets the same double; what JSON escapes does not occur in these words. */
+/* 17 digits, so that a reader gets the same double; what JSON escapes does not occur in these
+ * words. */
 static void print_json(const loci_rope *r)
 {
     if (!r->rotates) {
@@ -35,25 +39,28 @@ static void print_json(const loci_rope *r)
         print_company(r);
         return;
     }
-    printf("{\"rope\":true,\"pairing\":\"%s\",\"head_dim\":%d,\"dim\":%d,\"offset\":%d,\"base\":%.17g,\"inv_freq\":[",
+    printf("{\"rope\":true,\"pairing\":\"%s\",\"head_dim\":%d,\"dim\":%d,\"offset\":%d,\"base\":%."
+           "17g,\"inv_freq\":[",
            r->interleaved ? "interleaved" : "half", r->head_dim, r->dim, r->offset, r->base);
     for (int t = 0; t < r->dim / 2; t++) printf("%s%.17g", t ? "," : "", r->frequency[t]);
-    printf("],\"attention_factor\":%.17g,\"softmax_factor\":%.17g,", r->attention_factor, r->softmax_factor);
+    printf("],\"attention_factor\":%.17g,\"softmax_factor\":%.17g,", r->attention_factor,
+           r->softmax_factor);
     if (strncmp(r->encoding, "mrope", 5)) printf("\"sections\":null,\"order\":null,");
     else
-        printf("\"sections\":[%d,%d,%d],\"order\":\"%s\",", r->sections[0], r->sections[1], r->sections[2],
-               r->spread ? "interleaved" : "chunked");
+        printf("\"sections\":[%d,%d,%d],\"order\":\"%s\",", r->sections[0], r->sections[1],
+               r->sections[2], r->spread ? "interleaved" : "chunked");
     printf("\"encoding\":\"%s\",", r->encoding);
     print_company(r);
 }
 
-/* ---- For people ----------------------------------------------------------------------------------------- */
+/* ---- For people ------------------------------------------------------------------------------ */
 
 static const char *layer_words(const loci_rope *r)
 {
     static const char *const words[][2] = {
         { "full_attention", "full attention" }, { "sliding_attention", "sliding window" },
-        { "chunked_attention", "chunked attention" }, { "linear_attention", "linear attention" }, { "conv", "convolution" },
+        { "chunked_attention", "chunked attention" }, { "linear_attention", "linear attention" },
+        { "conv", "convolution" },
         { "indexed_attention", "indexed attention" }, { "hybrid", "attention and a state" },
         { "hybrid_sliding", "sliding window, and a state" },
     };
@@ -64,14 +71,16 @@ static const char *layer_words(const loci_rope *r)
 
 static bool has(const loci_rope *r, const char *text) { return strstr(r->encoding, text) != NULL; }
 
-/* The frequencies without the scaling: the library's rule again, with the base of the text, which stands after its pairing. */
+/* The frequencies without the scaling: the library's rule again, with the base of the text, which
+ * stands after its pairing. */
 static bool unscaled(const loci_rope *r, double *list)
 {
     char text[128];
     loci_plan *plan;
     loci_error e;
     const char *base = strstr(r->encoding, "base=");
-    snprintf(text, sizeof text, "rope:pairing=half,%.*s,dim=%d", (int)strcspn(base, ","), base, r->dim);
+    snprintf(text, sizeof text, "rope:pairing=half,%.*s,dim=%d", (int)strcspn(base, ","), base,
+             r->dim);
     const loci_desc d = { .encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = r->dim };
     if (loci_plan_create(&plan, &d, &e)) return refuse("%s", e.text);
     loci_frequencies(plan, list, r->dim / 2, NULL);
@@ -113,7 +122,9 @@ static void print_table(const loci_rope *r, const double *before)
             if (r->frequency[t] > 0) printf("  %9.4g", before[t] / r->frequency[t]);
             else printf("  %9s", "-");
         }
-        if (trained) printf("  %*.4g", (int)strlen("   turns in ") + 4, r->trained_length * r->frequency[t] / two_pi);
+        if (trained)
+            printf("  %*.4g", (int)strlen("   turns in ") + 4,
+                   r->trained_length * r->frequency[t] / two_pi);
         printf("\n");
     }
 }
@@ -130,17 +141,21 @@ static bool leftovers(const loci_rope *r)
 static void print_differences(const loci_rope *r)
 {
     const struct { bool holds; const char *text; } notes[] = {
-        { r->spread && leftovers(r),
-          "ggml leaves pairs beyond the interleaved sections still; here and in transformers they turn by time" },
-        { has(r, "scaling=dynamic"),
-          "transformers follows the growing context, and cached keys were turned otherwise; here --length decides" },
-        { has(r, "scaling=longrope"),
-          "transformers changes lists in mid-generation, vLLM goes by the longest context; here --length decides" },
-        { has(r, "scaling=yarn") && has(r, "truncate=0"),
-          "llama.cpp rounds the ends of yarn's ramp although this model was trained without (truncate=0)" },
-        { has(r, "scaling=yarn"), "yarn's ramp is linear in the pair, as in all code; the paper's text is linear in turns" },
-        { r->interleaved && r->offset == 0, "files for engines with the other pairing have the channels of q and k permuted" },
-        { has(r, "scaling=proportional"), "partial rotary elsewhere means the first channels; proportional keeps the pairs of the whole head" },
+        { r->spread && leftovers(r), "ggml leaves pairs beyond the interleaved sections still; "
+                                     "here and in transformers they turn by time" },
+        { has(r, "scaling=dynamic"), "transformers follows the growing context, and cached keys "
+                                     "were turned otherwise; here --length decides" },
+        { has(r, "scaling=longrope"), "transformers changes lists in mid-generation, vLLM goes by "
+                                      "the longest context; here --length decides" },
+        { has(r, "scaling=yarn") && has(r, "truncate=0"), "llama.cpp rounds the ends of yarn's "
+                                                          "ramp although this model was trained "
+                                                          "without (truncate=0)" },
+        { has(r, "scaling=yarn"), "yarn's ramp is linear in the pair, as in all code; the paper's "
+                                  "text is linear in turns" },
+        { r->interleaved && r->offset == 0, "files for engines with the other pairing have the "
+                                            "channels of q and k permuted" },
+        { has(r, "scaling=proportional"), "partial rotary elsewhere means the first channels; "
+                                          "proportional keeps the pairs of the whole head" },
     };
     const char *label = "engines differ";
     for (int i = 0; i < COUNT(notes); i++) {
@@ -154,14 +169,18 @@ static void print_differences(const loci_rope *r)
 static void print_beside(const loci_rope *r)
 {
     const bool factor = r->rotates && r->softmax_factor != 1;
-    if (r->scale > 0) printf("    %-20s%.10g on q.k%s\n", "scale", r->scale, factor ? ", the softmax factor included" : "");
+    if (r->scale > 0)
+        printf("    %-20s%.10g on q.k%s\n", "scale", r->scale,
+               factor ? ", the softmax factor included" : "");
     if (r->softcap > 0) printf("    %-20sscores stay below %g\n", "softcap", r->softcap);
     if (r->sink) printf("    %-20sa learned logit per head joins the softmax\n", "sink");
-    if (r->window > 0) printf("    %-20s%lld keys, the row's own included\n", "window", (long long)r->window);
-    if (r->chunk > 0) printf("    %-20sof %lld positions; a row sees its own\n", "chunks", (long long)r->chunk);
+    if (r->window > 0)
+        printf("    %-20s%lld keys, the row's own included\n", "window", (long long)r->window);
+    if (r->chunk > 0)
+        printf("    %-20sof %lld positions; a row sees its own\n", "chunks", (long long)r->chunk);
     if (r->warmth > 0)
-        printf("    %-20stimes 1 + %g ln(1 + floor(%s / %.0f))\n", "queries", r->warmth, r->warm_shift > 0 ? "(position + 1)" : "position",
-               r->warm_length);
+        printf("    %-20stimes 1 + %g ln(1 + floor(%s / %.0f))\n", "queries", r->warmth,
+               r->warm_shift > 0 ? "(position + 1)" : "position", r->warm_length);
     if (r->note) printf("    %-20s%s\n", "note", r->note);
 }
 
@@ -176,18 +195,21 @@ static bool print_rotation(const loci_rope *r)
     int stays = pairs;
     while (stays > moved && fabs(before[stays - 1] / r->frequency[stays - 1] - 1) < 1e-9) stays--;
 
-    printf("    %-20s%s, ", "pairs of channels", r->interleaved ? "interleaved (2t, 2t + 1)" : "half (t, t + dim/2)");
+    printf("    %-20s%s, ", "pairs of channels",
+           r->interleaved ? "interleaved (2t, 2t + 1)" : "half (t, t + dim/2)");
     printf("channels %d-%d of 0-%d\n", r->offset, r->offset + r->dim - 1, r->head_dim - 1);
     printf("    %-20s%.17g\n    %-20s%s\n", "base", r->base, "scaling", r->scaling);
     if (strcmp(r->scaling, "none")) print_pairs("moved by it", moved, stays - 1, pairs, "");
     if (has(r, "mrope:"))
-        printf("    %-20s%d time, %d height, %d width, %s\n", "sections", r->sections[0], r->sections[1], r->sections[2],
-               r->spread ? "interleaved" : "chunked");
-    printf("    %-20s%.10g on queries and keys, so %.10g on their scores\n", "attention factor", r->attention_factor,
-           r->attention_factor * r->attention_factor);
-    if (r->softmax_factor != 1) printf("    %-20s%.10g on the scale of all scores\n", "softmax factor", r->softmax_factor);
+        printf("    %-20s%d time, %d height, %d width, %s\n", "sections", r->sections[0],
+               r->sections[1], r->sections[2], r->spread ? "interleaved" : "chunked");
+    printf("    %-20s%.10g on queries and keys, so %.10g on their scores\n", "attention factor",
+           r->attention_factor, r->attention_factor * r->attention_factor);
+    if (r->softmax_factor != 1)
+        printf("    %-20s%.10g on the scale of all scores\n", "softmax factor", r->softmax_factor);
     print_beside(r);
-    if (r->trained_length > 0) print_pairs("less than one turn", slow, pairs - 1, pairs, " in the trained length");
+    if (r->trained_length > 0)
+        print_pairs("less than one turn", slow, pairs - 1, pairs, " in the trained length");
     print_differences(r);
     print_table(r, before);
     free(before);
@@ -196,8 +218,8 @@ static bool print_rotation(const loci_rope *r)
 
 static bool alike(const loci_rope *a, const loci_rope *b)
 {
-    return !strcmp(a->attention, b->attention) && !strcmp(a->layer, b->layer) && a->window == b->window && a->chunk == b->chunk &&
-           a->scale == b->scale;
+    return !strcmp(a->attention, b->attention) && !strcmp(a->layer, b->layer)
+        && a->window == b->window && a->chunk == b->chunk && a->scale == b->scale;
 }
 
 static const char *instead_of(const loci_rope *r)
@@ -222,10 +244,13 @@ static bool print_all(const loci_model *m, const char *path, double length)
             if (alike(&kind[of[l]], &r)) break;
         if (of[l] < kinds) loci_rope_free(&r);
         else if (kinds < MAX_KINDS) kind[kinds++] = r;
-        else loci_rope_free(&r), ok = refuse("%s: more than %d kinds of layers; --layer shows one", path, MAX_KINDS);
+        else
+            loci_rope_free(&r),
+                ok = refuse("%s: more than %d kinds of layers; --layer shows one", path, MAX_KINDS);
     }
     if (ok) printf("%s%s%s  %d layers", PAINT("1"), loci_model_type(m), PAINT("0"), layers);
-    if (ok && kind[0].trained_length > 0) printf(", trained on %.0f positions", kind[0].trained_length);
+    if (ok && kind[0].trained_length > 0)
+        printf(", trained on %.0f positions", kind[0].trained_length);
     if (ok) printf("\n");
     for (int k = 0; k < kinds && ok; k++) {
         printf("\n%s%s%s, layers", PAINT("1"), layer_words(&kind[k]), PAINT("0"));
@@ -250,14 +275,16 @@ static bool print_all(const loci_model *m, const char *path, double length)
     return ok;
 }
 
-/* ---- The command ---------------------------------------------------------------------------------------- */
+/* ---- The command ----------------------------------------------------------------------------- */
 
 enum { ROPE_LAYER, ROPE_LENGTH, ROPE_JSON, ROPE_ENCODING };
 static const struct flag rope_flags[] = {
     [ROPE_LAYER]    = { "layer", NULL, "N", "of --json and --encoding; 0" },
-    [ROPE_LENGTH]   = { "length", NULL, "L", "positions in the context, for dynamic and longrope; the trained" },
+    [ROPE_LENGTH]   = { "length", NULL, "L",
+                        "positions in the context, for dynamic and longrope; the trained" },
     [ROPE_JSON]     = { "json", NULL, NULL, "one JSON object about the layer" },
-    [ROPE_ENCODING] = { "encoding", NULL, NULL, "the text that makes loci attend as this layer does" },
+    [ROPE_ENCODING] = { "encoding", NULL, NULL,
+                        "the text that makes loci attend as this layer does" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -268,11 +295,13 @@ static int rope_run(const struct args *a)
     loci_error e;
     loci_model *m;
     loci_rope r;
-    if (a->rest_count != 1) return fail("rope: one config.json or GGUF file is wanted, not %d", a->rest_count);
+    if (a->rest_count != 1)
+        return fail("rope: one config.json or GGUF file is wanted, not %d", a->rest_count);
     if (!args_whole(a, ROPE_LAYER, 0, 1 << 20, &layer)) return EXIT_ERROR;
     const char *given = a->value[ROPE_LENGTH];
     if (given && (!parse_whole(given, &length) || length < 1 || length > INT64_C(1000000000000)))
-        return fail("rope: --length must be a whole number from 1 to 1000000000000, not '%s'", given);
+        return fail("rope: --length must be a whole number from 1 to 1000000000000, not '%s'",
+                    given);
     const char *path = a->rest[0];
     if (loci_model_open(&m, path, &e)) return fail("%s: %s", path, e.text);
     const bool all = !a->value[ROPE_JSON] && !a->value[ROPE_ENCODING];
@@ -285,7 +314,8 @@ static int rope_run(const struct args *a)
         if (a->value[ROPE_ENCODING]) printf("%s\n", r.attention);
         else if (a->value[ROPE_JSON]) print_json(&r);
         else {
-            printf("%s%s%s  layer %d, %s\n", PAINT("1"), loci_model_type(m), PAINT("0"), layer, layer_words(&r));
+            printf("%s%s%s  layer %d, %s\n", PAINT("1"), loci_model_type(m), PAINT("0"), layer,
+                   layer_words(&r));
             if (!r.rotates) {
                 printf("    %-20s%s\n", "no rotation", instead_of(&r));
                 print_beside(&r);
@@ -300,11 +330,13 @@ static int rope_run(const struct args *a)
 const struct command cmd_rope = {
     .name = "rope", .brief = "how a model turns queries and keys, read from its files",
     .synopsis = "loci rope PATH [--layer N] [--length L] [--json | --encoding]",
-    .about = "    PATH is a Hugging Face config.json or a GGUF file.  For every kind of layer: which channels form\n"
-             "    pairs, their wavelengths in positions, which never complete a turn within the trained length,\n"
-             "    what the scaling moved, what scores and weights have beside it, and where engines are known to\n"
-             "    differ.  Unknown scaling types, unknown keys beside them, and model types whose pairing would\n"
-             "    be a guess are errors.\n",
+    .about =
+        "    PATH is a Hugging Face config.json or a GGUF file.  For every kind of layer:\n"
+        "    which channels form pairs, their wavelengths in positions, which never complete\n"
+        "    a turn within the trained length, what the scaling moved, what scores and\n"
+        "    weights have beside it, and where engines are known to differ.  Unknown scaling\n"
+        "    types, unknown keys beside them, and model types whose pairing would be a guess\n"
+        "    are errors.\n",
     .examples = "    loci rope config.json\n    loci rope model.gguf --layer 5 --json\n"
                 "    loci bench \"$(loci rope config.json --encoding)\"\n",
     .flags = rope_flags, .run = rope_run,

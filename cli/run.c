@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* run.c -- `loci run`: computes case files, writes the results, compares them with what the case expects. */
+/* run.c -- `loci run`: computes case files, writes the results, compares them with what the case
+ * expects. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +9,13 @@
 
 enum { OUTPUT, DTYPE, FAST, ISA, THREADS, ENGINE, TOL };
 static const struct flag flags[] = {
-    [OUTPUT]  = { "output", "o", "FILE", "write the results there, as safetensors (one case only)" },
+    [OUTPUT]  = { "output", "o", "FILE",
+                  "write the results there, as safetensors (one case only)" },
     [DTYPE]   = { "dtype", NULL, "TYPE", "f32 (default), f64, or the storage bf16 or f16" },
-    [FAST]    = { "fast", NULL, NULL, "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
-    [ISA]     = { "isa", NULL, "NAME", "an instruction set that 'loci info' lists (default: the best)" },
+    [FAST]    = { "fast", NULL, NULL,
+                  "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
+    [ISA]     = { "isa", NULL, "NAME",
+                  "an instruction set that 'loci info' lists (default: the best)" },
     [THREADS] = { "threads", NULL, "N", "threads (default 1; the results do not depend on it)" },
     [ENGINE]  = { "engine", NULL, "NAME", "fused (default), or reference: the float64 definition" },
     [TOL]     = { "tol", NULL, "F,G", "bounds for results and for gradients, instead of loci.tol" },
@@ -53,15 +57,19 @@ static void summarize(const struct output *o)
     printf("]  from %.6g to %.6g\n", low, high);
 }
 
-/* The file says what was computed, not by which instruction set: its bytes are the same for all of them. */
+/* The file says what was computed, not by which instruction set: its bytes are the same for all of
+ * them. */
 static bool write_output(const struct case_file *c, const char *path)
 {
-    static const enum safetensors_type types[] = { [LOCI_F32] = ST_F32, [LOCI_F64] = ST_F64, [LOCI_BF16] = ST_BF16, [LOCI_F16] = ST_F16 };
+    static const enum safetensors_type types[] = {
+        [LOCI_F32] = ST_F32, [LOCI_F64] = ST_F64, [LOCI_BF16] = ST_BF16, [LOCI_F16] = ST_F16
+    };
     struct safetensor tensor[COUNT(c->output)];
     const void *data[COUNT(c->output)];
     for (int i = 0; i < c->outputs; i++) {
         const struct output *o = &c->output[i];
-        tensor[i] = (struct safetensor){ .name = o->name, .type = types[o->dtype], .rank = o->rank };
+        tensor[i] =
+            (struct safetensor){ .name = o->name, .type = types[o->dtype], .rank = o->rank };
         memcpy(tensor[i].shape, o->shape, sizeof o->shape);
         data[i] = o->data;
     }
@@ -110,11 +118,14 @@ struct wish {
     const loci_host *host;
 };
 
-/* What rounding the inputs to 16 bits may do to results and gradients: 8 and 64 halves of a last place; rounding the weights, too,
- * doubles that. */
+/* What rounding the inputs to 16 bits may do to results and gradients: 8 and 64 halves of a last
+ * place; rounding the weights, too, doubles that. */
 static void allow_storage(loci_dtype dtype, bool fast, double tol[2])
 {
-    const double half = (dtype == LOCI_BF16 ? 0x1p-9 : dtype == LOCI_F16 ? 0x1p-12 : 0) * (fast ? 2 : 1);
+    const double half = (dtype == LOCI_BF16  ? 0x1p-9
+                         : dtype == LOCI_F16 ? 0x1p-12
+                                             : 0)
+                      * (fast ? 2 : 1);
     tol[0] += 8 * half, tol[1] += 64 * half;
 }
 
@@ -144,10 +155,14 @@ static bool parse_tol(const char *text, double tol[2])
 static int run(const struct args *a)
 {
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
-    struct wish w = { .fast = a->value[FAST] != NULL, .isa = a->value[ISA], .output = a->value[OUTPUT], .tol = { -1, -1 } };
+    struct wish w = { .fast = a->value[FAST] != NULL,
+                      .isa = a->value[ISA],
+                      .output = a->value[OUTPUT],
+                      .tol = { -1, -1 } };
     int dtype = 0, threads = 1, reference = 0, code = EXIT_DONE;
-    if (!args_word(a, DTYPE, "f32|f64|bf16|f16", &dtype) || !args_whole(a, THREADS, 1, 256, &threads) ||
-        !args_word(a, ENGINE, "fused|reference", &reference) || !parse_tol(a->value[TOL], w.tol))
+    if (!args_word(a, DTYPE, "f32|f64|bf16|f16", &dtype)
+        || !args_whole(a, THREADS, 1, 256, &threads)
+        || !args_word(a, ENGINE, "fused|reference", &reference) || !parse_tol(a->value[TOL], w.tol))
         return EXIT_ERROR;
     if (a->rest_count == 0) return fail("run: no case given; 'loci run --help' shows how");
     if (a->rest_count > 1 && a->value[OUTPUT])
@@ -160,7 +175,8 @@ static int run(const struct args *a)
 
     loci_host pool;
     if (threads > 1) {
-        if (loci_pool_create(&pool, threads)) return fail("run: %d threads cannot be started", threads);
+        if (loci_pool_create(&pool, threads))
+            return fail("run: %d threads cannot be started", threads);
         w.host = &pool;
     }
     for (int i = 0; i < a->rest_count; i++) {
@@ -176,20 +192,25 @@ const struct command cmd_run = {
     .synopsis = "loci run CASE... [-o FILE] [--dtype TYPE] [--fast] [--isa NAME] [--threads N]\n"
                 "             [--engine NAME] [--tol F,G]",
     .about =
-        "    A case is a safetensors file that holds a whole problem: in its metadata loci.case = 1,\n"
-        "    loci.encoding and, if need be, loci.stage, loci.mask, loci.window_left, loci.window_right,\n"
-        "    loci.scale, loci.role and loci.tol; the tensors q, k, v (or x); those of the encoding as\n"
-        "    param.ENCODING.NAME; optionally positions (q_pos, k_pos; pos), segments (q_seg, k_seg) and\n"
-        "    cotangents (dout, dlse, drem, dae).  With a cotangent all gradients are computed too.\n\n"
-        "    Results are out, lse (or rem), ae (tape), and d.NAME for each input.  Where the case holds\n"
-        "    expect.NAME, a line says how far the result is from it: the largest difference, the same\n"
-        "    relative to the largest expected value, and the bound f (1 + largest expected value), where f is\n"
-        "    the first number of loci.tol for results and the second one for gradients (usually 2e-5 and\n"
-        "    2e-4).  With --dtype bf16 or f16 the inputs are rounded first, and f is larger by 2^-6 or 2^-9\n"
-        "    for results, by 2^-3 or 2^-6 for gradients; --fast doubles that.\n"
-        "    The file that -o writes has the results under their names, without expect., and the same bytes\n"
-        "    whatever the instruction set and the number of threads, but for --fast.\n",
-    .examples = "    loci run case.safetensors\n    loci run case.safetensors -o result.safetensors --threads 2\n"
-                "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n",
+        "    A case is a safetensors file that holds a whole problem: in its metadata\n"
+        "    loci.case = 1, loci.encoding and, if need be, loci.stage, loci.mask,\n"
+        "    loci.window_left, loci.window_right, loci.scale, loci.role and loci.tol; the\n"
+        "    tensors q, k, v (or x); those of the encoding as param.ENCODING.NAME; optionally\n"
+        "    positions (q_pos, k_pos; pos), segments (q_seg, k_seg) and cotangents (dout,\n"
+        "    dlse, drem, dae).  With a cotangent all gradients are computed too.\n"
+        "\n"
+        "    Results are out, lse (or rem), ae (tape), and d.NAME for each input.  Where the\n"
+        "    case holds expect.NAME, a line says how far the result is from it: the largest\n"
+        "    difference, the same relative to the largest expected value, and the bound f (1\n"
+        "    + largest expected value), where f is the first number of loci.tol for results\n"
+        "    and the second one for gradients (usually 2e-5 and 2e-4).  With --dtype bf16 or\n"
+        "    f16 the inputs are rounded first, and f is larger by 2^-6 or 2^-9 for results,\n"
+        "    by 2^-3 or 2^-6 for gradients; --fast doubles that.  The file that -o writes has\n"
+        "    the results under their names, without expect., and the same bytes whatever the\n"
+        "    instruction set and the number of threads, but for --fast.\n",
+    .examples =
+        "    loci run case.safetensors\n"
+        "    loci run case.safetensors -o result.safetensors --threads 2\n"
+        "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n",
     .flags = flags, .run = run,
 };

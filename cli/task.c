@@ -34,8 +34,8 @@ ptrdiff_t shape_count(int rank, const ptrdiff_t *shape)
     return n;
 }
 
-bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len,
-               const char *about)
+bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len,
+               ptrdiff_t k_len, const char *about)
 {
     *t = (struct task){ .desc = *d, .batch = batch, .q_len = q_len, .k_len = k_len };
     t->reals = d->dtype == LOCI_F64 ? LOCI_F64 : LOCI_F32;
@@ -66,10 +66,11 @@ void task_gradients(struct task *t)
 {
     for (int i = 0; i < t->tensors; i++)
         if (t->tensor[i].role != LOCI_FIXED)
-            t->ddata[i] = task_take(t, (size_t)shape_count(t->tensor[i].rank, t->tensor[i].shape), t->real);
+            t->ddata[i] = task_take(t, (size_t)shape_count(t->tensor[i].rank, t->tensor[i].shape),
+                                    t->real);
 }
 
-/* ---- Random data ------------------------------------------------------------------------------------------ */
+/* ---- Random data ----------------------------------------------------------------------------- */
 
 /* Steele, Lea, Flood 2014: a counter, well mixed. */
 static uint64_t next(uint64_t *state)
@@ -80,8 +81,8 @@ static uint64_t next(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* The sum of twelve uniform numbers has variance 1 (and no tails, which serves a benchmark well); four 16-bit ones
- * from each of three draws. */
+/* The sum of twelve uniform numbers has variance 1 (and no tails, which serves a benchmark well);
+ * four 16-bit ones from each of three draws. */
 static double normal(uint64_t *state)
 {
     uint64_t sum = 0;
@@ -91,7 +92,10 @@ static double normal(uint64_t *state)
 }
 
 /* By way of float, so that F64 and F32 hold the same numbers. */
-static void store(void *data, loci_dtype dtype, ptrdiff_t i, double x) { store_stored(data, dtype, i, (float)x); }
+static void store(void *data, loci_dtype dtype, ptrdiff_t i, double x)
+{
+    store_stored(data, dtype, i, (float)x);
+}
 
 void fill_normal(void *data, loci_dtype dtype, ptrdiff_t count, uint64_t seed, double scale)
 {
@@ -104,8 +108,8 @@ static bool all_zero(const void *data, size_t bytes)
     return bytes == 0 || (p[0] == 0 && !memcmp(p, p + 1, bytes - 1));
 }
 
-/* Tables that start at zero get small numbers, lest a pass be cheaper than in real life.  Inputs whose name says that
- * they are logarithms of gates get log(sigmoid(N(3, 1))). */
+/* Tables that start at zero get small numbers, lest a pass be cheaper than in real life.  Inputs
+ * whose name says that they are logarithms of gates get log(sigmoid(N(3, 1))). */
 void task_random_tensors(struct task *t, uint64_t seed)
 {
     for (int i = 0; i < t->tensors; i++) {
@@ -115,10 +119,12 @@ void task_random_tensors(struct task *t, uint64_t seed)
         if (t->tensor[i].role == LOCI_INPUT) {
             bool gate = !strncmp(t->tensor[i].name, "log_", 4);
             for (ptrdiff_t k = 0; k < n; k++)
-                store(t->data[i], t->reals, k, gate ? -log1p(exp(-3 - normal(&state))) : normal(&state));
+                store(t->data[i], t->reals, k,
+                      gate ? -log1p(exp(-3 - normal(&state))) : normal(&state));
         } else {
             loci_tensor_init(t->plan, i, state, t->data[i]);
-            if (all_zero(t->data[i], (size_t)n * t->real)) fill_normal(t->data[i], t->reals, n, state, 0.1);
+            if (all_zero(t->data[i], (size_t)n * t->real))
+                fill_normal(t->data[i], t->reals, n, state, 0.1);
         }
     }
 }
@@ -134,16 +140,20 @@ static loci_view random_view(struct task *t, ptrdiff_t count, uint64_t seed)
     return (loci_view){ .data = random_numbers(t, t->desc.dtype, count, seed) };
 }
 
-/* Row by row through a square picture, where an encoding wants coordinates; the queries are the last of the keys. */
+/* Row by row through a square picture, where an encoding wants coordinates; the queries are the
+ * last of the keys. */
 static void picture(struct task *t)
 {
     ptrdiff_t axes = loci_axes(t->plan), side = 1;
     if (axes < 2) return;
     while (side * side < t->k_len) side++;
-    double *k = task_take(t, (size_t)(axes * t->k_len), sizeof *k), *q = task_take(t, (size_t)(axes * t->q_len), sizeof *q);
+    double *k = task_take(t, (size_t)(axes * t->k_len), sizeof *k),
+           *q = task_take(t, (size_t)(axes * t->q_len), sizeof *q);
     for (ptrdiff_t a = 0; a < axes; a++) {
-        for (ptrdiff_t j = 0; j < t->k_len; j++) k[a * t->k_len + j] = (double)(a == axes - 1 ? j / side : j % side);
-        for (ptrdiff_t i = 0; i < t->q_len; i++) q[a * t->q_len + i] = k[a * t->k_len + t->k_len - t->q_len + i];
+        for (ptrdiff_t j = 0; j < t->k_len; j++)
+            k[a * t->k_len + j] = (double)(a == axes - 1 ? j / side : j % side);
+        for (ptrdiff_t i = 0; i < t->q_len; i++)
+            q[a * t->q_len + i] = k[a * t->k_len + t->k_len - t->q_len + i];
     }
     t->call.q_coord = q, t->call.k_coord = k;
 }
@@ -179,9 +189,10 @@ void task_random_inputs(struct task *t, uint64_t seed)
     t->grad.dae = random_numbers(t, t->reals, rows * d->heads * d->dim, seed + 5);
 }
 
-/* ---- Running ---------------------------------------------------------------------------------------------- */
+/* ---- Running --------------------------------------------------------------------------------- */
 
-enum { MAX_TABLE_BYTES = 1 << 28 };      /* a small file must not ask for a huge table: positions can be any numbers */
+enum { MAX_TABLE_BYTES = 1 << 28 };      /* a small file must not ask for a huge table: positions
+                                            can be any numbers */
 
 static loci_status impossible(struct task *t, const char *what)
 {
@@ -194,9 +205,11 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
 {
     t->table_bytes = loci_tables_size(t->plan, max_distance);
     if (t->table_bytes == 0 || t->table_bytes > MAX_TABLE_BYTES)
-        return impossible(t, "positions are so far apart that the encoding's tables would not fit into 256 MiB");
+        return impossible(t, "positions are so far apart that the encoding's tables would not fit "
+                             "into 256 MiB");
     t->tables = task_take(t, t->table_bytes, 1);
-    loci_status status = loci_prepare(t->plan, max_distance, (const void *const *)t->data, t->tables);
+    loci_status status = loci_prepare(t->plan, max_distance, (const void *const *)t->data,
+                                      t->tables);
     if (status) return impossible(t, "the encoding's tables cannot be prepared from these tensors");
 
     for (int pass = 0; pass <= backward; pass++) {
@@ -204,7 +217,8 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
         t->error.text[0] = 0;
         size_t bytes = loci_workspace(t->plan, &t->call, pass);
         if (bytes == 0)
-            return t->error.text[0] ? LOCI_BAD_ARG : impossible(t, "a call of these sizes is impossible");
+            return t->error.text[0] ? LOCI_BAD_ARG
+                                    : impossible(t, "a call of these sizes is impossible");
         if (bytes > t->work_bytes) t->work_bytes = bytes;
     }
     if (t->work_bytes) t->work = task_take(t, t->work_bytes, 1);
@@ -223,7 +237,8 @@ loci_status task_forward(struct task *t)
 
 static size_t x_bytes(const struct task *t)
 {
-    ptrdiff_t width = t->desc.stage == LOCI_EMBED ? t->desc.model_dim : (ptrdiff_t)t->desc.heads * t->desc.dim;
+    ptrdiff_t width = t->desc.stage == LOCI_EMBED ? t->desc.model_dim
+                                                  : (ptrdiff_t)t->desc.heads * t->desc.dim;
     return (size_t)(t->batch * t->q_len * width) * stored_size(t->desc.dtype);
 }
 
@@ -234,7 +249,8 @@ loci_status task_backward(struct task *t)
         return loci_embed_backward(t->plan, t->tables, t->work, &t->call, t->dy, t->ddata);
     }
     if (t->desc.stage == LOCI_ROTATE)
-        return loci_rotate_backward(t->plan, t->tables, t->work, &t->call, t->which, t->x, t->dy, t->dx, t->ddata);
+        return loci_rotate_backward(t->plan, t->tables, t->work, &t->call, t->which, t->x, t->dy,
+                                    t->dx, t->ddata);
     if (t->desc.stage == LOCI_LINEAR_ATTENTION)
         return loci_linear_backward(t->plan, t->tables, t->work, &t->call, &t->grad);
     return loci_backward(t->plan, t->tables, t->work, &t->call, &t->grad);
@@ -245,11 +261,12 @@ loci_status task_reference(struct task *t, bool backward)
     const void *const *data = (const void *const *)t->data;
     loci_view none = { 0 };
     if (t->desc.stage == LOCI_ROTATE)
-        return loci_reference_rotate(t->plan, data, &t->call, t->which, t->x, t->y, backward ? t->dy : none, t->dx,
-                                     t->ddata);
+        return loci_reference_rotate(t->plan, data, &t->call, t->which, t->x, t->y,
+                                     backward ? t->dy : none, t->dx, t->ddata);
     if (t->desc.stage == LOCI_EMBED) {
         if (backward) memcpy(t->dx.data, t->dy.data, x_bytes(t));
-        return loci_reference_embed(t->plan, data, &t->call, t->x, t->y, backward ? t->dy : none, t->ddata);
+        return loci_reference_embed(t->plan, data, &t->call, t->x, t->y, backward ? t->dy : none,
+                                    t->ddata);
     }
     if (t->desc.stage == LOCI_LINEAR_ATTENTION)
         return loci_reference_linear(t->plan, data, &t->call, backward ? &t->grad : NULL);
@@ -262,12 +279,14 @@ void task_lasting(struct task *t)
     for (int i = 0; i < t->tensors; i++) {
         if (t->tensor[i].role != LOCI_INPUT || strncmp(t->tensor[i].name, "log_", 4) != 0) continue;
         float *gate = t->data[i];
-        for (ptrdiff_t k = shape_count(t->tensor[i].rank, t->tensor[i].shape); k-- > 0; ) gate[k] *= 0x1p-12f;
+        for (ptrdiff_t k = shape_count(t->tensor[i].rank, t->tensor[i].shape); k-- > 0;)
+            gate[k] *= 0x1p-12f;
     }
     if (d->stage != LOCI_ATTENTION) return;
     /* Channel 0 takes 9 from every score. */
     const double root = 3 * sqrt(sqrt(d->dim));
     const ptrdiff_t keys = t->batch * t->k_len * (d->kv_heads ? d->kv_heads : d->heads);
-    for (ptrdiff_t i = 0; i < t->batch * t->q_len * d->heads; i++) store(t->call.q.data, d->dtype, i * d->dim, root);
+    for (ptrdiff_t i = 0; i < t->batch * t->q_len * d->heads; i++)
+        store(t->call.q.data, d->dtype, i * d->dim, root);
     for (ptrdiff_t j = 0; j < keys; j++) store(t->call.k.data, d->dtype, j * d->dim, -root);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* task.h -- a plan with everything that running it takes: tensors, tables, workspace, a call, gradients. */
+/* task.h -- a plan with everything that running it takes: tensors, tables, workspace, a call,
+ * gradients. */
 #ifndef LOCI_CLI_TASK_H
 #define LOCI_CLI_TASK_H
 
@@ -9,13 +10,15 @@
 struct task {
     loci_desc desc;
     loci_plan *plan;
-    loci_dtype reals;                    /* of tensors and rows: F32 or F64; of q, k, v, o and the like it is desc.dtype */
+    loci_dtype reals;                    /* of tensors and rows: F32 or F64; of q, k, v, o and the
+                                            like it is desc.dtype */
     size_t real;                         /* bytes of one */
     ptrdiff_t batch, q_len, k_len;
 
     int tensors;                         /* of the plan, in its order */
     loci_tensor *tensor;                 /* shapes are those of this call, nothing negative */
-    void **data, **ddata;                /* gradients: NULL for fixed tensors and before task_gradients() */
+    void **data, **ddata;                /* gradients: NULL for fixed tensors and before
+                                            task_gradients() */
 
     loci_call call;
     loci_grad grad;
@@ -29,19 +32,26 @@ struct task {
     void **own;
 };
 
-/* Makes the plan and sizes its tensors.  Prints its error (after `about` and a colon, unless that is NULL) and returns
- * false.  A task that failed to open, and one that is all zero, may be closed. */
-bool task_open(struct task *, const loci_desc *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len, const char *about);
+/* Makes the plan and sizes its tensors.  Prints its error (after `about` and a colon, unless that
+ * is NULL) and returns false.  A task that failed to open, and one that is all zero, may be
+ * closed. */
+bool task_open(struct task *, const loci_desc *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len,
+               const char *about);
 void task_close(struct task *);
 
-void *task_take(struct task *, size_t count, size_t each);         /* zeroed, freed by task_close() */
+/* zeroed, freed by task_close() */
+void *task_take(struct task *, size_t count, size_t each);
 ptrdiff_t shape_count(int rank, const ptrdiff_t *shape);            /* 0 when it does not fit */
-void task_gradients(struct task *);                                 /* ddata, for all tensors that are not fixed */
+/* ddata, for all tensors that are not fixed */
+void task_gradients(struct task *);
 void task_random_tensors(struct task *, uint64_t seed);             /* fills data */
-void task_random_inputs(struct task *, uint64_t seed);              /* q, k, v or x; outputs and cotangents too */
-void task_lasting(struct task *);        /* then: gates that hardly forget, scores at which a stick lasts; for f32 */
+/* q, k, v or x; outputs and cotangents too */
+void task_random_inputs(struct task *, uint64_t seed);
+void task_lasting(struct task *);        /* then: gates that hardly forget, scores at which a stick
+                                            lasts; for f32 */
 
-/* Tables and workspace, the larger one of both passes if backward; tables are prepared from data. */
+/* Tables and workspace, the larger one of both passes if backward; tables are prepared from
+ * data. */
 loci_status task_prepare(struct task *, ptrdiff_t max_distance, bool backward);
 loci_status task_forward(struct task *), task_backward(struct task *);
 /* Forward, and backward where asked, by the float64 reference; the task's dtype is F64. */

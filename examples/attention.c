@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* attention.c -- causal attention with a rotation and a learned bias, from the plan to the result. */
+/* attention.c -- causal attention with a rotation and a learned bias, from the plan to the
+ * result. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <loci/loci.h>
 
 enum { HEADS = 4, LENGTH = 100, DIM = 32, BUCKETS = 16 };
-static float q[HEADS][LENGTH][DIM], k[HEADS][LENGTH][DIM], v[HEADS][LENGTH][DIM], o[HEADS][LENGTH][DIM];
+static float q[HEADS][LENGTH][DIM], k[HEADS][LENGTH][DIM], v[HEADS][LENGTH][DIM],
+    o[HEADS][LENGTH][DIM];
 static float lse[HEADS][LENGTH], bias[BUCKETS][HEADS];
 
 static void fill(float *x, int count)
@@ -22,26 +24,39 @@ int main(void)
     loci_plan *plan;
     if (loci_plan_create(&plan, &d, &e)) return fprintf(stderr, "%s\n", e.text), 1;
 
-    /* 2. What the encoding learns.  rope has no tensors, t5 one; its paper starts it at zero, which would be dull here. */
+    /* 2. What the encoding learns.  rope has no tensors, t5 one; its paper starts it at zero, which
+     * would be dull here. */
     loci_tensor wanted;
-    if (loci_tensors(plan, &wanted, 1) != 1) return fprintf(stderr, "more tensors than expected\n"), 1;
+    if (loci_tensors(plan, &wanted, 1) != 1)
+        return fprintf(stderr, "more tensors than expected\n"), 1;
     printf("%s.%s is [%td][%td]\n", wanted.encoding, wanted.name, wanted.shape[0], wanted.shape[1]);
     fill(bias[0], BUCKETS * HEADS);
     const void *tensors[] = { bias };
 
     /* 3. Tables: made once, and again whenever the bias changes. */
     void *tables = aligned_alloc(64, loci_tables_size(plan, LENGTH));
-    if (!tables || loci_prepare(plan, LENGTH, tensors, tables)) return fprintf(stderr, "no tables\n"), 1;
+    if (!tables || loci_prepare(plan, LENGTH, tensors, tables))
+        return fprintf(stderr, "no tables\n"), 1;
 
     /* 4. The call: shapes, buffers, and a workspace for them. */
-    fill(q[0][0], HEADS * LENGTH * DIM), fill(k[0][0], HEADS * LENGTH * DIM), fill(v[0][0], HEADS * LENGTH * DIM);
-    loci_call call = { .batch = 1, .q_len = LENGTH, .k_len = LENGTH, .q.data = q, .k.data = k, .v.data = v, .o.data = o,
-                       .lse = lse, .tensors = tensors, .error = &e };
+    fill(q[0][0], HEADS * LENGTH * DIM), fill(k[0][0], HEADS * LENGTH * DIM),
+        fill(v[0][0], HEADS * LENGTH * DIM);
+    loci_call call = { .batch = 1,
+                       .q_len = LENGTH,
+                       .k_len = LENGTH,
+                       .q.data = q,
+                       .k.data = k,
+                       .v.data = v,
+                       .o.data = o,
+                       .lse = lse,
+                       .tensors = tensors,
+                       .error = &e };
     void *work = aligned_alloc(64, loci_workspace(plan, &call, 0));
     if (!work || loci_forward(plan, tables, work, &call)) return fprintf(stderr, "%s\n", e.text), 1;
 
     printf("%s\n", loci_plan_text(plan));
-    for (int h = 0; h < HEADS; h++) printf("head %d: the last row has lse %.6f\n", h, lse[h][LENGTH - 1]);
+    for (int h = 0; h < HEADS; h++)
+        printf("head %d: the last row has lse %.6f\n", h, lse[h][LENGTH - 1]);
     free(work);
     free(tables);
     loci_plan_destroy(plan);

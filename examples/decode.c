@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* decode.c -- a prompt, then token by token with a cache: every row has the bits that one pass over all tokens gives it.
+/* decode.c -- a prompt, then token by token with a cache: every row has the bits that one pass over
+ * all tokens gives it.
  *
- * The cache has room for all tokens and keeps rotated keys, so that each key is rotated once.  Strides say where a
- * token's neighbours are, whatever the number of tokens so far. */
+ * The cache has room for all tokens and keeps rotated keys, so that each key is rotated once.
+ * Strides say where a token's neighbours are, whatever the number of tokens so far. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,10 @@ static void stop(const char *what)
 struct layer { loci_plan *plan; void *tables; };
 static struct layer make(int keys_rotated)
 {
-    loci_desc d = { .encoding = "rope:pairing=half,base=500000+alibi", .heads = HEADS, .kv_heads = KV_HEADS, .dim = DIM,
+    loci_desc d = { .encoding = "rope:pairing=half,base=500000+alibi",
+                    .heads = HEADS,
+                    .kv_heads = KV_HEADS,
+                    .dim = DIM,
                     .keys_rotated = keys_rotated };
     struct layer l;
     if (loci_plan_create(&l.plan, &d, &e)) stop("plan");
@@ -50,12 +54,17 @@ static void step(const struct layer *l, int from, int n)
 {
     int64_t places[ALL];
     for (int i = 0; i < n; i++) places[i] = from + i;
-    const loci_view keys = { &k[0][from], 0, ALL * DIM, DIM }, cached = { &k_cache[0][from], 0, ALL * DIM, DIM };
-    loci_call turn = { .batch = 1, .q_len = n, .k_len = n, .q_pos = places, .k_pos = places, .error = &e };
+    const loci_view keys = { &k[0][from], 0, ALL * DIM, DIM },
+                    cached = { &k_cache[0][from], 0, ALL * DIM, DIM };
+    loci_call turn = {
+        .batch = 1, .q_len = n, .k_len = n, .q_pos = places, .k_pos = places, .error = &e
+    };
     void *work = aligned_alloc(64, loci_workspace(l->plan, &turn, 0));
-    if (!work || loci_rotate(l->plan, l->tables, work, &turn, LOCI_CACHE, keys, cached)) stop("rotate");
+    if (!work || loci_rotate(l->plan, l->tables, work, &turn, LOCI_CACHE, keys, cached))
+        stop("rotate");
     free(work);
-    for (int h = 0; h < KV_HEADS; h++) memcpy(v_cache[h][from], v[h][from], (size_t)n * sizeof v[h][from]);
+    for (int h = 0; h < KV_HEADS; h++)
+        memcpy(v_cache[h][from], v[h][from], (size_t)n * sizeof v[h][from]);
 
     loci_call call = { .batch = 1, .q_len = n, .k_len = from + n,
                        .q = { &q[0][from], 0, ALL * DIM, DIM }, .o = { row, 0, PROMPT * DIM, DIM },
@@ -68,15 +77,19 @@ static int differing(int from, int n)
 {
     int count = 0;
     for (int h = 0; h < HEADS; h++)
-        for (int i = 0; i < n; i++) count += memcmp(row[h][i], o[h][from + i], sizeof row[h][i]) != 0;
+        for (int i = 0; i < n; i++)
+            count += memcmp(row[h][i], o[h][from + i], sizeof row[h][i]) != 0;
     return count;
 }
 
 int main(void)
 {
-    fill(q[0][0], HEADS * ALL * DIM), fill(k[0][0], KV_HEADS * ALL * DIM), fill(v[0][0], KV_HEADS * ALL * DIM);
+    fill(q[0][0], HEADS * ALL * DIM), fill(k[0][0], KV_HEADS * ALL * DIM),
+        fill(v[0][0], KV_HEADS * ALL * DIM);
     struct layer whole = make(0), cached = make(1);
-    loci_call call = { .batch = 1, .q_len = ALL, .k_len = ALL, .q.data = q, .k.data = k, .v.data = v, .o.data = o };
+    loci_call call = {
+        .batch = 1, .q_len = ALL, .k_len = ALL, .q.data = q, .k.data = k, .v.data = v, .o.data = o
+    };
     attend(&whole, &call);
 
     step(&cached, 0, PROMPT);

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* infer.c -- a model of random weights reads a prompt in chunks and goes on token by token:  infer [ENCODING [f32|bf16]]
+/* infer.c -- a model of random weights reads a prompt in chunks and goes on token by token.
  *
- *     x = E[token]    in each layer: n = x / rms(x)    q, k, v = n Wq, n Wk, n Wv    x += attention(q, k, v) Wo
+ *     infer [ENCODING [f32|bf16]]
+ *
+ *     x = E[token]    in each layer: n = x / rms(x)    q, k, v = n Wq, n Wk, n Wv
+ *     x += attention(q, k, v) Wo
  *     logits = x / rms(x) U
  *
- * Each layer has a cache.  A chunk's keys and values, and what the encoding wants with every token, are appended; then its queries
- * see all keys so far.  The next token is the one with the highest logit.  In the end all tokens run again, in one pass: ends with 1
- * when a single bit of a logit differs. */
+ * Each layer has a cache.  A chunk's keys and values, and what the encoding wants with every token,
+ * are appended; then its queries see all keys so far.  The next token is the one with the highest
+ * logit.  In the end all tokens run again, in one pass: ends with 1 when a single bit of a logit
+ * differs. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,7 +19,10 @@
 
 #include <loci/cache.h>
 
-enum { TOKENS = 96, LAYERS = 3, HEADS = 4, KV_HEADS = 2, DIM = 16, MODEL = 48, WIDE = HEADS * DIM, NARROW = KV_HEADS * DIM };
+enum {
+    TOKENS = 96, LAYERS = 3, HEADS = 4, KV_HEADS = 2, DIM = 16, MODEL = 48, WIDE = HEADS * DIM,
+    NARROW = KV_HEADS * DIM
+};
 enum { PROMPT = 150, CHUNK = 64, STEPS = 50, ALL = PROMPT + STEPS, MAX_TENSORS = 32 };
 
 static loci_error e;
@@ -31,7 +38,7 @@ static void *take(size_t bytes)
     return p;
 }
 
-/* ---- Numbers, stored in 32 or 16 bits ------------------------------------------------------------------------- */
+/* ---- Numbers, stored in 32 or 16 bits -------------------------------------------------------- */
 
 static loci_dtype dtype = LOCI_F32;
 
@@ -40,11 +47,13 @@ static void put(void *to, ptrdiff_t i, float number)
     uint32_t bits;
     memcpy(&bits, &number, sizeof bits);
     if (dtype == LOCI_F32) ((uint32_t *)to)[i] = bits;
-    else ((uint16_t *)to)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);      /* the nearest one, of two the even one */
+    /* the nearest one, of two the even one */
+    else ((uint16_t *)to)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 static float get(const void *from, ptrdiff_t i)
 {
-    const uint32_t bits = dtype == LOCI_F32 ? ((const uint32_t *)from)[i] : (uint32_t)((const uint16_t *)from)[i] << 16;
+    const uint32_t bits = dtype == LOCI_F32 ? ((const uint32_t *)from)[i]
+                                            : (uint32_t)((const uint16_t *)from)[i] << 16;
     float number;
     memcpy(&number, &bits, sizeof number);
     return number;
@@ -71,10 +80,11 @@ static void normalise(float *y, const float *x)
     for (int i = 0; i < MODEL; i++) y[i] = x[i] * sqrtf(MODEL / sum);
 }
 
-/* ---- The model --------------------------------------------------------------------------------------------------- */
+/* ---- The model ------------------------------------------------------------------------------- */
 
 struct layer {
-    float *wq, *wk, *wv, *wo, *input[MAX_TENSORS];            /* input: the projection that makes this INPUT tensor */
+    /* input: the projection that makes this INPUT tensor */
+    float *wq, *wk, *wv, *wo, *input[MAX_TENSORS];
     float *data[MAX_TENSORS];
     void *tables;
     loci_cache *cache;
@@ -97,19 +107,22 @@ static ptrdiff_t width(const loci_tensor *t)
 static void make_input(const loci_tensor *t, const float *w, float *to, int rows)
 {
     const ptrdiff_t heads = t->shape[1], each = width(t);
-    const bool gate = !strncmp(t->name, "log_", 4);            /* its logarithm: gates are sigmoids, mostly near 1 */
+    /* its logarithm: gates are sigmoids, mostly near 1 */
+    const bool gate = !strncmp(t->name, "log_", 4);
     for (int r = 0; r < rows; r++) {
         float *row = take((size_t)(heads * each) * sizeof *row);
         product(row, n[r], w, MODEL, heads * each);
         for (ptrdiff_t i = 0; i < heads * each; i++)
-            to[(i / each * rows + r) * each + i % each] = gate ? -log1pf(expf(-3 - row[i])) : row[i];
+            to[(i / each * rows + r) * each + i % each] = gate ? -log1pf(expf(-3 - row[i]))
+                                                               : row[i];
         free(row);
     }
 }
 
 static void new_layer(struct layer *l)
 {
-    l->wq = new_weights(MODEL * WIDE, 0.4f), l->wk = new_weights(MODEL * NARROW, 0.4f), l->wv = new_weights(MODEL * NARROW, 0.4f);
+    l->wq = new_weights(MODEL * WIDE, 0.4f), l->wk = new_weights(MODEL * NARROW, 0.4f),
+    l->wv = new_weights(MODEL * NARROW, 0.4f);
     l->wo = new_weights(WIDE * MODEL, 0.4f);
     for (int i = 0; i < tensors; i++) {
         const bool input = list[i].role == LOCI_INPUT;
@@ -121,16 +134,28 @@ static void new_layer(struct layer *l)
         l->data[i] = data;
     }
     l->tables = take(loci_tables_size(plan, ALL));
-    if (loci_prepare(plan, ALL, (const void *const *)l->data, l->tables)) stop("the encoding's tables cannot be prepared");
-    if (loci_cache_create(&l->cache, plan, 1, ALL, 0, take(loci_cache_size(plan, 1, ALL)), &e)) stop(e.text);
+    if (loci_prepare(plan, ALL, (const void *const *)l->data, l->tables))
+        stop("the encoding's tables cannot be prepared");
+    if (loci_cache_create(&l->cache, plan, 1, ALL, 0, take(loci_cache_size(plan, 1, ALL)), &e))
+        stop(e.text);
 }
 
 static loci_call call_of(const struct layer *l, int from, int rows)
 {
-    for (int i = 0; i < 8 * rows; i++) coord[i] = from + i % rows;         /* the same on every axis, where there are several */
-    return (loci_call){ .batch = 1, .q_len = rows, .k_len = rows, .q = { q, 0, DIM, WIDE }, .k = { k, 0, DIM, NARROW }, .v = { v, 0, DIM, NARROW },
-                        .o = { o, 0, DIM, WIDE }, .cache = l->cache, .q_coord = coord, .k_coord = coord,
-                        .tensors = (const void *const *)l->data, .error = &e };
+    /* the same on every axis, where there are several */
+    for (int i = 0; i < 8 * rows; i++) coord[i] = from + i % rows;
+    return (loci_call){ .batch = 1,
+                        .q_len = rows,
+                        .k_len = rows,
+                        .q = { q, 0, DIM, WIDE },
+                        .k = { k, 0, DIM, NARROW },
+                        .v = { v, 0, DIM, NARROW },
+                        .o = { o, 0, DIM, WIDE },
+                        .cache = l->cache,
+                        .q_coord = coord,
+                        .k_coord = coord,
+                        .tensors = (const void *const *)l->data,
+                        .error = &e };
 }
 /* Row r of q, k or v. */
 static void project(void *to, int r, const float *w, int count)
@@ -152,7 +177,9 @@ static void run(const int *token, int from, int rows)
         for (int i = 0; i < tensors; i++)
             if (l->input[i]) make_input(&list[i], l->input[i], l->data[i], rows);
         const loci_call c = call_of(l, from, rows);
-        if (loci_cache_append(plan, l->tables, work, l->cache, &c) || loci_forward(plan, l->tables, work, &c)) stop(e.text);
+        if (loci_cache_append(plan, l->tables, work, l->cache, &c)
+            || loci_forward(plan, l->tables, work, &c))
+            stop(e.text);
         for (int r = 0; r < rows; r++) {
             float row[WIDE], sum[MODEL];
             for (int i = 0; i < WIDE; i++) row[i] = get(o, r * WIDE + i);
@@ -178,15 +205,22 @@ int main(int argc, char **argv)
 {
     static float said[ALL][TOKENS];
     int token[ALL], wrong = 0;
-    if (argc > 2 && strcmp(argv[2], "f32") != 0 && strcmp(argv[2], "bf16") != 0) stop("the storage is f32 or bf16");
+    if (argc > 2 && strcmp(argv[2], "f32") != 0 && strcmp(argv[2], "bf16") != 0)
+        stop("the storage is f32 or bf16");
     if (argc > 2 && !strcmp(argv[2], "bf16")) dtype = LOCI_BF16;
-    const loci_desc d = { .encoding = argc > 1 ? argv[1] : "rope:pairing=half+fox", .heads = HEADS, .kv_heads = KV_HEADS, .dim = DIM,
-                          .dtype = dtype, .max_len = ALL, .keys_rotated = 1 };
+    const loci_desc d = { .encoding = argc > 1 ? argv[1] : "rope:pairing=half+fox",
+                          .heads = HEADS,
+                          .kv_heads = KV_HEADS,
+                          .dim = DIM,
+                          .dtype = dtype,
+                          .max_len = ALL,
+                          .keys_rotated = 1 };
     if (loci_plan_create(&plan, &d, &e)) stop(e.text);
     tensors = loci_tensors(plan, list, MAX_TENSORS);
     embedding = new_weights(TOKENS * MODEL, 1), unembedding = new_weights(MODEL * TOKENS, 1);
     for (int l = 0; l < LAYERS; l++) new_layer(&layers[l]);
-    q = take(ALL * WIDE * sizeof(float)), o = take(ALL * WIDE * sizeof(float));          /* room for either storage */
+    /* room for either storage */
+    q = take(ALL * WIDE * sizeof(float)), o = take(ALL * WIDE * sizeof(float));
     k = take(ALL * NARROW * sizeof(float)), v = take(ALL * NARROW * sizeof(float));
     const loci_call most = call_of(&layers[0], 0, ALL);
     work = take(loci_workspace(plan, &most, 0));
@@ -205,6 +239,7 @@ int main(int argc, char **argv)
         if (loci_cache_truncate(layers[l].cache, 0, 0, &e)) stop(e.text);
     run(token, 0, ALL);
     for (int i = 0; i < ALL; i++) wrong += memcmp(said[i], logits[i], sizeof logits[i]) != 0;
-    printf("%d tokens, in chunks of %d and one by one: %d have other logits than in one pass\n", ALL, CHUNK, wrong);
+    printf("%d tokens, in chunks of %d and one by one: %d have other logits than in one pass\n",
+           ALL, CHUNK, wrong);
     return wrong != 0;
 }

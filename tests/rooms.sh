@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Who may include whom: the table of docs/design.md ("Rooms"), held to what the files say.  Every include of ours is
 # written from src, include or the root; a header is guarded by that path, and lists and vocabularies have no guard.
+# And all of C is read in 100 columns.
 set -euo pipefail
 . tests/harness.sh
 
@@ -46,5 +47,12 @@ while read -r header; do
     if [ "$said" = "#ifndef $want #define $want " ]; then pass
     else fail "$header begins with $said, wanted #ifndef and #define $want"; fi
 done < <(find src include cli tests examples -name '*.h' | sort)
+
+# ---- Columns
+while read -r file; do
+    wide=$(awk 'length > 100 { printf "%s%d", sep, FNR; sep = " " }' "$file")
+    if [ -z "$wide" ]; then pass
+    else fail "$file has lines of more than 100 columns: $wide"; fi
+done < <(find src include cli tests examples -name '*.[ch]' | sort)
 
 harness_end

@@ -9,30 +9,33 @@
  *     void *tables = aligned_alloc(64, loci_tables_size(plan, L));
  *     loci_prepare(plan, L, tensors, tables);              // again when a learned tensor changes
  *
- *     loci_call call = { .batch = 1, .q_len = L, .k_len = L, .q = {q}, .k = {k}, .v = {v}, .o = {o},
- *                        .tensors = tensors };
+ *     loci_call call = { .batch = 1, .q_len = L, .k_len = L, .tensors = tensors,
+ *                        .q = { q }, .k = { k }, .v = { v }, .o = { o } };
  *     void *work = aligned_alloc(64, loci_workspace(plan, &call, 0));
  *     loci_forward(plan, tables, work, &call);             // training, prefill and decode alike
  *
- * Who owns what.  You own every buffer; loci allocates plans and thread pools only, and keeps no pointer
- * of yours.  Plans and prepared tables are read-only afterwards: any number of threads share them, each
- * call with its own workspace.  Nothing in a workspace outlives the call.  Buffers named `tables` and
- * `work` are aligned to 64 bytes, and their sizes are multiples of 64.
+ * Who owns what.  You own every buffer; loci allocates plans and thread pools only, and keeps no
+ * pointer of yours.  Plans and prepared tables are read-only afterwards: any number of threads
+ * share them, each call with its own workspace.  Nothing in a workspace outlives the call.  Buffers
+ * named `tables` and `work` are aligned to 64 bytes, and their sizes are multiples of 64.
  *
- * Failure.  A function that can fail returns a loci_status.  What is wrong is found before anything is written: then
- * nothing but the error changes, and perhaps `work`.  A call that its host cancels has begun: what it writes is then
- * neither old nor new, unless it says otherwise, and the same call may be made again.  The library prints nothing, never exits, and keeps
- * nothing between calls but the list of encodings, which is the same for all.
+ * Failure.  A function that can fail returns a loci_status.  What is wrong is found before anything
+ * is written: then nothing but the error changes, and perhaps `work`.  A call that its host cancels
+ * has begun: what it writes is then neither old nor new, unless it says otherwise, and the same
+ * call may be made again.  The library prints nothing, never exits, and keeps nothing between calls
+ * but the list of encodings, which is the same for all.
  *
- * Memory.  Whatever a call writes must share no byte with anything else that it reads or writes, and not with itself;
- * where an output may be an input in place, it is exactly that array, with the same strides.  Views may interleave: q, k
- * and v in one buffer, or their gradients.  Pointers are multiples of the size of their numbers.
+ * Memory.  Whatever a call writes must share no byte with anything else that it reads or writes,
+ * and not with itself; where an output may be an input in place, it is exactly that array, with the
+ * same strides.  Views may interleave: q, k and v in one buffer, or their gradients.  Pointers are
+ * multiples of the size of their numbers.
  *
  * Positions lie within 2^40 on either side of 0, coordinates too.
  *
- * Zero means "the usual" in every struct, so designated initialisers say only what is special.  Structs that may grow
- * begin with their size: sizeof, or 0, which stands for the fields of version 0.1 for good.  Fields that came later say so and are read
- * where the size has them; a size larger than the library's is taken if all that it does not know is zero. */
+ * Zero means "the usual" in every struct, so designated initialisers say only what is special.
+ * Structs that may grow begin with their size: sizeof, or 0, which stands for the fields of version
+ * 0.1 for good.  Fields that came later say so and are read where the size has them; a size larger
+ * than the library's is taken if all that it does not know is zero. */
 #ifndef LOCI_LOCI_LOCI_H
 #define LOCI_LOCI_LOCI_H
 
@@ -51,18 +54,27 @@ extern "C" {
 
 #define LOCI_VERSION 200                 /* 10000 major + 100 minor + patch */
 #define LOCI_NONE (-1)
-#define LOCI_BROADCAST PTRDIFF_MIN       /* as a stride of an input: the same numbers again and again */
+#define LOCI_BROADCAST PTRDIFF_MIN       /* as a stride of an input: the same numbers again and
+                                            again */
 
-typedef enum { LOCI_OK, LOCI_BAD_ARG, LOCI_UNSUPPORTED, LOCI_NO_MEMORY, LOCI_CANCELLED } loci_status;
+typedef enum {
+    LOCI_OK,
+    LOCI_BAD_ARG,
+    LOCI_UNSUPPORTED,
+    LOCI_NO_MEMORY,
+    LOCI_CANCELLED
+} loci_status;
 typedef enum { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 } loci_dtype;
-typedef struct { loci_status status; char text[512]; } loci_error;   /* one sentence: value, rule, hint */
+/* one sentence: value, rule, hint */
+typedef struct { loci_status status; char text[512]; } loci_error;
 
-/* ---- Describe ------------------------------------------------------------------------------------ */
+/* ---- Describe -------------------------------------------------------------------------------- */
 
-/* A tensor that an encoding wants.  LEARNED and FIXED ones are the same for all calls; an INPUT comes
- * with each call, has the batch in front, and has a gradient like a LEARNED one. */
+/* A tensor that an encoding wants.  LEARNED and FIXED ones are the same for all calls; an INPUT
+ * comes with each call, has the batch in front, and has a gradient like a LEARNED one. */
 typedef enum { LOCI_LEARNED, LOCI_FIXED, LOCI_INPUT } loci_role;
-enum { LOCI_DIM_BATCH = -1, LOCI_DIM_QUERIES = -2, LOCI_DIM_KEYS = -3 };  /* in a shape: known at the call */
+/* in a shape: known at the call */
+enum { LOCI_DIM_BATCH = -1, LOCI_DIM_QUERIES = -2, LOCI_DIM_KEYS = -3 };
 typedef struct {
     const char *encoding, *name;
     loci_role role;
@@ -77,73 +89,97 @@ typedef struct {
     size_t size;                         /* sizeof(loci_desc), or 0 */
     const char *encoding;                /* "name:option=value,...+name..."; NULL = "nope" */
     loci_stage stage;
-    int heads, kv_heads;                 /* kv_heads 0 = heads; query head h reads kv head h / (heads / kv_heads) */
-    int dim, value_dim, model_dim;       /* head width of q and k, of v (0 = dim); model width, for embeddings */
-    loci_dtype dtype;                    /* of q, k, v, o (x, y) and their gradients.  BF16 and F16 only store, unless
-                                            `fast`: numbers are computed in f32, bit for bit as an F32 call would, and
-                                            rounded once */
-    int fast;                            /* BF16 only: loci_forward() by the CPU's bf16 dot products where it has them, see
-                                            there; bits may differ then */
+    int heads, kv_heads;                 /* kv_heads 0 = heads; query head h reads kv head h /
+                                            (heads / kv_heads) */
+    int dim, value_dim, model_dim;       /* head width of q and k, of v (0 = dim); model width, for
+                                            embeddings */
+    loci_dtype dtype;                    /* of q, k, v, o (x, y) and their gradients.  BF16 and F16
+                                            only store, unless `fast`: numbers are computed in f32,
+                                            bit for bit as an F32 call would, and rounded once */
+    int fast;                            /* BF16 only: loci_forward() by the CPU's bf16 dot products
+                                            where it has them, see there; bits may differ then */
     int full;                            /* 0: a key is seen when pos_k <= pos_q; 1: no order */
-    int64_t window_left, window_right;   /* seen only when pos_q - pos_k <= left, pos_k - pos_q <= right;
-                                            0 = open; LOCI_NONE = nothing on that side.  Models count keys, the row's own
-                                            included: for them there is loci_window() */
+    int64_t window_left, window_right;   /* seen only when pos_q - pos_k <= left, pos_k - pos_q <=
+                                            right; 0 = open; LOCI_NONE = nothing on that side.
+                                            Models count keys, the row's own included: for them
+                                            there is loci_window() */
     double scale;                        /* of q.k; 0 = the encoding's rule, usually 1/sqrt(dim) */
-    ptrdiff_t max_len;                   /* for rules that depend on a context length; decided once, here */
-    int keys_rotated;                    /* k comes from a cache that loci_rotate(LOCI_CACHE) filled */
-    const char *isa;                     /* NULL = the best this CPU runs; else a name of loci_isas */
-    const loci_tensor *tensors;          /* the tensors you hold, where an encoding knows more than one form (a table */
-    int tensor_count;                    /* per head or shared, an optional second one); NULL = the usual form */
+    ptrdiff_t max_len;                   /* for rules that depend on a context length; decided once,
+                                            here */
+    int keys_rotated;                    /* k comes from a cache that loci_rotate(LOCI_CACHE)
+                                            filled */
+    const char *isa;                     /* NULL = the best this CPU runs; else a name of
+                                            loci_isas */
+    const loci_tensor *tensors;          /* the tensors you hold, where an encoding knows more than
+                                            one form (a table */
+    int tensor_count;                    /* per head or shared, an optional second one); NULL = the
+                                            usual form */
 } loci_desc;
 
-/* window_left, and where a mask is full window_right, too, for a model whose rows see `keys` keys, their own included (the
- * sliding_window of a config.json): 1 is the row alone, and 0 all keys.  What is negative is left so, and refused by the plan. */
-static inline int64_t loci_window(int64_t keys) { return keys == 1 ? LOCI_NONE : keys > 1 ? keys - 1 : keys < 0 ? INT64_MIN : 0; }
+/* window_left, and where a mask is full window_right, too, for a model whose rows see `keys` keys,
+ * their own included (the sliding_window of a config.json): 1 is the row alone, and 0 all keys.
+ * What is negative is left so, and refused by the plan. */
+static inline int64_t loci_window(int64_t keys)
+{
+    return keys == 1 ? LOCI_NONE : keys > 1 ? keys - 1 : keys < 0 ? INT64_MIN : 0;
+}
 
 typedef struct loci_plan loci_plan;
 
 /* Every decision and every error of wish happens here.  On failure *plan is NULL. */
 LOCI_API loci_status loci_plan_create(loci_plan **plan, const loci_desc *, loci_error *);
 LOCI_API void        loci_plan_destroy(loci_plan *);
-LOCI_API const char *loci_plan_text(const loci_plan *);  /* encoding with all options, scale, ISA: for logs */
-LOCI_API int         loci_axes(const loci_plan *);       /* coordinates per position that it wants; 1: positions do */
+LOCI_API const char *loci_plan_text(const loci_plan *);  /* encoding with all options, scale, ISA:
+                                                            for logs */
+LOCI_API int         loci_axes(const loci_plan *);       /* coordinates per position that it wants;
+                                                            1: positions do */
 
-/* How fast the pairs of rope or mrope turn per position, after any scaling, in radians; *factor is their attention_factor.
- * Returns how many pairs there are and fills at most `room`; 0: the plan has no such rotation, or its frequencies are learned. */
+/* How fast the pairs of rope or mrope turn per position, after any scaling, in radians; *factor is
+ * their attention_factor.  Returns how many pairs there are and fills at most `room`; 0: the plan
+ * has no such rotation, or its frequencies are learned. */
 LOCI_API int loci_frequencies(const loci_plan *, double *list, int room, double *factor);
 
-/* The tensors of a plan in a fixed order.  Everywhere below, `tensors` and `dtensors` are lists of pointers
- * in this order (double when dtype is F64, else float, as are lse, rem and ae).  Returns how many there are; fills at most `room`. */
+/* The tensors of a plan in a fixed order.  Everywhere below, `tensors` and `dtensors` are lists of
+ * pointers in this order (double when dtype is F64, else float, as are lse, rem and ae).  Returns
+ * how many there are; fills at most `room`. */
 LOCI_API int  loci_tensors(const loci_plan *, loci_tensor *list, int room);
-LOCI_API void loci_tensor_init(const loci_plan *, int which, uint64_t seed, void *data);  /* as the paper starts it */
+/* as the paper starts it */
+LOCI_API void loci_tensor_init(const loci_plan *, int which, uint64_t seed, void *data);
 
-/* ---- Plan's tables: what learned and fixed tensors become ------------------------------------------ */
+/* ---- Plan's tables: what learned and fixed tensors become ------------------------------------ */
 
-/* max_distance bounds |pos_q - pos_k| in later calls.  Pure functions of the tensors: prepare again when they change. */
-LOCI_API size_t      loci_tables_size(const loci_plan *, ptrdiff_t max_distance);      /* 0 = too large */
-LOCI_API loci_status loci_prepare(const loci_plan *, ptrdiff_t max_distance, const void *const *tensors, void *tables);
+/* max_distance bounds |pos_q - pos_k| in later calls.  Pure functions of the tensors: prepare again
+ * when they change. */
+/* 0 = too large */
+LOCI_API size_t      loci_tables_size(const loci_plan *, ptrdiff_t max_distance);
+LOCI_API loci_status loci_prepare(const loci_plan *, ptrdiff_t max_distance,
+                                  const void *const *tensors, void *tables);
 
-/* ---- Execute --------------------------------------------------------------------------------------- */
+/* ---- Execute --------------------------------------------------------------------------------- */
 
-/* Threads and cancelling are the host's.  run() must call job(arg, 0) ... job(arg, n - 1), in any order,
- * overlapping as it likes, and return when all are done; `threads` is how many may overlap. */
+/* Threads and cancelling are the host's.  run() must call job(arg, 0) ... job(arg, n - 1), in any
+ * order, overlapping as it likes, and return when all are done; `threads` is how many may
+ * overlap. */
 typedef struct {
     void (*run)(void *user, int n, void (*job)(void *arg, int index), void *arg);
     int  (*cancelled)(void *user);       /* asked before each work item; NULL = never */
     void *user;
     int   threads;
 } loci_host;
-LOCI_API loci_status loci_pool_create(loci_host *, int threads);     /* a host with threads of its own */
+/* a host with threads of its own */
+LOCI_API loci_status loci_pool_create(loci_host *, int threads);
 LOCI_API void        loci_pool_destroy(loci_host *);
 
-/* A tensor [batch][head][row][width].  Strides count elements; the last dimension is contiguous.  All strides
- * zero = dense.  Of an input a stride may be LOCI_BROADCAST, and then the same numbers are read for each step; so they are with 0, unless
- * all three are 0.  Who passes on strides of another library writes LOCI_BROADCAST for each 0 there (torch.expand makes them), or
- * { x, 0, 0, 0 } of one row would be read as all rows, dense.  Covers bhld, blhd, packed qkv and token-major. */
+/* A tensor [batch][head][row][width].  Strides count elements; the last dimension is contiguous.
+ * All strides zero = dense.  Of an input a stride may be LOCI_BROADCAST, and then the same numbers
+ * are read for each step; so they are with 0, unless all three are 0.  Who passes on strides of
+ * another library writes LOCI_BROADCAST for each 0 there (torch.expand makes them), or { x, 0, 0, 0
+ * } of one row would be read as all rows, dense.  Covers bhld, blhd, packed qkv and token-major. */
 typedef struct { void *data; ptrdiff_t batch, head, row; } loci_view;
 
-/* Keys and values in pages, of `length` keys each: key j of entry b is row j % length of page table[b * entry + j / length].
- * The batch stride of the views k and v is then that from page to page. */
+/* Keys and values in pages, of `length` keys each: key j of entry b is row j % length of page
+ * table[b * entry + j / length].  The batch stride of the views k and v is then that from page to
+ * page. */
 typedef struct { const int32_t *table; ptrdiff_t length, entry; } loci_pages;
 typedef struct loci_cache loci_cache;    /* see loci/cache.h */
 
@@ -151,103 +187,143 @@ typedef struct {
     size_t size;                         /* sizeof(loci_call), or 0 */
     ptrdiff_t batch, q_len, k_len;
     loci_view q, k, v, o;                /* o is written, and so are lse, rem and ae where given */
-    void *lse, *rem;                     /* [batch][heads][q_len]: log of the sum of weights; sba's remainder */
-    void *ae;                            /* [batch][heads][q_len][dim]: tape's average of the states of the keys */
-    const int64_t *q_pos, *k_pos;        /* both or neither; NULL: keys 0..k_len-1, queries the last q_len of them */
-    const double *q_coord, *k_coord;     /* [axes][len], for encodings with several axes; turn vectors, nothing else */
-    const int64_t *q_seg, *k_seg;        /* both or neither; rows see keys of their own segment; negative = padding */
-    int per_batch;                       /* positions, coordinates and segments have the batch in front */
-    const int64_t *k_lens;               /* [batch]: keys of each entry, the first of its k_len, and queries the last of them; NULL: all */
+    void *lse, *rem;                     /* [batch][heads][q_len]: log of the sum of weights; sba's
+                                            remainder */
+    void *ae;                            /* [batch][heads][q_len][dim]: tape's average of the states
+                                            of the keys */
+    const int64_t *q_pos, *k_pos;        /* both or neither; NULL: keys 0..k_len-1, queries the last
+                                            q_len of them */
+    const double *q_coord, *k_coord;     /* [axes][len], for encodings with several axes; turn
+                                            vectors, nothing else */
+    const int64_t *q_seg, *k_seg;        /* both or neither; rows see keys of their own segment;
+                                            negative = padding */
+    int per_batch;                       /* positions, coordinates and segments have the batch in
+                                            front */
+    const int64_t *k_lens;               /* [batch]: keys of each entry, the first of its k_len, and
+                                            queries the last of them; NULL: all */
     const loci_pages *pages;             /* forward only; NULL: keys and values in one piece */
-    const loci_cache *cache;             /* keys, values and INPUT tensors by key are there; see loci/cache.h */
-    const int64_t *q_starts, *k_starts;  /* both or neither; [sequences + 1], from 0 to q_len and k_len, never falling: with batch 1, rows
-                                            starts[s] .. starts[s + 1] - 1 are a sequence with default positions of its own */
+    const loci_cache *cache;             /* keys, values and INPUT tensors by key are there; see
+                                            loci/cache.h */
+    const int64_t *q_starts, *k_starts;  /* both or neither; [sequences + 1], from 0 to q_len and
+                                            k_len, never falling: with batch 1, rows starts[s] ..
+                                            starts[s + 1] - 1 are a sequence with default positions
+                                            of its own */
     ptrdiff_t sequences;
     const void *const *tensors;          /* only INPUT entries are read here */
     const loci_host *host;               /* NULL = the calling thread */
-    loci_error *error;                   /* where a failing call puts its sentence; NULL = nowhere */
+    loci_error *error;                   /* where a failing call puts its sentence; NULL =
+                                            nowhere */
     /* Since 0.2, so only with a size: */
-    size_t work_bytes, tables_bytes;     /* of `work` and `tables`, which are then checked; 0: not told */
+    size_t work_bytes, tables_bytes;     /* of `work` and `tables`, which are then checked; 0: not
+                                            told */
 } loci_call;
 
-/* Bytes of `work`, with backward 1 for all passes of such a call, else for all but the backward ones.  Shapes, which pointers
- * are NULL, sequences and host->threads matter; contents do not.  0 = impossible. */
+/* Bytes of `work`, with backward 1 for all passes of such a call, else for all but the backward
+ * ones.  Shapes, which pointers are NULL, sequences and host->threads matter; contents do not.  0 =
+ * impossible. */
 LOCI_API size_t loci_workspace(const loci_plan *, const loci_call *, int backward);
 
-/* One function for training, prefill and decode.  The bits of a row depend on its query, the keys it sees and the
- * parameters: not on the number of threads, the instruction set, the chunking of a prefill, or its neighbours.
+/* One function for training, prefill and decode.  The bits of a row depend on its query, the keys
+ * it sees and the parameters: not on the number of threads, the instruction set, the chunking of a
+ * prefill, or its neighbours.
  *
- * With `fast`, weights, and queries and keys that were turned, are rounded to bf16 before they are multiplied, where ISA avx512
- * is used on a CPU that has AVX512-BF16; loci_plan_text() then says fast=.  Bits differ from those without, and depend neither
- * on threads nor on neighbours.  Passes of few rows (decode), gradients and all else, and other CPUs, give the bits they give
- * without the flag; so prefill and decode agree to bf16 only. */
-LOCI_API loci_status loci_forward(const loci_plan *, const void *tables, void *work, const loci_call *);
+ * With `fast`, weights, and queries and keys that were turned, are rounded to bf16 before they are
+ * multiplied, where ISA avx512 is used on a CPU that has AVX512-BF16; loci_plan_text() then says
+ * fast=.  Bits differ from those without, and depend neither on threads nor on neighbours.  Passes
+ * of few rows (decode), gradients and all else, and other CPUs, give the bits they give without the
+ * flag; so prefill and decode agree to bf16 only. */
+LOCI_API loci_status loci_forward(const loci_plan *, const void *tables, void *work,
+                                  const loci_call *);
 
-/* Gradients of sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae).  The call is that of the forward pass;
- * its o and lse (sba: rem) are read, and with dae its ae.  Outputs are written, never added to; those that are NULL are
- * not wanted. */
+/* Gradients of sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae).  The call is that
+ * of the forward pass; its o and lse (sba: rem) are read, and with dae its ae.  Outputs are
+ * written, never added to; those that are NULL are not wanted. */
 typedef struct {
     size_t size;                         /* sizeof(loci_grad), or 0 */
     loci_view dout;                      /* data NULL = zero */
     const void *dlse, *drem, *dae;       /* NULL = zero */
     loci_view dq, dk, dv;
-    void *const *dtensors;               /* NULL, or a list with NULL where a gradient is not wanted */
+    void *const *dtensors;               /* NULL, or a list with NULL where a gradient is not
+                                            wanted */
 } loci_grad;
-LOCI_API loci_status loci_backward(const loci_plan *, const void *tables, void *work, const loci_call *, const loci_grad *);
+LOCI_API loci_status loci_backward(const loci_plan *, const void *tables, void *work,
+                                   const loci_call *, const loci_grad *);
 
-/* Rotation alone (stages ATTENTION and ROTATE): inspect it, fill a cache, shift a cache.  QUERY reads q_len, q_pos and
- * q_coord of the call, the others k_len, k_pos, k_coord; CACHE is the key as a cache keeps it.  y may be x, and dx may be x or dy, in place. */
+/* Rotation alone (stages ATTENTION and ROTATE): inspect it, fill a cache, shift a cache.  QUERY
+ * reads q_len, q_pos and q_coord of the call, the others k_len, k_pos, k_coord; CACHE is the key as
+ * a cache keeps it.  y may be x, and dx may be x or dy, in place. */
 typedef enum { LOCI_QUERY, LOCI_KEY, LOCI_CACHE } loci_which;
-LOCI_API loci_status loci_rotate(const loci_plan *, const void *tables, void *work, const loci_call *, loci_which,
-                                 loci_view x, loci_view y);
-LOCI_API loci_status loci_rotate_backward(const loci_plan *, const void *tables, void *work, const loci_call *, loci_which,
-                                          loci_view x, loci_view dy, loci_view dx, void *const *dtensors);
+LOCI_API loci_status loci_rotate(const loci_plan *, const void *tables, void *work,
+                                 const loci_call *, loci_which, loci_view x, loci_view y);
+LOCI_API loci_status loci_rotate_backward(const loci_plan *, const void *tables, void *work,
+                                          const loci_call *, loci_which, loci_view x, loci_view dy,
+                                          loci_view dx, void *const *dtensors);
 
-/* Linear attention (stage LINEAR_ATTENTION, with nope or one rotation R): a feature f = elu + 1 in the place of the softmax.
+/* Linear attention (stage LINEAR_ATTENTION, with nope or one rotation R): a feature f = elu + 1 in
+ * the place of the softmax.
  *
- *     o_i = sum_j (R f(q_i)).(R f(k_j)) v_j / sum_j f(q_i).f(k_j)          over the keys that row i sees
+ *     o_i = sum_j (R f(q_i)).(R f(k_j)) v_j / sum_j f(q_i).f(k_j)
  *
- * The call is that of loci_forward, with lse and rem NULL; there are no windows, as sums do not forget, and with a causal
- * mask positions must not fall.  A state is what later rows have to know of all keys so far, in as many bytes whatever
- * their number: rows see every key of `before` (NULL: there are none) and the call's own, default positions go on from
- * there, and `after` (NULL: not wanted) holds both; a call that is cancelled leaves no state in it.  The two may be one buffer,
- * which saves a copy; states start on 64 bytes.  Rows and states have the same bits in one call, in chunks and token by token.
- * Gradients are those of a call without states. */
-LOCI_API size_t      loci_linear_state(const loci_plan *, ptrdiff_t batch);            /* bytes of a state; 0 = impossible */
-LOCI_API loci_status loci_linear_forward(const loci_plan *, const void *tables, void *work, const loci_call *,
-                                         const void *before, void *after);
-LOCI_API loci_status loci_linear_backward(const loci_plan *, const void *tables, void *work, const loci_call *, const loci_grad *);
+ * with sums over the keys that row i sees.
+ *
+ * The call is that of loci_forward, with lse and rem NULL; there are no windows, as sums do not
+ * forget, and with a causal mask positions must not fall.  A state is what later rows have to know
+ * of all keys so far, in as many bytes whatever their number: rows see every key of `before` (NULL:
+ * there are none) and the call's own, default positions go on from there, and `after` (NULL: not
+ * wanted) holds both; a call that is cancelled leaves no state in it.  The two may be one buffer,
+ * which saves a copy; states start on 64 bytes.  Rows and states have the same bits in one call, in
+ * chunks and token by token.  Gradients are those of a call without states. */
+/* bytes of a state; 0 = impossible */
+LOCI_API size_t      loci_linear_state(const loci_plan *, ptrdiff_t batch);
+LOCI_API loci_status loci_linear_forward(const loci_plan *, const void *tables, void *work,
+                                         const loci_call *, const void *before, void *after);
+LOCI_API loci_status loci_linear_backward(const loci_plan *, const void *tables, void *work,
+                                          const loci_call *, const loci_grad *);
 
-/* y = x + p(pos) for q_len rows of width model_dim (stage EMBED); y may be x, in place.  dx is dy; dtensors get the rest. */
-LOCI_API loci_status loci_embed(const loci_plan *, const void *tables, const loci_call *, loci_view x, loci_view y);
-LOCI_API loci_status loci_embed_backward(const loci_plan *, const void *tables, void *work, const loci_call *, loci_view dy,
-                                         void *const *dtensors);
+/* y = x + p(pos) for q_len rows of width model_dim (stage EMBED); y may be x, in place.  dx is dy;
+ * dtensors get the rest. */
+LOCI_API loci_status loci_embed(const loci_plan *, const void *tables, const loci_call *,
+                                loci_view x, loci_view y);
+LOCI_API loci_status loci_embed_backward(const loci_plan *, const void *tables, void *work,
+                                         const loci_call *, loci_view dy, void *const *dtensors);
 
-/* ---- What is there ----------------------------------------------------------------------------------- */
+/* ---- What is there --------------------------------------------------------------------------- */
 
 typedef enum { LOCI_NUMBER, LOCI_WHOLE, LOCI_WORD, LOCI_LIST } loci_option_kind;
 typedef struct {
     const char *name;
     loci_option_kind kind;
     int must;                            /* has no default: an encoding without it is an error */
-    double usual, low, high;             /* NaN in usual: by a rule that `help` tells; WORD: index into words */
+    double usual, low, high;             /* NaN in usual: by a rule that `help` tells; WORD: index
+                                            into words */
     const char *words;                   /* "half|interleaved" */
     const char *help;
 } loci_option;
-enum { LOCI_PLACE_EMBED = 1, LOCI_PLACE_ROTATE = 2, LOCI_PLACE_SCORE = 4, LOCI_PLACE_MIX = 8, LOCI_PLACE_WEIGHT = 16, LOCI_PLACE_VALUE = 32,
-       LOCI_PLACE_STATE = 64,            /* states of the tokens turn q and k, and there is ae */
-       LOCI_PLACE_SUM = 128 };           /* the softmax sums up more than keys */
+enum {
+    LOCI_PLACE_EMBED = 1,
+    LOCI_PLACE_ROTATE = 2,
+    LOCI_PLACE_SCORE = 4,
+    LOCI_PLACE_MIX = 8,
+    LOCI_PLACE_WEIGHT = 16,
+    LOCI_PLACE_VALUE = 32,
+    LOCI_PLACE_STATE = 64, /* states of the tokens turn q and k, and there is ae */
+    LOCI_PLACE_SUM = 128
+}; /* the softmax sums up more than keys */
 typedef struct {
     const char *name, *cite, *brief;     /* brief: the formula or the idea in one line */
     int places;                          /* where it enters, LOCI_PLACE_... */
     int causal_only;
     int option_count;
     const loci_option *options;
-    double tolerance;                    /* the file's claim: error of the f32 pass relative to 1 + max|exact| */
-    const char *example;                 /* an encoding text that works with any head width in fours, from 8 */
+    double tolerance;                    /* the file's claim: error of the f32 pass relative to 1 +
+                                            max|exact| */
+    const char *example;                 /* an encoding text that works with any head width in
+                                            fours, from 8 */
 } loci_encoding_info;
-LOCI_API int         loci_encodings(const loci_encoding_info **list);      /* one array, in list order */
-LOCI_API int         loci_isas(const char **names, int room);              /* what this CPU runs, worst first */
+/* one array, in list order */
+LOCI_API int         loci_encodings(const loci_encoding_info **list);
+/* what this CPU runs, worst first */
+LOCI_API int         loci_isas(const char **names, int room);
 LOCI_API int         loci_version(void);
 LOCI_API const char *loci_version_text(void);
 

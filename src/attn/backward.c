@@ -4,9 +4,10 @@
  *     P = e^(S - lse)    dP = dO V^T    dS = P (dP - delta),  delta = dO.o - dlse
  *     dV += P^T dO       dK += dS^T Q   dQ = dS K
  *
- * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It sums dK, dV and the
- * parameters' gradients into parts of its own; items run in waves, and after each wave the parts are added to the totals
- * in the order of the items, so the sums do not depend on the number of threads. */
+ * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It sums dK,
+ * dV and the parameters' gradients into parts of its own; items run in waves, and after each wave
+ * the parts are added to the totals in the order of the items, so the sums do not depend on the
+ * number of threads. */
 #include "attn/workspace.h"
 
 #if QT > 1
@@ -29,13 +30,15 @@ static void open_gradient(struct tile *t)
     transpose(t->scratch, Dvp, QT, Dv, t->o, QT);
     zero(t->delta, QT);
     for (int n = 0; n < Dv; n++)
-        for (int r = 0; r < QT; r++) t->delta[r] = fma_(t->dot[n * QT + r], t->o[n * QT + r], t->delta[r]);
+        for (int r = 0; r < QT; r++)
+            t->delta[r] = fma_(t->dot[n * QT + r], t->o[n * QT + r], t->delta[r]);
     for (int r = 0; r < QT; r++) {
         const bool live = r < t->rows;
         t->lse[r] = live && lse && lse[at + r] != -INFINITY ? lse[at + r] : 0;
         if (live && dlse) t->delta[r] -= dlse[at + r];
     }
-    t->finite = finite_rows(t->qrows, padded(p->dim), t->rows, p->dim) && finite_rows(t->dorows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
+    t->finite = finite_rows(t->qrows, padded(p->dim), t->rows, p->dim)
+             && finite_rows(t->dorows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
 
     zero(t->dqs, (ptrdiff_t)p->dim * QT);
     EACH_USE(c, x, term) {
@@ -53,15 +56,17 @@ static void weigh_gradient(struct tile *t)
     if (p->weight < 0)
         for (int k = 0; k < t->keys; k++)
             for (int r = 0; r < QT; r += VL)
-                vf_store(t->p + k * QT + r, vf_exp(vf_sub(vf_load(t->s + k * QT + r), vf_load(t->lse + r))));
+                vf_store(t->p + k * QT + r,
+                         vf_exp(vf_sub(vf_load(t->s + k * QT + r), vf_load(t->lse + r))));
     else term_of(c, p->weight)->weigh(t, p->weight), term_of(c, p->weight)->whole(t, p->weight);
     dot(t, t->v, t->vs, p->value_dim, t->dot, t->dp, t->next);
     EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
     if (p->weight < 0)
         for (int k = 0; k < t->keys; k++)
             for (int r = 0; r < QT; r += VL)
-                vf_store(t->ds + k * QT + r, vf_mul(vf_load(t->p + k * QT + r),
-                                                    vf_sub(vf_load(t->dp + k * QT + r), vf_load(t->delta + r))));
+                vf_store(t->ds + k * QT + r,
+                         vf_mul(vf_load(t->p + k * QT + r),
+                                vf_sub(vf_load(t->dp + k * QT + r), vf_load(t->delta + r))));
     else term_of(c, p->weight)->weigh_bwd(t, p->weight);
     mask(t, t->ds, 0);
 }
@@ -85,7 +90,7 @@ static void score_gradient(struct tile *t)
         if (term_of(c, x)->read_bwd) term_of(c, x)->read_bwd(t, x);
 }
 
-/* ---- One query tile ---------------------------------------------------------------------------------------- */
+/* ---- One query tile -------------------------------------------------------------------------- */
 
 /* Will no scan move its carry any more? */
 static bool all_settled(const struct tile *t, int n)
@@ -96,12 +101,15 @@ static bool all_settled(const struct tile *t, int n)
     return true;
 }
 
-/* Newest to oldest: the carries of all scans before each tile, for the sweep that runs the other way. */
-static void sweep_carries(const struct call *c, struct tile *t, int n, const struct bench *w, struct keyrange range)
+/* Newest to oldest: the carries of all scans before each tile, for the sweep that runs the other
+ * way. */
+static void sweep_carries(const struct call *c, struct tile *t, int n, const struct bench *w,
+                          struct keyrange range)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
-    for (ptrdiff_t j = range.last >= range.first ? range.last / KT : -1; j >= range.first / KT && j >= 0; j--) {
+    for (ptrdiff_t j = range.last >= range.first ? range.last / KT : -1;
+         j >= range.first / KT && j >= 0; j--) {
         bool seen = true;
         for (int i = 0; i < n; i++) {
             if (j == range.last / KT || j % (CHUNK / KT) == CHUNK / KT - 1)
@@ -109,18 +117,22 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
             seen &= place(&t[i], j * KT, range.last);
             EACH_USE(c, x, term) {
                 const size_t rows = (size_t)t[i].own[x].carryn * QT;
-                if (rows) memcpy(w->carry[x] + ((ptrdiff_t)i * tiles + j) * (ptrdiff_t)rows, t[i].own[x].carry, rows * sizeof(real));
+                if (rows)
+                    memcpy(w->carry[x] + ((ptrdiff_t)i * tiles + j) * (ptrdiff_t)rows,
+                           t[i].own[x].carry, rows * sizeof(real));
             }
         }
         if (!seen || all_spent(t, n) || all_settled(t, n)) continue;
         if (w->scores) t->s = w->scores + j * KT * QT;
         for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
         if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
-        for (int i = 0; i < n && p->weight >= 0; i++) term_of(c, p->weight)->weigh(&t[i], p->weight);
+        for (int i = 0; i < n && p->weight >= 0; i++)
+            term_of(c, p->weight)->weigh(&t[i], p->weight);
     }
 }
 
-static void backward_tile(const struct call *c, struct tile *t, const struct bench *w, const struct keyrange range, ptrdiff_t j)
+static void backward_tile(const struct call *c, struct tile *t, const struct bench *w,
+                          const struct keyrange range, ptrdiff_t j)
 {
     const struct loci_plan *p = c->plan;
     const int n = locked(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
@@ -129,7 +141,10 @@ static void backward_tile(const struct call *c, struct tile *t, const struct ben
         if (!place(&t[i], j * KT, range.last)) return;
         EACH_USE(c, x, term) {
             const size_t rows = (size_t)t[i].own[x].carryn * QT;
-            if (rows) memcpy(t[i].own[x].carry, w->carry[x] + ((ptrdiff_t)i * tiles + j) * (ptrdiff_t)rows, rows * sizeof(real));
+            if (rows)
+                memcpy(t[i].own[x].carry,
+                       w->carry[x] + ((ptrdiff_t)i * tiles + j) * (ptrdiff_t)rows,
+                       rows * sizeof(real));
         }
     }
     if (skips(c) && negligible(t, t->lse)) return;
@@ -147,7 +162,9 @@ static void backward_tile(const struct call *c, struct tile *t, const struct ben
         t[i].dv_part = c->dv.data ? w->dv + (kvh * c->longest + j * KT) * Dvp : NULL;
         EACH_USE(c, x, term) {
             const ptrdiff_t slot = t[i].h % item_heads(p) * c->longest + j * KT;
-            t[i].own[x].keys = term->keyed && c->total[x] ? w->keys[x] + slot * padded(term->keyed(c, x)) : NULL;
+            t[i].own[x].keys = term->keyed && c->total[x]
+                                 ? w->keys[x] + slot * padded(term->keyed(c, x))
+                                 : NULL;
         }
         weigh_gradient(&t[i]);
         if (c->dv.data) outer_safe(&t[i], t[i].p, t[i].dorows, Dvp, t[i].dv_part);
@@ -166,7 +183,8 @@ static void unfade(struct tile *t, ptrdiff_t j)
     const struct call *c = t->c;
     const int D = c->plan->dim, Dp = padded(D);
     transpose(t->dq, QT, D, QT, t->scratch, Dp);
-    fading(c)->fade(c, c->plan->rotate, t->seq->b, true, fade_from(c, t->seq, j), t->i0, t->rows, t->scratch, Dp);
+    fading(c)->fade(c, c->plan->rotate, t->seq->b, true, fade_from(c, t->seq, j), t->i0, t->rows,
+                    t->scratch, Dp);
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++) t->dqs[d * QT + r] += t->scratch[r * Dp + d];
     zero(t->dq, (ptrdiff_t)D * QT);
@@ -187,7 +205,8 @@ static void close_gradient(struct tile *t)
             load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->qrows);
             for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
         }
-        term->turn_bwd(c, p->rotate, t->heading, t->seq->b, t->h, true, t->i0, t->rows, t->qrows, t->scratch, Dp, part);
+        term->turn_bwd(c, p->rotate, t->heading, t->seq->b, t->h, true, t->i0, t->rows, t->qrows,
+                       t->scratch, Dp, part);
     }
     if (!c->dq.data) return;
     for (int n = 0; n < t->rows * Dp; n++) t->scratch[n] *= scale;
@@ -195,7 +214,8 @@ static void close_gradient(struct tile *t)
 }
 
 /* The rows of one query tile, all keys they see, oldest first. */
-static void backward_rows(const struct call *c, struct tile *t, const struct bench *w, const struct sequence *q, int h, ptrdiff_t row)
+static void backward_rows(const struct call *c, struct tile *t, const struct bench *w,
+                          const struct sequence *q, int h, ptrdiff_t row)
 {
     const struct loci_plan *p = c->plan;
     const int n = locked(p), rows = q->nq - row < QT ? (int)(q->nq - row) : QT;
@@ -230,17 +250,20 @@ static void backward_rows(const struct call *c, struct tile *t, const struct ben
             for (int i = 0; i < n; i++) {
                 for (int k = 0; k < p->dim * QT; k++) t[i].dqs[k] += t[i].dq[k];
                 EACH_USE(c, x, term)
-                    for (int k = 0; k < t[i].own[x].gradn * QT; k++) t[i].own[x].grads[k] += t[i].own[x].grad[k];
+                    for (int k = 0; k < t[i].own[x].gradn * QT; k++)
+                        t[i].own[x].grads[k] += t[i].own[x].grad[k];
             }
     }
     for (int i = 0; i < n; i++) close_gradient(&t[i]);
 }
 
-/* ---- Work items and waves ------------------------------------------------------------------------------------ */
+/* ---- Work items and waves -------------------------------------------------------------------- */
 
-struct item { const struct sequence *q; ptrdiff_t row, rows; int kvh; };     /* kvh: its only, or its first kv head */
+/* kvh: its only, or its first kv head */
+struct item { const struct sequence *q; ptrdiff_t row, rows; int kvh; };
 
-/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that a wave is balanced. */
+/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that a
+ * wave is balanced. */
 static struct item item_of(const struct call *c, ptrdiff_t i)
 {
     const int groups = c->plan->kv_heads / item_kv_heads(c->plan);
@@ -278,7 +301,8 @@ static void item_job(void *arg, int index)
     zero_keys(c, d.bench.dv, item_kv_heads(p), keys, padded(p->value_dim));
     EACH_USE(c, x, term) {
         if (term->part) zero(d.bench.part[x], item_heads(p) * term->part(c, x));
-        if (term->keyed) zero_keys(c, d.bench.keys[x], item_heads(p), keys, padded(term->keyed(c, x)));
+        if (term->keyed)
+            zero_keys(c, d.bench.keys[x], item_heads(p), keys, padded(term->keyed(c, x)));
     }
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item.rows; row += QT) {
@@ -290,36 +314,42 @@ static void item_job(void *arg, int index)
         }
     EACH_USE(c, x, term)
         for (int h = 0; h < item_heads(p) && term->finish && c->total[x]; h++)
-            term->finish(c, x, item.q, item.row, item.kvh * p->group + h, d.bench.part[x] + h * term->part(c, x));
+            term->finish(c, x, item.q, item.row, item.kvh * p->group + h,
+                         d.bench.part[x] + h * term->part(c, x));
 }
 
-/* Some keys of an item's sequence, and its sums of a gradient by key: [heads][longest][padded width]. */
+/* Some keys of an item's sequence, and its sums of a gradient by key: [heads][longest][padded
+ * width]. */
 struct share { const struct call *c; const struct sequence *q; ptrdiff_t first, end; };
 static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int width)
 {
     return from + (h * s->c->longest + j) * padded(width);
 }
-static void add_to_view(const struct share *s, const real *from, const loci_view *to, int h0, int heads, int width)
+static void add_to_view(const struct share *s, const real *from, const loci_view *to, int h0,
+                        int heads, int width)
 {
     for (int h = 0; h < heads && to->data; h++)
         for (ptrdiff_t j = s->first; j < s->end; j++) {
-            real *row = (real *)to->data + s->q->b * to->batch + (h0 + h) * to->head + (s->q->k0 + j) * to->row;
+            real *row = (real *)to->data + s->q->b * to->batch + (h0 + h) * to->head
+                      + (s->q->k0 + j) * to->row;
             const real *sums = sums_at(s, from, h, j, width);
             for (int n = 0; n < width; n++) row[n] += sums[n];
         }
 }
-static void add_to_total(const struct share *s, const real *from, double *total, int h0, int heads, int width)
+static void add_to_total(const struct share *s, const real *from, double *total, int h0, int heads,
+                         int width)
 {
     for (int h = 0; h < heads; h++)
         for (ptrdiff_t j = s->first; j < s->end; j++) {
-            double *row = total + ((s->q->b * s->c->plan->heads + h0 + h) * s->c->Lk + s->q->k0 + j) * width;
+            double *row =
+                total + ((s->q->b * s->c->plan->heads + h0 + h) * s->c->Lk + s->q->k0 + j) * width;
             const real *sums = sums_at(s, from, h, j, width);
             for (int n = 0; n < width; n++) row[n] += (double)sums[n];
         }
 }
 
-/* Adds every item's gradients by key to the totals, in the order of the items.  A tile of keys is the affair of one job,
- * whichever items have seen it. */
+/* Adds every item's gradients by key to the totals, in the order of the items.  A tile of keys is
+ * the affair of one job, whichever items have seen it. */
 static void add_job(void *arg, int index)
 {
     const struct wave *a = arg;
@@ -334,11 +364,13 @@ static void add_job(void *arg, int index)
             const ptrdiff_t tile = (item.q->k0 + s.end) / KT, end = (tile + 1) * KT - item.q->k0;
             s.first = s.end, s.end = end <= keys.last ? end : keys.last + 1;
             if (tile % c->threads != index) continue;
-            add_to_view(&s, bench.dk, &c->dk, item.kvh * (p->key_heads / p->kv_heads), item_key_heads(p), p->dim);
+            add_to_view(&s, bench.dk, &c->dk, item.kvh * (p->key_heads / p->kv_heads),
+                        item_key_heads(p), p->dim);
             add_to_view(&s, bench.dv, &c->dv, item.kvh, item_kv_heads(p), p->value_dim);
             EACH_USE(c, x, term)
                 if (term->keyed && c->total[x])
-                    add_to_total(&s, bench.keys[x], c->total[x], item.kvh * p->group, item_heads(p), term->keyed(c, x));
+                    add_to_total(&s, bench.keys[x], c->total[x], item.kvh * p->group, item_heads(p),
+                                 term->keyed(c, x));
         }
     }
 }
@@ -364,7 +396,10 @@ static loci_status run_items(struct call *c)
     const ptrdiff_t items = c->chunks * (p->kv_heads / item_kv_heads(p));
     bool stop[MAX_THREADS] = { false };
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
-        struct wave a = { .c = c, .first = first, .n = items - first < c->threads ? items - first : c->threads, .stop = stop };
+        struct wave a = { .c = c,
+                          .first = first,
+                          .n = items - first < c->threads ? items - first : c->threads,
+                          .stop = stop };
         N(run)(c, (int)a.n, item_job, &a);
         for (int i = 0; i < a.n; i++) if (stop[i]) return LOCI_CANCELLED;
         N(run)(c, c->threads, add_job, &a);
@@ -376,7 +411,7 @@ static loci_status run_items(struct call *c)
     return LOCI_OK;
 }
 
-/* ---- dK through the rotation ----------------------------------------------------------------------------------- */
+/* ---- dK through the rotation ----------------------------------------------------------------- */
 
 static void unturn_job(void *arg, int index)
 {
@@ -399,12 +434,20 @@ static void unturn_job(void *arg, int index)
     real *g = d.tile->scratch, *x = d.tile->qrows;
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->dk.row, sizeof(real) * (size_t)p->dim);
-        if (wants_input(term, part)) widen_row(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim, x + (ptrdiff_t)k * Dp);
-        else memcpy(x + (ptrdiff_t)k * Dp, (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim, sizeof(real) * (size_t)p->dim);
+        if (wants_input(term, part))
+            widen_row(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
+                      x + (ptrdiff_t)k * Dp);
+        else
+            memcpy(x + (ptrdiff_t)k * Dp,
+                   (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
+                   sizeof(real) * (size_t)p->dim);
     }
-    if (term->fade) term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g, Dp);
-    if (!p->keys_rotated) term->turn_bwd(c, p->rotate, d.tile->heading, q->b, kh, false, j, n, x, g, Dp, part);
-    for (int k = 0; k < n; k++) memcpy(dk + k * c->dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
+    if (term->fade)
+        term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g, Dp);
+    if (!p->keys_rotated)
+        term->turn_bwd(c, p->rotate, d.tile->heading, q->b, kh, false, j, n, x, g, Dp, part);
+    for (int k = 0; k < n; k++)
+        memcpy(dk + k * c->dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
 
 static void unturn_keys(struct call *c)
@@ -414,28 +457,35 @@ static void unturn_keys(struct call *c)
     const struct term *term = term_of(c, p->rotate);
     const ptrdiff_t items = c->ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
-        struct wave a = { .c = c, .first = first, .n = items - first < c->threads ? items - first : c->threads };
+        struct wave a = { .c = c,
+                          .first = first,
+                          .n = items - first < c->threads ? items - first : c->threads };
         N(run)(c, (int)a.n, unturn_job, &a);
         if (!c->total[p->rotate] || !term->part) continue;
         for (int i = 0; i < a.n; i++) {
             const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
             const struct bench bench = N(find_bench)(c, i);
-            double *to = c->total[p->rotate] + term->home(c, p->rotate, q->b, (int)((first + i) % p->key_heads) * (p->heads / p->key_heads));
-            for (ptrdiff_t n = 0; n < term->part(c, p->rotate); n++) to[n] += (double)bench.part[p->rotate][n];
+            double *to = c->total[p->rotate]
+                       + term->home(c, p->rotate, q->b,
+                                    (int)((first + i) % p->key_heads) * (p->heads / p->key_heads));
+            for (ptrdiff_t n = 0; n < term->part(c, p->rotate); n++)
+                to[n] += (double)bench.part[p->rotate][n];
         }
     }
 }
 
-/* Gradients that were summed apart from where they go: those of keys that a group shares, once each of its heads has turned
- * its own back, are added up, and all are stored. */
-static void store_sums(const struct call *c, const loci_view *from, const loci_view *to, int heads, int each, int width, ptrdiff_t first, ptrdiff_t end)
+/* Gradients that were summed apart from where they go: those of keys that a group shares, once each
+ * of its heads has turned its own back, are added up, and all are stored. */
+static void store_sums(const struct call *c, const loci_view *from, const loci_view *to, int heads,
+                       int each, int width, ptrdiff_t first, ptrdiff_t end)
 {
     real sum[MAX_DIM];
     for (ptrdiff_t b = 0; b < c->B && to->data; b++)
         for (int h = 0; h < heads; h++)
             for (ptrdiff_t j = first; j < end; j++) {
                 for (int i = 0; i < each; i++) {
-                    const real *row = (const real *)from->data + b * from->batch + (h * each + i) * from->head + j * from->row;
+                    const real *row = (const real *)from->data + b * from->batch
+                                    + (h * each + i) * from->head + j * from->row;
                     for (int n = 0; n < width; n++) sum[n] = i ? sum[n] + row[n] : row[n];
                 }
                 narrow_row(c, sum, width, stored_row(c, to, b, h, j));
@@ -452,7 +502,8 @@ static void store_job(void *arg, int index)
 }
 void N(store_gradients)(struct call *c)
 {
-    if (c->dk_out.data || c->dv_out.data) N(run)(c, c->threads, store_job, &(struct wave){ .c = c });
+    if (c->dk_out.data || c->dv_out.data)
+        N(run)(c, c->threads, store_job, &(struct wave){ .c = c });
 }
 
 loci_status N(backward)(struct call *c)

@@ -1,43 +1,58 @@
 /* SPDX-License-Identifier: MIT */
-/* decode.c -- the fused pass for a few rows: decode.  The bits are those of forward.c; the order of reading is another.
+/* decode.c -- the fused pass for a few rows: decode.  The bits are those of forward.c; the order of
+ * reading is another.
  *
- * What costs is to read the keys and values, so they are streamed, oldest first, once for all rows that share a kv head:
+ * What costs is to read the keys and values, so they are streamed, oldest first, once for all rows
+ * that share a kv head:
  *
- *     scores of a whole chunk        K ascending, each 16 x 16 block turned in registers once for all rows, and terms;
- *                                    terms that go from key to key, and sticks, tile by tile, newest first
- *     softmax                        all tiles of the chunk at once, but for what goes from tile to tile, newest first
- *     sums of values of every tile   V ascending; a tile's sum is a chain of its own, so their order is free
+ *     scores of a whole chunk   K ascending, each 16 x 16 block turned in registers once for all
+ *                               rows, and terms; terms that go from key to key, and sticks, tile by
+ *                               tile, newest first
+ *     softmax                   all tiles of the chunk at once, but for what goes from tile to
+ *                               tile, newest first
+ *     sums of values            V ascending; a tile's sum is a chain of its own, so their order is
+ *                               free
  *     o = o alpha + sum              newest first
  *
- * Where no term carries anything from key to key, chunks are work items of their own, and their sums join newest first. */
+ * Where no term carries anything from key to key, chunks are work items of their own, and their
+ * sums join newest first. */
 #include "attn/softmax.h"
 #include "attn/workspace.h"
 
 #if QT == 1
 
-/* ---- Products for several rows at once ----------------------------------------------------------------------- */
+/* ---- Products for several rows at once ------------------------------------------------------- */
 
-/* Keys and values are worked on in blocks of some keys, 64 bytes of one row after those of another.  The prefetchers of a
- * processor do not see a plain stream in that, so rows are fetched in the order in which they lie in memory, some at each step
- * of the work.  With little work per row, and no other stream beside it, it is better (`light`) to load a number of the lines of
- * the next block: that is a plain stream. */
+/* Keys and values are worked on in blocks of some keys, 64 bytes of one row after those of another.
+ * The prefetchers of a processor do not see a plain stream in that, so rows are fetched in the
+ * order in which they lie in memory, some at each step of the work.  With little work per row, and
+ * no other stream beside it, it is better (`light`) to load a number of the lines of the next
+ * block: that is a plain stream. */
 enum { BLOCK = 16, AHEAD = 64, LINE = 64 };
-enum { MOST = VL == 16 ? 8 : 4 };        /* rows that meet a block at once, as registers have room for their sums */
+enum { MOST = VL == 16 ? 8 : 4 };        /* rows that meet a block at once, as registers have room
+                                            for their sums */
 
 /* Number i from p on, in each form. */
 INLINE size_t size_of(const enum form f) { return f == REALS ? sizeof(real) : sizeof(uint16_t); }
-INLINE const void *number_at(const enum form f, const void *p, ptrdiff_t i) { return (const char *)p + i * (ptrdiff_t)size_of(f); }
+INLINE const void *number_at(const enum form f, const void *p, ptrdiff_t i)
+{
+    return (const char *)p + i * (ptrdiff_t)size_of(f);
+}
 INLINE vf vf_load_as(const enum form f, const void *p, ptrdiff_t i)
 {
-    return f == REALS ? vf_load((const real *)p + i) : f == BITS_BF16 ? vf_load_bf16((const uint16_t *)p + i) : vf_load_f16((const uint16_t *)p + i);
+    return f == REALS     ? vf_load((const real *)p + i)
+         : f == BITS_BF16 ? vf_load_bf16((const uint16_t *)p + i)
+                          : vf_load_f16((const uint16_t *)p + i);
 }
 INLINE real load_as(const enum form f, const void *p, ptrdiff_t i)
 {
-    return f == REALS ? ((const real *)p)[i] : (real)(f == BITS_BF16 ? from_bf16(((const uint16_t *)p)[i]) : from_f16(((const uint16_t *)p)[i]));
+    return f == REALS ? ((const real *)p)[i]
+                      : (real)(f == BITS_BF16 ? from_bf16(((const uint16_t *)p)[i])
+                                              : from_f16(((const uint16_t *)p)[i]));
 }
 
-/* n vectors from number i on.  Those of bf16 come in pairs, even numbers before odd ones, which saves half of the work: what was
- * made of them, one by one, is put into line with line_up(). */
+/* n vectors from number i on.  Those of bf16 come in pairs, even numbers before odd ones, which
+ * saves half of the work: what was made of them, one by one, is put into line with line_up(). */
 INLINE bool pairs_up(const enum form f, const int n) { return f == BITS_BF16 && n % 2 == 0; }
 INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_t i, vf *x)
 {
@@ -45,7 +60,8 @@ INLINE void load_vectors(const enum form f, const int n, const void *p, ptrdiff_
         UNROLL for (int v = 0; v < n; v++) x[v] = vf_load_as(f, p, i + v * VL);
         return;
     }
-    UNROLL for (int v = 0; v < n / 2; v++) vf_load2_bf16((const uint16_t *)p + i + 2 * v * VL, &x[2 * v], &x[2 * v + 1]);
+    UNROLL for (int v = 0; v < n / 2; v++)
+        vf_load2_bf16((const uint16_t *)p + i + 2 * v * VL, &x[2 * v], &x[2 * v + 1]);
 }
 INLINE void line_up(const enum form f, const int n, vf *x)
 {
@@ -65,14 +81,17 @@ INLINE void fetch(const void *row, size_t bytes)
     for (size_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)row + i, 0, 2);
 }
 
-/* Rows read whole, and keys across, are a plain stream as they are, unless a visit leaves out some of a row.  But prefetchers stop
- * at the end of a page, and where reading and multiplying take the same time nothing makes up for that.  So then the next tile is
- * fetched while this one is worked on. */
+/* Rows read whole, and keys across, are a plain stream as they are, unless a visit leaves out some
+ * of a row.  But prefetchers stop at the end of a page, and where reading and multiplying take the
+ * same time nothing makes up for that.  So then the next tile is fetched while this one is worked
+ * on. */
 INLINE bool hurried(const enum form f, const int rows) { return f != REALS && rows >= 4; }
 
-/* C[s][k] = sum over d of a[k][d] q[s][d] for subs * VL keys, in n * subs chains.  There are `rest` rows. */
-INLINE void dot_block(const int n, const int subs, const enum form form, const bool light, const void *a, ptrdiff_t as, int D,
-                      const real *const *q, real *const *c, ptrdiff_t rest)
+/* C[s][k] = sum over d of a[k][d] q[s][d] for subs * VL keys, in n * subs chains.  There are `rest`
+ * rows. */
+INLINE void dot_block(const int n, const int subs, const enum form form, const bool light,
+                      const void *a, ptrdiff_t as, int D, const real *const *q, real *const *c,
+                      ptrdiff_t rest)
 {
     const ptrdiff_t ahead = light ? BLOCK : AHEAD;
     vf acc[4][MOST];
@@ -90,14 +109,16 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
             UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(form, a, (b * VL + i) * as + d);
             vf_transpose(x);
             UNROLL for (int i = 0; i < VL; i++)
-                UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
+                UNROLL for (int s = 0; s < n; s++)
+                    acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
         }
     }
     for (; d < D; d++)
         UNROLL for (int b = 0; b < subs; b++) {
             real x[VL];
             for (int i = 0; i < VL; i++) x[i] = load_as(form, a, (b * VL + i) * as + d);
-            UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[b][s]);
+            UNROLL for (int s = 0; s < n; s++)
+                acc[b][s] = vf_fma(vf_load(x), vf_set1(q[s][d]), acc[b][s]);
         }
     UNROLL for (int b = 0; b < subs; b++)
         UNROLL for (int s = 0; s < n; s++) vf_store(c[s] + b * VL, acc[b][s]);
@@ -106,7 +127,8 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
 struct meeting { const real *with; real *to; };
 
 /* n of them, and a block of keys from k on. */
-INLINE void meet_block(const int n, const enum form form, const bool light, const struct meeting *list, const struct source *key, int D, int k,
+INLINE void meet_block(const int n, const enum form form, const bool light,
+                       const struct meeting *list, const struct source *key, int D, int k,
                        ptrdiff_t rest)
 {
     const int chains = n < 4 ? 4 / n : 1, subs = chains * VL < BLOCK ? chains : BLOCK / VL;
@@ -114,10 +136,12 @@ INLINE void meet_block(const int n, const enum form form, const bool light, cons
         const real *q[MOST];
         real *c[MOST];
         UNROLL for (int s = 0; s < n; s++) q[s] = list[s].with, c[s] = list[s].to + k + b;
-        dot_block(n, subs, form, light, number_at(form, key->at, (k + b) * key->stride), key->stride, D, q, c, rest - k - b);
+        dot_block(n, subs, form, light, number_at(form, key->at, (k + b) * key->stride),
+                  key->stride, D, q, c, rest - k - b);
     }
 }
-INLINE void meet_rows(const enum form form, const struct meeting *list, int n, const struct source *key, int D, int keys, ptrdiff_t rest)
+INLINE void meet_rows(const enum form form, const struct meeting *list, int n,
+                      const struct source *key, int D, int keys, ptrdiff_t rest)
 {
     int k = 0;
     for (; k + BLOCK <= keys; k += BLOCK)
@@ -127,25 +151,31 @@ INLINE void meet_rows(const enum form form, const struct meeting *list, int n, c
             if (m == MOST) meet_block(MOST, form, false, list + i, key, D, k, more);
             else if (m == 4) meet_block(4, form, false, list + i, key, D, k, more);
             else if (m == 2) meet_block(2, form, false, list + i, key, D, k, more);
-            else if (key->beside || VL < BLOCK) meet_block(1, form, false, list + i, key, D, k, more);
+            else if (key->beside || VL < BLOCK)
+                meet_block(1, form, false, list + i, key, D, k, more);
             else meet_block(1, form, true, list + i, key, D, k, more);
         }
     for (; k < keys; k++)
         for (int i = 0; i < n; i++) {
             real sum = 0;
-            for (int d = 0; d < D; d++) sum = fma_(load_as(form, key->at, k * key->stride + d), list[i].with[d], sum);
+            for (int d = 0; d < D; d++)
+                sum = fma_(load_as(form, key->at, k * key->stride + d), list[i].with[d], sum);
             list[i].to[k] = sum;
         }
 }
-/* Keys in the lanes already: n rows meet nv vectors of them.  What lies behind the last key is computed and not looked at. */
-INLINE void meet_lanes(const int n, const int nv, const enum form form, const struct meeting *list, const void *keys, int D, int k)
+/* Keys in the lanes already: n rows meet nv vectors of them.  What lies behind the last key is
+ * computed and not looked at. */
+INLINE void meet_lanes(const int n, const int nv, const enum form form, const struct meeting *list,
+                       const void *keys, int D, int k)
 {
     vf acc[MOST][8];
     UNROLL for (int s = 0; s < n; s++)
         UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
     for (int d = 0; d < D; d++) {
         vf x[8];
-        if (nv * VL < KT || hurried(form, n)) fetch(number_at(form, keys, (ptrdiff_t)(D + d) * KT + k), size_of(form) * (size_t)(nv * VL));
+        if (nv * VL < KT || hurried(form, n))
+            fetch(number_at(form, keys, (ptrdiff_t)(D + d) * KT + k),
+                  size_of(form) * (size_t)(nv * VL));
         load_vectors(form, nv, keys, (ptrdiff_t)d * KT + k, x);
         UNROLL for (int s = 0; s < n; s++) {
             const vf q = vf_set1(list[s].with[d]);
@@ -157,19 +187,30 @@ INLINE void meet_lanes(const int n, const int nv, const enum form form, const st
         UNROLL for (int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
     }
 }
-INLINE void meet_across(const enum form form, const struct meeting *list, int n, const void *keys, int D)
+INLINE void meet_across(const enum form form, const struct meeting *list, int n, const void *keys,
+                        int D)
 {
-    enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };      /* vectors, as registers have room */
+    /* vectors, as registers have room */
+    enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };
     for (int i = 0, m; i < n; i += m) {
         m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-        if (m == 1) for (int k = 0; k < KT; k += ALL * VL) meet_lanes(1, ALL, form, list + i, keys, D, k);
-        else if (m == 2) for (int k = 0; k < KT; k += 4 * VL) meet_lanes(2, 4, form, list + i, keys, D, k);
-        else if (m == 4) for (int k = 0; k < KT; k += SOME * VL) meet_lanes(4, SOME, form, list + i, keys, D, k);
-        else for (int k = 0; k < KT; k += FEW * VL) meet_lanes(MOST, FEW, form, list + i, keys, D, k);
+        if (m == 1)
+            for (int k = 0; k < KT; k += ALL * VL)
+                meet_lanes(1, ALL, form, list + i, keys, D, k);
+        else if (m == 2)
+            for (int k = 0; k < KT; k += 4 * VL)
+                meet_lanes(2, 4, form, list + i, keys, D, k);
+        else if (m == 4)
+            for (int k = 0; k < KT; k += SOME * VL)
+                meet_lanes(4, SOME, form, list + i, keys, D, k);
+        else
+            for (int k = 0; k < KT; k += FEW * VL)
+                meet_lanes(MOST, FEW, form, list + i, keys, D, k);
     }
 }
 /* first: these keys have not met anybody yet. */
-static void meet(const struct meeting *list, int n, const struct source *key, int D, int keys, bool first)
+static void meet(const struct meeting *list, int n, const struct source *key, int D, int keys,
+                 bool first)
 {
     const ptrdiff_t rest = first ? key->rest : 0;
     switch (key->form) {
@@ -197,14 +238,16 @@ INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride,
     if (a->d + VL > width) a->d = 0, a->row = number_at(form, a->row, stride);
 }
 
-/* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with `first`.  Until the `last` block C is
- * in the order in which vectors are loaded. */
-INLINE void sum_block(const int n, const int nv, const enum form form, bool first, bool last, int keys, const void *v, ptrdiff_t vs, int D,
-                      const real *const *p, real *const *c, int d, struct ahead *ahead)
+/* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with `first`.
+ * Until the `last` block C is in the order in which vectors are loaded. */
+INLINE void sum_block(const int n, const int nv, const enum form form, bool first, bool last,
+                      int keys, const void *v, ptrdiff_t vs, int D, const real *const *p,
+                      real *const *c, int d, struct ahead *ahead)
 {
     vf acc[4][4];
     UNROLL for (int s = 0; s < n; s++)
-        UNROLL for (int i = 0; i < nv; i++) acc[s][i] = first ? vf_set1(0) : vf_load(c[s] + d + i * VL);
+        UNROLL for (int i = 0; i < nv; i++)
+            acc[s][i] = first ? vf_set1(0) : vf_load(c[s] + d + i * VL);
     for (int k = 0; k < keys; k++) {
         vf x[4];
         if (D != nv * VL || hurried(form, n)) fetch_strip(form, ahead, vs, D, nv * VL);
@@ -220,10 +263,17 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
     }
 }
 /* Rows that meet the values of a tile: their weights, CHUNK apart, and the sums, `apart`. */
-struct summing { const struct source *value; int D, keys; const real *p; real *sums; ptrdiff_t apart; };
+struct summing {
+    const struct source *value;
+    int D, keys;
+    const real *p;
+    real *sums;
+    ptrdiff_t apart;
+};
 
 /* The same for n rows from `row` on and a block from key k on. */
-INLINE void sum_rows(const int n, const enum form form, const struct summing *a, int row, int k, int block)
+INLINE void sum_rows(const int n, const enum form form, const struct summing *a, int row, int k,
+                     int block)
 {
     const ptrdiff_t vs = a->value->stride;
     const int D = a->D, keys = a->keys - k < block ? a->keys - k : block;
@@ -233,9 +283,12 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
     struct ahead ahead = { number_at(form, v, AHEAD * vs), 0 };
     const bool last = k + block >= a->keys;
     int d = 0;
-    UNROLL for (int s = 0; s < n; s++) p[s] = a->p + (ptrdiff_t)(row + s) * CHUNK + k, c[s] = a->sums + (row + s) * a->apart;
-    for (; d + 4 * VL <= D; d += 4 * VL) sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
-    for (; d + VL <= D; d += VL) sum_block(n, 1, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
+    UNROLL for (int s = 0; s < n; s++)
+        p[s] = a->p + (ptrdiff_t)(row + s) * CHUNK + k, c[s] = a->sums + (row + s) * a->apart;
+    for (; d + 4 * VL <= D; d += 4 * VL)
+        sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
+    for (; d + VL <= D; d += VL)
+        sum_block(n, 1, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
     for (; d < D; d++)
         for (int s = 0; s < n; s++) {
             real sum = k == 0 ? 0 : c[s][d];
@@ -272,12 +325,13 @@ static void sum_visible(const struct tile *t, int D, real *c)
     }
 }
 
-/* ---- One chunk of keys, all rows of an item -------------------------------------------------------------------- */
+/* ---- One chunk of keys, all rows of an item -------------------------------------------------- */
 
 /* Scores, weights and sums of values by tile, of every row of the item. */
 struct rows {
     struct tile *t;
-    int n;                               /* rows: those of a kv head's group, or of all heads, row by row */
+    int n;                               /* rows: those of a kv head's group, or of all heads, row
+                                            by row */
     real *s, *p;                         /* [n][CHUNK] */
     real *alpha, *sums;                  /* [n][tiles of a chunk], [n][tiles of a chunk][Dv] */
 };
@@ -292,9 +346,13 @@ static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
     return place(t, j * KT, last);
 }
 /* Do this row and the one before meet the same keys and values? */
-static bool shares(const struct rows *w, int i) { return i > 0 && w->t[i].kvh == w->t[i - 1].kvh && w->t[i].kh == w->t[i - 1].kh; }
+static bool shares(const struct rows *w, int i)
+{
+    return i > 0 && w->t[i].kvh == w->t[i - 1].kvh && w->t[i].kh == w->t[i - 1].kh;
+}
 
-/* Keys or values of a tile as they are stored, or rows of reals where they lie in several pieces. */
+/* Keys or values of a tile as they are stored, or rows of reals where they lie in several
+ * pieces. */
 static struct source source_of(const struct tile *t, enum side side)
 {
     const struct call *c = t->c;
@@ -302,11 +360,18 @@ static struct source source_of(const struct tile *t, enum side side)
     const ptrdiff_t b = t->seq->b, width = side_width(c, side);
     const enum form form = in_place(c) ? REALS : p->dtype == LOCI_BF16 ? BITS_BF16 : BITS_F16;
     if (side == KEYS && c->turned)
-        return (struct source){ .at = (const real *)c->turned + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width, .stride = width };
+        return (struct source){ .at = (const real *)c->turned
+                                    + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width,
+                                .stride = width };
     if (side == KEYS && c->cache)
-        return (struct source){ .at = cache_keys(c->cache, b, t->kvh, t->j0 + cache_list(c->cache, c->cache->base)[b]), .form = form, .across = true };
+        return (struct source){ .at = cache_keys(c->cache, b, t->kvh,
+                                                 t->j0 + cache_list(c->cache, c->cache->base)[b]),
+                                .form = form,
+                                .across = true };
     if (in_one_piece(c, t->j0, t->keys))
-        return (struct source){ .at = stored_key(c, side, b, t->kvh, t->j0), .stride = c->cache ? width : side_view(c, side)->row, .form = form };
+        return (struct source){ .at = stored_key(c, side, b, t->kvh, t->j0),
+                                .stride = c->cache ? width : side_view(c, side)->row,
+                                .form = form };
     real *room = side == KEYS ? t->keys_room : t->values_room;
     load_keys(c, side, b, t->kvh, t->j0, t->keys, room);
     return (struct source){ .at = room, .stride = width };
@@ -326,7 +391,8 @@ static void find_for_terms(const struct rows *w, int x)
         else find_keys(t), found = t;
     }
 }
-/* What the rows make of a tile: does any see a key of it, and does any not see all?  Heads of a row see the same. */
+/* What the rows make of a tile: does any see a key of it, and does any not see all?  Heads of a row
+ * see the same. */
 struct sight { bool some, partial; };
 static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
@@ -344,12 +410,14 @@ static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last
     return a;
 }
 
-/* Rows from the tile's first key on that may be read: those of the tile, or up to the last of all, where they lie in line. */
+/* Rows from the tile's first key on that may be read: those of the tile, or up to the last of all,
+ * where they lie in line. */
 static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
     return t->c->turned || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
 }
-/* The scores before any term, and what terms want from the keys, or from vectors of their own, as they come by. */
+/* The scores before any term, and what terms want from the keys, or from vectors of their own, as
+ * they come by. */
 static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = w->t->c;
@@ -360,11 +428,13 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
     bool first = true;
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        if (!shares(w, i)) keys = source_of(t, KEYS), keys.rest = rows_from(t, j, last), first = true;
+        if (!shares(w, i))
+            keys = source_of(t, KEYS), keys.rest = rows_from(t, j, last), first = true;
         list[n++] = (struct meeting){ t->qt, t->s };
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
-            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1)))) meet(list, n, &keys, D, t->keys, first), n = 0, first = false;
+            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1))))
+                meet(list, n, &keys, D, t->keys, first), n = 0, first = false;
             if (end || !term_of(c, x)->meets) continue;
             struct source own = { 0 };
             list[n].with = term_of(c, x)->meets(t, x, &own, &list[n].to);
@@ -379,7 +449,8 @@ static void add_to_tiles(const struct rows *w, ptrdiff_t j)
     const struct loci_plan *p = w->t->c->plan;
     for (int x = 0; x < p->uses; x++) find_for_terms(w, x);
     for (int i = 0; i < w->n; i++) add_terms(&w->t[i]);
-    for (int i = 0; p->mix >= 0 && i < w->n; i += p->heads) term_of(w->t->c, p->mix)->mix(&w->t[i], p->mix);
+    for (int i = 0; p->mix >= 0 && i < w->n; i += p->heads)
+        term_of(w->t->c, p->mix)->mix(&w->t[i], p->mix);
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
         real *s = w->s + (ptrdiff_t)i * CHUNK + j % TILES * KT;
@@ -410,7 +481,8 @@ static void soften_tile(const real *s, real base, real *p)
 {
     enum { AT_ONCE = KT / VL < 8 ? KT / VL : 8 };
     for (int k = 0; k < KT; k += AT_ONCE * VL)
-        UNROLL for (int v = 0; v < AT_ONCE; v++) vf_store(p + k + v * VL, vf_exp(vf_sub(vf_load(s + k + v * VL), vf_set1(base))));
+        UNROLL for (int v = 0; v < AT_ONCE; v++)
+            vf_store(p + k + v * VL, vf_exp(vf_sub(vf_load(s + k + v * VL), vf_set1(base))));
 }
 /* Sums of the weights of VL tiles, keys ascending; tiles lie in the lanes. */
 static vf sum_weights(const real *p)
@@ -424,11 +496,13 @@ static vf sum_weights(const real *p)
     }
     return all;
 }
-/* The softmax of a row: what softmax.h says of every tile, newest first, step by step for all tiles of the chunk. */
+/* The softmax of a row: what softmax.h says of every tile, newest first, step by step for all tiles
+ * of the chunk. */
 static void soften(const struct rows *w, int i, int first, int end, const bool *seen)
 {
     struct tile *t = &w->t[i];
-    real *s = w->s + (ptrdiff_t)i * CHUNK, *p = w->p + (ptrdiff_t)i * CHUNK, *alpha = w->alpha + i * TILES;
+    real *s = w->s + (ptrdiff_t)i * CHUNK, *p = w->p + (ptrdiff_t)i * CHUNK,
+         *alpha = w->alpha + i * TILES;
     real most[TILES], base[TILES], fall[TILES] = { 0 }, sum[TILES], m = *t->m, l = *t->l;
     find_most(s, first, end, most);
     for (int j = end - 1; j >= first; j--) {
@@ -472,7 +546,9 @@ static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool pa
         for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) {}
         if (partial) find_values(t);
         if (partial && !finite_rows(t->v, t->vs, t->keys, Dv)) {
-            for (int s = 0; s < n; s++) place_row(w, i + s, j, last), t[s].v = t->v, t[s].vs = t->vs, sum_visible(&t[s], Dv, sums + s * apart);
+            for (int s = 0; s < n; s++)
+                place_row(w, i + s, j, last), t[s].v = t->v, t[s].vs = t->vs,
+                                              sum_visible(&t[s], Dv, sums + s * apart);
         } else {
             const struct source value = source_of(t, VALUES);
             sum_values(&(struct summing){ &value, Dv, t->keys, t->p, sums, apart }, n);
@@ -481,13 +557,15 @@ static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool pa
 }
 
 /* o = o alpha + sum for n vectors of d, tiles newest first. */
-INLINE void join_block(const int n, const real *alpha, const real *sums, int D, int first, int end, const bool *seen, real *o)
+INLINE void join_block(const int n, const real *alpha, const real *sums, int D, int first, int end,
+                       const bool *seen, real *o)
 {
     vf all[4];
     UNROLL for (int v = 0; v < n; v++) all[v] = vf_load(o + v * VL);
     for (int j = end - 1; j >= first; j--) {
         if (!seen[j]) continue;
-        UNROLL for (int v = 0; v < n; v++) all[v] = vf_fma(all[v], vf_set1(alpha[j]), vf_load(sums + j * D + v * VL));
+        UNROLL for (int v = 0; v < n; v++)
+            all[v] = vf_fma(all[v], vf_set1(alpha[j]), vf_load(sums + j * D + v * VL));
     }
     UNROLL for (int v = 0; v < n; v++) vf_store(o + v * VL, all[v]);
 }
@@ -504,7 +582,8 @@ static void join_tiles(const struct rows *w, int i, int first, int end, const bo
             if (seen[j]) o[d] = fma_(o[d], alpha[j], sums[j * D + d]);
 }
 
-/* Does an earlier tile depend on what newer ones left behind?  May rows end before their oldest key?  Do terms want weights? */
+/* Does an earlier tile depend on what newer ones left behind?  May rows end before their oldest
+ * key?  Do terms want weights? */
 struct needs { bool order, ends, values; };
 static struct needs needs_of(const struct call *c)
 {
@@ -517,8 +596,9 @@ static struct needs needs_of(const struct call *c)
     return a;
 }
 
-/* Rows of one item may end at different keys: each takes part up to its own last one.  Where rows may end early, tiles are
- * scored in groups, newest first, each as long as all before it, those of newer chunks too. */
+/* Rows of one item may end at different keys: each takes part up to its own last one.  Where rows
+ * may end early, tiles are scored in groups, newest first, each as long as all before it, those of
+ * newer chunks too. */
 static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdiff_t chunk)
 {
     const struct needs needs = needs_of(w->t->c);
@@ -531,7 +611,11 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
     ptrdiff_t oldest = end;
     for (int i = 0; i < n; i++) open_chunk(&w->t[i]);
     while (oldest > start && !spent) {
-        const ptrdiff_t newer = last / KT + 1 - oldest, size = !needs.ends || newer > TILES ? TILES : newer ? newer : 1, high = oldest;
+        const ptrdiff_t newer = last / KT + 1 - oldest,
+                        size = !needs.ends || newer > TILES ? TILES
+                             : newer                        ? newer
+                                                            : 1,
+                        high = oldest;
         const ptrdiff_t low = high - size > start ? high - size : start;
         for (ptrdiff_t j = low; j < high; j++) {
             const struct sight a = place_rows(w, j, last);
@@ -562,13 +646,14 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
     for (int i = 0; i < n; i++) join_tiles(w, i, (int)(oldest - base), (int)(end - base), see);
 }
 
-/* ---- Work items ------------------------------------------------------------------------------------------------------ */
+/* ---- Work items ------------------------------------------------------------------------------ */
 
-/* An item has the rows of one sequence and one kv head (or, with a mix, all heads), and one chunk of keys or all.  What is
- * kept of a chunk for the join: m, l, o and the terms' sums. */
+/* An item has the rows of one sequence and one kv head (or, with a mix, all heads), and one chunk
+ * of keys or all.  What is kept of a chunk for the join: m, l, o and the terms' sums. */
 struct pass {
     struct call *c;
-    ptrdiff_t items, chunks;             /* chunks > 1: items are chunks, joined in a second round */
+    ptrdiff_t items, chunks;             /* chunks > 1: items are chunks, joined in a second
+                                            round */
     int groups;
     bool joining;
     atomic_llong next;
@@ -587,7 +672,8 @@ bool N(few_in_turn)(const struct call *c)
     if (c->longest <= CHUNK || packed(c)) return true;
     EACH_USE(c, x, term) {
         if (term->carry && term->carry(c, x)) return true;
-        if (term->value && term->mem) return true;       /* what it saw of the weights may be there until close() */
+        if (term->value && term->mem) return true;       /* what it saw of the weights may be there
+                                                            until close() */
     }
     return false;
 }
@@ -603,14 +689,21 @@ static void keep(struct tile *t, real *to, bool back)
     }
 }
 
-static void few_item(const struct pass *a, const struct desk *d, const struct sequence *q, int group, ptrdiff_t item, ptrdiff_t chunk)
+static void few_item(const struct pass *a, const struct desk *d, const struct sequence *q,
+                     int group, ptrdiff_t item, ptrdiff_t chunk)
 {
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const int heads = item_heads(p), first = group * heads, n = (int)q->nq * heads;
     const struct keyrange range = keys_of(c, q, 0, (int)q->nq);
-    const struct rows w = { .t = d->tile, .n = n, .s = d->few.s, .p = d->few.p, .alpha = d->few.alpha, .sums = d->few.sums };
-    const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1, oldest = range.first / CHUNK;
+    const struct rows w = { .t = d->tile,
+                            .n = n,
+                            .s = d->few.s,
+                            .p = d->few.p,
+                            .alpha = d->few.alpha,
+                            .sums = d->few.sums };
+    const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
+                    oldest = range.first / CHUNK;
     const ptrdiff_t kept = N(few_kept)(c);
     if (a->chunks > 1 && !a->joining && (chunk > newest || chunk < oldest)) return;
     for (int i = 0; i < n; i++) {
@@ -623,7 +716,9 @@ static void few_item(const struct pass *a, const struct desk *d, const struct se
         if (a->chunks > 1 && !a->joining) k = chunk;
         if (!a->joining) chunk_rows(&w, range, k);
         for (int i = 0; i < n; i++) {
-            real *place = a->chunks > 1 ? (real *)c->kept + ((item * a->chunks + k) * few_rows(c) + i) * kept : NULL;
+            real *place = a->chunks > 1
+                            ? (real *)c->kept + ((item * a->chunks + k) * few_rows(c) + i) * kept
+                            : NULL;
             if (a->chunks > 1) keep(&w.t[i], place, a->joining);
             if (a->chunks > 1 && !a->joining) continue;
             if (p->weight >= 0) term_of(c, p->weight)->join(&w.t[i], p->weight);
@@ -640,7 +735,8 @@ static void few_job(void *arg, int index)
     struct call *c = a->c;
     const struct desk d = N(open_desk)(c, index, false);
     const ptrdiff_t per = a->joining ? 1 : a->chunks;
-    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per && !atomic_load(&a->stop);) {
+    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per
+                      && !atomic_load(&a->stop);) {
         if (cancelled(c)) {
             atomic_store(&a->stop, true);
             return;

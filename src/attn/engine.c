@@ -18,26 +18,31 @@ const struct term *const N(terms)[TERM_COUNT] = {
 
 struct desk;
 size_t NARROW(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
-loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *), N(fast)(struct call *);
+loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *),
+    N(fast)(struct call *);
 void N(store_gradients)(struct call *);
 loci_status N(keep)(struct call *, const struct keeping *);
 size_t N(rotate_desk)(const struct call *);
 loci_status N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
-loci_status N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *, const loci_view *);
-size_t N(linear_desk)(const struct call *, bool backward), N(linear_state)(const struct loci_plan *);
+loci_status N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *,
+                               const loci_view *);
+size_t N(linear_desk)(const struct call *, bool backward),
+    N(linear_state)(const struct loci_plan *);
 loci_status N(linear)(struct call *), N(linear_backward)(struct call *);
 
 static size_t desk(const struct call *c, bool backward)
 {
     struct desk d;
-    return c->narrow ? NARROW(carve_desk)(c, NULL, false, &d) : N(carve_desk)(c, NULL, backward, &d);
+    return c->narrow ? NARROW(carve_desk)(c, NULL, false, &d)
+                     : N(carve_desk)(c, NULL, backward, &d);
 }
 ptrdiff_t NARROW(few_kept)(const struct call *);
 bool NARROW(few_in_turn)(const struct call *);
 static size_t kept(const struct call *c)
 {
     if (!c->narrow || NARROW(few_in_turn)(c)) return 0;
-    const size_t items = (size_t)(c->B * (c->plan->heads / item_heads(c->plan)) * ((c->longest + CHUNK - 1) / CHUNK));
+    const size_t items = (size_t)(c->B * (c->plan->heads / item_heads(c->plan))
+                                  * ((c->longest + CHUNK - 1) / CHUNK));
     return items * (size_t)few_rows(c) * (size_t)NARROW(few_kept)(c);
 }
 static ptrdiff_t total(const struct call *c, int x)
@@ -45,16 +50,34 @@ static ptrdiff_t total(const struct call *c, int x)
     const struct term *term = term_of(c, x);
     return term->total ? term->total(c, x) : 0;
 }
-static loci_status forward(struct call *c) { return c->narrow ? NARROW(forward)(c) : N(forward)(c); }
+static loci_status forward(struct call *c)
+{
+    return c->narrow ? NARROW(forward)(c) : N(forward)(c);
+}
 static bool asks(const struct call *c) { return !c->narrow && skips(c); }
 
 const struct engine ENGINE(LOCI_ISA) = {
-    .isa = TEXT(LOCI_ISA), .desk = desk, .kept = kept, .total = total, .skips = asks, .keys = N(prepare_keys), .forward = forward, .backward = N(backward),
+    .isa = TEXT(LOCI_ISA),
+    .desk = desk,
+    .kept = kept,
+    .total = total,
+    .skips = asks,
+    .keys = N(prepare_keys),
+    .forward = forward,
+    .backward = N(backward),
 #ifdef LOCI_FAST
     .fast = N(fast),
 #endif
-    .store_gradients = N(store_gradients), .keep = N(keep),
-    .rotate_desk = N(rotate_desk), .rotate = N(rotate), .rotate_backward = N(rotate_backward), .add_square = N(add_square), .sum_later = N(sum_later),
-    .linear_desk = N(linear_desk), .linear_state = N(linear_state), .linear = N(linear), .linear_backward = N(linear_backward),
+    .store_gradients = N(store_gradients),
+    .keep = N(keep),
+    .rotate_desk = N(rotate_desk),
+    .rotate = N(rotate),
+    .rotate_backward = N(rotate_backward),
+    .add_square = N(add_square),
+    .sum_later = N(sum_later),
+    .linear_desk = N(linear_desk),
+    .linear_state = N(linear_state),
+    .linear = N(linear),
+    .linear_backward = N(linear_backward),
 };
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* fast.c -- the fused pass with bf16 dot products (AVX512-BF16), for numbers that are stored as bf16.
+/* fast.c -- the fused pass with bf16 dot products (AVX512-BF16), for numbers that are stored as
+ * bf16.
  *
  *     S^T[k][r] = factor * sum over pairs of channels   K[k][2c] Q[r][2c] + K[k][2c+1] Q[r][2c+1]
  *     O^T[d][r] =          sum over pairs of keys       V[2k][d] p[2k][r] + V[2k+1][d] p[2k+1][r]
  *
- * One instruction does both multiply-adds of a pair in each of 16 lanes.  Rows stay in the lanes: a word of K or V, which
- * holds a pair, is broadcast and meets a vector of pairs of 16 rows.  K is read in place, or packed from a cache, where it
- * lies channel by channel; V is packed by pairs of keys tile by tile, Q once, the weights as they are made.
- * Sums, scores, max and log of the sum are f32, and so is all that terms see.  What is rounded to bf16 beside the caller's
- * numbers: weights, and queries and keys that were turned.
+ * One instruction does both multiply-adds of a pair in each of 16 lanes.  Rows stay in the lanes: a
+ * word of K or V, which holds a pair, is broadcast and meets a vector of pairs of 16 rows.  K is
+ * read in place, or packed from a cache, where it lies channel by channel; V is packed by pairs of
+ * keys tile by tile, Q once, the weights as they are made.  Sums, scores, max and log of the sum
+ * are f32, and so is all that terms see.  What is rounded to bf16 beside the caller's numbers:
+ * weights, and queries and keys that were turned.
  *
  * A skipped tile has weights of at most e^-87 of the largest, which the sums do not notice. */
 #include <immintrin.h>
@@ -31,12 +33,13 @@ INLINE uint32_t load_word(const char *p)
 /* Vectors of neighbours, of the first and the second numbers of pairs: lanes (a, b). */
 INLINE __m512i round_pairs(vf a, vf b)
 {
-    static const _Alignas(64) uint16_t order[32] = { 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31 };
+    static const _Alignas(64)
+        uint16_t order[32] = { 0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                               8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31 };
     return _mm512_permutexvar_epi16(_mm512_load_si512(order), (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
 
-/* ---- The product ------------------------------------------------------------------------------------------- */
+/* ---- The product ----------------------------------------------------------------------------- */
 
 /* Before a loop that is worth 3 % when every other of its branches goes. */
 #if defined __clang__
@@ -45,19 +48,22 @@ INLINE __m512i round_pairs(vf a, vf b)
 #define TWICE _Pragma("GCC unroll 2")
 #endif
 
-/* C[m][n] = sum * factor, or with fade C[m][n] * fade[n] + sum in one chain, over K words of A at a + m * am + k * ak bytes and B[k][n]. */
-INLINE void pairs_block(const int mb, const int nb, int K, const char *a, ptrdiff_t am, ptrdiff_t ak, const uint32_t *b, real *c,
-                        real factor, const real *fade)
+/* C[m][n] = sum * factor, or with fade C[m][n] * fade[n] + sum in one chain, over K words of A at a
+ * + m * am + k * ak bytes and B[k][n]. */
+INLINE void pairs_block(const int mb, const int nb, int K, const char *a, ptrdiff_t am,
+                        ptrdiff_t ak, const uint32_t *b, real *c, real factor, const real *fade)
 {
     vf acc[MR * NR];
     UNROLL for (int i = 0; i < mb * nb; i++)
-        acc[i] = fade ? vf_mul(vf_load(c + i / nb * QT + i % nb * VL), vf_load(fade + i % nb * VL)) : vf_set1(0);
+        acc[i] = fade ? vf_mul(vf_load(c + i / nb * QT + i % nb * VL), vf_load(fade + i % nb * VL))
+                      : vf_set1(0);
     TWICE for (int k = 0; k < K; k++) {
         __m512i x[NR];
         UNROLL for (int n = 0; n < nb; n++) x[n] = load_pairs(b + k * QT + n * VL);
         UNROLL for (int m = 0; m < mb; m++) {
             const __m512i y = _mm512_set1_epi32((int)load_word(a + m * am + k * ak));
-            UNROLL for (int n = 0; n < nb; n++) acc[m * nb + n] = _mm512_dpbf16_ps(acc[m * nb + n], (__m512bh)y, (__m512bh)x[n]);
+            UNROLL for (int n = 0; n < nb; n++)
+                acc[m * nb + n] = _mm512_dpbf16_ps(acc[m * nb + n], (__m512bh)y, (__m512bh)x[n]);
         }
     }
     UNROLL for (int m = 0; m < mb; m++)
@@ -68,16 +74,17 @@ INLINE void pairs_block(const int mb, const int nb, int K, const char *a, ptrdif
             vf_store(to, y);
         }
 }
-INLINE void pairs_columns(const int mb, const int nb, int M, int K, const char *a, ptrdiff_t am, ptrdiff_t ak, const uint32_t *b, real *c,
-                          real factor, const real *fade)
+INLINE void pairs_columns(const int mb, const int nb, int M, int K, const char *a, ptrdiff_t am,
+                          ptrdiff_t ak, const uint32_t *b, real *c, real factor, const real *fade)
 {
     int m = 0;
-    for (; m + mb <= M; m += mb) pairs_block(mb, nb, K, a + m * am, am, ak, b, c + m * QT, factor, fade);
+    for (; m + mb <= M; m += mb)
+        pairs_block(mb, nb, K, a + m * am, am, ak, b, c + m * QT, factor, fade);
     for (; m < M; m++) pairs_block(1, nb, K, a + m * am, am, ak, b, c + m * QT, factor, fade);
 }
 /* In blocks of 15 or 16 vectors, whatever the columns. */
-INLINE void pairs_product(int columns, int M, int K, const char *a, ptrdiff_t am, ptrdiff_t ak, const uint32_t *b, real *c, real factor,
-                          const real *fade)
+INLINE void pairs_product(int columns, int M, int K, const char *a, ptrdiff_t am, ptrdiff_t ak,
+                          const uint32_t *b, real *c, real factor, const real *fade)
 {
     switch (columns / VL) {
     case 4: pairs_columns(4, 4, M, K, a, am, ak, b, c, factor, fade); break;
@@ -87,9 +94,10 @@ INLINE void pairs_product(int columns, int M, int K, const char *a, ptrdiff_t am
     }
 }
 
-/* ---- Scores ------------------------------------------------------------------------------------------------ */
+/* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* What scores are multiplied by, so that queries that were not turned are exact: they are scaled by powers of two only. */
+/* What scores are multiplied by, so that queries that were not turned are exact: they are scaled by
+ * powers of two only. */
 static real factor_of(const struct loci_plan *p)
 {
     int exponent;
@@ -103,7 +111,8 @@ static void pack_queries(struct tile *t)
     for (int d = 0; d < D; d += 2)
         for (int r = 0; r < QT; r += VL) {
             const vf even = vf_mul(vf_load(t->qt + d * QT + r), inverse);
-            const vf odd = d + 1 < D ? vf_mul(vf_load(t->qt + (d + 1) * QT + r), inverse) : vf_set1(0);
+            const vf odd = d + 1 < D ? vf_mul(vf_load(t->qt + (d + 1) * QT + r), inverse)
+                                     : vf_set1(0);
             _mm512_storeu_si512(t->q2 + d / 2 * QT + r, round_pairs(even, odd));
         }
 }
@@ -120,7 +129,8 @@ static bool reads_weights(const struct call *c)
     return false;
 }
 
-/* Turned keys that nobody else reads become bf16 where they lie, each in the first half of its row. */
+/* Turned keys that nobody else reads become bf16 where they lie, each in the first half of its
+ * row. */
 static bool packs_keys(const struct call *c)
 {
     bool others = reads_rows(c) || c->plan->dim % 2;
@@ -130,7 +140,9 @@ static bool packs_keys(const struct call *c)
 static void narrow_pairs(const real *from, int n, uint16_t *to)
 {
     int d = 0;
-    for (; d + 2 * VL <= n; d += 2 * VL) _mm512_storeu_si512(to + d, (__m512i)_mm512_cvtne2ps_pbh(vf_load(from + d + VL), vf_load(from + d)));
+    for (; d + 2 * VL <= n; d += 2 * VL)
+        _mm512_storeu_si512(to + d, (__m512i)_mm512_cvtne2ps_pbh(vf_load(from + d + VL),
+                                                                 vf_load(from + d)));
     for (; d < n; d++) to[d] = to_bf16(from[d]);
 }
 static void pack_job(void *arg, int index)
@@ -146,10 +158,12 @@ static void pack_job(void *arg, int index)
 /* Two rows of 16-bit numbers become one of words; without y the second halves are 0. */
 INLINE void pack_two(const uint16_t *x, const uint16_t *y, int width, uint32_t *to)
 {
-    static const _Alignas(64) uint16_t low[32] = { 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
-                                                   8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47 };
-    static const _Alignas(64) uint16_t high[32] = { 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
-                                                    24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63 };
+    static const _Alignas(64)
+        uint16_t low[32] = { 0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                             8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47 };
+    static const _Alignas(64)
+        uint16_t high[32] = { 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+                              24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63 };
     const __m512i first = _mm512_load_si512(low), second = _mm512_load_si512(high);
     const int whole = y ? width / (2 * VL) * (2 * VL) : 0;
     for (int d = 0; d < whole; d += 2 * VL) {
@@ -160,22 +174,27 @@ INLINE void pack_two(const uint16_t *x, const uint16_t *y, int width, uint32_t *
     for (int d = whole; d < width; d++) to[d] = x[d] | (uint32_t)(y ? y[d] : 0) << 16;
 }
 
-/* Words of two channels: those of key k start at first + k * key bytes and are `word` bytes apart. */
+/* Words of two channels: those of key k start at first + k * key bytes and are `word` bytes
+ * apart. */
 struct key_words { const char *first; ptrdiff_t key, word; };
-/* The keys of the tile: in place, as a cache has them, or from the rows of reals that find_keys() found. */
+/* The keys of the tile: in place, as a cache has them, or from the rows of reals that find_keys()
+ * found. */
 static struct key_words find_words(struct tile *t, bool found)
 {
     const struct call *c = t->c;
-    const ptrdiff_t D = c->plan->dim, b = t->seq->b, size = sizeof(uint16_t), word = sizeof(uint32_t), width = D + D % 2;
+    const ptrdiff_t D = c->plan->dim, b = t->seq->b, size = sizeof(uint16_t),
+                    word = sizeof(uint32_t), width = D + D % 2;
     if (c->packed) {
-        const real *first = (const real *)c->turned + ((b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D;
+        const real *first = (const real *)c->turned
+                          + ((b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D;
         return (struct key_words){ (const char *)first, D * (ptrdiff_t)sizeof(real), word };
     }
     if (!c->turned && c->cache) {
         ptrdiff_t step;
         const uint16_t *first = key_place(c, b, t->kvh, t->j0, &step);
         for (int d = 0; d < D; d += 2)
-            pack_two(first + d * step, d + 1 < D ? first + (d + 1) * step : NULL, t->keys, (uint32_t *)t->k2 + d / 2 * KT);
+            pack_two(first + d * step, d + 1 < D ? first + (d + 1) * step : NULL, t->keys,
+                     (uint32_t *)t->k2 + d / 2 * KT);
         return (struct key_words){ (const char *)t->k2, word, KT * word };
     }
     if (!c->turned && D % 2 == 0 && in_one_piece(c, t->j0, t->keys))
@@ -198,9 +217,11 @@ static void dot_pairs(struct tile *t, struct key_words k)
     }
     const struct band w = band(p);
     for (int i = 0; i < t->keys; i += STRIP) {
-        const int n = t->keys - i < STRIP ? t->keys - i : STRIP, first = rows_of(t, w, i).first / VL * VL;
+        const int n = t->keys - i < STRIP ? t->keys - i : STRIP,
+                  first = rows_of(t, w, i).first / VL * VL;
         if (first < t->live)
-            pairs_product(t->live - first, n, K, k.first + i * k.key, k.key, k.word, t->q2 + first, t->s + i * QT + first, factor, NULL);
+            pairs_product(t->live - first, n, K, k.first + i * k.key, k.key, k.word, t->q2 + first,
+                          t->s + i * QT + first, factor, NULL);
     }
 }
 
@@ -221,13 +242,16 @@ static void scores(struct tile *t, bool more)
     add_terms(t);
 }
 
-/* ---- Weights ----------------------------------------------------------------------------------------------- */
+/* ---- Weights --------------------------------------------------------------------------------- */
 
-/* e^(x - base) from x and base * log2(e).  Exactly 0 from 2^-127 on, where the lane's bits are those of 1 less 127 exponents. */
+/* e^(x - base) from x and base * log2(e).  Exactly 0 from 2^-127 on, where the lane's bits are
+ * those of 1 less 127 exponents. */
 INLINE void pow_below(vf x[4], const vf base[2])
 {
     vf n[4], f[4], y[4];
-    UNROLL for (int i = 0; i < 4; i++) f[i] = vf_max(vf_set1(-127), _mm512_fmsub_ps(x[i], vf_set1(EXP_LOG2E), base[i / 2]));   /* NaN stays */
+    /* NaN stays */
+    UNROLL for (int i = 0; i < 4; i++)
+        f[i] = vf_max(vf_set1(-127), _mm512_fmsub_ps(x[i], vf_set1(EXP_LOG2E), base[i / 2]));
     UNROLL for (int i = 0; i < 4; i++) n[i] = vf_add(f[i], vf_set1(EXP_MAGIC));
     UNROLL for (int i = 0; i < 4; i++) f[i] = vf_sub(f[i], vf_sub(n[i], vf_set1(EXP_MAGIC)));
     UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], vf_set1(POW_C4), vf_set1(POW_C3));
@@ -237,13 +261,15 @@ INLINE void pow_below(vf x[4], const vf base[2])
     UNROLL for (int i = 0; i < 4; i++) x[i] = vf_scale2(y[i], n[i]);
 }
 
-/* The new max of each row; base is it, or 0 where nothing was seen, and alpha what older sums are multiplied by. */
+/* The new max of each row; base is it, or 0 where nothing was seen, and alpha what older sums are
+ * multiplied by. */
 static void find_max(struct tile *t, real *base)
 {
     vf m[QT / VL];
     UNROLL for (int n = 0; n < QT / VL; n++) m[n] = vf_load(t->m + n * VL);
     for (int k = 0; k < t->keys; k++)
-        UNROLL for (int n = 0; n < QT / VL; n++) m[n] = vf_max(m[n], vf_load(t->s + k * QT + n * VL));
+        UNROLL for (int n = 0; n < QT / VL; n++)
+            m[n] = vf_max(m[n], vf_load(t->s + k * QT + n * VL));
     UNROLL for (int n = 0; n < QT / VL; n++) {
         const vf b = vf_zero_below(m[n], -FLT_MAX, m[n]);
         vf_store(t->alpha + n * VL, vf_exp(vf_sub(vf_load(t->m + n * VL), b)));
@@ -260,19 +286,25 @@ INLINE void softmax_pairs(struct tile *t, const bool keep)
     if (t->keys % 2) for (int r = 0; r < QT; r++) t->s[t->keys * QT + r] = -INFINITY;
     for (int r = 0; r < t->live; r += 2 * VL) {
         vf b[2], sum[2];
-        UNROLL for (int i = 0; i < 2; i++) b[i] = vf_mul(vf_load(base + r + i * VL), vf_set1(EXP_LOG2E)), sum[i] = vf_set1(0);
+        UNROLL for (int i = 0; i < 2; i++)
+            b[i] = vf_mul(vf_load(base + r + i * VL), vf_set1(EXP_LOG2E)), sum[i] = vf_set1(0);
         for (int k = 0; k < t->keys; k += 2) {
             vf x[4];                                 /* of both keys and both vectors of rows */
-            UNROLL for (int i = 0; i < 4; i++) x[i] = vf_load(t->s + (k + i % 2) * QT + r + i / 2 * VL);
+            UNROLL for (int i = 0; i < 4; i++)
+                x[i] = vf_load(t->s + (k + i % 2) * QT + r + i / 2 * VL);
             pow_below(x, b);
             UNROLL for (int i = 0; i < 2; i++) {
-                _mm512_storeu_si512(t->p2 + k / 2 * QT + r + i * VL, round_pairs(x[2 * i], x[2 * i + 1]));
+                _mm512_storeu_si512(t->p2 + k / 2 * QT + r + i * VL,
+                                    round_pairs(x[2 * i], x[2 * i + 1]));
                 sum[i] = vf_add(sum[i], vf_add(x[2 * i], x[2 * i + 1]));
             }
-            if (keep) UNROLL for (int i = 0; i < 4; i++) vf_store(t->p + (k + i % 2) * QT + r + i / 2 * VL, x[i]);
+            if (keep)
+                UNROLL for (int i = 0; i < 4; i++)
+                    vf_store(t->p + (k + i % 2) * QT + r + i / 2 * VL, x[i]);
         }
         UNROLL for (int i = 0; i < 2; i++)
-            vf_store(t->l + r + i * VL, vf_fma(vf_load(t->l + r + i * VL), vf_load(t->alpha + r + i * VL), sum[i]));
+            vf_store(t->l + r + i * VL,
+                     vf_fma(vf_load(t->l + r + i * VL), vf_load(t->alpha + r + i * VL), sum[i]));
     }
 }
 static void pack_weights(struct tile *t)
@@ -280,11 +312,12 @@ static void pack_weights(struct tile *t)
     for (int k = 0; k < t->keys; k += 2)
         for (int r = 0; r < QT; r += VL) {
             const vf odd = k + 1 < t->keys ? vf_load(t->p + (k + 1) * QT + r) : vf_set1(0);
-            _mm512_storeu_si512(t->p2 + k / 2 * QT + r, round_pairs(vf_load(t->p + k * QT + r), odd));
+            _mm512_storeu_si512(t->p2 + k / 2 * QT + r,
+                                round_pairs(vf_load(t->p + k * QT + r), odd));
         }
 }
 
-/* ---- Values ------------------------------------------------------------------------------------------------ */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
 static const uint16_t *value_row(const struct tile *t, int k)
 {
@@ -299,14 +332,20 @@ static void pack_values(struct tile *t)
     const uint16_t *x = value_row(t, 0);
     int k = 0;
     if (in_one_piece(c, t->j0, t->keys))             /* worth 1.5 % at width 64 */
-        for (; k + 1 < t->keys; k += 2, x += 2 * stride) pack_two(x, x + stride, D, t->v2 + k / 2 * D);
-    for (; k + 1 < t->keys; k += 2) pack_two(value_row(t, k), value_row(t, k + 1), D, t->v2 + k / 2 * D);
+        for (; k + 1 < t->keys; k += 2, x += 2 * stride)
+            pack_two(x, x + stride, D, t->v2 + k / 2 * D);
+    for (; k + 1 < t->keys; k += 2)
+        pack_two(value_row(t, k), value_row(t, k + 1), D, t->v2 + k / 2 * D);
     if (k < t->keys) pack_two(value_row(t, k), NULL, D, t->v2 + k / 2 * D);
 }
 
-static bool infinite(uint32_t word) { return (word & 0x7f80) == 0x7f80 || (word & 0x7f800000) == 0x7f800000; }
-/* Numbers that are not finite must not meet rows that do not see their key, for 0 * NaN is NaN.  They are taken out, and go to
- * the rows that do see it when all is added up.  True if there are any. */
+static bool infinite(uint32_t word)
+{
+    return (word & 0x7f80) == 0x7f80 || (word & 0x7f800000) == 0x7f800000;
+}
+/* Numbers that are not finite must not meet rows that do not see their key, for 0 * NaN is NaN.
+ * They are taken out, and go to the rows that do see it when all is added up.  True if there are
+ * any. */
 static bool take_out(struct tile *t)
 {
     const ptrdiff_t n = (ptrdiff_t)((t->keys + 1) / 2) * t->c->plan->value_dim;
@@ -327,7 +366,10 @@ static void put_back(struct tile *t)
             if (!infinite(v)) continue;
             for (int r = 0; r < QT; r++)
                 if (visible(t, k, r))
-                    t->o[d * QT + r] = fma_(from_bf16(v), from_bf16((uint16_t)(t->p2[k / 2 * QT + r] >> 16 * (k % 2))), t->o[d * QT + r]);
+                    t->o[d * QT + r] =
+                        fma_(from_bf16(v),
+                             from_bf16((uint16_t)(t->p2[k / 2 * QT + r] >> 16 * (k % 2))),
+                             t->o[d * QT + r]);
         }
 }
 static void mix_pairs(struct tile *t)
@@ -343,7 +385,8 @@ static void mix_pairs(struct tile *t)
     for (int r = 0; r < t->live; r += STRIP) {
         const int64_t last = t->d + r + STRIP - 1 - w.lo;
         const int keys = last + 1 < t->keys ? (int)(last + 1 > 0 ? last + 1 : 0) : t->keys;
-        pairs_product(STRIP, D, (keys + 1) / 2, v, word, word * D, t->p2 + r, t->o + r, 1, t->alpha + r);
+        pairs_product(STRIP, D, (keys + 1) / 2, v, word, word * D, t->p2 + r, t->o + r, 1,
+                      t->alpha + r);
     }
 }
 
@@ -367,7 +410,10 @@ static void sums(struct tile *t, bool more)
     if (apart) put_back(t);
 }
 
-static void job(void *arg, int index) { forward_job(arg, index, &(struct products){ rows, scores, sums }); }
+static void job(void *arg, int index)
+{
+    forward_job(arg, index, &(struct products){ rows, scores, sums });
+}
 
 loci_status N(fast)(struct call *c)
 {

@@ -21,7 +21,10 @@ static void sums(struct tile *t, bool more)
     mix_safe(t, t->v, t->vs, t->c->plan->value_dim, t->p, t->o, t->alpha, t->next);
 }
 static void rows(struct tile *t) { open_columns(t); }
-static void job(void *arg, int index) { forward_job(arg, index, &(struct products){ rows, scores, sums }); }
+static void job(void *arg, int index)
+{
+    forward_job(arg, index, &(struct products){ rows, scores, sums });
+}
 
 loci_status N(forward)(struct call *c) { return forward_all(c, job); }
 #endif

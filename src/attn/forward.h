@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* forward.h -- the fused pass over tiles of 64 rows: each meets its keys, newest first, in chunks of 4096 and tiles of 64.
- * What a file that includes it brings is how a tile is multiplied. */
+/* forward.h -- the fused pass over tiles of 64 rows: each meets its keys, newest first, in chunks
+ * of 4096 and tiles of 64. What a file that includes it brings is how a tile is multiplied. */
 #ifndef LOCI_ATTN_FORWARD_H
 #define LOCI_ATTN_FORWARD_H
 
@@ -9,11 +9,13 @@
 
 struct products {
     void (*rows)(struct tile *);                     /* once per query tile, after open_rows() */
-    void (*scores)(struct tile *, bool more);        /* finds the keys and makes s, all but mix; more: older tiles follow */
+    void (*scores)(struct tile *, bool more);        /* finds the keys and makes s, all but mix;
+                                                        more: older tiles follow */
     void (*sums)(struct tile *, bool more);          /* weighs, and adds up the values */
 };
 
-/* Is every tile first .. end of a chunk so far below the total that the chunk's sums would join it as exact zeros? */
+/* Is every tile first .. end of a chunk so far below the total that the chunk's sums would join it
+ * as exact zeros? */
 INLINE bool negligible_chunk(struct tile *t, ptrdiff_t first, ptrdiff_t end, ptrdiff_t last)
 {
     for (ptrdiff_t j = end; j >= first; j--)
@@ -22,7 +24,8 @@ INLINE bool negligible_chunk(struct tile *t, ptrdiff_t first, ptrdiff_t end, ptr
 }
 
 /* One work item: QT rows of one head, or of all heads when a term mixes them. */
-INLINE void forward_item(struct call *c, struct tile *t, int n, const struct sequence *q, int h, ptrdiff_t row, const struct products *by)
+INLINE void forward_item(struct call *c, struct tile *t, int n, const struct sequence *q, int h,
+                         ptrdiff_t row, const struct products *by)
 {
     const struct loci_plan *p = c->plan;
     const int rows = q->nq - row < QT ? (int)(q->nq - row) : QT;
@@ -36,9 +39,13 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
         open_total(&t[i]);
     }
     const struct term *weight = p->weight >= 0 ? term_of(c, p->weight) : NULL;
-    for (ptrdiff_t chunk = range.last >= range.first ? range.last / CHUNK : -1; chunk >= range.first / CHUNK && chunk >= 0; chunk--) {
-        const ptrdiff_t end = range.last / KT < chunk * (CHUNK / KT) + CHUNK / KT - 1 ? range.last / KT : chunk * (CHUNK / KT) + CHUNK / KT - 1;
-        const ptrdiff_t start = range.first / KT > chunk * (CHUNK / KT) ? range.first / KT : chunk * (CHUNK / KT);
+    for (ptrdiff_t chunk = range.last >= range.first ? range.last / CHUNK : -1;
+         chunk >= range.first / CHUNK && chunk >= 0; chunk--) {
+        const ptrdiff_t end = range.last / KT < chunk * (CHUNK / KT) + CHUNK / KT - 1
+                                ? range.last / KT
+                                : chunk * (CHUNK / KT) + CHUNK / KT - 1;
+        const ptrdiff_t start = range.first / KT > chunk * (CHUNK / KT) ? range.first / KT
+                                                                        : chunk * (CHUNK / KT);
         if (skip && negligible_chunk(t, start, end, range.last)) continue;
         for (int i = 0; i < n; i++) open_chunk(&t[i]);
         for (ptrdiff_t j = end; j >= start; j--) {
@@ -60,9 +67,15 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
     for (int i = 0; i < n; i++) close_rows(&t[i]);
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------- */
+/* ---- All of them ----------------------------------------------------------------------------- */
 
-struct pass { struct call *c; ptrdiff_t items, groups; int locked; atomic_llong next; atomic_bool stop; };
+struct pass {
+    struct call *c;
+    ptrdiff_t items, groups;
+    int locked;
+    atomic_llong next;
+    atomic_bool stop;
+};
 
 /* Items go from the rows that see most keys to those that see fewest. */
 INLINE void forward_job(void *arg, int index, const struct products *by)
@@ -79,13 +92,16 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
         }
         const ptrdiff_t tile = a->items / a->groups - 1 - item / a->groups;
         const struct sequence *q = find_sequence(c, BY_TILE, tile);
-        forward_item(c, t, a->locked, q, (int)(item % a->groups) * a->locked, (tile - q->first_tile) * QT, by);
+        forward_item(c, t, a->locked, q, (int)(item % a->groups) * a->locked,
+                     (tile - q->first_tile) * QT, by);
     }
 }
 
 INLINE loci_status forward_all(struct call *c, void (*job)(void *, int))
 {
-    struct pass a = { .c = c, .locked = locked(c->plan), .groups = c->plan->heads / locked(c->plan) };
+    struct pass a = { .c = c,
+                      .locked = locked(c->plan),
+                      .groups = c->plan->heads / locked(c->plan) };
     a.items = c->tiles * a.groups;
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);

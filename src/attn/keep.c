@@ -1,34 +1,49 @@
 /* SPDX-License-Identifier: MIT */
-/* keep.c -- puts keys and values into a cache: turned where the plan keeps them so, keys channel by channel. */
+/* keep.c -- puts keys and values into a cache: turned where the plan keeps them so, keys channel by
+ * channel. */
 #include "attn/workspace.h"
 #include "plan/engine.h"
 
 #if QT > 1
 
-struct keep { struct call *c; const struct keeping *a; ptrdiff_t tiles; atomic_llong next; atomic_bool stop; };
+struct keep {
+    struct call *c;
+    const struct keeping *a;
+    ptrdiff_t tiles;
+    atomic_llong next;
+    atomic_bool stop;
+};
 
-/* Keys `at` .. of the sequence, n of one tile, from padded rows that have the positions of the call's keys j .. */
-static void put_keys(const struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h, ptrdiff_t at, ptrdiff_t j, int n)
+/* Keys `at` .. of the sequence, n of one tile, from padded rows that have the positions of the
+ * call's keys j .. */
+static void put_keys(const struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b,
+                     int h, ptrdiff_t at, ptrdiff_t j, int n)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
     char *tile = cache_keys(a->to, b, h, at);
-    if (a->turn) term_of(c, p->rotate)->turn(c, p->rotate, t->heading, b, h, false, j, n, t->qrows, Dp);
+    if (a->turn)
+        term_of(c, p->rotate)->turn(c, p->rotate, t->heading, b, h, false, j, n, t->qrows, Dp);
     for (int i = 0; i < n && a->channels; i++)
-        for (int d = a->channel; d < a->channel + a->channels; d++) t->qrows[i * Dp + d] *= (real)a->undo;
+        for (int d = a->channel; d < a->channel + a->channels; d++)
+            t->qrows[i * Dp + d] *= (real)a->undo;
     transpose(t->qrows, Dp, n, D, t->qt, KT);
-    for (int d = 0; d < D; d++) narrow_row(c, t->qt + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
+    for (int d = 0; d < D; d++)
+        narrow_row(c, t->qt + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
 }
 static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at)
 {
-    return (char *)cache_values(to, b, h, at) + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
+    return (char *)cache_values(to, b, h, at)
+         + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
 }
 
 /* The new keys of one tile of the cache. */
-static void append_item(struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h, ptrdiff_t tile)
+static void append_item(struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h,
+                        ptrdiff_t tile)
 {
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t old = (ptrdiff_t)cache_list(a->to, a->to->len)[b], count = a->counts ? (ptrdiff_t)a->counts[b] : c->Lk;
+    const ptrdiff_t old = (ptrdiff_t)cache_list(a->to, a->to->len)[b],
+                    count = a->counts ? (ptrdiff_t)a->counts[b] : c->Lk;
     ptrdiff_t from = (old / KT + tile) * KT, end = from + KT;
     if (from < old) from = old;
     if (end > old + count) end = old + count;
@@ -38,7 +53,8 @@ static void append_item(struct call *c, const struct keeping *a, struct tile *t,
     load_rows(c, &a->k, b, h, j, n, p->dim, t->qrows);
     put_keys(c, a, t, b, h, from, j, n);
     for (int i = 0; i < n; i++)
-        memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i), p->stored * (size_t)p->value_dim);
+        memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
+               p->stored * (size_t)p->value_dim);
 }
 /* The keys of a head behind those that go, oldest first, each tile in two pieces at most. */
 static void remove_item(struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h)
@@ -52,10 +68,12 @@ static void remove_item(struct call *c, const struct keeping *a, struct tile *t,
         if (n > KT - from % KT) n = KT - from % KT;
         if (n > end - at) n = end - at;
         load_keys(c, KEYS, b, h, from, (int)n, t->qrows);
-        for (ptrdiff_t i = n - 1; i > 0; i--) memmove(t->qrows + i * Dp, t->qrows + i * D, sizeof(real) * (size_t)D);
+        for (ptrdiff_t i = n - 1; i > 0; i--)
+            memmove(t->qrows + i * Dp, t->qrows + i * D, sizeof(real) * (size_t)D);
         put_keys(c, a, t, b, h, at, 0, (int)n);
         for (ptrdiff_t i = 0; i < n; i++)
-            memmove(value_row(c, a->to, b, h, at + i), value_row(c, a->to, b, h, from + i), p->stored * (size_t)p->value_dim);
+            memmove(value_row(c, a->to, b, h, at + i), value_row(c, a->to, b, h, from + i),
+                    p->stored * (size_t)p->value_dim);
         at += n;
     }
 }
@@ -68,7 +86,8 @@ static void keep_job(void *arg, int index)
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);
-        if (!k->a->remove && cancelled(c)) {         /* half of a removal would leave no cache at all */
+        /* half of a removal would leave no cache at all */
+        if (!k->a->remove && cancelled(c)) {
             k->stop = true;
             return;
         }

@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* linear.c -- linear attention: rows meet sums over the keys, and pair by pair only those of their own tile.
+/* linear.c -- linear attention: rows meet sums over the keys, and pair by pair only those of their
+ * own tile.
  *
- *     o_i = sum_j (R f(q_i)).(R f(k_j)) v_j / den_i      den_i = sum_j f(q_i).f(k_j)      f = elu + 1
+ *     o_i = sum_j (R f(q_i)).(R f(k_j)) v_j / den_i      den_i = sum_j f(q_i).f(k_j)
+ *     f = elu + 1
  *
- * Keys come in tiles of KT, counted from the first key of the sequence, also where a state holds the earlier ones.  The
- * tile of a row is that of the last key it sees.  With S = sum of (R f(k_j)) v_j^T and z = sum of f(k_j) over the tiles
- * before it, and p_ik = (R f(q_i)).(R f(k_k)) in it,
+ * Keys come in tiles of KT, counted from the first key of the sequence, also where a state holds
+ * the earlier ones.  The tile of a row is that of the last key it sees.  With S = sum of (R f(k_j))
+ * v_j^T and z = sum of f(k_j) over the tiles before it, and p_ik = (R f(q_i)).(R f(k_k)) in it,
  *
  *     o_i den_i = S^T R f(q_i) + sum_k p_ik v_k          den_i = (z + sum_k f(k_k)).f(q_i)
  *
- * so the bits of a row depend on its query and the keys it sees, however the keys were handed in.  Sums are kept in two
- * parts, since the last multiple of SPAN keys and before, so that those of long texts in float lose little.
+ * so the bits of a row depend on its query and the keys it sees, however the keys were handed in.
+ * Sums are kept in two parts, since the last multiple of SPAN keys and before, so that those of
+ * long texts in float lose little.
  *
- * Backward, with g = dO / den, h = -(dO.o) / den, and G = sum of (R f(q_i)) g_i^T over the rows behind a tile:
+ * Backward, with g = dO / den, h = -(dO.o) / den, and G = sum of (R f(q_i)) g_i^T over the rows
+ * behind a tile:
  *
- *     d R f(q_i) = S g_i + ...     d f(q_i) = h_i z + ...     d R f(k_k) = G v_k + ...     dv_k = G^T R f(k_k) + ...
+ *     d R f(q_i) = S g_i + ...     d f(q_i) = h_i z + ...     d R f(k_k) = G v_k + ...
+ *     dv_k = G^T R f(k_k) + ...
  *
  * One walk from the first tile to the last for dq, another one back for dk and dv. */
 #include "attn/workspace.h"
@@ -23,10 +28,12 @@
 
 enum { SPAN = 1024 };
 
-/* A sum [D][Dvp] and one [Dp], each in two parts: since the last multiple of SPAN keys, and before. */
+/* A sum [D][Dvp] and one [Dp], each in two parts: since the last multiple of SPAN keys, and
+ * before. */
 struct sums { real *recent, *older, *zrecent, *zolder; };
 
-/* All that later rows have to know of the keys so far; in a state it lies in this order, without gaps. */
+/* All that later rows have to know of the keys so far; in a state it lies in this order, without
+ * gaps. */
 struct memory {
     struct sums sum;                     /* of all tiles but the last */
     real *f, *turned, *v;                /* the last tile: [KT][Dp], [KT][Dp], [KT][Dvp] */
@@ -40,7 +47,8 @@ struct linear_desk {
     int keys;                            /* of them in the last tile */
 
     real *S, *z;                         /* the sums before the tile, both parts together */
-    real *zk;                            /* [KT][Dp]: z for a row that sees the keys 0 .. k of the tile */
+    real *zk;                            /* [KT][Dp]: z for a row that sees the keys 0 .. k of the
+                                            tile */
     real *keys_t;                        /* [D][KT]: turned keys, transposed */
     bool finite;                         /* all of the tile's keys and values */
 
@@ -71,7 +79,8 @@ static struct memory carve_memory(const struct loci_plan *p, struct arena *a)
 {
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     struct memory m = { .sum = carve_sums(p, a) };
-    m.f = reals(a, (ptrdiff_t)KT * Dp), m.turned = reals(a, (ptrdiff_t)KT * Dp), m.v = reals(a, (ptrdiff_t)KT * Dvp);
+    m.f = reals(a, (ptrdiff_t)KT * Dp), m.turned = reals(a, (ptrdiff_t)KT * Dp),
+    m.v = reals(a, (ptrdiff_t)KT * Dvp);
     return m;
 }
 size_t N(linear_state)(const struct loci_plan *p)
@@ -92,7 +101,8 @@ static size_t carve(const struct call *c, char *base, bool backward, struct line
         d->heading = take_bytes(&a, 1, sizeof *d->heading);
         d->room = reals(&a, term->room ? term->room(c, p->rotate) : 0);
     }
-    d->S = reals(&a, (ptrdiff_t)D * Dvp), d->z = reals(&a, Dp), d->zk = reals(&a, (ptrdiff_t)KT * Dp);
+    d->S = reals(&a, (ptrdiff_t)D * Dvp), d->z = reals(&a, Dp),
+    d->zk = reals(&a, (ptrdiff_t)KT * Dp);
     d->keys_t = reals(&a, (ptrdiff_t)D * KT);
     d->q = reals(&a, (ptrdiff_t)QT * Dp), d->turned = reals(&a, (ptrdiff_t)QT * Dp);
     d->p = reals(&a, QT * KT), d->o = reals(&a, (ptrdiff_t)QT * Dvp);
@@ -101,8 +111,10 @@ static size_t carve(const struct call *c, char *base, bool backward, struct line
         d->g = reals(&a, (ptrdiff_t)QT * Dvp), d->h = reals(&a, QT);
         d->dp = reals(&a, QT * KT), d->dq = reals(&a, (ptrdiff_t)QT * Dp);
         d->behind = carve_sums(p, &a);
-        d->G = reals(&a, (ptrdiff_t)D * Dvp), d->G_t = reals(&a, (ptrdiff_t)Dv * Dp), d->y = reals(&a, Dp);
-        d->dk = reals(&a, (ptrdiff_t)KT * Dp), d->df = reals(&a, (ptrdiff_t)KT * Dp), d->dv = reals(&a, (ptrdiff_t)KT * Dvp);
+        d->G = reals(&a, (ptrdiff_t)D * Dvp), d->G_t = reals(&a, (ptrdiff_t)Dv * Dp),
+        d->y = reals(&a, Dp);
+        d->dk = reals(&a, (ptrdiff_t)KT * Dp), d->df = reals(&a, (ptrdiff_t)KT * Dp),
+        d->dv = reals(&a, (ptrdiff_t)KT * Dvp);
         d->part = reals(&a, term && term->part ? term->part(c, p->rotate) : 0);
     }
     return a.full ? SIZE_MAX : a.used;
@@ -119,12 +131,13 @@ static struct linear_desk desk_of(const struct call *c, int index)
     return d;
 }
 
-/* ---- Rows of queries and keys ---------------------------------------------------------------------------- */
+/* ---- Rows of queries and keys ---------------------------------------------------------------- */
 
 INLINE real feature(real x) { return x > 0 ? x + 1 : exp_(x); }
 INLINE real slope(real f) { return f < 1 ? f : 1; }     /* f'(x), from f(x) */
 
-/* One sum in PAD lanes, so that its bits are the same for every width of vectors; n counts whole lanes. */
+/* One sum in PAD lanes, so that its bits are the same for every width of vectors; n counts whole
+ * lanes. */
 static real dot_row(const real *a, const real *b, int n)
 {
     real lane[PAD] = { 0 };
@@ -136,7 +149,8 @@ static real dot_row(const real *a, const real *b, int n)
 }
 
 /* n rows of a view, padded with zeros. */
-static void load(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, real *rows)
+static void load(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n,
+                 int width, real *rows)
 {
     const int stride = padded(width);
     for (int r = 0; r < n; r++) {
@@ -144,14 +158,15 @@ static void load(const struct call *c, const loci_view *v, ptrdiff_t b, int h, p
         zero(rows + (ptrdiff_t)r * stride + width, stride - width);
     }
 }
-static void store(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, const real *rows)
+static void store(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n,
+                  int width, const real *rows)
 {
     if (v->data) store_rows(c, rows, padded(width), v, b, h, i, n, width);
 }
 
 /* f of n rows, and the same turned. */
-static void load_features(const struct call *c, struct linear_desk *d, bool query, ptrdiff_t b, int h, ptrdiff_t i, int n,
-                          real *f, real *turned)
+static void load_features(const struct call *c, struct linear_desk *d, bool query, ptrdiff_t b,
+                          int h, ptrdiff_t i, int n, real *f, real *turned)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
@@ -162,17 +177,19 @@ static void load_features(const struct call *c, struct linear_desk *d, bool quer
     if (p->rotate >= 0)
         term_of(c, p->rotate)->turn(c, p->rotate, d->heading, b, h, query, i, n, turned, Dp);
 }
-static void turn_back(const struct call *c, struct linear_desk *d, bool query, ptrdiff_t b, int h, ptrdiff_t i, int n,
-                      const real *f, const real *turned, real *g)
+static void turn_back(const struct call *c, struct linear_desk *d, bool query, ptrdiff_t b, int h,
+                      ptrdiff_t i, int n, const real *f, const real *turned, real *g)
 {
     const int x = c->plan->rotate;
     if (x < 0) return;
     const struct term *term = term_of(c, x);
-    term->turn_bwd(c, x, d->heading, b, h, query, i, n, term->of_input ? f : turned, g, padded(c->plan->dim), c->total[x] ? d->part : NULL);
+    term->turn_bwd(c, x, d->heading, b, h, query, i, n, term->of_input ? f : turned, g,
+                   padded(c->plan->dim), c->total[x] ? d->part : NULL);
 }
 
 /* The rows `row` .. of a query head, with `last` keys of their sequence in memory. */
-static void open_rows_of(const struct call *c, struct linear_desk *d, const struct sequence *q, int h, ptrdiff_t row, int n, ptrdiff_t last)
+static void open_rows_of(const struct call *c, struct linear_desk *d, const struct sequence *q,
+                         int h, ptrdiff_t row, int n, ptrdiff_t last)
 {
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0 + row;
     d->rows = n;
@@ -180,7 +197,7 @@ static void open_rows_of(const struct call *c, struct linear_desk *d, const stru
     load_features(c, d, true, q->b, h, q->q0 + row, n, d->q, d->turned);
 }
 
-/* ---- Tiles ------------------------------------------------------------------------------------------------ */
+/* ---- Tiles ----------------------------------------------------------------------------------- */
 
 static void add_to(real *x, const real *y, ptrdiff_t n)
 {
@@ -217,13 +234,15 @@ static void add_tile(const struct loci_plan *p, struct linear_desk *d)
     d->keys = 0;
 }
 /* Keys j .. of the sequence, as many as the tile has room for.  Returns how many. */
-static int add_keys(const struct call *c, struct linear_desk *d, const struct sequence *q, int kvh, ptrdiff_t j)
+static int add_keys(const struct call *c, struct linear_desk *d, const struct sequence *q, int kvh,
+                    ptrdiff_t j)
 {
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     if (d->keys == KT) add_tile(p, d);
     const int n = q->nk - j < KT - d->keys ? (int)(q->nk - j) : KT - d->keys;
-    load_features(c, d, false, q->b, kvh, q->k0 + j, n, d->mem.f + d->keys * Dp, d->mem.turned + d->keys * Dp);
+    load_features(c, d, false, q->b, kvh, q->k0 + j, n, d->mem.f + d->keys * Dp,
+                  d->mem.turned + d->keys * Dp);
     load(c, &c->v, q->b, kvh, q->k0 + j, n, p->value_dim, d->mem.v + d->keys * Dvp);
     d->keys += n, d->count += n;
     return n;
@@ -235,10 +254,12 @@ static void open_tile(const struct loci_plan *p, struct linear_desk *d)
     const struct memory *m = &d->mem;
     both(p, &m->sum, d->S, d->z);
     for (int k = 0; k < d->keys; k++)
-        for (int x = 0; x < Dp; x++) d->zk[k * Dp + x] = m->f[k * Dp + x] + (k ? d->zk[(k - 1) * Dp + x] : 0);
+        for (int x = 0; x < Dp; x++)
+            d->zk[k * Dp + x] = m->f[k * Dp + x] + (k ? d->zk[(k - 1) * Dp + x] : 0);
     for (int k = 0; k < d->keys; k++) add_to(d->zk + k * Dp, d->z, Dp);
     transpose(m->turned, Dp, d->keys, D, d->keys_t, KT);
-    d->finite = finite_rows(m->turned, Dp, d->keys, D) && finite_rows(m->v, Dvp, d->keys, p->value_dim);
+    d->finite = finite_rows(m->turned, Dp, d->keys, D)
+             && finite_rows(m->v, Dvp, d->keys, p->value_dim);
 }
 
 /* Weights of pairs that are not to be: an exact 0. */
@@ -247,14 +268,19 @@ static void hide(const struct linear_desk *d, real *w)
     for (int r = 0; r < d->rows; r++) zero(w + r * KT + d->seen[r], KT - d->seen[r]);
 }
 /* C[r] += sum over the keys k that row r sees of w[r][k] B[k]. */
-static void add_seen_keys(const struct linear_desk *d, const real *w, const real *b, int width, real *c)
+static void add_seen_keys(const struct linear_desk *d, const real *w, const real *b, int width,
+                          real *c)
 {
     if (d->finite) product(ADD, d->rows, width, d->keys, w, KT, 1, b, width, c, width, NULL);
     else
-        for (int r = 0; r < d->rows; r++) product(ADD, 1, width, d->seen[r], w + r * KT, KT, 1, b, width, c + r * width, width, NULL);
+        for (int r = 0; r < d->rows; r++)
+            product(ADD, 1, width, d->seen[r], w + r * KT, KT, 1, b, width, c + r * width, width,
+                    NULL);
 }
-/* C[k] += sum over the rows r that see key k of w[r][k] B[r]; rows never see less than the row before them. */
-static void add_seeing_rows(const struct linear_desk *d, const real *w, const real *b, int width, real *c)
+/* C[k] += sum over the rows r that see key k of w[r][k] B[r]; rows never see less than the row
+ * before them. */
+static void add_seeing_rows(const struct linear_desk *d, const real *w, const real *b, int width,
+                            real *c)
 {
     if (d->finite_rows) {
         product(ADD, d->keys, width, d->rows, w, 1, KT, b, width, c, width, NULL);
@@ -262,7 +288,8 @@ static void add_seeing_rows(const struct linear_desk *d, const real *w, const re
     }
     for (int k = 0, r = 0; k < d->keys; k++) {
         while (r < d->rows && d->seen[r] <= k) r++;
-        product(ADD, 1, width, d->rows - r, w + r * KT + k, 1, KT, b + r * width, width, c + k * width, width, NULL);
+        product(ADD, 1, width, d->rows - r, w + r * KT + k, 1, KT, b + r * width, width,
+                c + k * width, width, NULL);
     }
 }
 
@@ -271,16 +298,18 @@ static void score(const struct loci_plan *p, const struct linear_desk *d)
     product(SET, d->rows, KT, p->dim, d->turned, padded(p->dim), 1, d->keys_t, KT, d->p, KT, NULL);
     hide(d, d->p);
 }
-/* 0 for a row that sees no key, and where f vanishes in all channels of the row or of all its keys. */
+/* 0 for a row that sees no key, and where f vanishes in all channels of the row or of all its
+ * keys. */
 static real denominator(const struct loci_plan *p, const struct linear_desk *d, int r)
 {
     const int Dp = padded(p->dim);
     return d->seen[r] ? dot_row(d->q + r * Dp, d->zk + (d->seen[r] - 1) * Dp, Dp) : 0;
 }
 
-/* ---- Forward ----------------------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
-static void forward_rows(const struct call *c, struct linear_desk *d, const struct sequence *q, int h, ptrdiff_t row, int n, ptrdiff_t last)
+static void forward_rows(const struct call *c, struct linear_desk *d, const struct sequence *q,
+                         int h, ptrdiff_t row, int n, ptrdiff_t last)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
@@ -309,7 +338,8 @@ static void open_memory(const struct call *c, struct linear_desk *d, size_t i)
     else if (before != to) memcpy(to, before, bytes);
 }
 /* A kv head of a sequence, and the query heads that read it. */
-static const struct sequence *open_item(const struct call *c, struct linear_desk *d, ptrdiff_t item, int *kvh)
+static const struct sequence *open_item(const struct call *c, struct linear_desk *d, ptrdiff_t item,
+                                        int *kvh)
 {
     const struct loci_plan *p = c->plan;
     const struct sequence *q = &c->seq[item / p->kv_heads];
@@ -321,18 +351,24 @@ static const struct sequence *open_item(const struct call *c, struct linear_desk
     return q;
 }
 /* The first row from `row` on that sees more than `keys` keys. */
-static ptrdiff_t rows_within(const struct call *c, const struct sequence *q, ptrdiff_t row, ptrdiff_t keys)
+static ptrdiff_t rows_within(const struct call *c, const struct sequence *q, ptrdiff_t row,
+                             ptrdiff_t keys)
 {
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0;
     while (row < q->nq && seen[row] <= keys) row++;
     return row;
 }
-static int rows_from(ptrdiff_t row, ptrdiff_t end) { return end - row < QT ? (int)(end - row) : QT; }
+static int rows_from(ptrdiff_t row, ptrdiff_t end)
+{
+    return end - row < QT ? (int)(end - row) : QT;
+}
 
-typedef void rows_job(const struct call *, struct linear_desk *, const struct sequence *, int h, ptrdiff_t row, int n, ptrdiff_t last);
+typedef void rows_job(const struct call *, struct linear_desk *, const struct sequence *, int h,
+                      ptrdiff_t row, int n, ptrdiff_t last);
 
 /* Every row with its tile, the first ones first.  False: cancelled. */
-INLINE bool walk_forward(const struct call *c, struct linear_desk *d, const struct sequence *q, int kvh, rows_job *job, bool backward)
+INLINE bool walk_forward(const struct call *c, struct linear_desk *d, const struct sequence *q,
+                         int kvh, rows_job *job, bool backward)
 {
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
@@ -346,7 +382,8 @@ INLINE bool walk_forward(const struct call *c, struct linear_desk *d, const stru
                 transpose(d->mem.v, Dvp, d->keys, p->value_dim, d->v_t, KT);
             }
             for (int h = kvh * p->group; h < (kvh + 1) * p->group; h++)
-                for (ptrdiff_t row = i; row < end; row += QT) job(c, d, q, h, row, rows_from(row, end), j);
+                for (ptrdiff_t row = i; row < end; row += QT)
+                    job(c, d, q, h, row, rows_from(row, end), j);
         }
         i = end;
         if (j == q->nk || (i == q->nq && !c->linear.after)) return true;
@@ -359,10 +396,11 @@ static bool forward_item(const struct call *c, struct linear_desk *d, ptrdiff_t 
     return walk_forward(c, d, q, kvh, forward_rows, false);
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------------------ */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 /* g, h and dp of the rows; den is that of `denominator`. */
-static void open_cotangents(const struct call *c, struct linear_desk *d, const struct sequence *q, int h, ptrdiff_t row, const real *den)
+static void open_cotangents(const struct call *c, struct linear_desk *d, const struct sequence *q,
+                            int h, ptrdiff_t row, const real *den)
 {
     const struct loci_plan *p = c->plan;
     const int Dv = p->value_dim, Dvp = padded(Dv);
@@ -379,12 +417,14 @@ static void open_cotangents(const struct call *c, struct linear_desk *d, const s
 }
 
 /* From the gradient of a feature, h df + g, to that of its input. */
-static void through_feature(int D, const real *restrict f, real h, const real *restrict df, real *restrict g)
+static void through_feature(int D, const real *restrict f, real h, const real *restrict df,
+                            real *restrict g)
 {
     for (int x = 0; x < D; x++) g[x] = fma_(h, df[x], g[x]) * slope(f[x]);
 }
 
-static void dq_rows(const struct call *c, struct linear_desk *d, const struct sequence *q, int h, ptrdiff_t row, int n, ptrdiff_t last)
+static void dq_rows(const struct call *c, struct linear_desk *d, const struct sequence *q, int h,
+                    ptrdiff_t row, int n, ptrdiff_t last)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
@@ -397,19 +437,24 @@ static void dq_rows(const struct call *c, struct linear_desk *d, const struct se
     turn_back(c, d, true, q->b, h, q->q0 + row, n, d->q, d->turned, d->dq);
     for (int r = 0; r < n; r++) {
         if (den[r] == 0) zero(d->dq + r * Dp, D);
-        else through_feature(D, d->q + r * Dp, d->h[r], d->zk + (d->seen[r] - 1) * Dp, d->dq + r * Dp);
+        else
+            through_feature(D, d->q + r * Dp, d->h[r], d->zk + (d->seen[r] - 1) * Dp,
+                            d->dq + r * Dp);
     }
     store(c, &c->dq, q->b, h, q->q0 + row, n, D, d->dq);
 }
 
-/* The rows add to dk and dv of their tile, to df at the last key they see, and to what the tiles before them get. */
-static void dk_rows(const struct call *c, struct linear_desk *d, const struct sequence *q, int h, ptrdiff_t row, int n, ptrdiff_t last)
+/* The rows add to dk and dv of their tile, to df at the last key they see, and to what the tiles
+ * before them get. */
+static void dk_rows(const struct call *c, struct linear_desk *d, const struct sequence *q, int h,
+                    ptrdiff_t row, int n, ptrdiff_t last)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
     open_rows_of(c, d, q, h, row, n, last);
     score(p, d);
-    open_cotangents(c, d, q, h, row, (const real *)c->linear.den + (q->b * p->heads + h) * c->Lq + q->q0 + row);
+    open_cotangents(c, d, q, h, row,
+                    (const real *)c->linear.den + (q->b * p->heads + h) * c->Lq + q->q0 + row);
     d->finite_rows = finite_rows(d->turned, Dp, n, D) && finite_rows(d->g, Dvp, n, p->value_dim);
     add_seeing_rows(d, d->dp, d->turned, Dp, d->dk);
     add_seeing_rows(d, d->p, d->g, Dvp, d->dv);
@@ -420,8 +465,8 @@ static void dk_rows(const struct call *c, struct linear_desk *d, const struct se
     product(ADD, D, Dvp, n, d->turned, 1, Dp, d->g, Dvp, d->behind.recent, Dvp, NULL);
 }
 /* The tile that ends with key last - 1, and its rows. */
-static void dk_tile(const struct call *c, struct linear_desk *d, const struct sequence *q, int kvh, ptrdiff_t first, ptrdiff_t last,
-                    ptrdiff_t row, ptrdiff_t end)
+static void dk_tile(const struct call *c, struct linear_desk *d, const struct sequence *q, int kvh,
+                    ptrdiff_t first, ptrdiff_t last, ptrdiff_t row, ptrdiff_t end)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
@@ -455,7 +500,8 @@ static bool backward_item(const struct call *c, struct linear_desk *d, ptrdiff_t
     int kvh;
     const struct sequence *q = open_item(c, d, item, &kvh);
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0;
-    if (p->rotate >= 0 && c->total[p->rotate]) zero(d->part, term_of(c, p->rotate)->part(c, p->rotate));
+    if (p->rotate >= 0 && c->total[p->rotate])
+        zero(d->part, term_of(c, p->rotate)->part(c, p->rotate));
     if (!walk_forward(c, d, q, kvh, dq_rows, true)) return false;
 
     ptrdiff_t end = q->nq;
@@ -471,11 +517,12 @@ static bool backward_item(const struct call *c, struct linear_desk *d, ptrdiff_t
     return true;
 }
 
-/* ---- Work items ------------------------------------------------------------------------------------------------ */
+/* ---- Work items ------------------------------------------------------------------------------ */
 
 struct line {
     struct call *c;
-    bool (*item)(const struct call *, struct linear_desk *, ptrdiff_t item);      /* false: cancelled */
+    /* false: cancelled */
+    bool (*item)(const struct call *, struct linear_desk *, ptrdiff_t item);
     ptrdiff_t first, end;
     atomic_llong next;
     atomic_bool stop;
@@ -525,7 +572,9 @@ loci_status N(linear_backward)(struct call *c)
         for (int i = 0; i < n; i++) {
             const ptrdiff_t item = a.first + i;
             const struct linear_desk d = desk_of(c, i);
-            double *to = c->total[x] + term->home(c, x, c->seq[item / p->kv_heads].b, (int)(item % p->kv_heads) * p->group);
+            double *to = c->total[x]
+                       + term->home(c, x, c->seq[item / p->kv_heads].b,
+                                    (int)(item % p->kv_heads) * p->group);
             for (ptrdiff_t k = 0; k < term->part(c, x); k++) to[k] += (double)d.part[k];
         }
     }

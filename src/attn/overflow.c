@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* overflow.c -- rows whose weights are all 0 though they see keys: are they so because products left the reals? */
+/* overflow.c -- rows whose weights are all 0 though they see keys: are they so because products
+ * left the reals? */
 #include "attn/workspace.h"
 
-/* Number d of key k of the tile; fast.c has turned keys as bf16, each in the first half of its row. */
+/* Number d of key k of the tile; fast.c has turned keys as bf16, each in the first half of its
+ * row. */
 static double key_number(const struct tile *t, int k, int d)
 {
     if (t->c->packed) return (double)from_bf16(((const uint16_t *)(t->k + k * t->ks))[d]);
     return (double)t->k[k * t->ks + d * t->kd];
 }
-/* From here on a sum of products may be infinite, in whatever order it is made; fast.c scales it afterwards. */
+/* From here on a sum of products may be infinite, in whatever order it is made; fast.c scales it
+ * afterwards. */
 static double limit(const struct call *c)
 {
     const double most = sizeof(real) == sizeof(double) ? DBL_MAX : FLT_MAX;
@@ -27,7 +30,8 @@ bool N(overflows)(struct tile *t, int r)
             double sum = 0;
             if (!visible(t, k, r)) continue;
             if (!found) find_keys(t), fade_queries(t), found = true;
-            for (int d = 0; d < c->plan->dim; d++) sum += fabs((double)t->qt[d * QT + r] * key_number(t, k, d));
+            for (int d = 0; d < c->plan->dim; d++)
+                sum += fabs((double)t->qt[d * QT + r] * key_number(t, k, d));
             if (!(sum <= most)) return true;
         }
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* product.c -- the blocks of product.h, once for each way that A lies, C is made and the next product is asked for: they are
- * functions of their own, so that the passes, which call them in many places, do not hold copies. */
+/* product.c -- the blocks of product.h, once for each way that A lies, C is made and the next
+ * product is asked for: they are functions of their own, so that the passes, which call them in
+ * many places, do not hold copies. */
 #include "attn/product.h"
 
 #include <assert.h>
@@ -13,11 +14,14 @@ INLINE void fetch_next(const int mb, const int size, const struct next *next, in
     const int line = 64 / size;
     const char *from = next->first + m * next->row;
     if (next->step != size) __builtin_prefetch(from + k * next->step, 0, 2);
-    else if (k * mb % line < mb) __builtin_prefetch(from + k % line * mb / line * next->row + k / line * 64, 0, 2);
+    else if (k * mb % line < mb)
+        __builtin_prefetch(from + k % line * mb / line * next->row + k / line * 64, 0, 2);
 }
 
-INLINE void product_block(const int mb, const int nb, const enum then then, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
-                          const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const int fetch, const struct next *next, int first)
+INLINE void product_block(const int mb, const int nb, const enum then then, int K, const real *a,
+                          ptrdiff_t am, ptrdiff_t ak, const real *b, ptrdiff_t bk, real *c,
+                          ptrdiff_t cm, const real *factor, const int fetch,
+                          const struct next *next, int first)
 {
     vf acc[MR * NR][NR];
     UNROLL for (int m = 0; m < mb; m++)
@@ -41,47 +45,60 @@ INLINE void product_block(const int mb, const int nb, const enum then then, int 
         }
 }
 
-/* All rows of one column block of nb vectors.  Fewer vectors than NR go with more rows, as an fma waits for the one before
- * it in its chain. */
-INLINE void product_column(const int nb, const enum then then, int M, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
-                           const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const int fetch, const struct next *next)
+/* All rows of one column block of nb vectors.  Fewer vectors than NR go with more rows, as an fma
+ * waits for the one before it in its chain. */
+INLINE void product_column(const int nb, const enum then then, int M, int K, const real *a,
+                           ptrdiff_t am, ptrdiff_t ak, const real *b, ptrdiff_t bk, real *c,
+                           ptrdiff_t cm, const real *factor, const int fetch,
+                           const struct next *next)
 {
     const int tall = MR * NR / nb;
     int m = 0;
     for (; m + tall <= M; m += tall)
-        product_block(tall, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, fetch, next, m);
+        product_block(tall, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, fetch,
+                      next, m);
     for (; tall > MR && m + MR <= M; m += MR)
-        product_block(MR, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, 0, NULL, 0);
+        product_block(MR, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, 0, NULL,
+                      0);
     for (; m < M; m++)
-        product_block(1, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, 0, NULL, 0);
+        product_block(1, nb, then, K, a + m * am, am, ak, b, bk, c + m * cm, cm, factor, 0, NULL,
+                      0);
 }
 
 /* n counts columns and is a multiple of VL. */
-INLINE void product_all(const enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
-                        const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, const int fetch, const struct next *next)
+INLINE void product_all(const enum then then, int M, int n, int K, const real *a, ptrdiff_t am,
+                        ptrdiff_t ak, const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm,
+                        const real *factor, const int fetch, const struct next *next)
 {
     const int all = n / VL;
     int v = 0;
     for (; v + NR <= all; v += NR)
-        product_column(NR, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL, fetch, next);
+        product_column(NR, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm,
+                       factor ? factor + v * VL : NULL, fetch, next);
     for (; NR > 2 && v + 2 <= all; v += 2)
-        product_column(2, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL, fetch, next);
+        product_column(2, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm,
+                       factor ? factor + v * VL : NULL, fetch, next);
     for (; v < all; v++)
-        product_column(1, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm, factor ? factor + v * VL : NULL, fetch, next);
+        product_column(1, then, M, K, a, am, ak, b + v * VL, bk, c + v * VL, cm,
+                       factor ? factor + v * VL : NULL, fetch, next);
 }
 
-/* ---- The ways ---------------------------------------------------------------------------------------------- */
+/* ---- The ways -------------------------------------------------------------------------------- */
 
-typedef void way(int M, int n, int K, const real *a, ptrdiff_t stride, const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor,
-                 const struct next *next);
-#define ROWS_OF_A(name, then, fetch) \
-    static void name(int M, int n, int K, const real *a, ptrdiff_t am, const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, \
-                     const struct next *next) \
-    { product_all(then, M, n, K, a, am, 1, b, bk, c, cm, factor, fetch, next); }
-#define COLUMNS_OF_A(name, then, fetch) \
-    static void name(int M, int n, int K, const real *a, ptrdiff_t ak, const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor, \
-                     const struct next *next) \
-    { product_all(then, M, n, K, a, 1, ak, b, bk, c, cm, factor, fetch, next); }
+#define WAY(name)                                                                                  \
+    void name(int M, int n, int K, const real *a, ptrdiff_t stride, const real *b, ptrdiff_t bk,   \
+              real *c, ptrdiff_t cm, const real *factor, const struct next *next)
+typedef WAY(way);
+#define ROWS_OF_A(name, then, fetch)                                                               \
+    static WAY(name)                                                                               \
+    {                                                                                              \
+        product_all(then, M, n, K, a, stride, 1, b, bk, c, cm, factor, fetch, next);               \
+    }
+#define COLUMNS_OF_A(name, then, fetch)                                                            \
+    static WAY(name)                                                                               \
+    {                                                                                              \
+        product_all(then, M, n, K, a, 1, stride, b, bk, c, cm, factor, fetch, next);               \
+    }
 
 ROWS_OF_A(rows_set, SET, 0)
 ROWS_OF_A(rows_set_on, SET, sizeof(real))
@@ -96,17 +113,24 @@ COLUMNS_OF_A(columns_fade, FADE, 0)
 COLUMNS_OF_A(columns_fade_on, FADE, sizeof(real))
 COLUMNS_OF_A(columns_fade_on16, FADE, sizeof(uint16_t))
 
-/* By then, and whether nothing, reals or 16 bits are asked for.  Where nobody asks, asking is missing. */
-static way *const by_rows[][3] = { [SET] = { rows_set, rows_set_on, rows_set_on16 }, [ADD] = { rows_add, rows_add_on, NULL }, [FADE] = { NULL } };
-static way *const by_columns[][3] = { [SET] = { columns_set, columns_set_on, columns_set_on16 }, [ADD] = { columns_add, NULL, NULL },
-                                      [FADE] = { columns_fade, columns_fade_on, columns_fade_on16 } };
+/* By then, and whether nothing, reals or 16 bits are asked for.  Where nobody asks, asking is
+ * missing. */
+static way *const by_rows[][3] = { [SET] = { rows_set, rows_set_on, rows_set_on16 },
+                                   [ADD] = { rows_add, rows_add_on, NULL },
+                                   [FADE] = { NULL } };
+static way *const by_columns[][3] = { [SET] = { columns_set, columns_set_on, columns_set_on16 },
+                                      [ADD] = { columns_add, NULL, NULL },
+                                      [FADE] = { columns_fade, columns_fade_on,
+                                                 columns_fade_on16 } };
 
-void N(product)(enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak, const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm,
-                const real *factor, const struct next *next)
+void N(product)(enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
+                const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor,
+                const struct next *next)
 {
     const int asks = !next ? 0 : next->size == sizeof(real) ? 1 : 2;
     const bool rows = ak == 1 && am != 1;            /* both, where A is one number wide */
-    way *const *const ways = (rows ? by_rows : by_columns)[then], *const f = ways[asks] ? ways[asks] : ways[0];
+    way *const *const ways = (rows ? by_rows : by_columns)[then], *const f = ways[asks] ? ways[asks]
+                                                                                        : ways[0];
     assert(f && (rows || am == 1 || M == 1));
     f(M, n, K, a, rows ? am : ak, b, bk, c, cm, factor, next);
 }

@@ -5,7 +5,8 @@
 #if QT > 1
 struct rows {
     struct call *c;
-    const loci_view *x, *y, *dx;         /* forward: x to y; back: y is the gradient that becomes dx */
+    const loci_view *x, *y, *dx;         /* forward: x to y; back: y is the gradient that becomes
+                                            dx */
     bool query, back, fades;             /* fades: a cache keeps keys as they were before that */
     ptrdiff_t items, tiles, len, first;
     int heads;
@@ -13,31 +14,44 @@ struct rows {
     atomic_bool stop;                    /* the host cancelled */
 };
 
-/* A few heads of a tile, for one thread all of them, are an item, and the others follow, so that they share cos and sin. */
+/* A few heads of a tile, for one thread all of them, are an item, and the others follow, so that
+ * they share cos and sin. */
 enum { TOGETHER = 8 };
-static int together(const struct rows *a) { return a->c->threads == 1 || a->heads < TOGETHER ? a->heads : TOGETHER; }
+static int together(const struct rows *a)
+{
+    return a->c->threads == 1 || a->heads < TOGETHER ? a->heads : TOGETHER;
+}
 struct place { ptrdiff_t b, i; int h, heads, n; };
 static struct place place_of(const struct rows *a, ptrdiff_t item, int heads)
 {
     const ptrdiff_t each = (a->heads + heads - 1) / heads, tile = item / each;
-    struct place at = { .b = tile / a->tiles, .i = tile % a->tiles * QT, .h = (int)(item % each) * heads };
+    struct place at = { .b = tile / a->tiles,
+                        .i = tile % a->tiles * QT,
+                        .h = (int)(item % each) * heads };
     at.heads = a->heads - at.h < heads ? a->heads - at.h : heads;
     at.n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
     return at;
 }
-static ptrdiff_t items(const struct rows *a, int heads) { return a->c->B * a->tiles * ((a->heads + heads - 1) / heads); }
+static ptrdiff_t items(const struct rows *a, int heads)
+{
+    return a->c->B * a->tiles * ((a->heads + heads - 1) / heads);
+}
 
-static void turn_rows(const struct rows *a, const struct place at, int h, struct heading *heading, real *rows, ptrdiff_t stride)
+static void turn_rows(const struct rows *a, const struct place at, int h, struct heading *heading,
+                      real *rows, ptrdiff_t stride)
 {
     struct call *c = a->c;
     const int x = c->plan->rotate;
     const struct term *term = term_of(c, x);
     if (!a->back) term->turn(c, x, heading, at.b, h, a->query, at.i, at.n, rows, stride);
     if (a->fades) term->fade(c, x, at.b, a->query, 0, at.i, at.n, rows, stride);
-    if (a->back) term->turn_bwd(c, x, heading, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
+    if (a->back)
+        term->turn_bwd(c, x, heading, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
 }
-/* Turns the rows of a place on their way, or where they are; what is stored in 16 bits on the desk of t. */
-static void rotate_place(const struct rows *a, const struct place at, struct heading *heading, struct tile *t)
+/* Turns the rows of a place on their way, or where they are; what is stored in 16 bits on the desk
+ * of t. */
+static void rotate_place(const struct rows *a, const struct place at, struct heading *heading,
+                         struct tile *t)
 {
     struct call *c = a->c;
     const struct term *term = term_of(c, c->plan->rotate);
@@ -53,16 +67,21 @@ static void rotate_place(const struct rows *a, const struct place at, struct hea
         }
         real *source = stored_row(c, from, at.b, h, at.i), *rows = stored_row(c, to, at.b, h, at.i);
         if (term->move) {
-            const struct rows_at here = { source, from->row, from->head }, there = { rows, to->row, to->head };
-            term->move(c, c->plan->rotate, heading, at.b, h, at.heads, a->query, a->back, at.i, at.n, here, there);
+            const struct rows_at here = { source, from->row, from->head },
+                                 there = { rows, to->row, to->head };
+            term->move(c, c->plan->rotate, heading, at.b, h, at.heads, a->query, a->back, at.i,
+                       at.n, here, there);
             return;
         }
-        for (int r = 0; r < at.n && rows != source; r++) memcpy(rows + r * to->row, source + r * from->row, sizeof(real) * (size_t)D);
+        for (int r = 0; r < at.n && rows != source; r++)
+            memcpy(rows + r * to->row, source + r * from->row, sizeof(real) * (size_t)D);
         turn_rows(a, at, h, heading, rows, to->row);
     }
 }
-/* The way back of one head where it needs the rows themselves, with its part of the parameters' gradient. */
-static void unturn_place(const struct rows *a, const struct place at, struct heading *heading, struct tile *t, real *part)
+/* The way back of one head where it needs the rows themselves, with its part of the parameters'
+ * gradient. */
+static void unturn_place(const struct rows *a, const struct place at, struct heading *heading,
+                         struct tile *t, real *part)
 {
     struct call *c = a->c;
     const int D = c->plan->dim, Dp = padded(D), u = c->plan->rotate;
@@ -102,9 +121,15 @@ static void wave_job(void *arg, int index)
     unturn_place(a, place_of(a, a->first + index, 1), d.tile->heading, d.tile, part);
 }
 
-static struct rows all_rows(struct call *c, loci_which which, const loci_view *x, const loci_view *y, const loci_view *dx)
+static struct rows all_rows(struct call *c, loci_which which, const loci_view *x,
+                            const loci_view *y, const loci_view *dx)
 {
-    struct rows a = { .c = c, .x = x, .y = y, .dx = dx, .query = which == LOCI_QUERY, .back = dx != NULL,
+    struct rows a = { .c = c,
+                      .x = x,
+                      .y = y,
+                      .dx = dx,
+                      .query = which == LOCI_QUERY,
+                      .back = dx != NULL,
                       .fades = which != LOCI_CACHE && fading(c) };
     a.heads = a.query ? c->plan->heads : c->plan->kv_heads;
     a.len = a.query ? c->Lq : c->Lk;
@@ -124,7 +149,8 @@ loci_status N(rotate)(struct call *c, loci_which which, const loci_view *x, cons
     N(run)(c, c->threads, rotate_job, &a);
     return a.stop ? LOCI_CANCELLED : LOCI_OK;
 }
-loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view *x, const loci_view *dy, const loci_view *dx)
+loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view *x,
+                               const loci_view *dy, const loci_view *dx)
 {
     struct rows a = all_rows(c, which, x, dy, dx);
     const int u = c->plan->rotate;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* softmax.h -- from scores to sums of values: softmax of a tile, the chunk's sums, and how chunks join.
+/* softmax.h -- from scores to sums of values: softmax of a tile, the chunk's sums, and how chunks
+ * join.
  *
- *     chunk:  m' = max(m, s)   p = e^(s - m')   l = l e^(m - m') + sum p   o = o e^(m - m') + sum p v
+ *     chunk:  m' = max(m, s)   p = e^(s - m')   l = l e^(m - m') + sum p
+ *     o = o e^(m - m') + sum p v
  *     total:  the same with the chunk's m, l, o in the place of s, p and p v
  *
  * Every chunk starts from nothing: that makes skipping exact and lets decode split its keys. */
@@ -49,7 +51,8 @@ INLINE void fade_rows(real *x, int n, const real *alpha)
 INLINE void join_rows(real *total, const real *chunk, int n, const real *a, const real *b)
 {
     for (int i = 0; i < n; i++)
-        for (int r = 0; r < QT; r++) total[i * QT + r] = fma_(chunk[i * QT + r], b[r], total[i * QT + r] * a[r]);
+        for (int r = 0; r < QT; r++)
+            total[i * QT + r] = fma_(chunk[i * QT + r], b[r], total[i * QT + r] * a[r]);
 }
 INLINE void softmax_join(struct tile *t)
 {
@@ -102,8 +105,8 @@ INLINE void value_tile(struct tile *t)
     }
 }
 
-/* o, lse and rem of the finished rows.  One that sees no key, or keys of score -inf alone, has sum 0 and gives 0; but one whose
- * scores are -inf since its products left the reals is NaN. */
+/* o, lse and rem of the finished rows.  One that sees no key, or keys of score -inf alone, has sum
+ * 0 and gives 0; but one whose scores are -inf since its products left the reals is NaN. */
 bool N(overflows)(struct tile *, int r);
 INLINE void close_rows(struct tile *t)
 {
@@ -122,10 +125,13 @@ INLINE void close_rows(struct tile *t)
             for (int r = 0; r < QT; r++) t->O[n * QT + r] *= inverse[r];
         if (c->in->lse)
             for (int r = 0; r < t->rows; r++)
-                ((real *)c->in->lse)[at + r] = t->L[r] == 0 ? -INFINITY : (real)(t->M[r] + log_((double)t->L[r]));
+                ((real *)c->in->lse)[at + r] = t->L[r] == 0
+                                                 ? -INFINITY
+                                                 : (real)(t->M[r] + log_((double)t->L[r]));
     }
     if (in_place(c)) {
-        transpose(t->O, QT, p->value_dim, t->rows, stored_row(c, &c->o, t->seq->b, t->h, t->i0), c->o.row);
+        transpose(t->O, QT, p->value_dim, t->rows, stored_row(c, &c->o, t->seq->b, t->h, t->i0),
+                  c->o.row);
     } else {
         transpose(t->O, QT, p->value_dim, t->rows, t->o, p->value_dim);
         store_rows(c, t->o, p->value_dim, &c->o, t->seq->b, t->h, t->i0, t->rows, p->value_dim);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* tile.h -- what a term is, and the tile that its hooks work on.  Compiled per instruction set and tile width.
+/* tile.h -- what a term is, and the tile that its hooks work on.  Compiled per instruction set and
+ * tile width.
  *
- * A tile is KT = 64 keys against QT query rows (64, or 1 for decode), key-major with the rows in the lanes:
- * s[k][r].  All loops are `for k < keys, for r < QT`; with QT = 1 they collapse to a loop over keys.
+ * A tile is KT = 64 keys against QT query rows (64, or 1 for decode), key-major with the rows in
+ * the lanes: s[k][r].  All loops are `for k < keys, for r < QT`; with QT = 1 they collapse to a
+ * loop over keys.
  *
- * The law of pure rows: the bits of row r depend on its query, the keys it sees and the parameters, on nothing else.
- * So every shortcut (far tile, spent stick) gives the bits of the long way, and sums over the keys of a tile start at
- * 0, run over ascending keys, and are added to what came before once. */
+ * The law of pure rows: the bits of row r depend on its query, the keys it sees and the parameters,
+ * on nothing else.  So every shortcut (far tile, spent stick) gives the bits of the long way, and
+ * sums over the keys of a tile start at 0, run over ascending keys, and are added to what came
+ * before once. */
 #ifndef LOCI_ATTN_TILE_H
 #define LOCI_ATTN_TILE_H
 
@@ -18,12 +21,16 @@ struct own {
     const void *table;                   /* of its encoding, prepared */
     void *scratch;                       /* of its encoding, made by begin() for this call */
     real *mem;                           /* [mem rows][QT], of this query tile */
-    real *out, *outs;                    /* [out rows][QT]: sums of weights, of this chunk and in all */
+    real *out, *outs;                    /* [out rows][QT]: sums of weights, of this chunk and in
+                                            all */
     real *grad, *grads;                  /* [grad rows][QT]: sums of gradients, likewise */
-    real *carry;                         /* [carry rows][QT] reals, or doubles in twice the rows: state of a scan, newest
-                                            to oldest; the backward pass restores it before each tile */
-    real *part;                          /* gradient of tables: this work item's part for this head; NULL: not wanted */
-    real *keys;                          /* gradient by key: likewise, from the tile's first key on, in padded rows */
+    real *carry;                         /* [carry rows][QT] reals, or doubles in twice the rows:
+                                            state of a scan, newest to oldest; the backward pass
+                                            restores it before each tile */
+    real *part;                          /* gradient of tables: this work item's part for this head;
+                                            NULL: not wanted */
+    real *keys;                          /* gradient by key: likewise, from the tile's first key on,
+                                            in padded rows */
     int outn, gradn, carryn;
 };
 
@@ -35,12 +42,13 @@ struct heading {
     real *room;                          /* what the term asked for */
 };
 
-/* Keys or values of a tile where they are stored: numbers of some form, in rows `stride` numbers apart; or across: [D][KT], key by
- * key in the lanes, as a cache has its keys. */
+/* Keys or values of a tile where they are stored: numbers of some form, in rows `stride` numbers
+ * apart; or across: [D][KT], key by key in the lanes, as a cache has its keys. */
 enum form { REALS, BITS_BF16, BITS_F16 };
 struct source {
     const void *at;
-    ptrdiff_t stride, rest;              /* rest: rows from the first on that may be read, those of the next tiles too */
+    ptrdiff_t stride, rest;              /* rest: rows from the first on that may be read, those of
+                                            the next tiles too */
     enum form form;
     bool across, beside;                 /* beside: another stream comes by with it */
 };
@@ -49,39 +57,58 @@ struct tile {
     const struct call *c;
     struct heading *heading;
     const struct sequence *seq;
-    int h, kvh, kh;                      /* head, its kv head, and its keys, which a group need not share once they are turned */
+    int h, kvh, kh;                      /* head, its kv head, and its keys, which a group need not
+                                            share once they are turned */
     ptrdiff_t i0, j0;                    /* first row and key, counted in the batch entry */
-    int rows, keys;                      /* live ones.  Dead rows have q = 0 and are masked; keys past `keys` are not there */
-    int live;                            /* columns that products and softmax work on: those of live rows in whole vectors of
-                                            every ISA; in the others p = 0 (backward: all, as sums run over rows) */
-    bool run;                            /* distance of (key k, row r) is d + r - k; else qp[r] - kp[k] */
+    int rows, keys;                      /* live ones.  Dead rows have q = 0 and are masked; keys
+                                            past `keys` are not there */
+    int live;                            /* columns that products and softmax work on: those of live
+                                            rows in whole vectors of every ISA; in the others p = 0
+                                            (backward: all, as sums run over rows) */
+    bool run;                            /* distance of (key k, row r) is d + r - k; else qp[r] -
+                                            kp[k] */
     int64_t d;
-    const int64_t *qp, *kp;              /* positions; only when !run or when segments are compared */
+    const int64_t *qp, *kp;              /* positions; only when !run or when segments are
+                                            compared */
     const int64_t *qg, *kg;              /* segments, or NULL */
-    bool partial;                        /* some score of a live row is masked, or some row among `live` is dead */
+    bool partial;                        /* some score of a live row is masked, or some row among
+                                            `live` is dead */
 
-    const real *k, *v;                   /* number d of key i (turned) is k[i * ks + d * kd], that of a value v[i * vs + d] */
-    ptrdiff_t ks, kd, vs;                /* kd: 1; or KT, and ks 1, where keys lie across as in a cache */
-    struct next next;                    /* keys or values of the next tile, rows being keys, that products ask for as they go */
-    real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where what is stored otherwise becomes rows of reals */
-    uint32_t *q2, *p2, *v2;              /* fast.c: pairs of bf16 in words; [D / 2 rounded up][QT], [KT / 2][QT], [KT / 2][Dv] */
-    uint16_t *k2;                        /* likewise: [KT][D + 1], keys that are stored otherwise, or of an odd width */
-    real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows [QT][Dp] */
-    real *qf;                            /* qrows; or, with a rotation that fades, faded from the keys' reference, as is qt */
+    const real *k, *v;                   /* number d of key i (turned) is k[i * ks + d * kd], that
+                                            of a value v[i * vs + d] */
+    ptrdiff_t ks, kd, vs;                /* kd: 1; or KT, and ks 1, where keys lie across as in a
+                                            cache */
+    struct next next;                    /* keys or values of the next tile, rows being keys, that
+                                            products ask for as they go */
+    real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where what is stored otherwise
+                                            becomes rows of reals */
+    uint32_t *q2, *p2, *v2;              /* fast.c: pairs of bf16 in words; [D / 2 rounded up][QT],
+                                            [KT / 2][QT], [KT / 2][Dv] */
+    uint16_t *k2;                        /* likewise: [KT][D + 1], keys that are stored otherwise,
+                                            or of an odd width */
+    real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows
+                                            [QT][Dp] */
+    real *qf;                            /* qrows; or, with a rotation that fades, faded from the
+                                            keys' reference, as is qt */
     ptrdiff_t block;                     /* which reference that was; -1: none yet */
     real *dot, *dorows;                  /* dO^T [Dv][QT] and its rows [QT][Dvp] (backward) */
-    real *s;                             /* [KT][QT]: the scores; what score hooks add to (with a mix: the sum of ADDs) */
-    real *a;                             /* with a mix: the scores without ADDs, while s is their sum */
+    real *s;                             /* [KT][QT]: the scores; what score hooks add to (with a
+                                            mix: the sum of ADDs) */
+    real *a;                             /* with a mix: the scores without ADDs, while s is their
+                                            sum */
     real *pre;                           /* with a MUL: the scores before it (backward) */
-    real *p, *dp, *ds;                   /* weights; their gradient; gradient of the stage whose backward runs */
-    real *da;                            /* with a mix: mix_bwd turns ds into da (scores) and ds (sum of ADDs) */
-    real *m, *l, *o;                     /* [QT], [QT], [Dv][QT]: max, sum, output of the chunk (stick: r, -, o) */
+    real *p, *dp, *ds;                   /* weights; their gradient; gradient of the stage whose
+                                            backward runs */
+    real *da;                            /* with a mix: mix_bwd turns ds into da (scores) and ds
+                                            (sum of ADDs) */
+    real *m, *l, *o;                     /* [QT], [QT], [Dv][QT]: max, sum, output of the chunk
+                                            (stick: r, -, o) */
     real *M, *L, *O;                     /* in all */
     real *alpha;                         /* [QT]: what the sums so far are multiplied by */
     real *lse, *delta;                   /* [QT] (backward) */
     real *dq, *dqs;                      /* [D][QT]: of the chunk, in all (backward) */
-    real *dk_part, *dv_part;             /* this item's dK and dV from the tile's first key on, rows of Dp and Dvp; NULL: not
-                                            wanted (backward) */
+    real *dk_part, *dv_part;             /* this item's dK and dV from the tile's first key on, rows
+                                            of Dp and Dvp; NULL: not wanted (backward) */
     real *scratch;                       /* [QT][widest padded]: rows on their way (backward) */
     bool finite;                         /* all of Q, dO and lse (backward) */
     real *qnorm;                         /* [QT]: |q| times scale, rounded up; bounds scores */
@@ -97,75 +124,105 @@ struct rows_at { real *first; ptrdiff_t row, head; };
 
 struct term {
     const char *name;
-    /* Sizes, for one query tile of one head: rows of QT reals; reals of a part; where a part is summed. */
-    ptrdiff_t (*mem)(const struct call *, int x), (*out)(const struct call *, int x), (*grad)(const struct call *, int x);
+    /* Sizes, for one query tile of one head: rows of QT reals; reals of a part; where a part is
+     * summed. */
+    ptrdiff_t (*mem)(const struct call *, int x), (*out)(const struct call *, int x),
+        (*grad)(const struct call *, int x);
     int (*carry)(const struct call *, int x);
     ptrdiff_t (*part)(const struct call *, int x);                         /* reals per head */
-    ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);     /* offset of that part in the total */
+    /* offset of that part in the total */
+    ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);
     ptrdiff_t (*total)(const struct call *, int x);                        /* reals of the total */
-    /* A part may begin with what is added to the total and keep something else behind it: how much is added (NULL: all), and
-     * what makes the one of the other when all rows of a work item, from `row` on, are done. */
+    /* A part may begin with what is added to the total and keep something else behind it: how much
+     * is added (NULL: all), and what makes the one of the other when all rows of a work item, from
+     * `row` on, are done. */
     ptrdiff_t (*added)(const struct call *, int x);
-    void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row, int h, real *part);
-    /* Numbers per key and head of a gradient that is summed in own.keys.  The total is [B][H][Lk] of them. */
+    void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row, int h,
+                   real *part);
+    /* Numbers per key and head of a gradient that is summed in own.keys.  The total is [B][H][Lk]
+     * of them. */
     int (*keyed)(const struct call *, int x);
 
-    void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x); /* once per query tile; dO is there in _bwd */
-    /* Few rows: a vector that all keys of this tile meet beside the query, and where their numbers go; NULL: none, and then its
-     * hooks may read k.  What `keys` is set to takes the place of the tile's keys. */
+    /* once per query tile; dO is there in _bwd */
+    void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x);
+    /* Few rows: a vector that all keys of this tile meet beside the query, and where their numbers
+     * go; NULL: none, and then its hooks may read k.  What `keys` is set to takes the place of the
+     * tile's keys. */
     const real *(*meets)(struct tile *, int x, struct source *keys, real **numbers);
-    void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x); /* sees scale q.k alone; adds to ds, last */
-    void (*score)(struct tile *, int x), (*score_bwd)(struct tile *, int x);   /* s += or s *= ; reads ds */
-    void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);   /* p -> out ; dp += */
-    void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);   /* outs -> O ; grads -> dqs, part */
-    real (*ceiling)(const struct tile *, int x);    /* most it adds to any score of this tile; NULL: no promise */
+    /* sees scale q.k alone; adds to ds, last */
+    void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x);
+    /* s += or s *= ; reads ds */
+    void (*score)(struct tile *, int x), (*score_bwd)(struct tile *, int x);
+    /* p -> out ; dp += */
+    void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);
+    /* outs -> O ; grads -> dqs, part */
+    void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);
+    real (*ceiling)(const struct tile *, int x);    /* most it adds to any score of this tile; NULL:
+                                                       no promise */
     bool reads_keys;                                /* its hooks read k */
-    bool (*settled)(const struct tile *, int x);    /* no tile moves the carry any more: the sweep for it can end */
-    bool fades;                                     /* its ceiling falls with the distance: worth asking for */
-    bool (*spent)(const struct tile *, int x);      /* every weight from here on in this chunk is an exact 0 */
-    bool (*ends)(const struct call *, int x);       /* can that happen in this call?  NULL: yes, if it has spent */
+    bool (*settled)(const struct tile *, int x);    /* no tile moves the carry any more: the sweep
+                                                       for it can end */
+    bool fades;                                     /* its ceiling falls with the distance: worth
+                                                       asking for */
+    bool (*spent)(const struct tile *, int x);      /* every weight from here on in this chunk is an
+                                                       exact 0 */
+    bool (*ends)(const struct call *, int x);       /* can that happen in this call?  NULL: yes, if
+                                                       it has spent */
 
-    void (*mix)(struct tile *, int x), (*mix_bwd)(struct tile *, int x);   /* all heads at once; t = first tile */
+    /* all heads at once; t = first tile */
+    void (*mix)(struct tile *, int x), (*mix_bwd)(struct tile *, int x);
 
     /* The weight place.  Without such a term the engine's softmax weighs. */
-    void (*weigh)(struct tile *, int x), (*join)(struct tile *, int x), (*weigh_bwd)(struct tile *, int x);
+    void (*weigh)(struct tile *, int x), (*join)(struct tile *, int x),
+        (*weigh_bwd)(struct tile *, int x);
     void (*chunk)(struct tile *, int x);            /* begins a chunk */
-    void (*whole)(struct tile *, int x);            /* backward, after weigh: p becomes the final weights (chunk x total) */
+    void (*whole)(struct tile *, int x);            /* backward, after weigh: p becomes the final
+                                                       weights (chunk x total) */
 
-    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b and head h, a key head for keys, in place.
-     * room: reals of a heading. */
+    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b and head h, a key
+     * head for keys, in place. room: reals of a heading. */
     ptrdiff_t (*room)(const struct call *, int x);
-    void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
-    /* The same for `heads` heads from h on, on the way from one place to another, which is apart from it or is the same; `back`
-     * is what turn_bwd() does to gradients.  NULL, as in all that fade: rows are copied first. */
-    void (*move)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, int heads, bool query, bool back, ptrdiff_t i0, int n,
-                 struct rows_at from, struct rows_at to);
-    /* rows hold what turn() gave, or with of_input what it took (read only for a part, if the term has parts), d the gradient of
-     * what it gave: d becomes the gradient of what it took. */
+    void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query,
+                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
+    /* The same for `heads` heads from h on, on the way from one place to another, which is apart
+     * from it or is the same; `back` is what turn_bwd() does to gradients.  NULL, as in all that
+     * fade: rows are copied first. */
+    void (*move)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, int heads,
+                 bool query, bool back, ptrdiff_t i0, int n, struct rows_at from,
+                 struct rows_at to);
+    /* rows hold what turn() gave, or with of_input what it took (read only for a part, if the term
+     * has parts), d the gradient of what it gave: d becomes the gradient of what it took. */
     bool of_input;
-    void (*turn_bwd)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
-                     const real *rows, real *d, ptrdiff_t stride, real *part);
-    /* A rotation may fade, too: queries are multiplied by z^(pos - ref), keys by z^(ref - pos), and so are gradients.
-     * ref is shared by `span` key tiles, a power of two up to a chunk. */
+    void (*turn_bwd)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query,
+                     ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride, real *part);
+    /* A rotation may fade, too: queries are multiplied by z^(pos - ref), keys by z^(ref - pos), and
+     * so are gradients. ref is shared by `span` key tiles, a power of two up to a chunk. */
     int  (*span)(const struct call *, int x);
-    void (*fade)(const struct call *, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
+    void (*fade)(const struct call *, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0,
+                 int n, real *rows, ptrdiff_t stride);
 };
 
 #define TERM(name, traits) extern const struct term N(term_##name);
 #include "terms/list.h"
 #undef TERM
 
-INLINE int kv_head(const struct call *c, int h, bool query) { return query ? h / c->plan->group : h; }
+INLINE int kv_head(const struct call *c, int h, bool query)
+{
+    return query ? h / c->plan->group : h;
+}
 
 /* Distance of a pair, and whether the row sees the key. */
-INLINE int64_t distance(const struct tile *t, int k, int r) { return t->run ? t->d + r - k : t->qp[r] - t->kp[k]; }
+INLINE int64_t distance(const struct tile *t, int k, int r)
+{
+    return t->run ? t->d + r - k : t->qp[r] - t->kp[k];
+}
 
 INLINE bool visible(const struct tile *t, int k, int r)
 {
     const struct loci_plan *p = t->c->plan;
     int64_t d = distance(t, k, r);
-    return r < t->rows && (p->full || d >= p->strict) && d <= p->window_left && -d <= p->window_right
-        && (!t->qg || (t->qg[r] == t->kg[k] && t->kg[k] >= 0));
+    return r < t->rows && (p->full || d >= p->strict) && d <= p->window_left
+        && -d <= p->window_right && (!t->qg || (t->qg[r] == t->kg[k] && t->kg[k] >= 0));
 }
 
 #endif

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* walk.h -- what the forward and the backward pass share: packing queries, the range of keys that rows see, scores. */
+/* walk.h -- what the forward and the backward pass share: packing queries, the range of keys that
+ * rows see, scores. */
 #ifndef LOCI_ATTN_WALK_H
 #define LOCI_ATTN_WALK_H
 
 #include "attn/tile.h"
 #include "plan/cache.h"
 
-enum { PAD = 16 };                       /* rows of queries and gradients are padded to whole vectors of every ISA */
+enum { PAD = 16 };                       /* rows of queries and gradients are padded to whole
+                                            vectors of every ISA */
 INLINE int padded(int n) { return (n + PAD - 1) / PAD * PAD; }
 
 INLINE const struct term *term_of(const struct call *c, int x)
@@ -19,7 +21,10 @@ INLINE const struct term *term_of(const struct call *c, int x)
         for (const struct term *term = term_of(c, x); term; term = NULL)
 
 /* Does turn_bwd() of a rotation, with this part, want to see the rows before they turned? */
-INLINE bool wants_input(const struct term *term, const real *part) { return term->of_input && (part || !term->part); }
+INLINE bool wants_input(const struct term *term, const real *part)
+{
+    return term->of_input && (part || !term->part);
+}
 /* The rotation, if it fades. */
 INLINE const struct term *fading(const struct call *c)
 {
@@ -33,7 +38,7 @@ INLINE int64_t fade_from(const struct call *c, const struct sequence *q, ptrdiff
     return pos_k(c, q->b, q->k0 + tile / span * span * KT);
 }
 
-/* ---- Which keys ------------------------------------------------------------------------------------------ */
+/* ---- Which keys ------------------------------------------------------------------------------ */
 
 /* Distances that are visible: lo <= d <= hi. */
 struct band { int64_t lo, hi; };
@@ -44,9 +49,11 @@ INLINE struct band band(const struct loci_plan *p)
     return (struct band){ lo, p->window_left };
 }
 
-/* Keys of the sequence that some row of the tile may see: first .. last (none when last < first). */
+/* Keys of the sequence that some row of the tile may see: first .. last (none when last <
+ * first). */
 struct keyrange { ptrdiff_t first, last; };
-INLINE struct keyrange keys_of(const struct call *c, const struct sequence *q, ptrdiff_t row, int rows)
+INLINE struct keyrange keys_of(const struct call *c, const struct sequence *q, ptrdiff_t row,
+                               int rows)
 {
     struct keyrange a = { 0, q->nk - 1 };
     if (!q->run || q->segments) return a;
@@ -57,7 +64,8 @@ INLINE struct keyrange keys_of(const struct call *c, const struct sequence *q, p
     return a;
 }
 
-/* Puts the tile on the keys j .. of its sequence, at most to `last`.  False when no row sees any of them. */
+/* Puts the tile on the keys j .. of its sequence, at most to `last`.  False when no row sees any of
+ * them. */
 INLINE bool place(struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = t->c;
@@ -92,7 +100,8 @@ INLINE bool place(struct tile *t, ptrdiff_t j, ptrdiff_t last)
 struct rowrange { int first, end; };
 INLINE struct rowrange rows_of(const struct tile *t, struct band w, int k)
 {
-    int64_t first = w.lo - t->d + k, end = w.hi >= ((int64_t)1 << 60) ? t->rows : w.hi - t->d + k + 1;
+    int64_t first = w.lo - t->d + k,
+            end = w.hi >= ((int64_t)1 << 60) ? t->rows : w.hi - t->d + k + 1;
     if (first < 0) first = 0;
     if (end > t->rows) end = t->rows;
     if (first > end) first = end < 0 ? 0 : end;
@@ -121,7 +130,7 @@ INLINE void mask(const struct tile *t, real *s, real with)
     }
 }
 
-/* ---- Products of a tile ------------------------------------------------------------------------------------ */
+/* ---- Products of a tile ---------------------------------------------------------------------- */
 
 /* One vector q: C[k] = sum over d of a[d][k] q[d], rows of A being `ad` apart, lanes over keys. */
 INLINE void dot_across(int keys, const real *a, ptrdiff_t ad, int D, const real *q, real *c)
@@ -131,7 +140,8 @@ INLINE void dot_across(int keys, const real *a, ptrdiff_t ad, int D, const real 
         vf acc[4];
         UNROLL for (int i = 0; i < 4; i++) acc[i] = vf_set1(0);
         for (int d = 0; d < D; d++)
-            UNROLL for (int i = 0; i < 4; i++) acc[i] = vf_fma(vf_load(a + d * ad + k + i * VL), vf_set1(q[d]), acc[i]);
+            UNROLL for (int i = 0; i < 4; i++)
+                acc[i] = vf_fma(vf_load(a + d * ad + k + i * VL), vf_set1(q[d]), acc[i]);
         UNROLL for (int i = 0; i < 4; i++) vf_store(c + k + i * VL, acc[i]);
     }
     for (; k + VL <= keys; k += VL) {
@@ -174,22 +184,26 @@ INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q
     }
 }
 
-/* Rows of an array of reals, by key, before those of the tile at a: what comes next where older tiles follow. */
+/* Rows of an array of reals, by key, before those of the tile at a: what comes next where older
+ * tiles follow. */
 INLINE struct next rows_before(const struct tile *t, const real *a, ptrdiff_t as)
 {
     if (!t->next.first) return t->next;
-    return (struct next){ (const char *)(a - KT * as), as * (ptrdiff_t)sizeof(real), sizeof(real), sizeof(real) };
+    return (struct next){ (const char *)(a - KT * as), as * (ptrdiff_t)sizeof(real), sizeof(real),
+                          sizeof(real) };
 }
 
 /* next: the rows of a of the next tile, if the product is to ask for them. */
 #if QT == 1
-INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *q, real *c, const struct next next)
+INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *q, real *c,
+                const struct next next)
 {
     (void)next;
     dot_keys(t->keys, a, as, D, q, c);
 }
 /* C[n] = C[n] * fade + sum over k of a[k][n] p[k], lanes over n. */
-INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade, const struct next next)
+INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
+                     real *c, const real *fade, const struct next next)
 {
     int n = 0;
     (void)next;
@@ -198,7 +212,8 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
         UNROLL for (int i = 0; i < 4; i++) x[i] = vf_set1(0);
         for (int k = 0; k < t->keys; k++) {
             vf w = vf_set1(p[k]);
-            UNROLL for (int i = 0; i < 4; i++) x[i] = vf_fma(vf_load(a + k * as + n + i * VL), w, x[i]);
+            UNROLL for (int i = 0; i < 4; i++)
+                x[i] = vf_fma(vf_load(a + k * as + n + i * VL), w, x[i]);
         }
         UNROLL for (int i = 0; i < 4; i++)
             vf_store(c + n + i * VL, vf_fma(vf_load(c + n + i * VL), vf_set1(*fade), x[i]));
@@ -222,9 +237,11 @@ INLINE struct next from_row(struct next next, int row)
     if (next.first) next.first += row * next.row;
     return next;
 }
-/* C[k][r] = sum over d of a[k * as + d * ad] b[d][r], or C + it.  In a tile that the diagonal crosses, rows before the first that
- * sees any key of a strip are left alone: the mask overwrites them. */
-INLINE void dot_as(const enum then then, const struct tile *t, const real *a, ptrdiff_t as, ptrdiff_t ad, struct next next, int D, const real *b, real *c)
+/* C[k][r] = sum over d of a[k * as + d * ad] b[d][r], or C + it.  In a tile that the diagonal
+ * crosses, rows before the first that sees any key of a strip are left alone: the mask overwrites
+ * them. */
+INLINE void dot_as(const enum then then, const struct tile *t, const real *a, ptrdiff_t as,
+                   ptrdiff_t ad, struct next next, int D, const real *b, real *c)
 {
     if (!t->partial || !t->run || t->qg) {
         product_on(then, t->keys, t->live, D, a, as, ad, b, QT, c, QT, NULL, next);
@@ -234,18 +251,22 @@ INLINE void dot_as(const enum then then, const struct tile *t, const real *a, pt
     for (int k = 0; k < t->keys; k += STRIP) {
         int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, w, k).first / VL * VL;
         if (first >= t->live) continue;
-        product_on(then, n, t->live - first, D, a + k * as, as, ad, b + first, QT, c + k * QT + first, QT, NULL, from_row(next, k));
+        product_on(then, n, t->live - first, D, a + k * as, as, ad, b + first, QT,
+                   c + k * QT + first, QT, NULL, from_row(next, k));
     }
 }
-INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c, const struct next next)
+INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *b, real *c,
+                const struct next next)
 {
     dot_as(SET, t, a, as, 1, next, D, b, c);
 }
-/* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r]; keys after the last that a strip of rows sees have
- * p = 0 and are left out. */
-INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade, const struct next rows)
+/* C[n][r] = C[n][r] * fade[r] + sum over k of a[k][n] p[k][r]; keys after the last that a strip of
+ * rows sees have p = 0 and are left out. */
+INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
+                     real *c, const real *fade, const struct next rows)
 {
-    const struct next next = { rows.first, rows.step, rows.row, rows.size };         /* A is the array across */
+    /* A is the array across */
+    const struct next next = { rows.first, rows.step, rows.row, rows.size };
     if (!t->partial || !t->run || t->qg) {
         product_on(FADE, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, next);
         return;
@@ -259,7 +280,8 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 }
 #endif
 
-/* Is every number of these rows finite?  Where not, 0 * NaN must not reach rows that do not see the key. */
+/* Is every number of these rows finite?  Where not, 0 * NaN must not reach rows that do not see the
+ * key. */
 INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
 {
     vf zeros[4] = { vf_set1(0), vf_set1(0), vf_set1(0), vf_set1(0) };
@@ -267,7 +289,8 @@ INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
     for (int i = 0; i < rows; i++) {
         int n = 0;
         for (; n + 4 * VL <= width; n += 4 * VL)
-            UNROLL for (int v = 0; v < 4; v++) zeros[v] = vf_fma(vf_load(x + i * stride + n + v * VL), vf_set1(0), zeros[v]);
+            UNROLL for (int v = 0; v < 4; v++)
+                zeros[v] = vf_fma(vf_load(x + i * stride + n + v * VL), vf_set1(0), zeros[v]);
         for (; n < width; n++) bad += x[i * stride + n] * 0;
     }
     vf_store(lanes, vf_add(vf_add(zeros[0], zeros[1]), vf_add(zeros[2], zeros[3])));
@@ -275,7 +298,8 @@ INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
     return bad == 0;
 }
 /* mix_tile() over visible keys only: the same sums where all is finite. */
-INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade)
+INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
+                        real *c, const real *fade)
 {
     for (int n = 0; n < D; n++)
         for (int r = 0; r < t->live; r++) {
@@ -285,14 +309,16 @@ INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D
             c[n * QT + r] = fma_(c[n * QT + r], fade[r], sum);
         }
 }
-INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p, real *c, const real *fade, const struct next next)
+INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
+                     real *c, const real *fade, const struct next next)
 {
     if (t->partial && !finite_rows(a, as, t->keys, D)) mix_visible(t, a, as, D, p, c, fade);
     else mix_tile(t, a, as, D, p, c, fade, next);
 }
 
 #if QT > 1
-/* C[k][n] += sum over r of w[k][r] rows[r][n]: rows before the first that sees a key of the strip have w = 0. */
+/* C[k][n] += sum over r of w[k][r] rows[r][n]: rows before the first that sees a key of the strip
+ * have w = 0. */
 INLINE void outer(const struct tile *t, const real *w, const real *rows, int width, real *c)
 {
     if (!t->partial || !t->run || t->qg) {
@@ -302,7 +328,8 @@ INLINE void outer(const struct tile *t, const real *w, const real *rows, int wid
     const struct band b = band(t->c->plan);
     for (int k = 0; k < t->keys; k += STRIP) {
         const int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, b, k).first;
-        product(ADD, n, width, QT - first, w + k * QT + first, QT, 1, rows + first * width, width, c + k * width, width, NULL);
+        product(ADD, n, width, QT - first, w + k * QT + first, QT, 1, rows + first * width, width,
+                c + k * width, width, NULL);
     }
 }
 INLINE void outer_safe(const struct tile *t, const real *w, const real *rows, int width, real *c)
@@ -319,8 +346,10 @@ INLINE void outer_safe(const struct tile *t, const real *w, const real *rows, in
             c[k * width + n] += sum;
         }
 }
-/* C[n][d] += sum over r of w[n][r] rows[r][d]; rows that are not finite are left out where w is 0. */
-INLINE void add_outer(const struct tile *t, int n, const real *w, const real *rows, int width, real *c)
+/* C[n][d] += sum over r of w[n][r] rows[r][d]; rows that are not finite are left out where w is
+ * 0. */
+INLINE void add_outer(const struct tile *t, int n, const real *w, const real *rows, int width,
+                      real *c)
 {
     if (t->finite) {
         product(ADD, n, width, QT, w, QT, 1, rows, width, c, width, NULL);
@@ -336,7 +365,7 @@ INLINE void add_outer(const struct tile *t, int n, const real *w, const real *ro
 }
 #endif
 
-/* ---- Numbers as they are stored ---------------------------------------------------------------------------- */
+/* ---- Numbers as they are stored -------------------------------------------------------------- */
 
 /* Are q, k, v, o and their gradients reals already? */
 INLINE bool in_place(const struct call *c) { return c->plan->stored == sizeof(real); }
@@ -348,7 +377,8 @@ INLINE void *stored_row(const struct call *c, const loci_view *v, ptrdiff_t b, i
 INLINE void widen16(const bool bf16, const uint16_t *from, int n, real *to)
 {
     int i = 0;
-    for (; i + VL <= n; i += VL) vf_store(to + i, bf16 ? vf_load_bf16(from + i) : vf_load_f16(from + i));
+    for (; i + VL <= n; i += VL)
+        vf_store(to + i, bf16 ? vf_load_bf16(from + i) : vf_load_f16(from + i));
     for (; i < n; i++) to[i] = (real)(bf16 ? from_bf16(from[i]) : from_f16(from[i]));
 }
 INLINE void narrow16(const bool bf16, const real *from, int n, uint16_t *to)
@@ -373,7 +403,7 @@ INLINE void narrow_row(const struct call *c, const real *from, int n, void *to)
     else narrow16(false, from, n, to);
 }
 
-/* ---- Rows ------------------------------------------------------------------------------------------------- */
+/* ---- Rows ------------------------------------------------------------------------------------ */
 
 /* n rows of reals, padded; rows past n up to QT, and the padding, are 0. */
 INLINE void pad_rows(int n, int width, real *rows)
@@ -383,14 +413,18 @@ INLINE void pad_rows(int n, int width, real *rows)
         for (int d = r < n ? width : 0; d < stride; d++) rows[(ptrdiff_t)r * stride + d] = 0;
 }
 /* n rows of a view as padded reals. */
-INLINE void load_rows(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width, real *rows)
+INLINE void load_rows(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i,
+                      int n, int width, real *rows)
 {
-    for (int r = 0; r < n; r++) widen_row(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * padded(width));
+    for (int r = 0; r < n; r++)
+        widen_row(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * padded(width));
     pad_rows(n, width, rows);
 }
-INLINE void store_rows(const struct call *c, const real *rows, ptrdiff_t stride, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i, int n, int width)
+INLINE void store_rows(const struct call *c, const real *rows, ptrdiff_t stride, const loci_view *v,
+                       ptrdiff_t b, int h, ptrdiff_t i, int n, int width)
 {
-    for (int r = 0; r < n; r++) narrow_row(c, rows + r * stride, width, stored_row(c, v, b, h, i + r));
+    for (int r = 0; r < n; r++)
+        narrow_row(c, rows + r * stride, width, stored_row(c, v, b, h, i + r));
 }
 INLINE void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width, size_t size)
 {
@@ -398,7 +432,9 @@ INLINE void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width
     for (ptrdiff_t b = 0; b < B; b++)
         for (int h = 0; h < H; h++)
             for (ptrdiff_t i = 0; i < L; i++)
-                memset((char *)v->data + (b * v->batch + h * v->head + i * v->row) * (ptrdiff_t)size, 0, size * (size_t)width);
+                memset((char *)v->data
+                           + (b * v->batch + h * v->head + i * v->row) * (ptrdiff_t)size,
+                       0, size * (size_t)width);
 }
 
 /* Begins a query tile: positions, Q turned, scaled and transposed. */
@@ -420,28 +456,39 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         t->qg = qg, t->kg = t->kp + KT;
     }
     load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->qrows);
-    if (p->rotate >= 0) term_of(c, p->rotate)->turn(c, p->rotate, t->heading, q->b, t->h, true, t->i0, rows, t->qrows, Dp);
+    if (p->rotate >= 0)
+        term_of(c, p->rotate)
+            ->turn(c, p->rotate, t->heading, q->b, t->h, true, t->i0, rows, t->qrows, Dp);
     const real scale = (real)p->scale;
     for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
     transpose(t->qrows, Dp, QT, p->dim, t->qt, QT);
 }
 
-/* ---- Keys and values, wherever they are --------------------------------------------------------------------- */
+/* ---- Keys and values, wherever they are ------------------------------------------------------ */
 
 /* Which of the two, for what follows. */
 enum side { KEYS, VALUES };
-INLINE int side_width(const struct call *c, enum side side) { return side == KEYS ? c->plan->dim : c->plan->value_dim; }
-INLINE const loci_view *side_view(const struct call *c, enum side side) { return side == KEYS ? &c->k : &c->v; }
+INLINE int side_width(const struct call *c, enum side side)
+{
+    return side == KEYS ? c->plan->dim : c->plan->value_dim;
+}
+INLINE const loci_view *side_view(const struct call *c, enum side side)
+{
+    return side == KEYS ? &c->k : &c->v;
+}
 
-/* Row j of entry b: of a view, in pages or not, or a value in a cache; j is counted in the call's keys. */
+/* Row j of entry b: of a view, in pages or not, or a value in a cache; j is counted in the call's
+ * keys. */
 INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
 {
     const loci_pages *p = c->in->pages;
     if (c->cache) {
         const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b];
-        return (const char *)cache_values(c->cache, b, h, at) + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
+        return (const char *)cache_values(c->cache, b, h, at)
+             + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
     }
-    return p ? stored_row(c, side_view(c, side), p->table[b * p->entry + j / p->length], h, j % p->length)
+    return p ? stored_row(c, side_view(c, side), p->table[b * p->entry + j / p->length], h,
+                          j % p->length)
              : stored_row(c, side_view(c, side), b, h, j);
 }
 /* Keys j .. j + n - 1 of a cache, all of one tile, as dense rows of reals. */
@@ -453,19 +500,23 @@ INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, i
     real lines[VL * KT];
     for (int d = 0; d < D; d += VL) {
         const int m = D - d < VL ? D - d : VL;
-        for (int i = 0; i < m; i++) widen_row(c, tile + ((d + i) * KT + from) * (ptrdiff_t)c->plan->stored, n, lines + i * KT);
+        for (int i = 0; i < m; i++)
+            widen_row(c, tile + ((d + i) * KT + from) * (ptrdiff_t)c->plan->stored, n,
+                      lines + i * KT);
         transpose(lines, KT, m, n, to + d, D);
     }
 }
 /* Rows j .. j + n - 1, all of one tile, as dense rows of reals. */
-INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n, real *to)
+INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n,
+                      real *to)
 {
     const int width = side_width(c, side);
     if (c->cache && side == KEYS) {
         load_cached(c, b, h, j, n, to);
         return;
     }
-    for (int k = 0; k < n; k++) widen_row(c, stored_key(c, side, b, h, j + k), width, to + (ptrdiff_t)k * width);
+    for (int k = 0; k < n; k++)
+        widen_row(c, stored_key(c, side, b, h, j + k), width, to + (ptrdiff_t)k * width);
 }
 /* Are rows j .. j + n - 1 of a tile a constant stride apart? */
 INLINE bool in_one_piece(const struct call *c, ptrdiff_t j, int n)
@@ -479,7 +530,8 @@ INLINE bool rows_in_place(const struct call *c, enum side side, ptrdiff_t j, int
     return in_place(c) && !(c->cache && side == KEYS) && in_one_piece(c, j, n);
 }
 /* Rows j .. j + n - 1 of a tile as reals: where they are, or in `room`. */
-INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n, real *room, ptrdiff_t *stride)
+INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
+                             int n, real *room, ptrdiff_t *stride)
 {
     *stride = side_width(c, side);
     if (rows_in_place(c, side, j, n)) {
@@ -489,7 +541,8 @@ INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, 
     load_keys(c, side, b, h, j, n, room);
     return room;
 }
-INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, real *room)
+INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
+                            real *room)
 {
     ptrdiff_t stride;
     return find_rows(c, side, b, h, j, 1, room, &stride);
@@ -520,15 +573,19 @@ INLINE void find_values(struct tile *t)
     t->v = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, &t->vs);
 }
 
-/* What the next tile reads, which is the one before: no processor's prefetcher sees a stream in blocks of rows, newest first. */
+/* What the next tile reads, which is the one before: no processor's prefetcher sees a stream in
+ * blocks of rows, newest first. */
 INLINE struct next to_older(const struct tile *t, enum side side)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t b = t->seq->b, j = t->j0 - KT, width = side_width(c, side), stored = (ptrdiff_t)p->stored;
+    const ptrdiff_t b = t->seq->b, j = t->j0 - KT, width = side_width(c, side),
+                    stored = (ptrdiff_t)p->stored;
     if (side == KEYS && c->turned) {
-        const real *first = (const real *)c->turned + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
-        return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real), sizeof(real) };
+        const real *first = (const real *)c->turned
+                          + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
+        return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
+                              sizeof(real) };
     }
     if (side == KEYS && c->cache) {
         ptrdiff_t step;
@@ -536,7 +593,9 @@ INLINE struct next to_older(const struct tile *t, enum side side)
         return (struct next){ first, stored, step * stored, (int)stored };
     }
     if (!in_one_piece(c, j, KT)) return (struct next){ 0 };
-    return (struct next){ stored_key(c, side, b, t->kvh, j), (c->cache ? width : side_view(c, side)->row) * stored, stored, (int)stored };
+    return (struct next){ stored_key(c, side, b, t->kvh, j),
+                          (c->cache ? width : side_view(c, side)->row) * stored, stored,
+                          (int)stored };
 }
 
 /* Fades the queries from the reference of the tile's keys. */
@@ -555,9 +614,10 @@ INLINE void fade_queries(struct tile *t)
     transpose(t->qf, Dp, QT, D, t->qt, QT);
 }
 
-/* ---- Scores ------------------------------------------------------------------------------------------------ */
+/* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* The tile's s, all but mix, from scale q.k: masked, then the hooks.  With a mix, a gets the scores and s the sum of ADDs. */
+/* The tile's s, all but mix, from scale q.k: masked, then the hooks.  With a mix, a gets the scores
+ * and s the sum of ADDs. */
 INLINE void add_terms(struct tile *t)
 {
     const struct call *c = t->c;
@@ -617,7 +677,8 @@ INLINE bool skips(const struct call *c)
     }
     return fades;
 }
-/* No score of the tile can come closer than EXP_LOW to `floor` of its row, so all its weights are exact zeros. */
+/* No score of the tile can come closer than EXP_LOW to `floor` of its row, so all its weights are
+ * exact zeros. */
 INLINE bool negligible(const struct tile *t, const real *floor)
 {
     const struct sequence *q = t->seq;
@@ -647,7 +708,8 @@ INLINE void measure_rows(struct tile *t)
     const int D = t->c->plan->dim;
     for (int r = 0; r < QT; r++) t->qnorm[r] = 0;
     for (int d = 0; d < D; d++)
-        for (int r = 0; r < QT; r++) t->qnorm[r] = fma_(t->qt[d * QT + r], t->qt[d * QT + r], t->qnorm[r]);
+        for (int r = 0; r < QT; r++)
+            t->qnorm[r] = fma_(t->qt[d * QT + r], t->qt[d * QT + r], t->qnorm[r]);
     for (int r = 0; r < QT; r++) t->qnorm[r] = (real)(sqrt((double)t->qnorm[r]) * 1.0001);
 }
 

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* workspace.c -- lays out the workspace.  One function measures and lays out, so that size and layout cannot disagree. */
+/* workspace.c -- lays out the workspace.  One function measures and lays out, so that size and
+ * layout cannot disagree. */
 #include "attn/workspace.h"
 
 static real *reals(struct arena *a, ptrdiff_t n) { return take_bytes(a, (size_t)n, sizeof(real)); }
 
-static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct call *c, int x) { return size ? size(c, x) : 0; }
+static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct call *c, int x)
+{
+    return size ? size(c, x) : 0;
+}
 
 /* first: of its work item; a mix works in the first tile's mem. */
-static void carve_tile(const struct call *c, struct arena *a, bool backward, bool first, struct tile *t)
+static void carve_tile(const struct call *c, struct arena *a, bool backward, bool first,
+                       struct tile *t)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
@@ -17,10 +22,13 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, boo
     *t = (struct tile){ .c = c };
     t->qrows = reals(a, (ptrdiff_t)QT * Dp), t->qt = reals(a, (ptrdiff_t)D * QT);
     t->qf = fading(c) ? reals(a, (ptrdiff_t)QT * Dp) : t->qrows;
-    if (!in_place(c) || c->in->pages || c->cache) t->keys_room = reals(a, (ptrdiff_t)KT * D), t->values_room = reals(a, (ptrdiff_t)KT * Dv);
+    if (!in_place(c) || c->in->pages || c->cache)
+        t->keys_room = reals(a, (ptrdiff_t)KT * D), t->values_room = reals(a, (ptrdiff_t)KT * Dv);
     if (c->fast) {
-        t->q2 = take_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->q2), t->p2 = take_bytes(a, KT / 2 * QT, sizeof *t->p2);
-        t->v2 = take_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->v2), t->k2 = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->k2);
+        t->q2 = take_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->q2),
+        t->p2 = take_bytes(a, KT / 2 * QT, sizeof *t->p2);
+        t->v2 = take_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->v2),
+        t->k2 = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->k2);
     }
     t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
     if (p->mix >= 0) t->a = reals(a, KT * QT);
@@ -61,7 +69,8 @@ static struct heading *carve_heading(const struct call *c, struct arena *a, bool
     return heading;
 }
 
-/* With a desk that another thread may be looking at, too, nothing is written: `write` false finds what is there. */
+/* With a desk that another thread may be looking at, too, nothing is written: `write` false finds
+ * what is there. */
 static size_t carve(const struct call *c, char *base, bool backward, bool write, struct desk *d)
 {
     const struct loci_plan *p = c->plan;
@@ -76,20 +85,28 @@ static size_t carve(const struct call *c, char *base, bool backward, bool write,
     }
     *d = (struct desk){ .tile = t };
     if (QT == 1) {
-        d->few.s = take_bytes(&a, (size_t)n, CHUNK * sizeof(real)), d->few.p = take_bytes(&a, (size_t)n, CHUNK * sizeof(real));
+        d->few.s = take_bytes(&a, (size_t)n, CHUNK * sizeof(real)),
+        d->few.p = take_bytes(&a, (size_t)n, CHUNK * sizeof(real));
         d->few.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
         d->few.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
     }
     if (backward) {
         const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
-        d->bench.dk = take_bytes(&a, (size_t)(item_key_heads(p) * c->longest), (size_t)padded(p->dim) * sizeof(real));
-        d->bench.dv = take_bytes(&a, (size_t)(item_kv_heads(p) * c->longest), (size_t)padded(p->value_dim) * sizeof(real));
+        d->bench.dk = take_bytes(&a, (size_t)(item_key_heads(p) * c->longest),
+                                 (size_t)padded(p->dim) * sizeof(real));
+        d->bench.dv = take_bytes(&a, (size_t)(item_kv_heads(p) * c->longest),
+                                 (size_t)padded(p->value_dim) * sizeof(real));
         EACH_USE(c, x, term) {
             d->bench.part[x] = reals(&a, item_heads(p) * ask(term->part, c, x));
-            if (term->keyed) d->bench.keys[x] = take_bytes(&a, (size_t)(item_heads(p) * c->longest), (size_t)padded(term->keyed(c, x)) * sizeof(real));
-            if (term->carry) d->bench.carry[x] = take_bytes(&a, (size_t)(n * tiles), (size_t)(term->carry(c, x) * QT) * sizeof(real));
+            if (term->keyed)
+                d->bench.keys[x] = take_bytes(&a, (size_t)(item_heads(p) * c->longest),
+                                              (size_t)padded(term->keyed(c, x)) * sizeof(real));
+            if (term->carry)
+                d->bench.carry[x] = take_bytes(&a, (size_t)(n * tiles),
+                                               (size_t)(term->carry(c, x) * QT) * sizeof(real));
         }
-        if (keeps_scores(c)) d->bench.scores = take_bytes(&a, (size_t)tiles, KT * QT * sizeof(real));
+        if (keeps_scores(c))
+            d->bench.scores = take_bytes(&a, (size_t)tiles, KT * QT * sizeof(real));
     }
     return a.full ? SIZE_MAX : a.used;
 }
@@ -132,7 +149,7 @@ void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)
     for (int i = 0; i < n; i++) job(arg, i);
 }
 
-/* ---- Keys -------------------------------------------------------------------------------------------------- */
+/* ---- Keys ------------------------------------------------------------------------------------ */
 
 struct keys { struct call *c; atomic_llong next; };
 
@@ -161,23 +178,27 @@ static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t
         widen_row(c, tile + d * step * (ptrdiff_t)c->plan->stored, KT, line);
         for (int k = 0; k < KT; k++) sum[k] = fma_(line[k], line[k], sum[k]);
     }
-    for (int k = 0; k < n; k++) most = (double)sum[k] > most || sum[k] != sum[k] ? (double)sum[k] : most;
+    for (int k = 0; k < n; k++)
+        most = (double)sum[k] > most || sum[k] != sum[k] ? (double)sum[k] : most;
     return most;
 }
 
-static void keys_item(struct call *c, struct heading *heading, const struct sequence *q, ptrdiff_t tile, int kh)
+static void keys_item(struct call *c, struct heading *heading, const struct sequence *q,
+                      ptrdiff_t tile, int kh)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, kvh = kv_head_of(p, kh);
     const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     if (n <= 0) return;
-    real *turned = c->turned ? (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j) * D : NULL;
+    real *turned = c->turned ? (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j) * D
+                             : NULL;
     if (turned) {
         load_keys(c, KEYS, q->b, kvh, j, n, turned);
         const struct term *term = term_of(c, p->rotate);
         if (!p->keys_rotated) term->turn(c, p->rotate, heading, q->b, kh, false, j, n, turned, D);
-        if (term->fade) term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile), j, n, turned, D);
+        if (term->fade)
+            term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile), j, n, turned, D);
     }
     if (c->knorm) {
         real room[MAX_DIM];
@@ -186,10 +207,13 @@ static void keys_item(struct call *c, struct heading *heading, const struct sequ
         if (!turned && c->cache) most = largest_across(c, q->b, kvh, j, n);
         for (int k = 0; k < n; k++) {
             if (turned || !c->cache) {
-                const double sum = square(turned ? turned + (ptrdiff_t)k * D : find_row(c, KEYS, q->b, kvh, j + k, room), D);
+                const double sum = square(turned ? turned + (ptrdiff_t)k * D
+                                                 : find_row(c, KEYS, q->b, kvh, j + k, room),
+                                          D);
                 most = sum > most || sum != sum ? sum : most;
             }
-            finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, room), p->value_dim, 1, p->value_dim);
+            finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, room), p->value_dim, 1,
+                                  p->value_dim);
         }
         if (!finite || !(most < INFINITY)) most = NAN;
         c->knorm[kh * c->ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);

@@ -9,11 +9,15 @@
 
 /* What a thread has for the backward pass beside its tiles. */
 struct bench {
-    real *dk, *dv;                       /* [key heads, kv heads of an item][longest][Dp], [Dvp]: this item's part */
+    real *dk, *dv;                       /* [key heads, kv heads of an item][longest][Dp], [Dvp]:
+                                            this item's part */
     real *part[MAX_USES];                /* [heads of an item][part of the term] */
-    real *keys[MAX_USES];                /* [heads of an item][longest][what the term sums by key, padded] */
-    real *carry[MAX_USES];               /* [key tiles][carry rows][QT], per head of an item when they mix */
-    real *scores;                        /* [key tiles][KT][QT], kept by the sweep of carries; NULL: made twice */
+    real *keys[MAX_USES];                /* [heads of an item][longest][what the term sums by key,
+                                            padded] */
+    real *carry[MAX_USES];               /* [key tiles][carry rows][QT], per head of an item when
+                                            they mix */
+    real *scores;                        /* [key tiles][KT][QT], kept by the sweep of carries; NULL:
+                                            made twice */
 };
 /* What it has for a few rows: scores, weights and sums of a whole chunk, see decode.c. */
 struct few { real *s, *p, *alpha, *sums; };
@@ -23,15 +27,21 @@ struct desk { struct tile *tile; struct bench bench; struct few few; };
 INLINE int locked(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : 1; }
 INLINE int item_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : p->group; }
 INLINE int item_kv_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->kv_heads : 1; }
-INLINE int item_key_heads(const struct loci_plan *p) { return item_kv_heads(p) * (p->key_heads / p->kv_heads); }
-/* Can the scores that the sweep of carries made serve again?  Not when score() may leave something behind for
- * score_bwd(), which takes memory of its own.  Only a weight term's sweep leads to the final scores and no further. */
+INLINE int item_key_heads(const struct loci_plan *p)
+{
+    return item_kv_heads(p) * (p->key_heads / p->kv_heads);
+}
+/* Can the scores that the sweep of carries made serve again?  Not when score() may leave something
+ * behind for score_bwd(), which takes memory of its own.  Only a weight term's sweep leads to the
+ * final scores and no further. */
 INLINE bool keeps_scores(const struct call *c)
 {
     const struct loci_plan *p = c->plan;
     if (p->weight < 0 || p->mix >= 0) return false;
     EACH_USE(c, x, term)
-        if (x != p->weight && x != p->rotate && (term->mem || term->carry || term->read || p->use[x].group == GROUP_MUL)) return false;
+        if (x != p->weight && x != p->rotate
+            && (term->mem || term->carry || term->read || p->use[x].group == GROUP_MUL))
+            return false;
     return term_of(c, p->weight)->carry != NULL;
 }
 
@@ -46,7 +56,8 @@ struct bench N(find_bench)(const struct call *, int index);
 struct heading *N(open_heading)(const struct call *, int index);
 size_t N(carve_heading)(const struct call *);    /* its bytes */
 
-/* Does the host want no more of it?  Asked at least once for the rows of a tile and the keys they see. */
+/* Does the host want no more of it?  Asked at least once for the rows of a tile and the keys they
+ * see. */
 INLINE bool cancelled(const struct call *c)
 {
     const loci_host *host = c->in->host;

@@ -11,7 +11,8 @@ enum { ALIGN = 64 };                     /* blocks start on lines */
 static inline size_t round_up(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 static inline bool aligned(const void *p) { return p && (uintptr_t)p % ALIGN == 0; }
 
-/* Memory for blocks that start on 64 bytes.  With base NULL it only measures; `used` grows either way. */
+/* Memory for blocks that start on 64 bytes.  With base NULL it only measures; `used` grows either
+ * way. */
 struct arena { char *base; size_t used; bool full; };
 static inline void *take_bytes(struct arena *a, size_t count, size_t each)
 {

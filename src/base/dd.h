@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* dd.h -- numbers of 106 bits: the unevaluated sum of two doubles, the second at most half an ulp of the first. */
+/* dd.h -- numbers of 106 bits: the unevaluated sum of two doubles, the second at most half an ulp
+ * of the first. */
 #ifndef LOCI_BASE_DD_H
 #define LOCI_BASE_DD_H
 

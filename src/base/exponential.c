@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* exponential.c -- up to 4 channels in closed form, by quaternions; else a Taylor series and squarings.
+/* exponential.c -- up to 4 channels in closed form, by quaternions; else a Taylor series and
+ * squarings.
  *
- * A skew matrix of four channels is the map of quaternions v -> a v + v b with imaginary a and b, hence its exponential
- * v -> e^a v e^b; three channels are i, j, k alone, where b = -a.  The adjoint at a gradient G is the skew part of the
- * integral over s in 0 .. 1 of e^(-sX) M e^(sX), M = G exp(X)^T: its own a and b turn about those of X by -2s |a|, and their means
- * are in closed form as well.
+ * A skew matrix of four channels is the map of quaternions v -> a v + v b with imaginary a and b,
+ * hence its exponential v -> e^a v e^b; three channels are i, j, k alone, where b = -a.  The
+ * adjoint at a gradient G is the skew part of the integral over s in 0 .. 1 of e^(-sX) M e^(sX), M
+ * = G exp(X)^T: its own a and b turn about those of X by -2s |a|, and their means are in closed
+ * form as well.
  *
- * Else the adjoint is the derivative of exp at -X in the direction G: matrices carry it along as dual numbers. */
+ * Else the adjoint is the derivative of exp at -X in the direction G: matrices carry it along as
+ * dual numbers. */
 #include "base/exponential.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
-/* ---- Quaternions ---------------------------------------------------------------------------------------------- */
+/* ---- Quaternions ----------------------------------------------------------------------------- */
 
 /* sin t / t and (1 - cos t) / t. */
 static void quotients(double t, double *sinc, double *rest)
@@ -49,8 +52,10 @@ static void join(int n, const double *a, const double *b, double *x)
 static void multiply_by(const double *q, bool left, double m[4][4])
 {
     const double s = left ? 1 : -1;
-    const double rows[4][4] = { { q[0], -q[1], -q[2], -q[3] }, { q[1], q[0], -s * q[3], s * q[2] },
-                                { q[2], s * q[3], q[0], -s * q[1] }, { q[3], -s * q[2], s * q[1], q[0] } };
+    const double rows[4][4] = { { q[0], -q[1], -q[2], -q[3] },
+                                { q[1], q[0], -s * q[3], s * q[2] },
+                                { q[2], s * q[3], q[0], -s * q[1] },
+                                { q[3], -s * q[2], s * q[1], q[0] } };
     memcpy(m, rows, sizeof rows);
 }
 static void exp_quaternion(const double *a, double *q)
@@ -80,11 +85,14 @@ static void mean_turn(const double *axis, double sign, double *v)
 {
     const double length = sqrt(axis[0] * axis[0] + axis[1] * axis[1] + axis[2] * axis[2]);
     if (length == 0) return;
-    const double n[3] = { axis[0] / length, axis[1] / length, axis[2] / length }, along = n[0] * v[0] + n[1] * v[1] + n[2] * v[2];
-    const double across[3] = { n[1] * v[2] - n[2] * v[1], n[2] * v[0] - n[0] * v[2], n[0] * v[1] - n[1] * v[0] };
+    const double n[3] = { axis[0] / length, axis[1] / length, axis[2] / length },
+                 along = n[0] * v[0] + n[1] * v[1] + n[2] * v[2];
+    const double across[3] = { n[1] * v[2] - n[2] * v[1], n[2] * v[0] - n[0] * v[2],
+                               n[0] * v[1] - n[1] * v[0] };
     double sinc, rest;
     quotients(2 * length, &sinc, &rest);
-    for (int i = 0; i < 3; i++) v[i] = sinc * v[i] + (1 - sinc) * along * n[i] + sign * rest * across[i];
+    for (int i = 0; i < 3; i++)
+        v[i] = sinc * v[i] + (1 - sinc) * along * n[i] + sign * rest * across[i];
 }
 /* In v -> a v + v b, a turns as e^(-sa) . e^(sa) does, and b as e^(sb) . e^(-sb). */
 static void closed_adjoint(int n, const double *x, const double *g, double *d)
@@ -94,7 +102,8 @@ static void closed_adjoint(int n, const double *x, const double *g, double *d)
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) {
             double sum = 0;
-            for (int m = 0; m < n; m++) sum += g[i * n + m] * r[j * n + m] - r[i * n + m] * g[j * n + m];
+            for (int m = 0; m < n; m++)
+                sum += g[i * n + m] * r[j * n + m] - r[i * n + m] * g[j * n + m];
             skew[i * n + j] = sum;
         }
     split(n, x, a, b);
@@ -103,13 +112,17 @@ static void closed_adjoint(int n, const double *x, const double *g, double *d)
     join(n, da, db, d);
 }
 
-/* ---- Any size --------------------------------------------------------------------------------------------------- */
+/* ---- Any size -------------------------------------------------------------------------------- */
 
 enum { POWERS = 4, DEGREE = POWERS * POWERS };
-size_t loci_exponential_room(int n) { return n <= 4 ? 0 : (size_t)(POWERS + 2) * 2 * (size_t)n * (size_t)n; }
+size_t loci_exponential_room(int n)
+{
+    return n <= 4 ? 0 : (size_t)(POWERS + 2) * 2 * (size_t)n * (size_t)n;
+}
 
 /* A matrix and, behind it, its derivative. */
-static void multiply(int n, bool dual, add_square *add, const double *x, const double *y, double *to)
+static void multiply(int n, bool dual, add_square *add, const double *x, const double *y,
+                     double *to)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n;
     memset(to, 0, sizeof *to * (size_t)(dual ? 2 * all : all));
@@ -117,7 +130,8 @@ static void multiply(int n, bool dual, add_square *add, const double *x, const d
     if (dual) add(n, x, y + all, to + all), add(n, x + all, y, to + all);
 }
 
-/* exp of room's first matrix, which is lost, by sum over k of x^k / k! in steps of x^4.  Returns where it is. */
+/* exp of room's first matrix, which is lost, by sum over k of x^k / k! in steps of x^4.  Returns
+ * where it is. */
 static const double *series(int n, bool dual, add_square *add, double *room)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n, size = 2 * all, count = dual ? size : all;
@@ -133,11 +147,13 @@ static const double *series(int n, bool dual, add_square *add, double *room)
 
     double *y = room + POWERS * size, *t = y + size;
     const double *highest = room + (POWERS - 1) * size;
-    for (int k = 1; k < POWERS; k++) multiply(n, dual, add, room, room + (k - 1) * size, room + k * size);
+    for (int k = 1; k < POWERS; k++)
+        multiply(n, dual, add, room, room + (k - 1) * size, room + k * size);
     for (ptrdiff_t i = 0; i < count; i++) y[i] = coefficient[DEGREE] * highest[i];
     for (int k = DEGREE - POWERS; k >= 0; k -= POWERS) {
         for (int m = 1; m < POWERS; m++)
-            for (ptrdiff_t i = 0; i < count; i++) y[i] += coefficient[k + m] * room[(m - 1) * size + i];
+            for (ptrdiff_t i = 0; i < count; i++)
+                y[i] += coefficient[k + m] * room[(m - 1) * size + i];
         for (ptrdiff_t i = 0; i < all; i += n + 1) y[i] += coefficient[k];
         if (k == 0) break;
         multiply(n, dual, add, highest, y, t);
@@ -162,7 +178,8 @@ void loci_exponential(int n, const double *x, double *r, double *room, add_squar
     memcpy(r, series(n, false, add, room), sizeof *r * (size_t)(n * n));
 }
 
-void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room, add_square *add)
+void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room,
+                              add_square *add)
 {
     if (n == 3 || n == 4) {
         closed_adjoint(n, x, g, d);

@@ -13,6 +13,7 @@ size_t loci_exponential_room(int n);
 /* r = exp(x), x skew. */
 void loci_exponential(int n, const double *x, double *r, double *room, add_square *);
 /* With dL/dexp(x) = g: the skew gradient d[i][j] = dL/dx[i][j] - dL/dx[j][i]. */
-void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room, add_square *);
+void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room,
+                              add_square *);
 
 #endif

@@ -4,18 +4,22 @@
 
 #include <assert.h>
 
-/* ---- Structs that grow ---------------------------------------------------------------------------------- */
+/* ---- Structs that grow ----------------------------------------------------------------------- */
 
-loci_status loci_take_struct(void *to, size_t now, size_t frozen, const void *from, const char *name, loci_error *e)
+loci_status loci_take_struct(void *to, size_t now, size_t frozen, const void *from,
+                             const char *name, loci_error *e)
 {
     size_t size;
     memcpy(&size, from, sizeof size);
     const size_t most = now + 4096;      /* no header will have more; larger ones are no sizes */
     if (size == 0) size = frozen;
-    CHECK(e, size >= frozen && size <= most, LOCI_BAD_ARG, "%s: size %zu must be 0 or sizeof(%s), at least %zu", name, size, name, frozen);
+    CHECK(e, size >= frozen && size <= most, LOCI_BAD_ARG,
+          "%s: size %zu must be 0 or sizeof(%s), at least %zu", name, size, name, frozen);
     for (size_t i = now; i < size; i++)
-        CHECK(e, !((const unsigned char *)from)[i], LOCI_UNSUPPORTED, "%s: size %zu has fields that version %s does not know, "
-              "and they are not zero", name, size, loci_version_text());
+        CHECK(e, !((const unsigned char *)from)[i], LOCI_UNSUPPORTED,
+              "%s: size %zu has fields that version %s does not know, "
+              "and they are not zero",
+              name, size, loci_version_text());
     const size_t part = size < now ? size : now;
     memcpy(to, from, part);
     memset((char *)to + part, 0, now - part);
@@ -26,44 +30,52 @@ loci_status loci_take_call(loci_call *to, const loci_call *from)
     return from ? TAKE(loci_call, to, from, error, from->error) : LOCI_BAD_ARG;
 }
 
-/* ---- Positions -------------------------------------------------------------------------------------------- */
+/* ---- Positions ------------------------------------------------------------------------------- */
 
 loci_status loci_check_near(const int64_t *pos, ptrdiff_t n, const char *name, loci_error *e)
 {
     for (ptrdiff_t i = 0; pos && i < n; i++)
-        CHECK(e, pos[i] >= -FAR && pos[i] <= FAR, LOCI_BAD_ARG, "%s[%td] is %lld, and positions must lie within 2^40", name, i, (long long)pos[i]);
+        CHECK(e, pos[i] >= -FAR && pos[i] <= FAR, LOCI_BAD_ARG,
+              "%s[%td] is %lld, and positions must lie within 2^40", name, i, (long long)pos[i]);
     return LOCI_OK;
 }
 loci_status loci_check_near_axes(const double *x, ptrdiff_t n, const char *name, loci_error *e)
 {
     for (ptrdiff_t i = 0; x && i < n; i++)
-        CHECK(e, fabs(x[i]) <= (double)FAR, LOCI_BAD_ARG, "%s[%td] is %g, and coordinates must lie within 2^40", name, i, x[i]);
+        CHECK(e, fabs(x[i]) <= (double)FAR, LOCI_BAD_ARG,
+              "%s[%td] is %g, and coordinates must lie within 2^40", name, i, x[i]);
     return LOCI_OK;
 }
 
-/* ---- Views -------------------------------------------------------------------------------------------------- */
+/* ---- Views ----------------------------------------------------------------------------------- */
 
-loci_status loci_spell_out(loci_view *v, const char *name, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width, loci_error *e)
+loci_status loci_spell_out(loci_view *v, const char *name, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L,
+                           ptrdiff_t width, loci_error *e)
 {
     ptrdiff_t *const strides[] = { &v->batch, &v->head, &v->row };
     const ptrdiff_t counts[] = { B, H, L };
     ptrdiff_t last = width, step;
     if (!v->batch && !v->head && !v->row) {
-        CHECK(e, !__builtin_mul_overflow(L, width, &v->head) && !__builtin_mul_overflow(v->head, H, &v->batch), LOCI_BAD_ARG,
-              "%s: %td rows of %td in %td heads are too many numbers", name, L, width, H);
+        CHECK(e,
+              !__builtin_mul_overflow(L, width, &v->head)
+                  && !__builtin_mul_overflow(v->head, H, &v->batch),
+              LOCI_BAD_ARG, "%s: %td rows of %td in %td heads are too many numbers", name, L, width,
+              H);
         v->row = width;
     }
     for (int i = 0; i < COUNT(strides); i++)
         if (*strides[i] == LOCI_BROADCAST) *strides[i] = 0;
     bool fits = v->batch >= 0 && v->head >= 0 && v->row >= 0;
     for (int i = 0; i < COUNT(strides) && v->data && B && H && L; i++)
-        fits = fits && !__builtin_mul_overflow(counts[i] - 1, *strides[i], &step) && !__builtin_add_overflow(last, step, &last);
-    CHECK(e, fits && last <= PTRDIFF_MAX / 8, LOCI_BAD_ARG, "%s: strides %td, %td, %td are negative or reach too far", name, v->batch, v->head,
+        fits = fits && !__builtin_mul_overflow(counts[i] - 1, *strides[i], &step)
+            && !__builtin_add_overflow(last, step, &last);
+    CHECK(e, fits && last <= PTRDIFF_MAX / 8, LOCI_BAD_ARG,
+          "%s: strides %td, %td, %td are negative or reach too far", name, v->batch, v->head,
           v->row);
     return LOCI_OK;
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static size_t reach_of(const struct region *r) { return r->reach[r->spans]; }
 
@@ -84,7 +96,8 @@ static void repeat(struct region *r, size_t step, size_t count)
     }
 }
 
-static struct region *add(struct regions *to, const char *name, const void *p, size_t run, size_t each, enum use_of use)
+static struct region *add(struct regions *to, const char *name, const void *p, size_t run,
+                          size_t each, enum use_of use)
 {
     assert(to->n < MAX_REGIONS);
     struct region *r = &to->list[to->n++];
@@ -92,14 +105,19 @@ static struct region *add(struct regions *to, const char *name, const void *p, s
     r->spans = 0, r->reach[0] = run, r->itself = false, r->view = (loci_view){ 0 };
     return r;
 }
-void loci_add_list(struct regions *to, const char *name, const void *p, size_t count, size_t each, enum use_of use)
+void loci_add_list(struct regions *to, const char *name, const void *p, size_t count, size_t each,
+                   enum use_of use)
 {
     if (p && count) add(to, name, p, count * each, each, use);
 }
-void loci_add_view(struct regions *to, const char *name, const loci_view *v, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width, size_t each,
-                   enum use_of use)
+void loci_add_view(struct regions *to, const char *name, const loci_view *v, ptrdiff_t B,
+                   ptrdiff_t H, ptrdiff_t L, ptrdiff_t width, size_t each, enum use_of use)
 {
-    struct { size_t step, count; } dim[] = { { (size_t)v->row, (size_t)L }, { (size_t)v->head, (size_t)H }, { (size_t)v->batch, (size_t)B } };
+    struct {
+        size_t step, count;
+    } dim[] = { { (size_t)v->row, (size_t)L },
+                { (size_t)v->head, (size_t)H },
+                { (size_t)v->batch, (size_t)B } };
     if (!v->data || !B || !H || !L || !width) return;
     struct region *r = add(to, name, v->data, (size_t)width * each, each, use);
     r->view = (loci_view){ v->data, B > 1 ? v->batch : 0, H > 1 ? v->head : 0, L > 1 ? v->row : 0 };
@@ -116,13 +134,20 @@ void loci_add_view(struct regions *to, const char *name, const loci_view *v, ptr
 /* One of the pieces of a region: its first `spans` spans from `at` on. */
 struct piece { const struct region *of; int spans; uintptr_t at; };
 static size_t length(struct piece p) { return p.of->reach[p.spans]; }
-static bool apart(struct piece a, struct piece b) { return a.at + length(a) <= b.at || b.at + length(b) <= a.at; }
+static bool apart(struct piece a, struct piece b)
+{
+    return a.at + length(a) <= b.at || b.at + length(b) <= a.at;
+}
 static size_t step_of(struct piece p) { return p.spans ? p.of->span[p.spans - 1].step : 0; }
 static size_t count_of(struct piece p) { return p.spans ? p.of->span[p.spans - 1].count : 1; }
-static struct piece part(struct piece p, size_t i) { return (struct piece){ p.of, p.spans - 1, p.at + i * step_of(p) }; }
+static struct piece part(struct piece p, size_t i)
+{
+    return (struct piece){ p.of, p.spans - 1, p.at + i * step_of(p) };
+}
 
-/* Do two pieces share a byte?  The one of longer steps is taken apart where it reaches the other; two of the same step are
- * compared at one pair of parts for each distance between parts.  Out of patience: they do. */
+/* Do two pieces share a byte?  The one of longer steps is taken apart where it reaches the other;
+ * two of the same step are compared at one pair of parts for each distance between parts.  Out of
+ * patience: they do. */
 static bool meet(struct piece a, struct piece b, int *patience)
 {
     if (apart(a, b)) return false;
@@ -131,9 +156,11 @@ static bool meet(struct piece a, struct piece b, int *patience)
     const size_t step = step_of(a);
     const bool alike = step == step_of(b);
     const size_t other = alike ? length(part(b, 0)) : length(b), own = length(part(a, 0));
-    /* Parts i of a with a.at + i step < b.at + other and a.at + i step + own > b.at; alike: i counts from -(parts of b - 1). */
+    /* Parts i of a with a.at + i step < b.at + other and a.at + i step + own > b.at; alike: i
+     * counts from -(parts of b - 1). */
     const size_t back = alike ? count_of(b) - 1 : 0;
-    const uintptr_t start = b.at + back * step;                       /* where b is as seen from part i + back */
+    /* where b is as seen from part i + back */
+    const uintptr_t start = b.at + back * step;
     size_t i = start >= a.at + own ? (start - a.at - own) / step : 0;
     for (; i < count_of(a) + back && a.at + i * step < start + other; i++) {
         if (a.at + i * step + own <= start) continue;
@@ -150,29 +177,38 @@ static bool meet(struct piece a, struct piece b, int *patience)
 
 static bool same(const struct region *a, const struct region *b)
 {
-    return a->at == b->at && a->each == b->each && !memcmp(&a->view, &b->view, sizeof a->view) && a->spans == b->spans && reach_of(a) == reach_of(b);
+    return a->at == b->at && a->each == b->each && !memcmp(&a->view, &b->view, sizeof a->view)
+        && a->spans == b->spans && reach_of(a) == reach_of(b);
 }
 
 static loci_status check_pair(const struct region *out, const struct region *in, loci_error *e)
 {
     int patience = 1 << 14;
     const struct piece a = { out, out->spans, out->at }, b = { in, in->spans, in->at };
-    if (apart(a, b) || (in->use == REPLACED && same(out, in)) || !meet(a, b, &patience)) return LOCI_OK;
-    CHECK(e, in->use == WRITTEN, LOCI_BAD_ARG, "%s overlaps %s%s: it would be written while that is still read", out->name, in->name,
+    if (apart(a, b) || (in->use == REPLACED && same(out, in)) || !meet(a, b, &patience))
+        return LOCI_OK;
+    CHECK(e, in->use == WRITTEN, LOCI_BAD_ARG,
+          "%s overlaps %s%s: it would be written while that is still read", out->name, in->name,
           in->use == REPLACED ? ", and is not the same view of it" : "");
-    return loci_fail(e, LOCI_BAD_ARG, "%s and %s overlap, and both are written", out->name, in->name);
+    return loci_fail(e, LOCI_BAD_ARG, "%s and %s overlap, and both are written", out->name,
+                     in->name);
 }
 
 loci_status loci_check_regions(const struct regions *r, loci_error *e)
 {
     for (int i = 0; i < r->n; i++) {
         const struct region *a = &r->list[i];
-        CHECK(e, a->at % a->each == 0, LOCI_BAD_ARG, "%s must start on a multiple of %zu bytes, the size of its numbers", a->name, a->each);
+        CHECK(e, a->at % a->each == 0, LOCI_BAD_ARG,
+              "%s must start on a multiple of %zu bytes, the size of its numbers", a->name,
+              a->each);
         if (a->use != WRITTEN) continue;
-        CHECK(e, !a->itself, LOCI_BAD_ARG, "%s: strides %td, %td, %td let its rows overlap, and they are written", a->name, a->view.batch,
-              a->view.head, a->view.row);
+        CHECK(e, !a->itself, LOCI_BAD_ARG,
+              "%s: strides %td, %td, %td let its rows overlap, and they are written", a->name,
+              a->view.batch, a->view.head, a->view.row);
         for (int k = 0; k < r->n; k++) {
-            const loci_status status = k == i || (k < i && r->list[k].use == WRITTEN) ? LOCI_OK : check_pair(a, &r->list[k], e);
+            const loci_status status = k == i || (k < i && r->list[k].use == WRITTEN)
+                                         ? LOCI_OK
+                                         : check_pair(a, &r->list[k], e);
             if (status) return status;
         }
     }

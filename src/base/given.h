@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* given.h -- what callers give, checked in one place for all public functions: structs of several versions, views,
- * positions, and memory that must not overlap. */
+/* given.h -- what callers give, checked in one place for all public functions: structs of several
+ * versions, views, positions, and memory that must not overlap. */
 #ifndef LOCI_BASE_GIVEN_H
 #define LOCI_BASE_GIVEN_H
 
@@ -14,52 +14,65 @@
 
 enum { MAX_THREADS = 256 };              /* of a host */
 
-/* ---- Structs that grow ---------------------------------------------------------------------------------- */
+/* ---- Structs that grow ----------------------------------------------------------------------- */
 
-/* Every such struct begins with its size as the caller's header has it; 0 stands for the struct of 0.1, whose end is
- * frozen here.  Fields that the caller's struct has not are zero; those that this library has not must be. */
-loci_status loci_take_struct(void *to, size_t now, size_t frozen, const void *from, const char *name, loci_error *e);
-#define UP_TO(type, last) ((offsetof(type, last) + sizeof ((type *)0)->last + _Alignof(type) - 1) / _Alignof(type) * _Alignof(type))
-#define TAKE(type, to, from, last, e) loci_take_struct(to, sizeof(type), UP_TO(type, last), from, #type, e)
+/* Every such struct begins with its size as the caller's header has it; 0 stands for the struct of
+ * 0.1, whose end is frozen here.  Fields that the caller's struct has not are zero; those that this
+ * library has not must be. */
+loci_status loci_take_struct(void *to, size_t now, size_t frozen, const void *from,
+                             const char *name, loci_error *e);
+#define UP_TO(type, last) \
+    ((offsetof(type, last) + sizeof((type *)0)->last + _Alignof(type) - 1) / _Alignof(type) \
+     * _Alignof(type))
+#define TAKE(type, to, from, last, e) \
+    loci_take_struct(to, sizeof(type), UP_TO(type, last), from, #type, e)
 
 /* BAD_ARG, with no sentence, when there is no call. */
 loci_status loci_take_call(loci_call *to, const loci_call *from);
 
-/* ---- Positions -------------------------------------------------------------------------------------------- */
+/* ---- Positions ------------------------------------------------------------------------------- */
 
 #define FAR ((int64_t)1 << 40)           /* positions beyond are refused: differences stay exact */
 
 loci_status loci_check_near(const int64_t *pos, ptrdiff_t n, const char *name, loci_error *e);
 loci_status loci_check_near_axes(const double *x, ptrdiff_t n, const char *name, loci_error *e);
 
-/* ---- Views -------------------------------------------------------------------------------------------------- */
+/* ---- Views ----------------------------------------------------------------------------------- */
 
-/* Spells out the strides of a view of [B][H][L][width]: dense, where all are zero; steps of 0 for LOCI_BROADCAST. */
-loci_status loci_spell_out(loci_view *, const char *name, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width, loci_error *e);
+/* Spells out the strides of a view of [B][H][L][width]: dense, where all are zero; steps of 0 for
+ * LOCI_BROADCAST. */
+loci_status loci_spell_out(loci_view *, const char *name, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L,
+                           ptrdiff_t width, loci_error *e);
 
-/* ---- Memory ------------------------------------------------------------------------------------------------- */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* The bytes of one argument: a run of them, repeated by spans, the innermost first.  Each step is at least as long as what
- * it repeats, unless a view of an input runs into itself; then the bytes are those from its first to its last. */
+/* The bytes of one argument: a run of them, repeated by spans, the innermost first.  Each step is
+ * at least as long as what it repeats, unless a view of an input runs into itself; then the bytes
+ * are those from its first to its last. */
 struct region {
     const char *name;
     uintptr_t at;
     size_t each;                         /* bytes of a number */
     int spans;
     struct { size_t step, count; } span[3];
-    size_t reach[4];                     /* bytes from the first to the last: of the run, and with each span more */
-    loci_view view;                      /* as given: two that are the same are one array in the same order */
-    enum use_of { READ, WRITTEN, REPLACED } use;    /* REPLACED: read, and an output may be it exactly, in place */
+    size_t reach[4];                     /* bytes from the first to the last: of the run, and with
+                                            each span more */
+    loci_view view;                      /* as given: two that are the same are one array in the
+                                            same order */
+    enum use_of { READ, WRITTEN, REPLACED } use;    /* REPLACED: read, and an output may be it
+                                                       exactly, in place */
     bool itself;                         /* two of its numbers share bytes */
 };
 enum { MAX_REGIONS = 128 };
 struct regions { int n; struct region list[MAX_REGIONS]; };
 
 /* Adds what is there: nothing, where the pointer is NULL or there are no numbers. */
-void loci_add_list(struct regions *, const char *name, const void *, size_t count, size_t each, enum use_of);
-void loci_add_view(struct regions *, const char *name, const loci_view *, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width, size_t each,
+void loci_add_list(struct regions *, const char *name, const void *, size_t count, size_t each,
                    enum use_of);
-/* Every pointer is a multiple of its number's size; what is written shares no byte with itself nor with anything else. */
+void loci_add_view(struct regions *, const char *name, const loci_view *, ptrdiff_t B, ptrdiff_t H,
+                   ptrdiff_t L, ptrdiff_t width, size_t each, enum use_of);
+/* Every pointer is a multiple of its number's size; what is written shares no byte with itself nor
+ * with anything else. */
 loci_status loci_check_regions(const struct regions *, loci_error *e);
 
 #endif

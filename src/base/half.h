@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* half.h -- numbers of 16 bits: bf16 (8 bits of exponent, 7 of fraction) and f16 (5 and 10).  Widening is exact; narrowing
- * rounds to nearest, ties to even, and NaN stays NaN.  isa/ has the same a vector at a time. */
+/* half.h -- numbers of 16 bits: bf16 (8 bits of exponent, 7 of fraction) and f16 (5 and 10).
+ * Widening is exact; narrowing rounds to nearest, ties to even, and NaN stays NaN.  isa/ has the
+ * same a vector at a time. */
 #ifndef LOCI_BASE_HALF_H
 #define LOCI_BASE_HALF_H
 
@@ -33,8 +34,10 @@ static inline uint16_t to_bf16(float x)
 
 static inline float from_f16(uint16_t h)
 {
-    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
-    if (exponent == 31) return float_of(sign | 0x7f800000 | fraction << 13 | (fraction ? 0x400000 : 0));
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31,
+                   fraction = h & 1023;
+    if (exponent == 31)
+        return float_of(sign | 0x7f800000 | fraction << 13 | (fraction ? 0x400000 : 0));
     if (exponent) return float_of(sign | (exponent + 112) << 23 | fraction << 13);
     return float_of(sign | bits_of((float)fraction * 0x1p-24f));
 }
@@ -42,13 +45,18 @@ static inline uint16_t to_f16(float x)
 {
     const uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
     if (size > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (size >> 13 & 0x3ff));
-    if (size >= 0x47800000) return (uint16_t)(sign | 0x7c00);                                        /* 2^16 and more */
-    if (size < 0x38800000) return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) - 0x3f000000));  /* multiples of 2^-24 */
+    /* 2^16 and more */
+    if (size >= 0x47800000) return (uint16_t)(sign | 0x7c00);
+    /* multiples of 2^-24 */
+    if (size < 0x38800000) return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) - 0x3f000000));
     return (uint16_t)(sign | (size + 0xfff + (size >> 13 & 1) - 0x38000000) >> 13);
 }
 
 /* Bytes of a number, and number i of a list. */
-static inline size_t stored_size(loci_dtype dtype) { return dtype == LOCI_F64 ? 8 : dtype == LOCI_F32 ? 4 : 2; }
+static inline size_t stored_size(loci_dtype dtype)
+{
+    return dtype == LOCI_F64 ? 8 : dtype == LOCI_F32 ? 4 : 2;
+}
 static inline double load_stored(const void *p, loci_dtype dtype, ptrdiff_t i)
 {
     switch (dtype) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* mutation.h -- mistakes planted on purpose.  tests/fuzz builds a reader once more for each LOCI_PLANT = 1, 2, ..., in which
- * the rule of that number is forgotten; a fuzzer that does not notice within its time is no test. */
+/* mutation.h -- mistakes planted on purpose.  tests/fuzz builds a reader once more for each
+ * LOCI_PLANT = 1, 2, ..., in which the rule of that number is forgotten; a fuzzer that does not
+ * notice within its time is no test. */
 #ifndef LOCI_BASE_MUTATION_H
 #define LOCI_BASE_MUTATION_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plain.h -- makes text that comes from outside safe to print: it stays on its line and does not steer a terminal. */
+/* plain.h -- makes text that comes from outside safe to print: it stays on its line and does not
+ * steer a terminal. */
 #ifndef LOCI_BASE_PLAIN_H
 #define LOCI_BASE_PLAIN_H
 
@@ -8,12 +9,18 @@
 #include <stdint.h>
 #include <string.h>
 
-/* How many bytes the character at `text` has, and which it is.  0: this is no UTF-8; -1: none so far, but the text ends. */
+/* How many bytes the character at `text` has, and which it is.  0: this is no UTF-8; -1: none so
+ * far, but the text ends. */
 static inline int read_utf8(const char *text, uint32_t *code)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
     const unsigned char *s = (const unsigned char *)text;
-    const int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    const int n = s[0] < 0x80 ? 1
+                : s[0] < 0xc2 ? 0
+                : s[0] < 0xe0 ? 2
+                : s[0] < 0xf0 ? 3
+                : s[0] < 0xf5 ? 4
+                              : 0;
     *code = n > 1 ? s[0] & (0x7fu >> n) : s[0];
     for (int i = 1; i < n; i++) {
         if (!s[i]) return -1;
@@ -32,14 +39,16 @@ static inline bool is_utf8(const char *text)
     return true;
 }
 
-/* Controls (C0, DEL, C1), what turns the direction of writing, ends of lines and paragraphs, the byte order mark. */
+/* Controls (C0, DEL, C1), what turns the direction of writing, ends of lines and paragraphs, the
+ * byte order mark. */
 static inline bool is_plain(uint32_t c)
 {
-    return c >= 0x20 && !(c >= 0x7f && c < 0xa0) && c != 0x61c && c != 0x200e && c != 0x200f && !(c >= 0x2028 && c <= 0x202e) &&
-           !(c >= 0x2066 && c <= 0x2069) && c != 0xfeff;
+    return c >= 0x20 && !(c >= 0x7f && c < 0xa0) && c != 0x61c && c != 0x200e && c != 0x200f
+        && !(c >= 0x2028 && c <= 0x202e) && !(c >= 0x2066 && c <= 0x2069) && c != 0xfeff;
 }
 
-/* What is not plain, or no UTF-8, becomes '?'; a character that is cut off at the end goes.  Never longer than it was. */
+/* What is not plain, or no UTF-8, becomes '?'; a character that is cut off at the end goes.  Never
+ * longer than it was. */
 static inline void make_plain(char *text)
 {
     char *to = text;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* pool.c -- a host with threads of its own.
  *
- * Each run() is a batch on its caller's stack, linked into the pool while it has work left.  Workers and the caller
- * take indices from it by one atomic counter, so several host threads may run batches at once, and a job may run one
- * of its own: whoever waits for a batch has finished its own share of it, and waits only for jobs that are running.
- * A batch is met by the workers and its caller only, so at most `threads` of its jobs overlap. */
+ * Each run() is a batch on its caller's stack, linked into the pool while it has work left.
+ * Workers and the caller take indices from it by one atomic counter, so several host threads may
+ * run batches at once, and a job may run one of its own: whoever waits for a batch has finished its
+ * own share of it, and waits only for jobs that are running.  A batch is met by the workers and its
+ * caller only, so at most `threads` of its jobs overlap. */
 #define _POSIX_C_SOURCE 200809L
 #include "base/given.h"
 
@@ -15,7 +16,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { SPINS = 200 };                    /* looks before sleeping: some five microseconds, what waking costs */
+enum { SPINS = 200 };                    /* looks before sleeping: some five microseconds, what
+                                            waking costs */
 
 struct batch {
     void (*job)(void *arg, int index);
@@ -34,7 +36,8 @@ struct pool {
     int sleeping;
     bool stop;
     int spins;
-    pid_t owner;                         /* threads do not survive a fork: the child runs its batches alone */
+    pid_t owner;                         /* threads do not survive a fork: the child runs its
+                                            batches alone */
     int workers;
     pthread_t worker[];
 };
@@ -50,7 +53,8 @@ static void relax(void)
 
 static void work_on(struct batch *b)
 {
-    for (int i; (i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed)) < b->n; ) b->job(b->arg, i);
+    for (int i; (i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed)) < b->n;)
+        b->job(b->arg, i);
 }
 
 /* Under the lock. */
@@ -149,7 +153,8 @@ loci_status loci_pool_create(loci_host *host, int threads)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int started = 0;
-    while (started < workers && pthread_create(&p->worker[started], NULL, worker, p) == 0) started++;
+    while (started < workers && pthread_create(&p->worker[started], NULL, worker, p) == 0)
+        started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (started < workers) {
         end(p, started);

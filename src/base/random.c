@@ -19,5 +19,6 @@ double loci_uniform(uint64_t stream, uint64_t i)
 double loci_normal(uint64_t stream, uint64_t i)
 {
     const double two_pi = 6.283185307179586;
-    return sqrt(-2 * log(loci_uniform(stream, 2 * i))) * cos(two_pi * loci_uniform(stream, 2 * i + 1));
+    return sqrt(-2 * log(loci_uniform(stream, 2 * i)))
+         * cos(two_pi * loci_uniform(stream, 2 * i + 1));
 }

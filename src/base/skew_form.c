@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* skew_form.c -- Jacobi's method on blocks of two pairs (Paardekooper 1971).
  *
- * A skew matrix of four channels, read as a map of quaternions, is x -> a x + x b with imaginary a and b.  It is two pairs,
- * (1, i) and (j, k), exactly when a and b lie along i.  For unit quaternions p and q the basis p x q* makes a and b
- * into p* a p and q* b q, so each is turned along i on its own, by the smaller of the two ways.  All pairs of pairs
- * in turn, again and again, leave N after a few rounds.  An odd last channel is i in a pair whose other half is not there. */
+ * A skew matrix of four channels, read as a map of quaternions, is x -> a x + x b with imaginary a
+ * and b.  It is two pairs, (1, i) and (j, k), exactly when a and b lie along i.  For unit
+ * quaternions p and q the basis p x q* makes a and b into p* a p and q* b q, so each is turned
+ * along i on its own, by the smaller of the two ways.  All pairs of pairs in turn, again and again,
+ * leave N after a few rounds.  An odd last channel is i in a pair whose other half is not there. */
 #include "base/skew_form.h"
 
 #include <float.h>
@@ -31,7 +32,8 @@ static struct quaternion to_first_axis(const double *a, bool ahead)
 {
     const double length = sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]), side = ahead ? 1 : -1;
     if (length == 0) return (struct quaternion){ { 1, 0, 0, 0 } };
-    const double w0 = length + fabs(a[0]), w2 = side * a[2], w3 = -side * a[1], norm = sqrt(w0 * w0 + w2 * w2 + w3 * w3);
+    const double w0 = length + fabs(a[0]), w2 = side * a[2], w3 = -side * a[1],
+                 norm = sqrt(w0 * w0 + w2 * w2 + w3 * w3);
     return (struct quaternion){ { w0 / norm, 0, w2 / norm, w3 / norm } };
 }
 
@@ -57,17 +59,23 @@ static void turn_rows(double *x, int n, const int *at, double q[4][4])
     }
 }
 
-/* Makes the channels at[0], at[1] and at[2], at[3] two pairs.  Were they that before, to `small`? */
+/* Makes the channels at[0], at[1] and at[2], at[3] two pairs.  Were they that before, to
+ * `small`? */
 static bool part_pairs(int n, double *s, double *u, const int *at, double small)
 {
     double m[4][4] = { { 0 } };
     for (int r = 0; r < 4; r++)
         for (int c = 0; c < 4; c++)
             if (at[r] >= 0 && at[c] >= 0) m[r][c] = s[at[r] * n + at[c]];
-    if (fabs(m[2][0]) <= small && fabs(m[3][1]) <= small && fabs(m[3][0]) <= small && fabs(m[2][1]) <= small) return true;
-    const double a[3] = { (m[1][0] + m[3][2]) / 2, (m[2][0] - m[3][1]) / 2, (m[3][0] + m[2][1]) / 2 };
-    const double b[3] = { (m[1][0] - m[3][2]) / 2, (m[2][0] + m[3][1]) / 2, (m[3][0] - m[2][1]) / 2 };
-    struct quaternion p = to_first_axis(a, a[0] >= 0), q = to_first_axis(b, b[0] > 0);    /* so that a = -b gives p = q */
+    if (fabs(m[2][0]) <= small && fabs(m[3][1]) <= small && fabs(m[3][0]) <= small
+        && fabs(m[2][1]) <= small)
+        return true;
+    const double a[3] = { (m[1][0] + m[3][2]) / 2, (m[2][0] - m[3][1]) / 2,
+                          (m[3][0] + m[2][1]) / 2 };
+    const double b[3] = { (m[1][0] - m[3][2]) / 2, (m[2][0] + m[3][1]) / 2,
+                          (m[3][0] - m[2][1]) / 2 };
+    /* so that a = -b gives p = q */
+    struct quaternion p = to_first_axis(a, a[0] >= 0), q = to_first_axis(b, b[0] > 0);
     for (int i = 1; i < 4; i++) p.at[i] = -p.at[i];
     double basis[4][4];
     for (int c = 0; c < 4; c++) {
@@ -91,7 +99,8 @@ void loci_skew_form(int n, double *s, double *u, double *lambda)
     for (int round = 0; round < MOST_ROUNDS && !done; round++) {
         done = true;
         for (int i = 0; i + 1 < n; i += 2) {
-            for (int j = i + 2; j + 1 < n; j += 2) done &= part_pairs(n, s, u, (int[]){ i, i + 1, j, j + 1 }, small);
+            for (int j = i + 2; j + 1 < n; j += 2)
+                done &= part_pairs(n, s, u, (int[]){ i, i + 1, j, j + 1 }, small);
             if (n % 2) done &= part_pairs(n, s, u, (int[]){ -1, n - 1, i, i + 1 }, small);
         }
     }
@@ -102,7 +111,8 @@ void loci_skew_form(int n, double *s, double *u, double *lambda)
 static struct dd column_product(int n, const double *x, const double *y)
 {
     struct dd sum = { 0, 0 };
-    for (int r = 0; r < n; r++) sum = dd_add(sum, dd_mul((struct dd){ x[r * n], 0 }, (struct dd){ y[r * n], 0 }));
+    for (int r = 0; r < n; r++)
+        sum = dd_add(sum, dd_mul((struct dd){ x[r * n], 0 }, (struct dd){ y[r * n], 0 }));
     return sum;
 }
 double loci_skew_rest(int n, const double *s, const double *u, int k, double lambda)
@@ -111,11 +121,13 @@ double loci_skew_rest(int n, const double *s, const double *u, int k, double lam
     struct dd quotient = { 0, 0 };
     for (int r = 0; r < n; r++) {
         struct dd sum = { 0, 0 };
-        for (int c = 0; c < n; c++) sum = dd_add(sum, dd_mul((struct dd){ s[r * n + c], 0 }, (struct dd){ x[c * n], 0 }));
+        for (int c = 0; c < n; c++)
+            sum = dd_add(sum, dd_mul((struct dd){ s[r * n + c], 0 }, (struct dd){ x[c * n], 0 }));
         quotient = dd_add(quotient, dd_mul(sum, (struct dd){ y[r * n], 0 }));
     }
     /* Over |x| |y|, which is 1 but for rounding. */
-    const struct dd squares = dd_mul(column_product(n, x, x), column_product(n, y, y)), off = dd_add(squares, (struct dd){ -1, 0 });
+    const struct dd squares = dd_mul(column_product(n, x, x), column_product(n, y, y)),
+                    off = dd_add(squares, (struct dd){ -1, 0 });
     quotient = dd_mul(quotient, dd_norm(1, -off.hi / 2));
     return dd_add(quotient, (struct dd){ -lambda, 0 }).hi;
 }

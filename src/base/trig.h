@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* trig.h -- cos and sin of position times frequency, and the frequencies, independent of any libm.
  *
- * A frequency is the unevaluated sum w_hi + w_lo of two doubles (106 bits), so that the angle is right to far more
- * than a double even at position 2^40.  Every operation is an IEEE one (+, -, *, fma, bits), so the result has the
- * same bits on every machine, inlined and vectorised or not; rounding must be to nearest. */
+ * A frequency is the unevaluated sum w_hi + w_lo of two doubles (106 bits), so that the angle is
+ * right to far more than a double even at position 2^40.  Every operation is an IEEE one (+, -, *,
+ * fma, bits), so the result has the same bits on every machine, inlined and vectorised or not;
+ * rounding must be to nearest. */
 #ifndef LOCI_BASE_TRIG_H
 #define LOCI_BASE_TRIG_H
 
@@ -11,8 +12,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* cos and sin of x * (w_hi + w_lo), correct to 0.51 ulp for |x| <= 2^40 and angles up to 2^42 (to 1 ulp where the value
- * itself is below 2^-50); NaN beyond 2^50, where this reduction ends.  |w_lo| is at most half an ulp of w_hi. */
+/* cos and sin of x * (w_hi + w_lo), correct to 0.51 ulp for |x| <= 2^40 and angles up to 2^42 (to 1
+ * ulp where the value itself is below 2^-50); NaN beyond 2^50, where this reduction ends.  |w_lo|
+ * is at most half an ulp of w_hi. */
 void loci_sincos(double x, double w_hi, double w_lo, double *c, double *s);
 
 /* hi + lo = base^(-num / den), relative error below 1e-30, for base > 0; NaN for any other base. */
@@ -34,14 +36,17 @@ static inline double trig_fast_two_sum(double a, double b, double *sum)
     return b - (s - a);
 }
 
-/* loci_sincos in parts without a call or a branch, so that loops over them vectorise.  In a loop of its own each part is
- * short enough for a CPU to work on several vectors at a time. */
+/* loci_sincos in parts without a call or a branch, so that loops over them vectorise.  In a loop of
+ * its own each part is short enough for a CPU to work on several vectors at a time. */
 
 /* r + t = x (w_hi + w_lo) - n pi/2, |r| up to pi/4; n is in the last bits of turns. */
-static inline __attribute__((always_inline)) void trig_reduce(double x, double w_hi, double w_lo, double *r, double *t, double *turns)
+static inline __attribute__((always_inline)) void trig_reduce(double x, double w_hi, double w_lo,
+                                                              double *r, double *t, double *turns)
 {
-    /* pi/2 = p1 + p2 + p3 within 2^-163; whole + integer keeps the integer's low bits at the end of the word. */
-    const double p1 = 0x1.921fb54442d18p+0, p2 = 0x1.1a62633145c07p-54, p3 = -0x1.f1976b7ed8fbcp-110;
+    /* pi/2 = p1 + p2 + p3 within 2^-163; whole + integer keeps the integer's low bits at the end of
+     * the word. */
+    const double p1 = 0x1.921fb54442d18p+0, p2 = 0x1.1a62633145c07p-54,
+                 p3 = -0x1.f1976b7ed8fbcp-110;
     const double two_over_pi = 0x1.45f306dc9c883p-1, whole = 0x1.8p52;
 
     /* 1. The angle, exactly: h + he + l + le. */
@@ -102,8 +107,10 @@ static inline __attribute__((always_inline)) double trig_cos(double r, double t)
     cos_lo += trig_fast_two_sum(cos_hi, v, &cos_hi);
     return cos_hi + (cos_lo + fma(-0.5, ze, ve));
 }
-/* The quarter turn: swapped when n is odd, cos < 0 in quarters 1 and 2, sin in 2 and 3; NaN for angles near h out of reach. */
-static inline __attribute__((always_inline)) void trig_quarter(double h, double turns, double *c, double *s)
+/* The quarter turn: swapped when n is odd, cos < 0 in quarters 1 and 2, sin in 2 and 3; NaN for
+ * angles near h out of reach. */
+static inline __attribute__((always_inline)) void trig_quarter(double h, double turns, double *c,
+                                                               double *s)
 {
     uint64_t quarter, cos_bits, sin_bits;
     memcpy(&quarter, &turns, 8);
@@ -119,7 +126,8 @@ static inline __attribute__((always_inline)) void trig_quarter(double h, double 
     *s = fabs(h) <= 0x1p50 ? sin_x : NAN;
 }
 
-static inline __attribute__((always_inline)) void trig_sincos(double x, double w_hi, double w_lo, double *c, double *s)
+static inline __attribute__((always_inline)) void trig_sincos(double x, double w_hi, double w_lo,
+                                                              double *c, double *s)
 {
     double r, t, turns;
     trig_reduce(x, w_hi, w_lo, &r, &t, &turns);

@@ -13,9 +13,12 @@ static loci_view dense(void *data, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
 static loci_status check_ring(const struct call *c)
 {
     for (ptrdiff_t b = 0; b < c->B && c->cache && c->cache->form.ring; b++) {
-        const int64_t len = cache_list(c->cache, c->cache->len)[b], oldest = cache_oldest(c->cache, b);
-        CHECK(c->in->error, oldest == 0 || len - c->Lq - c->plan->window_left >= oldest, LOCI_BAD_ARG,
-              "the ring holds keys from %lld on, and the first of %td rows sees one before", (long long)oldest, c->Lq);
+        const int64_t len = cache_list(c->cache, c->cache->len)[b],
+                      oldest = cache_oldest(c->cache, b);
+        CHECK(c->in->error, oldest == 0 || len - c->Lq - c->plan->window_left >= oldest,
+              LOCI_BAD_ARG,
+              "the ring holds keys from %lld on, and the first of %td rows sees one before",
+              (long long)oldest, c->Lq);
     }
     return LOCI_OK;
 }
@@ -27,20 +30,24 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
     loci_error *e = c->in->error;
     CHECK(e, p->length >= 1, LOCI_BAD_ARG, "pages: length %td must be at least 1", p->length);
     CHECK(e, p->table || !c->B || !c->Lk, LOCI_BAD_ARG, "pages: table must not be NULL");
-    CHECK(e, (uintptr_t)p->table % sizeof *p->table == 0, LOCI_BAD_ARG, "pages: table must start on a multiple of %zu bytes", sizeof *p->table);
+    CHECK(e, (uintptr_t)p->table % sizeof *p->table == 0, LOCI_BAD_ARG,
+          "pages: table must start on a multiple of %zu bytes", sizeof *p->table);
     *entries = 0, *length = p->length;
     for (ptrdiff_t b = 0; b < c->B; b++) {
         const ptrdiff_t n = tiles(keys_in(c, b), p->length);
-        CHECK(e, n == 0 || c->B == 1 || p->entry >= n, LOCI_BAD_ARG, "pages: entry %td is less than the %td pages of batch entry %td", p->entry, n, b);
+        CHECK(e, n == 0 || c->B == 1 || p->entry >= n, LOCI_BAD_ARG,
+              "pages: entry %td is less than the %td pages of batch entry %td", p->entry, n, b);
         for (ptrdiff_t i = 0; i < n; i++) {
             const int32_t page = p->table[b * p->entry + i];
-            CHECK(e, page >= 0, LOCI_BAD_ARG, "pages: page %td of batch entry %td is %d, which is no page", i, b, (int)page);
+            CHECK(e, page >= 0, LOCI_BAD_ARG,
+                  "pages: page %td of batch entry %td is %d, which is no page", i, b, (int)page);
             if (page >= *entries) *entries = (ptrdiff_t)page + 1;
         }
     }
     return LOCI_OK;
 }
-static loci_status open_keys(struct call *c, loci_view *to, const loci_view *from, const char *name, ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
+static loci_status open_keys(struct call *c, loci_view *to, const loci_view *from, const char *name,
+                             ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
 {
     struct call pages = *c;
     pages.B = entries;
@@ -48,7 +55,8 @@ static loci_status open_keys(struct call *c, loci_view *to, const loci_view *fro
 }
 
 /* All that a pass reads and writes.  Keys and values lie in `entries` of `length` rows each. */
-static loci_status check_memory(const struct call *c, const void *tables, const void *work, const loci_grad *grad, ptrdiff_t entries, ptrdiff_t length,
+static loci_status check_memory(const struct call *c, const void *tables, const void *work,
+                                const loci_grad *grad, ptrdiff_t entries, ptrdiff_t length,
                                 const struct regions *more)
 {
     const struct loci_plan *p = c->plan;
@@ -75,15 +83,19 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
         loci_add_view(&r, "dv", &c->dv, c->B, p->kv_heads, c->Lk, p->value_dim, stored, WRITTEN);
     }
     const loci_pages *pages = in->pages;
-    if (pages && c->B) loci_add_list(&r, "pages", pages->table, (size_t)((c->B - 1) * pages->entry + tiles(keys_in(c, c->B - 1), pages->length)),
-                                     sizeof *pages->table, READ);
+    if (pages && c->B)
+        loci_add_list(&r, "pages", pages->table,
+                      (size_t)((c->B - 1) * pages->entry
+                               + tiles(keys_in(c, c->B - 1), pages->length)),
+                      sizeof *pages->table, READ);
     if (c->cache) loci_add_list(&r, "cache", c->cache, loci_cache_bytes(p, c->cache), 1, READ);
     loci_add_call(c, &r, tables, work);
     loci_add_tensors(c, &r, grad ? grad->dtensors : NULL);
     return loci_check_regions(&r, in->error);
 }
 
-loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage stage, const void *tables, void *work, const loci_call *in,
+loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage stage,
+                                const void *tables, void *work, const loci_call *in,
                                 const loci_grad *grad, ptrdiff_t past, const struct regions *more)
 {
     const bool backward = grad != NULL;
@@ -92,10 +104,13 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     TRY(loci_open_call(c, p, in, backward));
     c->linear.past = past;
     TRY(loci_open_view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim));
-    ptrdiff_t entries = c->B, length = c->Lk;                        /* of k and v: as they lie in memory */
-    CHECK(in->error, stage == LOCI_ATTENTION || (!in->pages && !in->cache && !in->k_lens), LOCI_BAD_ARG,
+    /* of k and v: as they lie in memory */
+    ptrdiff_t entries = c->B, length = c->Lk;
+    CHECK(in->error, stage == LOCI_ATTENTION || (!in->pages && !in->cache && !in->k_lens),
+          LOCI_BAD_ARG,
           "linear attention keeps a state: it takes no pages, no k_lens and no cache");
-    CHECK(in->error, !backward || (!in->pages && !in->cache), LOCI_BAD_ARG, "gradients need keys and values in one piece: no pages and no cache");
+    CHECK(in->error, !backward || (!in->pages && !in->cache), LOCI_BAD_ARG,
+          "gradients need keys and values in one piece: no pages and no cache");
     if (in->pages) TRY(check_pages(c, &entries, &length));
     if (!c->cache) {
         TRY(open_keys(c, &c->k, &in->k, "k", p->dim, entries, length));
@@ -110,8 +125,10 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     const bool rows = c->B && c->Lq, keys = c->B && c->Lk && !c->cache;
     if (rows) { TRY(loci_need(c, c->q.data, "q")); TRY(loci_need(c, c->o.data, "o")); }
     if (keys) { TRY(loci_need(c, c->k.data, "k")); TRY(loci_need(c, c->v.data, "v")); }
-    CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG, "ae: the encoding has no states whose average it could be");
-    CHECK(in->error, p->axes == 1 || (in->q_coord && (in->k_coord || c->cache)), LOCI_BAD_ARG, "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
+    CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG,
+          "ae: the encoding has no states whose average it could be");
+    CHECK(in->error, p->axes == 1 || (in->q_coord && (in->k_coord || c->cache)), LOCI_BAD_ARG,
+          "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
     TRY(loci_open_tables(c, tables));
     TRY(loci_measure_room(c, work, loci_lay_out, backward));
@@ -140,16 +157,22 @@ static loci_status check_results(const struct call *c, const loci_grad *grad)
     const struct loci_plan *p = c->plan;
     const loci_call *in = c->in;
     const bool stick = p->weight >= 0, rows = c->B && c->Lq;
-    CHECK(in->error, stick || !rows || in->lse, LOCI_BAD_ARG, "lse must be the one that loci_forward wrote");
-    CHECK(in->error, !stick || !rows || in->rem, LOCI_BAD_ARG, "rem must be the one that loci_forward wrote");
-    CHECK(in->error, !grad->dlse || !stick, LOCI_BAD_ARG, "dlse: these weights have no log of a sum");
+    CHECK(in->error, stick || !rows || in->lse, LOCI_BAD_ARG,
+          "lse must be the one that loci_forward wrote");
+    CHECK(in->error, !stick || !rows || in->rem, LOCI_BAD_ARG,
+          "rem must be the one that loci_forward wrote");
+    CHECK(in->error, !grad->dlse || !stick, LOCI_BAD_ARG,
+          "dlse: these weights have no log of a sum");
     CHECK(in->error, !grad->drem || stick, LOCI_BAD_ARG, "drem: a softmax leaves no remainder");
-    CHECK(in->error, !grad->dae || p->states, LOCI_BAD_ARG, "dae: the encoding has no states whose average it could be the gradient of");
-    CHECK(in->error, !grad->dae || !rows || in->ae, LOCI_BAD_ARG, "ae must be the one that loci_forward wrote, as dae is given");
+    CHECK(in->error, !grad->dae || p->states, LOCI_BAD_ARG,
+          "dae: the encoding has no states whose average it could be the gradient of");
+    CHECK(in->error, !grad->dae || !rows || in->ae, LOCI_BAD_ARG,
+          "ae must be the one that loci_forward wrote, as dae is given");
     return LOCI_OK;
 }
 
-loci_status loci_backward(const loci_plan *p, const void *tables, void *work, const loci_call *given, const loci_grad *given_grad)
+loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
+                          const loci_call *given, const loci_grad *given_grad)
 {
     struct call c;
     loci_call in;
@@ -163,7 +186,8 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work, co
     if (apart || p->key_heads != p->kv_heads) c.dk_out = c.dk, c.dk.data = NULL;
     if (!c.dk.data && (c.dk_out.data || (p->rotate >= 0 && c.total[p->rotate])))
         c.dk = dense(c.dk_sum, p->key_heads, c.Lk, p->dim);
-    if (apart && c.dv.data) c.dv_out = c.dv, c.dv = dense(c.dv_sum, p->kv_heads, c.Lk, p->value_dim);
+    if (apart && c.dv.data)
+        c.dv_out = c.dv, c.dv = dense(c.dv_sum, p->kv_heads, c.Lk, p->value_dim);
     loci_begin(&c, true);
     const loci_status status = p->engine->backward(&c);
     if (status) return loci_fail(in.error, status, "cancelled by the host");

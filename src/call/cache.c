@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* cache.c -- see loci/cache.h: lengths, positions and inputs by key of the sequences; the engine moves keys and values. */
+/* cache.c -- see loci/cache.h: lengths, positions and inputs by key of the sequences; the engine
+ * moves keys and values. */
 #include "call/steps.h"
 #include "call/tables.h"
 #include "plan/cache.h"
@@ -8,12 +9,21 @@ enum { MAX_BATCH = 1 << 30 };
 
 static int64_t *lengths(const struct loci_cache *c) { return cache_list(c, c->len); }
 /* Where a key's position goes. */
-static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j) { return &cache_list(c, c->pos)[b * cache_capacity(c) + j]; }
+static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j)
+{
+    return &cache_list(c, c->pos)[b * cache_capacity(c) + j];
+}
 
 static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring)
 {
-    return (struct cache_form){ .magic = CACHE_MAGIC, .batch = batch, .tiles = capacity / KT + (capacity % KT > 0), .ring = ring != 0,
-                                .kv_heads = p->kv_heads, .dim = p->dim, .value_dim = p->value_dim, .dtype = p->dtype,
+    return (struct cache_form){ .magic = CACHE_MAGIC,
+                                .batch = batch,
+                                .tiles = capacity / KT + (capacity % KT > 0),
+                                .ring = ring != 0,
+                                .kv_heads = p->kv_heads,
+                                .dim = p->dim,
+                                .value_dim = p->value_dim,
+                                .dtype = p->dtype,
                                 .rotated = p->keys_rotated };
 }
 
@@ -29,7 +39,8 @@ static void lay_out_lists(struct loci_cache *c, struct arena *a)
     const size_t batch = (size_t)c->form.batch;
     place(a, 1, sizeof *c);
     c->len = place(a, batch, sizeof(int64_t)), c->most = place(a, batch, sizeof(int64_t));
-    c->base = place(a, batch, sizeof(int64_t)), c->kept = place(a, batch, sizeof(int64_t)), c->first = place(a, batch, sizeof(int64_t));
+    c->base = place(a, batch, sizeof(int64_t)), c->kept = place(a, batch, sizeof(int64_t)),
+    c->first = place(a, batch, sizeof(int64_t));
     c->done = place(a, batch, sizeof(int64_t));
 }
 /* Bytes, and where everything is; SIZE_MAX: too many. */
@@ -39,9 +50,12 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     const size_t batch = (size_t)c->form.batch, capacity = (size_t)c->form.tiles * KT;
     size_t keys, rows;
     lay_out_lists(c, &a);
-    if (__builtin_mul_overflow(batch, capacity, &keys) || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows)) return SIZE_MAX;
+    if (__builtin_mul_overflow(batch, capacity, &keys)
+        || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows))
+        return SIZE_MAX;
     c->pos = place(&a, keys, sizeof(int64_t));
-    c->keys = place(&a, rows, (size_t)p->dim * p->stored), c->values = place(&a, rows, (size_t)p->value_dim * p->stored);
+    c->keys = place(&a, rows, (size_t)p->dim * p->stored),
+    c->values = place(&a, rows, (size_t)p->value_dim * p->stored);
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];
         bool by_key = false;
@@ -55,7 +69,9 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
         in.at = place(&a, keys, (size_t)(in.outer * in.inner) * p->real);
         c->input[i] = in;
     }
-    const struct call like = { .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity, .ktiles = (ptrdiff_t)keys / KT };
+    const struct call like = {
+        .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity, .ktiles = (ptrdiff_t)keys / KT
+    };
     for (int e = 0; e < p->encs; e++) {
         const size_t bytes = p->enc[e].pe->kept ? p->enc[e].pe->kept(&like, e) : 0;
         if (bytes) c->made[e] = place(&a, bytes, 1);
@@ -63,11 +79,15 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
 }
 
-static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, loci_error *e)
+static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity,
+                              loci_error *e)
 {
-    CHECK(e, p && p->magic == PLAN_MAGIC && p->stage == LOCI_ATTENTION, LOCI_BAD_ARG, "the plan must be one for stage ATTENTION");
-    CHECK(e, batch >= 0 && batch <= MAX_BATCH, LOCI_BAD_ARG, "batch %td must be from 0 to 2^30", batch);
-    CHECK(e, capacity >= 1 && capacity <= FAR, LOCI_BAD_ARG, "capacity %td must be from 1 to 2^40", capacity);
+    CHECK(e, p && p->magic == PLAN_MAGIC && p->stage == LOCI_ATTENTION, LOCI_BAD_ARG,
+          "the plan must be one for stage ATTENTION");
+    CHECK(e, batch >= 0 && batch <= MAX_BATCH, LOCI_BAD_ARG, "batch %td must be from 0 to 2^30",
+          batch);
+    CHECK(e, capacity >= 1 && capacity <= FAR, LOCI_BAD_ARG, "capacity %td must be from 1 to 2^40",
+          capacity);
     CHECK(e, p->rotate < 0 || p->keys_rotated || p->key_heads != p->kv_heads, LOCI_BAD_ARG,
           "keys_rotated must be 1 in the plan's description: a cache keeps turned keys");
     return LOCI_OK;
@@ -81,20 +101,27 @@ size_t loci_cache_size(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity)
     return bytes == SIZE_MAX ? 0 : bytes;
 }
 
-loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring, void *memory, loci_error *e)
+loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t batch,
+                              ptrdiff_t capacity, int ring, void *memory, loci_error *e)
 {
-    CHECK(e, cache, LOCI_BAD_ARG, "loci_cache_create: there is nowhere to put the cache, cache is NULL");
+    CHECK(e, cache, LOCI_BAD_ARG,
+          "loci_cache_create: there is nowhere to put the cache, cache is NULL");
     *cache = NULL;
     TRY(check_plan(p, batch, capacity, e));
-    CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG, "memory must not be NULL and must start on 64 bytes");
+    CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG,
+          "memory must not be NULL and must start on 64 bytes");
     struct loci_cache c = { .form = form_of(p, batch, capacity, ring) };
-    CHECK(e, lay_out(p, &c) != SIZE_MAX, LOCI_BAD_ARG, "batch %td and capacity %td need more memory than there can be", batch, capacity);
+    CHECK(e, lay_out(p, &c) != SIZE_MAX, LOCI_BAD_ARG,
+          "batch %td and capacity %td need more memory than there can be", batch, capacity);
     if (ring) {
-        CHECK(e, p->window_left < capacity - KT, LOCI_BAD_ARG, "a ring of %td keys needs window_left of at most %td, lest rows miss keys that are gone",
+        CHECK(e, p->window_left < capacity - KT, LOCI_BAD_ARG,
+              "a ring of %td keys needs window_left of at most %td, lest rows miss keys that are "
+              "gone",
               capacity, capacity - KT - 1);
         for (int i = 0; i < p->tensors.n; i++)
-            CHECK(e, !c.input[i].at, LOCI_BAD_ARG, "%s sums up its input '%s' from the first key on, which a ring forgets", p->tensors.list[i].encoding,
-                  p->tensors.list[i].name);
+            CHECK(e, !c.input[i].at, LOCI_BAD_ARG,
+                  "%s sums up its input '%s' from the first key on, which a ring forgets",
+                  p->tensors.list[i].encoding, p->tensors.list[i].name);
     }
     memset(memory, 0, (size_t)c.pos);    /* lengths and all other lists: no keys so far */
     *cache = memcpy(memory, &c, sizeof c);
@@ -105,39 +132,56 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
 static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
 {
     const int64_t len = lengths(c)[b], most = cache_list(c, c->most)[b];
-    bool sound = len >= 0 && len <= (c->form.ring ? FAR : cache_capacity(c)) && most >= len && most <= 2 * FAR;
+    bool sound = len >= 0 && len <= (c->form.ring ? FAR : cache_capacity(c)) && most >= len
+              && most <= 2 * FAR;
     const int64_t base = sound ? cache_oldest(c, b) / CHUNK * CHUNK : 0;
     sound = sound && cache_list(c, c->base)[b] == base && cache_list(c, c->kept)[b] == len - base;
-    CHECK(e, sound, LOCI_BAD_ARG, "the cache is damaged: entry %td says it has %lld keys, which does not agree with the rest", b, (long long)len);
+    CHECK(e, sound, LOCI_BAD_ARG,
+          "the cache is damaged: entry %td says it has %lld keys, which does not agree with the "
+          "rest",
+          b, (long long)len);
     return LOCI_OK;
 }
 /* Without a plan: are its lists where they must be? */
 static bool is_cache(const struct loci_cache *c)
 {
-    if (!c || (uintptr_t)c % 64 || c->form.magic != CACHE_MAGIC || c->form.batch < 0 || c->form.batch > MAX_BATCH || c->form.tiles < 1
-        || c->form.tiles > FAR / KT) return false;
+    if (!c || (uintptr_t)c % 64 || c->form.magic != CACHE_MAGIC || c->form.batch < 0
+        || c->form.batch > MAX_BATCH || c->form.tiles < 1 || c->form.tiles > FAR / KT)
+        return false;
     struct loci_cache laid = { .form = c->form };
     lay_out_lists(&laid, &(struct arena){ 0 });
-    return laid.len == c->len && laid.most == c->most && laid.base == c->base && laid.kept == c->kept && laid.first == c->first && laid.done == c->done;
+    return laid.len == c->len && laid.most == c->most && laid.base == c->base
+        && laid.kept == c->kept && laid.first == c->first && laid.done == c->done;
 }
-/* Nothing in its memory is believed that this cannot tell from the plan, or that would lead outside. */
+/* Nothing in its memory is believed that this cannot tell from the plan, or that would lead
+ * outside. */
 loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
 {
-    CHECK(e, is_cache(c), LOCI_BAD_ARG, "cache is none, or damaged; loci_cache_create() makes them");
+    CHECK(e, is_cache(c), LOCI_BAD_ARG,
+          "cache is none, or damaged; loci_cache_create() makes them");
     const struct cache_form *f = &c->form;
     const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
-    CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG, "the cache is that of another plan: kv_heads, widths, dtype and keys_rotated must be the same");
+    CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG,
+          "the cache is that of another plan: kv_heads, widths, dtype and keys_rotated must be the "
+          "same");
     struct loci_cache laid = { .form = like };
     const size_t bytes = lay_out(p, &laid);
     for (int i = 0; i < p->tensors.n; i++)
-        CHECK(e, laid.input[i].at == c->input[i].at, LOCI_BAD_ARG, "the cache is that of another encoding: it does not hold '%s' of %s",
+        CHECK(e, laid.input[i].at == c->input[i].at, LOCI_BAD_ARG,
+              "the cache is that of another encoding: it does not hold '%s' of %s",
               p->tensors.list[i].name, p->tensors.list[i].encoding);
     for (int i = 0; i < p->encs; i++)
-        CHECK(e, laid.made[i] == c->made[i], LOCI_BAD_ARG, "the cache is that of another encoding or other options of %s", p->enc[i].pe->name);
+        CHECK(e, laid.made[i] == c->made[i], LOCI_BAD_ARG,
+              "the cache is that of another encoding or other options of %s", p->enc[i].pe->name);
     const size_t lists = offsetof(struct loci_cache, len);
-    CHECK(e, bytes != SIZE_MAX && !memcmp((const char *)c + lists, (const char *)&laid + lists, sizeof laid - lists), LOCI_BAD_ARG,
-          "the cache is damaged, or of another version: its lists are not where this library has them");
-    CHECK(e, c->placed == 0 || (c->placed == 1 && !f->ring), LOCI_BAD_ARG, "the cache is damaged: its keys have positions of kind %d", c->placed);
+    CHECK(e,
+          bytes != SIZE_MAX
+              && !memcmp((const char *)c + lists, (const char *)&laid + lists, sizeof laid - lists),
+          LOCI_BAD_ARG,
+          "the cache is damaged, or of another version: its lists are not where this library has "
+          "them");
+    CHECK(e, c->placed == 0 || (c->placed == 1 && !f->ring), LOCI_BAD_ARG,
+          "the cache is damaged: its keys have positions of kind %d", c->placed);
     for (ptrdiff_t b = 0; b < f->batch; b++) TRY(check_entry(c, b, e));
     return LOCI_OK;
 }
@@ -147,15 +191,20 @@ size_t loci_cache_bytes(const loci_plan *p, const struct loci_cache *c)
     return lay_out(p, &laid);
 }
 
-loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory, size_t bytes, loci_error *e)
+loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory, size_t bytes,
+                            loci_error *e)
 {
-    CHECK(e, cache, LOCI_BAD_ARG, "loci_cache_open: there is nowhere to put the cache, cache is NULL");
+    CHECK(e, cache, LOCI_BAD_ARG,
+          "loci_cache_open: there is nowhere to put the cache, cache is NULL");
     *cache = NULL;
     struct loci_cache *c = memory;
     TRY(check_plan(p, 0, 1, e));
-    CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG, "memory must not be NULL and must start on 64 bytes");
+    CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG,
+          "memory must not be NULL and must start on 64 bytes");
     CHECK(e, bytes >= sizeof *c && is_cache(c), LOCI_BAD_ARG, "memory holds no cache");
-    CHECK(e, loci_cache_bytes(p, c) <= bytes, LOCI_BAD_ARG, "memory has %zu bytes, and a cache of %lld sequences of %lld keys needs %zu with this plan",
+    CHECK(e, loci_cache_bytes(p, c) <= bytes, LOCI_BAD_ARG,
+          "memory has %zu bytes, and a cache of %lld sequences of %lld keys needs %zu with this "
+          "plan",
           bytes, (long long)c->form.batch, (long long)c->form.tiles * KT, loci_cache_bytes(p, c));
     TRY(loci_cache_check(p, c, e));
     for (ptrdiff_t b = 0; b < c->form.batch && c->placed; b++)
@@ -178,31 +227,47 @@ static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
     cache_list(c, c->base)[b] = base, cache_list(c, c->kept)[b] = length - base;
 }
 
-/* ---- Append ------------------------------------------------------------------------------------------------------ */
+/* ---- Append ---------------------------------------------------------------------------------- */
 
-static int64_t count_of(const loci_call *in, ptrdiff_t b) { return in->k_lens ? in->k_lens[b] : in->k_len; }
+static int64_t count_of(const loci_call *in, ptrdiff_t b)
+{
+    return in->k_lens ? in->k_lens[b] : in->k_len;
+}
 
 static loci_status check_append(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
 {
     loci_error *e = in->error;
-    CHECK(e, in->batch == c->form.batch, LOCI_BAD_ARG, "batch %td is not that of the cache, %lld", in->batch, (long long)c->form.batch);
-    CHECK(e, in->k_len >= 0 && in->k_len <= cache_capacity(c), LOCI_BAD_ARG, "k_len %td must be from 0 to the cache's %td", in->k_len, cache_capacity(c));
+    CHECK(e, in->batch == c->form.batch, LOCI_BAD_ARG, "batch %td is not that of the cache, %lld",
+          in->batch, (long long)c->form.batch);
+    CHECK(e, in->k_len >= 0 && in->k_len <= cache_capacity(c), LOCI_BAD_ARG,
+          "k_len %td must be from 0 to the cache's %td", in->k_len, cache_capacity(c));
     CHECK(e, !in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts && !in->pages, LOCI_BAD_ARG,
-          "segments, starts and pages have no place in a cache, which holds one sequence per batch entry");
-    CHECK(e, !in->k_pos || !c->form.ring, LOCI_BAD_ARG, "k_pos: the positions of a ring's keys are counted");
-    CHECK(e, p->axes == 1 || in->k_coord || !in->k_len, LOCI_BAD_ARG, "k_coord must be given: the encoding has %d axes", p->axes);
+          "segments, starts and pages have no place in a cache, which holds one sequence per batch "
+          "entry");
+    CHECK(e, !in->k_pos || !c->form.ring, LOCI_BAD_ARG,
+          "k_pos: the positions of a ring's keys are counted");
+    CHECK(e, p->axes == 1 || in->k_coord || !in->k_len, LOCI_BAD_ARG,
+          "k_coord must be given: the encoding has %d axes", p->axes);
     for (ptrdiff_t b = 0; b < in->batch; b++) {
         const int64_t n = count_of(in, b), len = lengths(c)[b];
-        CHECK(e, n >= 0 && n <= in->k_len, LOCI_BAD_ARG, "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)n, in->k_len);
-        CHECK(e, c->form.ring ? n <= cache_capacity(c) && n <= FAR - len : n <= cache_capacity(c) - len, LOCI_BAD_ARG,
-              "entry %td holds %lld of %td keys, and %lld more do not fit", b, (long long)len, cache_capacity(c), (long long)n);
+        CHECK(e, n >= 0 && n <= in->k_len, LOCI_BAD_ARG,
+              "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)n, in->k_len);
+        CHECK(e,
+              c->form.ring ? n <= cache_capacity(c) && n <= FAR - len
+                           : n <= cache_capacity(c) - len,
+              LOCI_BAD_ARG, "entry %td holds %lld of %td keys, and %lld more do not fit", b,
+              (long long)len, cache_capacity(c), (long long)n);
         CHECK(e, !in->k_pos || c->placed || len == 0, LOCI_BAD_ARG,
-              "k_pos must be given from the first key on: entry %td has %lld keys whose positions were counted", b, (long long)len);
-        CHECK(e, in->k_pos || !c->placed || n == 0, LOCI_BAD_ARG, "k_pos must be given, as it was for the keys before");
+              "k_pos must be given from the first key on: entry %td has %lld keys whose positions "
+              "were counted",
+              b, (long long)len);
+        CHECK(e, in->k_pos || !c->placed || n == 0, LOCI_BAD_ARG,
+              "k_pos must be given, as it was for the keys before");
     }
     for (int i = 0; i < p->tensors.n; i++)
-        CHECK(e, !c->input[i].at || !in->k_len || (in->tensors && in->tensors[i]), LOCI_BAD_ARG, "%s: input tensor '%s' must be given with the call",
-              p->tensors.list[i].encoding, p->tensors.list[i].name);
+        CHECK(e, !c->input[i].at || !in->k_len || (in->tensors && in->tensors[i]), LOCI_BAD_ARG,
+              "%s: input tensor '%s' must be given with the call", p->tensors.list[i].encoding,
+              p->tensors.list[i].name);
     return LOCI_OK;
 }
 
@@ -210,7 +275,11 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
 static void keep_inputs(const loci_plan *p, const struct loci_cache *c, const int64_t *from)
 {
     const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
-    const struct call all = { .plan = p, .B = batch, .Lk = cache_capacity(c), .ktiles = batch * (ptrdiff_t)c->form.tiles, .cache = c };
+    const struct call all = { .plan = p,
+                              .B = batch,
+                              .Lk = cache_capacity(c),
+                              .ktiles = batch * (ptrdiff_t)c->form.tiles,
+                              .cache = c };
     for (int e = 0; e < p->encs; e++)
         if (c->made[e]) p->enc[e].pe->keep(&all, e, from);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
@@ -220,15 +289,19 @@ static void append_inputs(const loci_plan *p, const struct loci_cache *c, const 
     for (int i = 0; i < p->tensors.n; i++) {
         const struct cache_input *t = &c->input[i];
         for (ptrdiff_t row = 0; t->at && row < in->batch * t->outer; row++) {
-            const ptrdiff_t b = row / t->outer, count = (ptrdiff_t)count_of(in, b), old = (ptrdiff_t)lengths(c)[b];
+            const ptrdiff_t b = row / t->outer, count = (ptrdiff_t)count_of(in, b),
+                            old = (ptrdiff_t)lengths(c)[b];
             const size_t inner = (size_t)t->inner * p->real;
             memcpy((char *)c + t->at + (size_t)(row * cache_capacity(c) + old) * inner,
-                   (const char *)in->tensors[i] + (size_t)(row * in->k_len + in->k_len - count) * inner, (size_t)count * inner);
+                   (const char *)in->tensors[i]
+                       + (size_t)(row * in->k_len + in->k_len - count) * inner,
+                   (size_t)count * inner);
         }
     }
 }
 
-/* Some of the new keys may have been put down, of which nobody will know; in a ring they took the places of old ones. */
+/* Some of the new keys may have been put down, of which nobody will know; in a ring they took the
+ * places of old ones. */
 static void lose_oldest(struct loci_cache *c, const loci_call *in)
 {
     for (ptrdiff_t b = 0; b < c->form.batch && c->form.ring; b++) {
@@ -239,7 +312,8 @@ static void lose_oldest(struct loci_cache *c, const loci_call *in)
 }
 
 /* The cache is written, the rest is read. */
-static loci_status check_memory(const struct call *c, const struct keeping *a, const void *tables, const void *work)
+static loci_status check_memory(const struct call *c, const struct keeping *a, const void *tables,
+                                const void *work)
 {
     const struct loci_plan *p = c->plan;
     struct regions r;
@@ -253,7 +327,8 @@ static loci_status check_memory(const struct call *c, const struct keeping *a, c
     return loci_check_regions(&r, c->in->error);
 }
 
-loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work, loci_cache *to, const loci_call *given)
+loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work, loci_cache *to,
+                              const loci_call *given)
 {
     struct call c;
     loci_call now, *const in = &now;
@@ -264,10 +339,13 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     loci_call rows = *in;                /* a rotation of these keys */
     rows.cache = NULL, rows.k_lens = NULL, rows.q_len = 0, rows.q_pos = rows.k_pos;
     TRY(loci_open_call(&c, p, &rows, true));
-    struct keeping a = { .to = to, .counts = in->k_lens, .turn = p->rotate >= 0 && p->keys_rotated };
+    struct keeping a = { .to = to,
+                         .counts = in->k_lens,
+                         .turn = p->rotate >= 0 && p->keys_rotated };
     TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim));
     TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim));
-    CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG, "k and v must not be NULL");
+    CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG,
+          "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
     TRY(loci_measure_room(&c, work, loci_lay_out, false));
     if (a.turn) TRY(loci_accept(&c, p->use[p->rotate].enc));
@@ -284,7 +362,8 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     append_inputs(p, to, in);
     for (ptrdiff_t b = 0; b < c.B; b++) {
         const int64_t count = count_of(in, b), old = lengths(to)[b];
-        for (int64_t j = 0; j < count && !to->form.ring; j++) *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
+        for (int64_t j = 0; j < count && !to->form.ring; j++)
+            *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
         set_length(to, b, old + count);
         done[b] = old;
     }
@@ -293,15 +372,19 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     return LOCI_OK;
 }
 
-/* ---- Forget -------------------------------------------------------------------------------------------------------- */
+/* ---- Forget ---------------------------------------------------------------------------------- */
 
 loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
 {
-    CHECK(e, is_cache(c), LOCI_BAD_ARG, "cache is none, or damaged; loci_cache_create() makes them");
-    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld", entry, (long long)c->form.batch - 1);
+    CHECK(e, is_cache(c), LOCI_BAD_ARG,
+          "cache is none, or damaged; loci_cache_create() makes them");
+    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
+          entry, (long long)c->form.batch - 1);
     TRY(check_entry(c, entry, e));
-    CHECK(e, length >= 0 && length <= lengths(c)[entry], LOCI_BAD_ARG, "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
-    CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG, "length %lld: the ring holds keys from %lld on", (long long)length,
+    CHECK(e, length >= 0 && length <= lengths(c)[entry], LOCI_BAD_ARG,
+          "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
+    CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG,
+          "length %lld: the ring holds keys from %lld on", (long long)length,
           (long long)cache_oldest(c, entry));
     if (length == 0) cache_list(c, c->most)[entry] = 0;
     set_length(c, entry, length);
@@ -311,19 +394,22 @@ loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, 
     return LOCI_OK;
 }
 
-static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdiff_t b, ptrdiff_t first, ptrdiff_t count)
+static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdiff_t b,
+                          ptrdiff_t first, ptrdiff_t count)
 {
     for (int i = 0; i < p->tensors.n; i++) {
         const struct cache_input *t = &c->input[i];
         const size_t inner = (size_t)t->inner * p->real;
         for (ptrdiff_t row = b * t->outer; t->at && row < (b + 1) * t->outer; row++) {
             char *at = (char *)c + t->at + (size_t)(row * cache_capacity(c) + first) * inner;
-            memmove(at, at + (size_t)count * inner, (size_t)((ptrdiff_t)lengths(c)[b] - first - count) * inner);
+            memmove(at, at + (size_t)count * inner,
+                    (size_t)((ptrdiff_t)lengths(c)[b] - first - count) * inner);
         }
     }
 }
 
-/* Turned keys turn by the difference; what multiplies them as they turn must not do so twice.  States move with their keys. */
+/* Turned keys turn by the difference; what multiplies them as they turn must not do so twice.
+ * States move with their keys. */
 static void turn_again(const loci_plan *p, const struct call *c, struct keeping *a)
 {
     a->turn = p->rotate >= 0 && p->keys_rotated && !p->states;
@@ -335,8 +421,8 @@ static void turn_again(const loci_plan *p, const struct call *c, struct keeping 
     if (factor != 1) a->undo = 1 / factor, a->channel = channel, a->channels = channels;
 }
 
-loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work, loci_cache *c, ptrdiff_t entry, int64_t first, int64_t count,
-                              const loci_call *given)
+loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work, loci_cache *c,
+                              ptrdiff_t entry, int64_t first, int64_t count, const loci_call *given)
 {
     struct call call;
     int64_t shift[KT];
@@ -345,20 +431,32 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     loci_error *e = in->error;
     TRY(check_plan(p, 0, 1, e));
     TRY(loci_cache_check(p, c, e));
-    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld", entry, (long long)c->form.batch - 1);
-    CHECK(e, !c->form.ring, LOCI_BAD_ARG, "a ring forgets by itself: remove is for caches that do not");
+    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
+          entry, (long long)c->form.batch - 1);
+    CHECK(e, !c->form.ring, LOCI_BAD_ARG,
+          "a ring forgets by itself: remove is for caches that do not");
     CHECK(e, p->axes == 1, LOCI_BAD_ARG, "keys with %d coordinates each cannot move up", p->axes);
     CHECK(e, p->rotate < 0 || !term_is(p->use[p->rotate].term, NOT_AGAIN), LOCI_BAD_ARG,
-          "%s turns by sums of waves, so turned keys cannot be turned on: truncate, and append them again", p->enc[p->use[p->rotate].enc].pe->name);
+          "%s turns by sums of waves, so turned keys cannot be turned on: truncate, and append "
+          "them again",
+          p->enc[p->use[p->rotate].enc].pe->name);
     const int64_t len = lengths(c)[entry];
-    CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG, "%lld keys from %lld on are not all there: entry %td has %lld",
-          (long long)count, (long long)first, entry, (long long)len);
+    CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG,
+          "%lld keys from %lld on are not all there: entry %td has %lld", (long long)count,
+          (long long)first, entry, (long long)len);
     for (int64_t j = first + count; j < len; j++)
-        CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG, "key %lld moves from position %lld to one beyond -2^40", (long long)j,
+        CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG,
+              "key %lld moves from position %lld to one beyond -2^40", (long long)j,
               (long long)*position(c, entry, j));
     for (int i = 0; i < KT; i++) shift[i] = -count;
-    const loci_call rows = { .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift, .host = in->host, .error = e,
-                             .work_bytes = in->work_bytes, .tables_bytes = in->tables_bytes };
+    const loci_call rows = { .batch = (ptrdiff_t)c->form.batch,
+                             .k_len = KT,
+                             .q_pos = shift,
+                             .k_pos = shift,
+                             .host = in->host,
+                             .error = e,
+                             .work_bytes = in->work_bytes,
+                             .tables_bytes = in->tables_bytes };
     TRY(loci_open_call(&call, p, &rows, true));
     TRY(loci_open_tables(&call, tables));
     TRY(loci_measure_room(&call, work, loci_lay_out, false));
@@ -369,14 +467,20 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     TRY(loci_check_regions(&r, e));
     loci_use_room(&call, work, loci_lay_out, false);
     if (!count) return LOCI_OK;
-    if (in->host && in->host->cancelled && in->host->cancelled(in->host->user)) return loci_fail(e, LOCI_CANCELLED, "cancelled by the host");
-    struct keeping a = { .to = c, .remove = true, .entry = entry, .first = (ptrdiff_t)first, .count = (ptrdiff_t)count };
+    if (in->host && in->host->cancelled && in->host->cancelled(in->host->user))
+        return loci_fail(e, LOCI_CANCELLED, "cancelled by the host");
+    struct keeping a = { .to = c,
+                         .remove = true,
+                         .entry = entry,
+                         .first = (ptrdiff_t)first,
+                         .count = (ptrdiff_t)count };
     turn_again(p, &call, &a);
     loci_begin(&call, false);
     call.cache = c;
     p->engine->keep(&call, &a);
     remove_inputs(p, c, entry, (ptrdiff_t)first, (ptrdiff_t)count);
-    for (int64_t j = first; j < len - count; j++) *position(c, entry, j) = *position(c, entry, j + count) - count;
+    for (int64_t j = first; j < len - count; j++)
+        *position(c, entry, j) = *position(c, entry, j + count) - count;
     set_length(c, entry, len - count);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)c->form.batch * sizeof(int64_t));
     cache_list(c, c->done)[entry] = first;

@@ -5,7 +5,8 @@
 #include "call/steps.h"
 #include "call/tables.h"
 
-enum { EMBED_ROWS = 64, EMBED_COLUMNS = 256 };          /* rows of a work item; columns made at a time */
+enum { EMBED_ROWS = 64, EMBED_COLUMNS = 256 };          /* rows of a work item; columns made at a
+                                                           time */
 
 struct embedding {
     const loci_plan *plan;
@@ -22,50 +23,62 @@ static int64_t embed_pos(const loci_call *c, ptrdiff_t b, ptrdiff_t i)
 }
 
 /* A view of [B][L][Dm]. */
-static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view *v, const char *name)
+static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view *v,
+                              const char *name)
 {
     CHECK(c->error, v->data || c->batch == 0 || c->q_len == 0, LOCI_BAD_ARG, "%s is NULL", name);
     return loci_spell_out(v, name, c->batch, 1, c->q_len, p->model_dim, c->error);
 }
 
 /* y NULL: there is a gradient x, and work and dtensors are written. */
-static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, const void *tables, const void *work, const loci_view *x,
-                                      const loci_view *y, void *const *dtensors)
+static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, const void *tables,
+                                      const void *work, const loci_view *x, const loci_view *y,
+                                      void *const *dtensors)
 {
     struct regions r;
     r.n = 0;
-    loci_add_view(&r, y ? "x" : "dy", x, c->batch, 1, c->q_len, p->model_dim, p->stored, y ? REPLACED : READ);
+    loci_add_view(&r, y ? "x" : "dy", x, c->batch, 1, c->q_len, p->model_dim, p->stored,
+                  y ? REPLACED : READ);
     if (y) loci_add_view(&r, "y", y, c->batch, 1, c->q_len, p->model_dim, p->stored, WRITTEN);
-    if (y) loci_add_list(&r, "tables", tables, loci_tables_size(p, loci_table_range(tables)), 1, READ);
+    if (y)
+        loci_add_list(&r, "tables", tables, loci_tables_size(p, loci_table_range(tables)), 1, READ);
     loci_add_list(&r, "work", work, loci_embed_workspace(p, c), 1, WRITTEN);
-    loci_add_list(&r, "q_pos", c->q_pos, (size_t)((c->per_batch ? c->batch : 1) * c->q_len), sizeof *c->q_pos, READ);
+    loci_add_list(&r, "q_pos", c->q_pos, (size_t)((c->per_batch ? c->batch : 1) * c->q_len),
+                  sizeof *c->q_pos, READ);
     for (int i = 0; i < p->tensors.n && dtensors; i++)
-        loci_add_list(&r, p->tensors.list[i].name, dtensors[i], (size_t)tensor_count(&p->tensors.list[i]), p->real, WRITTEN);
+        loci_add_list(&r, p->tensors.list[i].name, dtensors[i],
+                      (size_t)tensor_count(&p->tensors.list[i]), p->real, WRITTEN);
     return loci_check_regions(&r, c->error);
 }
 
 static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
 {
-    CHECK(c->error, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG, "the plan is none; loci_plan_create() makes them");
+    CHECK(c->error, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG,
+          "the plan is none; loci_plan_create() makes them");
     CHECK(c->error, p->stage == LOCI_EMBED, LOCI_BAD_ARG, "the plan is not one of stage embed");
-    CHECK(c->error, c->batch >= 0 && c->q_len >= 0, LOCI_BAD_ARG, "batch %td and q_len %td must not be negative", c->batch,
-          c->q_len);
-    CHECK(c->error, c->q_len <= PTRDIFF_MAX / 16 / p->model_dim &&
-          (c->q_len == 0 || c->batch <= PTRDIFF_MAX / 16 / p->model_dim / c->q_len) &&
-          c->q_len / EMBED_ROWS < INT32_MAX, LOCI_BAD_ARG, "batch %td times q_len %td is too large", c->batch, c->q_len);
-    CHECK(c->error, !c->q_starts && !c->k_starts, LOCI_BAD_ARG, "q_starts and k_starts must be NULL: rows of embeddings take their positions from q_pos");
+    CHECK(c->error, c->batch >= 0 && c->q_len >= 0, LOCI_BAD_ARG,
+          "batch %td and q_len %td must not be negative", c->batch, c->q_len);
+    CHECK(c->error,
+          c->q_len <= PTRDIFF_MAX / 16 / p->model_dim
+              && (c->q_len == 0 || c->batch <= PTRDIFF_MAX / 16 / p->model_dim / c->q_len)
+              && c->q_len / EMBED_ROWS < INT32_MAX,
+          LOCI_BAD_ARG, "batch %td times q_len %td is too large", c->batch, c->q_len);
+    CHECK(c->error, !c->q_starts && !c->k_starts, LOCI_BAD_ARG,
+          "q_starts and k_starts must be NULL: rows of embeddings take their positions from q_pos");
     CHECK(c->error, c->k_len == 0 || c->k_len >= c->q_len, LOCI_BAD_ARG,
-          "k_len %td must be 0, or the number of positions so far, at least q_len %td", c->k_len, c->q_len);
+          "k_len %td must be 0, or the number of positions so far, at least q_len %td", c->k_len,
+          c->q_len);
     TRY(loci_check_near(c->q_pos, (c->per_batch ? c->batch : 1) * c->q_len, "q_pos", c->error));
-    CHECK(c->error, c->q_pos || (c->q_len <= FAR && c->k_len <= FAR), LOCI_BAD_ARG, "q_len %td and k_len %td: positions must lie within 2^40", c->q_len,
-          c->k_len);
+    CHECK(c->error, c->q_pos || (c->q_len <= FAR && c->k_len <= FAR), LOCI_BAD_ARG,
+          "q_len %td and k_len %td: positions must lie within 2^40", c->q_len, c->k_len);
     const struct loci_pe *pe = p->enc[0].pe;
     ptrdiff_t positions = pe->positions ? pe->positions(&p->enc[0]) : 0;
     for (ptrdiff_t b = 0; b < c->batch && pe->positions; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
             int64_t pos = embed_pos(c, b, i);
-            CHECK(c->error, pos >= 0 && pos < positions, LOCI_BAD_ARG, "%s: position %lld of row %td must be from 0 to %td",
-                  pe->name, (long long)pos, i, positions - 1);
+            CHECK(c->error, pos >= 0 && pos < positions, LOCI_BAD_ARG,
+                  "%s: position %lld of row %td must be from 0 to %td", pe->name, (long long)pos, i,
+                  positions - 1);
         }
     return LOCI_OK;
 }
@@ -79,8 +92,11 @@ static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
     for (ptrdiff_t b = 0; b < e->call->batch; b++) {
         if (b == 0 || (e->call->q_pos && e->call->per_batch))
             cfg->pe->embed(cfg, e->table, p->f64, embed_pos(e->call, b, i), from, n, row);
-        ptrdiff_t x = b * e->x.batch + i * e->x.row + from, y = b * e->y.batch + i * e->y.row + from;
-        for (int c = 0; c < n; c++) store_stored(e->y.data, p->dtype, y + c, load_stored(e->x.data, p->dtype, x + c) + row[c]);
+        ptrdiff_t x = b * e->x.batch + i * e->x.row + from,
+                  y = b * e->y.batch + i * e->y.row + from;
+        for (int c = 0; c < n; c++)
+            store_stored(e->y.data, p->dtype, y + c,
+                         load_stored(e->x.data, p->dtype, x + c) + row[c]);
     }
 }
 
@@ -97,7 +113,8 @@ static void embed_item(void *arg, int item)
             embed_row(e, i, from, width - from < EMBED_COLUMNS ? width - from : EMBED_COLUMNS);
 }
 
-loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *given, loci_view x, loci_view y)
+loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *given, loci_view x,
+                       loci_view y)
 {
     loci_call now, *const c = &now;
     TRY(loci_take_call(c, given));
@@ -106,7 +123,9 @@ loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *
     TRY(embed_view(p, c, &x, "x"));
     TRY(embed_view(p, c, &y, "y"));
     TRY(check_embed_memory(p, c, tables, NULL, &x, &y, NULL));
-    struct embedding e = { .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y };
+    struct embedding e = {
+        .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y
+    };
     int items = (int)((c->q_len + EMBED_ROWS - 1) / EMBED_ROWS);
     if (c->host && c->host->run && items > 1) c->host->run(c->host->user, items, embed_item, &e);
     else
@@ -127,20 +146,23 @@ size_t loci_embed_workspace(const loci_plan *p, const loci_call *c)
     return bytes;
 }
 
-loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *work, const loci_call *given, loci_view dy,
-                                void *const *dtensors)
+loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *work,
+                                const loci_call *given, loci_view dy, void *const *dtensors)
 {
     loci_call now, *const c = &now;
-    (void)tables;                        /* rows are added, so their gradient does not depend on them */
+    (void)tables;                        /* rows are added, so their gradient does not depend on
+                                            them */
     TRY(loci_take_call(c, given));
     TRY(check_embed_call(p, c));
     TRY(embed_view(p, c, &dy, "dy"));
     const struct config *cfg = &p->enc[0];
     if (!dtensors || !cfg->pe->embed_bwd) return LOCI_OK;
-    CHECK(c->error, aligned(work), LOCI_BAD_ARG, "work must not be NULL and must start on %d bytes", ALIGN);
+    CHECK(c->error, aligned(work), LOCI_BAD_ARG, "work must not be NULL and must start on %d bytes",
+          ALIGN);
     const size_t need = loci_embed_workspace(p, c);
-    CHECK(c->error, !c->work_bytes || c->work_bytes >= need, LOCI_BAD_ARG, "work has %zu bytes, and this call needs %zu; loci_workspace() tells",
-          c->work_bytes, need);
+    CHECK(c->error, !c->work_bytes || c->work_bytes >= need, LOCI_BAD_ARG,
+          "work has %zu bytes, and this call needs %zu; loci_workspace() tells", c->work_bytes,
+          need);
     TRY(check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
 
     double *row = work, *dtensor[MAX_TENSORS] = { 0 };
@@ -152,9 +174,11 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     }
     for (ptrdiff_t b = 0; b < c->batch; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
-            if (c->host && i % EMBED_ROWS == 0 && c->host->cancelled && c->host->cancelled(c->host->user))
+            if (c->host && i % EMBED_ROWS == 0 && c->host->cancelled
+                && c->host->cancelled(c->host->user))
                 return loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host");
-            for (int k = 0; k < p->model_dim; k++) row[k] = load_stored(dy.data, p->dtype, b * dy.batch + i * dy.row + k);
+            for (int k = 0; k < p->model_dim; k++)
+                row[k] = load_stored(dy.data, p->dtype, b * dy.batch + i * dy.row + k);
             cfg->pe->embed_bwd(cfg, embed_pos(c, b, i), row, dtensor);
         }
     for (int i = 0; i < p->tensors.n; i++)

@@ -9,30 +9,40 @@ _Static_assert(sizeof(struct state) <= STATE_HEAD, "the sums start 64 bytes behi
 
 static struct state state_of(const loci_plan *p, ptrdiff_t batch, int64_t keys)
 {
-    return (struct state){ STATE_MAGIC, keys, batch, p->kv_heads, p->dim, p->value_dim, (int64_t)p->real };
+    return (struct state){ STATE_MAGIC, keys,         batch,           p->kv_heads,
+                           p->dim,      p->value_dim, (int64_t)p->real };
 }
 
 size_t loci_linear_state(const loci_plan *p, ptrdiff_t batch)
 {
     size_t n;
     if (!loci_plan_is(p, LOCI_LINEAR_ATTENTION) || batch < 0) return 0;
-    if (__builtin_mul_overflow((size_t)batch, (size_t)p->kv_heads * p->engine->linear_state(p), &n) || n > PTRDIFF_MAX - STATE_HEAD) return 0;
+    if (__builtin_mul_overflow((size_t)batch, (size_t)p->kv_heads * p->engine->linear_state(p), &n)
+        || n > PTRDIFF_MAX - STATE_HEAD)
+        return 0;
     return STATE_HEAD + n;
 }
-static loci_status check_states(const loci_plan *p, const loci_call *in, const struct state *before, const void *after)
+static loci_status check_states(const loci_plan *p, const loci_call *in, const struct state *before,
+                                const void *after)
 {
     loci_error *e = in->error;
-    CHECK(e, loci_linear_state(p, in->batch), LOCI_BAD_ARG, "batch %td has no state in a plan for stage LINEAR_ATTENTION", in->batch);
-    CHECK(e, (uintptr_t)before % STATE_HEAD == 0 && (uintptr_t)after % STATE_HEAD == 0, LOCI_BAD_ARG, "states must start on %d bytes", STATE_HEAD);
-    CHECK(e, !before || before->magic == STATE_MAGIC, LOCI_BAD_ARG, "before is no state; loci_linear_forward() fills them");
+    CHECK(e, loci_linear_state(p, in->batch), LOCI_BAD_ARG,
+          "batch %td has no state in a plan for stage LINEAR_ATTENTION", in->batch);
+    CHECK(e, (uintptr_t)before % STATE_HEAD == 0 && (uintptr_t)after % STATE_HEAD == 0,
+          LOCI_BAD_ARG, "states must start on %d bytes", STATE_HEAD);
+    CHECK(e, !before || before->magic == STATE_MAGIC, LOCI_BAD_ARG,
+          "before is no state; loci_linear_forward() fills them");
     if (before) {
         const struct state like = state_of(p, in->batch, before->keys);
-        CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG, "before is the state of another plan or batch");
+        CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG,
+              "before is the state of another plan or batch");
     }
-    CHECK(e, (!before && !after) || (!in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts), LOCI_BAD_ARG,
+    CHECK(e, (!before && !after) || (!in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts),
+          LOCI_BAD_ARG,
           "a state is of one sequence: with it q_seg, k_seg, q_starts and k_starts must be NULL");
     CHECK(e, !before || (before->keys <= FAR && in->k_len <= FAR - before->keys), LOCI_BAD_ARG,
-          "k_len %td: positions must lie within 2^40, and the state has %lld keys", in->k_len, (long long)before->keys);
+          "k_len %td: positions must lie within 2^40, and the state has %lld keys", in->k_len,
+          (long long)before->keys);
     return LOCI_OK;
 }
 
@@ -42,14 +52,20 @@ static loci_status check_order(const struct call *c)
     loci_error *e = c->in->error;
     for (ptrdiff_t s = 0; s < c->sequences; s++) {
         const struct sequence *q = &c->seq[s];
-        CHECK(e, !q->segments, LOCI_BAD_ARG, "linear attention wants segments as runs of neighbours, in rising order on both sides");
+        CHECK(e, !q->segments, LOCI_BAD_ARG,
+              "linear attention wants segments as runs of neighbours, in rising order on both "
+              "sides");
         if (q->run || c->plan->full) continue;
         for (ptrdiff_t i = 1; i < q->nq; i++)
             CHECK(e, pos_q(c, q->b, q->q0 + i) >= pos_q(c, q->b, q->q0 + i - 1), LOCI_BAD_ARG,
-                  "q_pos: linear attention wants positions that do not fall, and that of row %td does", q->q0 + i);
+                  "q_pos: linear attention wants positions that do not fall, and that of row %td "
+                  "does",
+                  q->q0 + i);
         for (ptrdiff_t j = 1; j < q->nk; j++)
             CHECK(e, pos_k(c, q->b, q->k0 + j) >= pos_k(c, q->b, q->k0 + j - 1), LOCI_BAD_ARG,
-                  "k_pos: linear attention wants positions that do not fall, and that of key %td does", q->k0 + j);
+                  "k_pos: linear attention wants positions that do not fall, and that of key %td "
+                  "does",
+                  q->k0 + j);
     }
     return LOCI_OK;
 }
@@ -59,26 +75,32 @@ static void find_seen(struct call *c)
         const struct sequence *q = &c->seq[s];
         ptrdiff_t j = 0;
         for (ptrdiff_t i = 0; i < q->nq; i++) {
-            while (j < q->nk && (c->plan->full || pos_k(c, q->b, q->k0 + j) <= pos_q(c, q->b, q->q0 + i))) j++;
+            while (j < q->nk
+                   && (c->plan->full || pos_k(c, q->b, q->k0 + j) <= pos_q(c, q->b, q->q0 + i)))
+                j++;
             c->linear.seen[q->b * c->Lq + q->q0 + i] = j;
         }
     }
 }
-static loci_status open_linear(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, const loci_grad *grad, ptrdiff_t past,
+static loci_status open_linear(struct call *c, const loci_plan *p, const void *tables, void *work,
+                               const loci_call *in, const loci_grad *grad, ptrdiff_t past,
                                const struct regions *states)
 {
     TRY(loci_open_attention(c, p, LOCI_LINEAR_ATTENTION, tables, work, in, grad, past, states));
-    CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG, "lse and rem must be NULL: linear attention has neither");
+    CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG,
+          "lse and rem must be NULL: linear attention has neither");
     return check_order(c);
 }
 
-loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *work, const loci_call *given, const void *before, void *after)
+loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *work,
+                                const loci_call *given, const void *before, void *after)
 {
     struct call c;
     const struct state *old = before;
     loci_call now, *const in = &now;
     TRY(loci_take_call(in, given));
-    CHECK(in->error, loci_plan_is(p, LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage LINEAR_ATTENTION");
+    CHECK(in->error, loci_plan_is(p, LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG,
+          "the plan must be one for stage LINEAR_ATTENTION");
     TRY(check_states(p, in, old, after));
     const ptrdiff_t past = old ? (ptrdiff_t)old->keys : 0;
     const size_t bytes = loci_linear_state(p, in->batch);
@@ -99,7 +121,8 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     return LOCI_OK;
 }
 
-loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *work, const loci_call *given, const loci_grad *given_grad)
+loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *work,
+                                 const loci_call *given, const loci_grad *given_grad)
 {
     struct call c;
     loci_call now, *const in = &now;
@@ -107,7 +130,8 @@ loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *w
     TRY(loci_take_call(in, given));
     TRY(loci_take_grad(grad, in, given_grad));
     TRY(open_linear(&c, p, tables, work, in, grad, 0, NULL));
-    CHECK(in->error, !grad->dlse && !grad->drem, LOCI_BAD_ARG, "dlse and drem must be NULL: linear attention has neither");
+    CHECK(in->error, !grad->dlse && !grad->drem, LOCI_BAD_ARG,
+          "dlse and drem must be NULL: linear attention has neither");
     loci_want(&c, grad->dtensors);
     find_seen(&c);
     loci_begin(&c, false);

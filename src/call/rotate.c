@@ -16,37 +16,46 @@ static size_t carve(struct call *c, char *base, bool backward)
     c->desks = take_bytes(&a, (size_t)c->threads, c->desk);
     return a.full ? SIZE_MAX : a.used;
 }
-static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work, const loci_call *in, loci_which which,
-                                 bool backward)
+static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work,
+                                 const loci_call *in, loci_which which, bool backward)
 {
-    CHECK(in->error, loci_plan_is(p, LOCI_ROTATE) || loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG, "the plan must be one for stage ROTATE or ATTENTION");
+    CHECK(in->error, loci_plan_is(p, LOCI_ROTATE) || loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
+          "the plan must be one for stage ROTATE or ATTENTION");
     CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
-    CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG, "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
+    CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG,
+          "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
     CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
-          "each of the %d heads turns the keys of its group its own way; only with as many kv_heads can they turn alone", p->heads);
+          "each of the %d heads turns the keys of its group its own way; only with as many "
+          "kv_heads can they turn alone",
+          p->heads);
     TRY(loci_open_call(c, p, in, true));
-    TRY(loci_check_inputs(c, p->use[p->rotate].enc, which == LOCI_QUERY ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS));
+    TRY(loci_check_inputs(c, p->use[p->rotate].enc,
+                          which == LOCI_QUERY ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS));
     CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->k_coord), LOCI_BAD_ARG,
           "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(loci_open_tables(c, tables));
     TRY(loci_measure_room(c, work, backward ? loci_lay_out : carve, backward));
     return loci_accept(c, p->use[p->rotate].enc);
 }
-static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which, bool optional)
+static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which,
+                                 bool optional)
 {
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads, L = which == LOCI_QUERY ? c->Lq : c->Lk;
+    const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads,
+                    L = which == LOCI_QUERY ? c->Lq : c->Lk;
     const loci_view from = *v;
     TRY(loci_open_view(c, v, &from, name, H, L, p->dim));
     return optional || !c->B || !L ? LOCI_OK : loci_need(c, v->data, name);
 }
 
 /* dx NULL: y is x turned; else it is dy, of which dx is made. */
-static loci_status check_memory(const struct call *c, loci_which which, const void *tables, const void *work, const loci_view *x, const loci_view *y,
+static loci_status check_memory(const struct call *c, loci_which which, const void *tables,
+                                const void *work, const loci_view *x, const loci_view *y,
                                 const loci_view *dx, void *const *dtensors)
 {
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads, L = which == LOCI_QUERY ? c->Lq : c->Lk;
+    const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads,
+                    L = which == LOCI_QUERY ? c->Lq : c->Lk;
     struct regions r;
     r.n = 0;
     loci_add_view(&r, "x", x, c->B, H, L, p->dim, p->stored, REPLACED);
@@ -57,7 +66,8 @@ static loci_status check_memory(const struct call *c, loci_which which, const vo
     return loci_check_regions(&r, c->in->error);
 }
 
-loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, const loci_call *given, loci_which which, loci_view x, loci_view y)
+loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, const loci_call *given,
+                        loci_which which, loci_view x, loci_view y)
 {
     struct call c;
     loci_call in;
@@ -72,8 +82,9 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
 }
 
-loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work, const loci_call *given, loci_which which,
-                                 loci_view x, loci_view dy, loci_view dx, void *const *dtensors)
+loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work,
+                                 const loci_call *given, loci_which which, loci_view x,
+                                 loci_view dy, loci_view dx, void *const *dtensors)
 {
     struct call c;
     loci_call in;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* sequences.c -- which rows see which keys: a call's sequences, and what its positions must keep to. */
+/* sequences.c -- which rows see which keys: a call's sequences, and what its positions must keep
+ * to. */
 #include "call/steps.h"
 
 static bool consecutive_q(const struct call *c, ptrdiff_t b, ptrdiff_t i, ptrdiff_t n)
@@ -17,13 +18,24 @@ static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdif
     return true;
 }
 
-static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq, ptrdiff_t k0, ptrdiff_t nk, bool segments)
+static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq, ptrdiff_t k0,
+                         ptrdiff_t nk, bool segments)
 {
     struct sequence *s = &c->seq[c->sequences++];
-    *s = (struct sequence){ .b = b, .q0 = q0, .nq = nq, .k0 = k0, .nk = nk, .segments = segments,
-                            .first_row = c->rows, .first_tile = c->tiles, .first_chunk = c->chunks, .first_ktile = c->ktiles };
+    *s = (struct sequence){ .b = b,
+                            .q0 = q0,
+                            .nq = nq,
+                            .k0 = k0,
+                            .nk = nk,
+                            .segments = segments,
+                            .first_row = c->rows,
+                            .first_tile = c->tiles,
+                            .first_chunk = c->chunks,
+                            .first_ktile = c->ktiles };
     s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, k0, nk);
-    if (s->run && nq && nk) s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, k0));   /* checked later */
+    /* checked later */
+    if (s->run && nq && nk)
+        s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, k0));
     c->rows += nq, c->tiles += tiles(nq, ROWS), c->chunks += tiles(nq, ROW_CHUNK);
     c->ktiles += tiles(c->cache ? c->Lk : nk, KT);                   /* in a cache, places stay */
     if (nk > c->longest) c->longest = nk;
@@ -42,8 +54,9 @@ static ptrdiff_t run_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
     while (j + n < c->Lk && seg_k(c, b, j + n) == seg_k(c, b, j)) n++;
     return n;
 }
-/* Segments that come as runs of neighbours, in the same rising order among rows and keys, are sequences of their own: their
- * tile grid starts at their first key, so a packed row has the bits it has alone. */
+/* Segments that come as runs of neighbours, in the same rising order among rows and keys, are
+ * sequences of their own: their tile grid starts at their first key, so a packed row has the bits
+ * it has alone. */
 static void add_runs(struct call *c, ptrdiff_t b)
 {
     ptrdiff_t i = 0, j = 0;
@@ -54,7 +67,8 @@ static void add_runs(struct call *c, ptrdiff_t b)
         if (q == k) {
             add_sequence(c, b, i, nq, j, nk, false);
             i += nq, j += nk;
-        } else if (q < k) {                                          /* padding, or rows without keys */
+        /* padding, or rows without keys */
+        } else if (q < k) {
             add_sequence(c, b, i, nq, 0, 0, false);
             i += nq;
         } else {                                                     /* keys that no row asks for */
@@ -63,7 +77,8 @@ static void add_runs(struct call *c, ptrdiff_t b)
         }
     }
 }
-/* Do the runs come with rising ids on both sides (padding aside)?  Then equal ids meet once and nothing is missed. */
+/* Do the runs come with rising ids on both sides (padding aside)?  Then equal ids meet once and
+ * nothing is missed. */
 static bool rising(const struct call *c, ptrdiff_t b)
 {
     int64_t last = -1;
@@ -94,16 +109,20 @@ void loci_find_sequences(struct call *c)
     }
 }
 
-static loci_status check_list(const struct call *c, const int64_t *starts, ptrdiff_t len, const char *name)
+static loci_status check_list(const struct call *c, const int64_t *starts, ptrdiff_t len,
+                              const char *name)
 {
     const ptrdiff_t n = c->in->sequences;
     loci_error *e = c->in->error;
     if (!starts) return LOCI_OK;
-    CHECK(e, starts[0] == 0, LOCI_BAD_ARG, "%s: the first start is %lld, but must be 0", name, (long long)starts[0]);
+    CHECK(e, starts[0] == 0, LOCI_BAD_ARG, "%s: the first start is %lld, but must be 0", name,
+          (long long)starts[0]);
     for (ptrdiff_t s = 0; s < n; s++)
-        CHECK(e, starts[s + 1] >= starts[s], LOCI_BAD_ARG, "%s: start %td is %lld, below the %lld before it; starts must not fall", name, s + 1,
+        CHECK(e, starts[s + 1] >= starts[s], LOCI_BAD_ARG,
+              "%s: start %td is %lld, below the %lld before it; starts must not fall", name, s + 1,
               (long long)starts[s + 1], (long long)starts[s]);
-    CHECK(e, starts[n] == len, LOCI_BAD_ARG, "%s: the last start, number %td, is %lld, but must be the number of rows, %td", name, n,
+    CHECK(e, starts[n] == len, LOCI_BAD_ARG,
+          "%s: the last start, number %td, is %lld, but must be the number of rows, %td", name, n,
           (long long)starts[n], len);
     return LOCI_OK;
 }
@@ -112,7 +131,8 @@ loci_status loci_check_starts(const struct call *c)
     const loci_status status = check_list(c, c->in->q_starts, c->Lq, "q_starts");
     return status ? status : check_list(c, c->in->k_starts, c->Lk, "k_starts");
 }
-/* Without positions of its own, each sequence has keys 0 .. and the last of them as queries; without keys its rows count from 0. */
+/* Without positions of its own, each sequence has keys 0 .. and the last of them as queries;
+ * without keys its rows count from 0. */
 void loci_take_positions(struct call *c, struct arena *a)
 {
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
@@ -150,8 +170,9 @@ loci_status loci_check_positions(const struct call *c)
         if (most > p->window_left) most = p->window_left;
         if (ahead > p->window_right) ahead = p->window_right;
         if (ahead > most) most = ahead;
-        CHECK(e, most <= c->range, LOCI_BAD_ARG, "distances up to %lld occur, but the tables were prepared for %lld",
-              (long long)most, (long long)c->range);
+        CHECK(e, most <= c->range, LOCI_BAD_ARG,
+              "distances up to %lld occur, but the tables were prepared for %lld", (long long)most,
+              (long long)c->range);
     }
     return LOCI_OK;
 }
@@ -164,9 +185,12 @@ loci_status loci_check_given(const struct call *c)
     TRY(loci_check_near(in->q_pos, each * in->q_len, "q_pos", e));
     TRY(loci_check_near(in->k_pos, each * in->k_len, "k_pos", e));
     for (ptrdiff_t b = 0; b < c->B; b++) {
-        if (c->cache && c->k_pos) TRY(loci_check_near(c->k_pos + b * c->k_pos_entry, keys_in(c, b), "the cache's k_pos", e));
+        if (c->cache && c->k_pos)
+            TRY(loci_check_near(c->k_pos + b * c->k_pos_entry, keys_in(c, b), "the cache's k_pos",
+                                e));
         const int64_t keys = first_pos(c, b) + keys_in(c, b);
-        CHECK(e, c->k_pos || keys <= FAR, LOCI_BAD_ARG, "entry %td has %lld keys, and positions must lie within 2^40", b, (long long)keys);
+        CHECK(e, c->k_pos || keys <= FAR, LOCI_BAD_ARG,
+              "entry %td has %lld keys, and positions must lie within 2^40", b, (long long)keys);
     }
     if (c->plan->rotate < 0) return LOCI_OK;
     TRY(loci_check_near_axes(in->q_coord, each * c->plan->axes * in->q_len, "q_coord", e));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tables.c -- what learned and fixed tensors become: prepare() of each encoding, and what a call checks of it. */
+/* tables.c -- what learned and fixed tensors become: prepare() of each encoding, and what a call
+ * checks of it. */
 #include "call/tables.h"
 #include "base/arena.h"
 #include "base/given.h"
@@ -39,18 +40,23 @@ const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
 
 loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t room, loci_error *e)
 {
-    CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes", ALIGN);
-    CHECK(e, room == 0 || room >= ALIGN, LOCI_BAD_ARG, "tables have %zu bytes, and even empty ones have %d", room, ALIGN);
+    CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes",
+          ALIGN);
+    CHECK(e, room == 0 || room >= ALIGN, LOCI_BAD_ARG,
+          "tables have %zu bytes, and even empty ones have %d", room, ALIGN);
     ptrdiff_t range = loci_table_range(tables);
     CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
     const size_t bytes = ((const struct head *)tables)->bytes;
-    CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG, "tables were prepared for another plan");
-    CHECK(e, room == 0 || room >= bytes, LOCI_BAD_ARG, "tables have %zu bytes, and those that were prepared for distances up to %td have %zu", room,
-          range, bytes);
+    CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG,
+          "tables were prepared for another plan");
+    CHECK(e, room == 0 || room >= bytes, LOCI_BAD_ARG,
+          "tables have %zu bytes, and those that were prepared for distances up to %td have %zu",
+          room, range, bytes);
     return LOCI_OK;
 }
 
-loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void *const *tensors, void *tables)
+loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void *const *tensors,
+                         void *tables)
 {
     size_t bytes = loci_tables_size(p, max_distance);
     struct regions r;
@@ -71,8 +77,13 @@ loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void 
         int first = p->first_tensor[e];
         size_t n = table_size(p, e, max_distance);
         struct prep prep = {
-            .cfg = &p->enc[e], .tensor = p->tensors.list + first, .data = tensors ? tensors + first : NULL,
-            .f64 = p->f64, .range = max_distance, .shape = loci_shape_of(p, e), .table = at,
+            .cfg = &p->enc[e],
+            .tensor = p->tensors.list + first,
+            .data = tensors ? tensors + first : NULL,
+            .f64 = p->f64,
+            .range = max_distance,
+            .shape = loci_shape_of(p, e),
+            .table = at,
         };
         if (p->enc[e].pe->prepare) p->enc[e].pe->prepare(&prep);
         memset(at + n, 0, round_up(n) - n);

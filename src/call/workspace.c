@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* workspace.c -- from a public call to the engine's: everything is checked, and the workspace is laid out, before anything is
- * written.  What the stages share; those are attention.c, linear.c and rotate.c. */
+/* workspace.c -- from a public call to the engine's: everything is checked, and the workspace is
+ * laid out, before anything is written.  What the stages share; those are attention.c, linear.c and
+ * rotate.c. */
 #include "call/steps.h"
 #include "call/tables.h"
 #include "plan/cache.h"
 
-enum { FEW_ROWS = 4, FEW_HEADS = 64 };            /* up to here, rows share one pass over the keys (one row always does) */
+enum { FEW_ROWS = 4, FEW_HEADS = 64 };            /* up to here, rows share one pass over the keys
+                                                     (one row always does) */
 
-/* ---- Views --------------------------------------------------------------------------------------------- */
+/* ---- Views ----------------------------------------------------------------------------------- */
 
-loci_status loci_open_view(const struct call *c, loci_view *to, const loci_view *from, const char *name, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
+loci_status loci_open_view(const struct call *c, loci_view *to, const loci_view *from,
+                           const char *name, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
 {
     *to = *from;
     return loci_spell_out(to, name, c->B, H, L, width, c->in->error);
@@ -20,14 +23,17 @@ loci_status loci_need(const struct call *c, const void *p, const char *name)
     return LOCI_OK;
 }
 
-/* ---- What it reads and writes ------------------------------------------------------------------------------ */
+/* ---- What it reads and writes ---------------------------------------------------------------- */
 
 static size_t tensor_numbers(const struct call *c, const loci_tensor *t)
 {
     size_t n = 1;
     for (int k = 0; k < t->rank; k++) {
         const ptrdiff_t size = t->shape[k];
-        n *= (size_t)(size == LOCI_DIM_BATCH ? c->B : size == LOCI_DIM_QUERIES ? c->Lq : size == LOCI_DIM_KEYS ? c->in->k_len : size);
+        n *= (size_t)(size == LOCI_DIM_BATCH     ? c->B
+                      : size == LOCI_DIM_QUERIES ? c->Lq
+                      : size == LOCI_DIM_KEYS    ? c->in->k_len
+                                                 : size);
     }
     return n;
 }
@@ -36,14 +42,16 @@ void loci_add_tensors(const struct call *c, struct regions *r, void *const *out)
     const struct tensors *t = &c->plan->tensors;
     for (int i = 0; i < t->n; i++) {
         const size_t n = tensor_numbers(c, &t->list[i]);
-        if (t->list[i].role == LOCI_INPUT && c->in->tensors) loci_add_list(r, t->list[i].name, c->in->tensors[i], n, c->plan->real, READ);
+        if (t->list[i].role == LOCI_INPUT && c->in->tensors)
+            loci_add_list(r, t->list[i].name, c->in->tensors[i], n, c->plan->real, READ);
         if (out) loci_add_list(r, t->list[i].name, out[i], n, c->plan->real, WRITTEN);
     }
 }
 void loci_add_call(const struct call *c, struct regions *r, const void *tables, const void *work)
 {
     const loci_call *in = c->in;
-    const size_t B = (size_t)c->B, each = in->per_batch ? B : 1, axes = (size_t)c->plan->axes, Lq = (size_t)in->q_len, Lk = (size_t)in->k_len;
+    const size_t B = (size_t)c->B, each = in->per_batch ? B : 1, axes = (size_t)c->plan->axes,
+                 Lq = (size_t)in->q_len, Lk = (size_t)in->k_len;
     loci_add_list(r, "tables", tables, loci_tables_size(c->plan, c->range), 1, READ);
     loci_add_list(r, "work", work, c->work_bytes, 1, WRITTEN);
     loci_add_list(r, "q_pos", in->q_pos, each * Lq, sizeof *in->q_pos, READ);
@@ -53,13 +61,16 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
     loci_add_list(r, "q_seg", in->q_seg, each * Lq, sizeof *in->q_seg, READ);
     loci_add_list(r, "k_seg", in->k_seg, each * Lk, sizeof *in->k_seg, READ);
     loci_add_list(r, "k_lens", in->k_lens, B, sizeof *in->k_lens, READ);
-    loci_add_list(r, "q_starts", in->q_starts, (size_t)in->sequences + 1, sizeof *in->q_starts, READ);
-    loci_add_list(r, "k_starts", in->k_starts, (size_t)in->sequences + 1, sizeof *in->k_starts, READ);
+    loci_add_list(r, "q_starts", in->q_starts, (size_t)in->sequences + 1, sizeof *in->q_starts,
+                  READ);
+    loci_add_list(r, "k_starts", in->k_starts, (size_t)in->sequences + 1, sizeof *in->k_starts,
+                  READ);
 }
 
-/* ---- Workspace ------------------------------------------------------------------------------------------- */
+/* ---- Workspace ------------------------------------------------------------------------------- */
 
-/* Lays out the workspace; with base NULL it only measures, for the worst contents that these shapes can have. */
+/* Lays out the workspace; with base NULL it only measures, for the worst contents that these shapes
+ * can have. */
 size_t loci_lay_out(struct call *c, char *base, bool backward)
 {
     const struct loci_plan *p = c->plan;
@@ -84,7 +95,9 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     }
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
         c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
-    if (!linear && engine->skips(c)) c->knorm = take_bytes(&a, (size_t)loci_most_ktiles(c), sizeof(float) * (size_t)p->key_heads);
+    if (!linear && engine->skips(c))
+        c->knorm = take_bytes(&a, (size_t)loci_most_ktiles(c),
+                              sizeof(float) * (size_t)p->key_heads);
     if (backward) {
         bool learns = false;
         for (int x = 0; x < p->uses; x++) {
@@ -98,13 +111,17 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             c->dtensor[i] = take_bytes(&a, (size_t)c->dtensor_count[i], sizeof(double));
         }
         const bool apart = p->stored != p->real;
-        if ((learns || apart) && !linear) c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
-        if (apart && !linear) c->dv_sum = take_bytes(&a, (size_t)rows, (size_t)(p->kv_heads * p->value_dim) * p->real);
+        if ((learns || apart) && !linear)
+            c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        if (apart && !linear)
+            c->dv_sum = take_bytes(&a, (size_t)rows,
+                                   (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
     c->longest = c->Lk;                           /* the desk's size depends on shapes only */
     if (linear) {
         c->linear.seen = take_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
-        if (backward) c->linear.den = take_bytes(&a, (size_t)(c->B * c->Lq), (size_t)p->heads * p->real);
+        if (backward)
+            c->linear.den = take_bytes(&a, (size_t)(c->B * c->Lq), (size_t)p->heads * p->real);
         c->desk = engine->linear_desk(c, backward);
     } else {
         c->kept = take_bytes(&a, engine->kept(c), p->real);
@@ -116,9 +133,10 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
 }
 
-/* ---- Checks that all calls share --------------------------------------------------------------------------- */
+/* ---- Checks that all calls share ------------------------------------------------------------- */
 
-/* Keys and values in a cache take the place of k, v, k_len and k_lens, which are those of append(). */
+/* Keys and values in a cache take the place of k, v, k_len and k_lens, which are those of
+ * append(). */
 static loci_status open_cache(struct call *c)
 {
     const loci_call *in = c->in;
@@ -126,13 +144,16 @@ static loci_status open_cache(struct call *c)
     loci_error *e = in->error;
     const loci_status status = loci_cache_check(c->plan, cache, e);
     if (status) return status;
-    CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG, "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
+    CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG,
+          "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
     CHECK(e, !in->pages, LOCI_BAD_ARG, "pages and a cache exclude each other");
-    CHECK(e, !cache->placed || in->q_pos, LOCI_BAD_ARG, "q_pos must be given, as the cache's keys have positions of their own");
+    CHECK(e, !cache->placed || in->q_pos, LOCI_BAD_ARG,
+          "q_pos must be given, as the cache's keys have positions of their own");
     c->cache = cache;
     c->Lk = cache_room(cache);
     c->lens = cache_list(cache, cache->kept), c->firsts = cache_list(cache, cache->base);
-    if (cache->placed) c->k_pos = cache_list(cache, cache->pos), c->k_pos_entry = cache_capacity(cache);
+    if (cache->placed)
+        c->k_pos = cache_list(cache, cache->pos), c->k_pos_entry = cache_capacity(cache);
     for (int i = 0; i < c->plan->tensors.n; i++)
         if (cache->input[i].at) c->input[i] = (const char *)cache + cache->input[i].at;
     return LOCI_OK;
@@ -141,45 +162,74 @@ static loci_status open_cache(struct call *c)
 static loci_status check_straight(const loci_call *in)
 {
     const struct { const char *name; const void *p; } lists[] = {
-        { "q_pos", in->q_pos }, { "k_pos", in->k_pos }, { "q_coord", in->q_coord }, { "k_coord", in->k_coord }, { "q_seg", in->q_seg },
-        { "k_seg", in->k_seg }, { "k_lens", in->k_lens }, { "q_starts", in->q_starts }, { "k_starts", in->k_starts },
+        { "q_pos", in->q_pos }, { "k_pos", in->k_pos }, { "q_coord", in->q_coord },
+        { "k_coord", in->k_coord }, { "q_seg", in->q_seg },
+        { "k_seg", in->k_seg }, { "k_lens", in->k_lens }, { "q_starts", in->q_starts },
+        { "k_starts", in->k_starts },
     };
     for (int i = 0; i < COUNT(lists); i++)
-        CHECK(in->error, (uintptr_t)lists[i].p % sizeof(int64_t) == 0, LOCI_BAD_ARG, "%s must start on a multiple of %zu bytes, the size of its numbers",
-              lists[i].name, sizeof(int64_t));
+        CHECK(in->error, (uintptr_t)lists[i].p % sizeof(int64_t) == 0, LOCI_BAD_ARG,
+              "%s must start on a multiple of %zu bytes, the size of its numbers", lists[i].name,
+              sizeof(int64_t));
     return LOCI_OK;
 }
 loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
     loci_error *e = in->error;
-    *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len, .lens = in->k_lens, .q_pos = in->q_pos, .k_pos = in->k_pos,
-                        .k_pos_entry = in->per_batch ? in->k_len : 0, .k_coord = in->cache ? NULL : in->k_coord };
+    *c = (struct call){ .plan = p,
+                        .in = in,
+                        .B = in->batch,
+                        .Lq = in->q_len,
+                        .Lk = in->k_len,
+                        .lens = in->k_lens,
+                        .q_pos = in->q_pos,
+                        .k_pos = in->k_pos,
+                        .k_pos_entry = in->per_batch ? in->k_len : 0,
+                        .k_coord = in->cache ? NULL : in->k_coord };
     TRY(check_straight(in));
     for (int i = 0; i < p->tensors.n && in->tensors; i++) c->input[i] = in->tensors[i];
-    CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG, "batch %td, q_len %td and k_len %td must not be negative",
-          in->batch, in->q_len, in->k_len);
-    const ptrdiff_t most = (ptrdiff_t)1 << 48, longer = in->q_len > in->k_len ? in->q_len : in->k_len;
+    CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG,
+          "batch %td, q_len %td and k_len %td must not be negative", in->batch, in->q_len,
+          in->k_len);
+    const ptrdiff_t most = (ptrdiff_t)1 << 48,
+                    longer = in->q_len > in->k_len ? in->q_len : in->k_len;
     ptrdiff_t n = p->heads;
-    CHECK(e, !__builtin_mul_overflow(n, in->batch ? in->batch : 1, &n)
-             && !__builtin_mul_overflow(n, longer ? longer : 1, &n)
-             && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < most,
-          LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch, p->heads, longer);
-    CHECK(e, in->cache || !in->q_pos == !in->k_pos, LOCI_BAD_ARG, "q_pos and k_pos must be given together");
-    CHECK(e, !in->q_seg || (!in->k_lens && !in->cache), LOCI_BAD_ARG, "segments exclude k_lens and a cache");
+    CHECK(e,
+          !__builtin_mul_overflow(n, in->batch ? in->batch : 1, &n)
+              && !__builtin_mul_overflow(n, longer ? longer : 1, &n)
+              && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < most,
+          LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch,
+          p->heads, longer);
+    CHECK(e, in->cache || !in->q_pos == !in->k_pos, LOCI_BAD_ARG,
+          "q_pos and k_pos must be given together");
+    CHECK(e, !in->q_seg || (!in->k_lens && !in->cache), LOCI_BAD_ARG,
+          "segments exclude k_lens and a cache");
     for (ptrdiff_t b = 0; b < c->B && c->lens && in->k_len; b++)
-        CHECK(e, c->lens[b] >= 0 && c->lens[b] <= in->k_len, LOCI_BAD_ARG, "k_lens: entry %td has %lld keys, and k_len is %td", b,
-              (long long)c->lens[b], in->k_len);
+        CHECK(e, c->lens[b] >= 0 && c->lens[b] <= in->k_len, LOCI_BAD_ARG,
+              "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)c->lens[b],
+              in->k_len);
     if (in->cache) TRY(open_cache(c));
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
-    CHECK(e, !in->q_starts == !in->k_starts, LOCI_BAD_ARG, "q_starts and k_starts must be given together");
-    CHECK(e, !in->q_starts || !in->q_seg, LOCI_BAD_ARG, "sequences have q_starts and k_starts or q_seg and k_seg, not both");
-    CHECK(e, !in->q_starts || (!in->k_lens && !in->pages && !in->cache), LOCI_BAD_ARG, "q_starts and k_starts exclude k_lens, pages and a cache");
-    CHECK(e, !in->q_starts || in->batch == 1, LOCI_BAD_ARG, "batch %td must be 1: with q_starts and k_starts the sequences follow one another", in->batch);
-    CHECK(e, in->sequences >= 0 && in->sequences < most, LOCI_BAD_ARG, "sequences %td must be the number of sequences", in->sequences);
-    CHECK(e, in->q_starts || !in->sequences, LOCI_BAD_ARG, "sequences is %td, but q_starts and k_starts are NULL", in->sequences);
+    CHECK(e, !in->q_starts == !in->k_starts, LOCI_BAD_ARG,
+          "q_starts and k_starts must be given together");
+    CHECK(e, !in->q_starts || !in->q_seg, LOCI_BAD_ARG,
+          "sequences have q_starts and k_starts or q_seg and k_seg, not both");
+    CHECK(e, !in->q_starts || (!in->k_lens && !in->pages && !in->cache), LOCI_BAD_ARG,
+          "q_starts and k_starts exclude k_lens, pages and a cache");
+    CHECK(e, !in->q_starts || in->batch == 1, LOCI_BAD_ARG,
+          "batch %td must be 1: with q_starts and k_starts the sequences follow one another",
+          in->batch);
+    CHECK(e, in->sequences >= 0 && in->sequences < most, LOCI_BAD_ARG,
+          "sequences %td must be the number of sequences", in->sequences);
+    CHECK(e, in->q_starts || !in->sequences, LOCI_BAD_ARG,
+          "sequences is %td, but q_starts and k_starts are NULL", in->sequences);
     c->threads = in->host && in->host->run ? in->host->threads : 1;
-    CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
-    c->narrow = !wide && (in->q_len == 1 || (in->q_len <= FEW_ROWS && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
+    CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG,
+          "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
+    c->narrow = !wide
+             && (in->q_len == 1
+                 || (in->q_len <= FEW_ROWS
+                     && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
     c->fast = p->fast && !wide && !c->narrow;
     return LOCI_OK;
 }
@@ -191,8 +241,8 @@ loci_status loci_check_inputs(const struct call *c, int e, ptrdiff_t rows)
         bool wanted = !rows;
         for (int k = 0; k < t->rank; k++) wanted |= t->shape[k] == rows;
         if (t->role == LOCI_INPUT && wanted)
-            CHECK(c->in->error, c->input[i], LOCI_BAD_ARG, "%s: input tensor '%s' must be given with the call",
-                  t->encoding, t->name);
+            CHECK(c->in->error, c->input[i], LOCI_BAD_ARG,
+                  "%s: input tensor '%s' must be given with the call", t->encoding, t->name);
     }
     return LOCI_OK;
 }
@@ -208,13 +258,17 @@ loci_status loci_accept(const struct call *c, int e)
     const struct loci_pe *pe = c->plan->enc[e].pe;
     return pe->accept ? pe->accept(c, e) : LOCI_OK;
 }
-loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *lay_out, bool backward)
+loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *lay_out,
+                              bool backward)
 {
-    CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG, "work must not be NULL and must start on 64 bytes");
+    CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
+          "work must not be NULL and must start on 64 bytes");
     c->work_bytes = lay_out(c, NULL, backward);
-    CHECK(c->in->error, c->work_bytes != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
+    CHECK(c->in->error, c->work_bytes != SIZE_MAX, LOCI_BAD_ARG,
+          "the shapes need more memory than there can be");
     CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->work_bytes, LOCI_BAD_ARG,
-          "work has %zu bytes, and this call needs %zu; loci_workspace() tells", c->in->work_bytes, c->work_bytes);
+          "work has %zu bytes, and this call needs %zu; loci_workspace() tells", c->in->work_bytes,
+          c->work_bytes);
     TRY(loci_check_starts(c));
     return loci_check_given(c);
 }
@@ -224,13 +278,17 @@ void loci_use_room(struct call *c, void *work, lay_out_room *lay_out, bool backw
     lay_out(c, work, backward);
 }
 
-/* ---- How much workspace -------------------------------------------------------------------------------------- */
+/* ---- How much workspace ---------------------------------------------------------------------- */
 
 static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward)
 {
     size_t most = 0;
     /* Every pass that the caller may then make. */
-    const struct { bool pass, backward, wide; } passes[] = { { true, false, false }, { p->rotate >= 0 || in->cache, false, true }, { backward, true, true } };
+    const struct {
+        bool pass, backward, wide;
+    } passes[] = { { true, false, false },
+                   { p->rotate >= 0 || in->cache, false, true },
+                   { backward, true, true } };
     for (int i = 0; i < COUNT(passes); i++) {
         struct call c;
         if (!passes[i].pass) continue;
@@ -249,7 +307,8 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
     if (!p || p->magic != PLAN_MAGIC || loci_take_call(&in, given)) return 0;
     size_t most = workspace_of(p, &in, backward);
     if (!in.cache || !most) return most;
-    fewer = in;                          /* with a cache, calls of fewer rows share it; those that go row by row may want more */
+    fewer = in;                          /* with a cache, calls of fewer rows share it; those that
+                                            go row by row may want more */
     for (fewer.q_len = 1; fewer.q_len < in.q_len && fewer.q_len <= FEW_ROWS; fewer.q_len++) {
         const size_t n = workspace_of(p, &fewer, backward);
         if (n > most) most = n;
@@ -257,7 +316,7 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
     return most;
 }
 
-/* ---- Before and after the engine ----------------------------------------------------------------------------- */
+/* ---- Before and after the engine ------------------------------------------------------------- */
 
 void loci_begin(struct call *c, bool keys)
 {
@@ -287,12 +346,20 @@ void loci_fold(struct call *c, void *const *out)
         for (int x = 0; x < p->uses; x++)
             if (p->use[x].enc == e) totals[uses++] = c->total[x];
         for (int i = 0; i < n; i++) data[i] = c->input[first + i];
-        const struct prep prep = { .cfg = &p->enc[e], .tensor = p->tensors.list + first, .data = data, .f64 = p->f64, .range = c->range,
-                                   .shape = loci_shape_of(p, e), .table = (void *)c->table[e], .dtable = totals, .dtensor = c->dtensor + first };
+        const struct prep prep = { .cfg = &p->enc[e],
+                                   .tensor = p->tensors.list + first,
+                                   .data = data,
+                                   .f64 = p->f64,
+                                   .range = c->range,
+                                   .shape = loci_shape_of(p, e),
+                                   .table = (void *)c->table[e],
+                                   .dtable = totals,
+                                   .dtensor = c->dtensor + first };
         if (p->enc[e].pe->fold) p->enc[e].pe->fold(&prep);
         for (int i = 0; i < n; i++) {
             if (!out || !out[first + i]) continue;
-            for (ptrdiff_t k = 0; k < c->dtensor_count[first + i]; k++) store_real(out[first + i], p->f64, k, c->dtensor[first + i][k]);
+            for (ptrdiff_t k = 0; k < c->dtensor_count[first + i]; k++)
+                store_real(out[first + i], p->f64, k, c->dtensor[first + i][k]);
         }
     }
 }

@@ -7,35 +7,47 @@
 #include "base/trig.h"
 #include "shape/rope_scaling.h"
 
-/* ---- Weights --------------------------------------------------------------------------------------------------- */
+/* ---- Weights --------------------------------------------------------------------------------- */
 
 enum { MAX_CHANNELS = 65536 };
 
 static loci_status check_channels(loci_channels *c, const void *x, const void *y, loci_error *e)
 {
     const ptrdiff_t most = (ptrdiff_t)1 << 48;
-    CHECK(e, c->element >= 1 && c->element <= 8, LOCI_BAD_ARG, "element %zu must be from 1 to 8 bytes", c->element);
-    CHECK(e, c->heads >= 1 && c->heads <= MAX_CHANNELS, LOCI_BAD_ARG, "heads %d must be from 1 to %d", c->heads, MAX_CHANNELS);
-    CHECK(e, c->dim >= 2 && c->dim <= MAX_CHANNELS, LOCI_BAD_ARG, "dim %d must be from 2 to %d", c->dim, MAX_CHANNELS);
-    CHECK(e, c->offset >= 0 && c->offset < c->dim, LOCI_BAD_ARG, "offset %d must be from 0 to %d", c->offset, c->dim - 1);
+    CHECK(e, c->element >= 1 && c->element <= 8, LOCI_BAD_ARG,
+          "element %zu must be from 1 to 8 bytes", c->element);
+    CHECK(e, c->heads >= 1 && c->heads <= MAX_CHANNELS, LOCI_BAD_ARG,
+          "heads %d must be from 1 to %d", c->heads, MAX_CHANNELS);
+    CHECK(e, c->dim >= 2 && c->dim <= MAX_CHANNELS, LOCI_BAD_ARG, "dim %d must be from 2 to %d",
+          c->dim, MAX_CHANNELS);
+    CHECK(e, c->offset >= 0 && c->offset < c->dim, LOCI_BAD_ARG, "offset %d must be from 0 to %d",
+          c->offset, c->dim - 1);
     if (!c->turned) c->turned = c->dim - c->offset;
-    CHECK(e, c->turned >= 2 && c->turned % 2 == 0, LOCI_BAD_ARG, "%d channels turn, and they must be an even number", c->turned);
-    CHECK(e, c->turned <= c->dim - c->offset, LOCI_BAD_ARG, "offset %d + turned %d must not exceed the head's %d channels", c->offset,
-          c->turned, c->dim);
-    CHECK(e, c->outer >= 0 && c->inner >= 0 && c->stride >= 0, LOCI_BAD_ARG, "outer %td, inner %td and stride %td must not be negative",
-          c->outer, c->inner, c->stride);
+    CHECK(e, c->turned >= 2 && c->turned % 2 == 0, LOCI_BAD_ARG,
+          "%d channels turn, and they must be an even number", c->turned);
+    CHECK(e, c->turned <= c->dim - c->offset, LOCI_BAD_ARG,
+          "offset %d + turned %d must not exceed the head's %d channels", c->offset, c->turned,
+          c->dim);
+    CHECK(e, c->outer >= 0 && c->inner >= 0 && c->stride >= 0, LOCI_BAD_ARG,
+          "outer %td, inner %td and stride %td must not be negative", c->outer, c->inner,
+          c->stride);
     if (!c->outer) c->outer = 1;
     if (!c->inner) c->inner = 1;
     ptrdiff_t dense, last;
-    CHECK(e, !__builtin_mul_overflow((ptrdiff_t)c->heads * c->dim, c->inner, &dense) && dense < most, LOCI_BAD_ARG,
-          "heads %d, dim %d and inner %td are too large together", c->heads, c->dim, c->inner);
+    CHECK(e,
+          !__builtin_mul_overflow((ptrdiff_t)c->heads * c->dim, c->inner, &dense) && dense < most,
+          LOCI_BAD_ARG, "heads %d, dim %d and inner %td are too large together", c->heads, c->dim,
+          c->inner);
     if (!c->stride) c->stride = dense;
-    CHECK(e, c->stride >= dense, LOCI_BAD_ARG, "stride %td must be at least %td, or the blocks overlap", c->stride, dense);
+    CHECK(e, c->stride >= dense, LOCI_BAD_ARG,
+          "stride %td must be at least %td, or the blocks overlap", c->stride, dense);
     CHECK(e, !__builtin_mul_overflow(c->outer - 1, c->stride, &last) && last < most, LOCI_BAD_ARG,
           "outer %td and stride %td are too large together", c->outer, c->stride);
     CHECK(e, x && y, LOCI_BAD_ARG, "x and y must not be NULL");
-    const ptrdiff_t each = (ptrdiff_t)c->element;                     /* views of bytes: numbers may lie anywhere */
-    const loci_view from = { (void *)x, c->stride * each, 0, 0 }, to = { (void *)y, c->stride * each, 0, 0 };
+    /* views of bytes: numbers may lie anywhere */
+    const ptrdiff_t each = (ptrdiff_t)c->element;
+    const loci_view from = { (void *)x, c->stride * each, 0, 0 },
+                    to = { (void *)y, c->stride * each, 0, 0 };
     struct regions r;
     r.n = 0;
     loci_add_view(&r, "x", &from, c->outer, 1, 1, dense * each, 1, REPLACED);
@@ -74,27 +86,34 @@ static void reorder(char *x, int turned, loci_pairing to, size_t bytes)
     }
 }
 
-loci_status loci_convert_channels(const loci_channels *given, loci_pairing from, loci_pairing to, const void *x, void *y, loci_error *e)
+loci_status loci_convert_channels(const loci_channels *given, loci_pairing from, loci_pairing to,
+                                  const void *x, void *y, loci_error *e)
 {
     CHECK(e, given, LOCI_BAD_ARG, "loci_channels must not be NULL");
-    CHECK(e, (from == LOCI_HALF || from == LOCI_INTERLEAVED) && (to == LOCI_HALF || to == LOCI_INTERLEAVED), LOCI_BAD_ARG,
-          "pairings %d and %d must be LOCI_HALF or LOCI_INTERLEAVED", (int)from, (int)to);
+    CHECK(e,
+          (from == LOCI_HALF || from == LOCI_INTERLEAVED)
+              && (to == LOCI_HALF || to == LOCI_INTERLEAVED),
+          LOCI_BAD_ARG, "pairings %d and %d must be LOCI_HALF or LOCI_INTERLEAVED", (int)from,
+          (int)to);
     loci_channels c;
     TRY(TAKE(loci_channels, &c, given, stride, e));
     TRY(check_channels(&c, x, y, e));
-    const size_t bytes = c.element * (size_t)c.inner, head = bytes * (size_t)c.dim, block = head * (size_t)c.heads;
+    const size_t bytes = c.element * (size_t)c.inner, head = bytes * (size_t)c.dim,
+                 block = head * (size_t)c.heads;
     for (ptrdiff_t o = 0; o < c.outer; o++) {
         const size_t at = (size_t)o * (size_t)c.stride * c.element;
         if (x != y) memcpy((char *)y + at, (const char *)x + at, block);
         for (int h = 0; h < c.heads && from != to; h++)
-            reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned, to, bytes);
+            reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned, to,
+                    bytes);
     }
     return LOCI_OK;
 }
 
-/* ---- Rounding ----------------------------------------------------------------------------------------------------- */
+/* ---- Rounding -------------------------------------------------------------------------------- */
 
-/* 16 bits with `fraction` of them behind the point; numbers are whole multiples of 2^step at least. */
+/* 16 bits with `fraction` of them behind the point; numbers are whole multiples of 2^step at
+ * least. */
 static uint16_t narrow(double x, int fraction, int step)
 {
     const int infinite = (0x7fff >> fraction) << fraction, sign = signbit(x) ? 0x8000 : 0;
@@ -102,9 +121,11 @@ static uint16_t narrow(double x, int fraction, int step)
     int exponent = 0, bits = infinite;
     if (isfinite(x)) {
         frexp(x, &exponent);
-        const int q = x == 0 || exponent - 1 - fraction < step ? step : exponent - 1 - fraction;      /* x is rounded to 2^q */
+        /* x is rounded to 2^q */
+        const int q = x == 0 || exponent - 1 - fraction < step ? step : exponent - 1 - fraction;
         const int n = (int)rint(ldexp(fabs(x), -q));
-        if (q - step < 1 << (15 - fraction)) bits = ((q - step) << fraction) + n;     /* n has the implicit bit, which counts q up */
+        /* n has the implicit bit, which counts q up */
+        if (q - step < 1 << (15 - fraction)) bits = ((q - step) << fraction) + n;
     }
     return (uint16_t)(sign | (bits < infinite ? bits : infinite));
 }
@@ -115,7 +136,10 @@ static void store(loci_dtype dtype, void *y, ptrdiff_t i, double x)
     else if (dtype == LOCI_F32) ((float *)y)[i] = (float)x;
     else ((uint16_t *)y)[i] = dtype == LOCI_BF16 ? narrow(x, 7, -133) : narrow(x, 10, -24);
 }
-static bool known(loci_dtype dtype) { return dtype == LOCI_F32 || dtype == LOCI_F64 || dtype == LOCI_BF16 || dtype == LOCI_F16; }
+static bool known(loci_dtype dtype)
+{
+    return dtype == LOCI_F32 || dtype == LOCI_F64 || dtype == LOCI_BF16 || dtype == LOCI_F16;
+}
 
 loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void *y)
 {
@@ -124,12 +148,13 @@ loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void 
     if (!known(dtype) || count < 0 || count > FAR || (count && (!x || !y))) return LOCI_BAD_ARG;
     loci_add_list(&r, "x", x, (size_t)count, sizeof *x, READ);
     loci_add_list(&r, "y", y, (size_t)count, stored_size(dtype), WRITTEN);
-    if ((const void *)x != y) TRY(loci_check_regions(&r, NULL));     /* in place, each number is read before it is written over */
+    /* in place, each number is read before it is written over */
+    if ((const void *)x != y) TRY(loci_check_regions(&r, NULL));
     for (ptrdiff_t i = 0; i < count; i++) store(dtype, y, i, x[i]);
     return LOCI_OK;
 }
 
-/* ---- Tables of cos and sin -------------------------------------------------------------------------------------------- */
+/* ---- Tables of cos and sin ------------------------------------------------------------------- */
 
 static void store_row(const loci_rope_table *t, void *to, ptrdiff_t r, int pairs, int i, double x)
 {
@@ -143,18 +168,29 @@ static void store_row(const loci_rope_table *t, void *to, ptrdiff_t r, int pairs
     }
 }
 
-static loci_status check_table(const loci_plan *p, const void *const *tensors, loci_rope_table *t, int *rope, loci_error *e)
+static loci_status check_table(const loci_plan *p, const void *const *tensors, loci_rope_table *t,
+                               int *rope, loci_error *e)
 {
     for (int i = 0; i < p->encs; i++)
         if (p->enc[i].pe == &loci_pe_rope) *rope = i;
-    CHECK(e, *rope >= 0, LOCI_BAD_ARG, "this plan has no rope, whose cos and sin are wanted: %.120s", p->text);
-    CHECK(e, known(t->dtype), LOCI_BAD_ARG, "dtype %d must be LOCI_F32, LOCI_F64, LOCI_BF16 or LOCI_F16", (int)t->dtype);
-    CHECK(e, t->layout == LOCI_TABLE_SPLIT || t->layout == LOCI_TABLE_HALF || t->layout == LOCI_TABLE_INTERLEAVED, LOCI_BAD_ARG,
-          "layout %d must be LOCI_TABLE_SPLIT, LOCI_TABLE_HALF or LOCI_TABLE_INTERLEAVED", (int)t->layout);
-    const ptrdiff_t width = (ptrdiff_t)p->enc[*rope].opt[ROPE_DIM] / (t->layout == LOCI_TABLE_SPLIT ? 2 : 1), most = (ptrdiff_t)1 << 40;
+    CHECK(e, *rope >= 0, LOCI_BAD_ARG,
+          "this plan has no rope, whose cos and sin are wanted: %.120s", p->text);
+    CHECK(e, known(t->dtype), LOCI_BAD_ARG,
+          "dtype %d must be LOCI_F32, LOCI_F64, LOCI_BF16 or LOCI_F16", (int)t->dtype);
+    CHECK(e,
+          t->layout == LOCI_TABLE_SPLIT || t->layout == LOCI_TABLE_HALF
+              || t->layout == LOCI_TABLE_INTERLEAVED,
+          LOCI_BAD_ARG,
+          "layout %d must be LOCI_TABLE_SPLIT, LOCI_TABLE_HALF or LOCI_TABLE_INTERLEAVED",
+          (int)t->layout);
+    const ptrdiff_t width = (ptrdiff_t)p->enc[*rope].opt[ROPE_DIM]
+                          / (t->layout == LOCI_TABLE_SPLIT ? 2 : 1),
+                    most = (ptrdiff_t)1 << 40;
     if (!t->row) t->row = width;
-    CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG, "row %td must be at least the %td numbers of a row", t->row, width);
-    CHECK(e, t->count >= 0 && t->count <= most / t->row, LOCI_BAD_ARG, "count %td must not be negative, nor too large", t->count);
+    CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG,
+          "row %td must be at least the %td numbers of a row", t->row, width);
+    CHECK(e, t->count >= 0 && t->count <= most / t->row, LOCI_BAD_ARG,
+          "count %td must not be negative, nor too large", t->count);
     TRY(loci_check_near(t->pos, t->count, "pos", e));
     const loci_view cos = { t->cos, 0, 0, t->row }, sin = { t->sin, 0, 0, t->row };
     struct regions r;
@@ -164,13 +200,15 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
     loci_add_list(&r, "pos", t->pos, (size_t)t->count, sizeof *t->pos, READ);
     for (int i = p->first_tensor[*rope]; i < p->first_tensor[*rope + 1]; i++) {
         const loci_tensor *tensor = &p->tensors.list[i];
-        CHECK(e, tensors && tensors[i], LOCI_BAD_ARG, "tensor '%s' of rope must not be NULL", tensor->name);
+        CHECK(e, tensors && tensors[i], LOCI_BAD_ARG, "tensor '%s' of rope must not be NULL",
+              tensor->name);
         loci_add_list(&r, tensor->name, tensors[i], (size_t)tensor_count(tensor), p->real, READ);
     }
     return loci_check_regions(&r, e);
 }
 
-loci_status loci_export_rope(const loci_plan *p, const void *const *tensors, const loci_rope_table *given, loci_error *e)
+loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
+                             const loci_rope_table *given, loci_error *e)
 {
     CHECK(e, p && given, LOCI_BAD_ARG, "the plan and the loci_rope_table must not be NULL");
     loci_rope_table t;
@@ -178,7 +216,9 @@ loci_status loci_export_rope(const loci_plan *p, const void *const *tensors, con
     TRY(TAKE(loci_rope_table, &t, given, sin, e));
     TRY(check_table(p, tensors, &t, &rope, e));
     const struct config *c = &p->enc[rope];
-    const struct prep prep = { .cfg = c, .data = tensors ? tensors + p->first_tensor[rope] : NULL, .f64 = p->f64 };
+    const struct prep prep = { .cfg = c,
+                               .data = tensors ? tensors + p->first_tensor[rope] : NULL,
+                               .f64 = p->f64 };
     const int pairs = (int)c->opt[ROPE_DIM] / 2;
     const double m = c->opt[ROPE_ATTENTION_FACTOR];
     for (int i = 0; i < pairs; i++) {

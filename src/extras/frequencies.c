@@ -7,7 +7,8 @@ int loci_frequencies(const loci_plan *p, double *list, int room, double *factor)
 {
     for (int i = 0; p && i < p->encs; i++) {
         const struct config *c = &p->enc[i];
-        if ((c->pe != &loci_pe_rope && c->pe != &loci_pe_mrope) || c->opt[ROPE_FREQ] == ROPE_GIVEN) continue;
+        if ((c->pe != &loci_pe_rope && c->pe != &loci_pe_mrope) || c->opt[ROPE_FREQ] == ROPE_GIVEN)
+            continue;
         const int pairs = (int)c->opt[ROPE_DIM] / 2;
         for (int t = 0; list && t < pairs && t < room; t++) {
             double rest;

@@ -9,14 +9,18 @@
 
 static const double far = 0x1p40;        /* coordinates beyond are refused by every call */
 
-static bool is_text(const loci_segment *s) { return s->tokens >= 0 && !s->t && !s->h && !s->w && s->step == 0; }
+static bool is_text(const loci_segment *s)
+{
+    return s->tokens >= 0 && !s->t && !s->h && !s->w && s->step == 0;
+}
 
 /* Tokens of a segment; -1: see loci_segments_len(). */
 static ptrdiff_t tokens_of(const loci_segment *s)
 {
     ptrdiff_t n;
     if (is_text(s)) return s->tokens;
-    if (s->tokens || s->t < 1 || s->h < 1 || s->w < 1 || !(s->step >= 0 && s->step <= far)) return -1;
+    if (s->tokens || s->t < 1 || s->h < 1 || s->w < 1 || !(s->step >= 0 && s->step <= far))
+        return -1;
     return __builtin_mul_overflow(s->t, s->h, &n) || __builtin_mul_overflow(n, s->w, &n) ? -1 : n;
 }
 ptrdiff_t loci_segments_len(int count, const loci_segment *s)
@@ -29,12 +33,22 @@ ptrdiff_t loci_segments_len(int count, const loci_segment *s)
     return len;
 }
 
-/* The models' code multiplies in float and then cuts: 39 times 2 * 2/1.3 is 120 there, and a little less in double. */
-static double time_of(const loci_segment *s, ptrdiff_t i) { return s->step == 0 ? (double)i : floor((double)((float)i * (float)s->step)); }
+/* The models' code multiplies in float and then cuts: 39 times 2 * 2/1.3 is 120 there, and a little
+ * less in double. */
+static double time_of(const loci_segment *s, ptrdiff_t i)
+{
+    return s->step == 0 ? (double)i : floor((double)((float)i * (float)s->step));
+}
 
 /* How far the next segment begins behind this one, and what lies behind all its numbers. */
-static double extent(const loci_segment *s) { return (double)(is_text(s) ? s->tokens : s->h > s->w ? s->h : s->w); }
-static double reach(const loci_segment *s) { return is_text(s) ? extent(s) : fmax(1 + time_of(s, s->t - 1), extent(s)); }
+static double extent(const loci_segment *s)
+{
+    return (double)(is_text(s) ? s->tokens : s->h > s->w ? s->h : s->w);
+}
+static double reach(const loci_segment *s)
+{
+    return is_text(s) ? extent(s) : fmax(1 + time_of(s, s->t - 1), extent(s));
+}
 static void place(const loci_segment *s, double start, ptrdiff_t len, double *coord)
 {
     const ptrdiff_t n = tokens_of(s);
@@ -46,19 +60,24 @@ static void place(const loci_segment *s, double start, ptrdiff_t len, double *co
     }
 }
 
-loci_status loci_segments_place(int count, const loci_segment *s, double start, ptrdiff_t len, double *coord, double *next, loci_error *e)
+loci_status loci_segments_place(int count, const loci_segment *s, double start, ptrdiff_t len,
+                                double *coord, double *next, loci_error *e)
 {
     double at = start, end = start;
-    CHECK(e, count >= 0 && (count == 0 || s), LOCI_BAD_ARG, "positions: %d segments must be a list of them", count);
+    CHECK(e, count >= 0 && (count == 0 || s), LOCI_BAD_ARG,
+          "positions: %d segments must be a list of them", count);
     for (int i = 0; i < count; i++)
         CHECK(e, tokens_of(&s[i]) >= 0, LOCI_BAD_ARG,
-              "positions: segment %d has %td tokens and a grid of %td x %td x %td, step %g; text has tokens alone, a grid sizes from 1 on", i,
-              s[i].tokens, s[i].t, s[i].h, s[i].w, s[i].step);
-    CHECK(e, loci_segments_len(count, s) == len, LOCI_BAD_ARG, "positions: len %td must be %td, the tokens of all segments", len,
+              "positions: segment %d has %td tokens and a grid of %td x %td x %td, step %g; text "
+              "has tokens alone, a grid sizes from 1 on",
+              i, s[i].tokens, s[i].t, s[i].h, s[i].w, s[i].step);
+    CHECK(e, loci_segments_len(count, s) == len, LOCI_BAD_ARG,
+          "positions: len %td must be %td, the tokens of all segments", len,
           loci_segments_len(count, s));
     CHECK(e, coord || len == 0, LOCI_BAD_ARG, "positions: coord must not be NULL");
     for (int i = 0; i < count; i++) end = fmax(end, at + reach(&s[i])), at += extent(&s[i]);
-    CHECK(e, fabs(start) <= far && fabs(end) <= far, LOCI_BAD_ARG, "positions: they go from %g to %g, and must lie within 2^40", start, end);
+    CHECK(e, fabs(start) <= far && fabs(end) <= far, LOCI_BAD_ARG,
+          "positions: they go from %g to %g, and must lie within 2^40", start, end);
     at = start;
     ptrdiff_t done = 0;
     for (int i = 0; i < count; i++) {

@@ -30,7 +30,8 @@ loci_status loci_io_open(struct source *from, const char *path, loci_error *e)
 {
     struct stat st;
     from->bytes = NULL;
-    /* Opening alone does something to some devices, and waits at a FIFO: that may have come since we looked. */
+    /* Opening alone does something to some devices, and waits at a FIFO: that may have come since
+     * we looked. */
     IO_CHECK(e, !stat(path, &st), "cannot open: %s", strerror(errno));
     IO_CHECK(e, !S_ISDIR(st.st_mode), "this is a folder, not a file");
     IO_CHECK(e, S_ISREG(st.st_mode), "this is not a regular file");
@@ -44,7 +45,8 @@ loci_status loci_io_open(struct source *from, const char *path, loci_error *e)
     return s;
 }
 
-loci_status loci_io_read(const struct source *from, void *to, uint64_t bytes, uint64_t at, loci_error *e)
+loci_status loci_io_read(const struct source *from, void *to, uint64_t bytes, uint64_t at,
+                         loci_error *e)
 {
     char *p = to;
     if (from->bytes) {
@@ -56,7 +58,8 @@ loci_status loci_io_read(const struct source *from, void *to, uint64_t bytes, ui
         ssize_t n = pread(from->fd, p, part, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return loci_io_fail(e, LOCI_BAD_ARG, "cannot read: %s", strerror(errno));
-        if (n == 0) return loci_io_fail(e, LOCI_BAD_ARG, "the file became shorter while it was read");
+        if (n == 0)
+            return loci_io_fail(e, LOCI_BAD_ARG, "the file became shorter while it was read");
         p += n, at += (uint64_t)n, bytes -= (uint64_t)n;
     }
     return LOCI_OK;

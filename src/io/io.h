@@ -15,7 +15,11 @@ loci_status loci_io_fail(loci_error *, loci_status, const char *format, ...)
     __attribute__((format(printf, 3, 4)))
 #endif
     ;
-#define IO_CHECK(e, rule, ...) do { if (!(rule)) return loci_io_fail(e, LOCI_BAD_ARG, __VA_ARGS__); } while (0)
+#define IO_CHECK(e, rule, ...) \
+    do { \
+        if (!(rule)) \
+            return loci_io_fail(e, LOCI_BAD_ARG, __VA_ARGS__); \
+    } while (0)
 
 /* What is read: an open file, or bytes in memory. */
 struct source { int fd; const unsigned char *bytes; uint64_t size; };
@@ -23,9 +27,11 @@ struct source { int fd; const unsigned char *bytes; uint64_t size; };
 /* Opens a regular file; the caller closes fd. */
 loci_status loci_io_open(struct source *, const char *path, loci_error *);
 /* The caller has compared the range with the size. */
-loci_status loci_io_read(const struct source *, void *to, uint64_t bytes, uint64_t at, loci_error *);
+loci_status loci_io_read(const struct source *, void *to, uint64_t bytes, uint64_t at,
+                         loci_error *);
 
-/* JSON with more than `most` objects and lists inside each other: refused before a parser that recurses sees it. */
+/* JSON with more than `most` objects and lists inside each other: refused before a parser that
+ * recurses sees it. */
 bool loci_io_too_deep(const char *text, size_t length, int most);
 
 #endif

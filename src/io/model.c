@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* model.c -- from settings to an encoding text, and from that, by a plan, to frequencies: their rules are the library's. */
+/* model.c -- from settings to an encoding text, and from that, by a plan, to frequencies: their
+ * rules are the library's. */
 #define _POSIX_C_SOURCE 200809L          /* newlocale, uselocale */
 
 #include <locale.h>
@@ -11,9 +12,12 @@
 
 #include "io/model.h"
 
-double loci_yarn_mscale(double factor, double c) { return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor); }
+double loci_yarn_mscale(double factor, double c)
+{
+    return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor);
+}
 
-/* ---- Opening -------------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 
 static loci_status open_source(loci_model **to, const struct source *from, loci_error *e)
 {
@@ -21,7 +25,8 @@ static loci_status open_source(loci_model **to, const struct source *from, loci_
     loci_model *m = calloc(1, sizeof *m);
     if (!m) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     loci_status s = from->size >= 4 ? loci_io_read(from, magic, 4, 0, e) : LOCI_OK;
-    if (!s) s = memcmp(magic, "GGUF", 4) ? loci_config_open(m, from, e) : loci_gguf_open(m, from, e);
+    if (!s)
+        s = memcmp(magic, "GGUF", 4) ? loci_config_open(m, from, e) : loci_gguf_open(m, from, e);
     if (s) free(m);
     else *to = m;
     return s;
@@ -30,7 +35,9 @@ static loci_status open_source(loci_model **to, const struct source *from, loci_
 loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 {
     struct source from;
-    IO_CHECK(e, m, "loci_model_open: there is no place for the model; give the address of a loci_model *");
+    IO_CHECK(e, m,
+             "loci_model_open: there is no place for the model; give the address of a loci_model "
+             "*");
     *m = NULL;
     IO_CHECK(e, path, "loci_model_open: the path is NULL; a config.json or a GGUF file is wanted");
     loci_status s = loci_io_open(&from, path, e);
@@ -42,9 +49,12 @@ loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 
 loci_status loci_model_parse(loci_model **m, const void *bytes, size_t size, loci_error *e)
 {
-    IO_CHECK(e, m, "loci_model_parse: there is no place for the model; give the address of a loci_model *");
+    IO_CHECK(e, m,
+             "loci_model_parse: there is no place for the model; give the address of a loci_model "
+             "*");
     *m = NULL;
-    IO_CHECK(e, bytes || size == 0, "loci_model_parse: the bytes are NULL, but there are to be %zu of them", size);
+    IO_CHECK(e, bytes || size == 0,
+             "loci_model_parse: the bytes are NULL, but there are to be %zu of them", size);
     return open_source(m, &(struct source){ .fd = -1, .bytes = bytes, .size = size }, e);
 }
 
@@ -58,7 +68,7 @@ void loci_model_close(loci_model *m)
 int loci_model_layers(const loci_model *m) { return m ? m->layers : 0; }
 const char *loci_model_type(const loci_model *m) { return m ? m->type : ""; }
 
-/* ---- The text ------------------------------------------------------------------------------------------- */
+/* ---- The text -------------------------------------------------------------------------------- */
 
 enum { NUMBER_ROOM = 32, TEXT_ROOM = 1024 + 2 * MAX_PAIRS_READ * NUMBER_ROOM };
 
@@ -70,7 +80,8 @@ static void add_number(char **at, double x)
         snprintf(text, sizeof text, "%.*g", digits, x);
         if (strtod(text, NULL) == x) break;
     }
-    if (x == floor(x) && fabs(x) < 1e15) snprintf(text, sizeof text, "%.0f", x);       /* 500000, not 5e+05 */
+    /* 500000, not 5e+05 */
+    if (x == floor(x) && fabs(x) < 1e15) snprintf(text, sizeof text, "%.0f", x);
     *at += sprintf(*at, "%s", text);
 }
 static void add_option(char **at, const char *name, double x)
@@ -89,7 +100,8 @@ static void add_list(char **at, const char *name, const double *x, int n)
 static void write_text(const struct settings *s, double length, double attention_factor, char *at)
 {
     const bool sections = s->sections[0] + s->sections[1] + s->sections[2] > 0;
-    at += sprintf(at, "%s:pairing=%s", sections ? "mrope" : "rope", s->interleaved ? "interleaved" : "half");
+    at += sprintf(at, "%s:pairing=%s", sections ? "mrope" : "rope",
+                  s->interleaved ? "interleaved" : "half");
     add_option(&at, "base", s->stretch > 1 ? pow(s->base, s->stretch) : s->base);
     add_option(&at, "dim", s->dim);
     if (s->offset) add_option(&at, "offset", s->offset);
@@ -97,10 +109,12 @@ static void write_text(const struct settings *s, double length, double attention
     for (int i = 0; i < s->options; i++) add_option(&at, s->option[i].name, s->option[i].value);
     add_list(&at, "short", s->short_factor, s->factors);
     add_list(&at, "long", s->long_factor, s->factors);
-    if (length > 0 && s->scaling && (!strcmp(s->scaling, "dynamic") || !strcmp(s->scaling, "longrope")))
+    if (length > 0 && s->scaling
+        && (!strcmp(s->scaling, "dynamic") || !strcmp(s->scaling, "longrope")))
         add_option(&at, "length", length);
     if (attention_factor > 0) add_option(&at, "attention_factor", attention_factor);
-    if (sections) at += sprintf(at, ",sections=%d/%d/%d", s->sections[0], s->sections[1], s->sections[2]);
+    if (sections)
+        at += sprintf(at, ",sections=%d/%d/%d", s->sections[0], s->sections[1], s->sections[2]);
     if (sections && s->spread) sprintf(at, ",order=interleaved");
 }
 
@@ -115,11 +129,13 @@ static void write_attention(const struct settings *s, const char *encoding, char
     if (s->sink) sprintf(at, "+sink");
 }
 
-/* ---- One layer ------------------------------------------------------------------------------------------ */
+/* ---- One layer ------------------------------------------------------------------------------- */
 
 static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error *e)
 {
-    const loci_desc d = { .encoding = r->encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = s->head_dim };
+    const loci_desc d = {
+        .encoding = r->encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = s->head_dim
+    };
     loci_plan *plan;
     loci_status status = loci_plan_create(&plan, &d, e);
     if (status) return status;
@@ -133,8 +149,10 @@ static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error 
 
 static loci_status rotation(const struct settings *s, double length, loci_rope *r, loci_error *e)
 {
-    IO_CHECK(e, s->head_dim >= 1 && s->head_dim <= MAX_HEAD, "a head of %d channels is none; 1 to %d can be", s->head_dim, MAX_HEAD);
-    IO_CHECK(e, s->dim >= 2 && s->dim <= s->head_dim, "%d of %d channels cannot turn; it must be an even number of them", s->dim,
+    IO_CHECK(e, s->head_dim >= 1 && s->head_dim <= MAX_HEAD,
+             "a head of %d channels is none; 1 to %d can be", s->head_dim, MAX_HEAD);
+    IO_CHECK(e, s->dim >= 2 && s->dim <= s->head_dim,
+             "%d of %d channels cannot turn; it must be an even number of them", s->dim,
              s->head_dim);
     write_text(s, length, 0, r->encoding);
     loci_status status = read_plan(s, r, e);
@@ -151,7 +169,8 @@ static double to_bf16(double x)
     return ldexp(nearbyint(ldexp(fraction, 8)), exponent - 8);
 }
 
-/* ALiBi's slopes for any number of heads: powers of two for the largest power below it, and every other one of the next. */
+/* ALiBi's slopes for any number of heads: powers of two for the largest power below it, and every
+ * other one of the next. */
 static loci_status write_slopes(const struct settings *s, loci_rope *r, loci_error *e)
 {
     int low = 1;
@@ -188,17 +207,24 @@ static loci_status fill(const struct settings *s, loci_rope *r, loci_error *e)
     return LOCI_OK;
 }
 
-loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_rope *r, loci_error *e)
+loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_rope *r,
+                            loci_error *e)
 {
-    IO_CHECK(e, r, "loci_model_rope: there is no place for the result; give the address of a loci_rope");
+    IO_CHECK(e, r,
+             "loci_model_rope: there is no place for the result; give the address of a loci_rope");
     memset(r, 0, sizeof *r);
-    IO_CHECK(e, m, "loci_model_rope: the model is NULL; loci_model_open or loci_model_parse makes one");
-    IO_CHECK(e, layer >= 0 && layer < m->layers, "there is no layer %d: the model has 0 to %d", layer, m->layers - 1);
-    IO_CHECK(e, length >= 0 && length <= 1e18, "a context of %g tokens is none; 1 to 1e18 can be", length);
+    IO_CHECK(e, m,
+             "loci_model_rope: the model is NULL; loci_model_open or loci_model_parse makes one");
+    IO_CHECK(e, layer >= 0 && layer < m->layers, "there is no layer %d: the model has 0 to %d",
+             layer, m->layers - 1);
+    IO_CHECK(e, length >= 0 && length <= 1e18, "a context of %g tokens is none; 1 to 1e18 can be",
+             length);
     struct settings *s = calloc(1, sizeof *s);
     char *text = calloc(1, TEXT_ROOM);
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);           /* numbers in texts have a point */
-    loci_status status = s && text && c ? LOCI_OK : loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+    /* numbers in texts have a point */
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    loci_status status = s && text && c ? LOCI_OK
+                                        : loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     r->encoding = text;
     if (!status) {
         const locale_t before = uselocale(c);

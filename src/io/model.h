@@ -6,17 +6,23 @@
 #include "io/io.h"
 #include "loci/io.h"
 
-enum { MAX_LAYERS = 4096, MAX_HEAD = 1024, MAX_PAIRS_READ = MAX_HEAD / 2, MAX_SETTINGS = 16, MAX_TYPE = 64 };
+enum {
+    MAX_LAYERS = 4096, MAX_HEAD = 1024, MAX_PAIRS_READ = MAX_HEAD / 2, MAX_SETTINGS = 16,
+    MAX_TYPE = 64
+};
 
 struct settings {
-    const char *instead;                 /* no rotation: the encoding that the layer has, "nope" or a bias */
-    double slope_scale;                  /* of ALiBi's slopes, in bfloat16, where they are given; 0: they are not */
+    const char *instead;                 /* no rotation: the encoding that the layer has, "nope" or
+                                            a bias */
+    double slope_scale;                  /* of ALiBi's slopes, in bfloat16, where they are given; 0:
+                                            they are not */
     const char *layer;
     bool interleaved, spread;
     int heads, head_dim, dim, offset, sections[3];
     double base;
     const char *scaling;                 /* a name of the grammar */
-    struct { const char *name; double value; } option[MAX_SETTINGS];   /* of the scaling, in the order of the text */
+    /* of the scaling, in the order of the text */
+    struct { const char *name; double value; } option[MAX_SETTINGS];
     int options;
     int factors;                         /* longrope: numbers in each list */
     double short_factor[MAX_PAIRS_READ], long_factor[MAX_PAIRS_READ];
@@ -32,7 +38,8 @@ struct settings {
 struct loci_model {
     int layers;
     char type[MAX_TYPE];
-    loci_status (*read)(const struct loci_model *, int layer, double length, struct settings *, loci_error *);
+    loci_status (*read)(const struct loci_model *, int layer, double length, struct settings *,
+                        loci_error *);
     void (*close)(struct loci_model *);
     void *file;                          /* the format's own */
 };

@@ -20,7 +20,7 @@ static loci_status system_error(loci_error *e, const char *what)
     return loci_io_fail(e, LOCI_BAD_ARG, "cannot %s: %s", what, strerror(errno));
 }
 
-/* ---- Names ---------------------------------------------------------------------------------------------- */
+/* ---- Names ----------------------------------------------------------------------------------- */
 
 /* The folder's part of a path, with its slash. */
 static int folder_length(const char *path)
@@ -38,7 +38,8 @@ static char *join(const char *path, int folder, const char *name, const char *en
     return to;
 }
 
-/* Where symbolic links lead, whether or not something is there; NULL and errno: no memory, or too many. */
+/* Where symbolic links lead, whether or not something is there; NULL and errno: no memory, or too
+ * many. */
 static char *follow(const char *path)
 {
     enum { MOST = 40 };
@@ -47,7 +48,8 @@ static char *follow(const char *path)
         const ssize_t n = readlink(at, to, sizeof to - 1);
         if (n < 0) return at;                            /* no link */
         to[n] = 0;
-        char *next = links < MOST ? join(at, *to == '/' ? 0 : folder_length(at), to, "") : (errno = ELOOP, NULL);
+        char *next = links < MOST ? join(at, *to == '/' ? 0 : folder_length(at), to, "")
+                                  : (errno = ELOOP, NULL);
         free(at);
         at = next;
     }
@@ -63,11 +65,14 @@ static loci_status check_folder(const char *path, loci_error *e)
     return open ? LOCI_OK : system_error(e, "write into its folder");
 }
 
-/* The file that `path` stands for goes to *target, and what is there to *old, whose mode is 0 if nothing is. */
+/* The file that `path` stands for goes to *target, and what is there to *old, whose mode is 0 if
+ * nothing is. */
 static loci_status look(const char *path, char **target, struct stat *old, loci_error *e)
 {
     IO_CHECK(e, *path, "cannot write: the name is empty");
-    IO_CHECK(e, strcmp(path, "-"), "cannot write to standard output, as the result appears whole or not at all; ./- is a file of that name");
+    IO_CHECK(e, strcmp(path, "-"),
+             "cannot write to standard output, as the result appears whole or not at all; ./- is a "
+             "file of that name");
     IO_CHECK(e, path[strlen(path) - 1] != '/', "cannot write: this names a folder, not a file");
     if (stat(path, old)) {
         if (errno != ENOENT) return system_error(e, "write");
@@ -77,7 +82,9 @@ static loci_status look(const char *path, char **target, struct stat *old, loci_
         IO_CHECK(e, S_ISREG(old->st_mode), "cannot write: this is not a regular file");
         if (faccessat(AT_FDCWD, path, W_OK, AT_EACCESS)) return system_error(e, "write");
     }
-    if (!(*target = follow(path))) return errno == ELOOP ? system_error(e, "write") : loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
+    if (!(*target = follow(path)))
+        return errno == ELOOP ? system_error(e, "write")
+                              : loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     const loci_status s = check_folder(*target, e);
     if (s) free(*target);
     return s;
@@ -96,7 +103,7 @@ loci_status loci_output_check(const char *path, int inputs, const char *const *i
     return LOCI_OK;
 }
 
-/* ---- Signals -------------------------------------------------------------------------------------------- */
+/* ---- Signals --------------------------------------------------------------------------------- */
 
 static const int ending[] = { SIGINT, SIGTERM, SIGHUP };
 enum { ENDING = sizeof ending / sizeof *ending };
@@ -119,7 +126,8 @@ static sigset_t hold_signals(void)
     return before;
 }
 
-/* Signals that are ignored, as under nohup, stay so, and those that the host handles are its own. */
+/* Signals that are ignored, as under nohup, stay so, and those that the host handles are its
+ * own. */
 static void catch_signals(void)
 {
     struct sigaction act = { .sa_handler = on_ending }, was;
@@ -148,13 +156,14 @@ static void unlist(struct new_file *o)
         if (caught[i]) signal(ending[i], SIG_DFL);
 }
 
-/* ---- Writing -------------------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 /* The new file is as open as the old one was; a group that it cannot belong to is shut out. */
 static bool inherit(int fd, const struct stat *old)
 {
     mode_t mode = old->st_mode & 0777;
-    if (fchown(fd, old->st_uid, old->st_gid) && fchown(fd, (uid_t)-1, old->st_gid)) mode &= ~(mode_t)070;
+    if (fchown(fd, old->st_uid, old->st_gid) && fchown(fd, (uid_t)-1, old->st_gid))
+        mode &= ~(mode_t)070;
     return !fchmod(fd, mode);
 }
 
@@ -171,7 +180,8 @@ static int open_beside(const char *path, const struct stat *old, char **temp)
         if (getentropy(&random, sizeof random)) return -1;
         snprintf(end, sizeof end, ".%016llx.loci-tmp", random);
         if (!(*temp = join(path, folder, name, end))) return errno = ENOMEM, -1;
-        fd = open(*temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, old->st_mode ? 0600 : 0666);
+        fd = open(*temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                  old->st_mode ? 0600 : 0666);
         if (fd >= 0) break;
         const int why = errno;
         free(*temp);
@@ -190,10 +200,14 @@ loci_status loci_output_begin(struct new_file *o, const char *path, loci_error *
     const sigset_t before = hold_signals();
     o->fd = open_beside(o->path, &old, &o->temp);
     if (o->fd >= 0) list(o);
-    else s = errno == ENOMEM ? loci_io_fail(e, LOCI_NO_MEMORY, "out of memory") : system_error(e, "write into its folder");
+    else
+        s = errno == ENOMEM ? loci_io_fail(e, LOCI_NO_MEMORY, "out of memory")
+                            : system_error(e, "write into its folder");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (s) return free(o->path), s;
-    return old.st_mode && !inherit(o->fd, &old) ? loci_output_end(o, system_error(e, "give the new file the old one's mode"), e) : LOCI_OK;
+    return old.st_mode && !inherit(o->fd, &old)
+             ? loci_output_end(o, system_error(e, "give the new file the old one's mode"), e)
+             : LOCI_OK;
 }
 
 loci_status loci_output_put(struct new_file *o, const void *data, size_t bytes, loci_error *e)
@@ -212,7 +226,8 @@ static void sync_folder(const char *path)
     char *folder = join(path, folder_length(path), ".", "");
     const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
-        fsync(fd);                       /* a filesystem that cannot is no reason to fail: the data is safe already */
+        fsync(fd);                       /* a filesystem that cannot is no reason to fail: the data
+                                            is safe already */
         close(fd);
     }
     free(folder);
@@ -222,7 +237,8 @@ loci_status loci_output_end(struct new_file *o, loci_status so_far, loci_error *
 {
     if (!so_far && fsync(o->fd)) so_far = system_error(e, "write");
     const sigset_t before = hold_signals();
-    if (!so_far && rename(o->temp, o->path)) so_far = system_error(e, "put the new file into its place");
+    if (!so_far && rename(o->temp, o->path))
+        so_far = system_error(e, "put the new file into its place");
     if (so_far) unlink(o->temp);
     unlist(o);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

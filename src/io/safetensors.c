@@ -11,13 +11,16 @@
 #include "base/plain.h"
 #include "io/io.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are stored little-endian and read as they are");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are stored little-endian and "
+                                                          "read as they are");
 _Static_assert(sizeof(ptrdiff_t) == 8, "sizes of tensors need 64 bits");
 
 static const struct { const char *name; size_t size; } types[] = {
     [ST_BOOL] = { "BOOL", 1 }, [ST_U8] = { "U8", 1 }, [ST_I8] = { "I8", 1 },
-    [ST_F8_E4M3] = { "F8_E4M3", 1 }, [ST_F8_E5M2] = { "F8_E5M2", 1 }, [ST_F8_E8M0] = { "F8_E8M0", 1 },
-    [ST_U16] = { "U16", 2 }, [ST_I16] = { "I16", 2 }, [ST_F16] = { "F16", 2 }, [ST_BF16] = { "BF16", 2 },
+    [ST_F8_E4M3] = { "F8_E4M3", 1 }, [ST_F8_E5M2] = { "F8_E5M2", 1 }, [ST_F8_E8M0] = { "F8_E8M0",
+                     1 },
+    [ST_U16] = { "U16", 2 }, [ST_I16] = { "I16", 2 }, [ST_F16] = { "F16", 2 }, [ST_BF16] = { "BF16",
+                 2 },
     [ST_U32] = { "U32", 4 }, [ST_I32] = { "I32", 4 }, [ST_F32] = { "F32", 4 },
     [ST_U64] = { "U64", 8 }, [ST_I64] = { "I64", 8 }, [ST_F64] = { "F64", 8 },
 };
@@ -26,14 +29,17 @@ enum { TYPES = sizeof types / sizeof *types };
 const char *loci_safetensors_type_name(enum safetensors_type type) { return types[type].name; }
 size_t loci_safetensors_type_size(enum safetensors_type type) { return types[type].size; }
 
-/* ---- JSON, as far as a header has any ------------------------------------------------------------------- */
+/* ---- JSON, as far as a header has any -------------------------------------------------------- */
 
-/* Strings are put into their final form where they stand, which is never longer, so that a header needs no other room. */
+/* Strings are put into their final form where they stand, which is never longer, so that a header
+ * needs no other room. */
 struct parser { char *text, *at; loci_error *e; };
 
 static loci_status expected(const struct parser *p, const char *what)
 {
-    return loci_io_fail(p->e, LOCI_BAD_ARG, "the header is not sound: at its byte %td %s was expected", p->at - p->text, what);
+    return loci_io_fail(p->e, LOCI_BAD_ARG,
+                        "the header is not sound: at its byte %td %s was expected", p->at - p->text,
+                        what);
 }
 
 static void skip_space(struct parser *p) { p->at += strspn(p->at, " \t\r\n"); }
@@ -45,7 +51,8 @@ static bool take(struct parser *p, char c)
     return true;
 }
 
-/* \uXXXX or two of them at `s`, behind the first backslash; returns how many bytes that is, 0: it is no character. */
+/* \uXXXX or two of them at `s`, behind the first backslash; returns how many bytes that is, 0: it
+ * is no character. */
 static int take_escape(const char *s, uint32_t *code)
 {
     uint32_t unit[2] = { 0, 0 };
@@ -53,11 +60,13 @@ static int take_escape(const char *s, uint32_t *code)
         const char *u = s + 6 * k;
         if (k && !(u[-1] == '\\' && *u == 'u')) return 0;
         for (int i = 1; i <= 4; i++) {
-            const char *digits = "0123456789abcdef0123456789ABCDEF", *d = u[i] ? strchr(digits, u[i]) : NULL;
+            const char *digits = "0123456789abcdef0123456789ABCDEF",
+                       *d = u[i] ? strchr(digits, u[i]) : NULL;
             if (!d) return 0;
             unit[k] = unit[k] << 4 | (uint32_t)((d - digits) & 15);
         }
-        if (k == 0 && (unit[0] < 0xd800 || unit[0] >= 0xe000)) return *code = unit[0], *code ? 5 : 0;
+        if (k == 0 && (unit[0] < 0xd800 || unit[0] >= 0xe000))
+            return *code = unit[0], *code ? 5 : 0;
     }
     *code = 0x10000 + ((unit[0] & 0x3ff) << 10) + (unit[1] & 0x3ff);
     return unit[0] < 0xdc00 && unit[1] >= 0xdc00 && unit[1] < 0xe000 ? 11 : 0;
@@ -101,7 +110,8 @@ static bool take_whole(struct parser *p, ptrdiff_t *x)
     skip_space(p);
     const char *first = p->at;
     for (*x = 0; *p->at >= '0' && *p->at <= '9'; p->at++)
-        if (__builtin_mul_overflow(*x, 10, x) || __builtin_add_overflow(*x, *p->at - '0', x)) return false;
+        if (__builtin_mul_overflow(*x, 10, x) || __builtin_add_overflow(*x, *p->at - '0', x))
+            return false;
     return p->at > first && (*first != '0' || p->at == first + 1);
 }
 
@@ -130,7 +140,7 @@ static size_t count_outside(const char *s, char what, char end)
     return count;
 }
 
-/* ---- The header ----------------------------------------------------------------------------------------- */
+/* ---- The header ------------------------------------------------------------------------------ */
 
 enum { DTYPE, SHAPE, OFFSETS, KEYS };
 static const char *const keys[KEYS] = { "dtype", "shape", "data_offsets" };
@@ -146,41 +156,55 @@ static loci_status parse_value(struct parser *p, struct safetensor *t, int key, 
         t->type = (enum safetensors_type)k;
     } else if (key == SHAPE) {
         t->rank = take_list(p, t->shape, ST_MAX_RANK);
-        IO_CHECK(p->e, t->rank >= 0, "the shape of tensor '%.64s' must be a list of whole numbers, none negative", t->name);
-        IO_CHECK(p->e, t->rank <= ST_MAX_RANK, "tensor '%.64s' has more than %d dimensions", t->name, ST_MAX_RANK);
+        IO_CHECK(p->e, t->rank >= 0,
+                 "the shape of tensor '%.64s' must be a list of whole numbers, none negative",
+                 t->name);
+        IO_CHECK(p->e, t->rank <= ST_MAX_RANK, "tensor '%.64s' has more than %d dimensions",
+                 t->name, ST_MAX_RANK);
     } else {
-        IO_CHECK(p->e, take_list(p, range, 2) == 2, "the data_offsets of tensor '%.64s' must be two whole numbers, none negative", t->name);
+        IO_CHECK(p->e, take_list(p, range, 2) == 2,
+                 "the data_offsets of tensor '%.64s' must be two whole numbers, none negative",
+                 t->name);
     }
     return LOCI_OK;
 }
 
 /* One entry of the header; `room` is the size of the data part. */
-static loci_status parse_tensor(struct parser *p, struct safetensor *t, const char *name, uint64_t room)
+static loci_status parse_tensor(struct parser *p, struct safetensor *t, const char *name,
+                                uint64_t room)
 {
     bool seen[KEYS] = { false };
     ptrdiff_t range[2], bytes = 0;
     *t = (struct safetensor){ .name = name, .count = 1 };
-    IO_CHECK(p->e, *name && strlen(name) <= ST_MAX_NAME, "a tensor's name is empty or longer than %d bytes", ST_MAX_NAME);
+    IO_CHECK(p->e, *name && strlen(name) <= ST_MAX_NAME,
+             "a tensor's name is empty or longer than %d bytes", ST_MAX_NAME);
     if (!take(p, '{')) return expected(p, "the '{' of a tensor's entry");
     do {
         const char *key = take_string(p);
         int k = 0;
         if (!key || !take(p, ':')) return expected(p, "a key and a colon");
         while (k < KEYS && strcmp(keys[k], key)) k++;
-        IO_CHECK(p->e, k < KEYS && !seen[k], "the entry of tensor '%.64s' must hold dtype, shape and data_offsets, each once and nothing else", name);
+        IO_CHECK(p->e, k < KEYS && !seen[k],
+                 "the entry of tensor '%.64s' must hold dtype, shape and data_offsets, each once "
+                 "and nothing else",
+                 name);
         seen[k] = true;
         const loci_status s = parse_value(p, t, k, range);
         if (s) return s;
     } while (take(p, ','));
     if (!take(p, '}')) return expected(p, "',' or '}'");
-    IO_CHECK(p->e, seen[DTYPE] && seen[SHAPE] && seen[OFFSETS], "the entry of tensor '%.64s' must hold dtype, shape and data_offsets", name);
+    IO_CHECK(p->e, seen[DTYPE] && seen[SHAPE] && seen[OFFSETS],
+             "the entry of tensor '%.64s' must hold dtype, shape and data_offsets", name);
 
     bool fits = true;
-    for (int i = 0; i < t->rank; i++) fits = fits && !__builtin_mul_overflow(t->count, t->shape[i], &t->count);
+    for (int i = 0; i < t->rank; i++)
+        fits = fits && !__builtin_mul_overflow(t->count, t->shape[i], &t->count);
     fits = fits && !__builtin_mul_overflow(t->count, (ptrdiff_t)types[t->type].size, &bytes);
-    IO_CHECK(p->e, range[0] <= range[1] && (uint64_t)range[1] <= room, "the data_offsets of tensor '%.64s' do not lie in the data of %llu bytes",
-             name, (unsigned long long)room);
-    IO_CHECK(p->e, fits && bytes == range[1] - range[0], "tensor '%.64s' has %lld bytes of data, but its shape says otherwise", name,
+    IO_CHECK(p->e, range[0] <= range[1] && (uint64_t)range[1] <= room,
+             "the data_offsets of tensor '%.64s' do not lie in the data of %llu bytes", name,
+             (unsigned long long)room);
+    IO_CHECK(p->e, fits && bytes == range[1] - range[0],
+             "tensor '%.64s' has %lld bytes of data, but its shape says otherwise", name,
              (long long)(range[1] - range[0]));
     t->offset = (uint64_t)range[0];
     t->bytes = (uint64_t)bytes;
@@ -192,7 +216,8 @@ static loci_status parse_meta(struct parser *p, struct safetensors *f)
     IO_CHECK(p->e, !f->meta, "__metadata__ is there twice");
     if (!take(p, '{')) return expected(p, "the '{' of __metadata__");
     const size_t count = count_outside(p->at, ':', '}');
-    IO_CHECK(p->e, count <= ST_MAX_META, "__metadata__ has %zu entries, more than %d", count, ST_MAX_META);
+    IO_CHECK(p->e, count <= ST_MAX_META, "__metadata__ has %zu entries, more than %d", count,
+             ST_MAX_META);
     f->meta = calloc(count + 1, sizeof *f->meta);
     if (!f->meta) return loci_io_fail(p->e, LOCI_NO_MEMORY, "out of memory");
     if (take(p, '}')) return LOCI_OK;
@@ -212,7 +237,10 @@ static int by_offset(const void *a, const void *b)
     if (s->offset != t->offset) return s->offset < t->offset ? -1 : 1;
     return (s->bytes > t->bytes) - (s->bytes < t->bytes);          /* empty ones first */
 }
-static int by_name(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
 
 static loci_status check_names(const struct safetensors *f, loci_error *e)
 {
@@ -225,9 +253,11 @@ static loci_status check_names(const struct safetensors *f, loci_error *e)
     qsort(name, (size_t)f->count, sizeof *name, by_name);
     qsort(key, (size_t)f->meta_count, sizeof *key, by_name);
     for (int i = 1; i < f->count && !s; i++)
-        if (!strcmp(name[i - 1], name[i])) s = loci_io_fail(e, LOCI_BAD_ARG, "tensor '%.64s' is there twice", name[i]);
+        if (!strcmp(name[i - 1], name[i]))
+            s = loci_io_fail(e, LOCI_BAD_ARG, "tensor '%.64s' is there twice", name[i]);
     for (int i = 1; i < f->meta_count && !s; i++)
-        if (!strcmp(key[i - 1], key[i])) s = loci_io_fail(e, LOCI_BAD_ARG, "__metadata__ has '%.64s' twice", key[i]);
+        if (!strcmp(key[i - 1], key[i]))
+            s = loci_io_fail(e, LOCI_BAD_ARG, "__metadata__ has '%.64s' twice", key[i]);
     free(name);
     return s;
 }
@@ -237,9 +267,12 @@ static loci_status check_data(struct safetensors *f, uint64_t room, loci_error *
     qsort(f->tensor, (size_t)f->count, sizeof *f->tensor, by_offset);
     uint64_t at = 0;
     for (int i = 0; i < f->count; at += f->tensor[i++].bytes)
-        IO_CHECK(e, SOUND(2, f->tensor[i].offset == at), "the data of tensor '%.64s' %s", f->tensor[i].name,
-                 f->tensor[i].offset < at ? "overlaps another tensor" : "does not follow that of the tensor before it");
-    IO_CHECK(e, SOUND(1, at == room), "%llu bytes at the end of the file belong to no tensor", (unsigned long long)(room - at));
+        IO_CHECK(e, SOUND(2, f->tensor[i].offset == at), "the data of tensor '%.64s' %s",
+                 f->tensor[i].name,
+                 f->tensor[i].offset < at ? "overlaps another tensor"
+                                          : "does not follow that of the tensor before it");
+    IO_CHECK(e, SOUND(1, at == room), "%llu bytes at the end of the file belong to no tensor",
+             (unsigned long long)(room - at));
     return LOCI_OK;
 }
 
@@ -258,7 +291,8 @@ static loci_status parse_header(struct safetensors *f, size_t length, uint64_t r
             const char *name = take_string(&p);
             if (!name || !take(&p, ':')) return expected(&p, "the name of a tensor and a colon");
             const bool meta = !strcmp(name, "__metadata__");
-            const loci_status s = meta ? parse_meta(&p, f) : parse_tensor(&p, &f->tensor[f->count], name, room);
+            const loci_status s = meta ? parse_meta(&p, f)
+                                       : parse_tensor(&p, &f->tensor[f->count], name, room);
             if (s) return s;
             f->count += !meta;
         } while (take(&p, ','));
@@ -274,12 +308,15 @@ static loci_status read_header(struct safetensors *f, const struct source *from,
 {
     const uint64_t size = from->size;
     uint64_t n;
-    IO_CHECK(e, size >= 8, "the file has %llu bytes: too short for a safetensors file", (unsigned long long)size);
+    IO_CHECK(e, size >= 8, "the file has %llu bytes: too short for a safetensors file",
+             (unsigned long long)size);
     loci_status s = loci_io_read(from, &n, 8, 0, e);
     if (s) return s;
-    IO_CHECK(e, n <= size - 8, "the header claims %llu bytes, but %llu are there: truncated, or no safetensors file",
+    IO_CHECK(e, n <= size - 8,
+             "the header claims %llu bytes, but %llu are there: truncated, or no safetensors file",
              (unsigned long long)n, (unsigned long long)size - 8);
-    IO_CHECK(e, n <= ST_MAX_HEADER, "the header claims %llu bytes, more than %d", (unsigned long long)n, ST_MAX_HEADER);
+    IO_CHECK(e, n <= ST_MAX_HEADER, "the header claims %llu bytes, more than %d",
+             (unsigned long long)n, ST_MAX_HEADER);
     f->data = 8 + n;
     f->text = malloc((size_t)n + 1);
     if (!f->text) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
@@ -316,7 +353,8 @@ const char *loci_safetensors_meta(const struct safetensors *f, const char *key)
     return NULL;
 }
 
-loci_status loci_safetensors_read(const struct safetensors *f, const struct safetensor *t, void *data, loci_error *e)
+loci_status loci_safetensors_read(const struct safetensors *f, const struct safetensor *t,
+                                  void *data, loci_error *e)
 {
     return loci_io_read(&(struct source){ .fd = f->fd }, data, t->bytes, f->data + t->offset, e);
 }

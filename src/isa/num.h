@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* num.h -- the arithmetic of engine and terms on top of the ISA's vec.h.  Everything here gives the same bits for
- * every ISA: lanes run across outputs, and each scalar function is the vector one with one lane. */
+/* num.h -- the arithmetic of engine and terms on top of the ISA's vec.h.  Everything here gives the
+ * same bits for every ISA: lanes run across outputs, and each scalar function is the vector one
+ * with one lane. */
 #ifndef LOCI_ISA_NUM_H
 #define LOCI_ISA_NUM_H
 
@@ -11,16 +12,19 @@
 #include <stdint.h>
 #include <string.h>
 
-#include LOCI_VEC                        /* isa/NAME/vec.h, the words of the instruction set that this is compiled for */
+#include LOCI_VEC                        /* isa/NAME/vec.h, the words of the instruction set that
+                                            this is compiled for */
 
 #define PASTE2(a, b, c) loci_##a##_##b##_##c
 #define PASTE(a, b, c) PASTE2(a, b, c)
 #define N(name) PASTE(name, LOCI_ISA, QT)          /* N(walk) is loci_walk_avx2_64 */
-#define WIDE(name) PASTE(name, LOCI_ISA, 64)       /* that of the wide tiles, whatever this file is compiled for */
+#define WIDE(name) PASTE(name, LOCI_ISA, 64)       /* that of the wide tiles, whatever this file is
+                                                      compiled for */
 
 /* INLINE: for functions that are written once and compiled for each constant they are given.
- * UNROLL: before a loop of constant length whose body indexes an array of vectors: unrolled, the array is registers.
- * Sanitizers do without (LOCI_ROLLED), as their checks in all these copies take minutes to compile. */
+ * UNROLL: before a loop of constant length whose body indexes an array of vectors: unrolled, the
+ * array is registers.  Sanitizers do without (LOCI_ROLLED), as their checks in all these copies
+ * take minutes to compile. */
 #if defined LOCI_ROLLED
 #define INLINE static inline
 #define UNROLL
@@ -46,16 +50,18 @@ INLINE real max_(real a, real b) { return a > b ? a : b; }
 INLINE real min_(real a, real b) { return a < b ? a : b; }
 INLINE real abs_(real a) { return a < 0 ? -a : a; }
 
-/* e^x for x <= 0 (also a little above): x = n ln 2 + r, |r| <= ln 2 / 2, then a polynomial of degree 5 in r that is 1
- * at 0.  Worst error 1.6 ulp plus |x| 2^-28 relative (ln 2 is one float).  Below EXP_LOW it is 0, and so is e^-inf;
- * e^0 is exactly 1: skipping tiles and joining chunks rely on both.  NaN stays NaN. */
+/* e^x for x <= 0 (also a little above): x = n ln 2 + r, |r| <= ln 2 / 2, then a polynomial of
+ * degree 5 in r that is 1 at 0.  Worst error 1.6 ulp plus |x| 2^-28 relative (ln 2 is one float).
+ * Below EXP_LOW it is 0, and so is e^-inf; e^0 is exactly 1: skipping tiles and joining chunks rely
+ * on both.  NaN stays NaN. */
 #define EXP_LOW ((real)-87)
 #if LOCI_DOUBLE
 INLINE real exp_(real x) { return x < EXP_LOW ? 0 : exp(x); }
 INLINE vf vf_exp(vf x) { return exp_(x); }
 #else
 #define EXP_LOG2E 1.44269504f
-#define EXP_MAGIC 12582912.0f                      /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+#define EXP_MAGIC 12582912.0f                      /* 1.5 * 2^23: adding it rounds to an integer in
+                                                      the low bits */
 #define EXP_LN2 0.693147182f
 #define EXP_C1 0x1.fffff6p-1f
 #define EXP_C2 0x1.fffdc0p-2f
@@ -99,9 +105,9 @@ INLINE vf vf_exp(vf x)
 #endif
 #endif
 
-/* tanh x = -e / (e + 2), e = e^(-2|x|) - 1, with the sign of x.  As in exp_(), -2|x| = n ln 2 + r, and
- * e = 2^n (e^r - 1) + (2^n - 1), where neither cancels: e^r - 1 is a polynomial of degree 6 that is exact at 0.  Worst
- * error 2.5 ulp, near 0 too; NaN stays NaN. */
+/* tanh x = -e / (e + 2), e = e^(-2|x|) - 1, with the sign of x.  As in exp_(), -2|x| = n ln 2 + r,
+ * and e = 2^n (e^r - 1) + (2^n - 1), where neither cancels: e^r - 1 is a polynomial of degree 6
+ * that is exact at 0.  Worst error 2.5 ulp, near 0 too; NaN stays NaN. */
 #if LOCI_DOUBLE
 INLINE vf vf_tanh(vf x) { return tanh(x); }
 #else
@@ -116,9 +122,11 @@ INLINE vf vf_scale2(vf y, vf t) { return bits_scale2(y, t); }
 INLINE vf vf_tanh(vf x)
 {
     const vf one = vf_set1(1), minus = vf_sub(vf_set1(0), x);
-    const vf y = vf_max(vf_set1(-40), vf_mul(vf_set1(2), vf_negative(x, x, minus)));     /* NaN where x is */
+    /* NaN where x is */
+    const vf y = vf_max(vf_set1(-40), vf_mul(vf_set1(2), vf_negative(x, x, minus)));
     const vf t = vf_fma(y, vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
-    const vf r = vf_fma(vf_sub(t, vf_set1(EXP_MAGIC)), vf_set1(-EXP_LN2), y), power = vf_scale2(one, t);
+    const vf r = vf_fma(vf_sub(t, vf_set1(EXP_MAGIC)), vf_set1(-EXP_LN2), y),
+             power = vf_scale2(one, t);
     vf e = vf_fma(r, vf_set1(EXPM1_C6), vf_set1(EXPM1_C5));
     e = vf_fma(r, e, vf_set1(EXPM1_C4));
     e = vf_fma(r, e, vf_set1(EXPM1_C3));
@@ -130,8 +138,9 @@ INLINE vf vf_tanh(vf x)
 }
 #endif
 
-/* Natural logarithm of a positive finite x, in double and plain operations only, so that its bits depend on no libm:
- * x = m 2^e with m in [0.7, 1.42), log m = 2 atanh((m - 1) / (m + 1)).  Within 2 ulp. */
+/* Natural logarithm of a positive finite x, in double and plain operations only, so that its bits
+ * depend on no libm: x = m 2^e with m in [0.7, 1.42), log m = 2 atanh((m - 1) / (m + 1)).  Within 2
+ * ulp. */
 INLINE double log_(double x)
 {
     int e;
@@ -159,7 +168,8 @@ INLINE void vf_transpose(vf *x)
     }
 }
 
-/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`; room for whole vectors on both sides. */
+/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`; room for whole vectors on
+ * both sides. */
 INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *to, ptrdiff_t ts)
 {
     int r = 0;

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* fox_pro.c -- what FoX (Pro) has around its attention.  Lin et al., Forgetting Transformer, ICLR 2025.
+/* fox_pro.c -- what FoX (Pro) has around its attention.  Lin et al., Forgetting Transformer, ICLR
+ * 2025.
  *
- *     shift    y_t = a_t x_(t-1) + (1 - a_t) x_t     a = sigmoid(logit), one per head and token; x_(t-1) is not shifted
+ *     shift    y_t = a_t x_(t-1) + (1 - a_t) x_t
+ *     a = sigmoid(logit), one per head and token; x_(t-1) is not shifted
  *     rmsnorm  y = w n,  n = x / sqrt(mean(x^2) + eps)
  *     log gate y = log sigmoid(x)
  *     gate     y = x sigmoid(g), or x g sigmoid(g)
  *
- * Work items are heads, so sums over rows (the gradient of w) have one order whatever the threads. */
+ * Work items are heads, so sums over rows (the gradient of w) have one order whatever the
+ * threads. */
 #include "layers/layer.h"
 
 /* What the heads of a call share; each function uses what it has. */
@@ -20,7 +23,7 @@ struct heads {
     bool per_batch, silu;
 };
 
-/* ---- RMS norm ----------------------------------------------------------------------------------------------- */
+/* ---- RMS norm -------------------------------------------------------------------------------- */
 
 static void read_weight(const struct heads *a, int h, int from, int n, double *w)
 {
@@ -60,15 +63,19 @@ static void norm_head(void *arg, int h)
 }
 static loci_status check_norm(const loci_layer *l, double eps)
 {
-    CHECK(l->error, eps >= 0 && isfinite(eps), LOCI_BAD_ARG, "rmsnorm: eps %g must be finite and not negative", eps);
+    CHECK(l->error, eps >= 0 && isfinite(eps), LOCI_BAD_ARG,
+          "rmsnorm: eps %g must be finite and not negative", eps);
     return LOCI_OK;
 }
-loci_status loci_rmsnorm(const loci_layer *given, loci_view x, const void *weight, double eps, loci_view y)
+loci_status loci_rmsnorm(const loci_layer *given, loci_view x, const void *weight, double eps,
+                         loci_view y)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
-    const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 } };
-    const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width, READ, false } };
+    const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 },
+                                        { "y", &y, l->width, LAYER_OUTPUT, 0 } };
+    const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width, READ,
+                                          false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
     struct heads a = { .layer = l, .x = x, .y = y, .weight = weight, .eps = eps };
@@ -114,14 +121,17 @@ static void norm_back(void *arg, int h)
 {
     const struct heads *a = arg;
     const int width = a->layer->width;
-    for (int from = 0; from < width; from += PIECE) norm_piece(a, h, from, layer_piece(from, width));
+    for (int from = 0; from < width; from += PIECE)
+        norm_piece(a, h, from, layer_piece(from, width));
 }
-loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const void *weight, double eps, loci_view dy, loci_view dx, void *dweight)
+loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const void *weight,
+                                  double eps, loci_view dy, loci_view dx, void *dweight)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 }, { "dx", &dx, l->width, LAYER_GRADIENT, 0 },
+        { "x", &x, l->width, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 },
+        { "dx", &dx, l->width, LAYER_GRADIENT, 0 },
     };
     const struct layer_list lists[] = {
         { "weight", weight, (ptrdiff_t)l->heads * l->width, READ, false },
@@ -129,11 +139,13 @@ loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const vo
     };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
-    struct heads a = { .layer = l, .x = x, .dy = dy, .dx = dx, .weight = weight, .dweight = dweight, .eps = eps };
+    struct heads a = {
+        .layer = l, .x = x, .dy = dy, .dx = dx, .weight = weight, .dweight = dweight, .eps = eps
+    };
     return loci_layer_run(l, norm_back, &a);
 }
 
-/* ---- Shift ---------------------------------------------------------------------------------------------------- */
+/* ---- Shift ----------------------------------------------------------------------------------- */
 
 static double logit(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t)
 {
@@ -148,14 +160,17 @@ static int64_t segment(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
 /* Does row t follow row t - 1 in one sequence? */
 static bool follows(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
 {
-    return t > 0 && t < a->layer->rows && segment(a, b, t) >= 0 && segment(a, b, t) == segment(a, b, t - 1);
+    return t > 0 && t < a->layer->rows && segment(a, b, t) >= 0
+        && segment(a, b, t) == segment(a, b, t - 1);
 }
 /* The row before row t: of x, of the state, or 0. */
-static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from, int n, double *x)
+static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from, int n,
+                      double *x)
 {
     const loci_layer *l = a->layer;
     if (follows(a, b, t)) layer_read(l, a->x.data, layer_at(&a->x, b, h, t - 1) + from, n, x);
-    else if (t == 0 && a->before) layer_read(l, a->before, (b * l->heads + h) * l->width + from, n, x);
+    else if (t == 0 && a->before)
+        layer_read(l, a->before, (b * l->heads + h) * l->width + from, n, x);
     else memset(x, 0, (size_t)n * sizeof *x);
 }
 static void shift_head(void *arg, int h)
@@ -171,36 +186,48 @@ static void shift_head(void *arg, int h)
                 const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
                 read_last(a, b, h, t, from, n, last);
-                for (int i = 0; i < n; i++) x[i] = padding ? 0 : share * last[i] + (1 - share) * x[i];
+                for (int i = 0; i < n; i++)
+                    x[i] = padding ? 0 : share * last[i] + (1 - share) * x[i];
                 layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
             }
         }
         for (int from = 0; a->after && from < l->width; from += PIECE) {
             const int n = layer_piece(from, l->width);
             const ptrdiff_t at = (b * l->heads + h) * l->width + from;
-            if (l->rows) layer_read(l, a->x.data, layer_at(&a->x, b, h, l->rows - 1) + from, n, last);
+            if (l->rows)
+                layer_read(l, a->x.data, layer_at(&a->x, b, h, l->rows - 1) + from, n, last);
             else if (a->before) layer_read(l, a->before, at, n, last);
             else memset(last, 0, sizeof last);
             layer_write(l, a->after, at, n, last);
         }
     }
 }
-loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, const int64_t *seg, int per_batch, const void *before, void *after,
-                       loci_view y)
+loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, const int64_t *seg,
+                       int per_batch, const void *before, void *after, loci_view y)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_KEPT, 0 }, { "logits", &logits, 1, LAYER_INPUT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 },
+        { "x", &x, l->width, LAYER_KEPT, 0 }, { "logits", &logits, 1, LAYER_INPUT, 0 },
+        { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
     const ptrdiff_t state = l->batch * l->heads * l->width;
     const struct layer_list lists[] = {
-        { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, true }, { "before", before, state, REPLACED, false },
+        { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, true },
+        { "before", before, state, REPLACED, false },
         { "after", after, state, WRITTEN, false },
     };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    CHECK(l->error, (!before && !after) || !seg, LOCI_BAD_ARG, "shift: a state is of one sequence; with it seg must be NULL");
-    struct heads a = { .layer = l, .x = x, .logits = logits, .y = y, .seg = seg, .per_batch = per_batch != 0, .before = before, .after = after };
+    CHECK(l->error, (!before && !after) || !seg, LOCI_BAD_ARG,
+          "shift: a state is of one sequence; with it seg must be NULL");
+    struct heads a = { .layer = l,
+                       .x = x,
+                       .logits = logits,
+                       .y = y,
+                       .seg = seg,
+                       .per_batch = per_batch != 0,
+                       .before = before,
+                       .after = after };
     return loci_layer_run(l, shift_head, &a);
 }
 
@@ -213,7 +240,8 @@ static void shift_back(void *arg, int h)
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) {
             const bool padding = segment(a, b, t) < 0, more = follows(a, b, t + 1);
-            const double share = layer_sigmoid(logit(a, b, h, t)), lent = more ? layer_sigmoid(logit(a, b, h, t + 1)) : 0;
+            const double share = layer_sigmoid(logit(a, b, h, t)),
+                         lent = more ? layer_sigmoid(logit(a, b, h, t + 1)) : 0;
             double sum = 0;
             for (int from = 0; from < l->width; from += PIECE) {
                 const int n = layer_piece(from, l->width);
@@ -233,22 +261,32 @@ static void shift_back(void *arg, int h)
             if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t), 1, &dlogit);
         }
 }
-loci_status loci_shift_backward(const loci_layer *given, loci_view x, loci_view logits, const int64_t *seg, int per_batch, loci_view dy,
-                                loci_view dx, loci_view dlogits)
+loci_status loci_shift_backward(const loci_layer *given, loci_view x, loci_view logits,
+                                const int64_t *seg, int per_batch, loci_view dy, loci_view dx,
+                                loci_view dlogits)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_INPUT, 0 }, { "logits", &logits, 1, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 },
+        { "x", &x, l->width, LAYER_INPUT, 0 }, { "logits", &logits, 1, LAYER_INPUT, 0 },
+        { "dy", &dy, l->width, LAYER_INPUT, 0 },
         { "dx", &dx, l->width, LAYER_GRADIENT, 0 }, { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
     };
-    const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, true } };
+    const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ,
+                                          true } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    struct heads a = { .layer = l, .x = x, .logits = logits, .dy = dy, .dx = dx, .dg = dlogits, .seg = seg, .per_batch = per_batch != 0 };
+    struct heads a = { .layer = l,
+                       .x = x,
+                       .logits = logits,
+                       .dy = dy,
+                       .dx = dx,
+                       .dg = dlogits,
+                       .seg = seg,
+                       .per_batch = per_batch != 0 };
     return loci_layer_run(l, shift_back, &a);
 }
 
-/* ---- Forget gate ------------------------------------------------------------------------------------------------ */
+/* ---- Forget gate ----------------------------------------------------------------------------- */
 
 static void log_gate_head(void *arg, int h)
 {
@@ -264,7 +302,8 @@ loci_status loci_log_gate(const loci_layer *given, loci_view logits, loci_view l
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
-    const struct layer_view views[] = { { "logits", &logits, 1, LAYER_INPUT, 0 }, { "log_f", &log_f, 1, LAYER_OUTPUT, 0 } };
+    const struct layer_view views[] = { { "logits", &logits, 1, LAYER_INPUT, 0 },
+                                        { "log_f", &log_f, 1, LAYER_OUTPUT, 0 } };
     TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     struct heads a = { .layer = l, .logits = logits, .y = log_f };
     return loci_layer_run(l, log_gate_head, &a);
@@ -282,19 +321,21 @@ static void log_gate_back(void *arg, int h)
             if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t), 1, &dx);
         }
 }
-loci_status loci_log_gate_backward(const loci_layer *given, loci_view logits, loci_view dlog_f, loci_view dlogits)
+loci_status loci_log_gate_backward(const loci_layer *given, loci_view logits, loci_view dlog_f,
+                                   loci_view dlogits)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "logits", &logits, 1, LAYER_INPUT, 0 }, { "dlog_f", &dlog_f, 1, LAYER_INPUT, 0 }, { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
+        { "logits", &logits, 1, LAYER_INPUT, 0 }, { "dlog_f", &dlog_f, 1, LAYER_INPUT, 0 },
+        { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
     };
     TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     struct heads a = { .layer = l, .logits = logits, .dy = dlog_f, .dg = dlogits };
     return loci_layer_run(l, log_gate_back, &a);
 }
 
-/* ---- Output gate ------------------------------------------------------------------------------------------------- */
+/* ---- Output gate ----------------------------------------------------------------------------- */
 
 static void gate_head(void *arg, int h)
 {
@@ -317,12 +358,14 @@ static loci_status check_activation(const loci_layer *l, loci_activation activat
           "gate: activation %d is neither LOCI_SIGMOID nor LOCI_SILU", (int)activation);
     return LOCI_OK;
 }
-loci_status loci_gate(const loci_layer *given, loci_activation activation, loci_view x, loci_view g, loci_view y)
+loci_status loci_gate(const loci_layer *given, loci_activation activation, loci_view x, loci_view g,
+                      loci_view y)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_INPUT, 0 }, { "g", &g, l->width, LAYER_INPUT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 },
+        { "x", &x, l->width, LAYER_INPUT, 0 }, { "g", &g, l->width, LAYER_INPUT, 0 },
+        { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
     TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     TRY(check_activation(l, activation));
@@ -352,16 +395,20 @@ static void gate_back(void *arg, int h)
                 if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t) + from, n, x);
             }
 }
-loci_status loci_gate_backward(const loci_layer *given, loci_activation activation, loci_view x, loci_view g, loci_view dy, loci_view dx, loci_view dg)
+loci_status loci_gate_backward(const loci_layer *given, loci_activation activation, loci_view x,
+                               loci_view g, loci_view dy, loci_view dx, loci_view dg)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = {
-        { "x", &x, l->width, LAYER_INPUT, 0 }, { "g", &g, l->width, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 },
+        { "x", &x, l->width, LAYER_INPUT, 0 }, { "g", &g, l->width, LAYER_INPUT, 0 },
+        { "dy", &dy, l->width, LAYER_INPUT, 0 },
         { "dx", &dx, l->width, LAYER_GRADIENT, 0 }, { "dg", &dg, l->width, LAYER_GRADIENT, 0 },
     };
     TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     TRY(check_activation(l, activation));
-    struct heads a = { .layer = l, .x = x, .g = g, .dy = dy, .dx = dx, .dg = dg, .silu = activation == LOCI_SILU };
+    struct heads a = {
+        .layer = l, .x = x, .g = g, .dy = dy, .dx = dx, .dg = dg, .silu = activation == LOCI_SILU
+    };
     return loci_layer_run(l, gate_back, &a);
 }

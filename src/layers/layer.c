@@ -10,23 +10,32 @@ loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
 {
     if (!given) return LOCI_BAD_ARG;
     TRY(TAKE(loci_layer, l, given, error, given->error));
-    CHECK(l->error, l->dtype == LOCI_F32 || l->dtype == LOCI_F64, l->dtype == LOCI_BF16 || l->dtype == LOCI_F16 ? LOCI_UNSUPPORTED : LOCI_BAD_ARG,
+    CHECK(l->error, l->dtype == LOCI_F32 || l->dtype == LOCI_F64,
+          l->dtype == LOCI_BF16 || l->dtype == LOCI_F16 ? LOCI_UNSUPPORTED : LOCI_BAD_ARG,
           "layers: dtype %d is neither LOCI_F32 nor LOCI_F64", (int)l->dtype);
-    CHECK(l->error, l->heads >= 1 && l->heads <= MAX_LAYER_HEADS, LOCI_BAD_ARG, "heads %d must be from 1 to %d", l->heads, MAX_LAYER_HEADS);
-    CHECK(l->error, l->width >= 1 && l->width <= MAX_LAYER_WIDTH, LOCI_BAD_ARG, "width %d must be from 1 to %d", l->width, MAX_LAYER_WIDTH);
+    CHECK(l->error, l->heads >= 1 && l->heads <= MAX_LAYER_HEADS, LOCI_BAD_ARG,
+          "heads %d must be from 1 to %d", l->heads, MAX_LAYER_HEADS);
+    CHECK(l->error, l->width >= 1 && l->width <= MAX_LAYER_WIDTH, LOCI_BAD_ARG,
+          "width %d must be from 1 to %d", l->width, MAX_LAYER_WIDTH);
     ptrdiff_t n = (ptrdiff_t)l->heads * l->width;
-    CHECK(l->error, l->batch >= 0 && l->rows >= 0 && !__builtin_mul_overflow(n, l->rows ? l->rows : 1, &n)
-          && !__builtin_mul_overflow(n, l->batch ? l->batch : 1, &n) && n < (ptrdiff_t)1 << 48, LOCI_BAD_ARG,
-          "batch %td and rows %td must not be negative, nor too large together", l->batch, l->rows);
-    CHECK(l->error, !l->host || !l->host->run || l->host->threads >= 1, LOCI_BAD_ARG, "host: threads %d must be at least 1", l->host->threads);
+    CHECK(l->error,
+          l->batch >= 0 && l->rows >= 0 && !__builtin_mul_overflow(n, l->rows ? l->rows : 1, &n)
+              && !__builtin_mul_overflow(n, l->batch ? l->batch : 1, &n) && n < (ptrdiff_t)1 << 48,
+          LOCI_BAD_ARG, "batch %td and rows %td must not be negative, nor too large together",
+          l->batch, l->rows);
+    CHECK(l->error, !l->host || !l->host->run || l->host->threads >= 1, LOCI_BAD_ARG,
+          "host: threads %d must be at least 1", l->host->threads);
     return LOCI_OK;
 }
 
 static enum use_of use_of(const struct layer_view *v, bool backward)
 {
-    return v->use == LAYER_OUTPUT || v->use == LAYER_GRADIENT ? WRITTEN : v->use == LAYER_KEPT || backward ? READ : REPLACED;
+    return v->use == LAYER_OUTPUT || v->use == LAYER_GRADIENT ? WRITTEN
+         : v->use == LAYER_KEPT || backward                   ? READ
+                                                              : REPLACED;
 }
-loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views, int n, const struct layer_list *lists, int m)
+loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views, int n,
+                             const struct layer_list *lists, int m)
 {
     const size_t real = l->dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
     struct regions r;
@@ -37,16 +46,23 @@ loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views
         const struct layer_view *v = &views[i];
         const int heads = v->heads ? v->heads : l->heads;
         TRY(loci_spell_out(v->view, v->name, l->batch, heads, l->rows, v->width, l->error));
-        CHECK(l->error, v->view->data || v->use == LAYER_GRADIENT || !l->batch || !l->rows, LOCI_BAD_ARG, "%s must not be NULL", v->name);
-        loci_add_view(&r, v->name, v->view, l->batch, heads, l->rows, v->width, real, use_of(v, backward));
+        CHECK(l->error, v->view->data || v->use == LAYER_GRADIENT || !l->batch || !l->rows,
+              LOCI_BAD_ARG, "%s must not be NULL", v->name);
+        loci_add_view(&r, v->name, v->view, l->batch, heads, l->rows, v->width, real,
+                      use_of(v, backward));
     }
     for (int i = 0; i < m; i++)
-        loci_add_list(&r, lists[i].name, lists[i].data, (size_t)lists[i].count, lists[i].positions ? sizeof(int64_t) : real,
-                      lists[i].use);
+        loci_add_list(&r, lists[i].name, lists[i].data, (size_t)lists[i].count,
+                      lists[i].positions ? sizeof(int64_t) : real, lists[i].use);
     return loci_check_regions(&r, l->error);
 }
 
-struct work { const loci_layer *layer; void (*head)(void *arg, int h); void *arg; atomic_bool stop; };
+struct work {
+    const loci_layer *layer;
+    void (*head)(void *arg, int h);
+    void *arg;
+    atomic_bool stop;
+};
 static void job(void *arg, int h)
 {
     struct work *w = arg;

@@ -8,8 +8,8 @@
 
 enum { PIECE = 256 };                    /* channels in hand */
 
-/* One view of a call: its strides are spelled out when it has been checked.  An OUTPUT may be an INPUT in place, but not one
- * that is KEPT; a GRADIENT has a buffer of its own, or is NULL. */
+/* One view of a call: its strides are spelled out when it has been checked.  An OUTPUT may be an
+ * INPUT in place, but not one that is KEPT; a GRADIENT has a buffer of its own, or is NULL. */
 struct layer_view {
     const char *name;
     loci_view *view;
@@ -28,21 +28,30 @@ struct layer_list {
 /* Takes and checks what a caller gave; with no sentence, when there is none. */
 loci_status loci_layer_open(loci_layer *, const loci_layer *given);
 /* Checks views and lists before anything is written. */
-loci_status loci_layer_check(const loci_layer *, const struct layer_view *, int views, const struct layer_list *, int lists);
+loci_status loci_layer_check(const loci_layer *, const struct layer_view *, int views,
+                             const struct layer_list *, int lists);
 /* Runs head(arg, h) for each head, on the host's threads if there are any. */
 loci_status loci_layer_run(const loci_layer *, void (*head)(void *arg, int h), void *arg);
 
 
 /* n channels of a row, from channel `from` on. */
-static inline int layer_piece(int from, int width) { return width - from < PIECE ? width - from : PIECE; }
-static inline ptrdiff_t layer_at(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t t) { return b * v->batch + h * v->head + t * v->row; }
-static inline void layer_read(const loci_layer *l, const void *data, ptrdiff_t at, int n, double *restrict x)
+static inline int layer_piece(int from, int width)
+{
+    return width - from < PIECE ? width - from : PIECE;
+}
+static inline ptrdiff_t layer_at(const loci_view *v, ptrdiff_t b, int h, ptrdiff_t t)
+{
+    return b * v->batch + h * v->head + t * v->row;
+}
+static inline void layer_read(const loci_layer *l, const void *data, ptrdiff_t at, int n,
+                              double *restrict x)
 {
     if (l->dtype == LOCI_F64) memcpy(x, (const double *)data + at, (size_t)n * sizeof *x);
     else
         for (int i = 0; i < n; i++) x[i] = (double)((const float *)data)[at + i];
 }
-static inline void layer_write(const loci_layer *l, void *data, ptrdiff_t at, int n, const double *restrict x)
+static inline void layer_write(const loci_layer *l, void *data, ptrdiff_t at, int n,
+                               const double *restrict x)
 {
     if (l->dtype == LOCI_F64) memcpy((double *)data + at, x, (size_t)n * sizeof *x);
     else
@@ -57,15 +66,17 @@ static inline double layer_dot(const double *a, const double *b, int n)
     for (; i + 8 <= n; i += 8)
         for (int k = 0; k < 8; k++) lane[k] += a[i + k] * b[i + k];
     for (int k = 0; i < n; i++, k++) lane[k] += a[i] * b[i];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6]))
+         + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-/* e^x for x <= 0 in plain operations, so that its bits depend on no libm: x = n ln 2 + r with |r| <= ln 2 / 2, then
- * Taylor's polynomial, within 2 ulp; 0 below -708. */
+/* e^x for x <= 0 in plain operations, so that its bits depend on no libm: x = n ln 2 + r with |r|
+ * <= ln 2 / 2, then Taylor's polynomial, within 2 ulp; 0 below -708. */
 static inline double layer_exp(double x)
 {
     const double magic = 0x1.8p52;       /* adding it rounds to an integer, in the low bits */
-    double t = x * 0x1.71547652b82fep0 + magic, n = t - magic, r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
+    double t = x * 0x1.71547652b82fep0 + magic, n = t - magic,
+           r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
     double y = 1 + r / 13, scale;
     for (int k = 12; k >= 1; k--) y = 1 + y * (r * (1.0 / k));
     uint64_t bits;
@@ -79,7 +90,8 @@ static inline double layer_sigmoid(double x)
     const double e = layer_exp(x < 0 ? x : -x);
     return (x < 0 ? e : 1) / (1 + e);
 }
-/* log sigmoid(x) = min(x, 0) - log(1 + e), e = e^-|x|; log(1 + e) = 2 atanh(e / (2 + e)), whose argument is at most 1/3. */
+/* log sigmoid(x) = min(x, 0) - log(1 + e), e = e^-|x|; log(1 + e) = 2 atanh(e / (2 + e)), whose
+ * argument is at most 1/3. */
 static inline double layer_log_sigmoid(double x)
 {
     const double e = layer_exp(x < 0 ? x : -x), s = e / (2 + e), g = s * s;

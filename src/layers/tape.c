@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* tape.c -- how a layer with the encoding `tape` moves the states of its tokens.  Zhu et al., ICML 2025.
+/* tape.c -- how a layer with the encoding `tape` moves the states of its tokens.  Zhu et al., ICML
+ * 2025.
  *
  *     start      e = (cos, sin) of pos / factor base^(-2t/D)
- *     attention  y_h = e_h + w_h ae_h, w_h = sum over g of w[h][g];  or y_h = e_h + sum over g of w[h][g] ae_g
+ *     attention  y_h = e_h + w_h ae_h, w_h = sum over g of w[h][g];  or
+ *     y_h = e_h + sum over g of w[h][g] ae_g
  *     MLP        y_h = e_h + sum over p of down[h][p] silu(gate_p) sum over g of up[p][g] e_g
  *
- * For each token the last is one small matrix between heads, m[h][g] = sum over p of down[h][p] silu(gate_p) up[p][g]; so
- * is its gradient, n[h][g] = dy_h.e_g, and with it
+ * For each token the last is one small matrix between heads, m[h][g] = sum over p of down[h][p]
+ * silu(gate_p) up[p][g]; so is its gradient, n[h][g] = dy_h.e_g, and with it
  *
  *     de_g = dy_g + sum over h of m[h][g] dy_h
  *     dup[p][g] += silu(gate_p) a[p][g],   a[p][g] = sum over h of down[h][p] n[h][g]
- *     ddown[h][p] += silu(gate_p) sum over g of n[h][g] up[p][g],   dgate_p = silu'(gate_p) sum over g of a[p][g] up[p][g] */
+ *     ddown[h][p] += silu(gate_p) sum over g of n[h][g] up[p][g],
+ *     dgate_p = silu'(gate_p) sum over g of a[p][g] up[p][g] */
 #include "base/dd.h"
 #include "layers/layer.h"
 
-enum { STARTS = 64, TOKENS = 16, UNITS = 16 };       /* of a work item: tokens whose states start, or move; units whose weights learn */
+enum { STARTS = 64, TOKENS = 16, UNITS = 16 };       /* of a work item: tokens whose states start,
+                                                        or move; units whose weights learn */
 enum { MAX_STATE_HEADS = 256, MAX_UNITS = 4096 };
 
 /* What the work items of a call share; each function uses what it has. */
@@ -31,7 +35,8 @@ struct states {
 };
 
 /* The sum of the products of two rows. */
-static double dot_rows(const struct states *s, const loci_view *a, int g, const loci_view *b, int h, ptrdiff_t batch, ptrdiff_t t)
+static double dot_rows(const struct states *s, const loci_view *a, int g, const loci_view *b, int h,
+                       ptrdiff_t batch, ptrdiff_t t)
 {
     const loci_layer *l = s->layer;
     double x[PIECE], y[PIECE], sum = 0;
@@ -44,8 +49,8 @@ static double dot_rows(const struct states *s, const loci_view *a, int g, const 
     return sum;
 }
 /* y_h = x_h + sum over g of m[g] z_g, one row; x.data may be NULL for 0. */
-static void blend(const struct states *s, const loci_view *x, const loci_view *z, const double *m, const loci_view *y, int h, ptrdiff_t b,
-                  ptrdiff_t t)
+static void blend(const struct states *s, const loci_view *x, const loci_view *z, const double *m,
+                  const loci_view *y, int h, ptrdiff_t b, ptrdiff_t t)
 {
     const loci_layer *l = s->layer;
     double sum[PIECE], row[PIECE];
@@ -64,8 +69,10 @@ static void blend(const struct states *s, const loci_view *x, const loci_view *z
 
 static loci_status check_states(const loci_layer *l)
 {
-    CHECK(l->error, l->width % 2 == 0, LOCI_BAD_ARG, "tape: the width %d of states must be even, as they are pairs", l->width);
-    CHECK(l->error, l->heads <= MAX_STATE_HEADS, LOCI_BAD_ARG, "tape: heads %d must be at most %d", l->heads, MAX_STATE_HEADS);
+    CHECK(l->error, l->width % 2 == 0, LOCI_BAD_ARG,
+          "tape: the width %d of states must be even, as they are pairs", l->width);
+    CHECK(l->error, l->heads <= MAX_STATE_HEADS, LOCI_BAD_ARG, "tape: heads %d must be at most %d",
+          l->heads, MAX_STATE_HEADS);
     return LOCI_OK;
 }
 static loci_status needed(const loci_layer *l, const void *p, const char *name)
@@ -79,12 +86,13 @@ static ptrdiff_t items(const loci_layer *l, int of) { return (l->batch * l->rows
 static loci_status run(const struct states *s, ptrdiff_t n, void (*job)(void *, int))
 {
     loci_layer l = *s->layer;
-    CHECK(l.error, n <= INT32_MAX, LOCI_BAD_ARG, "batch %td and rows %td are too large together", l.batch, l.rows);
+    CHECK(l.error, n <= INT32_MAX, LOCI_BAD_ARG, "batch %td and rows %td are too large together",
+          l.batch, l.rows);
     l.heads = (int)n;
     return n ? loci_layer_run(&l, job, (void *)s) : LOCI_OK;
 }
 
-/* ---- Start ---------------------------------------------------------------------------------------------------- */
+/* ---- Start ----------------------------------------------------------------------------------- */
 
 /* Some tokens: all heads start alike. */
 static void start_job(void *arg, int index)
@@ -103,39 +111,50 @@ static void start_job(void *arg, int index)
         for (ptrdiff_t i = first; i < all && i < first + STARTS; i++) {
             const ptrdiff_t b = i / l->rows, t = i % l->rows;
             const int64_t pos = s->pos ? s->pos[s->per_batch ? i : t] : t;
-            for (int k = 0; k < n; k += 2) loci_sincos((double)pos, w[k / 2].hi, w[k / 2].lo, &pairs[k], &pairs[k + 1]);
-            for (int h = 0; h < l->heads; h++) layer_write(l, s->e.data, layer_at(&s->e, b, h, t) + from, n, pairs);
+            for (int k = 0; k < n; k += 2)
+                loci_sincos((double)pos, w[k / 2].hi, w[k / 2].lo, &pairs[k], &pairs[k + 1]);
+            for (int h = 0; h < l->heads; h++)
+                layer_write(l, s->e.data, layer_at(&s->e, b, h, t) + from, n, pairs);
         }
     }
 }
-loci_status loci_tape_start(const loci_layer *given, double base, double factor, const int64_t *pos, int per_batch, loci_view e)
+loci_status loci_tape_start(const loci_layer *given, double base, double factor, const int64_t *pos,
+                            int per_batch, loci_view e)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = { { "e", &e, l->width, LAYER_OUTPUT, 0 } };
     const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
     const struct layer_list lists[] = { { "pos", pos, count, READ, true } };
-    struct states s = { .layer = l, .e = e, .base = base == 0 ? 10000 : base, .factor = factor == 0 ? 1 : factor, .pos = pos,
+    struct states s = { .layer = l,
+                        .e = e,
+                        .base = base == 0 ? 10000 : base,
+                        .factor = factor == 0 ? 1 : factor,
+                        .pos = pos,
                         .per_batch = per_batch != 0 };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_states(l));
-    CHECK(l->error, s.base >= 1 && s.base <= 1e18, LOCI_BAD_ARG, "tape: base %g must be from 1 to 1e18", s.base);
-    CHECK(l->error, s.factor >= 1e-6 && s.factor <= 1e18, LOCI_BAD_ARG, "tape: factor %g must be from 1e-6 to 1e18", s.factor);
+    CHECK(l->error, s.base >= 1 && s.base <= 1e18, LOCI_BAD_ARG,
+          "tape: base %g must be from 1 to 1e18", s.base);
+    CHECK(l->error, s.factor >= 1e-6 && s.factor <= 1e18, LOCI_BAD_ARG,
+          "tape: factor %g must be from 1e-6 to 1e18", s.factor);
     TRY(loci_check_near(pos, count, "pos", l->error));
     s.e = e;                             /* with its strides */
     return run(&s, items(l, STARTS), start_job);
 }
 
-/* ---- After attention ------------------------------------------------------------------------------------------- */
+/* ---- After attention ------------------------------------------------------------------------- */
 
-/* What each of the averages counts for head h; with `back`, what each head takes of the average of h. */
+/* What each of the averages counts for head h; with `back`, what each head takes of the average of
+ * h. */
 static void shares(const struct states *s, int h, bool back, double *m)
 {
     const int H = s->layer->heads;
     double one;
     memset(m, 0, (size_t)H * sizeof *m);
     for (int g = 0; g < H; g++) {
-        layer_read(s->layer, s->w, s->full && back ? (ptrdiff_t)g * H + h : (ptrdiff_t)h * H + g, 1, &one);
+        layer_read(s->layer, s->w, s->full && back ? (ptrdiff_t)g * H + h : (ptrdiff_t)h * H + g, 1,
+                   &one);
         m[s->full ? g : h] += one;
     }
 }
@@ -154,15 +173,20 @@ static loci_status check_mix(const loci_layer *l, loci_tape_mix mix, const void 
           "tape: mix %d is neither LOCI_TAPE_ROWSUM nor LOCI_TAPE_FULL", (int)mix);
     return needed(l, w, "w");
 }
-loci_status loci_tape_attention_update(const loci_layer *given, loci_tape_mix mix, loci_view e, loci_view ae, const void *w, loci_view y)
+loci_status loci_tape_attention_update(const loci_layer *given, loci_tape_mix mix, loci_view e,
+                                       loci_view ae, const void *w, loci_view y)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
-    const struct layer_view views[] = { { "e", &e, l->width, LAYER_INPUT, 0 }, { "ae", &ae, l->width, LAYER_KEPT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 } };
+    const struct layer_view views[] = { { "e", &e, l->width, LAYER_INPUT, 0 },
+                                        { "ae", &ae, l->width, LAYER_KEPT, 0 },
+                                        { "y", &y, l->width, LAYER_OUTPUT, 0 } };
     const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
-    struct states s = { .layer = l, .e = e, .ae = ae, .y = y, .w = w, .full = mix == LOCI_TAPE_FULL };
+    struct states s = {
+        .layer = l, .e = e, .ae = ae, .y = y, .w = w, .full = mix == LOCI_TAPE_FULL
+    };
     return loci_layer_run(l, attention_head, &s);
 }
 
@@ -179,25 +203,34 @@ static void attention_back(void *arg, int h)
             for (int g = 0; g < l->heads && s->dw; g++)
                 if (s->full || g == h) dw[g] += dot_rows(s, &s->dy, h, &s->ae, g, b, t);
         }
-    for (int g = 0; g < l->heads && s->dw; g++) layer_write(l, s->dw, (ptrdiff_t)h * l->heads + g, 1, &dw[s->full ? g : h]);
+    for (int g = 0; g < l->heads && s->dw; g++)
+        layer_write(l, s->dw, (ptrdiff_t)h * l->heads + g, 1, &dw[s->full ? g : h]);
 }
-loci_status loci_tape_attention_update_backward(const loci_layer *given, loci_tape_mix mix, loci_view ae, const void *w, loci_view dy, loci_view dae,
-                                                void *dw)
+loci_status loci_tape_attention_update_backward(const loci_layer *given, loci_tape_mix mix,
+                                                loci_view ae, const void *w, loci_view dy,
+                                                loci_view dae, void *dw)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
-    const struct layer_view views[] = { { "ae", &ae, l->width, LAYER_INPUT, 0 }, { "dy", &dy, l->width, LAYER_INPUT, 0 }, { "dae", &dae, l->width, LAYER_GRADIENT, 0 } };
-    const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false }, { "dw", dw, (ptrdiff_t)l->heads * l->heads, WRITTEN, false } };
+    const struct layer_view views[] = { { "ae", &ae, l->width, LAYER_INPUT, 0 },
+                                        { "dy", &dy, l->width, LAYER_INPUT, 0 },
+                                        { "dae", &dae, l->width, LAYER_GRADIENT, 0 } };
+    const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false },
+                                        { "dw", dw, (ptrdiff_t)l->heads * l->heads, WRITTEN,
+                                          false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
-    struct states s = { .layer = l, .ae = ae, .dy = dy, .dae = dae, .w = w, .dw = dw, .full = mix == LOCI_TAPE_FULL };
+    struct states s = {
+        .layer = l, .ae = ae, .dy = dy, .dae = dae, .w = w, .dw = dw, .full = mix == LOCI_TAPE_FULL
+    };
     return loci_layer_run(l, attention_back, &s);
 }
 
-/* ---- After the MLP --------------------------------------------------------------------------------------------- */
+/* ---- After the MLP --------------------------------------------------------------------------- */
 
 /* silu of n gates of a token, and its slope where wanted. */
-static void read_gates(const struct states *s, ptrdiff_t b, ptrdiff_t t, int from, int n, double *silu, double *slope)
+static void read_gates(const struct states *s, ptrdiff_t b, ptrdiff_t t, int from, int n,
+                       double *silu, double *slope)
 {
     double x[UNITS];
     for (int at = 0; at < n; at += UNITS) {
@@ -255,22 +288,28 @@ static void mlp_back(void *arg, int index) { mlp_tokens(arg, index, true); }
 static loci_status check_mlp(const loci_layer *l, int units, const void *up, const void *down)
 {
     TRY(check_states(l));
-    CHECK(l->error, units >= 1 && units <= MAX_UNITS, LOCI_BAD_ARG, "tape: units %d must be from 1 to %d", units, MAX_UNITS);
+    CHECK(l->error, units >= 1 && units <= MAX_UNITS, LOCI_BAD_ARG,
+          "tape: units %d must be from 1 to %d", units, MAX_UNITS);
     TRY(needed(l, up, "up"));
     return needed(l, down, "down");
 }
-loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e, loci_view gates, const void *up, const void *down, loci_view y)
+loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e, loci_view gates,
+                                 const void *up, const void *down, loci_view y)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     TRY(check_mlp(l, units, up, down));
     const ptrdiff_t weights = (ptrdiff_t)units * l->heads;
     const struct layer_view views[] = {
-        { "e", &e, l->width, LAYER_KEPT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 }, { "y", &y, l->width, LAYER_OUTPUT, 0 },
+        { "e", &e, l->width, LAYER_KEPT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 },
+        { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
-    const struct layer_list lists[] = { { "up", up, weights, READ, false }, { "down", down, weights, READ, false } };
+    const struct layer_list lists[] = { { "up", up, weights, READ, false },
+                                        { "down", down, weights, READ, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    struct states s = { .layer = l, .e = e, .gates = gates, .y = y, .up = up, .down = down, .units = units };
+    struct states s = {
+        .layer = l, .e = e, .gates = gates, .y = y, .up = up, .down = down, .units = units
+    };
     return run(&s, items(l, TOKENS), mlp_job);
 }
 
@@ -299,34 +338,54 @@ static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b,
         for (int g = 0; g < H; g++) u->dup[p][g] += silu[p] * u->a[p][g];
         dgates[p] = slope[p] * layer_dot(u->a[p], up, H);
     }
-    if (s->dgates.data) layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first, u->count, dgates);
+    if (s->dgates.data)
+        layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first, u->count,
+                    dgates);
 }
 static void learn_job(void *arg, int index)
 {
     const struct states *s = arg;
     const loci_layer *l = s->layer;
-    struct learning u = { .first = index * UNITS, .count = s->units - index * UNITS < UNITS ? s->units - index * UNITS : UNITS };
+    struct learning u = { .first = index * UNITS,
+                          .count = s->units - index * UNITS < UNITS ? s->units - index * UNITS
+                                                                    : UNITS };
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) learn_token(s, &u, b, t);
-    for (int p = 0; p < u.count && s->dup; p++) layer_write(l, s->dup, (ptrdiff_t)(u.first + p) * l->heads, l->heads, u.dup[p]);
-    for (int h = 0; h < l->heads && s->ddown; h++) layer_write(l, s->ddown, (ptrdiff_t)h * s->units + u.first, u.count, u.ddown[h]);
+    for (int p = 0; p < u.count && s->dup; p++)
+        layer_write(l, s->dup, (ptrdiff_t)(u.first + p) * l->heads, l->heads, u.dup[p]);
+    for (int h = 0; h < l->heads && s->ddown; h++)
+        layer_write(l, s->ddown, (ptrdiff_t)h * s->units + u.first, u.count, u.ddown[h]);
 }
-loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, loci_view e, loci_view gates, const void *up, const void *down, loci_view dy,
-                                          loci_view de, loci_view dgates, void *dup, void *ddown)
+loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, loci_view e,
+                                          loci_view gates, const void *up, const void *down,
+                                          loci_view dy, loci_view de, loci_view dgates, void *dup,
+                                          void *ddown)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     TRY(check_mlp(l, units, up, down));
     const ptrdiff_t weights = (ptrdiff_t)units * l->heads;
     const struct layer_view views[] = {
-        { "e", &e, l->width, LAYER_INPUT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 }, { "dy", &dy, l->width, LAYER_INPUT, 0 },
+        { "e", &e, l->width, LAYER_INPUT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 },
+        { "dy", &dy, l->width, LAYER_INPUT, 0 },
         { "de", &de, l->width, LAYER_GRADIENT, 0 }, { "dgates", &dgates, units, LAYER_GRADIENT, 1 },
     };
-    const struct layer_list lists[] = { { "up", up, weights, READ, false }, { "down", down, weights, READ, false },
-                                        { "dup", dup, weights, WRITTEN, false }, { "ddown", ddown, weights, WRITTEN, false } };
+    const struct layer_list lists[] = { { "up", up, weights, READ, false },
+                                        { "down", down, weights, READ, false },
+                                        { "dup", dup, weights, WRITTEN, false },
+                                        { "ddown", ddown, weights, WRITTEN, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    struct states s = { .layer = l, .e = e, .gates = gates, .dy = dy, .de = de, .dgates = dgates, .up = up, .down = down, .dup = dup,
-                        .ddown = ddown, .units = units };
+    struct states s = { .layer = l,
+                        .e = e,
+                        .gates = gates,
+                        .dy = dy,
+                        .de = de,
+                        .dgates = dgates,
+                        .up = up,
+                        .down = down,
+                        .dup = dup,
+                        .ddown = ddown,
+                        .units = units };
     if (de.data) TRY(run(&s, items(l, TOKENS), mlp_back));
     return dgates.data || dup || ddown ? run(&s, (units + UNITS - 1) / UNITS, learn_job) : LOCI_OK;
 }

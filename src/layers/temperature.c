@@ -2,7 +2,8 @@
 /* temperature.c -- queries that grow with their positions, in loci/layers.h. */
 #include "layers/layer.h"
 
-/* Natural logarithm of a positive number in plain operations: x = m 2^e, log m = 2 atanh((m - 1) / (m + 1)), |m - 1| < 0.42. */
+/* Natural logarithm of a positive number in plain operations: x = m 2^e, log m = 2 atanh((m - 1) /
+ * (m + 1)), |m - 1| < 0.42. */
 static double log_of(double x)
 {
     int e;
@@ -14,7 +15,13 @@ static double log_of(double x)
     return 2 * f + 2 * f * sum + e * 0.69314718055994530942;
 }
 
-struct rows { const loci_layer *layer; double beta, length; int from, per_batch; const int64_t *pos; loci_view x, y; };
+struct rows {
+    const loci_layer *layer;
+    double beta, length;
+    int from, per_batch;
+    const int64_t *pos;
+    loci_view x, y;
+};
 
 static double factor(const struct rows *a, ptrdiff_t b, ptrdiff_t t)
 {
@@ -37,20 +44,32 @@ static void temperature_head(void *arg, int h)
             }
         }
 }
-loci_status loci_temperature(const loci_layer *given, double beta, double length, int from, const int64_t *pos, int per_batch, loci_view x, loci_view y)
+loci_status loci_temperature(const loci_layer *given, double beta, double length, int from,
+                             const int64_t *pos, int per_batch, loci_view x, loci_view y)
 {
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
-    const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 }, { "y", &y, l->width, LAYER_OUTPUT, 0 } };
+    const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 },
+                                        { "y", &y, l->width, LAYER_OUTPUT, 0 } };
     const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
     const struct layer_list lists[] = { { "pos", pos, count, READ, true } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    CHECK(l->error, isfinite(beta), LOCI_BAD_ARG, "temperature: beta %g must be a finite number", beta);
-    CHECK(l->error, length > 0 && isfinite(length), LOCI_BAD_ARG, "temperature: length %g must be a finite number above 0", length);
-    CHECK(l->error, from == 0 || from == 1, LOCI_BAD_ARG, "temperature: positions count from 0 or 1, not %d", from);
+    CHECK(l->error, isfinite(beta), LOCI_BAD_ARG, "temperature: beta %g must be a finite number",
+          beta);
+    CHECK(l->error, length > 0 && isfinite(length), LOCI_BAD_ARG,
+          "temperature: length %g must be a finite number above 0", length);
+    CHECK(l->error, from == 0 || from == 1, LOCI_BAD_ARG,
+          "temperature: positions count from 0 or 1, not %d", from);
     for (ptrdiff_t i = 0; i < count; i++)
-        CHECK(l->error, pos[i] >= 0 && pos[i] <= FAR, LOCI_BAD_ARG, "temperature: position %lld must be from 0 to 2^40",
-              (long long)pos[i]);
-    struct rows a = { .layer = l, .beta = beta, .length = length, .from = from, .per_batch = per_batch, .pos = pos, .x = x, .y = y };
+        CHECK(l->error, pos[i] >= 0 && pos[i] <= FAR, LOCI_BAD_ARG,
+              "temperature: position %lld must be from 0 to 2^40", (long long)pos[i]);
+    struct rows a = { .layer = l,
+                      .beta = beta,
+                      .length = length,
+                      .from = from,
+                      .per_batch = per_batch,
+                      .pos = pos,
+                      .x = x,
+                      .y = y };
     return loci_layer_run(l, temperature_head, &a);
 }

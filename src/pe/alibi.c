@@ -3,17 +3,19 @@
  *
  *     S_ij = scale q_i.k_j - m[h] |i - j|
  *
- * For H a power of two m[h] = 2^(-8h/H), h = 1 .. H.  Else `official` does as the authors' code: the slopes of the power
- * of two below, then every other slope of twice that many heads; `geometric` keeps the formula for any H.  The code adds
- * +m j instead, which a causal softmax cannot tell apart, but float32 can.  `given` slopes are learned; keys ahead of the
- * query, which the paper has not, use slopes_right when the caller holds it, else the same slopes. */
+ * For H a power of two m[h] = 2^(-8h/H), h = 1 .. H.  Else `official` does as the authors' code:
+ * the slopes of the power of two below, then every other slope of twice that many heads;
+ * `geometric` keeps the formula for any H.  The code adds +m j instead, which a causal softmax
+ * cannot tell apart, but float32 can.  `given` slopes are learned; keys ahead of the query, which
+ * the paper has not, use slopes_right when the caller holds it, else the same slopes. */
 #include "base/trig.h"
 #include "plan/encoding.h"
 
 enum { SLOPES };
 enum { OFFICIAL, GEOMETRIC, GIVEN };
 static const loci_option opts[] = {
-    [SLOPES] = { "slopes", LOCI_WORD, 0, OFFICIAL, 0, 0, "official|geometric|given", "by a rule, or learned" },
+    [SLOPES] = { "slopes", LOCI_WORD, 0, OFFICIAL, 0, 0, "official|geometric|given",
+                 "by a rule, or learned" },
     { 0 }
 };
 
@@ -58,14 +60,18 @@ static void prepare(const struct prep *p)
     bool given = c->opt[SLOPES] == GIVEN, two_sides = given && loci_have(c, "slopes_right");
     for (int h = 0; h < c->heads; h++) {
         put(p, h, given ? param(p, LEFT, h) : slope(c, h));
-        put(p, c->heads + h, two_sides ? param(p, RIGHT, h) : given ? param(p, LEFT, h) : slope(c, h));
+        put(p, c->heads + h,
+            two_sides ? param(p, RIGHT, h)
+            : given   ? param(p, LEFT, h)
+                      : slope(c, h));
     }
 }
 
 static void fold(const struct prep *p)
 {
     const double *sum = p->dtable[0];               /* [H][2]: left, right */
-    double *left = p->dtensor[LEFT], *right = loci_have(p->cfg, "slopes_right") ? p->dtensor[RIGHT] : left;
+    double *left = p->dtensor[LEFT],
+           *right = loci_have(p->cfg, "slopes_right") ? p->dtensor[RIGHT] : left;
     for (int h = 0; h < p->cfg->heads && sum && p->cfg->opt[SLOPES] == GIVEN; h++) {
         if (left) left[h] += sum[2 * h];
         if (right) right[h] += sum[2 * h + 1];

@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* cape.c -- a small network mixes the scores of all heads with their biases.  Zheng et al. (CAPE, later DAPE), NeurIPS 2024.
+/* cape.c -- a small network mixes the scores of all heads with their biases.  Zheng et al. (CAPE,
+ * later DAPE), NeurIPS 2024.
  *
- *     S = a + add_bias add + W2 leaky(W1 [a; add] + b1) + b2        a: scaled scores of the H heads, add: the other ADD terms
+ *     S = a + add_bias add + W2 leaky(W1 [a; add] + b1) + b2
+ *     a: scaled scores of the H heads, add: the other ADD terms
  *
- * for each pair (i, j); W1 is [hidden][2H], or [hidden][H] where no other encoding adds anything.  The paper's formula
- * has no separate add; all official classes have it, and so have we unless add_bias=0. */
+ * for each pair (i, j); W1 is [hidden][2H], or [hidden][H] where no other encoding adds anything.
+ * The paper's formula has no separate add; all official classes have it, and so have we unless
+ * add_bias=0. */
 #include "plan/encoding.h"
 
 enum { HIDDEN, ADD_BIAS, LEAK };
 static const loci_option opts[] = {
     [HIDDEN]   = { "hidden", LOCI_WHOLE, 0, 32, 1, 4096, NULL, "width of the hidden layer" },
-    [ADD_BIAS] = { "add_bias", LOCI_WORD, 0, 1, 0, 0, "0|1", "0: biases enter through the network only" },
-    [LEAK]     = { "leak", LOCI_NUMBER, 0, 0.01, -1e6, 1e6, NULL, "slope of the hidden layer below 0" },
+    [ADD_BIAS] = { "add_bias", LOCI_WORD, 0, 1, 0, 0, "0|1",
+                   "0: biases enter through the network only" },
+    [LEAK]     = { "leak", LOCI_NUMBER, 0, 0.01, -1e6, 1e6, NULL,
+                   "slope of the hidden layer below 0" },
     { 0 }
 };
 
@@ -31,18 +36,22 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_mix, GROUP_MIX);
 }
 
-/* Table: leak, add_bias, up to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp], the columns of add before those of a; W2
- * [H][Gp].  Gp is hidden padded to 16, with zeros: units that stay 0. */
+/* Table: leak, add_bias, up to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp], the columns of add
+ * before those of a; W2 [H][Gp].  Gp is hidden padded to 16, with zeros: units that stay 0. */
 enum { W1, B1, W2, B2 };
 struct sizes { ptrdiff_t H, in, hidden, Gp; };
 static ptrdiff_t up(ptrdiff_t n) { return (n + 15) / 16 * 16; }
 static struct sizes sizes_of(const struct config *c)
 {
     const ptrdiff_t hidden = (ptrdiff_t)c->opt[HIDDEN];
-    return (struct sizes){ c->heads, c->adds ? 2 * (ptrdiff_t)c->heads : c->heads, hidden, up(hidden) };
+    return (struct sizes){ c->heads, c->adds ? 2 * (ptrdiff_t)c->heads : c->heads, hidden,
+                           up(hidden) };
 }
 /* The column of W1 that row x of the table holds. */
-static ptrdiff_t column(struct sizes n, ptrdiff_t x) { return n.in == n.H ? x : x < n.H ? n.H + x : x - n.H; }
+static ptrdiff_t column(struct sizes n, ptrdiff_t x)
+{
+    return n.in == n.H ? x : x < n.H ? n.H + x : x - n.H;
+}
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
@@ -55,21 +64,26 @@ static void prepare(const struct prep *p)
 {
     const struct sizes n = sizes_of(p->cfg);
     ptrdiff_t at = 0;
-    for (; at < 16; at++) put(p, at, at == 0 ? p->cfg->opt[LEAK] : at == 1 ? p->cfg->opt[ADD_BIAS] : 0);
+    for (; at < 16; at++)
+        put(p, at, at == 0 ? p->cfg->opt[LEAK] : at == 1 ? p->cfg->opt[ADD_BIAS] : 0);
     for (ptrdiff_t g = 0; g < n.Gp; g++) put(p, at++, g < n.hidden ? param(p, B1, g) : 0);
     for (ptrdiff_t h = 0; h < up(n.H); h++) put(p, at++, h < n.H ? param(p, B2, h) : 0);
     for (ptrdiff_t x = 0; x < n.in; x++)
-        for (ptrdiff_t g = 0; g < n.Gp; g++) put(p, at++, g < n.hidden ? param(p, W1, g * n.in + column(n, x)) : 0);
+        for (ptrdiff_t g = 0; g < n.Gp; g++)
+            put(p, at++, g < n.hidden ? param(p, W1, g * n.in + column(n, x)) : 0);
     for (ptrdiff_t h = 0; h < n.H; h++)
-        for (ptrdiff_t g = 0; g < n.Gp; g++) put(p, at++, g < n.hidden ? param(p, W2, h * n.hidden + g) : 0);
+        for (ptrdiff_t g = 0; g < n.Gp; g++)
+            put(p, at++, g < n.hidden ? param(p, W2, h * n.hidden + g) : 0);
 }
 
-/* The term sums, for each head: its row of W2 [Gp], its columns of W1 for add and for a [Gp], b1 [Gp] (head 0), b2, up to 16. */
+/* The term sums, for each head: its row of W2 [Gp], its columns of W1 for add and for a [Gp], b1
+ * [Gp] (head 0), b2, up to 16. */
 static void fold(const struct prep *p)
 {
     const struct sizes n = sizes_of(p->cfg);
     if (!p->dtable[0]) return;
-    double *dw1 = p->dtensor[W1], *db1 = p->dtensor[B1], *dw2 = p->dtensor[W2], *db2 = p->dtensor[B2];
+    double *dw1 = p->dtensor[W1], *db1 = p->dtensor[B1], *dw2 = p->dtensor[W2],
+           *db2 = p->dtensor[B2];
     for (ptrdiff_t h = 0; h < n.H; h++) {
         const double *d = p->dtable[0] + h * (4 * n.Gp + 16);
         for (ptrdiff_t g = 0; g < n.hidden; g++) {
@@ -83,7 +97,8 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_cape = {
-    .name = "cape", .cite = "Zheng et al., NeurIPS 2024", .brief = "S = a + add + MLP([a; add]) over the heads",
+    .name = "cape", .cite = "Zheng et al., NeurIPS 2024",
+    .brief = "S = a + add + MLP([a; add]) over the heads",
     .example = "cape", .places = LOCI_PLACE_MIX, .tol = 5e-6, .opts = opts,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* clip.c -- one learned bias per distance, distances from `max` on share one: T5's bias without its logarithmic buckets.
+/* clip.c -- one learned bias per distance, distances from `max` on share one: T5's bias without its
+ * logarithmic buckets.
  *
  *     S_ij = scale q_i.k_j + table[min(|i - j|, max)][h]               table is [max+1][H]
- *     S_ij = scale q_i.k_j + table[clip(i - j, -max, max) + max][h]    sided=2; table is [2max+1][H]
+ *     S_ij = scale q_i.k_j + table[clip(i - j, -max, max) + max][h]
+ *     sided=2; table is [2max+1][H]
  *
- * The plain form is given for keys behind the query only; ahead of it the distance is taken without its sign, unless
- * sided=2 gives each side numbers of its own.  Zeros at the start say nothing. */
+ * The plain form is given for keys behind the query only; ahead of it the distance is taken without
+ * its sign, unless sided=2 gives each side numbers of its own.  Zeros at the start say nothing. */
 #include "shape/distances.h"
 
 enum { MAX, SIDED };
@@ -16,7 +18,10 @@ static const loci_option opts[] = {
 };
 
 static bool two_sided(const struct config *c) { return c->opt[SIDED] == 2; }
-static ptrdiff_t rows(const struct config *c) { return (ptrdiff_t)(two_sided(c) ? 2 * c->opt[MAX] : c->opt[MAX]) + 1; }
+static ptrdiff_t rows(const struct config *c)
+{
+    return (ptrdiff_t)(two_sided(c) ? 2 * c->opt[MAX] : c->opt[MAX]) + 1;
+}
 
 enum { TABLE };
 static void tensors(const struct config *c, struct tensors *t)
@@ -35,7 +40,10 @@ static struct distances layout(const struct config *c, ptrdiff_t range, size_t r
     const int64_t max = (int64_t)c->opt[MAX], hi = range < max ? range : max;
     return distances_layout(c->heads, c->full ? -hi : 0, hi, true, 0, 0, real);
 }
-static size_t size(const struct config *c, ptrdiff_t range, size_t real) { return distances_size(layout(c, range, real).bytes); }
+static size_t size(const struct config *c, ptrdiff_t range, size_t real)
+{
+    return distances_size(layout(c, range, real).bytes);
+}
 
 static void prepare(const struct prep *p)
 {
@@ -45,7 +53,8 @@ static void prepare(const struct prep *p)
     for (int64_t d = t->lo; d <= t->hi; d++) {
         const int64_t row = two_sided(c) ? d + (int64_t)c->opt[MAX] : d < 0 ? -d : d;
         distances_classes(t)[d - t->lo] = (int32_t)row;
-        for (int h = 0; h < c->heads; h++) distances_put(p, t, h, d, param(p, TABLE, (ptrdiff_t)row * c->heads + h));
+        for (int h = 0; h < c->heads; h++)
+            distances_put(p, t, h, d, param(p, TABLE, (ptrdiff_t)row * c->heads + h));
     }
 }
 
@@ -53,11 +62,13 @@ static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;
     for (int h = 0; h < c->heads && p->dtensor[TABLE]; h++)
-        for (ptrdiff_t i = 0; i < rows(c); i++) p->dtensor[TABLE][i * c->heads + h] += p->dtable[0][h * rows(c) + i];
+        for (ptrdiff_t i = 0; i < rows(c); i++)
+            p->dtensor[TABLE][i * c->heads + h] += p->dtable[0][h * rows(c) + i];
 }
 
 const struct loci_pe loci_pe_clip = {
-    .name = "clip", .cite = "as Raffel et al., JMLR 2020, without buckets", .brief = "S += table[min(|i - j|, max)][h]",
+    .name = "clip", .cite = "as Raffel et al., JMLR 2020, without buckets",
+    .brief = "S += table[min(|i - j|, max)][h]",
     .example = "clip", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

@@ -3,26 +3,32 @@
  *
  *     S_ij = scale q_i.k_j + f_h(x_ij)      x_ij = psi(|i - j|) / N_i      psi(d) = log(|c| d + 1)
  *     N_i = psi(max(T, i)) + 10^-6          T = |l| threshold
- *     f = w3 relu(w2 relu(w1 x + b1) + b2) + b3, or with layers=1 w3 relu(w1 x + b1) + b3; the heads share all but w3, b3
+ *     f = w3 relu(w2 relu(w1 x + b1) + b2) + b3, or with layers=1 w3 relu(w1 x + b1) + b3
+ *     the heads share all but w3 and b3
  *
- * i is the query's position itself, so this is not a matter of i - j alone beyond T.  The paper's text has two hidden
- * layers, the listing in its appendix one.  c starts at 0.1, l at 1; one set of tensors may serve all layers of a model.
+ * i is the query's position itself, so this is not a matter of i - j alone beyond T.  The paper's
+ * text has two hidden layers, the listing in its appendix one.  c starts at 0.1, l at 1; one set of
+ * tensors may serve all layers of a model.
  *
- * f is a network of one number, so it is linear between finitely many ends: roots of units, which depend on the hidden
- * layers alone.  prepare() walks from 0 upwards, and each piece becomes two numbers per head.  Within a piece every unit
- * is linear too, so sums of dS and of dS x by piece are all that fold() needs for the gradients of the network. */
+ * f is a network of one number, so it is linear between finitely many ends: roots of units, which
+ * depend on the hidden layers alone.  prepare() walks from 0 upwards, and each piece becomes two
+ * numbers per head.  Within a piece every unit is linear too, so sums of dS and of dS x by piece
+ * are all that fold() needs for the gradients of the network. */
 #include "plan/call.h"
 #include "shape/pieces.h"
 
 enum { MAX_HIDDEN = 256 };
 static const loci_option opts[] = {
     [PIECES_LAYERS]    = { "layers", LOCI_WHOLE, 0, 2, 1, 2, NULL, "hidden layers" },
-    [PIECES_HIDDEN]    = { "hidden", LOCI_WHOLE, 0, 32, 1, MAX_HIDDEN, NULL, "width of the hidden layers" },
-    [PIECES_THRESHOLD] = { "threshold", LOCI_NUMBER, 0, 512, 0, 1e12, NULL, "rows up to here see distances alone; l multiplies it" },
+    [PIECES_HIDDEN]    = { "hidden", LOCI_WHOLE, 0, 32, 1, MAX_HIDDEN, NULL,
+                           "width of the hidden layers" },
+    [PIECES_THRESHOLD] = { "threshold", LOCI_NUMBER, 0, 512, 0, 1e12, NULL,
+                           "rows up to here see distances alone; l multiplies it" },
     { 0 }
 };
 
-enum { C, L, W1, B1, W2, B2, W3, B3 };   /* tensors; with one hidden layer there are no W2 and B2, and the last two are */
+enum { C, L, W1, B1, W2, B2, W3, B3 };   /* tensors; with one hidden layer there are no W2 and B2,
+                                            and the last two are */
 enum { ONE_W3 = W2, ONE_B3 };
 static void tensors(const struct config *c, struct tensors *t)
 {
@@ -46,9 +52,10 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_pieces, GROUP_ADD);
 }
 
-/* ---- From one piece to the next ----------------------------------------------------------------------------------- */
+/* ---- From one piece to the next -------------------------------------------------------------- */
 
-/* The network in double: fold() has no tensors, so the table keeps one.  w2 is NULL with one hidden layer. */
+/* The network in double: fold() has no tensors, so the table keeps one.  w2 is NULL with one hidden
+ * layer. */
 struct network { int hidden, heads; const double *w1, *b1, *w2, *b2, *w3, *b3; };
 
 /* Units that are open, and the last hidden layer before relu: slope x + offset. */
@@ -62,7 +69,8 @@ typedef void visit(void *arg, const struct network *, const struct piece *);
 
 static const double tiny = 1e-37;        /* less than any x but 0 */
 
-/* Inside from < x < to, neither of them a root in between, is slope x + offset positive?  At x = from = to = 0: is offset? */
+/* Inside from < x < to, neither of them a root in between, is slope x + offset positive?  At x =
+ * from = to = 0: is offset? */
 static bool positive(double slope, double offset, double from, double to)
 {
     if (slope == 0 || to == 0) return offset > 0;
@@ -70,7 +78,8 @@ static bool positive(double slope, double offset, double from, double to)
     return slope > 0 ? root <= from : root >= to;
 }
 /* Roots between from and to, ascending. */
-static int find_roots(int n, const double *slope, const double *offset, double from, double to, double *roots)
+static int find_roots(int n, const double *slope, const double *offset, double from, double to,
+                      double *roots)
 {
     int count = 0;
     for (int i = 0; i < n; i++) {
@@ -84,7 +93,8 @@ static int find_roots(int n, const double *slope, const double *offset, double f
 }
 
 /* The pieces between two neighbouring roots of the first layer. */
-static void walk_second(const struct network *f, struct piece *p, double from, double to, visit *seen, void *arg)
+static void walk_second(const struct network *f, struct piece *p, double from, double to,
+                        visit *seen, void *arg)
 {
     const int n = f->hidden;
     double roots[MAX_HIDDEN];
@@ -92,7 +102,9 @@ static void walk_second(const struct network *f, struct piece *p, double from, d
     for (int i = 0; i < n; i++) {
         p->slope[i] = f->w2 ? 0 : f->w1[i], p->offset[i] = f->w2 ? f->b2[i] : f->b1[i];
         for (int m = 0; m < n && f->w2; m++)
-            if (p->open1[m]) p->slope[i] += f->w2[i * n + m] * f->w1[m], p->offset[i] += f->w2[i * n + m] * f->b1[m];
+            if (p->open1[m])
+                p->slope[i] += f->w2[i * n + m] * f->w1[m],
+                    p->offset[i] += f->w2[i * n + m] * f->b1[m];
     }
     const int count = find_roots(n, p->slope, p->offset, from, to, roots);
     for (int k = 0; k <= count; k++) {
@@ -104,13 +116,15 @@ static void walk_second(const struct network *f, struct piece *p, double from, d
     }
 }
 
-/* Units that are exactly 0 at x = 0 are closed there, as relu's derivative is 0 at 0: then that point is a piece of its own. */
+/* Units that are exactly 0 at x = 0 are closed there, as relu's derivative is 0 at 0: then that
+ * point is a piece of its own. */
 static bool closed_at_0(const struct network *f)
 {
     bool any = false;
     for (int i = 0; i < f->hidden; i++) {
         double y = f->w2 ? f->b2[i] : 1;
-        for (int m = 0; m < f->hidden && f->w2; m++) y += f->b1[m] > 0 ? f->w2[i * f->hidden + m] * f->b1[m] : 0;
+        for (int m = 0; m < f->hidden && f->w2; m++)
+            y += f->b1[m] > 0 ? f->w2[i * f->hidden + m] * f->b1[m] : 0;
         any |= f->b1[i] == 0 || y == 0;
     }
     return any;
@@ -127,7 +141,7 @@ static void walk(const struct network *f, visit *seen, void *arg)
         walk_second(f, &p, k > 0 ? roots[k - 1] : 0, k < count ? roots[k] : INFINITY, seen, arg);
 }
 
-/* ---- Table: that of the term, then the tensors from W1 on as doubles ----------------------------------------------- */
+/* ---- Table: that of the term, then the tensors from W1 on as doubles ------------------------- */
 
 static ptrdiff_t weights(const struct config *c)
 {
@@ -136,7 +150,8 @@ static ptrdiff_t weights(const struct config *c)
 }
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
-    const uint64_t bytes = pieces_layout(c, range, real).bytes + (uint64_t)weights(c) * sizeof(double);
+    const uint64_t bytes = pieces_layout(c, range, real).bytes
+                         + (uint64_t)weights(c) * sizeof(double);
     return bytes > PTRDIFF_MAX ? SIZE_MAX : (size_t)bytes;
 }
 static struct network network_of(const struct config *c, const struct pieces *t)
@@ -145,8 +160,14 @@ static struct network network_of(const struct config *c, const struct pieces *t)
     const double *w = pieces_at(t, t->bytes);
     const bool two = c->opt[PIECES_LAYERS] == 2;
     const double *w3 = w + 2 * n + (two ? n * n + n : 0);
-    return (struct network){ .hidden = (int)n, .heads = c->heads, .w1 = w, .b1 = w + n, .w2 = two ? w + 2 * n : NULL,
-                             .b2 = two ? w + 2 * n + n * n : NULL, .w3 = w3, .b3 = w3 + c->heads * n };
+    return (struct network){ .hidden = (int)n,
+                             .heads = c->heads,
+                             .w1 = w,
+                             .b1 = w + n,
+                             .w2 = two ? w + 2 * n : NULL,
+                             .b2 = two ? w + 2 * n + n * n : NULL,
+                             .w3 = w3,
+                             .b3 = w3 + c->heads * n };
 }
 
 struct writing { const struct prep *p; struct pieces *t; };
@@ -160,7 +181,9 @@ static void write_piece(void *arg, const struct network *f, const struct piece *
     for (int h = 0; h < f->heads; h++) {
         double a = 0, b = f->b3[h];
         for (int i = 0; i < f->hidden; i++)
-            if (x->open2[i]) a += f->w3[h * f->hidden + i] * x->slope[i], b += f->w3[h * f->hidden + i] * x->offset[i];
+            if (x->open2[i])
+                a += f->w3[h * f->hidden + i] * x->slope[i],
+                    b += f->w3[h * f->hidden + i] * x->offset[i];
         store_real(pieces_lines(w->t, h, false, real), f64, x->i, a);
         store_real(pieces_lines(w->t, h, true, real), f64, x->i, b);
     }
@@ -199,10 +222,12 @@ static void fold_piece(void *arg, const struct network *f, const struct piece *x
     const struct folding *w = arg;
     const int n = f->hidden;
     double *const *to = w->to, *dw3 = to[f->w2 ? W3 : ONE_W3], *db3 = to[f->w2 ? B3 : ONE_B3];
-    double d0[MAX_HIDDEN] = { 0 }, d1[MAX_HIDDEN] = { 0 };       /* by the offset and the slope of the last hidden layer */
+    /* by the offset and the slope of the last hidden layer */
+    double d0[MAX_HIDDEN] = { 0 }, d1[MAX_HIDDEN] = { 0 };
     bool any = false;
     for (int h = 0; h < f->heads; h++) {
-        const double *of_head = w->sums + h * pieces_part(w->room), s0 = of_head[x->i], s1 = of_head[w->room + x->i];
+        const double *of_head = w->sums + h * pieces_part(w->room), s0 = of_head[x->i],
+                     s1 = of_head[w->room + x->i];
         if (s0 == 0 && s1 == 0) continue;
         any = true;
         if (db3) db3[h] += s0;
@@ -245,7 +270,7 @@ static void fold(const struct prep *p)
     }
 }
 
-/* ---- Call: 1 / N of every row --------------------------------------------------------------------------------------- */
+/* ---- Call: 1 / N of every row ---------------------------------------------------------------- */
 
 static size_t scratch(const struct call *c, int enc)
 {
@@ -257,11 +282,24 @@ static void begin(struct call *c, int enc)
     const struct pieces *t = c->table[enc];
     double *inverse = c->scratch[enc];
     for (ptrdiff_t i = 0; i < c->B * c->Lq; i++)
-        inverse[i] = 1 / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq))) + 1e-6);
+        inverse[i] = 1
+                   / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq)))
+                      + 1e-6);
 }
 
 const struct loci_pe loci_pe_fire = {
-    .name = "fire", .cite = "Li et al., ICLR 2024", .brief = "S += MLP_h(log(c |i - j| + 1) / log(c max(T, i) + 1))",
-    .example = "fire", .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold, .scratch = scratch, .begin = begin,
+    .name = "fire",
+    .cite = "Li et al., ICLR 2024",
+    .brief = "S += MLP_h(log(c |i - j| + 1) / log(c max(T, i) + 1))",
+    .example = "fire",
+    .places = LOCI_PLACE_SCORE,
+    .tol = 4e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
+    .scratch = scratch,
+    .begin = begin,
 };

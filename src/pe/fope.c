@@ -1,39 +1,52 @@
 /* SPDX-License-Identifier: MIT */
-/* fope.c -- rope whose cos and sin are sums of several frequencies.  Hua et al., ICML 2025 (arXiv 2412.17739).
+/* fope.c -- rope whose cos and sin are sums of several frequencies.  Hua et al., ICML 2025 (arXiv
+ * 2412.17739).
  *
- *     c[h][t] = sum over l of cos(pos w[l]) C[h][l][t],    s[h][t] = sum over l of sin(pos w[l]) S[h][l][t]
+ *     c[h][t] = sum over l of cos(pos w[l]) C[h][l][t],
+ *     s[h][t] = sum over l of sin(pos w[l]) S[h][l][t]
  *     (x[t], x[t + D/2]) <- (x[t] c[t] - x[t + D/2] s[t], x[t] s[t] + x[t + D/2] c[t])
  *
- * w[l] = base^(-2l/n), n = max(fourier_dim, D), l < n/2.  With clamp, frequencies below floor_ratio 2 pi/train_length, which
- * never made a full turn in training, are 0; ignore_zero drops them, and then K are left and Dout = min(K, D/4) pairs are
- * sums; else all n/2 are there and Dout = D/2.  Pairs from Dout on have c = 1 and s = pad_sin: the authors' code has 1
- * there, which doubles what these pairs give to a score; other engines and the paper's zero frequency have 0.
+ * w[l] = base^(-2l/n), n = max(fourier_dim, D), l < n/2.  With clamp, frequencies below floor_ratio
+ * 2 pi/train_length, which never made a full turn in training, are 0; ignore_zero drops them, and
+ * then K are left and Dout = min(K, D/4) pairs are sums; else all n/2 are there and Dout = D/2.
+ * Pairs from Dout on have c = 1 and s = pad_sin: the authors' code has 1 there, which doubles what
+ * these pairs give to a score; other engines and the paper's zero frequency have 0.
  *
- * C and S have a head axis, that of the kv heads, or none; without C it is S.  norm divides each column of them by its sum.
- * They are fixed random numbers near a step matrix in the authors' runs: data of the model.  learn=1 trains them. */
+ * C and S have a head axis, that of the kv heads, or none; without C it is S.  norm divides each
+ * column of them by its sum.  They are fixed random numbers near a step matrix in the authors'
+ * runs: data of the model.  learn=1 trains them. */
 #include "base/random.h"
 #include "base/trig.h"
 #include "shape/fourier.h"
 
-enum { BASE, TRAIN_LENGTH, FLOOR_RATIO, FOURIER_DIM, CLAMP, IGNORE_ZERO, NORM, PAD_SIN, LEARN, OPTIONS };
-enum { WAVES = OPTIONS };                /* K, which check() counts, has its place behind the options */
+enum {
+    BASE, TRAIN_LENGTH, FLOOR_RATIO, FOURIER_DIM, CLAMP, IGNORE_ZERO, NORM, PAD_SIN, LEARN, OPTIONS
+};
+enum { WAVES = OPTIONS };                /* K, which check() counts, has its place behind the
+                                            options */
 _Static_assert((int)WAVES < (int)MAX_OPTIONS, "a config has room for it");
 enum { SIN, COS };                       /* tensors; C comes first in tables */
 static const double pi = 3.14159265358979312, gain = 0.3;
 static const loci_option opts[] = {
-    [BASE]         = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL, "frequencies fall from 1 to about 1/base" },
-    [TRAIN_LENGTH] = { "train_length", LOCI_NUMBER, 0, 512, 1, 1e18, NULL, "positions seen in training" },
-    [FLOOR_RATIO]  = { "floor_ratio", LOCI_NUMBER, 0, 1, 0, 1e6, NULL, "turns in training that a frequency must make" },
-    [FOURIER_DIM]  = { "fourier_dim", LOCI_WHOLE, 0, 0, 0, 2048, NULL, "twice the number of frequencies; at least D" },
+    [BASE]         = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
+                       "frequencies fall from 1 to about 1/base" },
+    [TRAIN_LENGTH] = { "train_length", LOCI_NUMBER, 0, 512, 1, 1e18, NULL,
+                       "positions seen in training" },
+    [FLOOR_RATIO]  = { "floor_ratio", LOCI_NUMBER, 0, 1, 0, 1e6, NULL,
+                       "turns in training that a frequency must make" },
+    [FOURIER_DIM]  = { "fourier_dim", LOCI_WHOLE, 0, 0, 0, 2048, NULL,
+                       "twice the number of frequencies; at least D" },
     [CLAMP]        = { "clamp", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: slower frequencies are 0" },
     [IGNORE_ZERO]  = { "ignore_zero", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: and are left out" },
-    [NORM]         = { "norm", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: coefficients of a pair are divided by their sum" },
-    [PAD_SIN]      = { "pad_sin", LOCI_WORD, 0, 1, 0, 0, "0|1", "sin of the pairs that are no sum; their cos is 1" },
+    [NORM]         = { "norm", LOCI_WORD, 0, 0, 0, 0, "0|1",
+                       "1: coefficients of a pair are divided by their sum" },
+    [PAD_SIN]      = { "pad_sin", LOCI_WORD, 0, 1, 0, 0, "0|1",
+                       "sin of the pairs that are no sum; their cos is 1" },
     [LEARN]        = { "learn", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: coefficients are learned" },
     { 0 }
 };
 
-/* ---- Frequencies ------------------------------------------------------------------------------------------------ */
+/* ---- Frequencies ----------------------------------------------------------------------------- */
 
 static int all_waves(const struct config *c)
 {
@@ -66,15 +79,19 @@ static int sums(const struct config *c)
 
 static loci_status check(struct config *c, loci_error *e)
 {
-    CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG, "fope: dim %d must be even, as channels turn in pairs", c->dim);
-    CHECK(e, fmod(c->opt[FOURIER_DIM], 2) == 0, LOCI_BAD_ARG, "fope: fourier_dim %g must be even", c->opt[FOURIER_DIM]);
+    CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG, "fope: dim %d must be even, as channels turn in pairs",
+          c->dim);
+    CHECK(e, fmod(c->opt[FOURIER_DIM], 2) == 0, LOCI_BAD_ARG, "fope: fourier_dim %g must be even",
+          c->opt[FOURIER_DIM]);
     c->opt[WAVES] = count_waves(c);
-    CHECK(e, waves(c) > 0, LOCI_BAD_ARG, "fope: no frequency makes %g turns in train_length %g", c->opt[FLOOR_RATIO], c->opt[TRAIN_LENGTH]);
-    CHECK(e, sums(c) > 0, LOCI_BAD_ARG, "fope: with ignore_zero=1 a fourth of the head's %d channels must be at least 1", c->dim);
+    CHECK(e, waves(c) > 0, LOCI_BAD_ARG, "fope: no frequency makes %g turns in train_length %g",
+          c->opt[FLOOR_RATIO], c->opt[TRAIN_LENGTH]);
+    CHECK(e, sums(c) > 0, LOCI_BAD_ARG,
+          "fope: with ignore_zero=1 a fourth of the head's %d channels must be at least 1", c->dim);
     return LOCI_OK;
 }
 
-/* ---- Tensors ------------------------------------------------------------------------------------------------------ */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
 static bool has_cos(const struct config *c) { return !c->have || loci_have(c, "cos"); }
 static bool shared(const struct config *c, const char *name)
@@ -85,15 +102,18 @@ static bool shared(const struct config *c, const char *name)
 /* As the authors start: pair t takes frequency t ceil(K/Dout), and a little of all. */
 static double start(const struct config *c, uint64_t stream, ptrdiff_t i)
 {
-    const int K = waves(c), n = sums(c), l = (int)(i / n % K), t = (int)(i % n), step = (K + n - 1) / n;
+    const int K = waves(c), n = sums(c), l = (int)(i / n % K), t = (int)(i % n),
+              step = (K + n - 1) / n;
     const double fans = shared(c, "sin") ? K + n : (double)(K + c->kv_heads) * n;
-    const double normal = sqrt(-2 * log(loci_uniform(stream, 2 * (uint64_t)i))) * cos(2 * pi * loci_uniform(stream, 2 * (uint64_t)i + 1));
+    const double normal = sqrt(-2 * log(loci_uniform(stream, 2 * (uint64_t)i)))
+                        * cos(2 * pi * loci_uniform(stream, 2 * (uint64_t)i + 1));
     return (l == t * step) + gain * sqrt(2 / fans) * normal;
 }
 static void add_coefficients(const struct config *c, struct tensors *t, const char *name)
 {
     const loci_role role = c->opt[LEARN] ? LOCI_LEARNED : LOCI_FIXED;
-    if (shared(c, name)) loci_add_tensor(t, c, name, role, INIT_ZERO, 0, 0, SHAPE(waves(c), sums(c)));
+    if (shared(c, name))
+        loci_add_tensor(t, c, name, role, INIT_ZERO, 0, 0, SHAPE(waves(c), sums(c)));
     else loci_add_tensor(t, c, name, role, INIT_ZERO, 0, 0, SHAPE(c->kv_heads, waves(c), sums(c)));
     t->draw[t->n - 1] = start;
 }
@@ -106,7 +126,10 @@ static void tensors(const struct config *c, struct tensors *t)
 static struct fourier fourier(const struct config *c)
 {
     const bool one = shared(c, "sin") && (!has_cos(c) || shared(c, "cos"));
-    return (struct fourier){ .waves = waves(c), .sums = sums(c), .groups = one ? 1 : c->kv_heads, .learned = c->opt[LEARN],
+    return (struct fourier){ .waves = waves(c),
+                             .sums = sums(c),
+                             .groups = one ? 1 : c->kv_heads,
+                             .learned = c->opt[LEARN],
                              .rest = c->opt[PAD_SIN] };
 }
 
@@ -117,13 +140,16 @@ static void terms(const struct config *c, struct termlist *t)
 }
 
 /* The tensor that C (which = 0) or S (1) is, and where it has its numbers for a group. */
-static int tensor_of(const struct prep *p, int which) { return which == 0 && has_cos(p->cfg) ? COS : SIN; }
+static int tensor_of(const struct prep *p, int which)
+{
+    return which == 0 && has_cos(p->cfg) ? COS : SIN;
+}
 static ptrdiff_t first_of_group(const struct prep *p, const struct fourier *f, int which, int group)
 {
     return p->tensor[tensor_of(p, which)].rank == 3 ? (ptrdiff_t)group * f->waves * f->sums : 0;
 }
 
-/* ---- Tables ------------------------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
@@ -143,22 +169,28 @@ static void prepare(const struct prep *p)
     char *reals = (char *)p->table + fourier_at(&f);
     for (int g = 0; g < f.groups; g++)
         for (int which = 0; which < 2; which++) {
-            const ptrdiff_t from = first_of_group(p, &f, which, g), to = (2 * g + which) * fourier_table(&f);
+            const ptrdiff_t from = first_of_group(p, &f, which, g),
+                            to = (2 * g + which) * fourier_table(&f);
             double *factor = (double *)fourier_factors(&f, p->table, g, which);
             for (int t = 0; t < lanes; t++) {
                 double all = 0;
-                for (int l = 0; l < f.waves && t < f.sums; l++) all += param(p, tensor_of(p, which), from + l * f.sums + t);
+                for (int l = 0; l < f.waves && t < f.sums; l++)
+                    all += param(p, tensor_of(p, which), from + l * f.sums + t);
                 const double times = p->cfg->opt[NORM] ? 1 / all : 1;
                 if (t < f.sums) factor[t] = times;
                 for (int l = 0; l < f.waves; l++)
                     store_real(reals, p->f64, to + l * lanes + t,
-                               t < f.sums ? param(p, tensor_of(p, which), from + l * f.sums + t) * times : 0);
+                               t < f.sums
+                                   ? param(p, tensor_of(p, which), from + l * f.sums + t) * times
+                                   : 0);
             }
         }
-    loci_pairs_prepare(p, (struct pairs){ .count = f.waves, .axes = 1, .groups = 1, .factor = 1 }, frequency);
+    loci_pairs_prepare(p, (struct pairs){ .count = f.waves, .axes = 1, .groups = 1, .factor = 1 },
+                       frequency);
 }
 
-/* With norm, C' = C/n and n = sum over l of C[l]: dC[l] = (dC'[l] - sum over m of dC'[m] C'[m]) / n. */
+/* With norm, C' = C/n and n = sum over l of C[l]: dC[l] = (dC'[l] - sum over m of dC'[m] C'[m]) /
+ * n. */
 static void fold(const struct prep *p)
 {
     const struct fourier f = fourier(p->cfg);
@@ -177,13 +209,25 @@ static void fold(const struct prep *p)
                 for (int l = 0; l < f.waves && p->cfg->opt[NORM]; l++)
                     all += part[l * lanes + t] * load_real(reals, p->f64, at + l * lanes + t);
                 for (int l = 0; l < f.waves; l++)
-                    to[l * f.sums + t] += (part[l * lanes + t] - all) * fourier_factors(&f, p->table, g, which)[t];
+                    to[l * f.sums + t] += (part[l * lanes + t] - all)
+                                        * fourier_factors(&f, p->table, g, which)[t];
             }
         }
 }
 
 const struct loci_pe loci_pe_fope = {
-    .name = "fope", .cite = "Hua et al., ICML 2025", .brief = "rope whose cos and sin are sums of several frequencies",
-    .example = "fope", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts,
-    .check = check, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .name = "fope",
+    .cite = "Hua et al., ICML 2025",
+    .brief = "rope whose cos and sin are sums of several frequencies",
+    .example = "fope",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 4e-6,
+    .opts = opts,
+    .check = check,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
 };

@@ -1,25 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-/* fox.c -- forgetting attention: gates in [0, 1] decide how much of the past is left.  Lin et al., ICLR 2025.
+/* fox.c -- forgetting attention: gates in [0, 1] decide how much of the past is left.  Lin et al.,
+ * ICLR 2025.
  *
- *     S_ij = scale q_i.k_j + sum of log_f[b][h][l] over the keys l after j, up to the last key that row i sees
+ *     S_ij = scale q_i.k_j + sum of log_f[b][h][l] over the keys l after j, up to the last key
+ *            that row i sees
  *
- * log_f = log sigmoid(gate) is made by the layer and comes with each call, [B][H][Lk] by query head.  The gate of the
- * key itself does not count, that of the newest key does.  Keys are counted in index order, so the mask is causal.
- * With a constant gate this is alibi with slope -log f.  A gate that is shut (log_f from -10^4 on down, -inf too) leaves the
- * keys before it no weight at all. */
+ * log_f = log sigmoid(gate) is made by the layer and comes with each call, [B][H][Lk] by query
+ * head.  The gate of the key itself does not count, that of the newest key does.  Keys are counted
+ * in index order, so the mask is causal.  With a constant gate this is alibi with slope -log f.  A
+ * gate that is shut (log_f from -10^4 on down, -inf too) leaves the keys before it no weight at
+ * all. */
 #include "plan/cache.h"
 #include "plan/engine.h"
 #include "shape/gate.h"
 
 static const loci_option opts[] = {
-    [GATE_STOP] = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL, "weight mass that may be dropped per row; 0 is exact" },
+    [GATE_STOP] = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
+                    "weight mass that may be dropped per row; 0 is exact" },
     { 0 }
 };
 enum { LOG_F };                          /* the tensor */
 
 static void tensors(const struct config *c, struct tensors *t)
 {
-    loci_add_tensor(t, c, "log_f", LOCI_INPUT, INIT_ZERO, 0, 0, SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_KEYS));
+    loci_add_tensor(t, c, "log_f", LOCI_INPUT, INIT_ZERO, 0, 0,
+                    SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_KEYS));
 }
 
 static void terms(const struct config *c, struct termlist *t)
@@ -31,16 +36,18 @@ static void terms(const struct config *c, struct termlist *t)
 /* Rows of a sequence whose keys are not consecutive: the term counts their gates itself. */
 static bool whole(const struct sequence *q) { return q->run && !q->segments; }
 
-/* The bound on what is dropped speaks of softmax weights and q.k alone, and must not rest on keys that a window hides. */
+/* The bound on what is dropped speaks of softmax weights and q.k alone, and must not rest on keys
+ * that a window hides. */
 static bool stops(const struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
     bool alone = p->window_left == INT64_MAX;
-    for (int x = 0; x < p->uses; x++) alone &= p->use[x].enc == enc || p->use[x].group == GROUP_ROTATE;
+    for (int x = 0; x < p->uses; x++)
+        alone &= p->use[x].enc == enc || p->use[x].group == GROUP_ROTATE;
     return alone && p->enc[enc].opt[GATE_STOP] > 0;
 }
 
-/* ---- Sums of log_f ----------------------------------------------------------------------------------------------- */
+/* ---- Sums of log_f --------------------------------------------------------------------------- */
 
 static void carve_sums(const struct call *c, struct arena *a, struct gate_sums *to)
 {
@@ -52,7 +59,10 @@ static void carve_sums(const struct call *c, struct arena *a, struct gate_sums *
     to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)c->Lk, p->real);
 }
 /* Those in a cache, which end nowhere early, are made as keys are added. */
-static void *made(const struct call *c, int enc) { return c->cache ? cache_made(c->cache, enc) : NULL; }
+static void *made(const struct call *c, int enc)
+{
+    return c->cache ? cache_made(c->cache, enc) : NULL;
+}
 static struct gate_sums *carve(const struct call *c, int enc, struct arena *a)
 {
     const struct loci_plan *p = c->plan;
@@ -75,7 +85,8 @@ static size_t scratch(const struct call *c, int enc)
 }
 
 /* `later` of a tile of n keys from key `at` on, its sum and the largest `later`. */
-static void sum_tile(const struct gate_sums *g, const void *log_f, const bool f64, ptrdiff_t at, int n, double *sum, double *top)
+static void sum_tile(const struct gate_sums *g, const void *log_f, const bool f64, ptrdiff_t at,
+                     int n, double *sum, double *top)
 {
     *sum = *top = 0;
     for (int k = n - 1; k >= 0; k--) {
@@ -98,19 +109,24 @@ static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n,
 static double higher(double a, double b) { return a > b || a != a ? a : b; }      /* NaN wins */
 
 /* Sums of one head in one sequence, from tile J0 on. */
-static inline void sum_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q, int h, ptrdiff_t J0, const void *log_f,
+static inline void sum_keys(const struct call *c, const struct gate_sums *g,
+                            const struct sequence *q, int h, ptrdiff_t J0, const void *log_f,
                             const bool f64)
 {
-    const ptrdiff_t first = (q->b * c->plan->heads + h) * c->Lk + q->k0, slot = h * c->ktiles + q->first_ktile;
+    const ptrdiff_t first = (q->b * c->plan->heads + h) * c->Lk + q->k0,
+                    slot = h * c->ktiles + q->first_ktile;
     double C = J0 ? g->sum[slot + J0 - 1] : 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
     int64_t marks = J0 ? g->marks[slot + J0 - 1] : 0;
     int doublings = 6;                   /* 64 (J + 1) keys are at most 2^doublings */
     for (ptrdiff_t J = J0, tiles; J * KT < q->nk; J += tiles) {
-        const ptrdiff_t left = q->nk - J * KT, at = first + J * KT, bytes = at * (ptrdiff_t)c->plan->real;
+        const ptrdiff_t left = q->nk - J * KT, at = first + J * KT,
+                        bytes = at * (ptrdiff_t)c->plan->real;
         const int n = left < KT ? (int)left : KT;
         tiles = left < LATER_TILES * KT ? 1 : LATER_TILES;
         if (tiles == 1) sum_tile(g, log_f, f64, at, n, sum, top);
-        else c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes, sum, top);
+        else
+            c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes, sum,
+                                       top);
         for (int i = 0; i < tiles; i++) {
             if (sum[i] != sum[i]) top[i] = NAN;          /* a gate is no number */
             C += sum[i] - sum[i] == 0 ? sum[i] : sum_finite(log_f, f64, at + i * KT, n, &marks);
@@ -124,19 +140,24 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g, con
     }
 }
 
-/* Largest |k| up to each tile's end, a little larger than it is; not finite from a key on that is not. */
+/* Largest |k| up to each tile's end, a little larger than it is; not finite from a key on that is
+ * not. */
 static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int D)
 {
     double all = 0;
     if (dtype == LOCI_F64) {
-        for (int d = 0; d < D; d++) all += load_real(k, true, d * step) * load_real(k, true, d * step);
+        for (int d = 0; d < D; d++)
+            all += load_real(k, true, d * step) * load_real(k, true, d * step);
         return all;
     }
     float room[MAX_DIM];
     const float *x = dtype == LOCI_F32 && step == 1 ? k : room;
-    for (int d = 0; d < D && x == room && dtype == LOCI_F32; d++) room[d] = ((const float *)k)[d * step];
-    for (int d = 0; d < D && dtype == LOCI_BF16; d++) room[d] = from_bf16(((const uint16_t *)k)[d * step]);
-    for (int d = 0; d < D && dtype == LOCI_F16; d++) room[d] = from_f16(((const uint16_t *)k)[d * step]);
+    for (int d = 0; d < D && x == room && dtype == LOCI_F32; d++)
+        room[d] = ((const float *)k)[d * step];
+    for (int d = 0; d < D && dtype == LOCI_BF16; d++)
+        room[d] = from_bf16(((const uint16_t *)k)[d * step]);
+    for (int d = 0; d < D && dtype == LOCI_F16; d++)
+        room[d] = from_f16(((const uint16_t *)k)[d * step]);
     float sum[16] = { 0 };
     int d = 0;
     for (; d + 16 <= D; d += 16)
@@ -145,17 +166,21 @@ static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int 
     for (int n = 0; n < 16; n++) all += (double)sum[n];
     return all;
 }
-static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q, int kh)
+static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q,
+                         int kh)
 {
     const struct loci_plan *p = c->plan;
     const loci_dtype dtype = !c->turned ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
     double most = 0;
     for (ptrdiff_t j = 0; j < q->nk; j++) {
         ptrdiff_t step = 1;
-        const void *k = c->turned ? (const char *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * p->dim * (ptrdiff_t)p->real
+        const void *k = c->turned ? (const char *)c->turned
+                                        + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * p->dim
+                                              * (ptrdiff_t)p->real
                                   : key_place(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
         most = higher(norm_squared(k, dtype, step, p->dim), most);
-        if (j % KT == KT - 1 || j == q->nk - 1) g->knorm[kh * c->ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
+        if (j % KT == KT - 1 || j == q->nk - 1)
+            g->knorm[kh * c->ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
     }
 }
 
@@ -171,7 +196,8 @@ static void head_job(void *arg, int index)
         for (int h = index; h < p->heads; h += a->jobs)
             if (p->f64) sum_keys(a->c, a->g, q, h, 0, a->log_f, true);
             else sum_keys(a->c, a->g, q, h, 0, a->log_f, false);
-        for (int h = index; a->g->stops && h < p->key_heads; h += a->jobs) measure_keys(a->c, a->g, q, h);
+        for (int h = index; a->g->stops && h < p->key_heads; h += a->jobs)
+            measure_keys(a->c, a->g, q, h);
     }
 }
 static void begin(struct call *c, int enc)
@@ -189,7 +215,7 @@ static void begin(struct call *c, int enc)
     }
 }
 
-/* ---- In a cache --------------------------------------------------------------------------------------------------- */
+/* ---- In a cache ------------------------------------------------------------------------------ */
 
 static size_t kept(const struct call *c, int enc)
 {
@@ -208,15 +234,19 @@ static void keep(const struct call *c, int enc, const int64_t *from)
     struct gate_sums g = { .stops = false };
     carve_sums(c, &(struct arena){ .base = (char *)cache + cache->made[enc] }, &g);
     for (ptrdiff_t b = 0; b < c->B; b++) {
-        const struct sequence q = { .b = b, .nk = (ptrdiff_t)cache_list(cache, cache->len)[b], .first_ktile = b * (ptrdiff_t)cache->form.tiles };
-        for (int h = 0; h < p->heads; h++) sum_keys(c, &g, &q, h, (ptrdiff_t)from[b] / KT, log_f, p->f64);
+        const struct sequence q = { .b = b,
+                                    .nk = (ptrdiff_t)cache_list(cache, cache->len)[b],
+                                    .first_ktile = b * (ptrdiff_t)cache->form.tiles };
+        for (int h = 0; h < p->heads; h++)
+            sum_keys(c, &g, &q, h, (ptrdiff_t)from[b] / KT, log_f, p->f64);
     }
 }
 
-/* ---- Gradient ----------------------------------------------------------------------------------------------------- */
+/* ---- Gradient -------------------------------------------------------------------------------- */
 
-/* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all of dC sums to 0,
- * minus the sum over those before l.  Elsewhere they are dlog_f itself.  Keys that no row sees have none. */
+/* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all
+ * of dC sums to 0, minus the sum over those before l.  Elsewhere they are dlog_f itself.  Keys that
+ * no row sees have none. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
@@ -240,7 +270,19 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_fox = {
-    .name = "fox", .cite = "Lin et al., ICLR 2025", .brief = "S += sum of log f over the keys after j",
-    .example = "fox", .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts,
-    .tensors = tensors, .terms = terms, .scratch = scratch, .begin = begin, .end = end, .kept = kept, .keep = keep,
+    .name = "fox",
+    .cite = "Lin et al., ICLR 2025",
+    .brief = "S += sum of log f over the keys after j",
+    .example = "fox",
+    .places = LOCI_PLACE_SCORE,
+    .causal_only = true,
+    .tol = 5e-6,
+    .opts = opts,
+    .tensors = tensors,
+    .terms = terms,
+    .scratch = scratch,
+    .begin = begin,
+    .end = end,
+    .kept = kept,
+    .keep = keep,
 };

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* learned.c -- one learned vector per position, added to the embedding.  Devlin et al., NAACL 2019; GPT-2.
+/* learned.c -- one learned vector per position, added to the embedding.  Devlin et al., NAACL 2019;
+ * GPT-2.
  *
  *     x[pos] += table[pos]             table is [Lmax][Dm]
  *
- * Lmax is that of the table the caller holds, else desc.max_len.  There is no row for other positions, so they are
- * errors.  Positions may repeat: their gradients add up. */
+ * Lmax is that of the table the caller holds, else desc.max_len.  There is no row for other
+ * positions, so they are errors.  Positions may repeat: their gradients add up. */
 #include "plan/encoding.h"
 
 enum { TABLE };
@@ -13,7 +14,8 @@ static const loci_option opts[] = { { 0 } };
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, loci_have(c, "table") || c->max_len > 0, LOCI_BAD_ARG,
-          "learned: the number of positions is unknown; set max_len, or describe the table you hold");
+          "learned: the number of positions is unknown; set max_len, or describe the table you "
+          "hold");
     return LOCI_OK;
 }
 
@@ -25,7 +27,9 @@ static ptrdiff_t positions(const struct config *c)
 
 static void tensors(const struct config *c, struct tensors *t)
 {
-    loci_add_tensor(t, c, "table", LOCI_LEARNED, INIT_NORMAL, 0.02, 0, SHAPE(positions(c), c->model_dim));   /* as BERT */
+    /* as BERT */
+    loci_add_tensor(t, c, "table", LOCI_LEARNED, INIT_NORMAL, 0.02, 0,
+                    SHAPE(positions(c), c->model_dim));
 }
 
 /* Table: a copy. */
@@ -38,12 +42,15 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 
 static void prepare(const struct prep *p)
 {
-    memcpy(p->table, p->data[TABLE], size(p->cfg, p->range, p->f64 ? sizeof(double) : sizeof(float)));
+    memcpy(p->table, p->data[TABLE],
+           size(p->cfg, p->range, p->f64 ? sizeof(double) : sizeof(float)));
 }
 
-static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n, double *row)
+static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
+                  double *row)
 {
-    for (int i = 0; i < n; i++) row[i] = load_real(table, f64, (ptrdiff_t)pos * c->model_dim + from + i);
+    for (int i = 0; i < n; i++)
+        row[i] = load_real(table, f64, (ptrdiff_t)pos * c->model_dim + from + i);
 }
 
 static void embed_bwd(const struct config *c, int64_t pos, const double *dy, double *const *dtensor)

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* liere.c -- blocks of channels turned by learned generators.  Ostmeier et al., ICML 2025 (arXiv 2406.10322).
+/* liere.c -- blocks of channels turned by learned generators.  Ostmeier et al., ICML 2025 (arXiv
+ * 2406.10322).
  *
- *     x[block j] <- exp(sum over axes a of coordinate[a] A[a][j]) x[block j],    A = U - U^T, U the upper triangle of raw[a][j]
+ *     x[block j] <- exp(sum over axes a of coordinate[a] A[a][j]) x[block j],
+ *     A = U - U^T, U the upper triangle of raw[a][j]
  *
- * raw is [axes][G][block][block] with G = D / block rounded down, shared by the heads; a caller who holds it with H behind
- * the axes has generators per kv head.  Its diagonal and lower triangle say nothing.  Channels after the last block stay.
+ * raw is [axes][G][block][block] with G = D / block rounded down, shared by the heads; a caller who
+ * holds it with H behind the axes has generators per kv head.  Its diagonal and lower triangle say
+ * nothing.  Channels after the last block stay.
  *
- * Generators of several axes do not commute, so scores depend on more than differences of coordinates, the more the
- * larger the block.  Blocks of 2 do, and turn as pairs; on one axis there is nothing to commute with, and a block is
- * pairs in the basis of its generator (blocks.h).  All others take one exponential per distinct coordinate (matrices.h). */
+ * Generators of several axes do not commute, so scores depend on more than differences of
+ * coordinates, the more the larger the block.  Blocks of 2 do, and turn as pairs; on one axis there
+ * is nothing to commute with, and a block is pairs in the basis of its generator (blocks.h).  All
+ * others take one exponential per distinct coordinate (matrices.h). */
 #include "base/exponential.h"
 #include "plan/engine.h"
 #include "shape/blocks.h"
@@ -29,11 +33,16 @@ static struct blocks blocks(const struct config *c)
 {
     const int block = (int)c->opt[BLOCK];
     const loci_tensor *raw = loci_have(c, "raw");
-    return (struct blocks){ .block = block, .count = c->dim / block, .axes = axes(c), .groups = raw && raw->rank == 5 ? c->kv_heads : 1 };
+    return (struct blocks){ .block = block,
+                            .count = c->dim / block,
+                            .axes = axes(c),
+                            .groups = raw && raw->rank == 5 ? c->kv_heads : 1 };
 }
 static loci_status check(struct config *c, loci_error *e)
 {
-    CHECK(e, c->opt[BLOCK] <= c->dim, LOCI_BAD_ARG, "liere: a block of %g channels is wider than the head, which has %d", c->opt[BLOCK], c->dim);
+    CHECK(e, c->opt[BLOCK] <= c->dim, LOCI_BAD_ARG,
+          "liere: a block of %g channels is wider than the head, which has %d", c->opt[BLOCK],
+          c->dim);
     return LOCI_OK;
 }
 
@@ -42,8 +51,11 @@ static void tensors(const struct config *c, struct tensors *t)
     const loci_tensor *raw = loci_have(c, "raw");
     const struct blocks b = blocks(c);
     if (raw && raw->rank == 5)
-        loci_add_tensor(t, c, "raw", LOCI_LEARNED, INIT_UNIFORM, 0, turn_around, SHAPE(b.axes, c->kv_heads, b.count, b.block, b.block));
-    else loci_add_tensor(t, c, "raw", LOCI_LEARNED, INIT_UNIFORM, 0, turn_around, SHAPE(b.axes, b.count, b.block, b.block));
+        loci_add_tensor(t, c, "raw", LOCI_LEARNED, INIT_UNIFORM, 0, turn_around,
+                        SHAPE(b.axes, c->kv_heads, b.count, b.block, b.block));
+    else
+        loci_add_tensor(t, c, "raw", LOCI_LEARNED, INIT_UNIFORM, 0, turn_around,
+                        SHAPE(b.axes, b.count, b.block, b.block));
 }
 
 /* Which of the three ways. */
@@ -57,14 +69,15 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_shaped(t, way(c), GROUP_ROTATE, &b, sizeof b);
 }
 
-/* Numbers of a generator, and where that of an axis and a block of a group is; so in raw as in the table of matrices. */
+/* Numbers of a generator, and where that of an axis and a block of a group is; so in raw as in the
+ * table of matrices. */
 static ptrdiff_t square(const struct blocks *b) { return (ptrdiff_t)b->block * b->block; }
 static ptrdiff_t raw_at(const struct blocks *b, int axis, int group, int j)
 {
     return (((ptrdiff_t)axis * b->groups + group) * b->count + j) * square(b);
 }
 
-/* ---- Tables ------------------------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 static double generator(const struct prep *p, int group, int j, int row, int column)
 {
@@ -84,8 +97,12 @@ static void frequency(const struct prep *p, int axis, int group, int j, double *
     *lo = 0;
 }
 
-/* With matrices, the generators in double, and behind them for each axis the largest sum of a row's sizes. */
-static ptrdiff_t generators(const struct blocks *b) { return b->axes * b->groups * b->count * square(b); }
+/* With matrices, the generators in double, and behind them for each axis the largest sum of a row's
+ * sizes. */
+static ptrdiff_t generators(const struct blocks *b)
+{
+    return b->axes * b->groups * b->count * square(b);
+}
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     const struct blocks b = blocks(c);
@@ -122,7 +139,12 @@ static void prepare(const struct prep *p)
     const struct blocks b = blocks(p->cfg);
     switch (way(p->cfg)) {
     case TERM_pairs:
-        loci_pairs_prepare(p, (struct pairs){ .count = b.count, .interleaved = true, .axes = b.axes, .groups = b.groups, .factor = 1 },
+        loci_pairs_prepare(p,
+                           (struct pairs){ .count = b.count,
+                                           .interleaved = true,
+                                           .axes = b.axes,
+                                           .groups = b.groups,
+                                           .factor = 1 },
                            frequency);
         break;
     case TERM_blocks: loci_blocks_prepare(p, generator, weight); break;
@@ -136,7 +158,8 @@ static void fold_pairs(const struct prep *p)
     for (int h = 0; h < p->cfg->kv_heads; h++)
         for (int a = 0; a < b.axes; a++)
             for (int j = 0; j < b.count; j++)
-                p->dtensor[0][raw_at(&b, a, b.groups > 1 ? h : 0, j) + 1] -= p->dtable[0][h * pairs_part(p->cfg->dim, b.axes) + a * (p->cfg->dim / 2) + j];
+                p->dtensor[0][raw_at(&b, a, b.groups > 1 ? h : 0, j) + 1] -=
+                    p->dtable[0][h * pairs_part(p->cfg->dim, b.axes) + a * (p->cfg->dim / 2) + j];
 }
 static void fold_blocks(const struct prep *p)
 {
@@ -146,7 +169,8 @@ static void fold_blocks(const struct prep *p)
             for (int r = 0; r < b.block; r++) {
                 double row[MAX_BLOCK] = { 0 };
                 loci_blocks_gradient(p, g, j, r, row);
-                for (int c = r + 1; c < b.block; c++) p->dtensor[0][raw_at(&b, 0, g, j) + r * b.block + c] += row[c];
+                for (int c = r + 1; c < b.block; c++)
+                    p->dtensor[0][raw_at(&b, 0, g, j) + r * b.block + c] += row[c];
             }
 }
 static void fold(const struct prep *p)
@@ -156,9 +180,10 @@ static void fold(const struct prep *p)
     if (way(p->cfg) == TERM_blocks) fold_blocks(p);
 }
 
-/* ---- Matrices: the scratch of a call --------------------------------------------------------------------------------- */
+/* ---- Matrices: the scratch of a call --------------------------------------------------------- */
 
-enum { SLOTS_ABREAST = 32 };             /* whose gradients are summed before they are added to the others */
+enum { SLOTS_ABREAST = 32 };             /* whose gradients are summed before they are added to the
+                                            others */
 
 static int64_t rows_of(const struct call *c, bool query)
 {
@@ -168,19 +193,25 @@ static struct matrices *carve(const struct call *c, int enc, struct arena *a)
 {
     const struct blocks b = blocks(&c->plan->enc[enc]);
     const int64_t rows = rows_of(c, true) + rows_of(c, false);
-    const size_t one = (size_t)square(&b), all = (size_t)(b.groups * b.count) * one, real = c->plan->real;
+    const size_t one = (size_t)square(&b), all = (size_t)(b.groups * b.count) * one,
+                 real = c->plan->real;
     struct matrices *w = take_bytes(a, 1, sizeof *w), spare, *to = w ? w : &spare;
-    *to = (struct matrices){ .block = b.block, .count = b.count, .groups = b.groups, .hashes = 2 * rows + 1 };
+    *to = (struct matrices){
+        .block = b.block, .count = b.count, .groups = b.groups, .hashes = 2 * rows + 1
+    };
     int64_t **lists[] = { &to->slot[0], &to->slot[1], &to->first, &to->next, &to->hash };
     const int64_t lengths[] = { rows_of(c, true), rows_of(c, false), rows, rows, to->hashes };
-    for (int i = 0; i < COUNT(lists); i++) *lists[i] = take_bytes(a, (size_t)lengths[i], sizeof(int64_t));
+    for (int i = 0; i < COUNT(lists); i++)
+        *lists[i] = take_bytes(a, (size_t)lengths[i], sizeof(int64_t));
     to->into = take_bytes(a, (size_t)rows, all * real);
     to->each = 3 * one + loci_exponential_room(b.block);
     if (c->backward) {
         to->back = take_bytes(a, (size_t)rows, all * real);
         for (int k = 0; k < 2; k++) {
-            const size_t count = (size_t)c->B * (size_t)(k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq);
-            to->x[k] = take_bytes(a, count, (size_t)c->plan->dim * real), to->g[k] = take_bytes(a, count, (size_t)c->plan->dim * real);
+            const size_t count = (size_t)c->B
+                               * (size_t)(k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq);
+            to->x[k] = take_bytes(a, count, (size_t)c->plan->dim * real),
+            to->g[k] = take_bytes(a, count, (size_t)c->plan->dim * real);
         }
         to->each += (size_t)b.axes * all;
     }
@@ -200,7 +231,10 @@ static double coordinate(const struct call *c, int64_t row, int axis)
 {
     const bool query = row < rows_of(c, true);
     const ptrdiff_t at = query ? row : row - rows_of(c, true), length = query ? c->Lq : c->Lk;
-    return (query ? coord_q(c, at / length, axis, at % length) : coord_k(c, at / length, axis, at % length)) + 0.0;     /* -0 is 0 */
+    /* -0 is 0 */
+    return (query ? coord_q(c, at / length, axis, at % length)
+                  : coord_k(c, at / length, axis, at % length))
+         + 0.0;
 }
 static bool same_place(const struct call *c, int64_t one, int64_t other)
 {
@@ -220,8 +254,10 @@ static loci_status accept(const struct call *c, int enc)
         double reach = 0;
         for (int a = 0; a < b.axes; a++) reach += fabs(coordinate(c, row, a)) * largest[a];
         CHECK(c->in->error, !(reach > most), LOCI_UNSUPPORTED,
-              "liere: the coordinates of %s %lld make exponents of %g; turns by blocks of %d about several axes are right up to 2^28",
-              row < queries ? "query" : "key", (long long)(row < queries ? row : row - queries), reach, b.block);
+              "liere: the coordinates of %s %lld make exponents of %g; turns by blocks of %d about "
+              "several axes are right up to 2^28",
+              row < queries ? "query" : "key", (long long)(row < queries ? row : row - queries),
+              reach, b.block);
     }
     return LOCI_OK;
 }
@@ -237,7 +273,8 @@ static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
         key ^= key >> 32;
     }
     int64_t at = (int64_t)(key % (uint64_t)w->hashes);
-    while (w->hash[at] >= 0 && !same_place(c, w->first[w->hash[at]], row)) at = (at + 1) % w->hashes;
+    while (w->hash[at] >= 0 && !same_place(c, w->first[w->hash[at]], row))
+        at = (at + 1) % w->hashes;
     if (w->hash[at] < 0) w->hash[at] = w->slots++, w->first[w->hash[at]] = -1;
     const int64_t slot = w->hash[at];
     w->next[row] = w->first[slot];
@@ -245,12 +282,14 @@ static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
     return slot;
 }
 
-static void add_generators(const struct call *c, int enc, const struct matrices *w, int64_t slot, ptrdiff_t at, double *x)
+static void add_generators(const struct call *c, int enc, const struct matrices *w, int64_t slot,
+                           ptrdiff_t at, double *x)
 {
     const struct blocks b = blocks(&c->plan->enc[enc]);
     for (ptrdiff_t i = 0; i < square(&b); i++) x[i] = 0;
     for (int a = 0; a < b.axes; a++) {
-        const double *generators = (const double *)c->table[enc] + raw_at(&b, a, 0, 0) + at * square(&b);
+        const double *generators = (const double *)c->table[enc] + raw_at(&b, a, 0, 0)
+                                 + at * square(&b);
         const double along = coordinate(c, w->first[slot], a);
         for (ptrdiff_t i = 0; i < square(&b); i++) x[i] += along * generators[i];
     }
@@ -293,41 +332,50 @@ static void begin(struct call *c, int enc)
     if (way(&c->plan->enc[enc]) != TERM_matrices) return;
     struct matrices *w = carve(c, enc, &a);
     for (int64_t i = 0; i < w->hashes; i++) w->hash[i] = -1;
-    for (int64_t i = 0; c->in->q_coord && i < rows_of(c, true); i++) w->slot[0][i] = find_slot(c, w, i);
-    for (int64_t i = 0; c->k_coord && (!c->plan->keys_rotated || !c->k.data) && i < rows_of(c, false); i++)
+    for (int64_t i = 0; c->in->q_coord && i < rows_of(c, true); i++)
+        w->slot[0][i] = find_slot(c, w, i);
+    for (int64_t i = 0;
+         c->k_coord && (!c->plan->keys_rotated || !c->k.data) && i < rows_of(c, false); i++)
         w->slot[1][i] = find_slot(c, w, rows_of(c, true) + i);
     struct job job = { .c = c, .enc = enc, .w = w };
     atomic_init(&job.next, 0);
     run(&job, exponential_job, w->slots);
-    for (int k = 0; k < 2 && c->backward; k++) {        /* rows that nobody turns have no gradient */
-        const ptrdiff_t count = c->B * (k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq) * c->plan->dim;
+    /* rows that nobody turns have no gradient */
+    for (int k = 0; k < 2 && c->backward; k++) {
+        const ptrdiff_t count = c->B * (k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq)
+                              * c->plan->dim;
         memset(w->g[k], 0, (size_t)count * c->plan->real);
     }
 }
 
-/* ---- Matrices: their gradient ------------------------------------------------------------------------------------------ */
+/* ---- Matrices: their gradient ---------------------------------------------------------------- */
 
 /* g += gradient times row, of block j of one row. */
-static void add_row(const struct call *c, const struct matrices *w, bool query, ptrdiff_t b, int h, ptrdiff_t i, int j, double *g)
+static void add_row(const struct call *c, const struct matrices *w, bool query, ptrdiff_t b, int h,
+                    ptrdiff_t i, int j, double *g)
 {
     const int n = w->block;
     const ptrdiff_t at = matrices_at(c, query, b, h, i) + j * n;
     for (int r = 0; r < n; r++) {
         const double d = load_real(w->g[!query], c->plan->f64, at + r);
         if (d == 0) continue;            /* then the row may hold anything */
-        for (int k = 0; k < n; k++) g[r * n + k] += d * load_real(w->x[!query], c->plan->f64, at + k);
+        for (int k = 0; k < n; k++)
+            g[r * n + k] += d * load_real(w->x[!query], c->plan->f64, at + k);
     }
 }
 /* The gradient by the matrix of block j, group `group` of a slot. */
-static void sum_rows(const struct call *c, const struct matrices *w, int64_t slot, int group, int j, double *g)
+static void sum_rows(const struct call *c, const struct matrices *w, int64_t slot, int group, int j,
+                     double *g)
 {
     for (int i = 0; i < w->block * w->block; i++) g[i] = 0;
     for (int64_t row = w->first[slot]; row >= 0; row = w->next[row]) {
         const bool query = row < rows_of(c, true);
         const ptrdiff_t at = query ? row : row - rows_of(c, true), length = query ? c->Lq : c->Lk;
         const int heads = query ? c->plan->heads : c->plan->kv_heads, each = heads / w->groups;
-        for (ptrdiff_t b = c->in->per_batch ? at / length : 0; b < (c->in->per_batch ? at / length + 1 : c->B); b++)
-            for (int h = group * each; h < (group + 1) * each; h++) add_row(c, w, query, b, h, at % length, j, g);
+        for (ptrdiff_t b = c->in->per_batch ? at / length : 0;
+             b < (c->in->per_batch ? at / length + 1 : c->B); b++)
+            for (int h = group * each; h < (group + 1) * each; h++)
+                add_row(c, w, query, b, h, at % length, j, g);
     }
 }
 static void gradient_job(void *arg, int index)
@@ -364,7 +412,8 @@ static void end(struct call *c, int enc)
     const ptrdiff_t count = (ptrdiff_t)c->plan->axes * w->groups * w->count * w->block * w->block;
     struct job job = { .c = c, .enc = enc, .w = w };
     for (; job.from < w->slots; job.from += (int64_t)c->threads * SLOTS_ABREAST) {
-        const int64_t left = (w->slots - job.from + SLOTS_ABREAST - 1) / SLOTS_ABREAST, jobs = left < c->threads ? left : c->threads;
+        const int64_t left = (w->slots - job.from + SLOTS_ABREAST - 1) / SLOTS_ABREAST,
+                      jobs = left < c->threads ? left : c->threads;
         run(&job, gradient_job, jobs);
         for (int64_t k = 0; k < jobs; k++) {
             const double *sum = w->room + (size_t)k * w->each + 3 * (ptrdiff_t)w->block * w->block;
@@ -374,8 +423,23 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_liere = {
-    .name = "liere", .cite = "Ostmeier et al., ICML 2025", .brief = "blocks turn by the exponential of learned generators",
-    .example = "liere:block=3", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts,
-    .check = check, .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
-    .accept = accept, .scratch = scratch, .begin = begin, .end = end,
+    .name = "liere",
+    .cite = "Ostmeier et al., ICML 2025",
+    .brief = "blocks turn by the exponential of learned generators",
+    .example = "liere:block=3",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 4e-6,
+    .opts = opts,
+    .check = check,
+    .axes = axes,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
+    .accept = accept,
+    .scratch = scratch,
+    .begin = begin,
+    .end = end,
 };

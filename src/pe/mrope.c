@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* mrope.c -- rope for text with pictures and films in it: each pair turns by one of time, height and width.
- * Wang et al., Qwen2-VL, 2024 (arXiv 2409.12191).
+/* mrope.c -- rope for text with pictures and films in it: each pair turns by one of time, height
+ * and width.  Wang et al., Qwen2-VL, 2024 (arXiv 2409.12191).
  *
  *     phi = coordinate[axis of t] w[t]
  *
- * Frequencies, scalings and pairs are rope's; w[t] goes by the number of the pair in the head, not in its section.  The
- * sections t/h/w count pairs.  order=chunked (Qwen2-VL, 2.5-VL) lines them up.  order=interleaved (Qwen3-VL) spreads h
- * over the pairs 1, 4, 7, ... and w over 2, 5, 8, ..., as many as their sections say and the head has; all others turn by
- * t, also where other code leaves them still.  Text has the same t, h and w, and then this is rope. */
+ * Frequencies, scalings and pairs are rope's; w[t] goes by the number of the pair in the head, not
+ * in its section.  The sections t/h/w count pairs.  order=chunked (Qwen2-VL, 2.5-VL) lines them up.
+ * order=interleaved (Qwen3-VL) spreads h over the pairs 1, 4, 7, ... and w over 2, 5, 8, ..., as
+ * many as their sections say and the head has; all others turn by t, also where other code leaves
+ * them still.  Text has the same t, h and w, and then this is rope. */
 #include "shape/rope_scaling.h"
 
 enum { SECTIONS = ROPE_OPTIONS, ORDER, OPTIONS };
@@ -15,10 +16,13 @@ enum { CHUNKED, ORDER_INTERLEAVED };
 enum { AXES = 3 };
 _Static_assert((int)OPTIONS <= (int)MAX_OPTIONS, "a config has room for all");
 static const loci_option opts[] = {
-    [ROPE_PAIRING] = { "pairing", LOCI_WORD, 0, ROPE_HALF, 0, 0, "half|interleaved", "which channels form a pair" },
+    [ROPE_PAIRING] = { "pairing", LOCI_WORD, 0, ROPE_HALF, 0, 0, "half|interleaved",
+                       "which channels form a pair" },
     ROPE_ROWS,
-    [SECTIONS]     = { "sections", LOCI_LIST, 1, BY_RULE, 0, 512, NULL, "pairs of time/height/width" },
-    [ORDER]        = { "order", LOCI_WORD, 0, CHUNKED, 0, 0, "chunked|interleaved", "pairs of an axis side by side, or spread" },
+    [SECTIONS]     = { "sections", LOCI_LIST, 1, BY_RULE, 0, 512, NULL,
+                       "pairs of time/height/width" },
+    [ORDER]        = { "order", LOCI_WORD, 0, CHUNKED, 0, 0, "chunked|interleaved",
+                       "pairs of an axis side by side, or spread" },
     { 0 }
 };
 
@@ -27,11 +31,14 @@ static loci_status check(struct config *c, loci_error *e)
     const double *s = c->list[SECTIONS];
     const loci_status status = loci_rope_check(c, e);
     if (status) return status;
-    CHECK(e, c->count[SECTIONS] == AXES, LOCI_BAD_ARG, "mrope: sections has %d numbers, not the 3 of time/height/width", c->count[SECTIONS]);
+    CHECK(e, c->count[SECTIONS] == AXES, LOCI_BAD_ARG,
+          "mrope: sections has %d numbers, not the 3 of time/height/width", c->count[SECTIONS]);
     for (int a = 0; a < AXES; a++)
-        CHECK(e, s[a] == floor(s[a]), LOCI_BAD_ARG, "mrope: sections count pairs, and %g is not whole", s[a]);
-    CHECK(e, s[0] + s[1] + s[2] == c->opt[ROPE_DIM] / 2, LOCI_BAD_ARG, "mrope: sections %g/%g/%g must add up to dim/2 = %g", s[0], s[1],
-          s[2], c->opt[ROPE_DIM] / 2);
+        CHECK(e, s[a] == floor(s[a]), LOCI_BAD_ARG,
+              "mrope: sections count pairs, and %g is not whole", s[a]);
+    CHECK(e, s[0] + s[1] + s[2] == c->opt[ROPE_DIM] / 2, LOCI_BAD_ARG,
+          "mrope: sections %g/%g/%g must add up to dim/2 = %g", s[0], s[1], s[2],
+          c->opt[ROPE_DIM] / 2);
     return LOCI_OK;
 }
 static int axes(const struct config *c)
@@ -68,12 +75,25 @@ static void fold(const struct prep *p)
     if (c->opt[ROPE_FREQ] != ROPE_GIVEN || !p->dtensor[0]) return;
     const ptrdiff_t part = pairs_part(c->dim, AXES), row = pairs_part(c->dim, 1);
     for (int h = 0; h < c->kv_heads; h++)
-        for (int t = 0; t < (int)c->opt[ROPE_DIM] / 2; t++) p->dtensor[0][t] += p->dtable[0][h * part + axis_of(c, t) * row + t];
+        for (int t = 0; t < (int)c->opt[ROPE_DIM] / 2; t++)
+            p->dtensor[0][t] += p->dtable[0][h * part + axis_of(c, t) * row + t];
 }
 
 const struct loci_pe loci_pe_mrope = {
-    .name = "mrope", .cite = "Wang et al., Qwen2-VL, 2024", .brief = "each pair turns by time, height or width",
-    .example = "mrope:sections=1/1/1,dim=6", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts,
-    .check = check, .axes = axes, .tensors = loci_rope_tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .name = "mrope",
+    .cite = "Wang et al., Qwen2-VL, 2024",
+    .brief = "each pair turns by time, height or width",
+    .example = "mrope:sections=1/1/1,dim=6",
+    .places = LOCI_PLACE_ROTATE,
+    .rotates = true,
+    .tol = 2e-6,
+    .opts = opts,
+    .check = check,
+    .axes = axes,
+    .tensors = loci_rope_tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
     .multiplies = loci_pairs_factor,
 };

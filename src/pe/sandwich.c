@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /* sandwich.c -- the inner product of two sinusoidal embeddings as a bias.  Chi et al., ACL 2023.
  *
- *     S_ij = scale q_i.k_j + (sum_t cos((i - j) base^(-2t/dim)) - dim/2) / (8 (h + 1) / H)       t = first .. first + dim/2 - 1
+ *     S_ij = scale q_i.k_j + (sum_t cos((i - j) base^(-2t/dim)) - dim/2) / (8 (h + 1) / H)
+ *     t = first .. first + dim/2 - 1
  *
- * Nothing is learned.  The sum starts at t = 1, as in the text and in a port in wide use; first=0 is the product of two
- * rows of the sinusoidal encoding, to the letter.  The constant dim/2 makes the largest bias 0; softmax cannot tell,
- * and centre=0 leaves it out.  Angles are double-double, so that the sum is right at any distance. */
+ * Nothing is learned.  The sum starts at t = 1, as in the text and in a port in wide use; first=0
+ * is the product of two rows of the sinusoidal encoding, to the letter.  The constant dim/2 makes
+ * the largest bias 0; softmax cannot tell, and centre=0 leaves it out.  Angles are double-double,
+ * so that the sum is right at any distance. */
 #include "base/trig.h"
 #include "shape/distances.h"
 
 enum { DIM, FIRST, CENTRE, BASE };
 static const loci_option opts[] = {
-    [DIM]    = { "dim", LOCI_WHOLE, 0, 128, 2, 65536, NULL, "width of the embeddings, an even number" },
+    [DIM]    = { "dim", LOCI_WHOLE, 0, 128, 2, 65536, NULL,
+                 "width of the embeddings, an even number" },
     [FIRST]  = { "first", LOCI_WHOLE, 0, 1, 0, 1, NULL, "number of the first frequency" },
-    [CENTRE] = { "centre", LOCI_WORD, 0, 1, 0, 0, "0|1", "1: dim/2 is taken off, so that the largest bias is 0" },
+    [CENTRE] = { "centre", LOCI_WORD, 0, 1, 0, 0, "0|1",
+                 "1: dim/2 is taken off, so that the largest bias is 0" },
     [BASE]   = { "base", LOCI_NUMBER, 0, 10000, 1e-3, 1e12, NULL, "of the frequencies" },
     { 0 }
 };
@@ -76,7 +80,8 @@ static void prepare(const struct prep *p)
         for (int i = 0; i < waves(c); i++) add_wave(&w[i], d, sum);
         for (int i = 0; i < STEPS && d + i <= t->hi; i++)
             for (int h = 0; h < c->heads; h++) {
-                const double b = (sum[i] - (c->opt[CENTRE] ? waves(c) : 0)) * c->heads / (8.0 * (h + 1));
+                const double b = (sum[i] - (c->opt[CENTRE] ? waves(c) : 0)) * c->heads
+                               / (8.0 * (h + 1));
                 distances_put(p, t, h, d + i, b);
                 if (t->lo) distances_put(p, t, h, -d - i, b);
             }
@@ -84,7 +89,8 @@ static void prepare(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_sandwich = {
-    .name = "sandwich", .cite = "Chi et al., ACL 2023", .brief = "S += (sum_t cos((i - j) base^(-2t/dim)) - dim/2) H / 8h",
+    .name = "sandwich", .cite = "Chi et al., ACL 2023",
+    .brief = "S += (sum_t cos((i - j) base^(-2t/dim)) - dim/2) H / 8h",
     .example = "sandwich", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
     .check = check, .terms = terms, .size = size, .prepare = prepare,
 };

@@ -1,27 +1,39 @@
 /* SPDX-License-Identifier: MIT */
-/* sba.c -- stick-breaking attention: each key, newest first, takes its share of what is left.  Tan et al., ICLR 2025.
+/* sba.c -- stick-breaking attention: each key, newest first, takes its share of what is left.  Tan
+ * et al., ICLR 2025.
  *
- *     A_ij = sigmoid(S_ij) prod over visible keys l after j of (1 - sigmoid(S_il))       rem_i = 1 - sum_j A_ij
+ *     A_ij = sigmoid(S_ij) prod over visible keys l after j of (1 - sigmoid(S_il))
+ *     rem_i = 1 - sum_j A_ij
  *
- * in place of the softmax.  As in the paper a row does not see its own key, unless current=1.  The paper drops what is
- * left of the stick; the authors' tests give it to the row's own value (remainder=value), their trained models to a
- * learned vector per head (remainder=vector, r [H][Dv], 0 at the start). */
+ * in place of the softmax.  As in the paper a row does not see its own key, unless current=1.  The
+ * paper drops what is left of the stick; the authors' tests give it to the row's own value
+ * (remainder=value), their trained models to a learned vector per head (remainder=vector, r
+ * [H][Dv], 0 at the start). */
 #include "shape/stick.h"
 
 static const loci_option opts[] = {
     [STICK_CURRENT]   = { "current", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: a row sees its own key" },
-    [STICK_REMAINDER] = { "remainder", LOCI_WORD, 0, REMAINDER_NONE, 0, 0, "none|value|vector", "who gets what is left of the stick" },
-    [STICK_STOP]      = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL, "stick length below which a row may end; 0 is exact" },
+    [STICK_REMAINDER] = { "remainder", LOCI_WORD, 0, REMAINDER_NONE, 0, 0, "none|value|vector",
+                          "who gets what is left of the stick" },
+    [STICK_STOP]      = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
+                          "stick length below which a row may end; 0 is exact" },
     { 0 }
 };
 enum { VECTOR };                         /* the tensor */
 
-static bool to_vector(const struct config *c) { return c->opt[STICK_REMAINDER] == REMAINDER_VECTOR; }
-static bool to_value(const struct call *c, int enc) { return c->plan->enc[enc].opt[STICK_REMAINDER] == REMAINDER_VALUE; }
+static bool to_vector(const struct config *c)
+{
+    return c->opt[STICK_REMAINDER] == REMAINDER_VECTOR;
+}
+static bool to_value(const struct call *c, int enc)
+{
+    return c->plan->enc[enc].opt[STICK_REMAINDER] == REMAINDER_VALUE;
+}
 
 static void tensors(const struct config *c, struct tensors *t)
 {
-    if (to_vector(c)) loci_add_tensor(t, c, "r", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, c->value_dim));
+    if (to_vector(c))
+        loci_add_tensor(t, c, "r", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, c->value_dim));
 }
 
 static bool strict(const struct config *c) { return c->opt[STICK_CURRENT] == 0; }
@@ -31,9 +43,12 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_stick, GROUP_WEIGHT);
 }
 
-/* ---- The vector of each head ---------------------------------------------------------------------------------- */
+/* ---- The vector of each head ----------------------------------------------------------------- */
 
-static ptrdiff_t numbers(const struct config *c) { return to_vector(c) ? (ptrdiff_t)c->heads * c->value_dim : 0; }
+static ptrdiff_t numbers(const struct config *c)
+{
+    return to_vector(c) ? (ptrdiff_t)c->heads * c->value_dim : 0;
+}
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     (void)range;
@@ -49,7 +64,7 @@ static void fold(const struct prep *p)
     for (ptrdiff_t i = 0; i < numbers(p->cfg); i++) p->dtensor[VECTOR][i] += p->dtable[0][i];
 }
 
-/* ---- The row's own key ---------------------------------------------------------------------------------------- */
+/* ---- The row's own key ----------------------------------------------------------------------- */
 
 static bool rising_keys(const struct call *c, const struct sequence *q)
 {
@@ -68,7 +83,9 @@ static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool ri
         else end = middle;
     }
     for (; low < end; low++)
-        if (pos_k(c, q->b, low) == pos && seg_k(c, q->b, low) == seg_q(c, q->b, row) && seg_k(c, q->b, low) >= 0) return low;
+        if (pos_k(c, q->b, low) == pos && seg_k(c, q->b, low) == seg_q(c, q->b, row)
+            && seg_k(c, q->b, low) >= 0)
+            return low;
     return -1;
 }
 
@@ -84,8 +101,12 @@ static loci_status accept(const struct call *c, int enc)
         const struct sequence *q = &c->seq[s];
         const bool rising = rising_keys(c, q);
         for (ptrdiff_t i = q->q0; i < q->q0 + q->nq; i++)
-            CHECK(c->in->error, seg_q(c, q->b, i) < 0 || before_first(c, q->b, i) || own_key(c, q, rising, i) >= 0, LOCI_BAD_ARG,
-                  "sba: remainder=value needs a key at the position %lld of query %td", (long long)pos_q(c, q->b, i), i);
+            CHECK(c->in->error,
+                  seg_q(c, q->b, i) < 0 || before_first(c, q->b, i)
+                      || own_key(c, q, rising, i) >= 0,
+                  LOCI_BAD_ARG,
+                  "sba: remainder=value needs a key at the position %lld of query %td",
+                  (long long)pos_q(c, q->b, i), i);
     }
     return LOCI_OK;
 }
@@ -101,7 +122,8 @@ static void begin(struct call *c, int enc)
     for (ptrdiff_t s = 0; s < c->sequences; s++) {
         const struct sequence *q = &c->seq[s];
         const bool rising = rising_keys(c, q);
-        for (ptrdiff_t i = q->q0; i < q->q0 + q->nq; i++) own[q->b * c->Lq + i] = own_key(c, q, rising, i);
+        for (ptrdiff_t i = q->q0; i < q->q0 + q->nq; i++)
+            own[q->b * c->Lq + i] = own_key(c, q, rising, i);
     }
 }
 /* dv of the own key += rem do, heads and rows ascending. */
@@ -111,18 +133,35 @@ static void end(struct call *c, int enc)
     const ptrdiff_t *own = c->scratch[enc];
     if (!to_value(c, enc) || !c->dv.data || !c->dout.data) return;
     for (ptrdiff_t i = 0; i < c->B * p->heads * c->Lq; i++) {
-        const ptrdiff_t b = i / c->Lq / p->heads, h = i / c->Lq % p->heads, row = i % c->Lq, key = own[b * c->Lq + row];
+        const ptrdiff_t b = i / c->Lq / p->heads, h = i / c->Lq % p->heads, row = i % c->Lq,
+                        key = own[b * c->Lq + row];
         const ptrdiff_t dout = b * c->dout.batch + h * c->dout.head + row * c->dout.row;
         const ptrdiff_t dv = b * c->dv.batch + h / p->group * c->dv.head + key * c->dv.row;
         const double rem = load_real(c->in->rem, p->f64, i);
         for (int n = 0; key >= 0 && n < p->value_dim; n++)
-            store_real(c->dv.data, p->f64, dv + n, load_real(c->dv.data, p->f64, dv + n) + rem * load_stored(c->dout.data, p->dtype, dout + n));
+            store_real(c->dv.data, p->f64, dv + n,
+                       load_real(c->dv.data, p->f64, dv + n)
+                           + rem * load_stored(c->dout.data, p->dtype, dout + n));
     }
 }
 
 const struct loci_pe loci_pe_sba = {
-    .name = "sba", .cite = "Tan et al., ICLR 2025", .brief = "weights break a stick from the newest key on, no softmax",
-    .example = "sba", .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts,
-    .strict = strict, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
-    .accept = accept, .scratch = scratch, .begin = begin, .end = end,
+    .name = "sba",
+    .cite = "Tan et al., ICLR 2025",
+    .brief = "weights break a stick from the newest key on, no softmax",
+    .example = "sba",
+    .places = LOCI_PLACE_WEIGHT,
+    .causal_only = true,
+    .tol = 4e-6,
+    .opts = opts,
+    .strict = strict,
+    .tensors = tensors,
+    .terms = terms,
+    .size = size,
+    .prepare = prepare,
+    .fold = fold,
+    .accept = accept,
+    .scratch = scratch,
+    .begin = begin,
+    .end = end,
 };

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* sink.c -- a learned logit per head that takes part in the softmax and has no value, as in gpt-oss.
+/* sink.c -- a learned logit per head that takes part in the softmax and has no value, as in
+ * gpt-oss.
  *
  *     w_ij = e^S_ij / (e^logit[h] + sum_k e^S_ik)       lse_i = log(e^logit[h] + sum_k e^S_ik)
  *
- * A row can so give its weight to nobody.  A logit of 0 is the softmax with 1 added to its sum, one of -inf the plain
- * softmax.  A row that sees no key has o 0 and the logit as its lse. */
+ * A row can so give its weight to nobody.  A logit of 0 is the softmax with 1 added to its sum, one
+ * of -inf the plain softmax.  A row that sees no key has o 0 and the logit as its lse. */
 #include "plan/encoding.h"
 
 static const loci_option opts[] = { { 0 } };
@@ -36,7 +37,8 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_sink = {
-    .name = "sink", .cite = "OpenAI, gpt-oss, 2025", .brief = "the sum of the softmax has a learned logit more, which has no value",
+    .name = "sink", .cite = "OpenAI, gpt-oss, 2025",
+    .brief = "the sum of the softmax has a learned logit more, which has no value",
     .example = "sink", .places = LOCI_PLACE_SUM, .beside = true, .tol = 2e-6, .opts = opts,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* sinusoidal.c -- sines and cosines of the position, added to the embedding.  Vaswani et al., NeurIPS 2017.
+/* sinusoidal.c -- sines and cosines of the position, added to the embedding.  Vaswani et al.,
+ * NeurIPS 2017.
  *
- *     x[pos][2t] += sin(pos w[t])      x[pos][2t+1] += cos(pos w[t])      w[t] = base^(-2t/Dm), t = 0 .. ceil(Dm/2) - 1
+ *     x[pos][2t] += sin(pos w[t])      x[pos][2t+1] += cos(pos w[t])      w[t] = base^(-2t/Dm),
+ *     t = 0 .. ceil(Dm/2) - 1
  *
- * The paper's formula and the authors' code (tensor2tensor) differ.  Ours is the paper's; `layout=halves` puts all sines
- * before all cosines, and `freq=t2t` is w[t] = base^(-t/(n-1)) with n = floor(Dm/2), whose last one is 1/base exactly.
- * An odd width ends with a lone sine (paper) or a column of zeros (t2t).  Nothing is learned, so dx is dy. */
+ * The paper's formula and the authors' code (tensor2tensor) differ.  Ours is the paper's;
+ * `layout=halves` puts all sines before all cosines, and `freq=t2t` is w[t] = base^(-t/(n-1)) with
+ * n = floor(Dm/2), whose last one is 1/base exactly.  An odd width ends with a lone sine (paper) or
+ * a column of zeros (t2t).  Nothing is learned, so dx is dy. */
 #include "base/trig.h"
 #include "plan/encoding.h"
 
@@ -13,17 +16,24 @@ enum { BASE, LAYOUT, FREQ };
 enum { INTERLEAVED, HALVES };
 enum { PAPER, T2T };
 static const loci_option opts[] = {
-    [BASE]   = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL, "the slowest wave is about 2 pi base positions long" },
-    [LAYOUT] = { "layout", LOCI_WORD, 0, INTERLEAVED, 0, 0, "interleaved|halves", "sines and cosines in turn, or all sines first" },
-    [FREQ]   = { "freq", LOCI_WORD, 0, PAPER, 0, 0, "paper|t2t", "base^(-2t/Dm), or as the authors' code has it" },
+    [BASE]   = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
+                 "the slowest wave is about 2 pi base positions long" },
+    [LAYOUT] = { "layout", LOCI_WORD, 0, INTERLEAVED, 0, 0, "interleaved|halves",
+                 "sines and cosines in turn, or all sines first" },
+    [FREQ]   = { "freq", LOCI_WORD, 0, PAPER, 0, 0, "paper|t2t",
+                 "base^(-2t/Dm), or as the authors' code has it" },
     { 0 }
 };
 
-static int waves(const struct config *c) { return c->opt[FREQ] == T2T ? c->model_dim / 2 : (c->model_dim + 1) / 2; }
+static int waves(const struct config *c)
+{
+    return c->opt[FREQ] == T2T ? c->model_dim / 2 : (c->model_dim + 1) / 2;
+}
 
-/* Table: how many digits to base 64 it has; the frequencies, each the sum of two doubles, so that angles are right at any
- * position; then per digit, for its 64 values, a row of cosines and one of sines of what it adds to the angle.  A position
- * turns by one digit after the other, and what is left of one with more digits is computed. */
+/* Table: how many digits to base 64 it has; the frequencies, each the sum of two doubles, so that
+ * angles are right at any position; then per digit, for its 64 values, a row of cosines and one of
+ * sines of what it adds to the angle.  A position turns by one digit after the other, and what is
+ * left of one with more digits is computed. */
 enum { STEPS = 64, MOST_DIGITS = 4 };
 
 static int digits(ptrdiff_t range)
@@ -50,18 +60,21 @@ static void prepare(const struct prep *p)
     const int n = waves(c);
     table[0] = digits(p->range);
     for (int t = 0; t < n; t++) {
-        if (c->opt[FREQ] == T2T) loci_pow_dd(c->opt[BASE], t, n > 1 ? n - 1 : 1, &w[2 * t], &w[2 * t + 1]);
+        if (c->opt[FREQ] == T2T)
+            loci_pow_dd(c->opt[BASE], t, n > 1 ? n - 1 : 1, &w[2 * t], &w[2 * t + 1]);
         else loci_pow_dd(c->opt[BASE], 2.0 * t, c->model_dim, &w[2 * t], &w[2 * t + 1]);
     }
     for (int digit = 0; digit < (int)table[0]; digit++)
         for (int value = 0; value < STEPS; value++) {
             double *row = steps(table, n, digit, value);
-            for (int t = 0; t < n; t++) loci_sincos(ldexp(value, 6 * digit), w[2 * t], w[2 * t + 1], &row[t], &row[n + t]);
+            for (int t = 0; t < n; t++)
+                loci_sincos(ldexp(value, 6 * digit), w[2 * t], w[2 * t + 1], &row[t], &row[n + t]);
         }
 }
 
 /* cos and sin of waves from .. from + count - 1 at a position. */
-static void turn(const double *table, int n, int64_t pos, int from, int count, double *cos_x, double *sin_x)
+static void turn(const double *table, int n, int64_t pos, int from, int count, double *cos_x,
+                 double *sin_x)
 {
     const int all = (int)table[0];
     const int64_t low = pos & (((int64_t)1 << 6 * all) - 1);
@@ -80,11 +93,13 @@ static void turn(const double *table, int n, int64_t pos, int from, int count, d
     }
 }
 
-static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n, double *row)
+static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
+                  double *row)
 {
     (void)f64;
     enum { BLOCK = 64 };
-    const int all = waves(c), each = c->opt[LAYOUT] == HALVES ? 1 : 2;     /* columns that a wave has side by side */
+    /* columns that a wave has side by side */
+    const int all = waves(c), each = c->opt[LAYOUT] == HALVES ? 1 : 2;
     double cos_x[BLOCK], sin_x[BLOCK];
     for (int i = 0; i < n; ) {
         const int column = from + i, t = each == 1 && column >= all ? column - all : column / each;
@@ -98,7 +113,8 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 }
 
 const struct loci_pe loci_pe_sinusoidal = {
-    .name = "sinusoidal", .cite = "Vaswani et al., NeurIPS 2017", .brief = "x += sin, cos of pos base^(-2t/Dm)",
+    .name = "sinusoidal", .cite = "Vaswani et al., NeurIPS 2017",
+    .brief = "x += sin, cos of pos base^(-2t/Dm)",
     .example = "sinusoidal", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
     .size = size, .prepare = prepare, .embed = embed,
 };

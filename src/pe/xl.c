@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* xl.c -- sinusoids of the distance, projected per head, with two learned queries.  Dai et al., ACL 2019.
+/* xl.c -- sinusoids of the distance, projected per head, with two learned queries.  Dai et al., ACL
+ * 2019.
  *
  *     S_ij = scale (q_i.k_j + u.k_j + (q_i + v).(W R_d))        d = i - j
- *     R_d = [sin(d w[0]) .. | cos(d w[0]) ..], [Dm]             w[t] = base^(-2t/Dm), sines first: ceil(Dm/2) of them
+ *     R_d = [sin(d w[0]) .. | cos(d w[0]) ..], [Dm]
+ *     w[t] = base^(-2t/Dm), sines first: ceil(Dm/2) of them
  *
- * W is [H][D][Dm], u and v are [H][D].  With clamp=C distances beyond C count as C.  The authors' code meets keys behind the
- * query only (its shift leaves nonsense ahead); for keys ahead d is negative here, in sine and cosine alike. */
+ * W is [H][D][Dm], u and v are [H][D].  With clamp=C distances beyond C count as C.  The authors'
+ * code meets keys behind the query only (its shift leaves nonsense ahead); for keys ahead d is
+ * negative here, in sine and cosine alike. */
 #include "base/arena.h"
 #include "base/trig.h"
 #include "plan/encoding.h"
@@ -14,8 +17,10 @@
 
 enum { CLAMP, BASE };
 static const loci_option opts[] = {
-    [CLAMP] = { "clamp", LOCI_WHOLE, 0, -1, -1, 1e9, NULL, "distances beyond count as this one; -1 or 0: none do" },
-    [BASE]  = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL, "the slowest wave is about 2 pi base positions long" },
+    [CLAMP] = { "clamp", LOCI_WHOLE, 0, -1, -1, 1e9, NULL,
+                "distances beyond count as this one; -1 or 0: none do" },
+    [BASE]  = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
+                "the slowest wave is about 2 pi base positions long" },
     { 0 }
 };
 
@@ -30,12 +35,13 @@ static int waves(const struct config *c)
 enum { PROJECTION, CONTENT, POSITION };
 static void tensors(const struct config *c, struct tensors *t)
 {
-    loci_add_tensor(t, c, "w", LOCI_LEARNED, INIT_NORMAL, 0.02, 0, SHAPE(c->heads, c->dim, waves(c)));
+    loci_add_tensor(t, c, "w", LOCI_LEARNED, INIT_NORMAL, 0.02, 0,
+                    SHAPE(c->heads, c->dim, waves(c)));
     loci_add_tensor(t, c, "u", LOCI_LEARNED, INIT_NORMAL, 0.02, 0, SHAPE(c->heads, c->dim));
     loci_add_tensor(t, c, "v", LOCI_LEARNED, INIT_NORMAL, 0.02, 0, SHAPE(c->heads, c->dim));
 }
 
-/* ---- Tables: a header, u for band_k, v and W R_d of each head, R_d ---------------------------------------------------- */
+/* ---- Tables: a header, u for band_k, v and W R_d of each head, R_d --------------------------- */
 
 /* u meets keys as a vector that all distances share. */
 static const struct key_vectors everywhere = { .lo = 0, .hi = 0, .at = ROLL_HEADER };
@@ -47,10 +53,15 @@ static void terms(const struct config *c, struct termlist *t)
 }
 
 /* False when it is larger than memory can be. */
-static bool layout(const struct config *c, ptrdiff_t range, size_t real, struct roll *v, size_t *bytes)
+static bool layout(const struct config *c, ptrdiff_t range, size_t real, struct roll *v,
+                   size_t *bytes)
 {
-    const int64_t far = c->opt[CLAMP] > 0 && c->opt[CLAMP] < (double)range ? (int64_t)c->opt[CLAMP] : range;
-    *v = (struct roll){ .lo = c->full ? -far : 0, .hi = far, .width = (ptrdiff_t)vectors_padded(c->dim), .waves_width = (ptrdiff_t)vectors_padded(waves(c)) };
+    const int64_t far = c->opt[CLAMP] > 0 && c->opt[CLAMP] < (double)range ? (int64_t)c->opt[CLAMP]
+                                                                           : range;
+    *v = (struct roll){ .lo = c->full ? -far : 0,
+                        .hi = far,
+                        .width = (ptrdiff_t)vectors_padded(c->dim),
+                        .waves_width = (ptrdiff_t)vectors_padded(waves(c)) };
     v->heads = round_up(ROLL_HEADER + (size_t)c->heads * key_table(&everywhere, c->dim) * real);
     const size_t each = (size_t)(c->heads * v->width + v->waves_width) * real;
     if ((size_t)(v->hi - v->lo + 2) > (PTRDIFF_MAX - v->heads) / 2 / each) return false;
@@ -82,7 +93,8 @@ static void fill_waves(const struct prep *p, const struct roll *v, void *to)
 
 /* W R_d for a few distances at once, so that numbers of W are read once for them. */
 enum { FEW = 8 };
-static void project(const struct prep *p, const struct roll *v, int h, const void *from, ptrdiff_t first, int n, void *rows)
+static void project(const struct prep *p, const struct roll *v, int h, const void *from,
+                    ptrdiff_t first, int n, void *rows)
 {
     const int D = p->cfg->dim, Dm = waves(p->cfg);
     enum { PIECE = 256 };
@@ -91,7 +103,8 @@ static void project(const struct prep *p, const struct roll *v, int h, const voi
         for (int m0 = 0; m0 < Dm; m0 += PIECE) {
             const int most = Dm - m0 < PIECE ? Dm - m0 : PIECE;
             for (int i = 0; i < n; i++)
-                for (int m = 0; m < most; m++) r[m][i] = load_real(from, p->f64, (first + i) * v->waves_width + m0 + m);
+                for (int m = 0; m < most; m++)
+                    r[m][i] = load_real(from, p->f64, (first + i) * v->waves_width + m0 + m);
             for (int d = d0; d < D && d < d0 + PIECE / FEW; d++)
                 for (int m = 0; m < most; m++) {
                     const double w = param(p, PROJECTION, ((ptrdiff_t)h * D + d) * Dm + m0 + m);
@@ -99,7 +112,9 @@ static void project(const struct prep *p, const struct roll *v, int h, const voi
                 }
         }
         for (int d = d0; d < D && d < d0 + PIECE / FEW; d++)
-            for (int i = 0; i < n; i++) store_real(rows, p->f64, (v->hi - v->lo - (first + i)) * v->width + d, sum[d - d0][i]);
+            for (int i = 0; i < n; i++)
+                store_real(rows, p->f64, (v->hi - v->lo - (first + i)) * v->width + d,
+                           sum[d - d0][i]);
     }
 }
 
@@ -110,13 +125,15 @@ static void prepare(const struct prep *p)
     struct roll v;
     size_t bytes;
     if (!layout(c, p->range, real, &v, &bytes)) return;
-    const ptrdiff_t columns = (ptrdiff_t)key_columns(&everywhere), width = (ptrdiff_t)vectors_width(c->dim), count = (ptrdiff_t)(v.hi - v.lo) + 1;
+    const ptrdiff_t columns = (ptrdiff_t)key_columns(&everywhere),
+                    width = (ptrdiff_t)vectors_width(c->dim), count = (ptrdiff_t)(v.hi - v.lo) + 1;
     char *table = p->table;
     memset(table, 0, bytes);
     memcpy(table, &v, sizeof v);
     fill_waves(p, &v, table + v.waves);
     for (int h = 0; h < c->heads; h++) {
-        char *across = table + everywhere.at + (size_t)h * key_table(&everywhere, c->dim) * real, *rows = across + (size_t)(c->dim * columns) * real;
+        char *across = table + everywhere.at + (size_t)h * key_table(&everywhere, c->dim) * real,
+             *rows = across + (size_t)(c->dim * columns) * real;
         for (ptrdiff_t n = 0; n < columns; n++)
             for (int d = 0; d < c->dim; d++) {
                 const double u = param(p, CONTENT, (ptrdiff_t)h * c->dim + d);
@@ -124,13 +141,15 @@ static void prepare(const struct prep *p)
                 store_real(rows, p->f64, n * width + d, u);
             }
         char *head = table + v.heads + (size_t)(h * roll_head(&v)) * real;
-        for (int d = 0; d < c->dim; d++) store_real(head, p->f64, d, param(p, POSITION, (ptrdiff_t)h * c->dim + d));
+        for (int d = 0; d < c->dim; d++)
+            store_real(head, p->f64, d, param(p, POSITION, (ptrdiff_t)h * c->dim + d));
         for (ptrdiff_t n = 0; n < count; n += FEW)
-            project(p, &v, h, table + v.waves, n, count - n < FEW ? (int)(count - n) : FEW, head + (size_t)v.width * real);
+            project(p, &v, h, table + v.waves, n, count - n < FEW ? (int)(count - n) : FEW,
+                    head + (size_t)v.width * real);
     }
 }
 
-/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
 static void fold(const struct prep *p)
 {
@@ -142,21 +161,25 @@ static void fold(const struct prep *p)
     for (int h = 0; h < c->heads && p->dtable[0]; h++) {
         const double *part = p->dtable[0] + h * (D * Dmp + Dp);
         for (int d = 0; d < D; d++) {
-            for (int m = 0; m < Dm && dw; m++) dw[((ptrdiff_t)h * D + d) * Dm + m] += part[d * Dmp + m];
+            for (int m = 0; m < Dm && dw; m++)
+                dw[((ptrdiff_t)h * D + d) * Dm + m] += part[d * Dmp + m];
             if (dv) dv[(ptrdiff_t)h * D + d] += part[D * Dmp + d];
         }
     }
     for (int h = 0; h < c->heads && p->dtable[1] && du; h++) {
-        const double *part = p->dtable[1] + (size_t)h * key_part(&everywhere, D), *ends = part + D * columns;
+        const double *part = p->dtable[1] + (size_t)h * key_part(&everywhere, D),
+                     *ends = part + D * columns;
         for (int d = 0; d < D; d++) {
-            for (ptrdiff_t n = 0; n < columns; n++) du[(ptrdiff_t)h * D + d] += part[d * columns + n];
+            for (ptrdiff_t n = 0; n < columns; n++)
+                du[(ptrdiff_t)h * D + d] += part[d * columns + n];
             du[(ptrdiff_t)h * D + d] += ends[d] + ends[Dp + d];
         }
     }
 }
 
 const struct loci_pe loci_pe_xl = {
-    .name = "xl", .cite = "Dai et al., ACL 2019", .brief = "S += scale (u.k_j + (q_i + v).(W R)), R the waves of i - j",
+    .name = "xl", .cite = "Dai et al., ACL 2019",
+    .brief = "S += scale (u.k_j + (q_i + v).(W R)), R the waves of i - j",
     .example = "xl", .places = LOCI_PLACE_SCORE, .tol = 8e-6, .opts = opts,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /* xpos.c -- rope whose scores fade with the distance.  Sun et al., ACL 2023 (arXiv 2212.10554).
  *
- *     q <- z[t]^(pos/scale_base) R(pos) q,   k <- z[t]^(-pos/scale_base) R(pos) k,   z[t] = (2t/dim + gamma)/(1 + gamma)
+ *     q <- z[t]^(pos/scale_base) R(pos) q,   k <- z[t]^(-pos/scale_base) R(pos) k,
+ *     z[t] = (2t/dim + gamma)/(1 + gamma)
  *
- * so that pair t of a score carries z[t]^((i - j)/scale_base): slow pairs last, fast ones fade.  R is rope's, interleaved
- * from channel 0.  Only differences of positions count, but z^pos itself leaves the floats soon.  So both sides fade from
- * the position of a key near the key: the first of its block of tiles, as many tiles as keep z[0] within 10^6.  A
- * cache keeps keys that are turned, never faded.  Alone, in stage ROTATE, positions count from 0. */
+ * so that pair t of a score carries z[t]^((i - j)/scale_base): slow pairs last, fast ones fade.  R
+ * is rope's, interleaved from channel 0.  Only differences of positions count, but z^pos itself
+ * leaves the floats soon.  So both sides fade from the position of a key near the key: the first of
+ * its block of tiles, as many tiles as keep z[0] within 10^6.  A cache keeps keys that are turned,
+ * never faded.  Alone, in stage ROTATE, positions count from 0. */
 #include "base/trig.h"
 #include "plan/call.h"
 #include "shape/pairs.h"
 
 enum { BASE, DIM, SCALE_BASE, GAMMA };
 static const loci_option opts[] = {
-    [BASE]       = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL, "frequencies fall from 1 to about 1/base" },
-    [DIM]        = { "dim", LOCI_WHOLE, 0, BY_RULE, 2, 1024, NULL, "channels that turn; by default all of the head" },
-    [SCALE_BASE] = { "scale_base", LOCI_NUMBER, 0, 512, 1e-3, 1e18, NULL, "distance at which pair t has faded to z[t]" },
-    [GAMMA]      = { "gamma", LOCI_NUMBER, 0, 0.4, 1e-6, 1e18, NULL, "the larger, the slower the fading" },
+    [BASE]       = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
+                     "frequencies fall from 1 to about 1/base" },
+    [DIM]        = { "dim", LOCI_WHOLE, 0, BY_RULE, 2, 1024, NULL,
+                     "channels that turn; by default all of the head" },
+    [SCALE_BASE] = { "scale_base", LOCI_NUMBER, 0, 512, 1e-3, 1e18, NULL,
+                     "distance at which pair t has faded to z[t]" },
+    [GAMMA]      = { "gamma", LOCI_NUMBER, 0, 0.4, 1e-6, 1e18, NULL,
+                     "the larger, the slower the fading" },
     { 0 }
 };
 
@@ -26,10 +32,14 @@ static loci_status check(struct config *c, loci_error *e)
 {
     double *o = c->opt;
     if (!c->given[DIM]) o[DIM] = c->dim;
-    CHECK(e, fmod(o[DIM], 2) == 0, LOCI_BAD_ARG, "xpos: dim %g must be even, as channels turn in pairs", o[DIM]);
-    CHECK(e, o[DIM] <= c->dim, LOCI_BAD_ARG, "xpos: dim %g must not exceed the head's %d channels", o[DIM], c->dim);
+    CHECK(e, fmod(o[DIM], 2) == 0, LOCI_BAD_ARG,
+          "xpos: dim %g must be even, as channels turn in pairs", o[DIM]);
+    CHECK(e, o[DIM] <= c->dim, LOCI_BAD_ARG, "xpos: dim %g must not exceed the head's %d channels",
+          o[DIM], c->dim);
     CHECK(e, -log(z0(c)) * KT / o[SCALE_BASE] <= log(1e15), LOCI_BAD_ARG,
-          "xpos: with scale_base %g and gamma %g scores fade by more than 10^15 within %d positions", o[SCALE_BASE], o[GAMMA], KT);
+          "xpos: with scale_base %g and gamma %g scores fade by more than 10^15 within %d "
+          "positions",
+          o[SCALE_BASE], o[GAMMA], KT);
     return LOCI_OK;
 }
 static void terms(const struct config *c, struct termlist *t)
@@ -59,11 +69,18 @@ static void prepare(const struct prep *p)
     const struct config *c = p->cfg;
     int span = CHUNK / KT;
     while (span > 1 && -log(z0(c)) * KT * span / c->opt[SCALE_BASE] > log(1e6)) span /= 2;
-    loci_fading_pairs_prepare(p, (struct pairs){ .count = (int)c->opt[DIM] / 2, .interleaved = true, .axes = 1, .groups = 1,
-                                                 .factor = 1, .span = span }, frequency, fading);
+    loci_fading_pairs_prepare(p,
+                              (struct pairs){ .count = (int)c->opt[DIM] / 2,
+                                              .interleaved = true,
+                                              .axes = 1,
+                                              .groups = 1,
+                                              .factor = 1,
+                                              .span = span },
+                              frequency, fading);
 }
 
-/* Positions with gaps can be so far apart within a block that one side would be 0 and the other infinite. */
+/* Positions with gaps can be so far apart within a block that one side would be 0 and the other
+ * infinite. */
 static loci_status accept(const struct call *c, int enc)
 {
     const struct config *cfg = &c->plan->enc[enc];
@@ -71,9 +88,13 @@ static loci_status accept(const struct call *c, int enc)
     for (ptrdiff_t s = 0; s < c->sequences; s++) {
         const struct sequence *q = &c->seq[s];
         for (ptrdiff_t j = 0; j < q->nk && !q->run; j++) {
-            const int64_t first = pos_k(c, q->b, q->k0 + j / keys * keys), pos = pos_k(c, q->b, q->k0 + j);
-            CHECK(c->in->error, -log(z0(cfg)) * fabs((double)(pos - first)) / cfg->opt[SCALE_BASE] <= log(1e30), LOCI_UNSUPPORTED,
-                  "xpos: keys at positions %lld and %lld are less than %td keys apart, but scores fade by more than 10^30 between them",
+            const int64_t first = pos_k(c, q->b, q->k0 + j / keys * keys),
+                          pos = pos_k(c, q->b, q->k0 + j);
+            CHECK(c->in->error,
+                  -log(z0(cfg)) * fabs((double)(pos - first)) / cfg->opt[SCALE_BASE] <= log(1e30),
+                  LOCI_UNSUPPORTED,
+                  "xpos: keys at positions %lld and %lld are less than %td keys apart, but scores "
+                  "fade by more than 10^30 between them",
                   (long long)first, (long long)pos, keys);
         }
     }
@@ -81,7 +102,8 @@ static loci_status accept(const struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_xpos = {
-    .name = "xpos", .cite = "Sun et al., ACL 2023", .brief = "rope whose pairs fade with the distance, slow ones least",
+    .name = "xpos", .cite = "Sun et al., ACL 2023",
+    .brief = "rope whose pairs fade with the distance, slow ones least",
     .example = "xpos", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts,
     .check = check, .terms = terms, .size = size, .prepare = prepare, .accept = accept,
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* call.h -- a call as encodings and the engine see it: sequences, positions, and where everything is. */
+/* call.h -- a call as encodings and the engine see it: sequences, positions, and where everything
+ * is. */
 #ifndef LOCI_PLAN_CALL_H
 #define LOCI_PLAN_CALL_H
 
@@ -7,15 +8,17 @@
 #include "base/given.h"
 #include "plan/plan.h"
 
-/* Rows and keys that attend to each other alone: a whole batch entry, or one packed segment.  The tile grid starts at
- * its first key.  run: positions are consecutive on both sides, so distance(key k, row r) = d0 + r - k. */
+/* Rows and keys that attend to each other alone: a whole batch entry, or one packed segment.  The
+ * tile grid starts at its first key.  run: positions are consecutive on both sides, so distance(key
+ * k, row r) = d0 + r - k. */
 struct sequence {
     ptrdiff_t b, q0, nq, k0, nk;
-    ptrdiff_t first_row, first_tile, first_chunk, first_ktile;   /* query rows, their tiles and chunks, and key tiles of all
-                                            sequences before it */
+    /* query rows, their tiles and chunks, and key tiles of all sequences before it */
+    ptrdiff_t first_row, first_tile, first_chunk, first_ktile;
     int64_t d0;
     bool run;
-    bool segments;                       /* ids must be compared: segments here are no runs of neighbours */
+    bool segments;                       /* ids must be compared: segments here are no runs of
+                                            neighbours */
 };
 
 struct call {
@@ -26,56 +29,72 @@ struct call {
     int threads;
     bool backward;                       /* there is room for gradients */
     bool narrow;                         /* few rows: they are walked one by one */
-    bool fast, packed;                   /* bf16 dot products; turned keys are bf16, each in the first half of its row */
+    bool fast, packed;                   /* bf16 dot products; turned keys are bf16, each in the
+                                            first half of its row */
     const struct loci_cache *cache;
-    const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL: Lk, and 0 */
-    const int64_t *k_pos;                /* of the keys, NULL: they are counted; those of entry b are at b k_pos_entry */
+    const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL:
+                                            Lk, and 0 */
+    const int64_t *k_pos;                /* of the keys, NULL: they are counted; those of entry b
+                                            are at b k_pos_entry */
     ptrdiff_t k_pos_entry;
     const double *k_coord;
     const void *input[MAX_TENSORS];      /* INPUT tensors; those by key have room for Lk keys */
     loci_view q, k, v, o, dout, dq, dk, dv;    /* strides resolved; dk has key_heads */
-    loci_view dk_out, dv_out;            /* the caller's, where dk and dv are summed elsewhere: stored in 16 bits, or dk for
-                                            kv_heads that are fewer than key_heads */
+    loci_view dk_out, dv_out;            /* the caller's, where dk and dv are summed elsewhere:
+                                            stored in 16 bits, or dk for kv_heads that are fewer
+                                            than key_heads */
     const void *table[MAX_ENCODINGS];    /* prepared */
     ptrdiff_t range;                     /* that they were prepared for */
     void *scratch[MAX_ENCODINGS];        /* made by begin() */
-    double *total[MAX_USES];             /* backward: sums of a term's parts over all work items, in item order */
-    double *dtensor[MAX_TENSORS];        /* backward: gradients in double, zeroed; NULL where not wanted */
+    double *total[MAX_USES];             /* backward: sums of a term's parts over all work items, in
+                                            item order */
+    double *dtensor[MAX_TENSORS];        /* backward: gradients in double, zeroed; NULL where not
+                                            wanted */
     ptrdiff_t dtensor_count[MAX_TENSORS];
-    const int64_t *q_pos;                /* of the queries: the caller's, or, as k_pos then, made from starts; NULL: the last of the keys */
+    const int64_t *q_pos;                /* of the queries: the caller's, or, as k_pos then, made
+                                            from starts; NULL: the last of the keys */
     ptrdiff_t sequences;
     struct sequence *seq;
-    ptrdiff_t rows, tiles, chunks, ktiles;     /* query rows, their tiles and chunks, and key tiles of all sequences */
-    void *turned;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL: k is read in place */
-    float *knorm;                        /* [key_heads][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not
-                                            all finite; NULL: nobody asks */
+    ptrdiff_t rows, tiles, chunks, ktiles;     /* query rows, their tiles and chunks, and key tiles
+                                                  of all sequences */
+    void *turned;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL:
+                                            k is read in place */
+    float *knorm;                        /* [key_heads][ktiles]: largest |k| of a tile, rounded up,
+                                            NaN where k or v are not all finite; NULL: nobody
+                                            asks */
     void *kept;                          /* few rows: what is kept of every chunk until they join */
     size_t work_bytes;                   /* of the workspace, as this call needs it */
     char *desks;                         /* one per thread: tiles and parts; `desk` bytes each */
     size_t desk;
     ptrdiff_t longest;                   /* most keys of a sequence */
-    void *dk_sum, *dv_sum;               /* dense [B][key_heads][Lk][D], [B][kv_heads][Lk][Dv] reals: where they are summed then, and
-                                            dk also when a rotation learns and nobody wants dk */
+    void *dk_sum, *dv_sum;               /* dense [B][key_heads][Lk][D], [B][kv_heads][Lk][Dv]
+                                            reals: where they are summed then, and dk also when a
+                                            rotation learns and nobody wants dk */
     struct {                             /* stage LINEAR_ATTENTION */
-        ptrdiff_t past;                  /* keys in the state that was given; default positions go on from there */
-        ptrdiff_t *seen;                 /* [B][Lq]: keys of its sequence that a row sees: the first ones, never fewer than
-                                            the row before it */
+        ptrdiff_t past;                  /* keys in the state that was given; default positions go
+                                            on from there */
+        ptrdiff_t *seen;                 /* [B][Lq]: keys of its sequence that a row sees: the first
+                                            ones, never fewer than the row before it */
         void *den;                       /* [B][H][Lq] reals (backward) */
         const char *before;              /* states [B][Hkv], or NULL */
         char *after;
     } linear;
 };
 
-/* Sequences are counted through in rows, query tiles, query chunks or key tiles: the first of a sequence, and the
- * sequence that number i belongs to. */
+/* Sequences are counted through in rows, query tiles, query chunks or key tiles: the first of a
+ * sequence, and the sequence that number i belongs to. */
 enum count { BY_ROW, BY_TILE, BY_CHUNK, BY_KTILE };
 static inline ptrdiff_t first_of(const struct sequence *q, enum count by)
 {
-    return by == BY_ROW ? q->first_row : by == BY_TILE ? q->first_tile : by == BY_CHUNK ? q->first_chunk : q->first_ktile;
+    return by == BY_ROW   ? q->first_row
+         : by == BY_TILE  ? q->first_tile
+         : by == BY_CHUNK ? q->first_chunk
+                          : q->first_ktile;
 }
 static inline const struct sequence *find_sequence(const struct call *c, enum count by, ptrdiff_t i)
 {
-    ptrdiff_t low = 0, high = c->sequences;          /* first_of(low) <= i < first_of(high); empty ones share a first */
+    ptrdiff_t low = 0, high = c->sequences;          /* first_of(low) <= i < first_of(high); empty
+                                                        ones share a first */
     while (high - low > 1) {
         const ptrdiff_t middle = low + (high - low) / 2;
         if (first_of(&c->seq[middle], by) <= i) low = middle;
@@ -87,8 +106,14 @@ static inline const struct sequence *find_sequence(const struct call *c, enum co
 /* May a batch entry be more than one sequence? */
 static inline bool packed(const struct call *c) { return c->in->q_seg || c->in->q_starts; }
 
-static inline ptrdiff_t keys_in(const struct call *c, ptrdiff_t b) { return c->lens ? (ptrdiff_t)c->lens[b] : c->Lk; }
-static inline int64_t first_pos(const struct call *c, ptrdiff_t b) { return c->firsts ? c->firsts[b] : c->linear.past; }
+static inline ptrdiff_t keys_in(const struct call *c, ptrdiff_t b)
+{
+    return c->lens ? (ptrdiff_t)c->lens[b] : c->Lk;
+}
+static inline int64_t first_pos(const struct call *c, ptrdiff_t b)
+{
+    return c->firsts ? c->firsts[b] : c->linear.past;
+}
 static inline int64_t pos_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
     if (c->q_pos) return c->q_pos[(c->in->per_batch ? b * c->Lq : 0) + i];
@@ -107,17 +132,21 @@ static inline int64_t seg_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
 {
     return c->in->k_seg ? c->in->k_seg[(c->in->per_batch ? b * c->Lk : 0) + j] : 0;
 }
-/* Coordinate of a row or key on one axis: coordinates if the encoding has axes, else the position. */
+/* Coordinate of a row or key on one axis: coordinates if the encoding has axes, else the
+ * position. */
 static inline double coord_q(const struct call *c, ptrdiff_t b, int axis, ptrdiff_t i)
 {
     const loci_call *in = c->in;
-    return in->q_coord ? in->q_coord[((in->per_batch ? b * c->plan->axes : 0) + axis) * c->Lq + i] : (double)pos_q(c, b, i);
+    return in->q_coord ? in->q_coord[((in->per_batch ? b * c->plan->axes : 0) + axis) * c->Lq + i]
+                       : (double)pos_q(c, b, i);
 }
 static inline double coord_k(const struct call *c, ptrdiff_t b, int axis, ptrdiff_t j)
 {
-    return c->k_coord ? c->k_coord[((c->in->per_batch ? b * c->plan->axes : 0) + axis) * c->Lk + j] : (double)pos_k(c, b, j);
+    return c->k_coord ? c->k_coord[((c->in->per_batch ? b * c->plan->axes : 0) + axis) * c->Lk + j]
+                      : (double)pos_k(c, b, j);
 }
-static inline const void *input(const struct call *c, int enc, int which)   /* an INPUT tensor of an encoding */
+/* an INPUT tensor of an encoding */
+static inline const void *input(const struct call *c, int enc, int which)
 {
     return c->input[c->plan->first_tensor[enc] + which];
 }

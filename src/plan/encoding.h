@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* encoding.h -- what an encoding is: its options, tensors and terms, and the hooks that make tables of tensors.
+/* encoding.h -- what an encoding is: its options, tensors and terms, and the hooks that make tables
+ * of tensors.
  *
- * An encoding's file is plain C in double, compiled once: it turns options and tensors into the data of a few
- * shared terms (prepare, begin), and the terms' gradients into gradients of its tensors (fold, end).  The tile
- * code of the terms is in terms/, compiled per instruction set; attn/tile.h is their contract. */
+ * An encoding's file is plain C in double, compiled once: it turns options and tensors into the
+ * data of a few shared terms (prepare, begin), and the terms' gradients into gradients of its
+ * tensors (fold, end).  The tile code of the terms is in terms/, compiled per instruction set;
+ * attn/tile.h is their contract. */
 #ifndef LOCI_PLAN_ENCODING_H
 #define LOCI_PLAN_ENCODING_H
 
@@ -16,11 +18,15 @@
 #include "base/error.h"
 #include "base/half.h"
 
-enum { MAX_OPTIONS = 28, MAX_ENCODINGS = 8, MAX_TENSORS = 32, MAX_USES = 16, MAX_AXES = 3, MAX_DIM = 1024 };
+enum {
+    MAX_OPTIONS = 28, MAX_ENCODINGS = 8, MAX_TENSORS = 32, MAX_USES = 16, MAX_AXES = 3,
+    MAX_DIM = 1024
+};
 
-#define BY_RULE NAN                      /* as an option's usual value: check() or the file's own rule decides */
+#define BY_RULE NAN                      /* as an option's usual value: check() or the file's own
+                                            rule decides */
 
-/* ---- One encoding of the text, with the problem it meets ---------------------------------------------- */
+/* ---- One encoding of the text, with the problem it meets ------------------------------------- */
 
 struct config {
     const struct loci_pe *pe;
@@ -36,27 +42,35 @@ struct config {
     size_t real;                         /* bytes of a number in tables: 4 or 8 */
     bool alone;                          /* the only encoding of the text */
     int adds;                            /* how many ADD terms the other encodings bring (cape) */
-    const loci_tensor *have;             /* forms of the tensors that the caller holds; see have() */
+    const loci_tensor *have;             /* forms of the tensors that the caller holds; see
+                                            have() */
     int have_count;
 };
 
 /* The caller's form of a tensor of this encoding, or NULL. */
 const loci_tensor *loci_have(const struct config *, const char *name);
 
-/* ---- Tensors ------------------------------------------------------------------------------------------ */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
-enum init { INIT_ZERO, INIT_CONSTANT, INIT_NORMAL, INIT_UNIFORM };   /* a; N(0, a); U(-a, a) unless b: U(a, b) */
+/* a; N(0, a); U(-a, a) unless b: U(a, b) */
+enum init { INIT_ZERO, INIT_CONSTANT, INIT_NORMAL, INIT_UNIFORM };
 struct tensors {
     int n;
     loci_tensor list[MAX_TENSORS];
     struct { enum init kind; double a, b; } init[MAX_TENSORS];
-    double (*fill[MAX_TENSORS])(const struct config *, ptrdiff_t i);   /* element i, instead of init */
-    double (*draw[MAX_TENSORS])(const struct config *, uint64_t stream, ptrdiff_t i);   /* the same, from random numbers */
+    /* element i, instead of init */
+    double (*fill[MAX_TENSORS])(const struct config *, ptrdiff_t i);
+    /* the same, from random numbers */
+    double (*draw[MAX_TENSORS])(const struct config *, uint64_t stream, ptrdiff_t i);
 };
 /* Adds a tensor; its number is the order of adding, counted from 0 in each encoding. */
 loci_tensor *loci_add_tensor(struct tensors *, const struct config *, const char *name, loci_role,
                              enum init, double a, double b, int rank, const ptrdiff_t *shape);
-#define SHAPE(...) (int)(sizeof((ptrdiff_t[]){ __VA_ARGS__ }) / sizeof(ptrdiff_t)), (ptrdiff_t[]){ __VA_ARGS__ }
+#define SHAPE(...) \
+    (int)(sizeof((ptrdiff_t[]){ __VA_ARGS__ }) / sizeof(ptrdiff_t)), (ptrdiff_t[]) \
+    { \
+        __VA_ARGS__ \
+    }
 
 static inline ptrdiff_t tensor_count(const loci_tensor *t)   /* of LEARNED and FIXED ones */
 {
@@ -65,7 +79,7 @@ static inline ptrdiff_t tensor_count(const loci_tensor *t)   /* of LEARNED and F
     return n;
 }
 
-/* ---- Terms -------------------------------------------------------------------------------------------- */
+/* ---- Terms ----------------------------------------------------------------------------------- */
 
 enum term_id {
 #define TERM(name, traits) TERM_##name,
@@ -75,9 +89,12 @@ enum term_id {
 };
 /* What the plan, the calls and the engine must know of a term, without knowing which it is. */
 enum trait {
-    FADES = 1,                           /* a rotation that makes queries and keys larger or smaller with their position */
-    NOT_AGAIN = 2,                       /* a rotation whose turned keys cannot be turned on to another position */
-    READS_ALONE = 4,                     /* reads queries or keys beside their products, which fading would spoil */
+    FADES = 1,                           /* a rotation that makes queries and keys larger or smaller
+                                            with their position */
+    NOT_AGAIN = 2,                       /* a rotation whose turned keys cannot be turned on to
+                                            another position */
+    READS_ALONE = 4,                     /* reads queries or keys beside their products, which
+                                            fading would spoil */
     READS_STAGED = 8,                    /* its encoding reads turned keys where they are staged */
 };
 static inline bool term_is(enum term_id term, enum trait trait)
@@ -89,30 +106,42 @@ static inline bool term_is(enum term_id term, enum trait trait)
     };
     return traits[term] & trait;
 }
-/* When a term's score() runs.  RAW adds inside the scale, MUL multiplies, CAP bends what is there then, ADD
- * adds last.  A SINK leaves scores alone and joins the sum of the softmax. */
-enum group { GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_CAP, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_SINK, GROUP_ROTATE };
+/* When a term's score() runs.  RAW adds inside the scale, MUL multiplies, CAP bends what is there
+ * then, ADD adds last.  A SINK leaves scores alone and joins the sum of the softmax. */
+enum group {
+    GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_CAP, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_SINK,
+    GROUP_ROTATE
+};
 
-/* One term of a plan, whose it is, and the shape that its encoding gave it: a struct of shape/, which only the two know. */
+/* One term of a plan, whose it is, and the shape that its encoding gave it: a struct of shape/,
+ * which only the two know. */
 enum { SHAPE_BYTES = 48 };
-struct use { enum term_id term; enum group group; int enc; _Alignas(8) unsigned char shape[SHAPE_BYTES]; };
+struct use {
+    enum term_id term;
+    enum group group;
+    int enc;
+    _Alignas(8) unsigned char shape[SHAPE_BYTES];
+};
 struct termlist { int n; struct use use[MAX_USES]; int enc; };
 void loci_add_term(struct termlist *, enum term_id, enum group);
 void loci_add_shaped(struct termlist *, enum term_id, enum group, const void *shape, size_t bytes);
 
-/* ---- Tables ------------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* What prepare() and fold() see: one encoding's tensors and table.  Tables hold `real`s (float, or double for an
- * f64 plan), so they are written with put().  Gradients are summed in double on both sides. */
+/* What prepare() and fold() see: one encoding's tensors and table.  Tables hold `real`s (float, or
+ * double for an f64 plan), so they are written with put().  Gradients are summed in double on both
+ * sides. */
 struct prep {
     const struct config *cfg;
     const loci_tensor *tensor;           /* this encoding's, and their data */
     const void *const *data;
     bool f64;
-    ptrdiff_t range;                     /* distances -range .. range can occur (0 .. range unless cfg->full) */
+    ptrdiff_t range;                     /* distances -range .. range can occur (0 .. range unless
+                                            cfg->full) */
     const void *shape;                   /* of its first term */
     void *table;                         /* starts on 64 bytes */
-    const double *const *dtable;         /* fold: per term of this encoding, in the order of terms(): sums of its parts */
+    const double *const *dtable;         /* fold: per term of this encoding, in the order of
+                                            terms(): sums of its parts */
     double *const *dtensor;              /* fold: per tensor, zeroed; NULL where not wanted */
 };
 static inline double load_real(const void *p, bool f64, ptrdiff_t i)
@@ -124,10 +153,16 @@ static inline void store_real(void *p, bool f64, ptrdiff_t i, double x)
     if (f64) ((double *)p)[i] = x;
     else ((float *)p)[i] = (float)x;
 }
-static inline double param(const struct prep *p, int which, ptrdiff_t i) { return load_real(p->data[which], p->f64, i); }
-static inline void put(const struct prep *p, ptrdiff_t i, double x) { store_real(p->table, p->f64, i, x); }
+static inline double param(const struct prep *p, int which, ptrdiff_t i)
+{
+    return load_real(p->data[which], p->f64, i);
+}
+static inline void put(const struct prep *p, ptrdiff_t i, double x)
+{
+    store_real(p->table, p->f64, i, x);
+}
 
-/* ---- The encoding ------------------------------------------------------------------------------------- */
+/* ---- The encoding ---------------------------------------------------------------------------- */
 
 struct call;
 struct loci_pe {
@@ -135,38 +170,48 @@ struct loci_pe {
     int places;                          /* LOCI_PLACE_... */
     bool causal_only, rotates;           /* rotates: works in stage ROTATE too */
     bool states;                         /* turns by states of each query head, and fills ae */
-    bool beside;                         /* says nothing of positions: next to it another encoding is still alone */
+    bool beside;                         /* says nothing of positions: next to it another encoding
+                                            is still alone */
     double tol;
     const loci_option *opts;             /* ends with a NULL name; indexed by the file's own enum */
 
     /* Plan: NULL where an encoding has nothing to say. */
-    loci_status (*check)(struct config *, loci_error *);              /* what ranges cannot say; fills options by rule */
-    int       (*axes)(const struct config *);                         /* coordinates per position; NULL: 1, from pos */
-    double    (*scale)(const struct config *);                        /* default scale when alone; NULL: 1/sqrt(dim) */
-    bool      (*strict)(const struct config *);                       /* weights: are rows blind to the key at their own position?  NULL: no */
+    /* what ranges cannot say; fills options by rule */
+    loci_status (*check)(struct config *, loci_error *);
+    /* coordinates per position; NULL: 1, from pos */
+    int       (*axes)(const struct config *);
+    /* default scale when alone; NULL: 1/sqrt(dim) */
+    double    (*scale)(const struct config *);
+    /* weights: are rows blind to the key at their own position?  NULL: no */
+    bool      (*strict)(const struct config *);
     void      (*tensors)(const struct config *, struct tensors *);
     void      (*terms)(const struct config *, struct termlist *);
 
     /* Tables */
-    size_t    (*size)(const struct config *, ptrdiff_t range, size_t real);   /* bytes; real = sizeof of one */
+    /* bytes; real = sizeof of one */
+    size_t    (*size)(const struct config *, ptrdiff_t range, size_t real);
     void      (*prepare)(const struct prep *), (*fold)(const struct prep *);
-    double    (*multiplies)(const void *table, int *channel, int *channels);  /* rotations: what channels, so many of them from one on, are
-                                                                                 multiplied by as they turn; NULL: by 1 */
+    /* rotations: what channels, so many of them from one on, are multiplied by as they turn; NULL:
+     * by 1 */
+    double    (*multiplies)(const void *table, int *channel, int *channels);
 
-    /* Call: what only a call can do wrong, before anything is written; inputs and positions -> scratch (bytes), and the
-     * adjoint after the backward pass. */
+    /* Call: what only a call can do wrong, before anything is written; inputs and positions ->
+     * scratch (bytes), and the adjoint after the backward pass. */
     loci_status (*accept)(const struct call *, int enc);
     size_t    (*scratch)(const struct call *, int enc);
     void      (*begin)(struct call *, int enc), (*end)(struct call *, int enc);
-    /* In a cache: bytes of what is made once of inputs by key, and how that goes on, of entry b from key from[b] on. */
+    /* In a cache: bytes of what is made once of inputs by key, and how that goes on, of entry b
+     * from key from[b] on. */
     size_t    (*kept)(const struct call *, int enc);
     void      (*keep)(const struct call *, int enc, const int64_t *from);
 
     /* Stage EMBED */
-    ptrdiff_t (*positions)(const struct config *);                    /* 0 .. positions - 1 are legal; NULL: any */
+    /* 0 .. positions - 1 are legal; NULL: any */
+    ptrdiff_t (*positions)(const struct config *);
     /* Columns from .. from + n - 1 of the row of a position. */
-    void      (*embed)(const struct config *, const void *table, bool f64, int64_t pos, int from, int n, double *row);
-    void      (*embed_bwd)(const struct config *, int64_t pos, const double *dy, double *const *dtensor);
+    void (*embed)(const struct config *, const void *table, bool f64, int64_t pos, int from, int n,
+                  double *row);
+    void (*embed_bwd)(const struct config *, int64_t pos, const double *dy, double *const *dtensor);
 };
 
 #define PE(name) extern const struct loci_pe loci_pe_##name;

@@ -16,7 +16,8 @@ static const struct loci_pe *const encodings[] = {
 #include "pe/list.h"
 #undef PE
 };
-static loci_encoding_info infos[COUNT(encodings)];      /* written once, and constant from then on */
+static loci_encoding_info infos[COUNT(encodings)];      /* written once, and constant from then
+                                                           on */
 
 static void fill_infos(void)
 {
@@ -25,8 +26,15 @@ static void fill_infos(void)
         int options = 0;
         while (pe->opts[options].name) options++;
         infos[i] = (loci_encoding_info){
-            .name = pe->name, .cite = pe->cite, .brief = pe->brief, .places = pe->places, .causal_only = pe->causal_only,
-            .option_count = options, .options = pe->opts, .tolerance = pe->tol, .example = pe->example,
+            .name = pe->name,
+            .cite = pe->cite,
+            .brief = pe->brief,
+            .places = pe->places,
+            .causal_only = pe->causal_only,
+            .option_count = options,
+            .options = pe->opts,
+            .tolerance = pe->tol,
+            .example = pe->example,
         };
     }
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.h -- one build of the engine: the same sources for every instruction set, and once more in double. */
+/* engine.h -- one build of the engine: the same sources for every instruction set, and once more in
+ * double. */
 #ifndef LOCI_PLAN_ENGINE_H
 #define LOCI_PLAN_ENGINE_H
 
@@ -11,40 +12,52 @@ enum { LATER_TILES = 16 };
 struct keeping {
     struct loci_cache *to;
     loci_view k, v;                      /* append: strides resolved */
-    const int64_t *counts;               /* append: how many of the last rows count, by entry; NULL: all */
+    const int64_t *counts;               /* append: how many of the last rows count, by entry; NULL:
+                                            all */
     bool remove;
     ptrdiff_t entry, first, count;       /* remove */
-    bool turn;                           /* keys turn as they are put there; those of remove are then multiplied by `undo` in */
-    double undo;                         /* the channels that turn, `channels` of them from `channel` on */
+    bool turn;                           /* keys turn as they are put there; those of remove are
+                                            then multiplied by `undo` in */
+    double undo;                         /* the channels that turn, `channels` of them from
+                                            `channel` on */
     int channel, channels;
 };
 
 struct engine {
-    const char *isa;                     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double build */
-    /* Bytes of one thread's desk, SIZE_MAX when too many; reals of the total of a term's parts (0: it has none). */
+    const char *isa;                     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double
+                                            build */
+    /* Bytes of one thread's desk, SIZE_MAX when too many; reals of the total of a term's parts (0:
+     * it has none). */
     size_t    (*desk)(const struct call *, bool backward);
-    size_t    (*kept)(const struct call *);          /* reals kept of every chunk, when rows are few */
+    size_t    (*kept)(const struct call *);          /* reals kept of every chunk, when rows are
+                                                        few */
     ptrdiff_t (*total)(const struct call *, int x);
     bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
     void      (*keys)(struct call *);                /* turns and measures them */
     loci_status (*forward)(struct call *), (*backward)(struct call *);
-    loci_status (*fast)(struct call *);              /* forward with bf16 dot products; NULL: this build has none */
-    void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere, when all is added up */
+    loci_status (*fast)(struct call *);              /* forward with bf16 dot products; NULL: this
+                                                        build has none */
+    void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere,
+                                                        when all is added up */
     loci_status (*keep)(struct call *, const struct keeping *);
     size_t    (*rotate_desk)(const struct call *);   /* what rotate() needs of a desk */
     loci_status (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
-    loci_status (*rotate_backward)(struct call *, loci_which, const loci_view *x, const loci_view *dy, const loci_view *dx);
-    /* Stage LINEAR_ATTENTION: bytes of a thread's desk, and of the state of a kv head, in whole lines of 64. */
+    loci_status (*rotate_backward)(struct call *, loci_which, const loci_view *x,
+                                   const loci_view *dy, const loci_view *dx);
+    /* Stage LINEAR_ATTENTION: bytes of a thread's desk, and of the state of a kv head, in whole
+     * lines of 64. */
     size_t    (*linear_desk)(const struct call *, bool backward);
     size_t    (*linear_state)(const struct loci_plan *);
     loci_status (*linear)(struct call *), (*linear_backward)(struct call *);
-    /* For LATER_TILES tiles of KT reals: the sum, newest first, of those after each in its tile; of all; the largest of the former. */
+    /* For LATER_TILES tiles of KT reals: the sum, newest first, of those after each in its tile; of
+     * all; the largest of the former. */
     void      (*sum_later)(const void *x, void *later, double *sum, double *top);
-    void      (*add_square)(int n, const double *x, const double *y, double *to);      /* to += x y, n x n; same bits everywhere */
+    /* to += x y, n x n; same bits everywhere */
+    void      (*add_square)(int n, const double *x, const double *y, double *to);
 };
 
-/* isa.c: the best engine this CPU and operating system run, or the one asked for (NULL: unknown, or cannot run here).
- * The f64 engine is portable C and the same for every ISA name. */
+/* isa.c: the best engine this CPU and operating system run, or the one asked for (NULL: unknown, or
+ * cannot run here). The f64 engine is portable C and the same for every ISA name. */
 const struct engine *loci_engine(const char *isa, bool f64);
 bool loci_dots_bf16(void);               /* do this CPU and operating system run engine.fast? */
 

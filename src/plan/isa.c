@@ -12,7 +12,8 @@ enum { MAX_ENGINES = 3 };
 
 enum { LEVEL_BASE, LEVEL_AVX2, LEVEL_AVX512 };
 
-/* Registers that the operating system saves on a context switch (XCR0); without it, using them destroys state. */
+/* Registers that the operating system saves on a context switch (XCR0); without it, using them
+ * destroys state. */
 static uint32_t saved_registers(void)
 {
     uint32_t low, high;
@@ -24,13 +25,16 @@ static bool has_all(uint32_t word, uint32_t bits) { return (word & bits) == bits
 
 static int level(void)
 {
-    const uint32_t ymm = 0x6, zmm = 0xe6;    /* XCR0: xmm and ymm; and k0-k7, upper zmm halves, zmm16-31 */
+    const uint32_t ymm = 0x6, zmm = 0xe6;    /* XCR0: xmm and ymm; and k0-k7, upper zmm halves,
+                                                zmm16-31 */
     const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
     const uint32_t avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
     uint32_t a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !has_all(c, fma | osxsave | avx | f16c)) return LEVEL_BASE;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !has_all(c, fma | osxsave | avx | f16c))
+        return LEVEL_BASE;
     uint32_t saved = saved_registers();
-    if (!has_all(saved, ymm) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has_all(b, avx2)) return LEVEL_BASE;
+    if (!has_all(saved, ymm) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has_all(b, avx2))
+        return LEVEL_BASE;
     return has_all(saved, zmm) && has_all(b, f | dq | bw | vl) ? LEVEL_AVX512 : LEVEL_AVX2;
 }
 #endif
@@ -39,7 +43,8 @@ bool loci_dots_bf16(void)
 {
 #ifdef LOCI_HAVE_AVX512
     uint32_t a, b, c, d;
-    return level() >= LEVEL_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has_all(a, 1u << 5);
+    return level() >= LEVEL_AVX512 && __get_cpuid_count(7, 1, &a, &b, &c, &d)
+        && has_all(a, 1u << 5);
 #else
     return false;
 #endif

@@ -5,7 +5,8 @@
  *     encoding = name [ ":" option "=" value { "," option "=" value } ]
  *     value    = number | word | number { "/" number }
  *
- * A "+" before a digit or a point belongs to a number (1e+5); before anything else it starts an encoding. */
+ * A "+" before a digit or a point belongs to a number (1e+5); before anything else it starts an
+ * encoding. */
 #include "plan/parse.h"
 #include "base/mutation.h"
 
@@ -20,13 +21,16 @@ static const struct loci_pe *const encodings[] = {
 #undef PE
 };
 
-/* ---- Words ---------------------------------------------------------------------------------------- */
+/* ---- Words ----------------------------------------------------------------------------------- */
 
 struct span { const char *at; int n; };
 
 #define SHOWN(s) (s).n < MAX_NAME ? (s).n : MAX_NAME, (s).at    /* for %.*s in a sentence */
 
-static bool same(struct span a, struct span b) { return a.n == b.n && !memcmp(a.at, b.at, (size_t)a.n); }
+static bool same(struct span a, struct span b)
+{
+    return a.n == b.n && !memcmp(a.at, b.at, (size_t)a.n);
+}
 static struct span span_of(const char *word) { return (struct span){ word, (int)strlen(word) }; }
 
 /* The next word of "half|interleaved"; n < 0 after the last. */
@@ -57,7 +61,8 @@ static int edit_distance(struct span a, struct span b)
     return row[b.n];
 }
 
-/* Ends a sentence about an unknown word: the nearest of the "a|b|c" that are known, or all of them. */
+/* Ends a sentence about an unknown word: the nearest of the "a|b|c" that are known, or all of
+ * them. */
 static void hint(char *text, size_t room, struct span word, const char *known)
 {
     struct span best = { "", 0 };
@@ -65,7 +70,9 @@ static void hint(char *text, size_t room, struct span word, const char *known)
     const char *rest = known;
     for (struct span w; (w = next_word(&rest)).n >= 0;) {
         int distance = edit_distance(word, w);
-        if (distance <= least && distance < w.n && (best.n == 0 || distance < edit_distance(word, best))) best = w;
+        if (distance <= least && distance < w.n
+            && (best.n == 0 || distance < edit_distance(word, best)))
+            best = w;
     }
     if (best.n) snprintf(text, room, "did you mean '%.*s'?", best.n, best.at);
     else snprintf(text, room, "known: %s", known);
@@ -85,7 +92,7 @@ static void known_options(const struct loci_pe *pe, char *text, size_t room)
         n += (size_t)snprintf(text + n, room - n, "%s%s", i ? "|" : "", pe->opts[i].name);
 }
 
-/* ---- Values --------------------------------------------------------------------------------------- */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
 static int digits(const char **s, const char *end)
 {
@@ -94,8 +101,8 @@ static int digits(const char **s, const char *end)
     return n;
 }
 
-/* [sign] digits [. digits] [e [sign] digits], with a digit on one side of the point at least.  strtod() alone would
- * also take hexadecimal, "inf", "nan" and leading blanks. */
+/* [sign] digits [. digits] [e [sign] digits], with a digit on one side of the point at least.
+ * strtod() alone would also take hexadecimal, "inf", "nan" and leading blanks. */
 static bool is_number(struct span v)
 {
     const char *s = v.at, *end = v.at + v.n;
@@ -114,23 +121,27 @@ static bool is_number(struct span v)
     return s == end;
 }
 
-static loci_status read_number(const struct config *c, const loci_option *o, struct span v, double *x, loci_error *e)
+static loci_status read_number(const struct config *c, const loci_option *o, struct span v,
+                               double *x, loci_error *e)
 {
     char text[MAX_NUMBER + 1], low[NUMBER_TEXT], high[NUMBER_TEXT];
     bool whole = o->kind == LOCI_WHOLE;
-    CHECK(e, is_number(v) && SOUND(1, v.n <= MAX_NUMBER), LOCI_BAD_ARG, "%s: %s=%.*s is not a number%s", c->pe->name, o->name, SHOWN(v),
+    CHECK(e, is_number(v) && SOUND(1, v.n <= MAX_NUMBER), LOCI_BAD_ARG,
+          "%s: %s=%.*s is not a number%s", c->pe->name, o->name, SHOWN(v),
           v.n > MAX_NUMBER ? " of at most 64 characters" : "");
     memcpy(text, v.at, (size_t)v.n);
     text[v.n] = 0;
     *x = strtod(text, NULL);
-    CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a number", c->pe->name, o->name, text);
+    CHECK(e, isfinite(*x), LOCI_BAD_ARG, "%s: %s=%s is too large for a number", c->pe->name,
+          o->name, text);
     CHECK(e, SOUND(2, *x >= o->low && *x <= o->high) && (!whole || *x == floor(*x)), LOCI_BAD_ARG,
-          "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name, SHOWN(v), whole ? "whole " : "",
-          loci_number_text(o->low, low), loci_number_text(o->high, high));
+          "%s: %s=%.*s must be a %snumber from %s to %s", c->pe->name, o->name, SHOWN(v),
+          whole ? "whole " : "", loci_number_text(o->low, low), loci_number_text(o->high, high));
     return LOCI_OK;
 }
 
-static loci_status read_word(const struct config *c, const loci_option *o, struct span v, double *x, loci_error *e)
+static loci_status read_word(const struct config *c, const loci_option *o, struct span v, double *x,
+                             loci_error *e)
 {
     const char *rest = o->words;
     int index = 0;
@@ -139,7 +150,8 @@ static loci_status read_word(const struct config *c, const loci_option *o, struc
         *x = index;
         return LOCI_OK;
     }
-    return loci_fail(e, LOCI_BAD_ARG, "%s: %s=%.*s is not one of %s", c->pe->name, o->name, SHOWN(v), o->words);
+    return loci_fail(e, LOCI_BAD_ARG, "%s: %s=%.*s is not one of %s", c->pe->name, o->name,
+                     SHOWN(v), o->words);
 }
 
 static loci_status read_list(struct config *c, int which, struct span v, loci_error *e)
@@ -147,7 +159,8 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
     const loci_option *o = &c->pe->opts[which];
     int n = 1;
     for (int i = 0; i < v.n; i++) n += v.at[i] == '/';
-    CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG, "%s: %s has %d numbers, at most %d can be", c->pe->name, o->name, n, MAX_LIST);
+    CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG, "%s: %s has %d numbers, at most %d can be", c->pe->name,
+          o->name, n, MAX_LIST);
     c->list[which] = malloc((size_t)n * sizeof(double));
     CHECK(e, c->list[which], LOCI_NO_MEMORY, "no memory for the plan");
     c->count[which] = n;
@@ -161,7 +174,7 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
     return LOCI_OK;
 }
 
-/* ---- Encodings ------------------------------------------------------------------------------------ */
+/* ---- Encodings ------------------------------------------------------------------------------- */
 
 static loci_status read_option(struct config *c, struct span name, struct span value, loci_error *e)
 {
@@ -178,14 +191,16 @@ static loci_status read_option(struct config *c, struct span name, struct span v
     }
     char known[512] = "", end[512];
     known_options(pe, known, sizeof known);
-    CHECK(e, known[0], LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s has none", pe->name, SHOWN(name), pe->name);
+    CHECK(e, known[0], LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s has none", pe->name,
+          SHOWN(name), pe->name);
     hint(end, sizeof end, name, known);
     return loci_fail(e, LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s", pe->name, SHOWN(name), end);
 }
 
 static loci_status find_encoding(struct config *c, struct span name, loci_error *e)
 {
-    CHECK(e, name.n > 0, LOCI_BAD_ARG, "the encoding text lacks a name; it reads name:option=value,...+name...");
+    CHECK(e, name.n > 0, LOCI_BAD_ARG,
+          "the encoding text lacks a name; it reads name:option=value,...+name...");
     for (int i = 0; i < COUNT(encodings); i++)
         if (same(name, span_of(encodings[i]->name))) c->pe = encodings[i];
     if (c->pe) return LOCI_OK;
@@ -229,7 +244,8 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
     }
     for (int i = 0; pe->opts[i].name; i++) {
         const loci_option *o = &pe->opts[i];
-        CHECK(e, !o->must || c->given[i], LOCI_BAD_ARG, "%s: %s has no default and must be given%s%s", pe->name, o->name,
+        CHECK(e, !o->must || c->given[i], LOCI_BAD_ARG,
+              "%s: %s has no default and must be given%s%s", pe->name, o->name,
               o->kind == LOCI_WORD ? ": " : "", o->kind == LOCI_WORD ? o->words : "");
     }
     return LOCI_OK;
@@ -237,19 +253,22 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
 
 loci_status loci_parse(struct loci_plan *p, const char *text, loci_error *e)
 {
-    CHECK(e, memchr(text, 0, MAX_TEXT), LOCI_BAD_ARG, "the encoding text is longer than %d bytes", MAX_TEXT - 1);
+    CHECK(e, memchr(text, 0, MAX_TEXT), LOCI_BAD_ARG, "the encoding text is longer than %d bytes",
+          MAX_TEXT - 1);
     for (const char *s = text;; s++) {
-        CHECK(e, p->encs < MAX_ENCODINGS, LOCI_BAD_ARG, "the encoding text names more than %d encodings", MAX_ENCODINGS);
+        CHECK(e, p->encs < MAX_ENCODINGS, LOCI_BAD_ARG,
+              "the encoding text names more than %d encodings", MAX_ENCODINGS);
         struct config *c = &p->enc[p->encs++];
         loci_status status = read_encoding(c, &s, e);
         if (status) return status;
         for (int i = 0; i < p->encs - 1; i++)
-            CHECK(e, p->enc[i].pe != c->pe, LOCI_BAD_ARG, "%s is named twice; an encoding can be there once", c->pe->name);
+            CHECK(e, p->enc[i].pe != c->pe, LOCI_BAD_ARG,
+                  "%s is named twice; an encoding can be there once", c->pe->name);
         if (!*s) return LOCI_OK;
     }
 }
 
-/* ---- And back ------------------------------------------------------------------------------------- */
+/* ---- And back -------------------------------------------------------------------------------- */
 
 const char *loci_number_text(double x, char text[NUMBER_TEXT])
 {

@@ -5,11 +5,13 @@
 
 #include "plan/plan.h"
 
-/* Fills encs and, of every enc[], pe, opt, given, list and count.  What was allocated is the plan's, also on
- * failure.  Numbers are read and written by the thread's locale, which is "C" while a plan is created. */
+/* Fills encs and, of every enc[], pe, opt, given, list and count.  What was allocated is the
+ * plan's, also on failure.  Numbers are read and written by the thread's locale, which is "C" while
+ * a plan is created. */
 loci_status loci_parse(struct loci_plan *, const char *text, loci_error *);
 
-/* Writes the canonical text, every option included, and returns its length; room 0 only measures. */
+/* Writes the canonical text, every option included, and returns its length; room 0 only
+ * measures. */
 size_t loci_print(const struct loci_plan *, char *text, size_t room);
 
 /* A number in as few digits as read back to the same double. */

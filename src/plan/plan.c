@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plan.c -- from a description to a plan: every rule that can be broken is checked here, so that a call cannot fail
- * for anything but its own shapes and positions. */
+/* plan.c -- from a description to a plan: every rule that can be broken is checked here, so that a
+ * call cannot fail for anything but its own shapes and positions. */
 #define _POSIX_C_SOURCE 200809L          /* newlocale, uselocale */
 #include <assert.h>
 #include <locale.h>
@@ -13,9 +13,10 @@
 
 enum { MAX_HEADS = 65536, MAX_MODEL_DIM = 1 << 20, MAX_ISAS = 8 };
 
-/* ---- What encodings call ---------------------------------------------------------------------------- */
+/* ---- What encodings call --------------------------------------------------------------------- */
 
-static const loci_tensor *find_tensor(const loci_tensor *list, int n, const char *encoding, const char *name)
+static const loci_tensor *find_tensor(const loci_tensor *list, int n, const char *encoding,
+                                      const char *name)
 {
     for (int i = 0; i < n; i++)
         if (!strcmp(list[i].encoding, encoding) && !strcmp(list[i].name, name)) return &list[i];
@@ -27,8 +28,9 @@ const loci_tensor *loci_have(const struct config *c, const char *name)
     return find_tensor(c->have, c->have_count, c->pe->name, name);
 }
 
-loci_tensor *loci_add_tensor(struct tensors *t, const struct config *c, const char *name, loci_role role,
-                             enum init kind, double a, double b, int rank, const ptrdiff_t *shape)
+loci_tensor *loci_add_tensor(struct tensors *t, const struct config *c, const char *name,
+                             loci_role role, enum init kind, double a, double b, int rank,
+                             const ptrdiff_t *shape)
 {
     assert(t->n < MAX_TENSORS && rank <= COUNT(t->list->shape));
     int i = t->n++;
@@ -46,26 +48,33 @@ void loci_add_term(struct termlist *t, enum term_id term, enum group group)
     t->use[t->n++] = (struct use){ .term = term, .group = group, .enc = t->enc };
 }
 
-void loci_add_shaped(struct termlist *t, enum term_id term, enum group group, const void *shape, size_t bytes)
+void loci_add_shaped(struct termlist *t, enum term_id term, enum group group, const void *shape,
+                     size_t bytes)
 {
     assert(bytes <= SHAPE_BYTES);
     loci_add_term(t, term, group);
     memcpy(t->use[t->n - 1].shape, shape, bytes);
 }
 
-/* ---- The problem ------------------------------------------------------------------------------------ */
+/* ---- The problem ----------------------------------------------------------------------------- */
 
 static loci_status check_kind(const loci_desc *d, loci_error *e)
 {
     CHECK(e, (int)d->stage >= LOCI_ATTENTION && d->stage <= LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
-          "stage %d is none of LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED and LOCI_LINEAR_ATTENTION", (int)d->stage);
+          "stage %d is none of LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED and LOCI_LINEAR_ATTENTION",
+          (int)d->stage);
     CHECK(e, (int)d->dtype >= LOCI_F32 && d->dtype <= LOCI_F16, LOCI_BAD_ARG,
           "dtype %d is none of LOCI_F32, LOCI_F64, LOCI_BF16 and LOCI_F16", (int)d->dtype);
-    CHECK(e, !d->fast || d->dtype == LOCI_BF16, LOCI_BAD_ARG, "fast wants dtype BF16, not %s: it means dot products of bf16 numbers",
-          d->dtype == LOCI_F32 ? "F32" : d->dtype == LOCI_F64 ? "F64" : "F16");
-    const double most = d->dtype == LOCI_F64 ? 1e300 : 1e30;     /* reals hold it, and what options up to 10^6 make of it */
+    CHECK(e, !d->fast || d->dtype == LOCI_BF16, LOCI_BAD_ARG,
+          "fast wants dtype BF16, not %s: it means dot products of bf16 numbers",
+          d->dtype == LOCI_F32   ? "F32"
+          : d->dtype == LOCI_F64 ? "F64"
+                                 : "F16");
+    /* reals hold it, and what options up to 10^6 make of it */
+    const double most = d->dtype == LOCI_F64 ? 1e300 : 1e30;
     CHECK(e, d->scale == 0 || (fabs(d->scale) >= 1 / most && fabs(d->scale) <= most), LOCI_BAD_ARG,
-          "scale %g must be from %g to %g in size in this dtype, or 0 for the encoding's own", d->scale, 1 / most, most);
+          "scale %g must be from %g to %g in size in this dtype, or 0 for the encoding's own",
+          d->scale, 1 / most, most);
     CHECK(e, d->max_len >= 0, LOCI_BAD_ARG, "max_len %td must not be negative", d->max_len);
     return LOCI_OK;
 }
@@ -79,10 +88,14 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
     p->dim = d->dim;
     p->value_dim = d->value_dim == 0 ? d->dim : d->value_dim;
     p->model_dim = d->model_dim;
-    CHECK(e, p->heads >= 1 && p->heads <= MAX_HEADS, LOCI_BAD_ARG, "heads %d must be from 1 to %d", p->heads, MAX_HEADS);
+    CHECK(e, p->heads >= 1 && p->heads <= MAX_HEADS, LOCI_BAD_ARG, "heads %d must be from 1 to %d",
+          p->heads, MAX_HEADS);
     CHECK(e, p->kv_heads >= 1 && p->heads % p->kv_heads == 0, LOCI_BAD_ARG,
-          "kv_heads %d must divide heads %d, as each key head serves the same number of query heads", p->kv_heads, p->heads);
-    CHECK(e, p->dim >= (embed ? 0 : 1) && p->dim <= MAX_DIM, LOCI_BAD_ARG, "dim %d must be from 1 to %d", p->dim, MAX_DIM);
+          "kv_heads %d must divide heads %d, as each key head serves the same number of query "
+          "heads",
+          p->kv_heads, p->heads);
+    CHECK(e, p->dim >= (embed ? 0 : 1) && p->dim <= MAX_DIM, LOCI_BAD_ARG,
+          "dim %d must be from 1 to %d", p->dim, MAX_DIM);
     CHECK(e, p->value_dim >= (embed ? 0 : 1) && p->value_dim <= MAX_DIM, LOCI_BAD_ARG,
           "value_dim %d must be from 1 to %d, or 0 for that of the keys", p->value_dim, MAX_DIM);
     CHECK(e, p->model_dim >= (embed ? 1 : 0) && p->model_dim <= MAX_MODEL_DIM, LOCI_BAD_ARG,
@@ -93,8 +106,10 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
 
 static loci_status set_window(int64_t *to, int64_t wish, const char *side, loci_error *e)
 {
-    CHECK(e, wish >= LOCI_NONE, LOCI_BAD_ARG, "window_%s %lld must be a distance, 0 for no limit, or LOCI_NONE for nothing on that side", side,
-          (long long)wish);
+    CHECK(e, wish >= LOCI_NONE, LOCI_BAD_ARG,
+          "window_%s %lld must be a distance, 0 for no limit, or LOCI_NONE for nothing on that "
+          "side",
+          side, (long long)wish);
     *to = wish == 0 ? INT64_MAX : wish == LOCI_NONE ? 0 : wish;
     return LOCI_OK;
 }
@@ -104,8 +119,11 @@ static loci_status check_linear(const loci_desc *d, loci_error *e)
 {
     CHECK(e, d->window_left == 0 && d->window_right == 0, LOCI_BAD_ARG,
           "linear attention sums up keys and cannot leave them out again: it has no windows");
-    CHECK(e, d->scale == 0, LOCI_BAD_ARG, "linear attention has no scale: %g would multiply both of its sums", d->scale);
-    CHECK(e, !d->keys_rotated, LOCI_BAD_ARG, "linear attention turns features of keys, so keys_rotated has no meaning; it keeps a state, not keys");
+    CHECK(e, d->scale == 0, LOCI_BAD_ARG,
+          "linear attention has no scale: %g would multiply both of its sums", d->scale);
+    CHECK(e, !d->keys_rotated, LOCI_BAD_ARG,
+          "linear attention turns features of keys, so keys_rotated has no meaning; it keeps a "
+          "state, not keys");
     return LOCI_OK;
 }
 
@@ -130,7 +148,8 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     p->engine = loci_engine(d->isa, p->f64);
-    p->fast = d->fast && p->stage == LOCI_ATTENTION && p->engine && p->engine->fast && loci_dots_bf16();
+    p->fast = d->fast && p->stage == LOCI_ATTENTION && p->engine && p->engine->fast
+           && loci_dots_bf16();
     if (p->engine) return LOCI_OK;
     const char *names[MAX_ISAS];
     char list[128] = "";
@@ -139,15 +158,18 @@ static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);
     }
-    return loci_fail(e, LOCI_BAD_ARG, "isa '%.32s' is unknown or cannot run on this CPU, which has %s",
+    return loci_fail(e, LOCI_BAD_ARG,
+                     "isa '%.32s' is unknown or cannot run on this CPU, which has %s",
                      d->isa ? d->isa : "(the best)", list);
 }
 
-/* ---- Encodings together ------------------------------------------------------------------------------ */
+/* ---- Encodings together ---------------------------------------------------------------------- */
 
 static const char *stage_name(loci_stage stage)
 {
-    static const char *const names[] = { [LOCI_ATTENTION] = "attention", [LOCI_ROTATE] = "rotate", [LOCI_EMBED] = "embed",
+    static const char *const names[] = { [LOCI_ATTENTION] = "attention",
+                                         [LOCI_ROTATE] = "rotate",
+                                         [LOCI_EMBED] = "embed",
                                          [LOCI_LINEAR_ATTENTION] = "linear_attention" };
     return names[stage];
 }
@@ -156,24 +178,29 @@ static loci_status check_stage(const loci_plan *p, loci_error *e)
 {
     for (int i = 0; i < p->encs; i++) {
         const struct loci_pe *pe = p->enc[i].pe;
-        bool fits = p->stage == LOCI_EMBED ? (pe->places & LOCI_PLACE_EMBED) != 0 :
-                    p->stage == LOCI_ROTATE ? pe->rotates :
-                    p->stage == LOCI_LINEAR_ATTENTION ? pe->rotates || pe->places == 0 : pe->places != LOCI_PLACE_EMBED;
-        CHECK(e, fits, LOCI_BAD_ARG, "%s does not work in stage %s%s", pe->name, stage_name(p->stage),
-              pe->places == LOCI_PLACE_EMBED ? "; it is added to the embeddings, in stage embed" :
-              p->stage == LOCI_LINEAR_ATTENTION ? ", which takes nope or a rotation" : "");
-        CHECK(e, p->stage == LOCI_ATTENTION || p->encs == 1, LOCI_BAD_ARG, "stage %s takes one encoding, not %d",
-              stage_name(p->stage), p->encs);
-        CHECK(e, !pe->causal_only || !p->full, LOCI_BAD_ARG, "%s works with a causal mask only, not with a full one",
-              pe->name);
+        bool fits = p->stage == LOCI_EMBED            ? (pe->places & LOCI_PLACE_EMBED) != 0
+                  : p->stage == LOCI_ROTATE           ? pe->rotates
+                  : p->stage == LOCI_LINEAR_ATTENTION ? pe->rotates || pe->places == 0
+                                                      : pe->places != LOCI_PLACE_EMBED;
+        CHECK(e, fits, LOCI_BAD_ARG, "%s does not work in stage %s%s", pe->name,
+              stage_name(p->stage),
+              pe->places == LOCI_PLACE_EMBED ? "; it is added to the embeddings, in stage embed"
+              : p->stage == LOCI_LINEAR_ATTENTION ? ", which takes nope or a rotation"
+                                                  : "");
+        CHECK(e, p->stage == LOCI_ATTENTION || p->encs == 1, LOCI_BAD_ARG,
+              "stage %s takes one encoding, not %d", stage_name(p->stage), p->encs);
+        CHECK(e, !pe->causal_only || !p->full, LOCI_BAD_ARG,
+              "%s works with a causal mask only, not with a full one", pe->name);
     }
     return LOCI_OK;
 }
 
 static loci_status check_encodings(loci_plan *p, const loci_desc *d, loci_error *e)
 {
-    int speaking = 0;                    /* nope says nothing, so next to it another is still alone */
-    for (int i = 0; i < p->encs; i++) speaking += p->enc[i].pe->places != 0 && !p->enc[i].pe->beside;
+    int speaking = 0;                    /* nope says nothing, so next to it another is still
+                                            alone */
+    for (int i = 0; i < p->encs; i++)
+        speaking += p->enc[i].pe->places != 0 && !p->enc[i].pe->beside;
     for (int i = 0; i < p->encs; i++) {
         struct config *c = &p->enc[i];
         c->stage = p->stage;
@@ -195,13 +222,14 @@ static loci_status check_encodings(loci_plan *p, const loci_desc *d, loci_error 
 }
 
 /* One place that only one encoding can have: `at` becomes the index of its term. */
-static loci_status set_single(loci_plan *p, int *at, enum group group, const char *what, loci_error *e)
+static loci_status set_single(loci_plan *p, int *at, enum group group, const char *what,
+                              loci_error *e)
 {
     *at = -1;
     for (int i = 0; i < p->uses; i++) {
         if (p->use[i].group != group) continue;
-        CHECK(e, *at < 0, LOCI_BAD_ARG, "%s and %s both %s; at most one encoding can", p->enc[p->use[*at].enc].pe->name,
-              p->enc[p->use[i].enc].pe->name, what);
+        CHECK(e, *at < 0, LOCI_BAD_ARG, "%s and %s both %s; at most one encoding can",
+              p->enc[p->use[*at].enc].pe->name, p->enc[p->use[i].enc].pe->name, what);
         *at = i;
     }
     return LOCI_OK;
@@ -230,19 +258,26 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
         return status;
     for (int i = 0; i < p->uses && p->rotate >= 0 && term_is(p->use[p->rotate].term, FADES); i++) {
         CHECK(e, !term_is(p->use[i].term, READS_ALONE), LOCI_BAD_ARG,
-              "%s reads queries or keys alone, and %s makes them larger or smaller with their position; leave one out",
+              "%s reads queries or keys alone, and %s makes them larger or smaller with their "
+              "position; leave one out",
               p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->rotate].enc].pe->name);
     }
-    CHECK(e, p->stage != LOCI_LINEAR_ATTENTION || p->rotate < 0 || !term_is(p->use[p->rotate].term, FADES), LOCI_BAD_ARG,
-          "%s does not work in stage linear_attention: a sum over keys cannot fade from where each row stands",
+    CHECK(e,
+          p->stage != LOCI_LINEAR_ATTENTION || p->rotate < 0
+              || !term_is(p->use[p->rotate].term, FADES),
+          LOCI_BAD_ARG,
+          "%s does not work in stage linear_attention: a sum over keys cannot fade from where each "
+          "row stands",
           p->enc[0].pe->name);
     p->states = p->rotate >= 0 && p->enc[p->use[p->rotate].enc].pe->states;
     p->key_heads = p->states ? p->heads : p->kv_heads;
     CHECK(e, !p->states || !p->keys_rotated || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
-          "%s: keys_rotated needs as many kv_heads as heads %d, not %d, as each head turns its keys its own way",
+          "%s: keys_rotated needs as many kv_heads as heads %d, not %d, as each head turns its "
+          "keys its own way",
           p->enc[p->use[p->rotate].enc].pe->name, p->heads, p->kv_heads);
     for (int i = 0; i < p->uses && p->weight >= 0; i++)
-        CHECK(e, p->use[i].group != GROUP_SINK, LOCI_BAD_ARG, "%s joins the sum of a softmax, and %s weighs without one; leave one out",
+        CHECK(e, p->use[i].group != GROUP_SINK, LOCI_BAD_ARG,
+              "%s joins the sum of a softmax, and %s weighs without one; leave one out",
               p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->weight].enc].pe->name);
     const struct config *weight = p->weight >= 0 ? &p->enc[p->use[p->weight].enc] : NULL;
     p->strict = weight && weight->pe->strict && weight->pe->strict(weight);
@@ -258,19 +293,23 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-/* ---- Tensors ----------------------------------------------------------------------------------------- */
+/* ---- Tensors --------------------------------------------------------------------------------- */
 
 static loci_status check_list(const loci_desc *d, loci_error *e)
 {
-    CHECK(e, d->tensor_count >= 0, LOCI_BAD_ARG, "tensor_count %d must not be negative", d->tensor_count);
-    CHECK(e, d->tensors || d->tensor_count == 0, LOCI_BAD_ARG, "tensors is NULL, but tensor_count is %d", d->tensor_count);
+    CHECK(e, d->tensor_count >= 0, LOCI_BAD_ARG, "tensor_count %d must not be negative",
+          d->tensor_count);
+    CHECK(e, d->tensors || d->tensor_count == 0, LOCI_BAD_ARG,
+          "tensors is NULL, but tensor_count is %d", d->tensor_count);
     for (int i = 0; i < d->tensor_count; i++) {
         const loci_tensor *t = &d->tensors[i];
-        CHECK(e, t->encoding && t->name, LOCI_BAD_ARG, "tensors[%d] lacks its encoding or its name", i);
-        CHECK(e, t->rank >= 0 && t->rank <= COUNT(t->shape), LOCI_BAD_ARG, "tensor '%.32s' of %.32s has rank %d, at most %d can be",
-              t->name, t->encoding, t->rank, COUNT(t->shape));
-        CHECK(e, !find_tensor(d->tensors, i, t->encoding, t->name), LOCI_BAD_ARG, "tensor '%.32s' of %.32s is there twice",
-              t->name, t->encoding);
+        CHECK(e, t->encoding && t->name, LOCI_BAD_ARG, "tensors[%d] lacks its encoding or its name",
+              i);
+        CHECK(e, t->rank >= 0 && t->rank <= COUNT(t->shape), LOCI_BAD_ARG,
+              "tensor '%.32s' of %.32s has rank %d, at most %d can be", t->name, t->encoding,
+              t->rank, COUNT(t->shape));
+        CHECK(e, !find_tensor(d->tensors, i, t->encoding, t->name), LOCI_BAD_ARG,
+              "tensor '%.32s' of %.32s is there twice", t->name, t->encoding);
     }
     return LOCI_OK;
 }
@@ -296,7 +335,8 @@ static bool shape_fits(const loci_tensor *have, const loci_tensor *want)
 {
     if (have->rank != want->rank) return false;
     for (int i = 0; i < want->rank; i++)
-        if (have->shape[i] != want->shape[i] && (want->shape[i] >= 0 || have->shape[i] < 0)) return false;
+        if (have->shape[i] != want->shape[i] && (want->shape[i] >= 0 || have->shape[i] < 0))
+            return false;
     return true;
 }
 
@@ -306,12 +346,14 @@ static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci
     size_t n = 0;
     for (int i = 0; i < p->tensors.n && n < sizeof wanted; i++)
         if (!strcmp(p->tensors.list[i].encoding, t->encoding))
-            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? ", " : "", p->tensors.list[i].name);
+            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? ", " : "",
+                                  p->tensors.list[i].name);
     for (int i = 0; i < p->encs; i++)
-        CHECK(e, strcmp(p->enc[i].pe->name, t->encoding), LOCI_BAD_ARG, "%s: a tensor '%.32s' is not wanted here; wanted: %s",
-              t->encoding, t->name, wanted);
-    return loci_fail(e, LOCI_BAD_ARG, "tensor '%.32s' belongs to %.32s, which the encoding text does not name", t->name,
-                     t->encoding);
+        CHECK(e, strcmp(p->enc[i].pe->name, t->encoding), LOCI_BAD_ARG,
+              "%s: a tensor '%.32s' is not wanted here; wanted: %s", t->encoding, t->name, wanted);
+    return loci_fail(e, LOCI_BAD_ARG,
+                     "tensor '%.32s' belongs to %.32s, which the encoding text does not name",
+                     t->name, t->encoding);
 }
 
 static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
@@ -328,11 +370,13 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
             return unknown_tensor(p, &d->tensors[i], e);
     for (int i = 0; i < t->n && d->tensors; i++) {
         const loci_tensor *want = &t->list[i];
-        const loci_tensor *have = find_tensor(d->tensors, d->tensor_count, want->encoding, want->name);
+        const loci_tensor *have = find_tensor(d->tensors, d->tensor_count, want->encoding,
+                                              want->name);
         shape_text(want, want_text, sizeof want_text);
-        CHECK(e, have, LOCI_BAD_ARG, "%s: tensor '%s' of shape %s is missing", want->encoding, want->name, want_text);
-        CHECK(e, shape_fits(have, want), LOCI_BAD_ARG, "%s: tensor '%s' has shape %s, wanted %s", want->encoding, want->name,
-              shape_text(have, have_text, sizeof have_text), want_text);
+        CHECK(e, have, LOCI_BAD_ARG, "%s: tensor '%s' of shape %s is missing", want->encoding,
+              want->name, want_text);
+        CHECK(e, shape_fits(have, want), LOCI_BAD_ARG, "%s: tensor '%s' has shape %s, wanted %s",
+              want->encoding, want->name, shape_text(have, have_text, sizeof have_text), want_text);
     }
     /* From here on the forms are known, and the caller's list may go away. */
     for (int i = 0; i < p->encs; i++) {
@@ -342,14 +386,17 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-/* ---- The plan ---------------------------------------------------------------------------------------- */
+/* ---- The plan -------------------------------------------------------------------------------- */
 
 static loci_status set_text(loci_plan *p, loci_error *e)
 {
     char scale[NUMBER_TEXT], tail[128];
     size_t n = loci_print(p, NULL, 0);
-    int more = snprintf(tail, sizeof tail, " scale=%s isa=%s%s%s", loci_number_text(p->scale, scale), p->engine->isa,
-                        p->dtype == LOCI_BF16 ? " dtype=bf16" : p->dtype == LOCI_F16 ? " dtype=f16" : "",
+    int more = snprintf(tail, sizeof tail, " scale=%s isa=%s%s%s",
+                        loci_number_text(p->scale, scale), p->engine->isa,
+                        p->dtype == LOCI_BF16  ? " dtype=bf16"
+                        : p->dtype == LOCI_F16 ? " dtype=f16"
+                                               : "",
                         p->fast ? " fast=bf16 dot products (other bits)" : "");
     p->text = malloc(n + (size_t)more + 1);
     CHECK(e, p->text, LOCI_NO_MEMORY, "no memory for the plan");
@@ -362,10 +409,11 @@ static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     loci_status status;
     p->magic = PLAN_MAGIC;
-    if ((status = set_problem(p, d, e)) || (status = check_list(d, e)) ||
-        (status = loci_parse(p, d->encoding ? d->encoding : "nope", e)) || (status = check_stage(p, e)) ||
-        (status = check_encodings(p, d, e)) || (status = set_terms(p, d, e)) || (status = set_tensors(p, d, e)) ||
-        (status = set_engine(p, d, e)) || (status = set_text(p, e)))
+    if ((status = set_problem(p, d, e)) || (status = check_list(d, e))
+        || (status = loci_parse(p, d->encoding ? d->encoding : "nope", e))
+        || (status = check_stage(p, e)) || (status = check_encodings(p, d, e))
+        || (status = set_terms(p, d, e)) || (status = set_tensors(p, d, e))
+        || (status = set_engine(p, d, e)) || (status = set_text(p, e)))
         return status;
     return LOCI_OK;
 }
@@ -373,7 +421,8 @@ static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
 loci_status loci_plan_create(loci_plan **plan, const loci_desc *given, loci_error *e)
 {
     loci_desc d;
-    CHECK(e, plan, LOCI_BAD_ARG, "loci_plan_create: there is nowhere to put the plan, plan is NULL");
+    CHECK(e, plan, LOCI_BAD_ARG,
+          "loci_plan_create: there is nowhere to put the plan, plan is NULL");
     *plan = NULL;
     CHECK(e, given, LOCI_BAD_ARG, "loci_plan_create: desc is NULL");
     TRY(TAKE(loci_desc, &d, given, tensor_count, e));
@@ -383,7 +432,8 @@ loci_status loci_plan_create(loci_plan **plan, const loci_desc *given, loci_erro
     CHECK(e, c != (locale_t)0, LOCI_NO_MEMORY, "no memory for the plan");
     locale_t before = uselocale(c);
     loci_plan *p = calloc(1, sizeof *p);
-    loci_status status = p ? make(p, &d, e) : loci_fail(e, LOCI_NO_MEMORY, "no memory for the plan");
+    loci_status status = p ? make(p, &d, e)
+                           : loci_fail(e, LOCI_NO_MEMORY, "no memory for the plan");
     uselocale(before);
     freelocale(c);
     if (status) loci_plan_destroy(p);
@@ -402,7 +452,10 @@ void loci_plan_destroy(loci_plan *p)
 
 const char *loci_plan_text(const loci_plan *p) { return p ? p->text : ""; }
 int loci_axes(const loci_plan *p) { return p ? p->axes : 0; }
-bool loci_plan_is(const loci_plan *p, loci_stage stage) { return p && p->magic == PLAN_MAGIC && p->stage == stage; }
+bool loci_plan_is(const loci_plan *p, loci_stage stage)
+{
+    return p && p->magic == PLAN_MAGIC && p->stage == stage;
+}
 const void *loci_shape_of(const loci_plan *p, int enc)
 {
     for (int x = 0; x < p->uses; x++)

@@ -6,22 +6,26 @@
 #include "plan/encoding.h"
 
 enum { PLAN_MAGIC = 0x6c6f7069 };
-enum { KT = 64, CHUNK = 4096 };          /* keys of a tile and of a chunk: part of the numeric contract */
-enum { ROWS = 64, ROW_CHUNK = 1024 };    /* query rows of a wide tile and of a backward work item: likewise */
+enum { KT = 64, CHUNK = 4096 };          /* keys of a tile and of a chunk: part of the numeric
+                                            contract */
+enum { ROWS = 64, ROW_CHUNK = 1024 };    /* query rows of a wide tile and of a backward work item:
+                                            likewise */
 
 struct engine;
 struct loci_plan {
     unsigned magic;
     loci_stage stage;
     int heads, kv_heads, group, dim, value_dim, model_dim;
-    int key_heads;                       /* of keys as scores read them: heads where each turns them its own way, else kv_heads */
+    int key_heads;                       /* of keys as scores read them: heads where each turns them
+                                            its own way, else kv_heads */
     loci_dtype dtype;
     size_t real;                         /* sizeof of a number in the engine: 4 or 8 */
     size_t stored;                       /* of q, k, v, o and their gradients: the same, or 2 */
     bool fast;                           /* wide forward passes multiply by bf16 dot products */
     bool f64, full, strict, keys_rotated;      /* strict: pos_k < pos_q (sba without its own key) */
     bool states;                         /* one of the encodings has them */
-    int64_t window_left, window_right;   /* INT64_MAX = open; nothing on that side = 0 or, strict, as it falls */
+    int64_t window_left, window_right;   /* INT64_MAX = open; nothing on that side = 0 or, strict,
+                                            as it falls */
     double scale;
     int encs;
     struct config enc[MAX_ENCODINGS];
@@ -36,12 +40,19 @@ struct loci_plan {
 };
 
 /* Which of the keys, as scores read them, a head reads; and of which kv head they are. */
-static inline int key_head(const struct loci_plan *p, int h) { return h / (p->heads / p->key_heads); }
-static inline int kv_head_of(const struct loci_plan *p, int kh) { return kh / (p->key_heads / p->kv_heads); }
+static inline int key_head(const struct loci_plan *p, int h)
+{
+    return h / (p->heads / p->key_heads);
+}
+static inline int kv_head_of(const struct loci_plan *p, int kh)
+{
+    return kh / (p->key_heads / p->kv_heads);
+}
 
 static inline const void *shape_of(const struct loci_plan *p, int x) { return p->use[x].shape; }
 
-const void *loci_shape_of(const loci_plan *, int enc);     /* of the encoding's first term; NULL: it has none */
+/* of the encoding's first term; NULL: it has none */
+const void *loci_shape_of(const loci_plan *, int enc);
 bool loci_plan_is(const loci_plan *, loci_stage);      /* a plan, and of this stage */
 
 #endif

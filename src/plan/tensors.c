@@ -19,14 +19,18 @@ static double start(const loci_plan *p, int enc, int which, uint64_t stream, ptr
     switch (t->init[which].kind) {
     case INIT_CONSTANT: return a;
     case INIT_NORMAL:   return a * loci_normal(stream, (uint64_t)i);
-    case INIT_UNIFORM:  return b == 0 ? a * (2 * loci_uniform(stream, (uint64_t)i) - 1) : a + (b - a) * loci_uniform(stream, (uint64_t)i);
+    case INIT_UNIFORM:
+        return b == 0 ? a * (2 * loci_uniform(stream, (uint64_t)i) - 1)
+                      : a + (b - a) * loci_uniform(stream, (uint64_t)i);
     default:            return 0;
     }
 }
 
 void loci_tensor_init(const loci_plan *p, int which, uint64_t seed, void *data)
 {
-    if (!p || !data || which < 0 || which >= p->tensors.n || p->tensors.list[which].role == LOCI_INPUT) return;
+    if (!p || !data || which < 0 || which >= p->tensors.n
+        || p->tensors.list[which].role == LOCI_INPUT)
+        return;
     int enc = 0;
     while (which >= p->first_tensor[enc + 1]) enc++;
     uint64_t stream = loci_scramble(loci_scramble(seed) + (uint64_t)which);

@@ -3,17 +3,20 @@
  *
  *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; a softcap bends it
  *     s_ij = a_ij + add_ij, or what a mix makes of the two
- *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij), without a sink exp sink = 0,
+ *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij), without a sink exp
+ *     sink = 0,
  *                                or another weight rule (sba)
- *     o_i  = sum_j w_ij v_j + what the encodings add,  ae_i = sum_j w_ij (the state of key j), where keys have states
+ *     o_i  = sum_j w_ij v_j + what the encodings add,
+ *     ae_i = sum_j w_ij (the state of key j), where keys have states
  *
- * Sums run over the keys that row i sees.  A row that sees none, or none of a score above -inf, has o 0 (and what the encodings add),
- * lse -inf or sink, rem 1; one whose scores are all -inf as its products overflowed is NaN, as is a row with a score that is. */
+ * Sums run over the keys that row i sees.  A row that sees none, or none of a score above -inf, has
+ * o 0 (and what the encodings add), lse -inf or sink, rem 1; one whose scores are all -inf as its
+ * products overflowed is NaN, as is a row with a score that is. */
 #include <stdlib.h>
 
 #include "reference/problem.h"
 
-/* ---- Room ---------------------------------------------------------------------------------------------- */
+/* ---- Room ------------------------------------------------------------------------------------ */
 
 static double *take(double *base, ptrdiff_t *used, ptrdiff_t n)
 {
@@ -46,7 +49,8 @@ static ptrdiff_t carve(struct problem *p, double *base)
     if (p->Dv > longest) longest = p->Dv;
     for (int t = 0; t < p->plan->tensors.n; t++)
         for (int i = 0; i < p->plan->tensors.list[t].rank; i++)
-            if (p->plan->tensors.list[t].shape[i] > longest) longest = p->plan->tensors.list[t].shape[i];
+            if (p->plan->tensors.list[t].shape[i] > longest)
+                longest = p->plan->tensors.list[t].shape[i];
     for (int i = 0; i < COUNT(p->scratch); i++) p->scratch[i] = take(base, &used, longest);
     p->room = take(base, &used, loci_reference_room(p));
     return used;
@@ -57,7 +61,7 @@ static void zero(double *x, ptrdiff_t n)
     for (ptrdiff_t i = 0; i < n; i++) x[i] = 0;
 }
 
-/* ---- Who sees whom ------------------------------------------------------------------------------------- */
+/* ---- Who sees whom --------------------------------------------------------------------------- */
 
 static bool visible(const struct problem *p, ptrdiff_t j)
 {
@@ -67,10 +71,11 @@ static bool visible(const struct problem *p, ptrdiff_t j)
     return d <= p->plan->window_left && -d <= p->plan->window_right;
 }
 
-/* ---- Rotation of all rows of a batch entry --------------------------------------------------------------- */
+/* ---- Rotation of all rows of a batch entry --------------------------------------------------- */
 
 /* Each of the heads of x comes `copies` times. */
-static void read_rows(const struct problem *p, loci_view x, int heads, int copies, ptrdiff_t rows, int width, double *y)
+static void read_rows(const struct problem *p, loci_view x, int heads, int copies, ptrdiff_t rows,
+                      int width, double *y)
 {
     x = dense(x, heads, rows, width);
     for (int h = 0; h < heads * copies; h++)
@@ -79,7 +84,8 @@ static void read_rows(const struct problem *p, loci_view x, int heads, int copie
 }
 
 /* The sum of its copies goes to each head of x. */
-static void write_rows(const struct problem *p, loci_view x, int heads, int copies, ptrdiff_t rows, int width, const double *y)
+static void write_rows(const struct problem *p, loci_view x, int heads, int copies, ptrdiff_t rows,
+                       int width, const double *y)
 {
     x = dense(x, heads, rows, width);
     for (int h = 0; h < heads * copies && x.data; h++)
@@ -90,7 +96,8 @@ static void write_rows(const struct problem *p, loci_view x, int heads, int copi
         }
 }
 
-static void read_turned(const struct problem *p, loci_which which, loci_view x, int heads, int copies, ptrdiff_t rows, double *y)
+static void read_turned(const struct problem *p, loci_which which, loci_view x, int heads,
+                        int copies, ptrdiff_t rows, double *y)
 {
     int e = loci_reference_turning(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
@@ -108,7 +115,8 @@ static void read_turned(const struct problem *p, loci_which which, loci_view x, 
 }
 
 /* dy holds the gradients by the turned rows, and by those of x when it returns. */
-static void turn_back(const struct problem *p, loci_which which, loci_view x, int heads, int copies, ptrdiff_t rows, double *dy)
+static void turn_back(const struct problem *p, loci_which which, loci_view x, int heads, int copies,
+                      ptrdiff_t rows, double *dy)
 {
     int e = loci_reference_turning(p);
     bool cached = which == LOCI_KEY && p->plan->keys_rotated;
@@ -121,11 +129,12 @@ static void turn_back(const struct problem *p, loci_which which, loci_view x, in
                 continue;
             }
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
-            p->def[e]->turn_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i), p->scratch[0], row);
+            p->def[e]->turn_backward(p, e, which, h, i, view_row(x, p->b, h / copies, i),
+                                     p->scratch[0], row);
         }
 }
 
-/* ---- Scores of row i, all heads -------------------------------------------------------------------------- */
+/* ---- Scores of row i, all heads -------------------------------------------------------------- */
 
 static double bend(const struct problem *p, double flat, double *slope)
 {
@@ -176,7 +185,7 @@ static void score_backward(struct problem *p)
             if (p->def[e]->score) p->def[e]->score_backward(p, e, h);
 }
 
-/* ---- Weights of row i, head h ---------------------------------------------------------------------------- */
+/* ---- Weights of row i, head h ---------------------------------------------------------------- */
 
 /* The encoding that brings a sink, or -1. */
 static int sinking(const struct problem *p)
@@ -194,7 +203,8 @@ static void softmax(struct problem *p, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j] && (s[j] > top || isnan(s[j]))) top = s[j];
     for (ptrdiff_t j = 0; j < p->Lk && top == -INFINITY; j++)
-        if (p->seen[j] && !isfinite(dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D))) top = NAN;
+        if (p->seen[j] && !isfinite(dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D)))
+            top = NAN;
     p->lse[h] = -INFINITY;
     if (top == -INFINITY) return;
     sum = exp(sink - top);
@@ -213,7 +223,8 @@ static void softmax_backward(struct problem *p, int h)
         if (w[j] != 0) ds[j] = w[j] * (dw[j] - mean + p->dlse[h]);
     const int e = sinking(p);
     if (e >= 0 && p->lse[h] != -INFINITY)
-        p->def[e]->sink_backward(p, e, h, exp(p->def[e]->sink(p, e, h) - p->lse[h]) * (p->dlse[h] - mean));
+        p->def[e]->sink_backward(p, e, h,
+                                 exp(p->def[e]->sink(p, e, h) - p->lse[h]) * (p->dlse[h] - mean));
 }
 
 /* The encoding that has a weight rule of its own, or -1. */
@@ -224,7 +235,7 @@ static int weighing(const struct problem *p)
     return -1;
 }
 
-/* ---- One row --------------------------------------------------------------------------------------------- */
+/* ---- One row --------------------------------------------------------------------------------- */
 
 static void forward_row(struct problem *p)
 {
@@ -260,7 +271,9 @@ static void read_cotangents(struct problem *p, const loci_grad *g)
         else zero(row, p->Dv);
         p->dlse[h] = g->dlse ? ((const double *)g->dlse)[bhi] : 0;
         p->drem[h] = g->drem ? ((const double *)g->drem)[bhi] : 0;
-        if (g->dae) memcpy(p->dae + h * p->D, (const double *)g->dae + bhi * p->D, (size_t)p->D * sizeof *row);
+        if (g->dae)
+            memcpy(p->dae + h * p->D, (const double *)g->dae + bhi * p->D,
+                   (size_t)p->D * sizeof *row);
         else zero(p->dae + h * p->D, p->D);
     }
 }
@@ -287,17 +300,20 @@ static void backward_row(struct problem *p)
     score_backward(p);
 }
 
-/* ---- All of it ------------------------------------------------------------------------------------------- */
+/* ---- All of it ------------------------------------------------------------------------------- */
 
 static void write_outputs(const struct problem *p)
 {
     loci_view o = dense(p->call->o, p->H, p->Lq, p->Dv);
     for (int h = 0; h < p->H; h++) {
         ptrdiff_t bhi = (p->b * p->H + h) * p->Lq + p->i;
-        if (o.data) memcpy(view_row(o, p->b, h, p->i), p->o + h * p->Dv, (size_t)p->Dv * sizeof *p->o);
+        if (o.data)
+            memcpy(view_row(o, p->b, h, p->i), p->o + h * p->Dv, (size_t)p->Dv * sizeof *p->o);
         if (p->call->lse && weighing(p) < 0) ((double *)p->call->lse)[bhi] = p->lse[h];
         if (p->call->rem && weighing(p) >= 0) ((double *)p->call->rem)[bhi] = p->rem[h];
-        if (p->call->ae && p->plan->states) memcpy((double *)p->call->ae + bhi * p->D, p->ae + h * p->D, (size_t)p->D * sizeof *p->ae);
+        if (p->call->ae && p->plan->states)
+            memcpy((double *)p->call->ae + bhi * p->D, p->ae + h * p->D,
+                   (size_t)p->D * sizeof *p->ae);
     }
 }
 
@@ -326,12 +342,14 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     write_rows(p, grad->dv, p->Hkv, 1, p->Lk, p->Dv, p->dv);
 }
 
-loci_status loci_reference(const loci_plan *plan, const void *const *tensors, const loci_call *call, const loci_grad *grad)
+loci_status loci_reference(const loci_plan *plan, const void *const *tensors, const loci_call *call,
+                           const loci_grad *grad)
 {
     struct problem problem, *p = &problem;
     loci_status status = loci_reference_open(p, plan, tensors, call);
     if (status) return status;
-    CHECK(call->error, plan->stage == LOCI_ATTENTION, LOCI_BAD_ARG, "the plan is not one of stage attention");
+    CHECK(call->error, plan->stage == LOCI_ATTENTION, LOCI_BAD_ARG,
+          "the plan is not one of stage attention");
     for (int e = 0; e < plan->encs; e++)
         if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
 

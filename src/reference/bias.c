@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* bias.c -- encodings that add a number to the score, made of the distance and the head:  add_ij += b_h(d_ij). */
+/* bias.c -- encodings that add a number to the score, made of the distance and the head:
+ *
+ *     add_ij += b_h(d_ij) */
 #include <stdlib.h>
 
 #include "reference/problem.h"
 
-/* ---- alibi: -m_h |d| -------------------------------------------------------------------------------------- */
+/* ---- alibi: -m_h |d| ------------------------------------------------------------------------- */
 
 enum { OFFICIAL, GEOMETRIC, GIVEN };
 
@@ -41,12 +43,15 @@ static void alibi_backward(struct problem *p, int e, int h)
         else left[h] -= dadd[j] * fabs(d);
     }
 }
-const struct definition loci_define_alibi = { .name = "alibi", .score = alibi, .score_backward = alibi_backward };
+const struct definition loci_define_alibi = { .name = "alibi",
+                                              .score = alibi,
+                                              .score_backward = alibi_backward };
 
-/* ---- t5: one number per bucket of distance ---------------------------------------------------------------- */
+/* ---- t5: one number per bucket of distance --------------------------------------------------- */
 
-/* Half of the buckets of a side hold one distance each, the rest widen logarithmically up to `max`; the last holds all
- * beyond.  Keys ahead share bucket 0, or in both directions have the upper half of the table. */
+/* Half of the buckets of a side hold one distance each, the rest widen logarithmically up to `max`;
+ * the last holds all beyond.  Keys ahead share bucket 0, or in both directions have the upper half
+ * of the table. */
 static ptrdiff_t t5_bucket(int64_t d, int buckets, double max, bool both)
 {
     int side = both ? buckets / 2 : buckets, exact = side / 2;
@@ -59,8 +64,10 @@ static ptrdiff_t t5_bucket(int64_t d, int buckets, double max, bool both)
 
 static ptrdiff_t t5_number(const struct problem *p, int e, int h, ptrdiff_t j)
 {
-    return t5_bucket(distance(p, j), (int)option(p, e, "buckets", 32), option(p, e, "max_distance", 128),
-                     option(p, e, "bidirectional", 0) == 1) * p->H + h;
+    return t5_bucket(distance(p, j), (int)option(p, e, "buckets", 32),
+                     option(p, e, "max_distance", 128), option(p, e, "bidirectional", 0) == 1)
+             * p->H
+         + h;
 }
 static void t5(struct problem *p, int e, int h)
 {
@@ -76,9 +83,11 @@ static void t5_backward(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) table[t5_number(p, e, h, j)] += option(p, e, "bias_scale", 1) * dadd[j];
 }
-const struct definition loci_define_t5 = { .name = "t5", .score = t5, .score_backward = t5_backward };
+const struct definition loci_define_t5 = { .name = "t5",
+                                           .score = t5,
+                                           .score_backward = t5_backward };
 
-/* ---- clip: one number per distance, those from `max` on share one ------------------------------------------- */
+/* ---- clip: one number per distance, those from `max` on share one ---------------------------- */
 
 static ptrdiff_t clip_number(const struct problem *p, int e, int h, ptrdiff_t j)
 {
@@ -98,9 +107,14 @@ static void clip_table_backward(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) table[clip_number(p, e, h, j)] += of_head(p, p->dadd, h)[j];
 }
-const struct definition loci_define_clip = { .name = "clip", .score = clip_table, .score_backward = clip_table_backward };
+const struct definition loci_define_clip = { .name = "clip",
+                                             .score = clip_table,
+                                             .score_backward = clip_table_backward };
 
-/* ---- kerple: -r1 log(1 + r2 |d|), -r1 |d|^r2 or -r1 log(1 + r2 |d|^r3); with weight=1 also mul = exp(-w1 |d|^w2) -- */
+/* ---- kerple ---------------------------------------------------------------------------------- */
+
+/* -r1 log(1 + r2 |d|), -r1 |d|^r2 or -r1 log(1 + r2 |d|^r3); with weight=1 also mul = exp(-w1
+ * |d|^w2). */
 
 enum { KERPLE_LOG, KERPLE_POWER, KERPLE_LOG3 };
 
@@ -115,8 +129,10 @@ static void kerple(struct problem *p, int e, int h)
     const double *w1 = tensor(p, e, "w1"), *w2 = tensor(p, e, "w2");
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
-        double d = fabs((double)distance(p, j)), inner = kernel == KERPLE_LOG3 ? power(d, r3[h]) : d;
-        of_head(p, p->add, h)[j] -= r1[h] * (kernel == KERPLE_POWER ? power(d, r2[h]) : log1p(r2[h] * inner));
+        double d = fabs((double)distance(p, j)),
+               inner = kernel == KERPLE_LOG3 ? power(d, r3[h]) : d;
+        of_head(p, p->add,
+                h)[j] -= r1[h] * (kernel == KERPLE_POWER ? power(d, r2[h]) : log1p(r2[h] * inner));
         if (w1) of_head(p, p->log_mul, h)[j] -= w1[h] * power(d, w2[h]);
     }
 }
@@ -129,7 +145,8 @@ static void kerple_backward(struct problem *p, int e, int h)
     double *dw1 = dtensor(p, e, "w1"), *dw2 = dtensor(p, e, "w2");
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
-        double d = fabs((double)distance(p, j)), inner = kernel == KERPLE_LOG3 ? power(d, r3[h]) : d;
+        double d = fabs((double)distance(p, j)),
+               inner = kernel == KERPLE_LOG3 ? power(d, r3[h]) : d;
         double g = of_head(p, p->dadd, h)[j], gm = of_head(p, p->dlog_mul, h)[j];
         if (kernel == KERPLE_POWER) {
             dr1[h] -= g * power(d, r2[h]);
@@ -145,18 +162,22 @@ static void kerple_backward(struct problem *p, int e, int h)
         dw2[h] -= gm * w1[h] * power_slope(d, w2[h]);
     }
 }
-const struct definition loci_define_kerple = { .name = "kerple", .score = kerple, .score_backward = kerple_backward };
+const struct definition loci_define_kerple = { .name = "kerple",
+                                               .score = kerple,
+                                               .score_backward = kerple_backward };
 
-/* ---- sandwich: (sum over t of cos(d base^(-2t/dim)) - dim/2) / (8 (h + 1) / H) --------------------------------- */
+/* ---- sandwich: (sum over t of cos(d base^(-2t/dim)) - dim/2) / (8 (h + 1) / H) --------------- */
 
 static void sandwich(struct problem *p, int e, int h)
 {
     int dim = (int)option(p, e, "dim", 128), first = (int)option(p, e, "first", 1);
-    double base = option(p, e, "base", 10000), centre = option(p, e, "centre", 1) == 1 ? dim / 2 : 0;
+    double base = option(p, e, "base", 10000),
+           centre = option(p, e, "centre", 1) == 1 ? dim / 2 : 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         double d = (double)distance(p, j), sum = -centre;
-        for (int t = first; t < first + dim / 2; t++) sum += (double)cosl(d * powl(base, -2.0L * t / dim));
+        for (int t = first; t < first + dim / 2; t++)
+            sum += (double)cosl(d * powl(base, -2.0L * t / dim));
         of_head(p, p->add, h)[j] += sum / (8.0 * (h + 1) / p->H);
     }
 }
@@ -168,7 +189,8 @@ const struct definition loci_define_sandwich = {
     .name = "sandwich", .score = sandwich, .score_backward = sandwich_backward,
 };
 
-/* ---- fire: f_h(x), x = log(|c| |d| + 1) / N_i, N_i = log(|c| max(T, pos_i) + 1) + 1e-6, T = |l| threshold ------- *
+/* ---- fire: f_h(x), x = log(|c| |d| + 1) / N_i, N_i = log(|c| max(T, pos_i) + 1) + 1e-6, T = |l|
+ * threshold ------- *
  *
  * f is a network with relu, of one or two hidden layers that the heads share. */
 
@@ -184,14 +206,20 @@ struct fire {
 static struct fire fire_of(const struct problem *p, int e)
 {
     struct fire f = {
-        .hidden = (int)option(p, e, "hidden", 32), .c = fabs(*tensor(p, e, "c")),
+        .hidden = (int)option(p, e, "hidden", 32),
+        .c = fabs(*tensor(p, e, "c")),
         .limit = fabs(*tensor(p, e, "l")) * option(p, e, "threshold", 512),
-        .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"), .w2 = tensor(p, e, "w2"), .b2 = tensor(p, e, "b2"),
-        .w3 = tensor(p, e, "w3"), .b3 = tensor(p, e, "b3"),
+        .w1 = tensor(p, e, "w1"),
+        .b1 = tensor(p, e, "b1"),
+        .w2 = tensor(p, e, "w2"),
+        .b2 = tensor(p, e, "b2"),
+        .w3 = tensor(p, e, "w3"),
+        .b3 = tensor(p, e, "b3"),
     };
     f.finite = true;
     for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
-        for (ptrdiff_t i = 0; i < tensor_count(&p->plan->tensors.list[t]); i++) f.finite &= isfinite(((const double *)p->tensors[t])[i]);
+        for (ptrdiff_t i = 0; i < tensor_count(&p->plan->tensors.list[t]); i++)
+            f.finite &= isfinite(((const double *)p->tensors[t])[i]);
     f.far = fmax(f.limit, (double)q_position(p, p->i));
     f.norm = log1p(f.c * f.far) + 1e-6;
     return f;
@@ -201,7 +229,8 @@ static double fire_network(const struct fire *f, double x, int h, double *y1, do
 {
     double sum = f->finite ? f->b3[h] : NAN;
     for (int n = 0; n < f->hidden; n++) y1[n] = y2[n] = relu(f->w1[n] * x + f->b1[n]);
-    for (int n = 0; n < f->hidden && f->w2; n++) y2[n] = relu(dot(f->w2 + n * f->hidden, y1, f->hidden) + f->b2[n]);
+    for (int n = 0; n < f->hidden && f->w2; n++)
+        y2[n] = relu(dot(f->w2 + n * f->hidden, y1, f->hidden) + f->b2[n]);
     for (int n = 0; n < f->hidden; n++) sum += f->w3[h * f->hidden + n] * y2[n];
     return sum;
 }
@@ -216,10 +245,12 @@ static void fire(struct problem *p, int e, int h)
     }
 }
 /* Gradients of the network's tensors for one pair; returns that by x. */
-static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x, int h, double g)
+static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x, int h,
+                                    double g)
 {
     double *y1 = p->scratch[0], *y2 = p->scratch[1], *dy1 = p->scratch[2], dx = 0;
-    double *dw1 = dtensor(p, e, "w1"), *db1 = dtensor(p, e, "b1"), *dw2 = dtensor(p, e, "w2"), *db2 = dtensor(p, e, "b2");
+    double *dw1 = dtensor(p, e, "w1"), *db1 = dtensor(p, e, "b1"), *dw2 = dtensor(p, e, "w2"),
+           *db2 = dtensor(p, e, "b2");
     fire_network(f, x, h, y1, y2);
     dtensor(p, e, "b3")[h] += g;
     add_scaled(dtensor(p, e, "w3") + h * f->hidden, g, y2, f->hidden);
@@ -242,7 +273,8 @@ static double fire_network_backward(struct problem *p, int e, const struct fire 
 static void fire_backward(struct problem *p, int e, int h)
 {
     struct fire f = fire_of(p, e);
-    double pos = (double)q_position(p, p->i), share = f.limit > pos ? 1 : f.limit == pos ? 0.5 : 0;   /* of T in the max */
+    /* of T in the max */
+    double pos = (double)q_position(p, p->i), share = f.limit > pos ? 1 : f.limit == pos ? 0.5 : 0;
     double dc = 0, dfar = 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
@@ -255,4 +287,6 @@ static void fire_backward(struct problem *p, int e, int h)
     *dtensor(p, e, "c") += sign(*tensor(p, e, "c")) * dc;
     *dtensor(p, e, "l") += sign(*tensor(p, e, "l")) * option(p, e, "threshold", 512) * share * dfar;
 }
-const struct definition loci_define_fire = { .name = "fire", .score = fire, .score_backward = fire_backward };
+const struct definition loci_define_fire = { .name = "fire",
+                                             .score = fire,
+                                             .score_backward = fire_backward };

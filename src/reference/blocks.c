@@ -3,21 +3,26 @@
  *
  *     x[block j] <- exp(X) x[block j],     X = sum over axes a of coordinate[a] A[a][j]
  *
- * The exponential is a Taylor series after halving and before squaring.  For the gradient, exp of [[X^T, G], [0, X^T]] has
- * above its diagonal what dL/dexp(X) = G makes of dL/dX. */
+ * The exponential is a Taylor series after halving and before squaring.  For the gradient, exp of
+ * [[X^T, G], [0, X^T]] has above its diagonal what dL/dexp(X) = G makes of dL/dX. */
 #include "reference/problem.h"
 
 struct blocks_by {
     int block, count, axes;
     /* A[axis][j] of a kv head, and what dL/dA adds to the tensors. */
-    double (*generator)(const struct problem *, int e, int kv, int axis, int j, int row, int column);
-    void (*give)(const struct problem *, int e, int kv, int axis, int j, int row, int column, double d);
+    double (*generator)(const struct problem *, int e, int kv, int axis, int j, int row,
+                        int column);
+    void (*give)(const struct problem *, int e, int kv, int axis, int j, int row, int column,
+                 double d);
 };
 
 enum { TERMS = 18 };
 
 /* Matrices of twice a block: three of them. */
-static ptrdiff_t room_of(const struct blocks_by *b) { return 3 * 4 * (ptrdiff_t)b->block * b->block; }
+static ptrdiff_t room_of(const struct blocks_by *b)
+{
+    return 3 * 4 * (ptrdiff_t)b->block * b->block;
+}
 
 /* y = exp(x), n x n; x is lost, t is scratch. */
 static void exponential(int n, double *x, double *y, double *t)
@@ -50,16 +55,17 @@ static void exponential(int n, double *x, double *y, double *t)
     }
 }
 
-static double exponent(const struct problem *p, int e, const struct blocks_by *b, loci_which which, int kv, ptrdiff_t row, int j,
-                       int r, int c)
+static double exponent(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
+                       int kv, ptrdiff_t row, int j, int r, int c)
 {
     double sum = 0;
-    for (int axis = 0; axis < b->axes; axis++) sum += coordinate(p, which, axis, row) * b->generator(p, e, kv, axis, j, r, c);
+    for (int axis = 0; axis < b->axes; axis++)
+        sum += coordinate(p, which, axis, row) * b->generator(p, e, kv, axis, j, r, c);
     return sum;
 }
 
-static void turn_blocks(const struct problem *p, int e, const struct blocks_by *b, loci_which which, int head, ptrdiff_t row,
-                        const double *x, double *y)
+static void turn_blocks(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
+                        int head, ptrdiff_t row, const double *x, double *y)
 {
     int n = b->block, kv = which == LOCI_QUERY ? kv_head(p, head) : head;
     double *in = p->room, *out = in + n * n, *t = out + n * n;
@@ -72,18 +78,21 @@ static void turn_blocks(const struct problem *p, int e, const struct blocks_by *
     }
 }
 
-static void turn_blocks_backward(const struct problem *p, int e, const struct blocks_by *b, loci_which which, int head,
-                                 ptrdiff_t row, const double *x, const double *dy, double *dx)
+static void turn_blocks_backward(const struct problem *p, int e, const struct blocks_by *b,
+                                 loci_which which, int head, ptrdiff_t row, const double *x,
+                                 const double *dy, double *dx)
 {
     int n = b->block, m = 2 * n, kv = which == LOCI_QUERY ? kv_head(p, head) : head;
     double *in = p->room, *out = in + m * m, *t = out + m * m;
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int j = 0; j < b->count; j++) {
         const double *g = dy + j * n;
-        if (dot(g, g, n) == 0) continue;                 /* padding, which need not hold numbers, has no gradient */
+        if (dot(g, g, n) == 0) continue;                 /* padding, which need not hold numbers,
+                                                            has no gradient */
         for (int r = 0; r < n; r++)
             for (int c = 0; c < n; c++) {
-                in[r * m + c] = in[(n + r) * m + n + c] = exponent(p, e, b, which, kv, row, j, c, r);
+                in[r * m + c] = in[(n + r) * m + n + c] = exponent(p, e, b, which, kv, row, j, c,
+                                                                   r);
                 in[r * m + n + c] = g[r] * x[j * n + c];
                 in[(n + r) * m + c] = 0;
             }
@@ -92,34 +101,37 @@ static void turn_blocks_backward(const struct problem *p, int e, const struct bl
         for (int axis = 0; axis < b->axes; axis++)
             for (int r = 0; r < n; r++)
                 for (int c = 0; c < n; c++)
-                    b->give(p, e, kv, axis, j, r, c, coordinate(p, which, axis, row) * out[r * m + n + c]);
+                    b->give(p, e, kv, axis, j, r, c,
+                            coordinate(p, which, axis, row) * out[r * m + n + c]);
     }
 }
 
 /* An encoding by its blocks. */
-#define DEFINE_BLOCKS(name_)                                                                                              \
-    static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x,         \
-                      double *y)                                                                                          \
-    {                                                                                                                     \
-        struct blocks_by b = blocks_of_##name_(p, e);                                                                     \
-        turn_blocks(p, e, &b, which, head, row, x, y);                                                                    \
-    }                                                                                                                     \
-    static void name_##_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,               \
-                                 const double *x, const double *dy, double *dx)                                           \
-    {                                                                                                                     \
-        struct blocks_by b = blocks_of_##name_(p, e);                                                                     \
-        turn_blocks_backward(p, e, &b, which, head, row, x, dy, dx);                                                      \
-    }                                                                                                                     \
-    static ptrdiff_t name_##_room(const struct problem *p, int e)                                                         \
-    {                                                                                                                     \
-        struct blocks_by b = blocks_of_##name_(p, e);                                                                     \
-        return room_of(&b);                                                                                               \
-    }                                                                                                                     \
-    const struct definition loci_define_##name_ = {                                                                       \
-        .name = #name_, .turn = name_, .turn_backward = name_##_backward, .room = name_##_room,                           \
+#define DEFINE_BLOCKS(name_)                                                                       \
+    static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,   \
+                      const double *x, double *y)                                                  \
+    {                                                                                              \
+        struct blocks_by b = blocks_of_##name_(p, e);                                              \
+        turn_blocks(p, e, &b, which, head, row, x, y);                                             \
+    }                                                                                              \
+    static void name_##_backward(const struct problem *p, int e, loci_which which, int head,       \
+                                 ptrdiff_t row, const double *x, const double *dy, double *dx)     \
+    {                                                                                              \
+        struct blocks_by b = blocks_of_##name_(p, e);                                              \
+        turn_blocks_backward(p, e, &b, which, head, row, x, dy, dx);                               \
+    }                                                                                              \
+    static ptrdiff_t name_##_room(const struct problem *p, int e)                                  \
+    {                                                                                              \
+        struct blocks_by b = blocks_of_##name_(p, e);                                              \
+        return room_of(&b);                                                                        \
+    }                                                                                              \
+    const struct definition loci_define_##name_ = {                                                \
+        .name = #name_, .turn = name_, .turn_backward = name_##_backward, .room = name_##_room,    \
     };
 
-/* ---- comrope: A[a][j] = weight[a][j] (P[j] - P[j]^T); the weight is theta, or 1 on one axis per block --------------- */
+/* ---- comrope --------------------------------------------------------------------------------- */
+
+/* A[a][j] = weight[a][j] (P[j] - P[j]^T); the weight is theta, or 1 on one axis per block. */
 
 static int theta_number(const struct problem *p, int e, int axis, int j)
 {
@@ -141,11 +153,13 @@ static double comrope_skew(const struct problem *p, int e, int kv, int j, int ro
     const double *P = tensor(p, e, "p");
     return P[p_number(p, e, kv, j, row, column)] - P[p_number(p, e, kv, j, column, row)];
 }
-static double comrope_generator(const struct problem *p, int e, int kv, int axis, int j, int row, int column)
+static double comrope_generator(const struct problem *p, int e, int kv, int axis, int j, int row,
+                                int column)
 {
     return comrope_weight(p, e, axis, j) * comrope_skew(p, e, kv, j, row, column);
 }
-static void comrope_give(const struct problem *p, int e, int kv, int axis, int j, int row, int column, double d)
+static void comrope_give(const struct problem *p, int e, int kv, int axis, int j, int row,
+                         int column, double d)
 {
     double *dP = dtensor(p, e, "p"), *dtheta = dtensor(p, e, "theta");
     dP[p_number(p, e, kv, j, row, column)] += d * comrope_weight(p, e, axis, j);
@@ -155,25 +169,32 @@ static void comrope_give(const struct problem *p, int e, int kv, int axis, int j
 static struct blocks_by blocks_of_comrope(const struct problem *p, int e)
 {
     int block = (int)option(p, e, "block", 2);
-    return (struct blocks_by){ .block = block, .count = p->D / block, .axes = (int)option(p, e, "axes", 2),
-                               .generator = comrope_generator, .give = comrope_give };
+    return (struct blocks_by){ .block = block,
+                               .count = p->D / block,
+                               .axes = (int)option(p, e, "axes", 2),
+                               .generator = comrope_generator,
+                               .give = comrope_give };
 }
 DEFINE_BLOCKS(comrope)
 
-/* ---- liere: A[a][j] = U - U^T, U the part of raw[a][j] above the diagonal ------------------------------------------- */
+/* ---- liere: A[a][j] = U - U^T, U the part of raw[a][j] above the diagonal -------------------- */
 
-static int liere_number(const struct problem *p, int e, int kv, int axis, int j, int row, int column)
+static int liere_number(const struct problem *p, int e, int kv, int axis, int j, int row,
+                        int column)
 {
-    int block = (int)option(p, e, "block", 64), count = p->D / block, heads = form(p, e, "raw")->rank == 5 ? p->Hkv : 1;
+    int block = (int)option(p, e, "block", 64), count = p->D / block,
+        heads = form(p, e, "raw")->rank == 5 ? p->Hkv : 1;
     return (((axis * heads + (heads > 1 ? kv : 0)) * count + j) * block + row) * block + column;
 }
-static double liere_generator(const struct problem *p, int e, int kv, int axis, int j, int row, int column)
+static double liere_generator(const struct problem *p, int e, int kv, int axis, int j, int row,
+                              int column)
 {
     const double *raw = tensor(p, e, "raw");
     if (row < column) return raw[liere_number(p, e, kv, axis, j, row, column)];
     return row == column ? 0 : -raw[liere_number(p, e, kv, axis, j, column, row)];
 }
-static void liere_give(const struct problem *p, int e, int kv, int axis, int j, int row, int column, double d)
+static void liere_give(const struct problem *p, int e, int kv, int axis, int j, int row, int column,
+                       double d)
 {
     double *draw = dtensor(p, e, "raw");
     if (row < column) draw[liere_number(p, e, kv, axis, j, row, column)] += d;
@@ -182,7 +203,10 @@ static void liere_give(const struct problem *p, int e, int kv, int axis, int j, 
 static struct blocks_by blocks_of_liere(const struct problem *p, int e)
 {
     int block = (int)option(p, e, "block", 64);
-    return (struct blocks_by){ .block = block, .count = p->D / block, .axes = (int)option(p, e, "axes", 2),
-                               .generator = liere_generator, .give = liere_give };
+    return (struct blocks_by){ .block = block,
+                               .count = p->D / block,
+                               .axes = (int)option(p, e, "axes", 2),
+                               .generator = liere_generator,
+                               .give = liere_give };
 }
 DEFINE_BLOCKS(liere)

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* context.c -- encodings that read the content: what lies between key and query counts, not how far they are apart.
- * fox, cope and sba count the keys that the row sees, in index order; `the last` is the last of these. */
+/* context.c -- encodings that read the content: what lies between key and query counts, not how far
+ * they are apart. fox, cope and sba count the keys that the row sees, in index order; `the last` is
+ * the last of these. */
 #include "reference/problem.h"
 
-/* ---- fox: add_ij = sum of log_f over the keys after j up to the last ------------------------------------------ *
+/* ---- fox: add_ij = sum of log_f over the keys after j up to the last ----------------------------
  *
  * From -10^4 on down a gate is shut, as with -inf; from 10^4 on upwards it is no number. */
 
 static ptrdiff_t fox_gates(const struct problem *p, int h) { return (p->b * p->H + h) * p->Lk; }
 
-static double fox_gate(double log_f) { return log_f <= -1e4 ? -INFINITY : log_f >= 1e4 ? NAN : log_f; }
+static double fox_gate(double log_f)
+{
+    return log_f <= -1e4 ? -INFINITY : log_f >= 1e4 ? NAN : log_f;
+}
 
 static void fox(struct problem *p, int e, int h)
 {
@@ -31,9 +35,12 @@ static void fox_backward(struct problem *p, int e, int h)
         before += dadd[j];
     }
 }
-const struct definition loci_define_fox = { .name = "fox", .score = fox, .score_backward = fox_backward };
+const struct definition loci_define_fox = { .name = "fox",
+                                            .score = fox,
+                                            .score_backward = fox_backward };
 
-/* ---- cope: add_ij = pos_scale z_i(p_ij), p_ij = min(sum of the gates of the keys from j to the last, npos - 1) -- *
+/* ---- cope: add_ij = pos_scale z_i(p_ij), p_ij = min(sum of the gates of the keys from j to the
+ * last, npos - 1) -- *
  *
  *     gate_ij = sigmoid(gate_scale q_i.g_j)     g: keys, values, or an input
  *     z_i(p) = q_i.e[p], in between on the straight line of its neighbours */
@@ -47,12 +54,16 @@ struct cope {
 };
 static struct cope cope_of(const struct problem *p, int e, int h)
 {
-    ptrdiff_t table = table_of_head(form(p, e, "e"), h), keys = k_row(p, h, 0), values = kv_head(p, h) * p->Lk * p->D;
+    ptrdiff_t table = table_of_head(form(p, e, "e"), h), keys = k_row(p, h, 0),
+              values = kv_head(p, h) * p->Lk * p->D;
     int gates = (int)option(p, e, "gates", GATES_K);
     struct cope c = {
-        .npos = option(p, e, "npos", 64), .gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
-        .pos_scale = option(p, e, "pos_scale", 1), .e = tensor(p, e, "e") + table,
-        .g = gates == GATES_K ? p->k + keys : p->v + values, .dg = gates == GATES_K ? p->dk + keys : p->dv + values,
+        .npos = option(p, e, "npos", 64),
+        .gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
+        .pos_scale = option(p, e, "pos_scale", 1),
+        .e = tensor(p, e, "e") + table,
+        .g = gates == GATES_K ? p->k + keys : p->v + values,
+        .dg = gates == GATES_K ? p->dk + keys : p->dv + values,
     };
     ptrdiff_t batch = p->b * p->Hkv * p->Lk * p->D;
     if (gates == GATES_GIVEN) c.g = tensor(p, e, "gate_k") + batch + values;
@@ -79,8 +90,10 @@ static void cope(struct problem *p, int e, int h)
     cope_count(p, &c, h);
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
-        double at = fmin(p->scratch[1][j], c.npos - 1), low = floor(at), high = ceil(at), t = at - low;
-        double z = (1 - t) * dot(q, c.e + (ptrdiff_t)low * p->D, p->D) + t * dot(q, c.e + (ptrdiff_t)high * p->D, p->D);
+        double at = fmin(p->scratch[1][j], c.npos - 1), low = floor(at), high = ceil(at),
+               t = at - low;
+        double z = (1 - t) * dot(q, c.e + (ptrdiff_t)low * p->D, p->D)
+                 + t * dot(q, c.e + (ptrdiff_t)high * p->D, p->D);
         of_head(p, p->add, h)[j] += c.pos_scale * z;
     }
 }
@@ -88,11 +101,13 @@ static void cope_backward(struct problem *p, int e, int h)
 {
     struct cope c = cope_of(p, e, h);
     const double *q = p->q + q_row(p, h);
-    double *dq = p->dq + q_row(p, h), dgate = 0;         /* a gate moves the positions of all keys up to its own */
+    double *dq = p->dq + q_row(p, h), dgate = 0;         /* a gate moves the positions of all keys
+                                                            up to its own */
     cope_count(p, &c, h);
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
-        double at = fmin(p->scratch[1][j], c.npos - 1), low = floor(at), high = ceil(at), t = at - low;
+        double at = fmin(p->scratch[1][j], c.npos - 1), low = floor(at), high = ceil(at),
+               t = at - low;
         double dz = c.pos_scale * of_head(p, p->dadd, h)[j];
         ptrdiff_t l = (ptrdiff_t)low * p->D, u = (ptrdiff_t)high * p->D;
         add_scaled(dq, dz * (1 - t), c.e + l, p->D);
@@ -106,12 +121,14 @@ static void cope_backward(struct problem *p, int e, int h)
         add_scaled(c.dg + j * p->D, dlogit, q, p->D);
     }
 }
-const struct definition loci_define_cope = { .name = "cope", .score = cope, .score_backward = cope_backward };
+const struct definition loci_define_cope = { .name = "cope",
+                                             .score = cope,
+                                             .score_backward = cope_backward };
 
-/* ---- sba: w_ij = beta_ij prod of (1 - beta) over the keys after j, beta = sigmoid(s) -------------------------- *
+/* ---- sba: w_ij = beta_ij prod of (1 - beta) over the keys after j, beta = sigmoid(s) ------------
  *
- * rem_i, what is left of the stick, is the product over all of them; the option `remainder` adds rem_i times the row's
- * own value or a learned vector to o_i, but not in padding. */
+ * rem_i, what is left of the stick, is the product over all of them; the option `remainder` adds
+ * rem_i times the row's own value or a learned vector to o_i, but not in padding. */
 
 enum { REMAINDER_NONE, REMAINDER_VALUE, REMAINDER_VECTOR };
 
@@ -140,11 +157,13 @@ static void sba_backward(struct problem *p, int e, int h)
     }
 }
 
-/* The row's own key: the first with its position, in its segment.  -1: none.  Padding has none and needs none. */
+/* The row's own key: the first with its position, in its segment.  -1: none.  Padding has none and
+ * needs none. */
 static ptrdiff_t sba_own(const struct problem *p)
 {
     for (ptrdiff_t j = 0; j < p->Lk; j++)
-        if (distance(p, j) == 0 && q_segment(p, p->i) == k_segment(p, j) && k_segment(p, j) >= 0) return j;
+        if (distance(p, j) == 0 && q_segment(p, p->i) == k_segment(p, j) && k_segment(p, j) >= 0)
+            return j;
     return -1;
 }
 static loci_status sba_check(const struct problem *p, int e, loci_error *error)
@@ -154,15 +173,18 @@ static loci_status sba_check(const struct problem *p, int e, loci_error *error)
     for (at.b = 0; at.b < at.B; at.b++)
         for (at.i = 0; at.i < at.Lq; at.i++)
             CHECK(error, q_segment(&at, at.i) < 0 || sba_own(&at) >= 0, LOCI_BAD_ARG,
-                  "sba: remainder=value needs a key at the position %lld of query %td", (long long)q_position(&at, at.i), at.i);
+                  "sba: remainder=value needs a key at the position %lld of query %td",
+                  (long long)q_position(&at, at.i), at.i);
     return LOCI_OK;
 }
 static void sba_value(struct problem *p, int e, int h)
 {
     double remainder = option(p, e, "remainder", REMAINDER_NONE), *o = p->o + h * p->Dv;
     ptrdiff_t own = sba_own(p);
-    if (remainder == REMAINDER_VALUE && own >= 0) add_scaled(o, p->rem[h], p->v + v_row(p, h, own), p->Dv);
-    if (remainder == REMAINDER_VECTOR && q_segment(p, p->i) >= 0) add_scaled(o, p->rem[h], tensor(p, e, "r") + h * p->Dv, p->Dv);
+    if (remainder == REMAINDER_VALUE && own >= 0)
+        add_scaled(o, p->rem[h], p->v + v_row(p, h, own), p->Dv);
+    if (remainder == REMAINDER_VECTOR && q_segment(p, p->i) >= 0)
+        add_scaled(o, p->rem[h], tensor(p, e, "r") + h * p->Dv, p->Dv);
 }
 static void sba_value_backward(struct problem *p, int e, int h)
 {
@@ -183,7 +205,7 @@ const struct definition loci_define_sba = {
     .value = sba_value, .value_backward = sba_value_backward,
 };
 
-/* ---- cape: s = a + add + W2 leaky(W1 [a; add] + b1) + b2, across the heads of a pair --------------------------- */
+/* ---- cape: s = a + add + W2 leaky(W1 [a; add] + b1) + b2, across the heads of a pair --------- */
 
 struct cape {
     int hidden, H, width;                /* width 2H, or H where no encoding adds anything */
@@ -194,9 +216,15 @@ struct cape {
 static struct cape cape_of(const struct problem *p, int e)
 {
     return (struct cape){
-        .hidden = (int)form(p, e, "w1")->shape[0], .H = p->H, .width = (int)form(p, e, "w1")->shape[1],
-        .add_bias = option(p, e, "add_bias", 1) == 1, .leak = option(p, e, "leak", 0.01),
-        .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"), .w2 = tensor(p, e, "w2"), .b2 = tensor(p, e, "b2"),
+        .hidden = (int)form(p, e, "w1")->shape[0],
+        .H = p->H,
+        .width = (int)form(p, e, "w1")->shape[1],
+        .add_bias = option(p, e, "add_bias", 1) == 1,
+        .leak = option(p, e, "leak", 0.01),
+        .w1 = tensor(p, e, "w1"),
+        .b1 = tensor(p, e, "b1"),
+        .w2 = tensor(p, e, "w2"),
+        .b2 = tensor(p, e, "b2"),
     };
 }
 /* Number x of what the network reads at key j. */
@@ -217,7 +245,8 @@ static void cape(struct problem *p, int e)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         for (int h = 0; h < c.H; h++)
-            of_head(p, p->s, h)[j] = of_head(p, p->a, h)[j] + (c.add_bias ? of_head(p, p->add, h)[j] : 0) + c.b2[h];
+            of_head(p, p->s, h)[j] = of_head(p, p->a, h)[j]
+                                   + (c.add_bias ? of_head(p, p->add, h)[j] : 0) + c.b2[h];
         for (int u = 0; u < c.hidden; u++) {
             double t = cape_unit(p, &c, u, j), g = t > 0 ? t : c.leak * t;
             for (int h = 0; h < c.H; h++) of_head(p, p->s, h)[j] += c.w2[h * c.hidden + u] * g;
@@ -227,7 +256,8 @@ static void cape(struct problem *p, int e)
 static void cape_backward(struct problem *p, int e)
 {
     struct cape c = cape_of(p, e);
-    double *dw1 = dtensor(p, e, "w1"), *db1 = dtensor(p, e, "b1"), *dw2 = dtensor(p, e, "w2"), *db2 = dtensor(p, e, "b2");
+    double *dw1 = dtensor(p, e, "w1"), *db1 = dtensor(p, e, "b1"), *dw2 = dtensor(p, e, "w2"),
+           *db2 = dtensor(p, e, "b2");
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         for (int h = 0; h < c.H; h++) {
@@ -250,4 +280,6 @@ static void cape_backward(struct problem *p, int e)
         }
     }
 }
-const struct definition loci_define_cape = { .name = "cape", .mix = cape, .mix_backward = cape_backward };
+const struct definition loci_define_cape = { .name = "cape",
+                                             .mix = cape,
+                                             .mix_backward = cape_backward };

@@ -4,10 +4,10 @@
 
 #include "reference/problem.h"
 
-/* ---- sinusoidal: sines and cosines of pos w_t ------------------------------------------------------------- */
+/* ---- sinusoidal: sines and cosines of pos w_t ------------------------------------------------ */
 
-/* The paper has w_t = base^(-2t/d) and pairs side by side; tensor2tensor ends exactly at 1/base and leaves the last
- * channel of an odd width zero. */
+/* The paper has w_t = base^(-2t/d) and pairs side by side; tensor2tensor ends exactly at 1/base and
+ * leaves the last channel of an odd width zero. */
 static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
 {
     int d = p->plan->model_dim;
@@ -15,7 +15,8 @@ static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
     double base = option(p, e, "base", 10000), steps = d / 2 > 1 ? d / 2 - 1 : 1;
     int count = t2t ? d / 2 : (d + 1) / 2;
     for (int t = 0; t < count; t++) {
-        const long double angle = pos * powl(base, t2t ? -t / (long double)steps : -2.0L * t / d);     /* right at 2^40, too */
+        /* right at 2^40, too */
+        const long double angle = pos * powl(base, t2t ? -t / (long double)steps : -2.0L * t / d);
         int sine = halves ? t : 2 * t, cosine = halves ? count + t : 2 * t + 1;
         y[sine] += (double)sinl(angle);
         if (cosine < d) y[cosine] += (double)cosl(angle);
@@ -23,7 +24,7 @@ static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
 }
 const struct definition loci_define_sinusoidal = { .name = "sinusoidal", .embed = sinusoidal };
 
-/* ---- learned: a row of a table per position --------------------------------------------------------------- */
+/* ---- learned: a row of a table per position -------------------------------------------------- */
 
 static loci_status learned_check(const struct problem *p, int e, loci_error *error)
 {
@@ -32,8 +33,9 @@ static loci_status learned_check(const struct problem *p, int e, loci_error *err
     for (at.b = 0; at.b < at.B; at.b++)
         for (ptrdiff_t i = 0; i < at.Lq; i++) {
             int64_t pos = q_position(&at, i);
-            CHECK(error, pos >= 0 && pos < rows, LOCI_BAD_ARG, "learned: position %lld is outside of the table's %lld rows",
-                  (long long)pos, (long long)rows);
+            CHECK(error, pos >= 0 && pos < rows, LOCI_BAD_ARG,
+                  "learned: position %lld is outside of the table's %lld rows", (long long)pos,
+                  (long long)rows);
         }
     return LOCI_OK;
 }
@@ -49,15 +51,17 @@ const struct definition loci_define_learned = {
     .name = "learned", .check = learned_check, .embed = learned, .embed_backward = learned_backward,
 };
 
-/* ---- The position itself, as a part of the length, and in binary ---------------------------------------------- */
+/* ---- The position itself, as a part of the length, and in binary ----------------------------- */
 
-static loci_status below(const struct problem *p, const char *name, int64_t limit, loci_error *error)
+static loci_status below(const struct problem *p, const char *name, int64_t limit,
+                         loci_error *error)
 {
     struct problem at = *p;
     for (at.b = 0; at.b < at.B; at.b++)
         for (ptrdiff_t i = 0; i < at.Lq; i++) {
             int64_t pos = q_position(&at, i);
-            CHECK(error, pos >= 0 && pos < limit, LOCI_BAD_ARG, "%s: position %lld must be from 0 to %lld", name, (long long)pos,
+            CHECK(error, pos >= 0 && pos < limit, LOCI_BAD_ARG,
+                  "%s: position %lld must be from 0 to %lld", name, (long long)pos,
                   (long long)limit - 1);
         }
     return LOCI_OK;
@@ -77,7 +81,9 @@ static void whole_index(const struct problem *p, int e, int64_t pos, double *y)
     (void)e;
     add_everywhere(p, (double)pos, y);
 }
-const struct definition loci_define_index = { .name = "index", .check = index_check, .embed = whole_index };
+const struct definition loci_define_index = { .name = "index",
+                                              .check = index_check,
+                                              .embed = whole_index };
 
 static loci_status normalised_check(const struct problem *p, int e, loci_error *error)
 {
@@ -87,29 +93,37 @@ static void normalised(const struct problem *p, int e, int64_t pos, double *y)
 {
     add_everywhere(p, (double)pos / (option(p, e, "length", 0) - 1), y);
 }
-const struct definition loci_define_normalised = { .name = "normalised", .check = normalised_check, .embed = normalised };
+const struct definition loci_define_normalised = { .name = "normalised",
+                                                   .check = normalised_check,
+                                                   .embed = normalised };
 
 static loci_status binary_check(const struct problem *p, int e, loci_error *error)
 {
     (void)e;
-    return below(p, "binary", p->plan->model_dim < 62 ? (int64_t)1 << p->plan->model_dim : (int64_t)1 << 62, error);
+    return below(p, "binary",
+                 p->plan->model_dim < 62 ? (int64_t)1 << p->plan->model_dim : (int64_t)1 << 62,
+                 error);
 }
 static void binary(const struct problem *p, int e, int64_t pos, double *y)
 {
     (void)e;
     for (int c = 0; c < p->plan->model_dim; c++, pos /= 2) y[c] += (double)(pos % 2);
 }
-const struct definition loci_define_binary = { .name = "binary", .check = binary_check, .embed = binary };
+const struct definition loci_define_binary = { .name = "binary",
+                                               .check = binary_check,
+                                               .embed = binary };
 
-/* ---- The adding -------------------------------------------------------------------------------------------- */
+/* ---- The adding ------------------------------------------------------------------------------ */
 
-loci_status loci_reference_embed(const loci_plan *plan, const void *const *tensors, const loci_call *call,
-                                 loci_view x, loci_view y, loci_view dy, void *const *dtensors)
+loci_status loci_reference_embed(const loci_plan *plan, const void *const *tensors,
+                                 const loci_call *call, loci_view x, loci_view y, loci_view dy,
+                                 void *const *dtensors)
 {
     struct problem problem, *p = &problem;
     loci_status status = loci_reference_open(p, plan, tensors, call);
     if (status) return status;
-    CHECK(call->error, plan->stage == LOCI_EMBED, LOCI_BAD_ARG, "the plan is not one of stage embed");
+    CHECK(call->error, plan->stage == LOCI_EMBED, LOCI_BAD_ARG,
+          "the plan is not one of stage embed");
     for (int e = 0; e < plan->encs; e++)
         if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
 
@@ -120,11 +134,14 @@ loci_status loci_reference_embed(const loci_plan *plan, const void *const *tenso
     x = dense(x, 1, p->Lq, width), y = dense(y, 1, p->Lq, width), dy = dense(dy, 1, p->Lq, width);
     for (p->b = 0; p->b < p->B; p->b++)
         for (ptrdiff_t i = 0; i < p->Lq; i++) {
-            if (y.data) memmove(view_row(y, p->b, 0, i), view_row(x, p->b, 0, i), (size_t)width * sizeof(double));
+            if (y.data)
+                memmove(view_row(y, p->b, 0, i), view_row(x, p->b, 0, i),
+                        (size_t)width * sizeof(double));
             for (int e = 0; e < plan->encs; e++) {
                 if (!p->def[e]->embed) continue;
                 if (y.data) p->def[e]->embed(p, e, q_position(p, i), view_row(y, p->b, 0, i));
-                if (dy.data && p->def[e]->embed_backward) p->def[e]->embed_backward(p, e, q_position(p, i), view_row(dy, p->b, 0, i));
+                if (dy.data && p->def[e]->embed_backward)
+                    p->def[e]->embed_backward(p, e, q_position(p, i), view_row(dy, p->b, 0, i));
             }
         }
     if (dy.data) loci_reference_give(p, dtensors);

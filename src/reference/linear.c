@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* linear.c -- linear attention, pair by pair, and its whole gradient.
  *
- *     o_i = sum_j n_ij v_j / sum_j m_ij      n_ij = (R f(q_i)).(R f(k_j))   m_ij = f(q_i).f(k_j)   f = elu + 1
+ *     o_i = sum_j n_ij v_j / sum_j m_ij      n_ij = (R f(q_i)).(R f(k_j))   m_ij = f(q_i).f(k_j)
+ *     f = elu + 1
  *
- * over the keys j that row i sees; 0 where it sees none.  With den_i = sum_j m_ij and the cotangent g_i of o_i,
+ * over the keys j that row i sees; 0 where it sees none.  With den_i = sum_j m_ij and the cotangent
+ * g_i of o_i,
  *
  *     dn_ij = g_i.v_j / den_i      dm_ij = -(g_i.o_i) / den_i      dv_j += n_ij g_i / den_i */
 #include <stdlib.h>
@@ -14,7 +16,8 @@ static double feature(double x) { return x > 0 ? x + 1 : exp(x); }
 static double slope(double x) { return x > 0 ? 1 : exp(x); }
 
 /* Rows [heads][rows][D] of a view: f of them, and the same turned. */
-static void features(const struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, double *f, double *turned)
+static void features(const struct problem *p, loci_which which, loci_view x, int heads,
+                     ptrdiff_t rows, double *f, double *turned)
 {
     x = dense(x, heads, rows, p->D);
     for (int h = 0; h < heads; h++)
@@ -25,8 +28,9 @@ static void features(const struct problem *p, loci_which which, loci_view x, int
         }
 }
 /* dx from the gradients of f (df) and of what was turned (dturned). */
-static void features_backward(struct problem *p, loci_which which, loci_view x, int heads, ptrdiff_t rows, const double *f,
-                              const double *dturned, const double *df, loci_view dx)
+static void features_backward(struct problem *p, loci_which which, loci_view x, int heads,
+                              ptrdiff_t rows, const double *f, const double *dturned,
+                              const double *df, loci_view dx)
 {
     x = dense(x, heads, rows, p->D), dx = dense(dx, heads, rows, p->D);
     for (int h = 0; h < heads; h++)
@@ -41,7 +45,8 @@ static void features_backward(struct problem *p, loci_which which, loci_view x, 
 
 static bool sees(const struct problem *p, ptrdiff_t j)
 {
-    return q_segment(p, p->i) >= 0 && q_segment(p, p->i) == k_segment(p, j) && (p->plan->full || distance(p, j) >= 0);
+    return q_segment(p, p->i) >= 0 && q_segment(p, p->i) == k_segment(p, j)
+        && (p->plan->full || distance(p, j) >= 0);
 }
 
 /* Room of one batch entry.  f, turned, and their gradients, of queries and keys; rows of dv. */
@@ -50,8 +55,11 @@ struct room { double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g; };
 static ptrdiff_t carve(struct problem *p, struct room *r, double *base)
 {
     const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
-    double **part[] = { &r->q, &r->tq, &r->dq, &r->dtq, &r->k, &r->tk, &r->dk, &r->dtk, &r->dv, &r->o, &r->g, &p->scratch[0], &p->room };
-    const ptrdiff_t size[] = { q, q, q, q, k, k, k, k, v, p->Dv, p->Dv, p->D, loci_reference_room(p) };
+    double **part[] = { &r->q,   &r->tq, &r->dq, &r->dtq, &r->k,          &r->tk,  &r->dk,
+                        &r->dtk, &r->dv, &r->o,  &r->g,   &p->scratch[0], &p->room };
+    const ptrdiff_t size[] = {
+        q, q, q, q, k, k, k, k, v, p->Dv, p->Dv, p->D, loci_reference_room(p)
+    };
     ptrdiff_t used = loci_reference_dtensors(p, base);
     for (int i = 0; i < COUNT(part); i++) {
         *part[i] = base ? base + used : NULL;
@@ -68,7 +76,8 @@ static double forward_row(const struct problem *p, const struct room *r, int h, 
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!sees(p, j)) continue;
         den += dot(r->q + q_row(p, h), r->k + k_row(p, h, j), p->D);
-        add_scaled(r->o, dot(r->tq + q_row(p, h), r->tk + k_row(p, h, j), p->D), view_row(v, p->b, (int)kv_head(p, h), j), p->Dv);
+        add_scaled(r->o, dot(r->tq + q_row(p, h), r->tk + k_row(p, h, j), p->D),
+                   view_row(v, p->b, (int)kv_head(p, h), j), p->Dv);
     }
     for (int c = 0; c < p->Dv && den != 0; c++) r->o[c] /= den;
     return den;
@@ -96,7 +105,8 @@ static void batch_entry(struct problem *p, const struct room *r, const loci_grad
     features(p, LOCI_QUERY, c->q, p->H, p->Lq, r->q, r->tq);
     features(p, LOCI_KEY, c->k, p->Hkv, p->Lk, r->k, r->tk);
     memset(r->dq, 0, (size_t)(2 * p->H * p->Lq * p->D) * sizeof(double));           /* dtq too */
-    memset(r->dk, 0, (size_t)(2 * p->Hkv * p->Lk * p->D + p->Hkv * p->Lk * p->Dv) * sizeof(double));   /* dtk and dv too */
+    /* dtk and dv too */
+    memset(r->dk, 0, (size_t)(2 * p->Hkv * p->Lk * p->D + p->Hkv * p->Lk * p->Dv) * sizeof(double));
     for (int h = 0; h < p->H; h++)
         for (p->i = 0; p->i < p->Lq; p->i++) {
             const double den = forward_row(p, r, h, v);
@@ -112,16 +122,19 @@ static void batch_entry(struct problem *p, const struct room *r, const loci_grad
     const loci_view dv = dense(grad->dv, p->Hkv, p->Lk, p->Dv);
     for (int h = 0; h < p->Hkv && dv.data; h++)
         for (ptrdiff_t j = 0; j < p->Lk; j++)
-            memcpy(view_row(dv, p->b, h, j), r->dv + (h * p->Lk + j) * p->Dv, (size_t)p->Dv * sizeof(double));
+            memcpy(view_row(dv, p->b, h, j), r->dv + (h * p->Lk + j) * p->Dv,
+                   (size_t)p->Dv * sizeof(double));
 }
 
-loci_status loci_reference_linear(const loci_plan *plan, const void *const *tensors, const loci_call *call, const loci_grad *grad)
+loci_status loci_reference_linear(const loci_plan *plan, const void *const *tensors,
+                                  const loci_call *call, const loci_grad *grad)
 {
     struct problem problem, *p = &problem;
     struct room room;
     loci_status status = loci_reference_open(p, plan, tensors, call);
     if (status) return status;
-    CHECK(call->error, plan->stage == LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG, "the plan is not one of stage linear_attention");
+    CHECK(call->error, plan->stage == LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
+          "the plan is not one of stage linear_attention");
     double *base = calloc((size_t)carve(p, &room, NULL) + 1, sizeof *base);
     CHECK(call->error, base, LOCI_NO_MEMORY, "no memory for the reference");
     carve(p, &room, base);

@@ -18,37 +18,52 @@ static const struct definition *find(const char *name)
 }
 
 /* Beyond 2^40 every call refuses positions and coordinates: differences stay exact. */
-static loci_status near(const struct problem *p, const char *name, const int64_t *pos, const double *coord, ptrdiff_t rows, loci_error *e)
+static loci_status near(const struct problem *p, const char *name, const int64_t *pos,
+                        const double *coord, ptrdiff_t rows, loci_error *e)
 {
     const ptrdiff_t n = (p->call->per_batch ? p->B : 1) * rows, all = n * p->plan->axes;
     const int64_t far = (int64_t)1 << 40;
     for (ptrdiff_t i = 0; pos && i < n; i++)
-        CHECK(e, pos[i] >= -far && pos[i] <= far, LOCI_BAD_ARG, "%s_pos: position %lld must lie within 2^40", name, (long long)pos[i]);
+        CHECK(e, pos[i] >= -far && pos[i] <= far, LOCI_BAD_ARG,
+              "%s_pos: position %lld must lie within 2^40", name, (long long)pos[i]);
     for (ptrdiff_t i = 0; coord && i < all; i++)
-        CHECK(e, fabs(coord[i]) <= (double)far, LOCI_BAD_ARG, "%s_coord: coordinate %g must lie within 2^40", name, coord[i]);
+        CHECK(e, fabs(coord[i]) <= (double)far, LOCI_BAD_ARG,
+              "%s_coord: coordinate %g must lie within 2^40", name, coord[i]);
     return LOCI_OK;
 }
 
-loci_status loci_reference_open(struct problem *p, const loci_plan *plan, const void *const *tensors,
-                                const loci_call *call)
+loci_status loci_reference_open(struct problem *p, const loci_plan *plan,
+                                const void *const *tensors, const loci_call *call)
 {
     *p = (struct problem){
-        .plan = plan, .call = call, .tensors = tensors,
-        .B = call->batch, .Lq = call->q_len, .Lk = call->k_len,
-        .H = plan->heads, .Hkv = plan->kv_heads, .Hk = plan->key_heads, .D = plan->dim, .Dv = plan->value_dim,
+        .plan = plan,
+        .call = call,
+        .tensors = tensors,
+        .B = call->batch,
+        .Lq = call->q_len,
+        .Lk = call->k_len,
+        .H = plan->heads,
+        .Hkv = plan->kv_heads,
+        .Hk = plan->key_heads,
+        .D = plan->dim,
+        .Dv = plan->value_dim,
     };
-    CHECK(call->error, plan->f64, LOCI_BAD_ARG, "the reference works in double: make the plan with dtype F64");
-    CHECK(call->error, p->B >= 0 && p->Lq >= 0 && p->Lk >= 0, LOCI_BAD_ARG, "batch %td, q_len %td and k_len %td cannot be "
-          "negative", p->B, p->Lq, p->Lk);
+    CHECK(call->error, plan->f64, LOCI_BAD_ARG,
+          "the reference works in double: make the plan with dtype F64");
+    CHECK(call->error, p->B >= 0 && p->Lq >= 0 && p->Lk >= 0, LOCI_BAD_ARG,
+          "batch %td, q_len %td and k_len %td cannot be "
+          "negative",
+          p->B, p->Lq, p->Lk);
     for (int t = 0; t < plan->tensors.n; t++)
-        CHECK(call->error, tensors && tensors[t], LOCI_BAD_ARG, "tensor %s of %s is missing", plan->tensors.list[t].name,
-              plan->tensors.list[t].encoding);
+        CHECK(call->error, tensors && tensors[t], LOCI_BAD_ARG, "tensor %s of %s is missing",
+              plan->tensors.list[t].name, plan->tensors.list[t].encoding);
     loci_status status = near(p, "q", call->q_pos, call->q_coord, p->Lq, call->error);
     if (!status) status = near(p, "k", call->k_pos, call->k_coord, p->Lk, call->error);
     if (status) return status;
     for (int e = 0; e < plan->encs; e++) {
         p->def[e] = find(plan->enc[e].pe->name);
-        CHECK(call->error, p->def[e], LOCI_UNSUPPORTED, "the reference does not define %s yet", plan->enc[e].pe->name);
+        CHECK(call->error, p->def[e], LOCI_UNSUPPORTED, "the reference does not define %s yet",
+              plan->enc[e].pe->name);
     }
     return LOCI_OK;
 }
@@ -88,5 +103,6 @@ void loci_reference_give(const struct problem *p, void *const *dtensors)
 {
     for (int t = 0; dtensors && t < p->plan->tensors.n; t++)
         if (dtensors[t])
-            memcpy(dtensors[t], p->dtensor[t], (size_t)elements(p, &p->plan->tensors.list[t]) * sizeof(double));
+            memcpy(dtensors[t], p->dtensor[t],
+                   (size_t)elements(p, &p->plan->tensors.list[t]) * sizeof(double));
 }

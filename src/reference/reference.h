@@ -1,25 +1,31 @@
 /* SPDX-License-Identifier: MIT */
 /* reference.h -- the definition of every encoding in float64: dense, obvious, one pair at a time.
  *
- * The engine is compared with it, and `--engine reference` runs it.  It shares the parsed plan with the engine and no
- * arithmetic.  Plans are F64 plans, so all data is double; `tensors` holds all tensors of the plan, inputs too.
- * Positions and coordinates must lie within 2^40, as in every call; angles are long double, so that they are right there.
- * Memory grows with the inputs and a few rows of scores, time with heads * q_len * k_len * dim. */
+ * The engine is compared with it, and `--engine reference` runs it.  It shares the parsed plan with
+ * the engine and no arithmetic.  Plans are F64 plans, so all data is double; `tensors` holds all
+ * tensors of the plan, inputs too.  Positions and coordinates must lie within 2^40, as in every
+ * call; angles are long double, so that they are right there.  Memory grows with the inputs and a
+ * few rows of scores, time with heads * q_len * k_len * dim. */
 #ifndef LOCI_REFERENCE_REFERENCE_H
 #define LOCI_REFERENCE_REFERENCE_H
 
 #include "loci/loci.h"
 
-/* Outputs of the call that are NULL are not written.  grad NULL: forward only; else the gradients of
- * sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae) go to those of dq, dk, dv and dtensors that are not NULL. */
-loci_status loci_reference(const loci_plan *, const void *const *tensors, const loci_call *, const loci_grad *grad);
+/* Outputs of the call that are NULL are not written.  grad NULL: forward only; else the gradients
+ * of sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae) go to those of dq, dk, dv
+ * and dtensors that are not NULL. */
+loci_status loci_reference(const loci_plan *, const void *const *tensors, const loci_call *,
+                           const loci_grad *grad);
 
 /* The same for stage LINEAR_ATTENTION, of a call without states. */
-loci_status loci_reference_linear(const loci_plan *, const void *const *tensors, const loci_call *, const loci_grad *grad);
+loci_status loci_reference_linear(const loci_plan *, const void *const *tensors, const loci_call *,
+                                  const loci_grad *grad);
 
-/* y is written when y.data is there; dx and dtensors, each where not NULL, when dy.data is.  y may be x, dx may be dy. */
-loci_status loci_reference_rotate(const loci_plan *, const void *const *tensors, const loci_call *, loci_which,
-                                  loci_view x, loci_view y, loci_view dy, loci_view dx, void *const *dtensors);
+/* y is written when y.data is there; dx and dtensors, each where not NULL, when dy.data is.  y may
+ * be x, dx may be dy. */
+loci_status loci_reference_rotate(const loci_plan *, const void *const *tensors, const loci_call *,
+                                  loci_which, loci_view x, loci_view y, loci_view dy, loci_view dx,
+                                  void *const *dtensors);
 loci_status loci_reference_embed(const loci_plan *, const void *const *tensors, const loci_call *,
                                  loci_view x, loci_view y, loci_view dy, void *const *dtensors);
 

@@ -1,30 +1,40 @@
 /* SPDX-License-Identifier: MIT */
-/* rotate.c -- encodings that turn queries and keys, and the rotation alone.  Frequencies and angles are long double, which on
- * most machines has 64 bits and more, as at position 2^40 an angle in double would be off by 10^-4. */
+/* rotate.c -- encodings that turn queries and keys, and the rotation alone.  Frequencies and angles
+ * are long double, which on most machines has 64 bits and more, as at position 2^40 an angle in
+ * double would be off by 10^-4. */
 #include <stdlib.h>
 
 #include "reference/problem.h"
 
-/* ---- Pairs of channels: each turns by the sum over axes of coordinate times frequency --------------------------- */
+/* ---- Pairs of channels: each turns by the sum over axes of coordinate times frequency -------- */
 
 struct pairs {
     int count, offset, axes;
     bool interleaved, single;            /* single: angles are products of floats, rounded */
     double factor;
-    const char *learned;                 /* the tensor of the frequencies; where the plan has none, a formula tells them */
-    /* Which frequency pair t of a kv head has on an axis, and its formula.  -1: the axis does not turn the pair. */
+    const char *learned;                 /* the tensor of the frequencies; where the plan has none,
+                                            a formula tells them */
+    /* Which frequency pair t of a kv head has on an axis, and its formula.  -1: the axis does not
+     * turn the pair. */
     int (*number)(const struct problem *, int e, int kv, int axis, int t);
     long double (*formula)(const struct problem *, int e, int number);
 };
 
-static int first_channel(const struct pairs *r, int t) { return r->offset + (r->interleaved ? 2 * t : t); }
-static int second_channel(const struct pairs *r, int t) { return r->offset + (r->interleaved ? 2 * t + 1 : t + r->count); }
+static int first_channel(const struct pairs *r, int t)
+{
+    return r->offset + (r->interleaved ? 2 * t : t);
+}
+static int second_channel(const struct pairs *r, int t)
+{
+    return r->offset + (r->interleaved ? 2 * t + 1 : t + r->count);
+}
 
 static int kv_of(const struct problem *p, loci_which which, int head)
 {
     return which == LOCI_QUERY ? kv_head(p, head) : head;
 }
-static long double angle(const struct problem *p, int e, const struct pairs *r, loci_which which, int head, ptrdiff_t row, int t)
+static long double angle(const struct problem *p, int e, const struct pairs *r, loci_which which,
+                         int head, ptrdiff_t row, int t)
 {
     const double *learned = tensor(p, e, r->learned);
     long double phi = 0;
@@ -38,8 +48,8 @@ static long double angle(const struct problem *p, int e, const struct pairs *r, 
     return phi;
 }
 
-static void turn_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which, int head, ptrdiff_t row,
-                       const double *x, double *y)
+static void turn_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which,
+                       int head, ptrdiff_t row, const double *x, double *y)
 {
     memcpy(y, x, (size_t)p->D * sizeof *y);
     for (int t = 0; t < r->count; t++) {
@@ -50,8 +60,9 @@ static void turn_pairs(const struct problem *p, int e, const struct pairs *r, lo
         y[b] = r->factor * (x[a] * sine + x[b] * cosine);
     }
 }
-static void turn_pairs_backward(const struct problem *p, int e, const struct pairs *r, loci_which which, int head,
-                                ptrdiff_t row, const double *x, const double *dy, double *dx)
+static void turn_pairs_backward(const struct problem *p, int e, const struct pairs *r,
+                                loci_which which, int head, ptrdiff_t row, const double *x,
+                                const double *dy, double *dx)
 {
     double *dlearned = dtensor(p, e, r->learned);
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
@@ -65,28 +76,31 @@ static void turn_pairs_backward(const struct problem *p, int e, const struct pai
         if (!dlearned || (dx[a] == 0 && dx[b] == 0)) continue;
         for (int axis = 0; axis < r->axes; axis++) {
             int n = r->number(p, e, kv_of(p, which, head), axis, t);
-            if (n >= 0) dlearned[n] += coordinate(p, which, axis, row) * (x[a] * dx[b] - x[b] * dx[a]);
+            if (n >= 0)
+                dlearned[n] += coordinate(p, which, axis, row) * (x[a] * dx[b] - x[b] * dx[a]);
         }
     }
 }
 
 /* An encoding by its pairs. */
-#define DEFINE_PAIRS(name_)                                                                                               \
-    static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x,         \
-                      double *y)                                                                                          \
-    {                                                                                                                     \
-        struct pairs r = pairs_of_##name_(p, e);                                                                          \
-        turn_pairs(p, e, &r, which, head, row, x, y);                                                                     \
-    }                                                                                                                     \
-    static void name_##_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,               \
-                                 const double *x, const double *dy, double *dx)                                           \
-    {                                                                                                                     \
-        struct pairs r = pairs_of_##name_(p, e);                                                                          \
-        turn_pairs_backward(p, e, &r, which, head, row, x, dy, dx);                                                       \
-    }                                                                                                                     \
-    const struct definition loci_define_##name_ = { .name = #name_, .turn = name_, .turn_backward = name_##_backward };
+#define DEFINE_PAIRS(name_) \
+    static void name_(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, \
+                      const double *x, double *y) \
+    { \
+        struct pairs r = pairs_of_##name_(p, e); \
+        turn_pairs(p, e, &r, which, head, row, x, y); \
+    } \
+    static void name_##_backward(const struct problem *p, int e, loci_which which, int head, \
+                                 ptrdiff_t row, const double *x, const double *dy, double *dx) \
+    { \
+        struct pairs r = pairs_of_##name_(p, e); \
+        turn_pairs_backward(p, e, &r, which, head, row, x, dy, dx); \
+    } \
+    const struct definition loci_define_##name_ = { .name = #name_, \
+                                                    .turn = name_, \
+                                                    .turn_backward = name_##_backward };
 
-/* ---- rope: frequency t is base^(-2t/dim), or given ---------------------------------------------------------------- */
+/* ---- rope: frequency t is base^(-2t/dim), or given ------------------------------------------- */
 
 static int one_axis(const struct problem *p, int e, int kv, int axis, int t)
 {
@@ -113,24 +127,27 @@ static bool is_given(const struct problem *p, int e, const char *name)
 enum scaling { NONE, LINEAR, NTK, NTK_FIXED, DYNAMIC, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
 static const double turn_around = 6.283185307179586;
 
-/* The share of its frequency that pair t keeps, from 1 to 0 between the pairs that make beta_fast and beta_slow turns in
- * the trained length. */
+/* The share of its frequency that pair t keeps, from 1 to 0 between the pairs that make beta_fast
+ * and beta_slow turns in the trained length. */
 static double yarn_share(const struct problem *p, int e, double base, double dim, int t)
 {
     double length = option(p, e, "original_length", 1), bounds[2];
     for (int slow = 0; slow < 2; slow++) {
         double turns = slow ? option(p, e, "beta_slow", 1) : option(p, e, "beta_fast", 32);
         bounds[slow] = dim * log(length / (turns * turn_around)) / (2 * log(base));
-        if (option(p, e, "truncate", 1) != 0) bounds[slow] = slow ? ceil(bounds[slow]) : floor(bounds[slow]);
+        if (option(p, e, "truncate", 1) != 0)
+            bounds[slow] = slow ? ceil(bounds[slow]) : floor(bounds[slow]);
     }
     if (bounds[0] < 0) bounds[0] = 0;
     if (bounds[1] > dim - 1) bounds[1] = dim - 1;
     if (bounds[0] == bounds[1]) bounds[1] += 0.001;
-    return (1 - clip((t - bounds[0]) / (bounds[1] - bounds[0]), 0, 1)) * option(p, e, "extrapolation_factor", 1);
+    return (1 - clip((t - bounds[0]) / (bounds[1] - bounds[0]), 0, 1))
+         * option(p, e, "extrapolation_factor", 1);
 }
 static long double llama3_frequency(const struct problem *p, int e, long double w)
 {
-    const double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1), wavelength = turn_around / (double)w;
+    const double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1),
+                 wavelength = turn_around / (double)w;
     double low = option(p, e, "low_freq_factor", 1), high = option(p, e, "high_freq_factor", 4);
     if (wavelength > length / low) return w / s;
     if (wavelength <= length / high) return w;
@@ -155,7 +172,8 @@ static long double rope_frequency(const struct problem *p, int e, int t)
         return powl(base * powl(s, dim / (dim - 2)), -2 * t / dim);
     case NTK_FIXED: {
         const long double b = option(p, e, "mixed_b", 0);
-        return b == 0 ? w * powl(s, -2 * (t + 1) / dim) : w / expl(logl(s) / powl(dim / 2, b) * powl(t + 1, b));
+        return b == 0 ? w * powl(s, -2 * (t + 1) / dim)
+                      : w / expl(logl(s) / powl(dim / 2, b) * powl(t + 1, b));
     }
     case YARN: {
         const double share = yarn_share(p, e, (double)base, (double)dim, t);
@@ -173,28 +191,39 @@ static long double rope_frequency(const struct problem *p, int e, int t)
 static double yarn_magnitude(double s, double c) { return s <= 1 ? 1 : 0.1 * c * log(s) + 1; }
 static double rope_factor(const struct problem *p, int e)
 {
-    double s = option(p, e, "factor", 1), m = option(p, e, "mscale", 0), all = option(p, e, "mscale_all_dim", 0);
+    double s = option(p, e, "factor", 1), m = option(p, e, "mscale", 0),
+           all = option(p, e, "mscale_all_dim", 0);
     int scaling = (int)option(p, e, "scaling", NONE);
     if (is_given(p, e, "attention_factor")) return option(p, e, "attention_factor", 1);
-    if (scaling == YARN) return m != 0 && all != 0 ? yarn_magnitude(s, m) / yarn_magnitude(s, all) : yarn_magnitude(s, 1);
-    if (scaling == LONGROPE) return s <= 1 ? 1 : sqrt(1 + log(s) / log(option(p, e, "original_length", 1)));
+    if (scaling == YARN)
+        return m != 0 && all != 0 ? yarn_magnitude(s, m) / yarn_magnitude(s, all)
+                                  : yarn_magnitude(s, 1);
+    if (scaling == LONGROPE)
+        return s <= 1 ? 1 : sqrt(1 + log(s) / log(option(p, e, "original_length", 1)));
     return 1;
 }
 static struct pairs pairs_of_rope(const struct problem *p, int e)
 {
     return (struct pairs){
-        .count = (int)option(p, e, "dim", p->D) / 2, .offset = (int)option(p, e, "offset", 0), .axes = 1,
-        .interleaved = option(p, e, "pairing", 0) == 1, .factor = rope_factor(p, e),
-        .single = option(p, e, "angles", 0) == 1, .learned = "freq", .number = one_axis, .formula = rope_frequency,
+        .count = (int)option(p, e, "dim", p->D) / 2,
+        .offset = (int)option(p, e, "offset", 0),
+        .axes = 1,
+        .interleaved = option(p, e, "pairing", 0) == 1,
+        .factor = rope_factor(p, e),
+        .single = option(p, e, "angles", 0) == 1,
+        .learned = "freq",
+        .number = one_axis,
+        .formula = rope_frequency,
     };
 }
 DEFINE_PAIRS(rope)
 
-/* ---- mrope: rope, but each pair listens to one of three axes ------------------------------------------------------- */
+/* ---- mrope: rope, but each pair listens to one of three axes --------------------------------- */
 
 static int mrope_number(const struct problem *p, int e, int kv, int axis, int t)
 {
-    double times = listed(p, e, "sections", 0), heights = listed(p, e, "sections", 1), widths = listed(p, e, "sections", 2);
+    double times = listed(p, e, "sections", 0), heights = listed(p, e, "sections", 1),
+           widths = listed(p, e, "sections", 2);
     int mine = 0;
     (void)kv;
     if (option(p, e, "order", 0) == 0) mine = (t >= times) + (t >= times + heights);
@@ -211,7 +240,9 @@ static struct pairs pairs_of_mrope(const struct problem *p, int e)
 }
 DEFINE_PAIRS(mrope)
 
-/* ---- xpos: rope, and pair t of a query at pos times z_t^(pos / scale_base), of a key times the inverse -------------- */
+/* ---- xpos ------------------------------------------------------------------------------------ */
+
+/* Rope, and pair t of a query at pos times z_t^(pos / scale_base), of a key times the inverse. */
 
 static struct pairs pairs_of_xpos(const struct problem *p, int e)
 {
@@ -224,21 +255,23 @@ static void fade_row(const struct problem *p, int e, loci_which which, ptrdiff_t
     double dim = option(p, e, "dim", p->D), gamma = option(p, e, "gamma", 0.4);
     /* Scores do not depend on where this counts from; what is rotated alone counts from 0. */
     int64_t from = p->plan->stage == LOCI_ATTENTION && p->Lk > 0 ? k_position(p, p->Lk - 1) : 0;
-    double at = which == LOCI_QUERY ? (double)(q_position(p, row) - from) : (double)(from - k_position(p, row));
+    double at = which == LOCI_QUERY ? (double)(q_position(p, row) - from)
+                                    : (double)(from - k_position(p, row));
     for (int t = 0; t < (int)dim / 2; t++) {
         double z = pow((2 * t / dim + gamma) / (1 + gamma), at / option(p, e, "scale_base", 512));
         x[2 * t] *= z;
         x[2 * t + 1] *= z;
     }
 }
-static void xpos(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x, double *y)
+static void xpos(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                 const double *x, double *y)
 {
     struct pairs r = pairs_of_xpos(p, e);
     turn_pairs(p, e, &r, which, head, row, x, y);
     if (which != LOCI_CACHE) fade_row(p, e, which, row, y);
 }
-static void xpos_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x,
-                          const double *dy, double *dx)
+static void xpos_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                          const double *x, const double *dy, double *dx)
 {
     struct pairs r = pairs_of_xpos(p, e);
     double faded[1024];                  /* the widest head there is */
@@ -246,13 +279,18 @@ static void xpos_backward(const struct problem *p, int e, loci_which which, int 
     if (which != LOCI_CACHE) fade_row(p, e, which, row, faded);
     turn_pairs_backward(p, e, &r, which, head, row, x, faded, dx);
 }
-static void fade_cached(const struct problem *p, int e, ptrdiff_t row, double *x) { fade_row(p, e, LOCI_KEY, row, x); }
+static void fade_cached(const struct problem *p, int e, ptrdiff_t row, double *x)
+{
+    fade_row(p, e, LOCI_KEY, row, x);
+}
 
 const struct definition loci_define_xpos = {
     .name = "xpos", .turn = xpos, .turn_backward = xpos_backward, .cached = fade_cached,
 };
 
-/* ---- rope2d: half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1 ------------ */
+/* ---- rope2d ---------------------------------------------------------------------------------- */
+
+/* Half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1. */
 
 static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t)
 {
@@ -275,7 +313,7 @@ static struct pairs pairs_of_rope2d(const struct problem *p, int e)
 }
 DEFINE_PAIRS(rope2d)
 
-/* ---- mixed: freq[axis][kv head][t], learned ------------------------------------------------------------------------ */
+/* ---- mixed: freq[axis][kv head][t], learned -------------------------------------------------- */
 
 static int mixed_number(const struct problem *p, int e, int kv, int axis, int t)
 {
@@ -285,13 +323,20 @@ static int mixed_number(const struct problem *p, int e, int kv, int axis, int t)
 static struct pairs pairs_of_mixed(const struct problem *p, int e)
 {
     return (struct pairs){
-        .count = p->D / 2, .axes = (int)option(p, e, "axes", 2), .interleaved = option(p, e, "pairing", 1) == 1, .factor = 1,
-        .learned = "freq", .number = mixed_number,
+        .count = p->D / 2,
+        .axes = (int)option(p, e, "axes", 2),
+        .interleaved = option(p, e, "pairing", 1) == 1,
+        .factor = 1,
+        .learned = "freq",
+        .number = mixed_number,
     };
 }
 DEFINE_PAIRS(mixed)
 
-/* ---- fope: pair (t, t + D/2) as a complex number, times c + is: sums of waves for t < sums, then 1 + i pad_sin ---------- */
+/* ---- fope ------------------------------------------------------------------------------------ */
+
+/* Pair (t, t + D/2) as a complex number, times c + is: sums of waves for t < sums, then 1 + i
+ * pad_sin. */
 
 /* One row's cos or sin: how many waves there are, and sums of them. */
 struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
@@ -299,12 +344,17 @@ struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
 static long double fope_frequency(const struct fope *f, int l)
 {
     const long double w = powl(option(f->p, f->e, "base", 10000), -(long double)l / f->all);
-    double least = turn_around / option(f->p, f->e, "train_length", 512) * option(f->p, f->e, "floor_ratio", 1);
+    double least = turn_around / option(f->p, f->e, "train_length", 512)
+                 * option(f->p, f->e, "floor_ratio", 1);
     return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;
 }
-static struct fope fope_of(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row)
+static struct fope fope_of(const struct problem *p, int e, loci_which which, int head,
+                           ptrdiff_t row)
 {
-    struct fope f = { .p = p, .e = e, .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2, .kv = kv_of(p, which, head),
+    struct fope f = { .p = p,
+                      .e = e,
+                      .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2,
+                      .kv = kv_of(p, which, head),
                       .x = coordinate(p, which, 0, row) };
     bool ignore = option(p, e, "ignore_zero", 1) != 0;
     f.waves = f.all;
@@ -313,8 +363,12 @@ static struct fope fope_of(const struct problem *p, int e, loci_which which, int
     return f;
 }
 
-/* The coefficients of cos or sin of the head: of wave 0 and column t, and what the column adds up to where it is divided by that. */
-static const char *fope_tensor(const struct fope *f, bool cosine) { return cosine && tensor(f->p, f->e, "cos") ? "cos" : "sin"; }
+/* The coefficients of cos or sin of the head: of wave 0 and column t, and what the column adds up
+ * to where it is divided by that. */
+static const char *fope_tensor(const struct fope *f, bool cosine)
+{
+    return cosine && tensor(f->p, f->e, "cos") ? "cos" : "sin";
+}
 static ptrdiff_t fope_column(const struct fope *f, bool cosine, int t)
 {
     return table_of_head(form(f->p, f->e, fope_tensor(f, cosine)), f->kv) + t;
@@ -340,7 +394,8 @@ static double fope_sum(const struct fope *f, bool cosine, int t)
     for (int l = 0; l < f->waves; l++) sum += fope_wave(f, cosine, l) * C[l * f->sums];
     return sum / fope_whole(f, cosine, t);
 }
-static void fope(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x, double *y)
+static void fope(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                 const double *x, double *y)
 {
     const struct fope f = fope_of(p, e, which, head, row);
     int half = p->D / 2;
@@ -353,12 +408,14 @@ static void fope(const struct problem *p, int e, loci_which which, int head, ptr
 /* d is the gradient by the cos or sin of pair t. */
 static void give_coefficients(const struct fope *f, bool cosine, int t, double d)
 {
-    double *dC = dtensor(f->p, f->e, fope_tensor(f, cosine)) + fope_column(f, cosine, t), whole = fope_whole(f, cosine, t);
+    double *dC = dtensor(f->p, f->e, fope_tensor(f, cosine)) + fope_column(f, cosine, t),
+           whole = fope_whole(f, cosine, t);
     double mean = option(f->p, f->e, "norm", 0) != 0 ? fope_sum(f, cosine, t) : 0;
-    for (int l = 0; l < f->waves; l++) dC[l * f->sums] += d * (fope_wave(f, cosine, l) - mean) / whole;
+    for (int l = 0; l < f->waves; l++)
+        dC[l * f->sums] += d * (fope_wave(f, cosine, l) - mean) / whole;
 }
-static void fope_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x,
-                          const double *dy, double *dx)
+static void fope_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                          const double *x, const double *dy, double *dx)
 {
     const struct fope f = fope_of(p, e, which, head, row);
     int half = p->D / 2;
@@ -372,9 +429,11 @@ static void fope_backward(const struct problem *p, int e, loci_which which, int 
         give_coefficients(&f, false, t, b * x[t] - a * x[t + half]);
     }
 }
-const struct definition loci_define_fope = { .name = "fope", .turn = fope, .turn_backward = fope_backward };
+const struct definition loci_define_fope = { .name = "fope",
+                                             .turn = fope,
+                                             .turn_backward = fope_backward };
 
-/* ---- tape: rows turn by states, by query head; ae = sum_j w_ij ek_j ------------------------------------------------- */
+/* ---- tape: rows turn by states, by query head; ae = sum_j w_ij ek_j -------------------------- */
 
 static ptrdiff_t tape_row(const struct problem *p, loci_which which, int head, ptrdiff_t row)
 {
@@ -382,7 +441,8 @@ static ptrdiff_t tape_row(const struct problem *p, loci_which which, int head, p
 }
 static const char *tape_states(loci_which which) { return which == LOCI_QUERY ? "eq" : "ek"; }
 
-static void tape(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x, double *y)
+static void tape(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                 const double *x, double *y)
 {
     const double *state = tensor(p, e, tape_states(which)) + tape_row(p, which, head, row);
     for (int t = 0, half = p->D / 2; t < half; t++, state += 2) {
@@ -391,8 +451,8 @@ static void tape(const struct problem *p, int e, loci_which which, int head, ptr
     }
 }
 /* Rows without a gradient, such as padding, need not hold numbers. */
-static void tape_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row, const double *x,
-                          const double *dy, double *dx)
+static void tape_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
+                          const double *x, const double *dy, double *dx)
 {
     const double *state = tensor(p, e, tape_states(which)) + tape_row(p, which, head, row);
     double *dstate = dtensor(p, e, tape_states(which)) + tape_row(p, which, head, row);
@@ -410,7 +470,9 @@ static void tape_backward(const struct problem *p, int e, loci_which which, int 
 static void tape_value(struct problem *p, int e, int h)
 {
     for (ptrdiff_t j = 0; j < p->Lk; j++)
-        if (p->seen[j]) add_scaled(p->ae + h * p->D, of_head(p, p->w, h)[j], tensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), p->D);
+        if (p->seen[j])
+            add_scaled(p->ae + h * p->D, of_head(p, p->w, h)[j],
+                       tensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), p->D);
 }
 static void tape_value_backward(struct problem *p, int e, int h)
 {
@@ -418,18 +480,23 @@ static void tape_value_backward(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         of_head(p, p->dw, h)[j] += dot(dae, tensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), p->D);
-        add_scaled(dtensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), of_head(p, p->w, h)[j], dae, p->D);
+        add_scaled(dtensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), of_head(p, p->w, h)[j], dae,
+                   p->D);
     }
 }
 const struct definition loci_define_tape = {
-    .name = "tape", .turn = tape, .turn_backward = tape_backward, .value = tape_value, .value_backward = tape_value_backward,
+    .name = "tape",
+    .turn = tape,
+    .turn_backward = tape_backward,
+    .value = tape_value,
+    .value_backward = tape_value_backward,
 };
 
-/* ---- The rotation alone ---------------------------------------------------------------------------------- */
+/* ---- The rotation alone ---------------------------------------------------------------------- */
 
 /* One row; x and dy are copies, since y may be x and dx may be dy. */
-static void rotate_row(const struct problem *p, int e, loci_which which, int h, ptrdiff_t i, const double *x,
-                       const double *dy, double *y, double *dx, double *unused)
+static void rotate_row(const struct problem *p, int e, loci_which which, int h, ptrdiff_t i,
+                       const double *x, const double *dy, double *y, double *dx, double *unused)
 {
     const struct definition *def = e < 0 ? NULL : p->def[e];
     size_t bytes = (size_t)p->D * sizeof *x;
@@ -439,20 +506,24 @@ static void rotate_row(const struct problem *p, int e, loci_which which, int h, 
     else if (y) memcpy(y, x, bytes);
 }
 
-loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tensors, const loci_call *call,
-                                  loci_which which, loci_view x, loci_view y, loci_view dy, loci_view dx,
-                                  void *const *dtensors)
+loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tensors,
+                                  const loci_call *call, loci_which which, loci_view x, loci_view y,
+                                  loci_view dy, loci_view dx, void *const *dtensors)
 {
     struct problem problem, *p = &problem;
     loci_status status = loci_reference_open(p, plan, tensors, call);
     if (status) return status;
-    CHECK(call->error, plan->stage != LOCI_EMBED, LOCI_BAD_ARG, "a plan of stage embed rotates nothing");
-    CHECK(call->error, which == LOCI_QUERY || p->Hk == p->Hkv, LOCI_BAD_ARG, "the heads of a group turn its keys apart");
+    CHECK(call->error, plan->stage != LOCI_EMBED, LOCI_BAD_ARG,
+          "a plan of stage embed rotates nothing");
+    CHECK(call->error, which == LOCI_QUERY || p->Hk == p->Hkv, LOCI_BAD_ARG,
+          "the heads of a group turn its keys apart");
 
     int heads = which == LOCI_QUERY ? p->H : p->Hkv, turning = loci_reference_turning(p);
     ptrdiff_t rows = which == LOCI_QUERY ? p->Lq : p->Lk;
 
-    double *room = calloc((size_t)(loci_reference_dtensors(p, NULL) + 3 * p->D + loci_reference_room(p)), sizeof *room);
+    double *room =
+        calloc((size_t)(loci_reference_dtensors(p, NULL) + 3 * p->D + loci_reference_room(p)),
+               sizeof *room);
     CHECK(call->error, room, LOCI_NO_MEMORY, "no memory for the reference");
     double *x1 = room + loci_reference_dtensors(p, room), *dy1 = x1 + p->D, *unused = dy1 + p->D;
     p->room = unused + p->D;
@@ -463,7 +534,8 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
             for (ptrdiff_t i = 0; i < rows; i++) {
                 memcpy(x1, view_row(x, p->b, h, i), (size_t)p->D * sizeof *x1);
                 if (dy.data) memcpy(dy1, view_row(dy, p->b, h, i), (size_t)p->D * sizeof *dy1);
-                rotate_row(p, turning, which, h, i, x1, dy.data ? dy1 : NULL, y.data ? view_row(y, p->b, h, i) : NULL,
+                rotate_row(p, turning, which, h, i, x1, dy.data ? dy1 : NULL,
+                           y.data ? view_row(y, p->b, h, i) : NULL,
                            dx.data ? view_row(dx, p->b, h, i) : NULL, unused);
             }
     if (dy.data) loci_reference_give(p, dtensors);

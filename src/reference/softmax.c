@@ -2,7 +2,7 @@
 /* softmax.c -- what stands around the softmax and says nothing of positions. */
 #include "reference/problem.h"
 
-/* ---- softcap: C tanh(a / C) in the place of a ------------------------------------------------------------------- */
+/* ---- softcap: C tanh(a / C) in the place of a ------------------------------------------------ */
 
 static double softcap(const struct problem *p, int e, double flat, double *slope)
 {
@@ -12,8 +12,13 @@ static double softcap(const struct problem *p, int e, double flat, double *slope
 }
 const struct definition loci_define_softcap = { .name = "softcap", .bend = softcap };
 
-/* ---- sink: a logit per head in the sum ----------------------------------------------------------------------- */
+/* ---- sink: a logit per head in the sum ------------------------------------------------------- */
 
 static double sink(const struct problem *p, int e, int h) { return tensor(p, e, "logit")[h]; }
-static void sink_backward(const struct problem *p, int e, int h, double dlogit) { dtensor(p, e, "logit")[h] += dlogit; }
-const struct definition loci_define_sink = { .name = "sink", .sink = sink, .sink_backward = sink_backward };
+static void sink_backward(const struct problem *p, int e, int h, double dlogit)
+{
+    dtensor(p, e, "logit")[h] += dlogit;
+}
+const struct definition loci_define_sink = { .name = "sink",
+                                             .sink = sink,
+                                             .sink_backward = sink_backward };

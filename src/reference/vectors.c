@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* vectors.c -- encodings that give every distance a vector, which meets the query, the key or the weights. */
+/* vectors.c -- encodings that give every distance a vector, which meets the query, the key or the
+ * weights. */
 #include "reference/problem.h"
 
-/* ---- shaw: raw_ij = q_i.aK[r_ij], o_i += sum_j w_ij aV[r_ij] ------------------------------------------------ */
+/* ---- shaw: raw_ij = q_i.aK[r_ij], o_i += sum_j w_ij aV[r_ij] --------------------------------- */
 
 static ptrdiff_t shaw_row(const struct problem *p, int e, ptrdiff_t j)
 {
@@ -37,7 +38,9 @@ static void shaw_value(struct problem *p, int e, int h)
     if (!v) return;
     v += table_of_head(form(p, e, "v"), h);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
-        if (p->seen[j]) add_scaled(p->o + h * p->Dv, of_head(p, p->w, h)[j], v + shaw_row(p, e, j) * p->Dv, p->Dv);
+        if (p->seen[j])
+            add_scaled(p->o + h * p->Dv, of_head(p, p->w, h)[j], v + shaw_row(p, e, j) * p->Dv,
+                       p->Dv);
 }
 static void shaw_value_backward(struct problem *p, int e, int h)
 {
@@ -58,26 +61,31 @@ const struct definition loci_define_shaw = {
     .value = shaw_value, .value_backward = shaw_value_backward,
 };
 
-/* ---- xl: raw_ij = u.k_j + (q_i + v).(W R_d), R_d = [sin(d w_0) .. | cos(d w_0) ..] of width Dm -------------------- */
+/* ---- xl -------------------------------------------------------------------------------------- */
+
+/* raw_ij = u.k_j + (q_i + v).(W R_d), R_d = [sin(d w_0) .. | cos(d w_0) ..] of width Dm. */
 
 struct xl { ptrdiff_t width; const double *w, *u, *v; };   /* of the head */
 
 static struct xl xl_of(const struct problem *p, int e, int h)
 {
     ptrdiff_t width = form(p, e, "w")->shape[2];
-    return (struct xl){ width, tensor(p, e, "w") + h * p->D * width, tensor(p, e, "u") + h * p->D, tensor(p, e, "v") + h * p->D };
+    return (struct xl){ width, tensor(p, e, "w") + h * p->D * width, tensor(p, e, "u") + h * p->D,
+                        tensor(p, e, "v") + h * p->D };
 }
 /* R_d in scratch[0], W R_d in scratch[1]. */
 static void xl_distance(struct problem *p, int e, const struct xl *x, ptrdiff_t j)
 {
-    double limit = option(p, e, "clamp", -1), base = option(p, e, "base", 10000), d = (double)distance(p, j);
+    double limit = option(p, e, "clamp", -1), base = option(p, e, "base", 10000),
+           d = (double)distance(p, j);
     ptrdiff_t half = (x->width + 1) / 2;
     if (limit > 0) d = clip(d, -limit, limit);
     for (ptrdiff_t c = 0; c < x->width; c++) {
         const long double angle = d * powl(base, -2.0L * (c % half) / x->width);
         p->scratch[0][c] = (double)(c < half ? sinl(angle) : cosl(angle));
     }
-    for (int c = 0; c < p->D; c++) p->scratch[1][c] = dot(x->w + c * x->width, p->scratch[0], x->width);
+    for (int c = 0; c < p->D; c++)
+        p->scratch[1][c] = dot(x->w + c * x->width, p->scratch[0], x->width);
 }
 
 static void xl(struct problem *p, int e, int h)
@@ -86,7 +94,8 @@ static void xl(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         xl_distance(p, e, &x, j);
-        of_head(p, p->raw, h)[j] += dot(x.u, p->k + k_row(p, h, j), p->D) + dot(p->q + q_row(p, h), p->scratch[1], p->D)
+        of_head(p, p->raw, h)[j] += dot(x.u, p->k + k_row(p, h, j), p->D)
+                                  + dot(p->q + q_row(p, h), p->scratch[1], p->D)
                                   + dot(x.v, p->scratch[1], p->D);
     }
 }
@@ -103,21 +112,26 @@ static void xl_backward(struct problem *p, int e, int h)
         add_scaled(p->dk + k_row(p, h, j), g, x.u, p->D);
         add_scaled(dtensor(p, e, "v") + h * p->D, g, p->scratch[1], p->D);
         add_scaled(p->dq + q_row(p, h), g, p->scratch[1], p->D);
-        for (int c = 0; c < p->D; c++) add_scaled(dw + c * x.width, g * (q[c] + x.v[c]), p->scratch[0], x.width);
+        for (int c = 0; c < p->D; c++)
+            add_scaled(dw + c * x.width, g * (q[c] + x.v[c]), p->scratch[0], x.width);
     }
 }
-const struct definition loci_define_xl = { .name = "xl", .score = xl, .score_backward = xl_backward };
+const struct definition loci_define_xl = { .name = "xl",
+                                           .score = xl,
+                                           .score_backward = xl_backward };
 
-/* ---- deberta: raw_ij = q_i.K[delta_ij] + k_j.Q[delta_ij]; p2c=ji takes delta_ji in the second -------------------- */
+/* ---- deberta: raw_ij = q_i.K[delta_ij] + k_j.Q[delta_ij]; p2c=ji takes delta_ji in the second  */
 
 enum { V1, V2 };
 enum { P2C_IJ, P2C_JI };
 
-/* v1: d itself.  v2: d up to span/2, then logarithmically wider up to max_distance.  The first release of v2, and
- * transformers, let it go on beyond (saturate=0), so that far keys ahead use row 0 instead of row 1. */
+/* v1: d itself.  v2: d up to span/2, then logarithmically wider up to max_distance.  The first
+ * release of v2, and transformers, let it go on beyond (saturate=0), so that far keys ahead use row
+ * 0 instead of row 1. */
 static ptrdiff_t deberta_row(const struct problem *p, int e, double d)
 {
-    int kind = (int)option(p, e, "kind", V2), span = (int)option(p, e, "span", kind == V1 ? 512 : 256);
+    int kind = (int)option(p, e, "kind", V2),
+        span = (int)option(p, e, "span", kind == V1 ? 512 : 256);
     double max = option(p, e, "max_distance", 512), middle = span / 2, size = fabs(d);
     if (kind == V2 && option(p, e, "saturate", 1) == 1) size = fmin(size, max - 1);
     if (kind == V2 && size > middle)
@@ -160,4 +174,6 @@ static void deberta_backward(struct problem *p, int e, int h)
         }
     }
 }
-const struct definition loci_define_deberta = { .name = "deberta", .score = deberta, .score_backward = deberta_backward };
+const struct definition loci_define_deberta = { .name = "deberta",
+                                                .score = deberta,
+                                                .score_backward = deberta_backward };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* blocks.c -- fills the table of the term `blocks`, and leads its gradients back to generators and weights. */
+/* blocks.c -- fills the table of the term `blocks`, and leads its gradients back to generators and
+ * weights. */
 #include "shape/blocks.h"
 
 #include "base/skew_form.h"
@@ -12,17 +13,20 @@ size_t loci_blocks_size(const struct blocks *b, size_t real)
     return blocks_at(b) + (size_t)(b->groups * blocks_panels(b)) * (size_t)blocks_panel(b) * real;
 }
 
-/* ---- Tables -------------------------------------------------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 static void fill_panels(const struct prep *p, const struct blocks *b, int g)
 {
-    const int per = blocks_per_panel(b), width = blocks_width(b), channels = blocks_channels(b), back = blocks_lanes(channels), n = b->block;
+    const int per = blocks_per_panel(b), width = blocks_width(b), channels = blocks_channels(b),
+              back = blocks_lanes(channels), n = b->block;
     char *reals = (char *)p->table + blocks_at(b);
     for (int panel = 0; panel < blocks_panels(b); panel++) {
-        const ptrdiff_t to = (ptrdiff_t)(g * blocks_panels(b) + panel) * blocks_panel(b), from = to + (ptrdiff_t)channels * width;
+        const ptrdiff_t to = (ptrdiff_t)(g * blocks_panels(b) + panel) * blocks_panel(b),
+                        from = to + (ptrdiff_t)channels * width;
         for (ptrdiff_t i = 0; i < blocks_panel(b); i++) store_real(reals, p->f64, to + i, 0);
         for (int i = 0; i < per && panel * per + i < b->count; i++) {
-            const double *u = blocks_basis(b, p->table) + (ptrdiff_t)(g * b->count + panel * per + i) * n * n;
+            const double *u = blocks_basis(b, p->table)
+                            + (ptrdiff_t)(g * b->count + panel * per + i) * n * n;
             for (int r = 0; r < n; r++)
                 for (int c = 0; c < n; c++) {
                     const ptrdiff_t channel = i * n + r, lane = i * 2 * blocks_half(b) + c;
@@ -37,11 +41,13 @@ static void fill_panels(const struct prep *p, const struct blocks *b, int g)
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     const struct blocks b = blocks_of(p);
-    const int pairs = blocks_width(&b) / 2, half = blocks_half(&b), i = t % pairs / half, j = t / pairs * blocks_per_panel(&b) + i;
+    const int pairs = blocks_width(&b) / 2, half = blocks_half(&b), i = t % pairs / half,
+              j = t / pairs * blocks_per_panel(&b) + i;
     if (i >= blocks_per_panel(&b) || j >= b.count) return;
     const double weight = blocks_weight(&b, p->table)[axis * b.count + j];
     const ptrdiff_t at = (group * b.count + j) * half + t % pairs % half;
-    const double lambda = blocks_lambda(&b, p->table)[at], rest = blocks_rest(&b, p->table)[at], product = weight * lambda;
+    const double lambda = blocks_lambda(&b, p->table)[at], rest = blocks_rest(&b, p->table)[at],
+                 product = weight * lambda;
     *lo = trig_two_sum(product, fma(weight, lambda, -product) + weight * rest, hi);
 }
 
@@ -49,8 +55,10 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
 {
     const struct blocks b = blocks_of(p);
     const int n = b.block, half = blocks_half(&b);
-    double *weights = (double *)blocks_weight(&b, p->table), *lambda = (double *)blocks_lambda(&b, p->table);
-    double *rest = (double *)blocks_rest(&b, p->table), *basis = (double *)blocks_basis(&b, p->table);
+    double *weights = (double *)blocks_weight(&b, p->table),
+           *lambda = (double *)blocks_lambda(&b, p->table);
+    double *rest = (double *)blocks_rest(&b, p->table),
+           *basis = (double *)blocks_basis(&b, p->table);
     double *s = basis + (ptrdiff_t)b.groups * b.count * n * n, *form = s + (ptrdiff_t)n * n;
     for (int a = 0; a < b.axes; a++)
         for (int j = 0; j < b.count; j++) weights[a * b.count + j] = weight(p, a, j);
@@ -58,7 +66,8 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
         for (int j = 0; j < b.count; j++, lambda += half, rest += half, basis += (ptrdiff_t)n * n) {
             for (int r = 0; r < n; r++) {
                 s[r * n + r] = 0;
-                for (int c = r + 1; c < n; c++) s[r * n + c] = generator(p, g, j, r, c), s[c * n + r] = -s[r * n + c];
+                for (int c = r + 1; c < n; c++)
+                    s[r * n + c] = generator(p, g, j, r, c), s[c * n + r] = -s[r * n + c];
             }
             lambda[half - 1] = rest[half - 1] = 0;
             memcpy(form, s, sizeof *s * (size_t)(n * n));
@@ -67,11 +76,16 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
         }
         fill_panels(p, &b, g);
     }
-    loci_pairs_prepare(p, (struct pairs){ .count = blocks_pairs(&b), .interleaved = true, .axes = b.axes, .groups = b.groups,
-                                          .factor = 1 }, frequency);
+    loci_pairs_prepare(p,
+                       (struct pairs){ .count = blocks_pairs(&b),
+                                       .interleaved = true,
+                                       .axes = b.axes,
+                                       .groups = b.groups,
+                                       .factor = 1 },
+                       frequency);
 }
 
-/* ---- Gradients ------------------------------------------------------------------------------------------------ */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
 /* Sums of kv head h, block j. */
 static const double *part_of(const struct prep *p, const struct blocks *b, int h, int j)
@@ -80,7 +94,8 @@ static const double *part_of(const struct prep *p, const struct blocks *b, int h
 }
 
 /* The skew gradient in the basis: two rows of pair k, all columns of pair l. */
-static void gradient_pair(const struct prep *p, const struct blocks *b, const double *part, int j, int k, int l, double m[2][2])
+static void gradient_pair(const struct prep *p, const struct blocks *b, const double *part, int j,
+                          int k, int l, double m[2][2])
 {
     if (k == l) {
         double turn = 0;
@@ -107,7 +122,8 @@ void loci_blocks_gradient(const struct prep *p, int g, int j, int row, double *t
                 double m[2][2];
                 gradient_pair(p, &b, part_of(p, &b, h, j), j, k, l, m);
                 for (int r = 0; r < 2 && 2 * k + r < n; r++)
-                    for (int c = 0; c < 2 && 2 * l + c < n; c++) turned[2 * l + c] += u[row * n + 2 * k + r] * m[r][c];
+                    for (int c = 0; c < 2 && 2 * l + c < n; c++)
+                        turned[2 * l + c] += u[row * n + 2 * k + r] * m[r][c];
             }
     for (int column = 0; column < n; column++)
         for (int c = 0; c < n; c++) to[column] += turned[c] * u[column * n + c];
@@ -118,8 +134,10 @@ double loci_blocks_weight_gradient(const struct prep *p, int axis, int j)
     const struct blocks b = blocks_of(p);
     double sum = 0;
     for (int h = 0; h < p->cfg->kv_heads; h++) {
-        const double *lambda = blocks_lambda(&b, p->table) + ((b.groups > 1 ? h : 0) * b.count + j) * blocks_half(&b);
-        for (int k = 0; k < blocks_half(&b); k++) sum += lambda[k] * part_of(p, &b, h, j)[axis * blocks_half(&b) + k];
+        const double *lambda = blocks_lambda(&b, p->table)
+                             + ((b.groups > 1 ? h : 0) * b.count + j) * blocks_half(&b);
+        for (int k = 0; k < blocks_half(&b); k++)
+            sum += lambda[k] * part_of(p, &b, h, j)[axis * blocks_half(&b) + k];
     }
     return sum;
 }

@@ -7,7 +7,9 @@
 
 size_t loci_pairs_size(int count, int axes, int groups)
 {
-    return 64 + (size_t)(axes * groups) * (2 + 2 * PAIR_STEPS) * (size_t)pairs_width(count) * sizeof(double);
+    return 64
+         + (size_t)(axes * groups) * (2 + 2 * PAIR_STEPS) * (size_t)pairs_width(count)
+               * sizeof(double);
 }
 
 void loci_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency *frequency)
@@ -43,10 +45,12 @@ double loci_pairs_factor(const void *table, int *channel, int *channels)
 
 size_t loci_fading_pairs_size(int count)
 {
-    return loci_pairs_size(count, 1, 1) + (size_t)(FADE_DIGITS * PAIR_STEPS * pairs_width(count)) * sizeof(double);
+    return loci_pairs_size(count, 1, 1)
+         + (size_t)(FADE_DIGITS * PAIR_STEPS * pairs_width(count)) * sizeof(double);
 }
 
-void loci_fading_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency *frequency, pairs_frequency *z)
+void loci_fading_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency *frequency,
+                               pairs_frequency *z)
 {
     struct pairs *pairs = p->table;
     loci_pairs_prepare(p, form, frequency);

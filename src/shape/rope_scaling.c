@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* rope_scaling.c -- see rope_scaling.h.  Frequencies are computed to 106 bits where their rule is made of powers and
- * quotients; what comes from a logarithm (yarn's ramp, llama3's blend) is a double that counts as exact. */
+/* rope_scaling.c -- see rope_scaling.h.  Frequencies are computed to 106 bits where their rule is
+ * made of powers and quotients; what comes from a logarithm (yarn's ramp, llama3's blend) is a
+ * double that counts as exact. */
 #include "shape/rope_scaling.h"
 
 #include "base/dd.h"
@@ -19,13 +20,18 @@ static const struct rule {
     [LINEAR]       = { "linear", { { ROPE_FACTOR, MUST } } },
     [NTK]          = { "ntk", { { ROPE_FACTOR, MUST } } },
     [NTK_FIXED]    = { "ntk_fixed", { { ROPE_FACTOR, MUST }, { ROPE_MIXED_B, 0 } } },
-    [DYNAMIC]      = { "dynamic", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST }, { ROPE_LENGTH, LATER } } },
-    [YARN]         = { "yarn", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST }, { ROPE_BETA_FAST, 32 }, { ROPE_BETA_SLOW, 1 },
-                                 { ROPE_TRUNCATE, 1 }, { ROPE_EXTRAPOLATION_FACTOR, 1 }, { ROPE_MSCALE, 0 },
+    [DYNAMIC]      = { "dynamic", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
+    { ROPE_LENGTH, LATER } } },
+    [YARN]         = { "yarn", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
+    { ROPE_BETA_FAST, 32 }, { ROPE_BETA_SLOW, 1 },
+                                 { ROPE_TRUNCATE, 1 }, { ROPE_EXTRAPOLATION_FACTOR, 1 },
+                                 { ROPE_MSCALE, 0 },
                                  { ROPE_MSCALE_ALL_DIM, 0 } } },
-    [LONGROPE]     = { "longrope", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST }, { ROPE_SHORT, MUST }, { ROPE_LONG, MUST },
+    [LONGROPE]     = { "longrope", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
+    { ROPE_SHORT, MUST }, { ROPE_LONG, MUST },
                                      { ROPE_LENGTH, LATER } } },
-    [LLAMA3]       = { "llama3", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST }, { ROPE_LOW_FREQ_FACTOR, 1 },
+    [LLAMA3]       = { "llama3", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
+    { ROPE_LOW_FREQ_FACTOR, 1 },
                                    { ROPE_HIGH_FREQ_FACTOR, 4 } } },
     [PROPORTIONAL] = { "proportional", { { ROPE_PARTIAL, MUST }, { ROPE_FACTOR, 1 } } },
 };
@@ -36,7 +42,7 @@ static enum scaling scaling_of(const struct config *c)
     return isnan(word) ? NONE : (enum scaling)word;
 }
 
-/* ---- Options --------------------------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
 static loci_status check_given(struct config *c, loci_error *e)
 {
@@ -46,9 +52,10 @@ static loci_status check_given(struct config *c, loci_error *e)
         int k = 0;
         while (rule->has[k].option && rule->has[k].option != i) k++;
         const bool has = rule->has[k].option == i;
-        CHECK(e, has || !c->given[i], LOCI_BAD_ARG, "%s: %s has no meaning with scaling=%s", c->pe->name, opts[i].name, rule->name);
-        CHECK(e, !has || c->given[i] || !isnan(rule->has[k].usual), LOCI_BAD_ARG, "%s: scaling=%s needs %s=", c->pe->name, rule->name,
-              opts[i].name);
+        CHECK(e, has || !c->given[i], LOCI_BAD_ARG, "%s: %s has no meaning with scaling=%s",
+              c->pe->name, opts[i].name, rule->name);
+        CHECK(e, !has || c->given[i] || !isnan(rule->has[k].usual), LOCI_BAD_ARG,
+              "%s: scaling=%s needs %s=", c->pe->name, rule->name, opts[i].name);
         if (has && !c->given[i]) c->opt[i] = rule->has[k].usual;
     }
     return LOCI_OK;
@@ -62,22 +69,32 @@ static loci_status check_scaling(struct config *c, loci_error *e)
     const enum scaling s = scaling_of(c);
     loci_status status = check_given(c, e);
     if (status) return status;
-    if (o[ROPE_LENGTH] == LATER) o[ROPE_LENGTH] = c->max_len > 0 ? (double)c->max_len : o[ROPE_ORIGINAL_LENGTH];
+    if (o[ROPE_LENGTH] == LATER)
+        o[ROPE_LENGTH] = c->max_len > 0 ? (double)c->max_len : o[ROPE_ORIGINAL_LENGTH];
     CHECK(e, (s != NTK && s != DYNAMIC) || o[ROPE_DIM] > 2, LOCI_BAD_ARG,
-          "%s: scaling=%s needs a dim above 2, as the last pair must not be the first", name, rules[s].name);
-    CHECK(e, s != YARN || o[ROPE_BASE] > 1, LOCI_BAD_ARG, "%s: scaling=yarn needs a base above 1", name);
-    CHECK(e, s != LONGROPE || o[ROPE_ORIGINAL_LENGTH] > 1, LOCI_BAD_ARG, "%s: scaling=longrope needs an original_length above 1", name);
+          "%s: scaling=%s needs a dim above 2, as the last pair must not be the first", name,
+          rules[s].name);
+    CHECK(e, s != YARN || o[ROPE_BASE] > 1, LOCI_BAD_ARG, "%s: scaling=yarn needs a base above 1",
+          name);
+    CHECK(e, s != LONGROPE || o[ROPE_ORIGINAL_LENGTH] > 1, LOCI_BAD_ARG,
+          "%s: scaling=longrope needs an original_length above 1", name);
     for (int i = ROPE_SHORT; s == LONGROPE && i <= ROPE_LONG; i++)
-        CHECK(e, c->count[i] == (int)o[ROPE_DIM] / 2, LOCI_BAD_ARG, "%s: %s has %d numbers, one per pair makes %d", name,
-              c->pe->opts[i].name, c->count[i], (int)o[ROPE_DIM] / 2);
+        CHECK(e, c->count[i] == (int)o[ROPE_DIM] / 2, LOCI_BAD_ARG,
+              "%s: %s has %d numbers, one per pair makes %d", name, c->pe->opts[i].name,
+              c->count[i], (int)o[ROPE_DIM] / 2);
     CHECK(e, s != LLAMA3 || o[ROPE_LOW_FREQ_FACTOR] <= o[ROPE_HIGH_FREQ_FACTOR], LOCI_BAD_ARG,
-          "%s: low_freq_factor %g must not exceed high_freq_factor %g", name, o[ROPE_LOW_FREQ_FACTOR], o[ROPE_HIGH_FREQ_FACTOR]);
+          "%s: low_freq_factor %g must not exceed high_freq_factor %g", name,
+          o[ROPE_LOW_FREQ_FACTOR], o[ROPE_HIGH_FREQ_FACTOR]);
     CHECK(e, s != PROPORTIONAL || o[ROPE_DIM] == c->dim, LOCI_BAD_ARG,
-          "%s: scaling=proportional shares out the whole head, so dim must be %d; leave it out", name, c->dim);
+          "%s: scaling=proportional shares out the whole head, so dim must be %d; leave it out",
+          name, c->dim);
     return LOCI_OK;
 }
 
-static double yarn_mscale(double factor, double c) { return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor); }
+static double yarn_mscale(double factor, double c)
+{
+    return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor);
+}
 static double attention_factor(const struct config *c)
 {
     const double *o = c->opt, s = o[ROPE_FACTOR];
@@ -99,14 +116,20 @@ loci_status loci_rope_check(struct config *c, loci_error *e)
     const char *name = c->pe->name;
     const bool given = o[ROPE_FREQ] == ROPE_GIVEN;
     if (!c->given[ROPE_DIM]) o[ROPE_DIM] = c->dim;
-    CHECK(e, fmod(o[ROPE_DIM], 2) == 0, LOCI_BAD_ARG, "%s: dim %g must be even, as channels turn in pairs%s", name, o[ROPE_DIM],
+    CHECK(e, fmod(o[ROPE_DIM], 2) == 0, LOCI_BAD_ARG,
+          "%s: dim %g must be even, as channels turn in pairs%s", name, o[ROPE_DIM],
           c->given[ROPE_DIM] ? "" : "; it is the head's, dim= can turn fewer");
-    CHECK(e, o[ROPE_OFFSET] + o[ROPE_DIM] <= c->dim, LOCI_BAD_ARG, "%s: offset %g + dim %g must not exceed the head's %d channels%s",
-          name, o[ROPE_OFFSET], o[ROPE_DIM], c->dim, c->given[ROPE_DIM] ? "" : "; give dim=");
-    CHECK(e, !given || !c->given[ROPE_BASE], LOCI_BAD_ARG, "%s: base has no meaning with freq=given; leave one out", name);
-    CHECK(e, !given || !c->given[ROPE_SCALING], LOCI_BAD_ARG, "%s: scaling has no meaning with freq=given; leave one out", name);
+    CHECK(e, o[ROPE_OFFSET] + o[ROPE_DIM] <= c->dim, LOCI_BAD_ARG,
+          "%s: offset %g + dim %g must not exceed the head's %d channels%s", name, o[ROPE_OFFSET],
+          o[ROPE_DIM], c->dim, c->given[ROPE_DIM] ? "" : "; give dim=");
+    CHECK(e, !given || !c->given[ROPE_BASE], LOCI_BAD_ARG,
+          "%s: base has no meaning with freq=given; leave one out", name);
+    CHECK(e, !given || !c->given[ROPE_SCALING], LOCI_BAD_ARG,
+          "%s: scaling has no meaning with freq=given; leave one out", name);
     CHECK(e, !given || o[ROPE_ANGLES] == ROPE_EXACT, LOCI_BAD_ARG,
-          "%s: angles=f32 has no meaning with freq=given, as rounded angles have no gradient; leave one out", name);
+          "%s: angles=f32 has no meaning with freq=given, as rounded angles have no gradient; "
+          "leave one out",
+          name);
     const loci_status status = check_scaling(c, e);
     if (status) return status;
     if (!c->given[ROPE_ATTENTION_FACTOR]) o[ROPE_ATTENTION_FACTOR] = attention_factor(c);
@@ -114,7 +137,7 @@ loci_status loci_rope_check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* ---- Frequencies --------------------------------------------------------------------------------------------------- */
+/* ---- Frequencies ----------------------------------------------------------------------------- */
 
 static struct dd power(double base, double num, double den)      /* base^(-num/den) */
 {
@@ -166,7 +189,8 @@ static struct dd scaled(const struct config *c, int t)
     case YARN:
         return blend(w, yarn_keep(o, t), s);
     case LONGROPE:
-        return dd_div(w, c->list[o[ROPE_LENGTH] > o[ROPE_ORIGINAL_LENGTH] ? ROPE_LONG : ROPE_SHORT][t]);
+        return dd_div(w, c->list[o[ROPE_LENGTH] > o[ROPE_ORIGINAL_LENGTH] ? ROPE_LONG : ROPE_SHORT]
+                                [t]);
     case LLAMA3:
         return llama3(o, w);
     case PROPORTIONAL:
@@ -185,21 +209,31 @@ void loci_rope_frequency(const struct prep *p, int t, double *hi, double *lo)
     *hi = w.hi, *lo = w.lo;
 }
 
-/* ---- freq=given ------------------------------------------------------------------------------------------------------ */
+/* ---- freq=given ------------------------------------------------------------------------------ */
 
-static double usual_frequency(const struct config *c, ptrdiff_t t) { return power(start_base, 2.0 * (double)t, c->opt[ROPE_DIM]).hi; }
+static double usual_frequency(const struct config *c, ptrdiff_t t)
+{
+    return power(start_base, 2.0 * (double)t, c->opt[ROPE_DIM]).hi;
+}
 
 void loci_rope_tensors(const struct config *c, struct tensors *t)
 {
     if (c->opt[ROPE_FREQ] != ROPE_GIVEN) return;
-    loci_add_tensor(t, c, "freq", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE((ptrdiff_t)c->opt[ROPE_DIM] / 2));
+    loci_add_tensor(t, c, "freq", LOCI_LEARNED, INIT_ZERO, 0, 0,
+                    SHAPE((ptrdiff_t)c->opt[ROPE_DIM] / 2));
     t->fill[t->n - 1] = usual_frequency;
 }
 
 void loci_rope_prepare(const struct prep *p, int axes, pairs_frequency *frequency)
 {
     const double *o = p->cfg->opt;
-    loci_pairs_prepare(p, (struct pairs){ .count = (int)o[ROPE_DIM] / 2, .offset = (int)o[ROPE_OFFSET], .axes = axes, .groups = 1,
-                                          .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED, .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
-                                          .factor = o[ROPE_ATTENTION_FACTOR] }, frequency);
+    loci_pairs_prepare(p,
+                       (struct pairs){ .count = (int)o[ROPE_DIM] / 2,
+                                       .offset = (int)o[ROPE_OFFSET],
+                                       .axes = axes,
+                                       .groups = 1,
+                                       .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
+                                       .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
+                                       .factor = o[ROPE_ATTENTION_FACTOR] },
+                       frequency);
 }

@@ -8,7 +8,13 @@
 enum { STICK_CURRENT, STICK_REMAINDER, STICK_STOP };
 enum { REMAINDER_NONE, REMAINDER_VALUE, REMAINDER_VECTOR };
 
-static inline const struct config *stick_config(const struct call *c, int x) { return &c->plan->enc[c->plan->use[x].enc]; }
-static inline int stick_remainder(const struct call *c, int x) { return (int)stick_config(c, x)->opt[STICK_REMAINDER]; }
+static inline const struct config *stick_config(const struct call *c, int x)
+{
+    return &c->plan->enc[c->plan->use[x].enc];
+}
+static inline int stick_remainder(const struct call *c, int x)
+{
+    return (int)stick_config(c, x)->opt[STICK_REMAINDER];
+}
 
 #endif

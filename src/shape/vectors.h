@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* vectors.h -- what the terms `band_q` and `band_k` want of an encoding: vectors by distance.
  *
- * band_q: vectors for queries, and perhaps for values.  There are `rows` of them per table, and one table for all heads
- * or one for each.  The distances lo .. hi choose rows by an index that rises or falls with the distance; distances
- * beyond have the rows of the nearer end.  The prepared table is the index, int32_t [hi - lo + 1], then for each table the query vectors transposed, real
- * [D][columns], and the value vectors, real [rows][width].  A part of the gradients has them as [rows][padded D] and
- * [rows][padded Dv].
+ * band_q: vectors for queries, and perhaps for values.  There are `rows` of them per table, and one
+ * table for all heads or one for each.  The distances lo .. hi choose rows by an index that rises
+ * or falls with the distance; distances beyond have the rows of the nearer end.  The prepared table
+ * is the index, int32_t [hi - lo + 1], then for each table the query vectors transposed, real
+ * [D][columns], and the value vectors, real [rows][width].  A part of the gradients has them as
+ * [rows][padded D] and [rows][padded Dv].
  *
- * band_k: vectors for keys.  They are copied out, one for each of the distances lo .. hi, so that a run of distances is a
- * run in memory, and the ends go on for KEY_MARGIN distances more.  For each head the prepared table has them transposed,
- * real [D][columns], and as rows, real [columns][width].  A part is [D][columns], and the sums of those pairs that were
- * found to be at an end without a look at each: [2][padded D] for lo and hi. */
+ * band_k: vectors for keys.  They are copied out, one for each of the distances lo .. hi, so that a
+ * run of distances is a run in memory, and the ends go on for KEY_MARGIN distances more.  For each
+ * head the prepared table has them transposed, real [D][columns], and as rows, real
+ * [columns][width].  A part is [D][columns], and the sums of those pairs that were found to be at
+ * an end without a look at each: [2][padded D] for lo and hi. */
 #ifndef LOCI_SHAPE_VECTORS_H
 #define LOCI_SHAPE_VECTORS_H
 
@@ -19,17 +21,27 @@
 struct vectors { int lo, hi, rows, tables; bool values; };
 
 static inline size_t vectors_padded(int n) { return ((size_t)n + 15) / 16 * 16; }
-/* Products read both down their columns, and an odd number of cache lines from row to row keeps these in the cache. */
+/* Products read both down their columns, and an odd number of cache lines from row to row keeps
+ * these in the cache. */
 static inline size_t vectors_odd(size_t padded) { return (padded / 16 | 1) * 16; }
-static inline size_t vectors_columns(const struct vectors *v) { return vectors_odd(vectors_padded(v->rows) + 16); }  /* whole vectors from any row on */
+/* whole vectors from any row on */
+static inline size_t vectors_columns(const struct vectors *v)
+{
+    return vectors_odd(vectors_padded(v->rows) + 16);
+}
 static inline size_t vectors_width(int value_dim) { return vectors_odd(vectors_padded(value_dim)); }
 
-static inline size_t vectors_index(const struct vectors *v)                        /* bytes before the first table */
+/* bytes before the first table */
+static inline size_t vectors_index(const struct vectors *v)
 {
     return ((size_t)(v->hi - v->lo + 1) * sizeof(int32_t) + 63) / 64 * 64;
 }
-static inline size_t vectors_values(const struct vectors *v, int dim) { return (size_t)dim * vectors_columns(v); }
-static inline size_t vectors_table(const struct vectors *v, int dim, int value_dim)      /* reals of one table */
+static inline size_t vectors_values(const struct vectors *v, int dim)
+{
+    return (size_t)dim * vectors_columns(v);
+}
+/* reals of one table */
+static inline size_t vectors_table(const struct vectors *v, int dim, int value_dim)
 {
     return vectors_values(v, dim) + (v->values ? (size_t)v->rows * vectors_width(value_dim) : 0);
 }
@@ -37,23 +49,29 @@ static inline size_t vectors_size(const struct vectors *v, int dim, int value_di
 {
     return vectors_index(v) + (size_t)v->tables * vectors_table(v, dim, value_dim) * each;
 }
-static inline size_t vectors_part(const struct vectors *v, int dim, int value_dim)       /* reals of a part */
+/* reals of a part */
+static inline size_t vectors_part(const struct vectors *v, int dim, int value_dim)
 {
     return (size_t)v->rows * (vectors_padded(dim) + (v->values ? vectors_padded(value_dim) : 0));
 }
 
-struct key_vectors { int lo, hi; size_t at; };           /* at: bytes before them in the table of the encoding */
+struct key_vectors { int lo, hi; size_t at; };           /* at: bytes before them in the table of
+                                                            the encoding */
 enum { KEY_MARGIN = 80 };
 
 static inline size_t key_columns(const struct key_vectors *v)
 {
     return vectors_odd(vectors_padded(v->hi - v->lo + 1 + 2 * KEY_MARGIN));
 }
-static inline size_t key_table(const struct key_vectors *v, int dim)                     /* reals of one head */
+/* reals of one head */
+static inline size_t key_table(const struct key_vectors *v, int dim)
 {
     return key_columns(v) * ((size_t)dim + vectors_width(dim));
 }
-static inline size_t key_part(const struct key_vectors *v, int dim) { return (size_t)dim * key_columns(v) + 2 * vectors_padded(dim); }
+static inline size_t key_part(const struct key_vectors *v, int dim)
+{
+    return (size_t)dim * key_columns(v) + 2 * vectors_padded(dim);
+}
 /* Distance of a column, as far as it counts. */
 static inline int key_distance(const struct key_vectors *v, ptrdiff_t column)
 {

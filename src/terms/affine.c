@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* affine.c -- a penalty linear in the distance, with one slope per head for keys behind and one for keys ahead.
+/* affine.c -- a penalty linear in the distance, with one slope per head for keys behind and one for
+ * keys ahead.
  *
- *     s -= left[h] d  where d >= 0       s -= right[h] |d|  where d < 0        the table is left[H], right[H]
+ *     s -= left[h] d  where d >= 0       s -= right[h] |d|  where d < 0
+ *     the table is left[H], right[H]
  *
  * Backward, where slopes are learned: dleft = -sum dS d, dright = -sum dS |d|, summed per row. */
 #include "attn/walk.h"
 
 /* Distances of a run's tile are exact reals up to here, and so is stepping from one to the next. */
-static bool near(const struct tile *t) { return t->run && t->d < (1 << 24) - QT && t->d > -(1 << 24) + KT; }
+static bool near(const struct tile *t)
+{
+    return t->run && t->d < (1 << 24) - QT && t->d > -(1 << 24) + KT;
+}
 
 /* d of row r at key 0; key k has k less. */
 static void ramp(const struct tile *t, real *d)
@@ -16,12 +21,14 @@ static void ramp(const struct tile *t, real *d)
     for (int r = 0; r < QT; r++) d[r] = first + (real)r;
 }
 
-/* A slope that rewards distance, or is no number, may add an infinity to pairs that a row does not see. */
+/* A slope that rewards distance, or is no number, may add an infinity to pairs that a row does not
+ * see. */
 static bool falls(real slope) { return slope >= 0 && slope < INFINITY; }
 
 static void score(struct tile *t, int x)
 {
-    const real *slope = t->own[x].table, behind = -slope[t->h], ahead = slope[t->c->plan->heads + t->h];
+    const real *slope = t->own[x].table, behind = -slope[t->h],
+               ahead = slope[t->c->plan->heads + t->h];
     real *restrict s = t->s;
     if (near(t)) {
         real first[QT];
@@ -60,9 +67,11 @@ static struct band span(const struct tile *t)
 /* Linear on both sides of distance 0, so the largest is at an end, or there. */
 static real ceiling(const struct tile *t, int x)
 {
-    const real *slope = t->own[x].table, behind = -slope[t->h], ahead = slope[t->c->plan->heads + t->h];
+    const real *slope = t->own[x].table, behind = -slope[t->h],
+               ahead = slope[t->c->plan->heads + t->h];
     const struct band d = span(t);
-    const real low = (d.lo < 0 ? ahead : behind) * (real)d.lo, high = (d.hi < 0 ? ahead : behind) * (real)d.hi;
+    const real low = (d.lo < 0 ? ahead : behind) * (real)d.lo,
+               high = (d.hi < 0 ? ahead : behind) * (real)d.hi;
     const real most = max_(low, high);
     return d.lo < 0 && d.hi > 0 ? max_(most, 0) : most;
 }
@@ -99,7 +108,8 @@ static void score_bwd(struct tile *t, int x)
     for (int r = 0; r < QT; r += VL) {
         vf behind = zero, ahead = zero;
         for (int k = 0; k < t->keys; k++) {
-            const vf d = vf_sub(vf_load(first + r), vf_set1((real)k)), ds = vf_load(t->ds + k * QT + r);
+            const vf d = vf_sub(vf_load(first + r), vf_set1((real)k)),
+                     ds = vf_load(t->ds + k * QT + r);
             behind = vf_fma(ds, vf_max(d, zero), behind);
             ahead = vf_fma(ds, vf_max(vf_sub(zero, d), zero), ahead);
         }
@@ -120,9 +130,16 @@ static void close_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_affine) = {
-    .name = "affine", .part = part, .home = home, .total = total, .grad = part, .score = score, .ceiling = ceiling,
+    .name = "affine",
+    .part = part,
+    .home = home,
+    .total = total,
+    .grad = part,
+    .score = score,
+    .ceiling = ceiling,
     .fades = true,
 #if QT > 1
-    .score_bwd = score_bwd, .close_bwd = close_bwd,
+    .score_bwd = score_bwd,
+    .close_bwd = close_bwd,
 #endif
 };

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* angles.h -- cos and sin of the coordinates of rows times frequencies; the table is described in pairs.h.
+/* angles.h -- cos and sin of the coordinates of rows times frequencies; the table is described in
+ * pairs.h.
  *
- * With x = 64 n + k, the angle of a whole coordinate x is that of the anchor 64 n, reduced exactly, plus that of the step
- * k, from the table.  They are joined in double by plain products, so cos and sin depend on x alone and have the same
- * bits for every instruction set; they are rounded to real once, with an absolute error near 2^-52 before that.
- * Coordinates that are not whole go the direct way.  A heading keeps [rows][cos, sin][width]. */
+ * With x = 64 n + k, the angle of a whole coordinate x is that of the anchor 64 n, reduced exactly,
+ * plus that of the step k, from the table.  They are joined in double by plain products, so cos and
+ * sin depend on x alone and have the same bits for every instruction set; they are rounded to real
+ * once, with an absolute error near 2^-52 before that.  Coordinates that are not whole go the
+ * direct way.  A heading keeps [rows][cos, sin][width]. */
 #ifndef LOCI_TERMS_ANGLES_H
 #define LOCI_TERMS_ANGLES_H
 
@@ -24,12 +26,14 @@ struct sights {
     _Alignas(64) double anchor_sin[MAX_AXES][SIGHTS];
 };
 
-static inline void direct(const struct sights *k, int axis, double x, double *restrict cos, double *restrict sin)
+static inline void direct(const struct sights *k, int axis, double x, double *restrict cos,
+                          double *restrict sin)
 {
     const double *hi = pairs_rows(k->p, k->group, axis) + k->t0, *lo = hi + k->p->width;
     double rest[SIGHTS], more[SIGHTS], turns[SIGHTS];
     for (int t = 0; t < k->n; t++) trig_reduce(x, hi[t], lo[t], &rest[t], &more[t], &turns[t]);
-    for (int t = 0; t < k->n; t++) cos[t] = trig_cos(rest[t], more[t]), sin[t] = trig_sin(rest[t], more[t]);
+    for (int t = 0; t < k->n; t++)
+        cos[t] = trig_cos(rest[t], more[t]), sin[t] = trig_sin(rest[t], more[t]);
     for (int t = 0; t < k->n; t++) trig_quarter(x * hi[t], turns[t], &cos[t], &sin[t]);
 }
 
@@ -54,7 +58,8 @@ INLINE const double *step_of(const struct sights *k, int axis, int step)
 }
 
 /* cos and sin of x w on one axis, on the first times m. */
-static inline void aim_axis(struct sights *k, int axis, double x, double *restrict cos, double *restrict sin)
+static inline void aim_axis(struct sights *k, int axis, double x, double *restrict cos,
+                            double *restrict sin)
 {
     const struct stop stop = stop_at(x);
     if (stop.step < 0) {
@@ -87,9 +92,10 @@ static inline void aim_axes(struct sights *k, const double *x, real *to_cos, rea
     for (int t = 0; t < k->n; t++) to_cos[t] = (real)cos[t], to_sin[t] = (real)sin[t];
 }
 
-/* Angles as code in float has them: coordinate and frequency, their product, cos and sin, and m are rounded each.  A pair
- * listens to one axis. */
-static inline void aim_float(const struct sights *k, const double *x, real *restrict to_cos, real *restrict to_sin)
+/* Angles as code in float has them: coordinate and frequency, their product, cos and sin, and m are
+ * rounded each.  A pair listens to one axis. */
+static inline void aim_float(const struct sights *k, const double *x, real *restrict to_cos,
+                             real *restrict to_sin)
 {
     const real m = (real)k->p->factor;
     float phi[SIGHTS] = { 0 };
@@ -104,13 +110,18 @@ static inline void aim_float(const struct sights *k, const double *x, real *rest
     }
 }
 
-static inline void coordinates(const struct call *c, const struct pairs *p, ptrdiff_t b, bool query, ptrdiff_t i, double *x)
+static inline void coordinates(const struct call *c, const struct pairs *p, ptrdiff_t b, bool query,
+                               ptrdiff_t i, double *x)
 {
-    for (int axis = 0; axis < p->axes; axis++) x[axis] = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
+    for (int axis = 0; axis < p->axes; axis++)
+        x[axis] = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
 }
 
 /* Where the heading keeps cos of row r; sin follows. */
-INLINE real *aim_of(const struct heading *at, const struct pairs *p, int r) { return at->room + (ptrdiff_t)2 * r * p->width; }
+INLINE real *aim_of(const struct heading *at, const struct pairs *p, int r)
+{
+    return at->room + (ptrdiff_t)2 * r * p->width;
+}
 
 /* Rows at steps from one anchor, each times m and rounded. */
 INLINE void join(const struct sights *k, int rows, const struct stop *stop, real *to)
@@ -126,7 +137,8 @@ INLINE void join(const struct sights *k, int rows, const struct stop *stop, real
         }
     }
 }
-/* Rows at coordinates x of one axis.  All steps are found first, so that no row waits until it is known where its own is. */
+/* Rows at coordinates x of one axis.  All steps are found first, so that no row waits until it is
+ * known where its own is. */
 static inline void aim_line(struct sights *k, int rows, const double *x, real *to)
 {
     const int W = k->p->width;
@@ -145,11 +157,16 @@ static inline void aim_line(struct sights *k, int rows, const double *x, real *t
 }
 
 /* Points the heading at n rows, unless it is there. */
-static inline void aim(const struct call *c, const struct pairs *p, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
+static inline void aim(const struct call *c, const struct pairs *p, struct heading *at, ptrdiff_t b,
+                       int h, bool query, ptrdiff_t i0, int n)
 {
     const int group = p->groups > 1 ? kv_head(c, h, query) : 0;
-    if (at->set && at->b == b && at->group == group && at->query == query && at->i0 == i0 && at->rows >= n) return;
-    *at = (struct heading){ .set = true, .query = query, .group = group, .rows = n, .b = b, .i0 = i0, .room = at->room };
+    if (at->set && at->b == b && at->group == group && at->query == query && at->i0 == i0
+        && at->rows >= n)
+        return;
+    *at = (struct heading){
+        .set = true, .query = query, .group = group, .rows = n, .b = b, .i0 = i0, .room = at->room
+    };
     for (int t0 = 0; t0 < p->width; t0 += SIGHTS) {
         struct sights k;                 /* no braces: they would clear the anchors too */
         k.p = p, k.group = group, k.t0 = t0, k.n = p->width - t0 < SIGHTS ? p->width - t0 : SIGHTS;
@@ -176,13 +193,16 @@ INLINE void turn_pair(const real x, const real y, const real cos, const real sin
     *b = fma_(x, sin, y * cos);
 }
 /* In place; sign -1 turns back. */
-INLINE void turn_half(const real *restrict cos, const real *restrict sin, const real sign, int n, real *restrict a, real *restrict b)
+INLINE void turn_half(const real *restrict cos, const real *restrict sin, const real sign, int n,
+                      real *restrict a, real *restrict b)
 {
     for (int t = 0; t < n; t++) turn_pair(a[t], b[t], cos[t], sign * sin[t], &a[t], &b[t]);
 }
-INLINE void turn_interleaved(const real *restrict cos, const real *restrict sin, const real sign, int n, real *restrict x)
+INLINE void turn_interleaved(const real *restrict cos, const real *restrict sin, const real sign,
+                             int n, real *restrict x)
 {
-    for (int t = 0; t < n; t++) turn_pair(x[2 * t], x[2 * t + 1], cos[t], sign * sin[t], &x[2 * t], &x[2 * t + 1]);
+    for (int t = 0; t < n; t++)
+        turn_pair(x[2 * t], x[2 * t + 1], cos[t], sign * sin[t], &x[2 * t], &x[2 * t + 1]);
 }
 
 /* Reals of a heading of so many pairs. */

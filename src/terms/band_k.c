@@ -3,23 +3,26 @@
  *
  *     s[k][r] += scale K[k] . V[d + r - k]
  *
- * The distances of a few keys to all rows of the tile are neighbours, and so are their vectors: one product has each key's
- * number for each of them, and key k takes from its line the QT numbers that are its own.  80 columns serve 16 keys and
- * 64 rows.  Where all distances of these keys are beyond lo or hi, each key has one number.
+ * The distances of a few keys to all rows of the tile are neighbours, and so are their vectors: one
+ * product has each key's number for each of them, and key k takes from its line the QT numbers that
+ * are its own.  80 columns serve 16 keys and 64 rows.  Where all distances of these keys are beyond
+ * lo or hi, each key has one number.
  *
- * The other way round, dS of a key goes to its place in such a line, and two products end it: with the vectors it is a
- * gradient of keys, with the keys one of vectors. */
+ * The other way round, dS of a key goes to its place in such a line, and two products end it: with
+ * the vectors it is a gradient of keys, with the keys one of vectors. */
 #include "attn/walk.h"
 #include "shape/vectors.h"
 
 enum { BAND = 16, LINE = BAND + QT };    /* keys that share a product; distances that it has */
-_Static_assert((int)LINE <= (int)KEY_MARGIN, "a product reaches beyond the ends by less than a line");
+_Static_assert((int)LINE <= (int)KEY_MARGIN, "a product reaches beyond the ends by less than a "
+                                             "line");
 
 /* What the hooks of a query tile know: their memory. */
 struct view {
     struct key_vectors of;
     ptrdiff_t columns, width;
-    const real *across, *rows;           /* the table of the head: transposed, and as rows; of distance 0 */
+    const real *across, *rows;           /* the table of the head: transposed, and as rows; of
+                                            distance 0 */
 };
 enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 static struct key_vectors vectors_of(const struct call *c, int x)
@@ -31,14 +34,18 @@ static ptrdiff_t mem(const struct call *c, int x)
     (void)c, (void)x;
     return VIEW_ROWS + (QT == 1 ? CHUNK : 0);
 }
-static const struct view *view_of(const struct tile *t, int x) { return (const void *)t->own[x].mem; }
+static const struct view *view_of(const struct tile *t, int x)
+{
+    return (const void *)t->own[x].mem;
+}
 
 static void open(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
     struct view b = { .of = vectors_of(t->c, x) };
     b.columns = (ptrdiff_t)key_columns(&b.of), b.width = (ptrdiff_t)vectors_width(D);
-    const real *table = (const real *)((const char *)t->own[x].table + b.of.at) + (size_t)t->h * key_table(&b.of, D);
+    const real *table = (const real *)((const char *)t->own[x].table + b.of.at)
+                      + (size_t)t->h * key_table(&b.of, D);
     const ptrdiff_t zero = KEY_MARGIN - b.of.lo;
     b.across = table + zero, b.rows = table + D * b.columns + zero * b.width;
     memcpy(t->own[x].mem, &b, sizeof b);
@@ -49,12 +56,13 @@ static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : 
 /* Do n keys from k on have all their distances at one end?  Its vector, or NULL. */
 static const real *end_of(const struct tile *t, const struct view *b, int k, int n)
 {
-    if (b->of.lo == b->of.hi || t->d - (k + n - 1) >= b->of.hi) return b->rows + b->of.hi * b->width;
+    if (b->of.lo == b->of.hi || t->d - (k + n - 1) >= b->of.hi)
+        return b->rows + b->of.hi * b->width;
     if (t->d - k + QT - 1 <= b->of.lo) return b->rows + b->of.lo * b->width;
     return NULL;
 }
 
-/* ---- Scores ---------------------------------------------------------------------------------------------------- */
+/* ---- Scores ---------------------------------------------------------------------------------- */
 
 #if QT == 1
 /* Of VL keys from k on: channels d .. d + VL - 1, keys in the lanes. */
@@ -64,15 +72,18 @@ INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
     UNROLL for (int i = 0; i < VL; i++) y[i] = vf_load(from + i * (t->kd == 1 ? t->ks : t->kd));
     if (t->kd == 1) vf_transpose(y);
 }
-/* Numbers of n keys from k on, each with the vector of its own distance.  Vectors come as rows, which are a stream, and turn to
- * meet keys in the lanes; those of the next keys, which lie before, are asked for. */
-static void score_band(const struct tile *t, const struct view *b, int k, int n, real scale, real *s)
+/* Numbers of n keys from k on, each with the vector of its own distance.  Vectors come as rows,
+ * which are a stream, and turn to meet keys in the lanes; those of the next keys, which lie before,
+ * are asked for. */
+static void score_band(const struct tile *t, const struct view *b, int k, int n, real scale,
+                       real *s)
 {
     enum { NEXT = 2 * BAND };
     const int D = t->c->plan->dim, whole = D / VL * VL;
     const real *v = b->rows + ((ptrdiff_t)t->d - k) * b->width;
     for (int i = 0; i < n; i++)
-        for (int d = 0; d < D; d += 64 / (int)sizeof(real)) __builtin_prefetch(v - (NEXT + i) * b->width + d, 0, 2);
+        for (int d = 0; d < D; d += 64 / (int)sizeof(real))
+            __builtin_prefetch(v - (NEXT + i) * b->width + d, 0, 2);
     int i = 0;
     for (; i + VL <= n; i += VL, v -= VL * b->width) {
         vf sum = vf_set1(0);
@@ -86,7 +97,9 @@ static void score_band(const struct tile *t, const struct view *b, int k, int n,
         real number[VL];
         vf_store(number, sum);
         for (int j = 0; j < VL; j++) {
-            for (int d = whole; d < D; d++) number[j] = fma_(t->k[(k + i + j) * t->ks + d * t->kd], v[d - j * b->width], number[j]);
+            for (int d = whole; d < D; d++)
+                number[j] = fma_(t->k[(k + i + j) * t->ks + d * t->kd], v[d - j * b->width],
+                                 number[j]);
             s[i + j] = fma_(scale, number[j], s[i + j]);
         }
     }
@@ -98,7 +111,10 @@ static void score_band(const struct tile *t, const struct view *b, int k, int n,
 }
 
 /* Numbers of keys whose tile is beyond an end as a whole, for all tiles of a chunk. */
-static real *numbers_of(const struct tile *t, int x) { return t->own[x].mem + VIEW_ROWS + (t->j0 - t->seq->k0) % CHUNK; }
+static real *numbers_of(const struct tile *t, int x)
+{
+    return t->own[x].mem + VIEW_ROWS + (t->j0 - t->seq->k0) % CHUNK;
+}
 static const real *meets(struct tile *t, int x, struct source *keys, real **numbers)
 {
     (void)keys;
@@ -106,18 +122,23 @@ static const real *meets(struct tile *t, int x, struct source *keys, real **numb
     return t->run ? end_of(t, view_of(t, x), 0, t->keys) : NULL;
 }
 #else
-/* Line i has the numbers of key k + i by distance, from that of key k + BAND - 1 to the first row on. */
-static void score_band(const struct tile *t, const struct view *b, int k, int n, real scale, real *restrict s)
+/* Line i has the numbers of key k + i by distance, from that of key k + BAND - 1 to the first row
+ * on. */
+static void score_band(const struct tile *t, const struct view *b, int k, int n, real scale,
+                       real *restrict s)
 {
     const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
     real lines[BAND * LINE];
-    product(SET, n, LINE, t->c->plan->dim, t->k + k * t->ks, t->ks, t->kd, b->across + from, b->columns, lines, LINE, NULL);
+    product(SET, n, LINE, t->c->plan->dim, t->k + k * t->ks, t->ks, t->kd, b->across + from,
+            b->columns, lines, LINE, NULL);
     for (int i = 0; i < n; i++)
-        for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, lines[i * LINE + BAND - 1 - i + r], s[i * QT + r]);
+        for (int r = 0; r < QT; r++)
+            s[i * QT + r] = fma_(scale, lines[i * LINE + BAND - 1 - i + r], s[i * QT + r]);
 }
 #endif
 
-static void score_end(const struct tile *t, int k, int n, const real *end, real scale, real *restrict s)
+static void score_end(const struct tile *t, int k, int n, const real *end, real scale,
+                      real *restrict s)
 {
     real numbers[KT];
     if (t->kd == 1) dot_keys(n, t->k + k * t->ks, t->ks, t->c->plan->dim, end, numbers);
@@ -144,7 +165,8 @@ static void score_pairs(const struct tile *t, const struct view *b)
         for (int r = 0; r < t->rows; r++) {
             const real *v = b->rows + clip(distance(t, k, r), b->of.lo, b->of.hi) * b->width;
             real sum = 0;
-            for (int d = 0; d < t->c->plan->dim; d++) sum = fma_(t->k[k * t->ks + d * t->kd], v[d], sum);
+            for (int d = 0; d < t->c->plan->dim; d++)
+                sum = fma_(t->k[k * t->ks + d * t->kd], v[d], sum);
             t->s[k * QT + r] = fma_(scale, sum, t->s[k * QT + r]);
         }
 }
@@ -156,14 +178,15 @@ static void score(struct tile *t, int x)
     bool met = false;
 #if QT == 1
     met = t->run && end_of(t, b, 0, t->keys);
-    for (int k = 0; k < t->keys && met; k++) t->s[k] = fma_((real)t->c->plan->scale, numbers_of(t, x)[k], t->s[k]);
+    for (int k = 0; k < t->keys && met; k++)
+        t->s[k] = fma_((real)t->c->plan->scale, numbers_of(t, x)[k], t->s[k]);
 #endif
     if (!t->run) score_pairs(t, b);
     else if (!met) score_run(t, b);
     mask(t, t->s, -INFINITY);
 }
 
-/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
 static ptrdiff_t part(const struct call *c, int x)
 {
@@ -204,7 +227,8 @@ static void sum_lines(const real *x, int n, real *sums)
 INLINE void add_times(int n, real g, const real *x, real *y)
 {
     int i = 0;
-    for (; i + VL <= n; i += VL) vf_store(y + i, vf_fma(vf_set1(g), vf_load(x + i), vf_load(y + i)));
+    for (; i + VL <= n; i += VL)
+        vf_store(y + i, vf_fma(vf_set1(g), vf_load(x + i), vf_load(y + i)));
     for (; i < n; i++) y[i] = fma_(g, x[i], y[i]);
 }
 /* The same for some rows, one after the other, those with g = 0 left out. */
@@ -217,7 +241,8 @@ INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t st
         UNROLL for (int v = 0; v < 4; v++) sum[v] = vf_load(y + i + v * VL);
         for (int r = 0; r < rows; r++) {
             if (g[r] == 0) continue;
-            UNROLL for (int v = 0; v < 4; v++) sum[v] = vf_fma(vf_set1(g[r]), vf_load(x + r * stride + i + v * VL), sum[v]);
+            UNROLL for (int v = 0; v < 4; v++)
+                sum[v] = vf_fma(vf_set1(g[r]), vf_load(x + r * stride + i + v * VL), sum[v]);
         }
         UNROLL for (int v = 0; v < 4; v++) vf_store(y + i + v * VL, sum[v]);
     }
@@ -226,11 +251,14 @@ INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t st
 }
 
 /* Keys that nobody sees may hold what is no number: there g is 0. */
-static void give_end(const struct tile *t, const struct view *b, int k, int n, const real *end, real *sums)
+static void give_end(const struct tile *t, const struct view *b, int k, int n, const real *end,
+                     real *sums)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
     const real scale = (real)t->c->plan->scale;
-    real *ends = sums ? sums + D * b->columns + (end == b->rows + b->of.hi * b->width ? Dp : 0) : NULL, g[BAND + VL];
+    real *ends = sums ? sums + D * b->columns + (end == b->rows + b->of.hi * b->width ? Dp : 0)
+                      : NULL,
+         g[BAND + VL];
     sum_lines(t->ds + k * QT, n, g);
     for (int i = 0; i < n; i++) {
         g[i] *= scale;
@@ -246,8 +274,11 @@ static void give_band(const struct tile *t, const struct view *b, int k, int n, 
     const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
     real lines[BAND * LINE] = { 0 };
     for (int i = 0; i < n; i++)
-        for (int r = 0; r < QT; r++) lines[i * LINE + BAND - 1 - i + r] = scale * t->ds[(k + i) * QT + r];
-    if (t->dk_part) product(ADD, n, Dp, LINE, lines, LINE, 1, b->rows + from * b->width, b->width, t->dk_part + (ptrdiff_t)k * Dp, Dp, NULL);
+        for (int r = 0; r < QT; r++)
+            lines[i * LINE + BAND - 1 - i + r] = scale * t->ds[(k + i) * QT + r];
+    if (t->dk_part)
+        product(ADD, n, Dp, LINE, lines, LINE, 1, b->rows + from * b->width, b->width,
+                t->dk_part + (ptrdiff_t)k * Dp, Dp, NULL);
     if (!sums) return;
     real *to = sums + (from + KEY_MARGIN - b->of.lo);
     if (!t->partial || finite_rows(keys, t->ks, n, D)) {
@@ -257,7 +288,8 @@ static void give_band(const struct tile *t, const struct view *b, int k, int n, 
     for (int i = 0; i < n; i++)
         for (int c = 0; c < LINE; c++)
             for (int d = 0; d < D && lines[i * LINE + c] != 0; d++)
-                to[d * b->columns + c] = fma_(lines[i * LINE + c], keys[i * t->ks + d], to[d * b->columns + c]);
+                to[d * b->columns + c] = fma_(lines[i * LINE + c], keys[i * t->ks + d],
+                                              to[d * b->columns + c]);
 }
 
 static void give_pairs(const struct tile *t, const struct view *b, real *sums)
@@ -266,11 +298,14 @@ static void give_pairs(const struct tile *t, const struct view *b, real *sums)
     for (int k = 0; k < t->keys; k++)
         for (int r = 0; r < t->rows; r++) {
             const int n = clip(distance(t, k, r), b->of.lo, b->of.hi);
-            const real g = (real)t->c->plan->scale * t->ds[k * QT + r], *v = b->rows + n * b->width, *key = t->k + k * t->ks;
-            real *dk = t->dk_part ? t->dk_part + (ptrdiff_t)k * Dp : NULL, *to = sums ? sums + (n + KEY_MARGIN - b->of.lo) : NULL;
+            const real g = (real)t->c->plan->scale * t->ds[k * QT + r], *v = b->rows + n * b->width,
+                       *key = t->k + k * t->ks;
+            real *dk = t->dk_part ? t->dk_part + (ptrdiff_t)k * Dp : NULL,
+                 *to = sums ? sums + (n + KEY_MARGIN - b->of.lo) : NULL;
             if (g == 0) continue;
             for (int d = 0; d < D && dk; d++) dk[d] = fma_(g, v[d], dk[d]);
-            for (int d = 0; d < D && to; d++) to[d * b->columns] = fma_(g, key[d], to[d * b->columns]);
+            for (int d = 0; d < D && to; d++)
+                to[d * b->columns] = fma_(g, key[d], to[d * b->columns]);
         }
 }
 
@@ -290,7 +325,14 @@ static void score_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_band_k) = {
-    .name = "band_k", .reads_keys = true, .mem = mem, .part = part, .home = home, .total = total, .open = open, .score = score,
+    .name = "band_k",
+    .reads_keys = true,
+    .mem = mem,
+    .part = part,
+    .home = home,
+    .total = total,
+    .open = open,
+    .score = score,
 #if QT > 1
     .score_bwd = score_bwd,
 #else

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* band_q.c -- vectors by distance: the query meets one, and the values bring another.
  *
- *     s[k][r] += scale q_r . K[n]        o_r += sum over k of p[k][r] V[n]        n the row of the distance d + r - k
+ *     s[k][r] += scale q_r . K[n]        o_r += sum over k of p[k][r] V[n]
+ *     n the row of the distance d + r - k
  *
- * K is a second set of keys, and an imaginary one: a product per query tile has every row's number for every distance,
- * and a skew makes lines of them that keys add as they are.  The lines' ends serve all keys further on.
+ * K is a second set of keys, and an imaginary one: a product per query tile has every row's number
+ * for every distance, and a skew makes lines of them that keys add as they are.  The lines' ends
+ * serve all keys further on.
  *
- * The other way round, weights (and in the backward pass dS) are collected by distance and end in one product each.  A row
- * meets each distance between lo and hi once in a run, so there the keys' rows are copied to their lines, and weights need
- * not even be faded when a later max comes: a softmax keeps the scores, and makes weights of them at the end.  At the
- * ends, lo and hi, are the sums of all keys further on. */
+ * The other way round, weights (and in the backward pass dS) are collected by distance and end in
+ * one product each.  A row meets each distance between lo and hi once in a run, so there the keys'
+ * rows are copied to their lines, and weights need not even be faded when a later max comes: a
+ * softmax keeps the scores, and makes weights of them at the end.  At the ends, lo and hi, are the
+ * sums of all keys further on. */
 #include "attn/walk.h"
 #include "shape/vectors.h"
 #include "terms/bands.h"
@@ -23,7 +26,8 @@ struct view {
     int first, rows;                     /* rows of the table, likewise */
     const int32_t *index;                /* row of each distance from `from` on */
     const real *k, *v;                   /* the table: K^T [D][columns], V [rows][width] */
-    real *scores, *spare, *values;       /* lines of q.K; room for as many; lines of dO.V (backward) */
+    real *scores, *spare, *values;       /* lines of q.K; room for as many; lines of dO.V
+                                            (backward) */
 };
 
 static struct vectors vectors_of(const struct call *c, int x)
@@ -52,7 +56,10 @@ static ptrdiff_t most_lines(const struct call *c, int x)
 }
 enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 /* Rows of `spare` and its like: with QT = 1 a product's last vector reaches further. */
-static ptrdiff_t room(const struct call *c, int x) { return most_lines(c, x) + (QT == 1 ? PAD : 0); }
+static ptrdiff_t room(const struct call *c, int x)
+{
+    return most_lines(c, x) + (QT == 1 ? PAD : 0);
+}
 static ptrdiff_t mem(const struct call *c, int x)
 {
     const ptrdiff_t n = room(c, x);
@@ -60,7 +67,10 @@ static ptrdiff_t mem(const struct call *c, int x)
     return VIEW_ROWS + (vectors_of(c, x).values ? 3 * n : 2 * n);
 }
 
-static const struct view *view_of(const struct tile *t, int x) { return (const void *)t->own[x].mem; }
+static const struct view *view_of(const struct tile *t, int x)
+{
+    return (const void *)t->own[x].mem;
+}
 
 static struct view look(const struct tile *t, int x)
 {
@@ -70,10 +80,12 @@ static struct view look(const struct tile *t, int x)
     struct view b = { .of = vectors_of(c, x) };
     const struct ends e = ends_of(c, &b.of);
     const struct band w = band(p);
-    const int64_t d = q->d0 + (t->i0 - q->q0);               /* of the first row and the first key */
+    /* of the first row and the first key */
+    const int64_t d = q->d0 + (t->i0 - q->q0);
     b.lo = b.from = e.lo, b.hi = b.to = e.hi;
     if (q->run) {
-        const int64_t low = d - (q->nk - 1) > w.lo ? d - (q->nk - 1) : w.lo, high = d + t->rows - 1 < w.hi ? d + t->rows - 1 : w.hi;
+        const int64_t low = d - (q->nk - 1) > w.lo ? d - (q->nk - 1) : w.lo,
+                      high = d + t->rows - 1 < w.hi ? d + t->rows - 1 : w.hi;
         b.from = clip(low, e.lo, e.hi), b.to = clip(high, e.lo, e.hi);
         if (high < low) b.to = b.from - 1;
     }
@@ -87,7 +99,8 @@ static struct view look(const struct tile *t, int x)
         b.first = one < other ? one : other, b.rows = (one < other ? other : one) - b.first + 1;
     }
     const int number = b.of.tables > 1 ? t->h : 0;
-    b.k = (const real *)(table + vectors_index(&b.of)) + (size_t)number * vectors_table(&b.of, p->dim, p->value_dim);
+    b.k = (const real *)(table + vectors_index(&b.of))
+        + (size_t)number * vectors_table(&b.of, p->dim, p->value_dim);
     b.v = b.k + vectors_values(&b.of, p->dim);
     b.scores = t->own[x].mem + VIEW_ROWS * QT;
     b.spare = b.scores + room(c, x) * QT;
@@ -96,19 +109,23 @@ static struct view look(const struct tile *t, int x)
 }
 static struct by_distance by_distance(const struct view *b, real *rows)
 {
-    return (struct by_distance){ .rows = rows, .index = b->index, .from = b->from, .to = b->to, .first = b->first };
+    return (struct by_distance){
+        .rows = rows, .index = b->index, .from = b->from, .to = b->to, .first = b->first
+    };
 }
 
-/* ---- From distances to keys ---------------------------------------------------------------------------------- */
+/* ---- From distances to keys ------------------------------------------------------------------ */
 
 /* Every key adds its line to x. */
-static void add_lines(const struct tile *t, const struct view *b, const real *restrict lines, real *restrict x)
+static void add_lines(const struct tile *t, const struct view *b, const real *restrict lines,
+                      real *restrict x)
 {
     const int keys = t->keys;
     if (!t->run) {
         for (int k = 0; k < keys; k++)
             for (int r = 0; r < t->rows; r++)
-                x[k * QT + r] += lines[(ptrdiff_t)(clip(distance(t, k, r), b->from, b->to) - r - b->m) * QT + r];
+                x[k * QT + r] +=
+                    lines[(ptrdiff_t)(clip(distance(t, k, r), b->from, b->to) - r - b->m) * QT + r];
         return;
     }
     const int near = clip(t->d - b->to + 1, 0, keys), far = clip(t->d - b->m, near, keys);
@@ -129,7 +146,8 @@ static void meet_rows(int D, ptrdiff_t n, const real *a, ptrdiff_t as, const rea
 {
     for (ptrdiff_t i = 0; i < n; i += VL) vf_store(c + i, vf_set1(0));
     for (int d = 0; d < D; d++)
-        for (ptrdiff_t i = 0; i < n; i += VL) vf_store(c + i, vf_fma(vf_load(a + d * as + i), vf_set1(q[d]), vf_load(c + i)));
+        for (ptrdiff_t i = 0; i < n; i += VL)
+            vf_store(c + i, vf_fma(vf_load(a + d * as + i), vf_set1(q[d]), vf_load(c + i)));
 }
 #endif
 
@@ -144,7 +162,8 @@ static void open(struct tile *t, int x)
     meet_rows(p->dim, padded(b.rows), b.k + b.first, columns, t->qt, b.spare);
 #else
     product(SET, b.rows, t->live, p->dim, b.k + b.first, 1, columns, t->qt, QT, b.spare, QT, NULL);
-    for (ptrdiff_t n = 0; n < b.rows && t->live < QT; n++) memset(b.spare + n * QT + t->live, 0, sizeof(real) * (size_t)(QT - t->live));
+    for (ptrdiff_t n = 0; n < b.rows && t->live < QT; n++)
+        memset(b.spare + n * QT + t->live, 0, sizeof(real) * (size_t)(QT - t->live));
 #endif
     const struct by_distance numbers = by_distance(&b, b.spare);
     skew(&numbers, b.m, b.lines, b.scores);
@@ -166,13 +185,14 @@ static real ceiling(const struct tile *t, int x)
     if (!t->run || b->to < b->from) return INFINITY;
     real most = -INFINITY;
     const real *lines = b->scores;
-    const int last = clip(t->d - b->m, 0, b->lines - 1), first = clip(t->d - (t->keys - 1) - b->m, 0, b->lines - 1);
+    const int last = clip(t->d - b->m, 0, b->lines - 1),
+              first = clip(t->d - (t->keys - 1) - b->m, 0, b->lines - 1);
     for (ptrdiff_t n = (ptrdiff_t)first * QT; n < (ptrdiff_t)(last + 1) * QT; n++)
         most = lines[n] > most || lines[n] != lines[n] ? lines[n] : most;
     return most;
 }
 
-/* ---- From keys to distances ---------------------------------------------------------------------------------- */
+/* ---- From keys to distances ------------------------------------------------------------------ */
 
 static void sum_keys(const real *x, int first, int end, real *sum)
 {
@@ -188,7 +208,8 @@ static void sum_keys(const real *x, int first, int end, real *sum)
 }
 
 /* Rows 0 and 1 of `ends` get the sums of x over the keys up to lo and from hi on. */
-static void add_ends(const struct tile *t, const struct view *b, const real *restrict x, real *restrict ends)
+static void add_ends(const struct tile *t, const struct view *b, const real *restrict x,
+                     real *restrict ends)
 {
     const int lo = b->lo < b->hi ? b->lo : b->hi - 1, hi = b->hi, keys = t->keys;
     real sum[2][QT] = { { 0 } };
@@ -218,13 +239,16 @@ static real join(real a, real b)
     const real most = max_(a, b), least = min_(a, b);
     return least == -INFINITY ? most : most + (real)log_(1 + (double)exp_(least - most));
 }
-/* Keys put their rows of x on their lines.  Where positions repeat, rows meet: weights are added, scores are joined. */
-static void put_lines(const struct tile *t, const struct view *b, const bool scores, const real *restrict x, real *restrict lines)
+/* Keys put their rows of x on their lines.  Where positions repeat, rows meet: weights are added,
+ * scores are joined. */
+static void put_lines(const struct tile *t, const struct view *b, const bool scores,
+                      const real *restrict x, real *restrict lines)
 {
     const int keys = t->keys;
     if (t->run) {
         const int first = clip(t->d - b->to, 0, keys), end = clip(t->d - b->m + 1, 0, keys);
-        for (int k = first; k < end; k++) memcpy(lines + (ptrdiff_t)(t->d - k - b->m) * QT, x + k * QT, sizeof(real) * QT);
+        for (int k = first; k < end; k++)
+            memcpy(lines + (ptrdiff_t)(t->d - k - b->m) * QT, x + k * QT, sizeof(real) * QT);
         return;
     }
     for (int k = 0; k < keys; k++)
@@ -237,10 +261,12 @@ static void put_lines(const struct tile *t, const struct view *b, const bool sco
 }
 
 /* Rows of the table's rows, from ends and lines; with a base, the lines are scores. */
-static void gather(const struct view *b, const real *ends, const real *lines, const real *base, real *rows)
+static void gather(const struct view *b, const real *ends, const real *lines, const real *base,
+                   real *rows)
 {
     const struct by_distance x = by_distance(b, rows);
-    const int first = b->from > b->lo ? b->from : b->lo + 1, last = b->to < b->hi ? b->to : b->hi - 1;
+    const int first = b->from > b->lo ? b->from : b->lo + 1,
+              last = b->to < b->hi ? b->to : b->hi - 1;
     memset(rows, 0, sizeof(real) * (size_t)b->rows * QT);
     if (b->from == b->lo)
         for (int r = 0; r < QT; r++) row_at(&x, b->lo)[r] += ends[r];
@@ -251,7 +277,7 @@ static void gather(const struct view *b, const real *ends, const real *lines, co
     else unskew(lines, b->m, b->lines, NULL, &x, first, last);
 }
 
-/* ---- Values ---------------------------------------------------------------------------------------------------- */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
 /* Sums of weights: the two ends, and lines where the weights are no softmax. */
 static ptrdiff_t out(const struct call *c, int x)
@@ -290,7 +316,7 @@ static void close(struct tile *t, int x)
     }
 }
 
-/* ---- Backward -------------------------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 static ptrdiff_t part(const struct call *c, int x)
 {
@@ -307,7 +333,10 @@ static ptrdiff_t total(const struct call *c, int x) { return vectors_of(c, x).ta
 #if QT > 1
 /* Sums of dS, then of weights: ends and lines of each. */
 static ptrdiff_t kind(const struct call *c, int x) { return 2 + most_lines(c, x); }
-static ptrdiff_t grad(const struct call *c, int x) { return vectors_of(c, x).values ? 2 * kind(c, x) : kind(c, x); }
+static ptrdiff_t grad(const struct call *c, int x)
+{
+    return vectors_of(c, x).values ? 2 * kind(c, x) : kind(c, x);
+}
 
 static void collect(const struct tile *t, const struct view *b, const real *x, real *to)
 {
@@ -321,7 +350,8 @@ static void open_bwd(struct tile *t, int x)
     const int Dv = t->c->plan->value_dim;
     const ptrdiff_t width = (ptrdiff_t)vectors_width(Dv);
     if (!b->of.values || b->to < b->from) return;
-    product(SET, b->rows, QT, Dv, b->v + b->first * width, width, 1, t->dot, QT, b->spare, QT, NULL);
+    product(SET, b->rows, QT, Dv, b->v + b->first * width, width, 1, t->dot, QT, b->spare, QT,
+            NULL);
     const struct by_distance numbers = by_distance(b, b->spare);
     skew(&numbers, b->m, b->lines, b->values);
 }
@@ -348,20 +378,35 @@ static void close_bwd(struct tile *t, int x)
     real *to = t->own[x].part, *w = b->spare;
     if (b->to < b->from) return;
     gather(b, sums, sums + 2 * QT, NULL, w);
-    product(ADD, D, QT, b->rows, b->k + b->first, (ptrdiff_t)vectors_columns(&b->of), 1, w, QT, t->dqs, QT, NULL);
+    product(ADD, D, QT, b->rows, b->k + b->first, (ptrdiff_t)vectors_columns(&b->of), 1, w, QT,
+            t->dqs, QT, NULL);
     if (!to) return;
     add_outer(t, b->rows, w, t->qrows, Dp, to + (ptrdiff_t)b->first * Dp);
     if (!b->of.values) return;
     sums += kind(t->c, x) * QT;
     gather(b, sums, sums + 2 * QT, NULL, w);
-    add_outer(t, b->rows, w, t->dorows, Dvp, to + (ptrdiff_t)b->of.rows * Dp + (ptrdiff_t)b->first * Dvp);
+    add_outer(t, b->rows, w, t->dorows, Dvp,
+              to + (ptrdiff_t)b->of.rows * Dp + (ptrdiff_t)b->first * Dvp);
 }
 #endif
 
 const struct term N(term_band_q) = {
-    .name = "band_q", .mem = mem, .out = out, .part = part, .home = home, .total = total,
-    .open = open, .score = score, .value = value, .close = close, .ceiling = ceiling,
+    .name = "band_q",
+    .mem = mem,
+    .out = out,
+    .part = part,
+    .home = home,
+    .total = total,
+    .open = open,
+    .score = score,
+    .value = value,
+    .close = close,
+    .ceiling = ceiling,
 #if QT > 1
-    .grad = grad, .open_bwd = open_bwd, .score_bwd = score_bwd, .value_bwd = value_bwd, .close_bwd = close_bwd,
+    .grad = grad,
+    .open_bwd = open_bwd,
+    .score_bwd = score_bwd,
+    .value_bwd = value_bwd,
+    .close_bwd = close_bwd,
 #endif
 };

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* bands.h -- numbers by distance, lined up with tiles.
  *
- * Numbers of QT query rows are in rows of lanes, by distance: x[d][r].  Key k of a tile whose first pair has the distance
- * d0 meets row r at d0 + r - k, so what it needs is the diagonal x[d0 - k + r][r].  Line m of a skewed array is that
- * diagonal with its start at m, and key k takes line d0 - k as it is.
+ * Numbers of QT query rows are in rows of lanes, by distance: x[d][r].  Key k of a tile whose first
+ * pair has the distance d0 meets row r at d0 + r - k, so what it needs is the diagonal x[d0 - k +
+ * r][r].  Line m of a skewed array is that diagonal with its start at m, and key k takes line d0 -
+ * k as it is.
  *
- * Lane r comes r rows further on: with one blend per bit of the lane's number, every row is read once. */
+ * Lane r comes r rows further on: with one blend per bit of the lane's number, every row is read
+ * once. */
 #ifndef LOCI_TERMS_BANDS_H
 #define LOCI_TERMS_BANDS_H
 
@@ -15,7 +17,8 @@
 /* Rows of QT by distance: distances beyond from .. to have those of the ends. */
 struct by_distance {
     real *rows;
-    const int32_t *index;                /* of the distances from .. to; row number `first` is the first in memory */
+    const int32_t *index;                /* of the distances from .. to; row number `first` is the
+                                            first in memory */
     int from, to, first;
 };
 INLINE real *row_at(const struct by_distance *x, int d)
@@ -29,13 +32,16 @@ INLINE void skew(const struct by_distance *x, int m, int n, real *lines)
 {
     for (int i = 0; i < n; i++) lines[i] = *row_at(x, m + i);
 }
-INLINE void unskew(const real *lines, int m, int n, const real *base, const struct by_distance *x, int first, int last)
+INLINE void unskew(const real *lines, int m, int n, const real *base, const struct by_distance *x,
+                   int first, int last)
 {
     (void)n;
-    for (int d = first; d <= last; d++) *row_at(x, d) += base ? exp_(lines[d - m] - *base) : lines[d - m];
+    for (int d = first; d <= last; d++)
+        *row_at(x, d) += base ? exp_(lines[d - m] - *base) : lines[d - m];
 }
 #else
-/* Takes one vector after the other and returns one whose lane n is that of the vector n steps before; i counts steps. */
+/* Takes one vector after the other and returns one whose lane n is that of the vector n steps
+ * before; i counts steps. */
 struct cascade { vf held[VL]; };
 INLINE vf push(struct cascade *c, const int i, vf x)
 {
@@ -67,9 +73,10 @@ INLINE void skew(const struct by_distance *x, int m, int n, real *lines)
     }
 }
 
-/* The way back: x[d][r] += lines[d - r - m][r], d = first .. last; with a base, e^(the line's - base[r]).  There are n
- * lines, and all that are needed are among them. */
-INLINE void unskew(const real *lines, int m, int n, const real *base, const struct by_distance *x, int first, int last)
+/* The way back: x[d][r] += lines[d - r - m][r], d = first .. last; with a base, e^(the line's -
+ * base[r]).  There are n lines, and all that are needed are among them. */
+INLINE void unskew(const real *lines, int m, int n, const real *base, const struct by_distance *x,
+                   int first, int last)
 {
     for (int v = 0; v < QT; v += VL) {
         const vf b = base ? vf_load(base + v) : vf_set1(0);
@@ -78,7 +85,13 @@ INLINE void unskew(const real *lines, int m, int n, const real *base, const stru
         for (int low = first - (VL - 1); low <= last; low += VL) {
             UNROLL for (int i = 0; i < VL; i++) {
                 const int d = low + i, line = d - v - m;
-                vf y = push(&c, i, vf_load(lines + (ptrdiff_t)(line < 0 ? 0 : line < n ? line : n - 1) * QT + v));
+                vf y = push(&c, i,
+                            vf_load(lines
+                                    + (ptrdiff_t)(line < 0   ? 0
+                                                  : line < n ? line
+                                                             : n - 1)
+                                          * QT
+                                    + v));
                 if (d < first || d > last) continue;
                 if (base) y = vf_exp(vf_sub(y, b));
                 real *to = row_at(x, d) + v;
@@ -88,8 +101,8 @@ INLINE void unskew(const real *lines, int m, int n, const real *base, const stru
     }
 }
 
-/* The same for a whole tile with its keys in their order, and two blocks of KT distances: pair (k, r) has the distance
- * r + KT - 1 - k.  s[k][r] += x[r + KT - 1 - k][r], for n keys. */
+/* The same for a whole tile with its keys in their order, and two blocks of KT distances: pair (k,
+ * r) has the distance r + KT - 1 - k.  s[k][r] += x[r + KT - 1 - k][r], for n keys. */
 INLINE void spread_tile(const real *const *blocks, int n, real *s)
 {
     for (int v = 0; v < QT; v += VL) {
@@ -114,7 +127,8 @@ INLINE void gather_tile(const real *s, int n, real *const *blocks)
         for (int low = 0; low < KT + VL - 1; low += VL) {
             UNROLL for (int i = 0; i < VL; i++) {
                 const int d = low + i + v, k = KT - 1 - (low + i);
-                const vf y = push(&c, i, k >= 0 && k < n ? vf_load(s + (ptrdiff_t)k * QT + v) : vf_set1(0));
+                const vf y =
+                    push(&c, i, k >= 0 && k < n ? vf_load(s + (ptrdiff_t)k * QT + v) : vf_set1(0));
                 real *to = blocks[d / KT] + (ptrdiff_t)(d % KT) * QT + v;
                 vf_store(to, vf_add(vf_load(to), y));
             }

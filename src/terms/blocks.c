@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* blocks.c -- turns blocks of channels: into the basis of their generator, where pairs turn, and back; see blocks.h.
- * A heading keeps, behind cos and sin, two lots of rows in the basis and one panel of rows on their way back. */
+/* blocks.c -- turns blocks of channels: into the basis of their generator, where pairs turn, and
+ * back; see blocks.h.  A heading keeps, behind cos and sin, two lots of rows in the basis and one
+ * panel of rows on their way back. */
 #include "terms/angles.h"
 
 #include "shape/blocks.h"
@@ -9,20 +10,24 @@ static struct blocks blocks_of(const struct call *c, int x)
 {
     return *(const struct blocks *)shape_of(c->plan, x);
 }
-static const struct pairs *table_of(const struct call *c, int x) { return c->table[c->plan->use[x].enc]; }
+static const struct pairs *table_of(const struct call *c, int x)
+{
+    return c->table[c->plan->use[x].enc];
+}
 
 static ptrdiff_t basis_stride(const struct blocks *b) { return 2 * (ptrdiff_t)blocks_pairs(b); }
 static ptrdiff_t room(const struct call *c, int x)
 {
     const struct blocks b = blocks_of(c, x);
-    return aim_room(blocks_pairs(&b)) + KT * (2 * basis_stride(&b) + blocks_lanes(blocks_channels(&b)));
+    return aim_room(blocks_pairs(&b))
+         + KT * (2 * basis_stride(&b) + blocks_lanes(blocks_channels(&b)));
 }
 static real *in_basis(const struct blocks *b, const struct heading *at, int which)
 {
     return at->room + aim_room(blocks_pairs(b)) + which * KT * basis_stride(b);
 }
 
-/* ---- The basis ----------------------------------------------------------------------------------------------- */
+/* ---- The basis ------------------------------------------------------------------------------- */
 
 static const real *panel_of(const struct blocks *b, const struct pairs *p, int group, int panel)
 {
@@ -34,26 +39,29 @@ static int channels_of(const struct blocks *b, int panel)        /* the last pan
     const int all = b->count * b->block, each = blocks_channels(b);
     return all - panel * each < each ? all - panel * each : each;
 }
-static void enter(const struct blocks *b, const struct pairs *p, int group, int n, const real *rows, ptrdiff_t stride, real *to)
+static void enter(const struct blocks *b, const struct pairs *p, int group, int n, const real *rows,
+                  ptrdiff_t stride, real *to)
 {
     const int width = blocks_width(b);
     for (int panel = 0; panel < blocks_panels(b); panel++)
-        product(SET, n, width, channels_of(b, panel), rows + panel * blocks_channels(b), stride, 1, panel_of(b, p, group, panel), width,
-                to + panel * width, basis_stride(b), NULL);
+        product(SET, n, width, channels_of(b, panel), rows + panel * blocks_channels(b), stride, 1,
+                panel_of(b, p, group, panel), width, to + panel * width, basis_stride(b), NULL);
 }
-static void leave(const struct blocks *b, const struct pairs *p, int group, int n, const real *from, real *way, real *rows, ptrdiff_t stride)
+static void leave(const struct blocks *b, const struct pairs *p, int group, int n, const real *from,
+                  real *way, real *rows, ptrdiff_t stride)
 {
     const int width = blocks_width(b), lanes = blocks_lanes(blocks_channels(b));
     for (int panel = 0; panel < blocks_panels(b); panel++) {
         product(SET, n, lanes, width, from + panel * width, basis_stride(b), 1,
                 panel_of(b, p, group, panel) + blocks_channels(b) * width, lanes, way, lanes, NULL);
         for (int r = 0; r < n; r++)
-            memcpy(rows + r * stride + panel * blocks_channels(b), way + r * lanes, sizeof(real) * (size_t)channels_of(b, panel));
+            memcpy(rows + r * stride + panel * blocks_channels(b), way + r * lanes,
+                   sizeof(real) * (size_t)channels_of(b, panel));
     }
 }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int h, bool query, ptrdiff_t i0, int n,
-                 real *rows, ptrdiff_t stride)
+static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int h,
+                 bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct blocks b = blocks_of(c, x);
     const struct pairs *p = table_of(c, x);
@@ -62,23 +70,26 @@ static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t batc
     aim(c, p, at, batch, h, query, i0, n);
     enter(&b, p, group, n, rows, stride, y);
     for (int r = 0; r < n; r++)
-        turn_interleaved(aim_of(at, p, r), aim_of(at, p, r) + p->width, 1, p->count, y + r * basis_stride(&b));
+        turn_interleaved(aim_of(at, p, r), aim_of(at, p, r) + p->width, 1, p->count,
+                         y + r * basis_stride(&b));
     leave(&b, p, group, n, y, in_basis(&b, at, 2), rows, stride);
 }
 
-/* ---- Gradients ------------------------------------------------------------------------------------------------
+/* ---- Gradients ----------------------------------------------------------------------------------
  *
- * With X = x S, y the turned row and g its gradient, dL = <K, dX> for K = integral over s in 0 .. 1 of e^(-sX) (g y^T - y g^T)
- * e^(sX), skew.  In the basis e^(sX) turns pair k by s theta_k, so what K does from pair l to pair k, z -> A z + B conj(z),
- * is that of g y^T - y g^T times the means of e^(-is (theta_k - theta_l)) and e^(-is (theta_k + theta_l)): no eigenvector
- * is differentiated, and equal angles are no special case. */
+ * With X = x S, y the turned row and g its gradient, dL = <K, dX> for K = integral over s in 0 .. 1
+ * of e^(-sX) (g y^T - y g^T) e^(sX), skew.  In the basis e^(sX) turns pair k by s theta_k, so what
+ * K does from pair l to pair k, z -> A z + B conj(z), is that of g y^T - y g^T times the means of
+ * e^(-is (theta_k - theta_l)) and e^(-is (theta_k + theta_l)): no eigenvector is differentiated,
+ * and equal angles are no special case. */
 
 /* The mean of e^(-is theta), F - iG, from theta and its cos and sin. */
 INLINE void mean_turn(double theta, double cos, double sin, double *F, double *G)
 {
     const double z = theta * theta;
     const double f = 1 - z / 6 * (1 - z / 20 * (1 - z / 42 * (1 - z / 72 * (1 - z / 110))));
-    const double g = theta / 2 * (1 - z / 12 * (1 - z / 30 * (1 - z / 56 * (1 - z / 90 * (1 - z / 132)))));
+    const double g = theta / 2
+                   * (1 - z / 12 * (1 - z / 30 * (1 - z / 56 * (1 - z / 90 * (1 - z / 132)))));
     const bool small = z < 0.25;
     *F = small ? f : sin / theta;
     *G = small ? g : (1 - cos) / theta;
@@ -104,19 +115,24 @@ static bool speaks(const struct turned *a, const struct blocks *b, int j, int r)
 }
 
 /* What row r adds to pairs k and l > k of block j: to[4][l]. */
-INLINE void add_twos(const struct turned *a, const struct blocks *b, const double *lambda, double x, int t0, int r, int k,
-                     double (*restrict to)[MAX_BLOCK / 2])
+INLINE void add_twos(const struct turned *a, const struct blocks *b, const double *lambda, double x,
+                     int t0, int r, int k, double (*restrict to)[MAX_BLOCK / 2])
 {
-    const real *restrict y = a->y + r * a->stride + 2 * t0, *restrict g = a->g + r * a->stride + 2 * t0;
+    const real *restrict y = a->y + r * a->stride + 2 * t0, *restrict g = a->g + r * a->stride
+                                                                        + 2 * t0;
     const real *restrict cos = aim_of(a->at, a->p, r) + t0, *restrict sin = cos + a->p->width;
-    const double y0 = y[2 * k], y1 = y[2 * k + 1], g0 = g[2 * k], g1 = g[2 * k + 1], ck = cos[k], sk = sin[k];
+    const double y0 = y[2 * k], y1 = y[2 * k + 1], g0 = g[2 * k], g1 = g[2 * k + 1], ck = cos[k],
+                 sk = sin[k];
     for (int l = k + 1; l < blocks_half(b); l++) {
-        const double y2 = y[2 * l], y3 = y[2 * l + 1], g2 = g[2 * l], g3 = g[2 * l + 1], cl = cos[l], sl = sin[l];
+        const double y2 = y[2 * l], y3 = y[2 * l + 1], g2 = g[2 * l], g3 = g[2 * l + 1],
+                     cl = cos[l], sl = sin[l];
         double F, G, P, Q;
         mean_turn(x * (lambda[k] - lambda[l]), ck * cl + sk * sl, sk * cl - ck * sl, &F, &G);
         mean_turn(x * (lambda[k] + lambda[l]), ck * cl - sk * sl, sk * cl + ck * sl, &P, &Q);
-        const double a0 = g0 * y2 + g1 * y3 - y0 * g2 - y1 * g3, a1 = g1 * y2 - g0 * y3 - y1 * g2 + y0 * g3;
-        const double b0 = g0 * y2 - g1 * y3 - y0 * g2 + y1 * g3, b1 = g1 * y2 + g0 * y3 - y1 * g2 - y0 * g3;
+        const double a0 = g0 * y2 + g1 * y3 - y0 * g2 - y1 * g3,
+                     a1 = g1 * y2 - g0 * y3 - y1 * g2 + y0 * g3;
+        const double b0 = g0 * y2 - g1 * y3 - y0 * g2 + y1 * g3,
+                     b1 = g1 * y2 + g0 * y3 - y1 * g2 - y0 * g3;
         const double h = x / 2;
         to[0][l] += h * (a0 * F + a1 * G);
         to[1][l] += h * (a1 * F - a0 * G);
@@ -128,7 +144,8 @@ INLINE void add_twos(const struct turned *a, const struct blocks *b, const doubl
 static void gather(const struct turned *a, const struct blocks *b, int group, int j, real *part)
 {
     const int half = blocks_half(b), t0 = blocks_pair(b, j, 0);
-    const double *weight = blocks_weight(b, a->p), *lambda = blocks_lambda(b, a->p) + (group * b->count + j) * half;
+    const double *weight = blocks_weight(b, a->p),
+                 *lambda = blocks_lambda(b, a->p) + (group * b->count + j) * half;
     bool speaking[KT];
     for (int r = 0; r < a->n; r++) speaking[r] = speaks(a, b, j, r);
     for (int k = 0; k < half; k++) {
@@ -137,7 +154,8 @@ static void gather(const struct turned *a, const struct blocks *b, int group, in
             for (int l = k + 1; l < half; l++) two[i][l] = 0;
         for (int r = 0; r < a->n; r++) {
             if (!speaking[r]) continue;
-            const real *y = a->y + r * a->stride + 2 * (t0 + k), *g = a->g + r * a->stride + 2 * (t0 + k);
+            const real *y = a->y + r * a->stride + 2 * (t0 + k),
+                       *g = a->g + r * a->stride + 2 * (t0 + k);
             const double dphi = (double)y[0] * (double)g[1] - (double)y[1] * (double)g[0];
             double x = 0;
             for (int axis = 0; axis < b->axes; axis++) {
@@ -152,8 +170,9 @@ static void gather(const struct turned *a, const struct blocks *b, int group, in
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int h, bool query, ptrdiff_t i0, int n,
-                     const real *rows, real *d, ptrdiff_t stride, real *part)
+static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int h,
+                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                     real *part)
 {
     const struct blocks b = blocks_of(c, x);
     const struct pairs *p = table_of(c, x);
@@ -169,7 +188,8 @@ static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t 
         for (int j = 0; j < b.count; j++) gather(&a, &b, group, j, part + j * blocks_part(&b));
     }
     for (int r = 0; r < n; r++)
-        turn_interleaved(aim_of(at, p, r), aim_of(at, p, r) + p->width, -1, p->count, g + r * basis_stride(&b));
+        turn_interleaved(aim_of(at, p, r), aim_of(at, p, r) + p->width, -1, p->count,
+                         g + r * basis_stride(&b));
     leave(&b, p, group, n, g, in_basis(&b, at, 2), d, stride);
 }
 
@@ -186,5 +206,11 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
 const struct term N(term_blocks) = {
-    .name = "blocks", .part = part, .home = home, .total = total, .room = room, .turn = turn, .turn_bwd = turn_bwd,
+    .name = "blocks",
+    .part = part,
+    .home = home,
+    .total = total,
+    .room = room,
+    .turn = turn,
+    .turn_bwd = turn_bwd,
 };

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* diagonals.h -- sums of a tile along its diagonals, where the distance is the same: the adjoint of a table by distance.
+/* diagonals.h -- sums of a tile along its diagonals, where the distance is the same: the adjoint of
+ * a table by distance.
  *
- * Adding each key's row to one array at an offset that slides by one makes every load span two earlier stores, which is
- * many times slower.  So key k goes into buffer k mod 16, where all its offsets differ by 16, and the buffers are added
- * once a tile.  The order of every sum is fixed: keys of a buffer ascending, then buffers ascending. */
+ * Adding each key's row to one array at an offset that slides by one makes every load span two
+ * earlier stores, which is many times slower.  So key k goes into buffer k mod 16, where all its
+ * offsets differ by 16, and the buffers are added once a tile.  The order of every sum is fixed:
+ * keys of a buffer ascending, then buffers ascending. */
 #ifndef LOCI_TERMS_DIAGONALS_H
 #define LOCI_TERMS_DIAGONALS_H
 
@@ -13,10 +15,12 @@
 #if QT > 1
 enum { BUFFERS = 16, BLOCK = 16, DIAGONALS = KT + QT, DEEP = KT / BUFFERS, WIDE = QT / BLOCK };
 
-/* sums[KT - 1 + r - k] = sum of x[k][r]; the last of the DIAGONALS is 0.  Rows of x from `keys` on become 0. */
+/* sums[KT - 1 + r - k] = sum of x[k][r]; the last of the DIAGONALS is 0.  Rows of x from `keys` on
+ * become 0. */
 INLINE void diagonals(int keys, real *x, real *sums)
 {
-    /* Buffer j holds the sum over m of row j + 16 m, shifted left by 16 m, between zeros that catch the slide. */
+    /* Buffer j holds the sum over m of row j + 16 m, shifted left by 16 m, between zeros that catch
+     * the slide. */
     enum { BLOCKS = WIDE + DEEP - 1, ROOM = BLOCK + BLOCKS * BLOCK + BLOCK };
     real buffer[BUFFERS][ROOM];
     memset(x + keys * QT, 0, sizeof(real) * (size_t)((KT - keys) * QT));
@@ -27,14 +31,16 @@ INLINE void diagonals(int keys, real *x, real *sums)
                 vf sum = vf_set1(0);
                 UNROLL for (int m = 0; m < DEEP; m++) {
                     const int block = q + m - (DEEP - 1);
-                    if (block >= 0 && block < WIDE) sum = vf_add(sum, vf_load(x + (j + m * BUFFERS) * QT + block * BLOCK + v));
+                    if (block >= 0 && block < WIDE)
+                        sum = vf_add(sum, vf_load(x + (j + m * BUFFERS) * QT + block * BLOCK + v));
                 }
                 vf_store(&buffer[j][BLOCK + q * BLOCK + v], sum);
             }
     }
     for (int n = 0; n < DIAGONALS; n += VL) {
         vf sum = vf_set1(0);
-        UNROLL for (int j = 0; j < BUFFERS; j++) sum = vf_add(sum, vf_load(&buffer[j][BLOCK - (BUFFERS - 1) + n + j]));
+        UNROLL for (int j = 0; j < BUFFERS; j++)
+            sum = vf_add(sum, vf_load(&buffer[j][BLOCK - (BUFFERS - 1) + n + j]));
         vf_store(sums + n, sum);
     }
 }
@@ -56,7 +62,8 @@ INLINE real tile_sum(int keys, const real *x)
         vf sum[V];
         UNROLL for (int i = 0; i < V; i++) sum[i] = vf_set1(0);
         for (int k = 0; k < keys; k++)
-            UNROLL for (int i = 0; i < V; i++) sum[i] = vf_add(sum[i], vf_load(x + k * QT + r + i * VL));
+            UNROLL for (int i = 0; i < V; i++)
+                sum[i] = vf_add(sum[i], vf_load(x + k * QT + r + i * VL));
         UNROLL for (int i = 0; i < V; i++) vf_store(row + r + i * VL, sum[i]);
     }
     return fold_halves(row, QT);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* distance.c -- a number b[h][d] for every head and distance, added to the score or, in the group MUL, multiplied with it.
+/* distance.c -- a number b[h][d] for every head and distance, added to the score or, in the group
+ * MUL, multiplied with it.
  *
- *     s[k][r] += b[d + r - k]        one contiguous load per key, or one constant where the table has ended
+ *     s[k][r] += b[d + r - k]
+ *     one contiguous load per key, or one constant where the table has ended
  *     s[k][r] *= b[d + r - k]
  *
- * Backward: sums of dS (times the score before it was multiplied) by distance, then by learned number. */
+ * Backward: sums of dS (times the score before it was multiplied) by distance, then by learned
+ * number. */
 #include "attn/walk.h"
 #include "shape/distances.h"
 #include "terms/diagonals.h"
@@ -19,9 +22,13 @@ static const struct distances *table_of(const struct tile *t, int x)
     return b;
 }
 
-static int64_t clamp(const struct distances *b, int64_t d) { return d < b->lo ? b->lo : d > b->hi ? b->hi : d; }
+static int64_t clamp(const struct distances *b, int64_t d)
+{
+    return d < b->lo ? b->lo : d > b->hi ? b->hi : d;
+}
 
-/* Numbers at the distances d - (KT - 1) .. d + QT - 1 of a run's tile: in place, or, where the table ends, copied. */
+/* Numbers at the distances d - (KT - 1) .. d + QT - 1 of a run's tile: in place, or, where the
+ * table ends, copied. */
 enum { WINDOW = KT + QT - 1 };
 static const real *window(const struct distances *b, const real *row, int64_t d, real *copy)
 {
@@ -49,7 +56,8 @@ INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
     int64_t end;
     if (!t->run) {
         for (int k = 0; k < keys; k++)
-            for (int r = 0; r < t->rows; r++) s[k * QT + r] = meet(mul, s[k * QT + r], row[clamp(b, distance(t, k, r)) - b->lo]);
+            for (int r = 0; r < t->rows; r++)
+                s[k * QT + r] = meet(mul, s[k * QT + r], row[clamp(b, distance(t, k, r)) - b->lo]);
     } else if (beyond(b, t, &end)) {
         const real same = row[end - b->lo];
         for (int n = 0; n < keys * QT; n++) s[n] = meet(mul, s[n], same);
@@ -57,12 +65,13 @@ INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
         real copy[WINDOW];
         const real *restrict w = window(b, row, t->d, copy);
         for (int k = 0; k < keys; k++)
-            for (int r = 0; r < QT; r++) s[k * QT + r] = meet(mul, s[k * QT + r], w[KT - 1 - k + r]);
+            for (int r = 0; r < QT; r++)
+                s[k * QT + r] = meet(mul, s[k * QT + r], w[KT - 1 - k + r]);
     }
 }
 
-/* What a table has for pairs that a row does not see need be no number; where it has such, they are masked again: the engine
- * does that for groups that multiply, and a mix wants a number there. */
+/* What a table has for pairs that a row does not see need be no number; where it has such, they are
+ * masked again: the engine does that for groups that multiply, and a mix wants a number there. */
 static real largest_of(const struct tile *t, int x)
 {
     const struct distances *b = table_of(t, x);
@@ -70,7 +79,10 @@ static real largest_of(const struct tile *t, int x)
 }
 static bool all_numbers(const struct tile *t, int x) { return largest_of(t, x) < INFINITY; }
 
-static bool multiplies(const struct tile *t, int x) { return t->c->plan->use[x].group == GROUP_MUL; }
+static bool multiplies(const struct tile *t, int x)
+{
+    return t->c->plan->use[x].group == GROUP_MUL;
+}
 
 static void score(struct tile *t, int x)
 {
@@ -90,7 +102,8 @@ static ptrdiff_t part(const struct call *c, int x)
     const struct loci_plan *p = c->plan;
     const int e = p->use[x].enc;
     ptrdiff_t n = 0;
-    for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++) n += tensor_count(&p->tensors.list[i]);
+    for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++)
+        n += tensor_count(&p->tensors.list[i]);
     return n / p->heads;
 }
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
@@ -101,7 +114,8 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 #if QT > 1
-/* Adds the sum of dS at distance d (one that the table has).  Where no pair is visible it is 0, and the slope anything. */
+/* Adds the sum of dS at distance d (one that the table has).  Where no pair is visible it is 0, and
+ * the slope anything. */
 static void give(const struct distances *b, const struct tile *t, real *to, int64_t d, real sum)
 {
     const int32_t *class_of = distances_classes(b);
@@ -114,14 +128,17 @@ static void give(const struct distances *b, const struct tile *t, real *to, int6
 }
 
 /* The same for the sums[n] of a run's tile at the distances t->d - (KT - 1) + n. */
-static void give_diagonals(const struct distances *b, const struct tile *t, real *to, const real *sums)
+static void give_diagonals(const struct distances *b, const struct tile *t, real *to,
+                           const real *sums)
 {
     const int32_t *class_of = distances_classes(b);
     const int64_t first = t->d - (KT - 1);
-    for (int n = 0; n < WINDOW && class_of; n++) to[class_of[clamp(b, first + n) - b->lo]] += sums[n];
+    for (int n = 0; n < WINDOW && class_of; n++)
+        to[class_of[clamp(b, first + n) - b->lo]] += sums[n];
     for (int i = 0; i < b->slopes; i++) {
         real copy[WINDOW], product[DIAGONALS];
-        const real *slope = window(b, distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real)), t->d, copy);
+        const real *slope = window(b, distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real)),
+                                   t->d, copy);
         for (int n = 0; n < WINDOW; n++) product[n] = sums[n] == 0 ? 0 : sums[n] * slope[n];
         product[WINDOW] = 0;
         to[b->first + i] += fold_halves(product, DIAGONALS);
@@ -135,7 +152,8 @@ static void give_tile(const struct distances *b, const struct tile *t, real *to,
     int64_t end;
     if (!t->run) {
         for (int k = 0; k < t->keys; k++)
-            for (int r = 0; r < t->rows; r++) give(b, t, to, clamp(b, distance(t, k, r)), ds[k * QT + r]);
+            for (int r = 0; r < t->rows; r++)
+                give(b, t, to, clamp(b, distance(t, k, r)), ds[k * QT + r]);
     } else if (beyond(b, t, &end)) {
         give(b, t, to, end, tile_sum(t->keys, ds));
     } else {
@@ -162,7 +180,12 @@ static void score_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_distance) = {
-    .name = "distance", .part = part, .home = home, .total = total, .score = score, .ceiling = ceiling,
+    .name = "distance",
+    .part = part,
+    .home = home,
+    .total = total,
+    .score = score,
+    .ceiling = ceiling,
 #if QT > 1
     .score_bwd = score_bwd,
 #endif

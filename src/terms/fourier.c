@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* fourier.c -- turns and stretches pairs of channels by sums of waves; see fourier.h.
- * A heading keeps, behind cos and sin of the waves, c and s of its rows and their gradients: [2][KT][lanes] each. */
+/* fourier.c -- turns and stretches pairs of channels by sums of waves; see fourier.h.  A heading
+ * keeps, behind cos and sin of the waves, c and s of its rows and their gradients: [2][KT][lanes]
+ * each. */
 #include "terms/angles.h"
 
 #include "shape/fourier.h"
@@ -15,48 +16,53 @@ static ptrdiff_t room(const struct call *c, int x)
 {
     return aim_room(fourier_of(c, x).waves) + 4 * KT * sums_stride(c);
 }
-static real *sums_of(const struct call *c, const struct fourier *f, const struct heading *at, int which)
+static real *sums_of(const struct call *c, const struct fourier *f, const struct heading *at,
+                     int which)
 {
     return at->room + aim_room(f->waves) + which * KT * sums_stride(c);
 }
 
 /* c and s of n rows. */
-static void sum(const struct call *c, const struct fourier *f, const struct pairs *p, struct heading *at, ptrdiff_t b, int h,
-                bool query, ptrdiff_t i0, int n)
+static void sum(const struct call *c, const struct fourier *f, const struct pairs *p,
+                struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
 {
     const ptrdiff_t stride = sums_stride(c);
-    const real *coefficients = (const real *)((const char *)p + fourier_at(f)) + (f->groups > 1 ? kv_head(c, h, query) : 0) * 2 * fourier_table(f);
+    const real *coefficients = (const real *)((const char *)p + fourier_at(f))
+                             + (f->groups > 1 ? kv_head(c, h, query) : 0) * 2 * fourier_table(f);
     const int lanes = fourier_lanes(f->sums);
     aim(c, p, at, b, h, query, i0, n);
     for (int which = 0; which < 2; which++) {
         real *to = sums_of(c, f, at, which);
         const real rest = which ? (real)f->rest : 1;
-        product(SET, n, lanes, f->waves, aim_of(at, p, 0) + which * p->width, 2 * p->width, 1, coefficients + which * fourier_table(f),
-                lanes, to, stride, NULL);
+        product(SET, n, lanes, f->waves, aim_of(at, p, 0) + which * p->width, 2 * p->width, 1,
+                coefficients + which * fourier_table(f), lanes, to, stride, NULL);
         for (int r = 0; r < n; r++)
             for (int t = f->sums; t < c->plan->dim / 2; t++) to[r * stride + t] = rest;
     }
 }
 
 /* sign -1 is the adjoint. */
-INLINE void apply(const struct call *c, const struct fourier *f, const struct heading *at, int n, const real sign, real *rows, ptrdiff_t stride)
+INLINE void apply(const struct call *c, const struct fourier *f, const struct heading *at, int n,
+                  const real sign, real *rows, ptrdiff_t stride)
 {
     const real *cos = sums_of(c, f, at, 0), *sin = sums_of(c, f, at, 1);
     for (int r = 0; r < n; r++)
-        turn_half(cos + r * sums_stride(c), sin + r * sums_stride(c), sign, c->plan->dim / 2, rows + r * stride,
-                  rows + r * stride + c->plan->dim / 2);
+        turn_half(cos + r * sums_stride(c), sin + r * sums_stride(c), sign, c->plan->dim / 2,
+                  rows + r * stride, rows + r * stride + c->plan->dim / 2);
 }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
-                 real *rows, ptrdiff_t stride)
+static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query,
+                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct fourier f = fourier_of(c, x);
     sum(c, &f, c->table[c->plan->use[x].enc], at, b, h, query, i0, n);
     apply(c, &f, at, n, 1, rows, stride);
 }
 
-/* dc = x . g, ds = x x g of every pair that is a sum.  Rows without a gradient may hold anything. */
-INLINE void pair_gradients(int sums, int half, const real *restrict x, const real *restrict g, real *restrict dc, real *restrict ds)
+/* dc = x . g, ds = x x g of every pair that is a sum.  Rows without a gradient may hold
+ * anything. */
+INLINE void pair_gradients(int sums, int half, const real *restrict x, const real *restrict g,
+                           real *restrict dc, real *restrict ds)
 {
     for (int t = 0; t < sums; t++) {
         const real g0 = g[t], g1 = g[t + half];
@@ -67,8 +73,9 @@ INLINE void pair_gradients(int sums, int half, const real *restrict x, const rea
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
-                     const real *rows, real *d, ptrdiff_t stride, real *part)
+static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h,
+                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                     real *part)
 {
     const struct fourier f = fourier_of(c, x);
     const struct pairs *p = c->table[c->plan->use[x].enc];
@@ -78,11 +85,14 @@ static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t 
         const int lanes = fourier_lanes(f.sums);
         real *dc = sums_of(c, &f, at, 2), *ds = sums_of(c, &f, at, 3);
         for (int r = 0; r < n; r++) {
-            pair_gradients(f.sums, c->plan->dim / 2, rows + r * stride, d + r * stride, dc + r * to, ds + r * to);
+            pair_gradients(f.sums, c->plan->dim / 2, rows + r * stride, d + r * stride, dc + r * to,
+                           ds + r * to);
             for (int t = f.sums; t < lanes; t++) dc[r * to + t] = ds[r * to + t] = 0;
         }
-        product(ADD, f.waves, lanes, n, aim_of(at, p, 0), 1, 2 * p->width, dc, to, part, lanes, NULL);
-        product(ADD, f.waves, lanes, n, aim_of(at, p, 0) + p->width, 1, 2 * p->width, ds, to, part + fourier_table(&f), lanes, NULL);
+        product(ADD, f.waves, lanes, n, aim_of(at, p, 0), 1, 2 * p->width, dc, to, part, lanes,
+                NULL);
+        product(ADD, f.waves, lanes, n, aim_of(at, p, 0) + p->width, 1, 2 * p->width, ds, to,
+                part + fourier_table(&f), lanes, NULL);
     }
     apply(c, &f, at, n, -1, d, stride);
 }
@@ -100,5 +110,12 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
 const struct term N(term_fourier) = {
-    .name = "fourier", .part = part, .home = home, .total = total, .room = room, .turn = turn, .turn_bwd = turn_bwd, .of_input = true,
+    .name = "fourier",
+    .part = part,
+    .home = home,
+    .total = total,
+    .room = room,
+    .turn = turn,
+    .turn_bwd = turn_bwd,
+    .of_input = true,
 };

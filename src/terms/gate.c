@@ -1,37 +1,45 @@
 /* SPDX-License-Identifier: MIT */
-/* gate.c -- forget gates: s += D_ij, the sum of log_f over the keys after j up to the newest key n that row i sees.
+/* gate.c -- forget gates: s += D_ij, the sum of log_f over the keys after j up to the newest key n
+ * that row i sees.
  *
  *     C(k) = sum of log_f up to key k, in double; per tile from the oldest key on
- *     j in an older tile than n:    D = c + later[j]      c = C(n) - C(end of the tile of j), rounded once
+ *     j in an older tile than n:    D = c + later[j]
+ *     c = C(n) - C(end of the tile of j), rounded once
  *     j in the tile of n:           D = C(n) - C(j), rounded once
  *
- * Neither loses anything to gates that lie before both keys.  Where the keys that a row sees are no interval of the
- * index, C counts visible keys only, per row, and so does the rest: the same sums, key by key.
+ * Neither loses anything to gates that lie before both keys.  Where the keys that a row sees are no
+ * interval of the index, C counts visible keys only, per row, and so does the rest: the same sums,
+ * key by key.
  *
- * Backward, on a run: dC(j) = -sum over rows of dS_ij, dC(n) += sum over keys of dS_ij, which is 0 but for dlse, a mix
- * or a stick; fox.c turns dC into dlog_f.  Elsewhere dlog_f(l) = sum over rows that see l of the sum of dS over the
- * visible keys before l.
+ * Backward, on a run: dC(j) = -sum over rows of dS_ij, dC(n) += sum over keys of dS_ij, which is 0
+ * but for dlse, a mix or a stick; fox.c turns dC into dlog_f.  Elsewhere dlog_f(l) = sum over rows
+ * that see l of the sum of dS over the visible keys before l.
  *
- * stop: row i ends at the first tile border where all older keys together can have at most that share of its weight,
+ * stop: row i ends at the first tile border where all older keys together can have at most that
+ * share of its weight,
  *
  *     |q_i| max |k_j| + max D_ij + log(number of these keys) - s_in <= log stop
  *
- * with s_in the score of its newest key, where D = 0.  A function of the row alone, the same in every pass. */
+ * with s_in the score of its newest key, where D = 0.  A function of the row alone, the same in
+ * every pass. */
 #include "attn/walk.h"
 #include "shape/gate.h"
 
 enum { LANES = 16 };                     /* that sum a key's gradient over the rows */
 
-static bool whole(const struct tile *t) { return t->run && !t->qg; }       /* rows see intervals of the keys */
+/* rows see intervals of the keys */
+static bool whole(const struct tile *t) { return t->run && !t->qg; }
 static ptrdiff_t tile_number(const struct tile *t) { return (t->j0 - t->seq->k0) / KT; }
 
-/* What a query tile keeps per row; sum and marks of every key tile only where rows see no intervals. */
+/* What a query tile keeps per row; sum and marks of every key tile only where rows see no
+ * intervals. */
 struct gate {
     double C[QT];                        /* of the newest key */
     double most_C;                       /* of all live rows */
     int64_t mark[QT], first_mark, last_mark;   /* first, last: of all live rows */
     ptrdiff_t newest[QT];                /* counted in the sequence; negative: none */
-    ptrdiff_t end[QT], first_end, last_end;    /* first tile that counts; smallest and largest of the live rows */
+    ptrdiff_t end[QT], first_end, last_end;    /* first tile that counts; smallest and largest of
+                                                  the live rows */
     double before[QT];                   /* backward, not whole: sum of dS of the older keys */
 };
 static bool can_scatter(const struct call *c) { return c->in->q_pos || c->in->q_seg; }
@@ -39,23 +47,37 @@ static ptrdiff_t mem(const struct call *c, int x)
 {
     (void)x;
     const ptrdiff_t row = QT * sizeof(real), tiles = can_scatter(c) ? (c->Lk + KT - 1) / KT : 0;
-    return ((ptrdiff_t)sizeof(struct gate) + row - 1) / row + tiles * 2 * (ptrdiff_t)(sizeof(double) / sizeof(real));
+    return ((ptrdiff_t)sizeof(struct gate) + row - 1) / row
+         + tiles * 2 * (ptrdiff_t)(sizeof(double) / sizeof(real));
 }
 static struct gate *gate_of(const struct tile *t, int x) { return (struct gate *)t->own[x].mem; }
 static double *row_sums(const struct tile *t, int x) { return (double *)(gate_of(t, x) + 1); }
-static int64_t *row_marks(const struct tile *t, int x) { return (int64_t *)(row_sums(t, x) + (t->c->Lk + KT - 1) / KT * QT); }
+static int64_t *row_marks(const struct tile *t, int x)
+{
+    return (int64_t *)(row_sums(t, x) + (t->c->Lk + KT - 1) / KT * QT);
+}
 
 static const struct gate_sums *sums_of(const struct tile *t, int x) { return t->own[x].scratch; }
-static ptrdiff_t slot(const struct tile *t, ptrdiff_t J) { return t->h * t->c->ktiles + t->seq->first_ktile + J; }
-static ptrdiff_t key_slot(const struct tile *t) { return (t->seq->b * t->c->plan->heads + t->h) * t->c->Lk; }
-static const real *log_f(const struct tile *t, int x) { return (const real *)input(t->c, t->c->plan->use[x].enc, 0) + key_slot(t); }
+static ptrdiff_t slot(const struct tile *t, ptrdiff_t J)
+{
+    return t->h * t->c->ktiles + t->seq->first_ktile + J;
+}
+static ptrdiff_t key_slot(const struct tile *t)
+{
+    return (t->seq->b * t->c->plan->heads + t->h) * t->c->Lk;
+}
+static const real *log_f(const struct tile *t, int x)
+{
+    return (const real *)input(t->c, t->c->plan->use[x].enc, 0) + key_slot(t);
+}
 
 /* C at the end of tile J as row r counts it, J >= -1, and the marks. */
 struct point { double C; int64_t mark; };
 static struct point end_of(const struct tile *t, int x, ptrdiff_t J, int r)
 {
     if (J < 0) return (struct point){ 0, 0 };
-    if (whole(t)) return (struct point){ sums_of(t, x)->sum[slot(t, J)], sums_of(t, x)->marks[slot(t, J)] };
+    if (whole(t))
+        return (struct point){ sums_of(t, x)->sum[slot(t, J)], sums_of(t, x)->marks[slot(t, J)] };
     return (struct point){ row_sums(t, x)[J * QT + r], row_marks(t, x)[J * QT + r] };
 }
 
@@ -73,10 +95,11 @@ static void count(const struct tile *t, int x, ptrdiff_t J, int n, double *C, in
         C[k] = start.C + sum, marks[k] = mark;
     }
 }
-/* D over marks that differ: a gate in between is shut, or no number; a negative number of marks is that of masked pairs. */
+/* D over marks that differ: a gate in between is shut, or no number; a negative number of marks is
+ * that of masked pairs. */
 static double across(int64_t marks) { return marks < NOT_A_GATE ? -INFINITY : NAN; }
 
-/* ---- Rows ------------------------------------------------------------------------------------------------------ */
+/* ---- Rows ------------------------------------------------------------------------------------ */
 
 static void open_whole(struct tile *t, int x)
 {
@@ -88,12 +111,14 @@ static void open_whole(struct tile *t, int x)
         g->newest[r] = gate_newest(t->c, t->seq, t->i0 - t->seq->q0 + r);
         if (g->newest[r] < 0) continue;
         const ptrdiff_t J = g->newest[r] / KT, n = t->seq->nk - J * KT;
-        if (J != counted) count(t, x, J, QT == 1 ? (int)(g->newest[r] % KT) + 1 : n < KT ? (int)n : KT, C, marks);
+        if (J != counted)
+            count(t, x, J, QT == 1 ? (int)(g->newest[r] % KT) + 1 : n < KT ? (int)n : KT, C, marks);
         counted = J;
         g->C[r] = C[g->newest[r] % KT], g->mark[r] = marks[g->newest[r] % KT];
     }
 }
-/* The same order of sums as on a run: a tile up to the newest key oldest first, whole tiles newest first. */
+/* The same order of sums as on a run: a tile up to the newest key oldest first, whole tiles newest
+ * first. */
 static void open_scattered(struct tile *t, int x)
 {
     struct gate *g = gate_of(t, x);
@@ -129,17 +154,21 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
     if (g->newest[r] < KT) return 0;
     const ptrdiff_t j = q->k0 + g->newest[r];
     real room[MAX_DIM];
-    const real *key = c->turned ? (const real *)c->turned + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j) * c->plan->dim
-                                : find_row(c, KEYS, q->b, t->kvh, j, room);
+    const real *key = c->turned
+                        ? (const real *)c->turned
+                              + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j) * c->plan->dim
+                        : find_row(c, KEYS, q->b, t->kvh, j, room);
     real newest = 0;
     for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->qt[d * QT + r], newest);
     const double *knorm = a->knorm + t->kh * c->ktiles + q->first_ktile;
-    ptrdiff_t low = 0, high = g->newest[r] / KT;     /* tiles before low are forgotten, high is not */
+    ptrdiff_t low = 0, high = g->newest[r] / KT;     /* tiles before low are forgotten, high is
+                                                        not */
     while (low < high) {
         const ptrdiff_t J = low + (high - low) / 2;
         const struct point at = end_of(t, x, J, r);
         const double D = g->mark[r] == at.mark ? g->C[r] - at.C : across(g->mark[r] - at.mark);
-        if ((double)t->qnorm[r] * knorm[J] + a->rise[slot(t, J)] + D - (double)newest <= log_stop) low = J + 1;
+        if ((double)t->qnorm[r] * knorm[J] + a->rise[slot(t, J)] + D - (double)newest <= log_stop)
+            low = J + 1;
         else high = J;
     }
     return low;
@@ -169,9 +198,12 @@ static void open(struct tile *t, int x)
 }
 static bool spent(const struct tile *t, int x) { return tile_number(t) < gate_of(t, x)->first_end; }
 
-static bool ends(const struct call *c, int x) { return ((const struct gate_sums *)c->scratch[c->plan->use[x].enc])->stops; }
+static bool ends(const struct call *c, int x)
+{
+    return ((const struct gate_sums *)c->scratch[c->plan->use[x].enc])->stops;
+}
 
-/* ---- Scores ---------------------------------------------------------------------------------------------------- */
+/* ---- Scores ---------------------------------------------------------------------------------- */
 
 /* Rows of a run whose newest key is in this tile or an older one: they are the first. */
 static int near_rows(const struct tile *t)
@@ -215,7 +247,8 @@ static void add_run(struct tile *t, int x)
     }
 }
 
-/* The same, pair by pair: where rows see no intervals, and in tiles with a gate that is shut or no number. */
+/* The same, pair by pair: where rows see no intervals, and in tiles with a gate that is shut or no
+ * number. */
 static void add_row(struct tile *t, int x, int r)
 {
     const struct gate *g = gate_of(t, x);
@@ -233,10 +266,13 @@ static void add_row(struct tile *t, int x, int r)
             const int64_t more = gate_mark((double)f[k]);
             if (more) mark += more;
             else sum += (double)f[k];
-            if (sees) S(t, k, r) += (real)(g->mark[r] == mark ? g->C[r] - (start.C + sum) : across(g->mark[r] - mark));
+            if (sees)
+                S(t, k, r) += (real)(g->mark[r] == mark ? g->C[r] - (start.C + sum)
+                                                        : across(g->mark[r] - mark));
         }
     } else {
-        const real c = (real)(g->mark[r] == end.mark ? g->C[r] - end.C : across(g->mark[r] - end.mark));
+        const real c = (real)(g->mark[r] == end.mark ? g->C[r] - end.C
+                                                     : across(g->mark[r] - end.mark));
         for (int k = t->keys - 1; k >= 0; k--) {
             const bool sees = visible(t, k, r);
             if (sees) S(t, k, r) += c + (real)sum;
@@ -264,10 +300,11 @@ static real ceiling(const struct tile *t, int x)
     const struct point end = end_of(t, x, tile_number(t), 0);
     if (g->last_mark - end.mark >= NOT_A_GATE) return INFINITY;
     if (g->first_mark > end.mark) return low;
-    return max_((real)(g->most_C - end.C), low) + ((const real *)sums_of(t, x)->top)[slot(t, tile_number(t))];
+    return max_((real)(g->most_C - end.C), low)
+         + ((const real *)sums_of(t, x)->top)[slot(t, tile_number(t))];
 }
 
-/* ---- Backward --------------------------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 /* A part is dC or dlog_f of a head's keys; a row of gradient the sum of its dS. */
 static ptrdiff_t part(const struct call *c, int x)
@@ -292,7 +329,8 @@ static ptrdiff_t grad(const struct call *c, int x)
 }
 
 #if QT > 1
-/* Sums of dS over the keys, and over the rows: rows n, 16 + n, 32 + n, 48 + n in lane n, then halves of the lanes. */
+/* Sums of dS over the keys, and over the rows: rows n, 16 + n, 32 + n, 48 + n in lane n, then
+ * halves of the lanes. */
 static void sums_run(const struct tile *t, real *part_of_tile, real *rows)
 {
     enum { ALL = QT / VL, STEP = LANES / VL };
@@ -305,9 +343,11 @@ static void sums_run(const struct tile *t, real *part_of_tile, real *rows)
             all[n] = vf_add(all[n], x[n]);
         }
         UNROLL for (int n = 0; n < STEP; n++)
-            vf_store(lanes + k * LANES + n * VL, vf_add(vf_add(vf_add(x[n], x[STEP + n]), x[2 * STEP + n]), x[3 * STEP + n]));
+            vf_store(lanes + k * LANES + n * VL,
+                     vf_add(vf_add(vf_add(x[n], x[STEP + n]), x[2 * STEP + n]), x[3 * STEP + n]));
     }
-    UNROLL for (int n = 0; n < ALL; n++) vf_store(rows + n * VL, vf_add(vf_load(rows + n * VL), all[n]));
+    UNROLL for (int n = 0; n < ALL; n++)
+        vf_store(rows + n * VL, vf_add(vf_load(rows + n * VL), all[n]));
     transpose(lanes, LANES, t->keys, LANES, turned, KT);
     for (int half = LANES / 2; half; half /= 2)
         for (int n = 0; n < half; n++)
@@ -343,9 +383,20 @@ static void close_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_gate) = {
-    .name = "gate", .mem = mem, .part = part, .home = home, .total = total, .grad = grad,
-    .open = open, .score = add_gates, .ceiling = ceiling, .fades = true, .spent = spent, .ends = ends,
+    .name = "gate",
+    .mem = mem,
+    .part = part,
+    .home = home,
+    .total = total,
+    .grad = grad,
+    .open = open,
+    .score = add_gates,
+    .ceiling = ceiling,
+    .fades = true,
+    .spent = spent,
+    .ends = ends,
 #if QT > 1
-    .score_bwd = score_bwd, .close_bwd = close_bwd,
+    .score_bwd = score_bwd,
+    .close_bwd = close_bwd,
 #endif
 };

@@ -5,7 +5,10 @@
 #include "shape/blocks.h"
 #include "shape/matrices.h"
 
-static const struct matrices *matrices_of(const struct call *c, int x) { return c->scratch[c->plan->use[x].enc]; }
+static const struct matrices *matrices_of(const struct call *c, int x)
+{
+    return c->scratch[c->plan->use[x].enc];
+}
 
 /* to[o] = sum over i of row[i] m[i][o], in place. */
 INLINE void apply(int n, const real *restrict m, real *restrict row)
@@ -16,23 +19,26 @@ INLINE void apply(int n, const real *restrict m, real *restrict row)
         for (int o = 0; o < n; o++) to[o] = fma_(row[i], m[i * n + o], to[o]);
     memcpy(row, to, sizeof(real) * (size_t)n);
 }
-static void apply_all(const struct call *c, const struct matrices *w, const void *table, ptrdiff_t b, int h, bool query, ptrdiff_t i, real *row)
+static void apply_all(const struct call *c, const struct matrices *w, const void *table,
+                      ptrdiff_t b, int h, bool query, ptrdiff_t i, real *row)
 {
     const int n = w->block, kvh = kv_head(c, h, query);
     const int64_t slot = w->slot[!query][matrices_row(c, query, b, i)];
-    const real *m = (const real *)table + (slot * w->groups + (w->groups > 1 ? kvh : 0)) * w->count * n * n;
+    const real *m = (const real *)table
+                  + (slot * w->groups + (w->groups > 1 ? kvh : 0)) * w->count * n * n;
     for (int j = 0; j < w->count; j++) apply(n, m + (ptrdiff_t)j * n * n, row + j * n);
 }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
-                 real *rows, ptrdiff_t stride)
+static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query,
+                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct matrices *w = matrices_of(c, x);
     (void)at;
     for (int r = 0; r < n; r++) apply_all(c, w, w->into, b, h, query, i0 + r, rows + r * stride);
 }
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
-                     const real *rows, real *d, ptrdiff_t stride, real *part)
+static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h,
+                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                     real *part)
 {
     const struct matrices *w = matrices_of(c, x);
     const size_t bytes = sizeof(real) * (size_t)c->plan->dim;
@@ -60,5 +66,11 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 }
 
 const struct term N(term_matrices) = {
-    .name = "matrices", .part = part, .home = home, .total = part, .turn = turn, .turn_bwd = turn_bwd, .of_input = true,
+    .name = "matrices",
+    .part = part,
+    .home = home,
+    .total = part,
+    .turn = turn,
+    .turn_bwd = turn_bwd,
+    .of_input = true,
 };

@@ -3,20 +3,23 @@
  *
  *     t = b1 + W1b b + W1a a      g = t > 0 ? t : leak t      y = (a + add b) + (b2 + W2 g)
  *
- * a holds the H scores of a pair before the ADD terms, b what those add; without ADD terms there is no b.  Each of the two
- * products is one chain per number that starts at the bias and runs over the heads of b, then those of a, or over
- * the units.  Lanes run over a line of 64 pairs: the queries of one key, or with QT = 1 the keys of one query.
+ * a holds the H scores of a pair before the ADD terms, b what those add; without ADD terms there is
+ * no b.  Each of the two products is one chain per number that starts at the bias and runs over the
+ * heads of b, then those of a, or over the units.  Lanes run over a line of 64 pairs: the queries
+ * of one key, or with QT = 1 the keys of one query.
  *
- * Where b depends on the distance alone, b1 + W1b b does, too: it is made once for the 127 distances of a tile and
- * the chains go on from there, to the same bits.  Backward, the gradient of b is then summed by distance first, and each
- * sum is put on one pair of that distance. */
+ * Where b depends on the distance alone, b1 + W1b b does, too: it is made once for the 127
+ * distances of a tile and the chains go on from there, to the same bits.  Backward, the gradient of
+ * b is then summed by distance first, and each sum is put on one pair of that distance. */
 #include "attn/walk.h"
 
 enum { LINE = 64, SPAN = 128 };          /* pairs of a line; distances of a tile, padded */
 
-/* The encoding's table: leak, add, padding up to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp], b before a; W2 [H][Gp]. */
+/* The encoding's table: leak, add, padding up to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp], b
+ * before a; W2 [H][Gp]. */
 struct net {
-    int H, in, G, Gp, own;               /* heads; inputs, H or 2H; units; padded to 16; inputs before the first of a */
+    int H, in, G, Gp, own;               /* heads; inputs, H or 2H; units; padded to 16; inputs
+                                            before the first of a */
     real leak, add;
     const real *b1, *b2, *w1, *w2;
 };
@@ -24,13 +27,17 @@ static struct net net_of(const struct call *c, int x)
 {
     const struct loci_plan *p = c->plan;
     const int e = p->use[x].enc;
-    const ptrdiff_t *shape = p->tensors.list[p->first_tensor[e]].shape;          /* of w1: [units][inputs] */
-    struct net n = { .H = p->heads, .in = (int)shape[1], .G = (int)shape[0], .Gp = padded((int)shape[0]) };
+    /* of w1: [units][inputs] */
+    const ptrdiff_t *shape = p->tensors.list[p->first_tensor[e]].shape;
+    struct net n = {
+        .H = p->heads, .in = (int)shape[1], .G = (int)shape[0], .Gp = padded((int)shape[0])
+    };
     const real *table = c->table[e];
     n.own = n.in - n.H;
     if (!table) return n;                /* only sizes are asked for */
     n.leak = table[0], n.add = table[1];
-    n.b1 = table + PAD, n.b2 = n.b1 + n.Gp, n.w1 = n.b2 + padded(n.H), n.w2 = n.w1 + (ptrdiff_t)n.in * n.Gp;
+    n.b1 = table + PAD, n.b2 = n.b1 + n.Gp, n.w1 = n.b2 + padded(n.H),
+    n.w2 = n.w1 + (ptrdiff_t)n.in * n.Gp;
     return n;
 }
 
@@ -42,9 +49,11 @@ struct room {
 #if QT > 1
     const real **near, **span;           /* lines of b by distance, and of `flat` */
     const real **dy;
-    real *b, *db;                        /* [H][SPAN]: by distance, that of (key k, row r) is keys - 1 - k + r */
+    real *b, *db;                        /* [H][SPAN]: by distance, that of (key k, row r) is keys -
+                                            1 - k + r */
     real *flat;                          /* [Gp][SPAN]: b1 + W1b b */
-    real *flat_rows, *dflat_rows;        /* [SPAN][Gp]: the same with the units in the lanes, and its gradient */
+    real *flat_rows, *dflat_rows;        /* [SPAN][Gp]: the same with the units in the lanes, and
+                                            its gradient */
     real *g, *dt;                        /* [LINE][Gp]: g is t at first */
     real *dw;                            /* [H + in][Gp]: gradients of W2 and W1 */
     real *sum;                           /* [H][LINE]: of dy over the keys */
@@ -87,11 +96,11 @@ static struct room room_of(const struct tile *t, int x, const struct net *n)
     return w;
 }
 
-/* ---- Products with the pairs in the lanes --------------------------------------------------------------------- */
+/* ---- Products with the pairs in the lanes ---------------------------------------------------- */
 
 /* acc[m][..] goes on with sum over k of w[m * wm + k * wk] row[k][at ..]. */
-INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk, const real *const *row, ptrdiff_t at,
-                  vf acc[MR][NR])
+INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk,
+                  const real *const *row, ptrdiff_t at, vf acc[MR][NR])
 {
     for (int k = 0; k < K; k++) {
         vf x[NR];
@@ -103,18 +112,20 @@ INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk
     }
 }
 
-/* A line of all units, to[g][..]: chains over the inputs first .. end - 1 that start at b1, or at u[g][..] where given.
- * bend: nothing follows, so they are bent below 0. */
-INLINE void units(const struct net *n, int first, int end, const real *const *row, ptrdiff_t at, const real *u, const bool bend,
-                  real *to, ptrdiff_t ts)
+/* A line of all units, to[g][..]: chains over the inputs first .. end - 1 that start at b1, or at
+ * u[g][..] where given. bend: nothing follows, so they are bent below 0. */
+INLINE void units(const struct net *n, int first, int end, const real *const *row, ptrdiff_t at,
+                  const real *u, const bool bend, real *to, ptrdiff_t ts)
 {
     for (int m = 0; m < n->G; m += MR)
         for (int v = 0; v < LINE; v += NR * VL) {
             vf acc[MR][NR];
             UNROLL for (int i = 0; i < MR; i++)
                 UNROLL for (int j = 0; j < NR; j++)
-                    acc[i][j] = u ? vf_load(u + (m + i) * SPAN + v + j * VL) : vf_set1(n->b1[m + i]);
-            go_on(MR, end - first, n->w1 + (ptrdiff_t)first * n->Gp + m, 1, n->Gp, row + first, at + v, acc);
+                    acc[i][j] = u ? vf_load(u + (m + i) * SPAN + v + j * VL)
+                                  : vf_set1(n->b1[m + i]);
+            go_on(MR, end - first, n->w1 + (ptrdiff_t)first * n->Gp + m, 1, n->Gp, row + first,
+                  at + v, acc);
             UNROLL for (int i = 0; i < MR; i++)
                 UNROLL for (int j = 0; j < NR; j++) {
                     vf y = acc[i][j];
@@ -128,7 +139,8 @@ INLINE void units(const struct net *n, int first, int end, const real *const *ro
 }
 
 /* y of mb heads from the line of units. */
-INLINE void heads_block(const int mb, const struct net *n, const struct room *w, int h, ptrdiff_t at)
+INLINE void heads_block(const int mb, const struct net *n, const struct room *w, int h,
+                        ptrdiff_t at)
 {
     for (int v = 0; v < LINE; v += NR * VL) {
         vf acc[MR][NR];
@@ -158,7 +170,9 @@ static bool by_distance(const struct tile *t, const struct net *n)
     const struct loci_plan *p = t->c->plan;
     if (!n->own || !t->run || t->qg) return false;
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].group == GROUP_ADD && p->use[x].term != TERM_affine && p->use[x].term != TERM_distance) return false;
+        if (p->use[x].group == GROUP_ADD && p->use[x].term != TERM_affine
+            && p->use[x].term != TERM_distance)
+            return false;
     return true;
 }
 /* b of the tile's distances: those of row 0, which is live, then those of key 0. */
@@ -188,16 +202,19 @@ static void mix_scores(struct tile *t, int x)
     const bool flat = by_distance(t, &n);
     if (flat) {
         gather(t, &n, &w);
-        for (int v = 0; v < SPAN; v += LINE) units(&n, 0, n.own, w.near, v, NULL, false, w.flat + v, SPAN);
+        for (int v = 0; v < SPAN; v += LINE)
+            units(&n, 0, n.own, w.near, v, NULL, false, w.flat + v, SPAN);
     }
     for (int k = 0; k < t->keys; k++) {
-        if (flat) units(&n, n.own, n.in, w.in, k * QT, w.flat + t->keys - 1 - k, true, w.units, LINE);
+        if (flat)
+            units(&n, n.own, n.in, w.in, k * QT, w.flat + t->keys - 1 - k, true, w.units, LINE);
         else units(&n, 0, n.in, w.in, k * QT, NULL, true, w.units, LINE);
         heads(&n, &w, k * QT);
     }
 #endif
     for (int h = 0; h < n.H; h++) {
-        if (t[h].da) {                   /* backward keeps b: it waits where its gradient's place will be */
+        /* backward keeps b: it waits where its gradient's place will be */
+        if (t[h].da) {
             real *b = t[h].s;
             t[h].s = t[h].da, t[h].da = b;
         }
@@ -206,14 +223,15 @@ static void mix_scores(struct tile *t, int x)
 }
 
 #if QT > 1
-/* ---- Gradients -------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
 /* Products with the units in the lanes, PAD units at a time. */
 enum { WIDE = PAD / VL, TALL = VL >= 16 ? 8 : VL >= 4 ? 4 : 1 };
 
-/* to[l][..] = start[l][..] + sum over k of row[k][at + l] w[k][..], for `lines` pairs; step is from one start to the next. */
-INLINE void rows(const struct net *n, int lines, int K, const real *const *row, ptrdiff_t at, const real *w,
-                 const real *start, ptrdiff_t step, real *to)
+/* to[l][..] = start[l][..] + sum over k of row[k][at + l] w[k][..], for `lines` pairs; step is from
+ * one start to the next. */
+INLINE void rows(const struct net *n, int lines, int K, const real *const *row, ptrdiff_t at,
+                 const real *w, const real *start, ptrdiff_t step, real *to)
 {
     for (int l = 0; l < lines; l += TALL)
         for (int v = 0; v < n->Gp; v += PAD) {
@@ -223,7 +241,8 @@ INLINE void rows(const struct net *n, int lines, int K, const real *const *row, 
                     acc[i][j] = start ? vf_load(start + (l + i) * step + v + j * VL) : vf_set1(0);
             for (int k = 0; k < K; k++) {
                 vf y[WIDE];
-                UNROLL for (int j = 0; j < WIDE; j++) y[j] = vf_load(w + (ptrdiff_t)k * n->Gp + v + j * VL);
+                UNROLL for (int j = 0; j < WIDE; j++)
+                    y[j] = vf_load(w + (ptrdiff_t)k * n->Gp + v + j * VL);
                 UNROLL for (int i = 0; i < TALL; i++) {
                     const vf z = vf_set1(row[k][at + l + i]);
                     UNROLL for (int j = 0; j < WIDE; j++) acc[i][j] = vf_fma(z, y[j], acc[i][j]);
@@ -236,7 +255,8 @@ INLINE void rows(const struct net *n, int lines, int K, const real *const *row, 
 }
 
 /* c[m][..] += sum over the pairs l of row[m][at + l] y[l][..]. */
-INLINE void outer_block(const int mb, const struct net *n, int lines, const real *const *row, ptrdiff_t at, const real *y, real *c)
+INLINE void outer_block(const int mb, const struct net *n, int lines, const real *const *row,
+                        ptrdiff_t at, const real *y, real *c)
 {
     for (int v = 0; v < n->Gp; v += PAD) {
         vf acc[TALL][WIDE];
@@ -244,7 +264,8 @@ INLINE void outer_block(const int mb, const struct net *n, int lines, const real
             UNROLL for (int j = 0; j < WIDE; j++) acc[i][j] = vf_set1(0);
         for (int l = 0; l < lines; l++) {
             vf z[WIDE];
-            UNROLL for (int j = 0; j < WIDE; j++) z[j] = vf_load(y + (ptrdiff_t)l * n->Gp + v + j * VL);
+            UNROLL for (int j = 0; j < WIDE; j++)
+                z[j] = vf_load(y + (ptrdiff_t)l * n->Gp + v + j * VL);
             UNROLL for (int i = 0; i < mb; i++) {
                 const vf s = vf_set1(row[i][at + l]);
                 UNROLL for (int j = 0; j < WIDE; j++) acc[i][j] = vf_fma(s, z[j], acc[i][j]);
@@ -257,19 +278,23 @@ INLINE void outer_block(const int mb, const struct net *n, int lines, const real
             }
     }
 }
-static void outer_sums(const struct net *n, int M, int lines, const real *const *row, ptrdiff_t at, const real *y, real *c)
+static void outer_sums(const struct net *n, int M, int lines, const real *const *row, ptrdiff_t at,
+                       const real *y, real *c)
 {
     int m = 0;
-    for (; m + TALL <= M; m += TALL) outer_block(TALL, n, lines, row + m, at, y, c + (ptrdiff_t)m * n->Gp);
+    for (; m + TALL <= M; m += TALL)
+        outer_block(TALL, n, lines, row + m, at, y, c + (ptrdiff_t)m * n->Gp);
 #if VL >= 16
     for (; m + 4 <= M; m += 4) outer_block(4, n, lines, row + m, at, y, c + (ptrdiff_t)m * n->Gp);
 #endif
     for (; m < M; m++) outer_block(1, n, lines, row + m, at, y, c + (ptrdiff_t)m * n->Gp);
 }
 
-/* A line of the gradient of mb inputs, those that w1 begins with: to[h][to_at ..] = add from[h][to_at ..] + W1^T unit. */
-INLINE void inputs_block(const int mb, const struct net *n, const real *w1, const real *const *unit, ptrdiff_t at,
-                         real add, const real *const *from, real *const *to, ptrdiff_t to_at)
+/* A line of the gradient of mb inputs, those that w1 begins with: to[h][to_at ..] = add
+ * from[h][to_at ..] + W1^T unit. */
+INLINE void inputs_block(const int mb, const struct net *n, const real *w1, const real *const *unit,
+                         ptrdiff_t at, real add, const real *const *from, real *const *to,
+                         ptrdiff_t to_at)
 {
     for (int v = 0; v < LINE; v += NR * VL) {
         vf acc[MR][NR];
@@ -288,14 +313,16 @@ static void inputs(const struct net *n, int first, const real *const *unit, ptrd
                    const real *const *from, real *const *to, ptrdiff_t to_at)
 {
     for (int h = 0; h < n->H;) {
-        const real *w1 = n->w1 + (ptrdiff_t)(first + h) * n->Gp, *const *start = from ? from + h : NULL;
+        const real *w1 = n->w1 + (ptrdiff_t)(first + h) * n->Gp, *const *start = from ? from + h
+                                                                                      : NULL;
         if (h + MR <= n->H) inputs_block(MR, n, w1, unit, at, add, start, to + h, to_at), h += MR;
         else inputs_block(1, n, w1, unit, at, add, start, to + h, to_at), h++;
     }
 }
 
 /* The line of key k: t and g again, dt, then the gradients of parameters and inputs. */
-static void line_gradient(const struct tile *t, const struct net *n, const struct room *w, int k, bool flat, bool learns)
+static void line_gradient(const struct tile *t, const struct net *n, const struct room *w, int k,
+                          bool flat, bool learns)
 {
     const ptrdiff_t at = k * QT;
     const int first = flat ? n->own : 0;
@@ -304,7 +331,8 @@ static void line_gradient(const struct tile *t, const struct net *n, const struc
          flat ? w->flat_rows + (ptrdiff_t)place * n->Gp : n->b1, flat ? n->Gp : 0, w->g);
     rows(n, LINE, n->H, w->dy, at, n->w2, NULL, 0, w->dt);
     const real leak = n->leak;
-    real *restrict g = w->g, *restrict dt = w->dt, *restrict dflat = w->dflat_rows + (ptrdiff_t)place * n->Gp;
+    real *restrict g = w->g, *restrict dt = w->dt,
+                   *restrict dflat = w->dflat_rows + (ptrdiff_t)place * n->Gp;
     for (int i = 0; i < LINE * n->Gp; i++) {
         const real slope = g[i] > 0 ? 1 : leak;
         g[i] *= slope;
@@ -314,11 +342,13 @@ static void line_gradient(const struct tile *t, const struct net *n, const struc
     transpose(w->dt, n->Gp, LINE, n->Gp, w->units, LINE);
     if (learns) {
         outer_sums(n, n->H, LINE, w->dy, at, w->g, w->dw);
-        outer_sums(n, n->in - first, LINE, w->in + first, at, w->dt, w->dw + (ptrdiff_t)(n->H + first) * n->Gp);
+        outer_sums(n, n->in - first, LINE, w->in + first, at, w->dt,
+                   w->dw + (ptrdiff_t)(n->H + first) * n->Gp);
         for (int h = 0; h < n->H; h++)
             for (int l = 0; l < LINE; l++) w->sum[h * LINE + l] += w->dy[h][at + l];
     }
-    inputs(n, n->own, w->unit, 0, 1, w->dy, w->out, at);              /* over b, which nobody needs any more */
+    /* over b, which nobody needs any more */
+    inputs(n, n->own, w->unit, 0, 1, w->dy, w->out, at);
     if (!n->own) return;
     if (!flat) inputs(n, 0, w->unit, 0, n->add, w->dy, (real *const *)w->dy, at);
     else if (n->add == 0)
@@ -329,7 +359,8 @@ static void line_gradient(const struct tile *t, const struct net *n, const struc
 static void distance_gradient(struct tile *t, const struct net *n, struct room *w, bool learns)
 {
     const int keys = t->keys, count = keys - 1 + QT;
-    if (learns) outer_sums(n, n->H, count, w->near, 0, w->dflat_rows, w->dw + (ptrdiff_t)n->H * n->Gp);
+    if (learns)
+        outer_sums(n, n->H, count, w->near, 0, w->dflat_rows, w->dw + (ptrdiff_t)n->H * n->Gp);
     transpose(w->dflat_rows, n->Gp, SPAN, n->Gp, w->flat, SPAN);
     for (int h = 0; h < n->H; h++) w->out[h] = w->db + (ptrdiff_t)h * SPAN;
     for (int v = 0; v < SPAN; v += LINE) inputs(n, 0, w->span, v, 0, NULL, w->out, v);
@@ -354,7 +385,8 @@ static void mix_gradient(struct tile *t, int x)
         gather(t, &n, &w);
         rows(&n, SPAN, n.H, w.near, 0, n.w1, n.b1, 0, w.flat_rows);
     }
-    for (int h = 0; h < n.H; h++) {      /* dy is 0 where a pair is masked; the other factor must be finite */
+    /* dy is 0 where a pair is masked; the other factor must be finite */
+    for (int h = 0; h < n.H; h++) {
         mask(&t[h], t[h].a, 0);
         if (n.own && !flat) mask(&t[h], t[h].da, 0);
     }

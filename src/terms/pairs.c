@@ -2,7 +2,8 @@
 /* pairs.c -- turns pairs of channels by their coordinates; the table is described in pairs.h. */
 #include "terms/angles.h"
 
-INLINE void turn_row(const struct heading *at, const struct pairs *p, int r, const real sign, real *row)
+INLINE void turn_row(const struct heading *at, const struct pairs *p, int r, const real sign,
+                     real *row)
 {
     const real *cos = aim_of(at, p, r), *sin = cos + p->width;
     real *a = row + p->offset;
@@ -10,23 +11,27 @@ INLINE void turn_row(const struct heading *at, const struct pairs *p, int r, con
     else turn_half(cos, sin, sign, p->count, a, a + p->count);
 }
 
-static const struct pairs *table_of(const struct call *c, int x) { return c->table[c->plan->use[x].enc]; }
+static const struct pairs *table_of(const struct call *c, int x)
+{
+    return c->table[c->plan->use[x].enc];
+}
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
-                 real *rows, ptrdiff_t stride)
+static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query,
+                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct pairs *p = table_of(c, x);
     aim(c, p, at, b, h, query, i0, n);
     for (int r = 0; r < n; r++) turn_row(at, p, r, 1, rows + r * stride);
 }
 
-/* ---- From one place to another, or where they are ------------------------------------------------------------ */
+/* ---- From one place to another, or where they are -------------------------------------------- */
 
-/* Heads that turn side by side unless rows are few; rows asked for early; bytes of all rows from which they go past the caches. */
+/* Heads that turn side by side unless rows are few; rows asked for early; bytes of all rows from
+ * which they go past the caches. */
 enum { ABREAST = 8, AHEAD = 4, PAST_CACHES = 4 << 20 };
 
-/* n rows that turn alike, and how far ahead of each is the one that is asked for.  Numbers are read before they are written:
- * the two places may be one. */
+/* n rows that turn alike, and how far ahead of each is the one that is asked for.  Numbers are read
+ * before they are written: the two places may be one. */
 struct alike { int n; const real *from; ptrdiff_t from_step; real *to; ptrdiff_t to_step, ahead; };
 
 INLINE void put_down(const bool past, real *to, vf x)
@@ -42,26 +47,33 @@ INLINE void ask_for(const bool past, const int n, const real *row)
         if (VL >= LINE || i % (LINE / VL) == 0) __builtin_prefetch(row + i * VL, 0, 2);
 }
 /* Pairs t .. t + n VL - 1: cos and sin stay in registers. */
-INLINE void move_half(const int n, const bool past, const struct alike a, const real *cos, const real *sin, const real sign, int t, int count)
+INLINE void move_half(const int n, const bool past, const struct alike a, const real *cos,
+                      const real *sin, const real sign, int t, int count)
 {
     vf c[NR], s[NR], x[NR], y[NR];
-    UNROLL for (int i = 0; i < n; i++) c[i] = vf_load(cos + t + i * VL), s[i] = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
+    UNROLL for (int i = 0; i < n; i++)
+        c[i] = vf_load(cos + t + i * VL), s[i] = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
     const real *from = a.from + t;
     real *to = a.to + t;
     for (int r = 0; r < a.n; r++, from += a.from_step, to += a.to_step) {
         ask_for(past, n, from + a.ahead), ask_for(past, n, from + a.ahead + count);
-        UNROLL for (int i = 0; i < n; i++) x[i] = vf_load(from + i * VL), y[i] = vf_load(from + count + i * VL);
-        UNROLL for (int i = 0; i < n; i++) put_down(past, to + i * VL, vf_fma(x[i], c[i], -vf_mul(y[i], s[i])));
-        UNROLL for (int i = 0; i < n; i++) put_down(past, to + count + i * VL, vf_fma(x[i], s[i], vf_mul(y[i], c[i])));
+        UNROLL for (int i = 0; i < n; i++)
+            x[i] = vf_load(from + i * VL), y[i] = vf_load(from + count + i * VL);
+        UNROLL for (int i = 0; i < n; i++)
+            put_down(past, to + i * VL, vf_fma(x[i], c[i], -vf_mul(y[i], s[i])));
+        UNROLL for (int i = 0; i < n; i++)
+            put_down(past, to + count + i * VL, vf_fma(x[i], s[i], vf_mul(y[i], c[i])));
     }
 }
 #if VL > 1
 /* Even lanes become x cos - y sin, odd ones x sin + y cos. */
-INLINE void move_interleaved(const int n, const bool past, const struct alike a, const real *cos, const real *sin, const real sign, int t)
+INLINE void move_interleaved(const int n, const bool past, const struct alike a, const real *cos,
+                             const real *sin, const real sign, int t)
 {
     vf by_x[2 * NR], by_y[2 * NR], z[2 * NR];
     UNROLL for (int i = 0; i < n; i++) {
-        const vf c = vf_load(cos + t + i * VL), s = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
+        const vf c = vf_load(cos + t + i * VL),
+                 s = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
         vf_zip(c, s, &by_x[2 * i], &by_x[2 * i + 1]);
         vf_zip(-s, c, &by_y[2 * i], &by_y[2 * i + 1]);
     }
@@ -70,21 +82,27 @@ INLINE void move_interleaved(const int n, const bool past, const struct alike a,
     for (int r = 0; r < a.n; r++, from += a.from_step, to += a.to_step) {
         ask_for(past, 2 * n, from + a.ahead);
         UNROLL for (int i = 0; i < 2 * n; i++) z[i] = vf_load(from + i * VL);
-        UNROLL for (int i = 0; i < 2 * n; i++) put_down(past, to + i * VL, vf_fma(vf_evens(z[i]), by_x[i], vf_mul(vf_odds(z[i]), by_y[i])));
+        UNROLL for (int i = 0; i < 2 * n; i++)
+            put_down(past, to + i * VL,
+                     vf_fma(vf_evens(z[i]), by_x[i], vf_mul(vf_odds(z[i]), by_y[i])));
     }
 }
 #else
-INLINE void move_interleaved(const int n, const bool past, const struct alike a, const real *cos, const real *sin, const real sign, int t)
+INLINE void move_interleaved(const int n, const bool past, const struct alike a, const real *cos,
+                             const real *sin, const real sign, int t)
 {
     (void)past;
     for (int r = 0; r < a.n; r++) {
         const real *from = a.from + r * a.from_step + 2 * t;
         real *to = a.to + r * a.to_step + 2 * t;
-        for (int i = 0; i < n; i++) turn_pair(from[2 * i], from[2 * i + 1], cos[t + i], sign * sin[t + i], &to[2 * i], &to[2 * i + 1]);
+        for (int i = 0; i < n; i++)
+            turn_pair(from[2 * i], from[2 * i + 1], cos[t + i], sign * sin[t + i], &to[2 * i],
+                      &to[2 * i + 1]);
     }
 }
 #endif
-INLINE void move_pairs(const bool interleaved, const bool past, int count, const struct alike a, const real *cos, const real *sin, const real sign)
+INLINE void move_pairs(const bool interleaved, const bool past, int count, const struct alike a,
+                       const real *cos, const real *sin, const real sign)
 {
     const int apart = interleaved ? 1 : count, each = interleaved ? 2 : 1;
     int t = 0;
@@ -100,7 +118,8 @@ INLINE void move_pairs(const bool interleaved, const bool past, int count, const
         const real *from = a.from + r * a.from_step;
         real *to = a.to + r * a.to_step;
         for (int i = t; i < count; i++)
-            turn_pair(from[each * i], from[each * i + apart], cos[i], sign * sin[i], &to[each * i], &to[each * i + apart]);
+            turn_pair(from[each * i], from[each * i + apart], cos[i], sign * sin[i], &to[each * i],
+                      &to[each * i + apart]);
     }
 }
 INLINE void copy(const bool past, int n, const real *from, real *to)
@@ -109,7 +128,8 @@ INLINE void copy(const bool past, int n, const real *from, real *to)
     for (int t = 0; past && t < n; t += VL) vf_stream(to + t, vf_load(from + t));
 }
 /* With the channels that do not turn. */
-INLINE void move_all(const bool interleaved, const bool past, const struct pairs *p, int D, struct alike a, const real *cos, const real sign)
+INLINE void move_all(const bool interleaved, const bool past, const struct pairs *p, int D,
+                     struct alike a, const real *cos, const real sign)
 {
     const int first = p->offset, end = first + 2 * p->count;
     for (int r = 0; r < a.n && end - first < D && a.from != a.to; r++) {
@@ -122,20 +142,34 @@ INLINE void move_all(const bool interleaved, const bool past, const struct pairs
     move_pairs(interleaved, past, p->count, a, cos, cos + p->width, sign);
 }
 
-/* What moves: n rows of each of `heads` heads that turn alike.  next: the row of the first of them that comes after, or NULL. */
-struct moving { const struct pairs *p; const real *cos; real sign; int D, n, heads; struct rows_at from, to; const real *next; };
+/* What moves: n rows of each of `heads` heads that turn alike.  next: the row of the first of them
+ * that comes after, or NULL. */
+struct moving {
+    const struct pairs *p;
+    const real *cos;
+    real sign;
+    int D, n, heads;
+    struct rows_at from, to;
+    const real *next;
+};
 
 INLINE struct alike row_of(const struct moving *m, int r)
 {
     const real *from = m->from.first + r * m->from.row;
-    const ptrdiff_t ahead = r + AHEAD < m->n ? AHEAD * m->from.row : m->next ? m->next + (r + AHEAD - m->n) * m->from.row - from : 0;
-    return (struct alike){ m->heads, from, m->from.head, m->to.first + r * m->to.row, m->to.head, ahead };
+    const ptrdiff_t ahead = r + AHEAD < m->n ? AHEAD * m->from.row
+                          : m->next          ? m->next + (r + AHEAD - m->n) * m->from.row - from
+                                             : 0;
+    return (struct alike){ m->heads,   from, m->from.head, m->to.first + r * m->to.row,
+                           m->to.head, ahead };
 }
-/* Past the caches: a store that misses them reads its line first, and a copy of many rows would be half as fast. */
+/* Past the caches: a store that misses them reads its line first, and a copy of many rows would be
+ * half as fast. */
 INLINE void move_rows(const bool interleaved, const bool past, const struct moving m)
 {
     const struct pairs p = *m.p;
-    for (int r = 0; r < m.n; r++) move_all(interleaved, past, &p, m.D, row_of(&m, r), m.cos + (ptrdiff_t)2 * r * p.width, m.sign);
+    for (int r = 0; r < m.n; r++)
+        move_all(interleaved, past, &p, m.D, row_of(&m, r), m.cos + (ptrdiff_t)2 * r * p.width,
+                 m.sign);
     if (past) vf_streamed();
 }
 /* Likewise rows that are not whole vectors of pairs: they are put together in hand. */
@@ -145,8 +179,11 @@ INLINE void move_in_hand(const bool interleaved, const struct moving m)
     for (int r = 0; r < m.n; r++)
         for (int h = 0; h < m.heads; h++) {
             const struct alike a = row_of(&m, r);
-            move_all(interleaved, false, m.p, m.D, (struct alike){ 1, a.from + h * a.from_step, 0, hand, 0, 0 }, m.cos + (ptrdiff_t)2 * r * m.p->width, m.sign);
-            for (int t = 0; t < m.D; t += VL) vf_stream(a.to + h * a.to_step + t, vf_load(hand + t));
+            move_all(interleaved, false, m.p, m.D,
+                     (struct alike){ 1, a.from + h * a.from_step, 0, hand, 0, 0 },
+                     m.cos + (ptrdiff_t)2 * r * m.p->width, m.sign);
+            for (int t = 0; t < m.D; t += VL)
+                vf_stream(a.to + h * a.to_step + t, vf_load(hand + t));
         }
     vf_streamed();
 }
@@ -162,46 +199,64 @@ static enum path path_of(const struct call *c, bool query, const struct moving *
 {
     const struct loci_plan *p = c->plan;
     const double rows = (double)c->B * (double)(query ? c->Lq * p->heads : c->Lk * p->kv_heads);
-    if (rows * m->D * (double)sizeof(real) < PAST_CACHES || m->from.first == m->to.first || m->D > 2 * MAX_PAIRS || m->D % VL
-        || m->to.row % VL || m->to.head % VL || (uintptr_t)m->to.first % (VL * sizeof(real)))
+    if (rows * m->D * (double)sizeof(real) < PAST_CACHES || m->from.first == m->to.first
+        || m->D > 2 * MAX_PAIRS || m->D % VL || m->to.row % VL || m->to.head % VL
+        || (uintptr_t)m->to.first % (VL * sizeof(real)))
         return NEAR;
     return m->p->count % VL == 0 && m->p->offset % VL == 0 ? PAST : IN_HAND;
 }
-static void move(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, int heads, bool query, bool back, ptrdiff_t i0, int n,
-                 struct rows_at from, struct rows_at to)
+static void move(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, int heads,
+                 bool query, bool back, ptrdiff_t i0, int n, struct rows_at from, struct rows_at to)
 {
     static void (*const how[2][3])(const struct moving *) = {
-        { half_near, half_past, half_in_hand }, { interleaved_near, interleaved_past, interleaved_in_hand },
+        { half_near, half_past, half_in_hand },
+        { interleaved_near, interleaved_past, interleaved_in_hand },
     };
     const struct pairs *p = table_of(c, x);
-    struct moving m = { .p = p, .cos = aim_of(at, p, 0), .sign = back ? -1 : 1, .D = c->plan->dim, .n = n, .from = from, .to = to };
+    struct moving m = { .p = p,
+                        .cos = aim_of(at, p, 0),
+                        .sign = back ? -1 : 1,
+                        .D = c->plan->dim,
+                        .n = n,
+                        .from = from,
+                        .to = to };
     const enum path path = path_of(c, query, &m);
     const int all = query ? c->plan->heads : c->plan->kv_heads;
     /* One thread goes on with the next heads of this tile, then with the next tile. */
-    const real *tile = i0 + 2 * n <= (query ? c->Lq : c->Lk) ? from.first - h * from.head + n * from.row : NULL;
-    for (int i = 0; i < heads; i += m.heads, m.from.first += m.heads * from.head, m.to.first += m.heads * to.head) {
+    const real *tile = i0 + 2 * n <= (query ? c->Lq : c->Lk)
+                         ? from.first - h * from.head + n * from.row
+                         : NULL;
+    for (int i = 0; i < heads;
+         i += m.heads, m.from.first += m.heads * from.head, m.to.first += m.heads * to.head) {
         m.heads = p->groups > 1 ? 1 : heads - i < ABREAST || n < AHEAD ? heads - i : ABREAST;
-        m.next = c->threads > 1 ? NULL : h + i + m.heads < all ? m.from.first + m.heads * from.head : tile;
+        m.next = c->threads > 1        ? NULL
+               : h + i + m.heads < all ? m.from.first + m.heads * from.head
+                                       : tile;
         aim(c, p, at, b, h + i, query, i0, n);
         how[p->interleaved][path](&m);
     }
 }
 
-/* ---- Back ---------------------------------------------------------------------------------------------------- */
+/* ---- Back ------------------------------------------------------------------------------------ */
 
-/* dw[axis][t] += x[axis] dphi, dphi = row[a] d[b] - row[b] d[a] from what turn() gave and its gradient.  Rows without a
- * gradient may hold anything. */
-static void gather(const struct pairs *p, const double *x, const real *row, const real *d, double (*dw)[MAX_PAIRS])
+/* dw[axis][t] += x[axis] dphi, dphi = row[a] d[b] - row[b] d[a] from what turn() gave and its
+ * gradient.  Rows without a gradient may hold anything. */
+static void gather(const struct pairs *p, const double *x, const real *row, const real *d,
+                   double (*dw)[MAX_PAIRS])
 {
     for (int t = 0; t < p->count; t++) {
-        const int a = p->offset + (p->interleaved ? 2 * t : t), b = a + (p->interleaved ? 1 : p->count);
-        const double dphi = d[a] == 0 && d[b] == 0 ? 0 : (double)row[a] * (double)d[b] - (double)row[b] * (double)d[a];
+        const int a = p->offset + (p->interleaved ? 2 * t : t),
+                  b = a + (p->interleaved ? 1 : p->count);
+        const double dphi = d[a] == 0 && d[b] == 0
+                              ? 0
+                              : (double)row[a] * (double)d[b] - (double)row[b] * (double)d[a];
         for (int axis = 0; axis < p->axes; axis++) dw[axis][t] += x[axis] * dphi;
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
-                     const real *rows, real *d, ptrdiff_t stride, real *part)
+static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h,
+                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                     real *part)
 {
     const struct pairs *p = table_of(c, x);
     if (part) {
@@ -212,7 +267,8 @@ static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t 
             gather(p, from, rows + r * stride, d + r * stride, dw);
         }
         for (int axis = 0; axis < p->axes; axis++)
-            for (int t = 0; t < p->count; t++) part[axis * (c->plan->dim / 2) + t] += (real)dw[axis][t];
+            for (int t = 0; t < p->count; t++)
+                part[axis * (c->plan->dim / 2) + t] += (real)dw[axis][t];
     }
     aim(c, p, at, b, h, query, i0, n);
     for (int r = 0; r < n; r++) turn_row(at, p, r, -1, d + r * stride);
@@ -224,7 +280,7 @@ static ptrdiff_t room(const struct call *c, int x)
     return aim_room(c->plan->dim / 2);
 }
 
-/* ---- Parts of learned frequencies ------------------------------------------------------------------------- */
+/* ---- Parts of learned frequencies ------------------------------------------------------------ */
 
 static ptrdiff_t part(const struct call *c, int x)
 {
@@ -242,14 +298,22 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
 const struct term N(term_pairs) = {
-    .name = "pairs", .part = part, .home = home, .total = total, .room = room, .turn = turn, .move = move, .turn_bwd = turn_bwd,
+    .name = "pairs",
+    .part = part,
+    .home = home,
+    .total = total,
+    .room = room,
+    .turn = turn,
+    .move = move,
+    .turn_bwd = turn_bwd,
 };
 
-/* ---- Pairs that fade ----------------------------------------------------------------------------------------- */
+/* ---- Pairs that fade ------------------------------------------------------------------------- */
 
 static int span(const struct call *c, int x) { return table_of(c, x)->span; }
 
-static void fade(const struct call *c, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
+static void fade(const struct call *c, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0,
+                 int n, real *rows, ptrdiff_t stride)
 {
     const struct pairs *p = table_of(c, x);
     const int W = p->width;
@@ -258,7 +322,8 @@ static void fade(const struct call *c, int x, ptrdiff_t b, bool query, int64_t r
         const double *digit = pairs_rows(p, 1, 0);
         double z[MAX_PAIRS];
         for (int t = 0; t < W; t++) z[t] = 1;
-        for (int64_t left = power < 0 ? -power : power; left; left /= PAIR_STEPS, digit += PAIR_STEPS * W) {
+        for (int64_t left = power < 0 ? -power : power; left;
+             left /= PAIR_STEPS, digit += PAIR_STEPS * W) {
             const double *row = digit + left % PAIR_STEPS * W;
             for (int t = 0; t < W; t++) z[t] *= row[t];
         }
@@ -272,6 +337,13 @@ static void fade(const struct call *c, int x, ptrdiff_t b, bool query, int64_t r
 }
 
 const struct term N(term_fading_pairs) = {
-    .name = "fading pairs", .part = part, .home = home, .total = total, .room = room, .turn = turn, .turn_bwd = turn_bwd,
-    .span = span, .fade = fade,
+    .name = "fading pairs",
+    .part = part,
+    .home = home,
+    .total = total,
+    .room = room,
+    .turn = turn,
+    .turn_bwd = turn_bwd,
+    .span = span,
+    .fade = fade,
 };

@@ -3,10 +3,12 @@
  *
  *     s[k][r] += a[p] x + b[p]       p = the last piece whose end is at most x
  *
- * psi rises with the distance, so the pairs of a block lie in a few neighbouring pieces: the first of them, and two
- * selects per end that the block may cross.  Which ends are tried depends on the block, which piece a pair is in does not.
+ * psi rises with the distance, so the pairs of a block lie in a few neighbouring pieces: the first
+ * of them, and two selects per end that the block may cross.  Which ends are tried depends on the
+ * block, which piece a pair is in does not.
  *
- * Backward: sums of dS and dS x by piece; and per row u = sum dS a x, w = sum dS a psi', of which c and T are made. */
+ * Backward: sums of dS and dS x by piece; and per row u = sum dS a x, w = sum dS a psi', of which c
+ * and T are made. */
 #include "attn/walk.h"
 #include "shape/pieces.h"
 #include "terms/diagonals.h"
@@ -33,7 +35,7 @@ static void open(struct tile *t, int x)
     for (int r = 0; r < QT; r++) inverse[r] = (real)inverses(t, x)[r < t->rows ? r : t->rows - 1];
 }
 
-/* ---- Where pairs lie -------------------------------------------------------------------------------------------------- */
+/* ---- Where pairs lie ------------------------------------------------------------------------- */
 
 /* A head's pieces: all of them, or those first .. last that some pair of a block may lie in. */
 struct lines { const real *ends, *a, *b; int first, last; };
@@ -41,8 +43,11 @@ struct lines { const real *ends, *a, *b; int first, last; };
 static struct lines lines_of(const struct tile *t, int x)
 {
     const struct pieces *p = t->own[x].table;
-    return (struct lines){ .ends = pieces_ends(p), .a = pieces_lines(p, t->h, false, sizeof(real)),
-                           .b = pieces_lines(p, t->h, true, sizeof(real)), .first = 0, .last = p->count - 1 };
+    return (struct lines){ .ends = pieces_ends(p),
+                           .a = pieces_lines(p, t->h, false, sizeof(real)),
+                           .b = pieces_lines(p, t->h, true, sizeof(real)),
+                           .first = 0,
+                           .last = p->count - 1 };
 }
 /* The piece of x, one of first .. last. */
 static int find_piece(const struct lines *g, real x)
@@ -66,7 +71,8 @@ static const real *psi_of(const struct tile *t, int x, bool slope)
 /* Keys k0 .. k0 + kn - 1 of a run's tile against rows r0 .. r0 + rn - 1. */
 struct block { int k0, kn, r0, rn; };
 
-/* Smallest and largest x of the block's pairs, of those behind the query if nothing else is visible.  False if none is. */
+/* Smallest and largest x of the block's pairs, of those behind the query if nothing else is
+ * visible.  False if none is. */
 static bool x_range(const struct tile *t, int x, struct block b, real *low, real *high)
 {
     const real *psi = psi_of(t, x, false), *inverse = t->own[x].mem + INVERSE * QT;
@@ -74,7 +80,8 @@ static bool x_range(const struct tile *t, int x, struct block b, real *low, real
     if (!t->c->plan->full && lo < 0) lo = 0;
     if (lo > hi) return false;
     const real near = lo <= 0 && hi >= 0 ? 0 : min_(psi[lo], psi[hi]), far = max_(psi[lo], psi[hi]);
-    const real one = inverse[b.r0], other = inverse[b.r0 + b.rn - 1];        /* the rest lie between them */
+    /* the rest lie between them */
+    const real one = inverse[b.r0], other = inverse[b.r0 + b.rn - 1];
     *low = near * min_(one, other), *high = far * max_(one, other);
     return true;
 }
@@ -98,7 +105,7 @@ static real x_at(const struct tile *t, int x, int k, int r, int64_t *at)
     return psi_of(t, x, false)[*at] * t->own[x].mem[INVERSE * QT + r];
 }
 
-/* ---- Forward ---------------------------------------------------------------------------------------------------------- */
+/* ---- Forward --------------------------------------------------------------------------------- */
 
 enum { PAIR = 2 };                       /* vectors in hand */
 
@@ -106,7 +113,8 @@ enum { PAIR = 2 };                       /* vectors in hand */
 INLINE void add_lines(const struct lines *g, const int n, const vf *x, real *s)
 {
     vf a[PAIR], b[PAIR];
-    UNROLL for (int i = 0; i < n; i++) a[i] = vf_set1(g->a[g->first]), b[i] = vf_set1(g->b[g->first]);
+    UNROLL for (int i = 0; i < n; i++)
+        a[i] = vf_set1(g->a[g->first]), b[i] = vf_set1(g->b[g->first]);
     for (int p = g->first + 1; p <= g->last; p++) {
         const vf end = vf_set1(g->ends[p]), ap = vf_set1(g->a[p]), bp = vf_set1(g->b[p]);
         UNROLL for (int i = 0; i < n; i++) {
@@ -114,7 +122,8 @@ INLINE void add_lines(const struct lines *g, const int n, const vf *x, real *s)
             a[i] = vf_negative(over, a[i], ap), b[i] = vf_negative(over, b[i], bp);
         }
     }
-    UNROLL for (int i = 0; i < n; i++) vf_store(s + i * VL, vf_add(vf_load(s + i * VL), vf_fma(a[i], x[i], b[i])));
+    UNROLL for (int i = 0; i < n; i++)
+        vf_store(s + i * VL, vf_add(vf_load(s + i * VL), vf_fma(a[i], x[i], b[i])));
 }
 
 static void score_apart(struct tile *t, int x)
@@ -155,14 +164,17 @@ static void add_block(struct tile *t, int x, const struct lines *g, struct block
     for (int r = b.r0; r < b.r0 + b.rn; r += PAIR * VL) {
         const vf one = vf_load(inverse + r), other = vf_load(inverse + r + VL);
         for (int k = b.k0; k < b.k0 + b.kn; k++) {
-            const vf y[PAIR] = { vf_mul(vf_load(psi + r - k), one), vf_mul(vf_load(psi + r - k + VL), other) };
+            const vf y[PAIR] = { vf_mul(vf_load(psi + r - k), one),
+                                 vf_mul(vf_load(psi + r - k + VL), other) };
             add_lines(g, PAIR, y, t->s + k * QT + r);
         }
     }
 }
 
-/* Hands over the whole of a run's tile if it lies in one piece, else block by block what can be visible. */
-INLINE void each_block(struct tile *t, int x, void (*work)(struct tile *, int x, const struct lines *, struct block))
+/* Hands over the whole of a run's tile if it lies in one piece, else block by block what can be
+ * visible. */
+INLINE void each_block(struct tile *t, int x,
+                       void (*work)(struct tile *, int x, const struct lines *, struct block))
 {
     const struct block whole = { 0, t->keys, 0, QT };
     struct lines all = lines_of(t, x);
@@ -193,7 +205,8 @@ static real ceiling(const struct tile *t, int x)
     const real *inverse = t->own[x].mem + INVERSE * QT;
     struct lines g = lines_of(t, x);
     real low = 0, high = 0, most = -INFINITY;
-    for (int r = 0; r < t->rows; r++) high = max_(high, psi_of(t, x, false)[table->hi] * inverse[r]);
+    for (int r = 0; r < t->rows; r++)
+        high = max_(high, psi_of(t, x, false)[table->hi] * inverse[r]);
     if (t->run && !x_range(t, x, (struct block){ 0, t->keys, 0, QT }, &low, &high)) return 0;
     const int first = find_piece(&g, low), last = find_piece(&g, high);
     for (int p = first; p <= last; p++) {
@@ -204,9 +217,12 @@ static real ceiling(const struct tile *t, int x)
     return most;
 }
 
-/* ---- Backward --------------------------------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
-static ptrdiff_t part(const struct call *c, int x) { return pieces_part(pieces_room(&c->plan->enc[c->plan->use[x].enc])); }
+static ptrdiff_t part(const struct call *c, int x)
+{
+    return pieces_part(pieces_room(&c->plan->enc[c->plan->use[x].enc]));
+}
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
@@ -224,11 +240,13 @@ static ptrdiff_t grad(const struct call *c, int x)
 /* Sums over the keys of a block, by row: of dS in a piece, and of these times x and times psi'. */
 struct sums { real s[QT], x[QT], slope[QT]; };
 
-/* PAIR vectors of rows from r on.  The piece ends within the block's range on the lower side, the upper, both or none. */
-INLINE void sum_keys(const struct tile *t, int x, struct block b, int r, const bool lower, const bool upper, real from, real to,
-                     struct sums *sums)
+/* PAIR vectors of rows from r on.  The piece ends within the block's range on the lower side, the
+ * upper, both or none. */
+INLINE void sum_keys(const struct tile *t, int x, struct block b, int r, const bool lower,
+                     const bool upper, real from, real to, struct sums *sums)
 {
-    const real *psi = psi_of(t, x, false) + t->d + r, *slope = psi_of(t, x, true) + t->d + r, *ds = t->ds + r;
+    const real *psi = psi_of(t, x, false) + t->d + r, *slope = psi_of(t, x, true) + t->d + r,
+               *ds = t->ds + r;
     const vf zero = vf_set1(0), start = vf_set1(from), end = vf_set1(to);
     vf inverse[PAIR], s0[PAIR], s1[PAIR], s2[PAIR];
     UNROLL for (int i = 0; i < PAIR; i++) {
@@ -303,7 +321,8 @@ static void score_bwd(struct tile *t, int x)
     else give_apart(t, x);
 }
 
-/* dc and dT, from the rows: N is that of m = max(T, pos); where both are the same, each gets half. */
+/* dc and dT, from the rows: N is that of m = max(T, pos); where both are the same, each gets
+ * half. */
 static void close_bwd(struct tile *t, int x)
 {
     const struct pieces *table = t->own[x].table;
@@ -313,7 +332,10 @@ static void close_bwd(struct tile *t, int x)
     if (!t->own[x].part) return;
     for (int r = 0; r < t->rows; r++) {
         const double pos = (double)pos_q(t->c, t->seq->b, t->i0 + r), m = far > pos ? far : pos;
-        const double share = far > pos ? 1 : far == pos ? 0.5 : 0, dx = (double)u[r] * inverses(t, x)[r] / (c * m + 1);
+        const double share = far > pos  ? 1
+                           : far == pos ? 0.5
+                                        : 0,
+                     dx = (double)u[r] * inverses(t, x)[r] / (c * m + 1);
         dc += (double)w[r] * inverses(t, x)[r] - dx * m;
         dfar -= share * dx * c;
     }
@@ -323,8 +345,17 @@ static void close_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_pieces) = {
-    .name = "pieces", .mem = mem, .part = part, .home = home, .total = total, .open = open, .score = score, .ceiling = ceiling,
+    .name = "pieces",
+    .mem = mem,
+    .part = part,
+    .home = home,
+    .total = total,
+    .open = open,
+    .score = score,
+    .ceiling = ceiling,
 #if QT > 1
-    .grad = grad, .score_bwd = score_bwd, .close_bwd = close_bwd,
+    .grad = grad,
+    .score_bwd = score_bwd,
+    .close_bwd = close_bwd,
 #endif
 };

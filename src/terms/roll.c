@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* roll.c -- a vector for every distance, which meets the query, where the distances are as many as the keys.
+/* roll.c -- a vector for every distance, which meets the query, where the distances are as many as
+ * the keys.
  *
  *     s[k][r] += scale (q_r + v) . (W R_n)        n = d + r - k
  *
- * A tile needs two blocks of 64 distances, and the next tile shares one of them: so the blocks roll, and each is one
- * product per query tile.  A skew lines them up with the keys.  Few rows meet the vectors as they meet keys.
+ * A tile needs two blocks of 64 distances, and the next tile shares one of them: so the blocks
+ * roll, and each is one product per query tile.  A skew lines them up with the keys.  Few rows meet
+ * the vectors as they meet keys.
  *
- * The other way round, dS is collected by distance in two blocks that roll likewise.  A block that leaves is a gradient of
- * queries, and one of its vectors, which wait by distance until all rows of the work item are done: only then they meet
- * the waves R and become a gradient of W. */
+ * The other way round, dS is collected by distance in two blocks that roll likewise.  A block that
+ * leaves is a gradient of queries, and one of its vectors, which wait by distance until all rows of
+ * the work item are done: only then they meet the waves R and become a gradient of W. */
 #include "attn/walk.h"
 #include "shape/roll.h"
 #include "terms/bands.h"
@@ -19,7 +21,8 @@ enum { BLOCK = KT };
 struct view {
     struct roll of;
     const real *rows, *waves;            /* of distance 0 */
-    real *q, *qrows;                     /* scale (q + v): [D][QT], and its rows [QT][padded D] (backward) */
+    real *q, *qrows;                     /* scale (q + v): [D][QT], and its rows [QT][padded D]
+                                            (backward) */
     real *sums[2];                       /* blocks of (q + v).(W R_n) */
     real *grads[2];                      /* blocks of dS by distance (backward) */
     bool full[2], filled[2];
@@ -27,12 +30,18 @@ struct view {
 };
 enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 
-static const struct roll *table_of(const struct call *c, int x) { return c->table[c->plan->use[x].enc]; }
+static const struct roll *table_of(const struct call *c, int x)
+{
+    return c->table[c->plan->use[x].enc];
+}
 static struct view *view_of(const struct tile *t, int x) { return (void *)t->own[x].mem; }
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
 static int64_t clipped(const struct view *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
 /* The vector of a distance; that of the next larger one lies before it. */
-static const real *row_of(const struct view *b, int64_t d) { return b->rows - (ptrdiff_t)d * b->of.width; }
+static const real *row_of(const struct view *b, int64_t d)
+{
+    return b->rows - (ptrdiff_t)d * b->of.width;
+}
 
 static ptrdiff_t mem(const struct call *c, int x)
 {
@@ -52,23 +61,27 @@ static void open(struct tile *t, int x)
     b.waves = (const real *)(table + b.of.waves) - (ptrdiff_t)b.of.lo * b.of.waves_width;
     real *at = t->own[x].mem + VIEW_ROWS * QT;
     b.q = at, at += D * QT;
-    for (int i = 0; i < 2 && QT > 1; i++) b.sums[i] = at, b.grads[i] = at + BLOCK * QT, at += 2 * BLOCK * QT;
+    for (int i = 0; i < 2 && QT > 1; i++)
+        b.sums[i] = at, b.grads[i] = at + BLOCK * QT, at += 2 * BLOCK * QT;
     if (QT > 1) b.qrows = at;
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++) b.q[d * QT + r] = fma_(scale, v[d], t->qt[d * QT + r]);
     memcpy(t->own[x].mem, &b, sizeof b);
 }
 
-/* ---- Scores ---------------------------------------------------------------------------------------------------- */
+/* ---- Scores ---------------------------------------------------------------------------------- */
 
 #if QT > 1
-/* Of the 64 distances from `first` on, those with vectors of their own: rows i .. i + n - 1 of a block, the distance of
- * row i; the rows before and after have the same vectors as the first and the last of these. */
+/* Of the 64 distances from `first` on, those with vectors of their own: rows i .. i + n - 1 of a
+ * block, the distance of row i; the rows before and after have the same vectors as the first and
+ * the last of these. */
 struct own_rows { int i, n; int64_t d; };
 static struct own_rows own_rows(const struct view *b, int64_t first)
 {
     const int64_t low = clipped(b, first), high = clipped(b, first + BLOCK - 1);
-    return (struct own_rows){ .i = (int)clip(low - first, 0, BLOCK - 1), .n = (int)(high - low) + 1, .d = low };
+    return (struct own_rows){ .i = (int)clip(low - first, 0, BLOCK - 1),
+                              .n = (int)(high - low) + 1,
+                              .d = low };
 }
 
 /* The block from `first` on, made anew unless it is there; the one from `other` on stays. */
@@ -80,9 +93,11 @@ static int block_of(const struct tile *t, struct view *b, int64_t first, int64_t
     const struct own_rows o = own_rows(b, first);
     real *x = b->sums[i];
     b->full[i] = true, b->sum_of[i] = first;
-    product(SET, o.n, t->live, t->c->plan->dim, row_of(b, o.d), -b->of.width, 1, b->q, QT, x + o.i * QT, QT, NULL);
+    product(SET, o.n, t->live, t->c->plan->dim, row_of(b, o.d), -b->of.width, 1, b->q, QT,
+            x + o.i * QT, QT, NULL);
     for (int n = 0; n < o.i; n++) memcpy(x + n * QT, x + o.i * QT, sizeof(real) * QT);
-    for (int n = o.i + o.n; n < BLOCK; n++) memcpy(x + n * QT, x + (o.i + o.n - 1) * QT, sizeof(real) * QT);
+    for (int n = o.i + o.n; n < BLOCK; n++)
+        memcpy(x + n * QT, x + (o.i + o.n - 1) * QT, sizeof(real) * QT);
     return i;
 }
 
@@ -94,15 +109,25 @@ static void score_run(struct tile *t, struct view *b)
     spread_tile((const real *const[]){ b->sums[i], b->sums[older] }, t->keys, t->s);
 }
 #else
-/* Where every key has a distance of its own, the vectors are rows like keys, one after the other in memory. */
-static bool apart(const struct tile *t, const struct view *b) { return t->d - (t->keys - 1) >= b->of.lo && t->d <= b->of.hi; }
+/* Where every key has a distance of its own, the vectors are rows like keys, one after the other in
+ * memory. */
+static bool apart(const struct tile *t, const struct view *b)
+{
+    return t->d - (t->keys - 1) >= b->of.lo && t->d <= b->of.hi;
+}
 /* Numbers of the tile's keys, for all tiles of a chunk. */
-static real *numbers_of(const struct tile *t, const struct view *b) { return b->q + t->c->plan->dim + (t->j0 - t->seq->k0) % CHUNK; }
+static real *numbers_of(const struct tile *t, const struct view *b)
+{
+    return b->q + t->c->plan->dim + (t->j0 - t->seq->k0) % CHUNK;
+}
 static const real *meets(struct tile *t, int x, struct source *keys, real **numbers)
 {
     const struct view *b = view_of(t, x);
     if (!t->run || !apart(t, b)) return NULL;
-    *keys = (struct source){ .at = row_of(b, t->d), .stride = b->of.width, .rest = (ptrdiff_t)(t->d - b->of.lo) + 1, .beside = true };
+    *keys = (struct source){ .at = row_of(b, t->d),
+                             .stride = b->of.width,
+                             .rest = (ptrdiff_t)(t->d - b->of.lo) + 1,
+                             .beside = true };
     *numbers = numbers_of(t, b);
     return b->q;
 }
@@ -140,9 +165,10 @@ static void score(struct tile *t, int x)
     mask(t, t->s, -INFINITY);
 }
 
-/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* dW [D][waves_width] and dv [width], then the gradients of vectors by distance, from first_distance() on. */
+/* dW [D][waves_width] and dv [width], then the gradients of vectors by distance, from
+ * first_distance() on. */
 static ptrdiff_t added(const struct call *c, int x)
 {
     const struct waves *w = shape_of(c->plan, x);
@@ -166,7 +192,8 @@ static ptrdiff_t grad(const struct call *c, int x)
     return c->plan->dim;
 }
 
-/* Smallest distance of the work item whose rows begin at `row`; tiles may reach beyond its keys by less than one tile. */
+/* Smallest distance of the work item whose rows begin at `row`; tiles may reach beyond its keys by
+ * less than one tile. */
 static int64_t first_distance(const struct roll *v, const struct sequence *q, ptrdiff_t row)
 {
     return clip(q->d0 + row - (q->nk - 1) - KT, v->lo, v->hi);
@@ -191,10 +218,12 @@ static void give(const struct tile *t, int x, struct view *b, int i, real *dq)
         const int to = n < o.i ? o.i : n >= o.i + o.n ? o.i + o.n - 1 : n;
         for (int r = 0; r < QT && to != n; r++) g[to * QT + r] += g[n * QT + r];
     }
-    product(ADD, t->c->plan->dim, QT, o.n, row_of(b, o.d), 1, -b->of.width, g + o.i * QT, QT, dq, QT, NULL);
+    product(ADD, t->c->plan->dim, QT, o.n, row_of(b, o.d), 1, -b->of.width, g + o.i * QT, QT, dq,
+            QT, NULL);
     if (t->own[x].part)
         add_outer(t, o.n, g + o.i * QT, b->qrows, (int)b->of.width,
-                  t->own[x].part + added(t->c, x) + (ptrdiff_t)(o.d - first_distance(&b->of, t->seq, row)) * b->of.width);
+                  t->own[x].part + added(t->c, x)
+                      + (ptrdiff_t)(o.d - first_distance(&b->of, t->seq, row)) * b->of.width);
     b->filled[i] = false;
 }
 
@@ -216,12 +245,15 @@ static void score_pairs_bwd(const struct tile *t, int x, const struct view *b)
     for (int k = 0; k < t->keys; k++)
         for (int r = 0; r < t->rows; r++) {
             const int64_t n = clipped(b, distance(t, k, r));
-            const real g = t->ds[k * QT + r], *row = row_of(b, n), *waves = b->waves + (ptrdiff_t)n * b->of.waves_width;
+            const real g = t->ds[k * QT + r], *row = row_of(b, n),
+                       *waves = b->waves + (ptrdiff_t)n * b->of.waves_width;
             if (g == 0) continue;
             for (int d = 0; d < D; d++) {
                 dq[d * QT + r] = fma_(g, row[d], dq[d * QT + r]);
                 const real y = g * b->q[d * QT + r];
-                for (ptrdiff_t m = 0; dw && m < b->of.waves_width; m++) dw[d * b->of.waves_width + m] = fma_(y, waves[m], dw[d * b->of.waves_width + m]);
+                for (ptrdiff_t m = 0; dw && m < b->of.waves_width; m++)
+                    dw[d * b->of.waves_width + m] = fma_(y, waves[m],
+                                                         dw[d * b->of.waves_width + m]);
             }
         }
 }
@@ -254,26 +286,40 @@ static void close_bwd(struct tile *t, int x)
 }
 
 /* dW += sum over n of the vectors' gradients times R_n. */
-static void finish(const struct call *c, int x, const struct sequence *q, ptrdiff_t row, int h, real *p)
+static void finish(const struct call *c, int x, const struct sequence *q, ptrdiff_t row, int h,
+                   real *p)
 {
     const struct roll *v = table_of(c, x);
     const ptrdiff_t rows = q->nq - row < ROW_CHUNK ? q->nq - row : ROW_CHUNK;
     const real *waves = (const real *)((const char *)v + v->waves), *from = p + added(c, x);
     (void)h;
     if (!q->run || !q->nk) return;
-    const int64_t first = first_distance(v, q, row), last = clip(q->d0 + row + rows - 1 + 2 * KT, v->lo, v->hi);
+    const int64_t first = first_distance(v, q, row),
+                  last = clip(q->d0 + row + rows - 1 + 2 * KT, v->lo, v->hi);
     for (int64_t d = first; d <= last; d += BLOCK) {
         const int n = last - d + 1 < BLOCK ? (int)(last - d + 1) : BLOCK;
-        product(ADD, c->plan->dim, (int)v->waves_width, n, from + (ptrdiff_t)(d - first) * v->width, 1, v->width,
-                waves + (ptrdiff_t)(d - v->lo) * v->waves_width, v->waves_width, p, v->waves_width, NULL);
+        product(ADD, c->plan->dim, (int)v->waves_width, n, from + (ptrdiff_t)(d - first) * v->width,
+                1, v->width, waves + (ptrdiff_t)(d - v->lo) * v->waves_width, v->waves_width, p,
+                v->waves_width, NULL);
     }
 }
 #endif
 
 const struct term N(term_roll) = {
-    .name = "roll", .mem = mem, .part = part, .home = home, .total = total, .added = added, .open = open, .score = score,
+    .name = "roll",
+    .mem = mem,
+    .part = part,
+    .home = home,
+    .total = total,
+    .added = added,
+    .open = open,
+    .score = score,
 #if QT > 1
-    .grad = grad, .open_bwd = open_bwd, .score_bwd = score_bwd, .close_bwd = close_bwd, .finish = finish,
+    .grad = grad,
+    .open_bwd = open_bwd,
+    .score_bwd = score_bwd,
+    .close_bwd = close_bwd,
+    .finish = finish,
 #else
     .meets = meets,
 #endif

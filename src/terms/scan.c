@@ -1,30 +1,46 @@
 /* SPDX-License-Identifier: MIT */
-/* scan.c -- adds z_i(p_ij), where p_ij counts the gates from the row's newest key back to j; pe/cope.c has the formula.
+/* scan.c -- adds z_i(p_ij), where p_ij counts the gates from the row's newest key back to j;
+ * pe/cope.c has the formula.
  *
- * Rows carry p as a whole number and a fraction, so that positions stay exact however many keys there are, and floor(p)
- * comes free.  A gate is at most 1, so from key to key floor(p) stays or moves by one: the value at the next position
- * becomes the value at this one, and one number is looked up.  At npos - 1 a row stays, with fraction 0: then the carry
- * moves no more, and a tile whose rows are all there needs no gates.
+ * Rows carry p as a whole number and a fraction, so that positions stay exact however many keys
+ * there are, and floor(p) comes free.  A gate is at most 1, so from key to key floor(p) stays or
+ * moves by one: the value at the next position becomes the value at this one, and one number is
+ * looked up.  At npos - 1 a row stays, with fraction 0: then the carry moves no more, and a tile
+ * whose rows are all there needs no gates.
  *
- * Backward, oldest key first: a gate moves the positions of its own key and all older ones, so its gradient is the running
- * sum of theirs. */
+ * Backward, oldest key first: a gate moves the positions of its own key and all older ones, so its
+ * gradient is the running sum of theirs. */
 #include "attn/walk.h"
 
 #include "shape/scan.h"
 
-/* Rows of own.mem.  Z has npos + 1 of them, the last twice, so that every position has a next one. */
+/* Rows of own.mem.  Z has npos + 1 of them, the last twice, so that every position has a next
+ * one. */
 #if QT > 1
-enum { GATE, FRACTION = GATE + KT, WHOLE = FRACTION + KT, SLOPE = WHOLE + KT, SUM = SLOPE + KT, STILL, Z };
+enum {
+    GATE, FRACTION = GATE + KT, WHOLE = FRACTION + KT, SLOPE = WHOLE + KT, SUM = SLOPE + KT, STILL,
+    Z
+};
 #else
 enum { GATE, STILL = GATE + KT, Z };
 #endif
 
-enum { LANES = QT < 16 ? QT : 16 };      /* rows that are looked up together, if one of them moved */
+enum { LANES = QT < 16 ? QT : 16 };      /* rows that are looked up together, if one of them
+                                            moved */
 
-static real *rows_at(const struct tile *t, int x, int row) { return t->own[x].mem + (ptrdiff_t)row * QT; }
-static struct scan scan_at(const struct tile *t, int x) { return scan_of(t->c, t->c->plan->use[x].enc); }
+static real *rows_at(const struct tile *t, int x, int row)
+{
+    return t->own[x].mem + (ptrdiff_t)row * QT;
+}
+static struct scan scan_at(const struct tile *t, int x)
+{
+    return scan_of(t->c, t->c->plan->use[x].enc);
+}
 
-static ptrdiff_t mem(const struct call *c, int x) { return Z + scan_of(c, c->plan->use[x].enc).npos + 1; }
+static ptrdiff_t mem(const struct call *c, int x)
+{
+    return Z + scan_of(c, c->plan->use[x].enc).npos + 1;
+}
 static int carry(const struct call *c, int x)
 {
     (void)c, (void)x;
@@ -33,7 +49,8 @@ static int carry(const struct call *c, int x)
 
 static const real *positions(const struct tile *t, int x, const struct scan *a)
 {
-    return (const real *)t->own[x].table + (ptrdiff_t)(a->per_head ? t->h : 0) * a->npos * t->c->plan->dim;
+    return (const real *)t->own[x].table
+         + (ptrdiff_t)(a->per_head ? t->h : 0) * a->npos * t->c->plan->dim;
 }
 
 static void open(struct tile *t, int x)
@@ -61,17 +78,20 @@ static bool settled(const struct tile *t, int x)
 static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrdiff_t *stride)
 {
     const struct call *c = t->c;
-    if (gates == GATES_V) return find_rows(c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, stride);
+    if (gates == GATES_V)
+        return find_rows(c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, stride);
     *stride = c->plan->dim;
     return (const real *)input(c, c->plan->use[x].enc, SCAN_GATE_K)
          + ((t->seq->b * c->plan->kv_heads + t->kvh) * c->Lk + t->j0) * c->plan->dim;
 }
 static struct next next_gate_keys(const struct tile *t, const real *k, enum gates gates)
 {
-    return gates == GATES_V && t->next.first ? to_older(t, VALUES) : rows_before(t, k, t->c->plan->dim);
+    return gates == GATES_V && t->next.first ? to_older(t, VALUES)
+                                             : rows_before(t, k, t->c->plan->dim);
 }
 
-/* Gates of the tile; of masked pairs, 0.  Logits that are not those of q.k pass through p, which nobody needs yet. */
+/* Gates of the tile; of masked pairs, 0.  Logits that are not those of q.k pass through p, which
+ * nobody needs yet. */
 static void read(struct tile *t, int x)
 {
     const struct scan a = scan_at(t, x);
@@ -83,7 +103,8 @@ static void read(struct tile *t, int x)
         const real *k = gate_keys(t, x, a.gates, &stride);
         dot(t, k, stride, t->c->plan->dim, t->qt, t->p, next_gate_keys(t, k, a.gates));
     }
-    const real factor = (real)a.gate, *restrict s = t->s, *restrict logit = a.gates == GATES_K ? t->s : t->p;
+    const real factor = (real)a.gate, *restrict s = t->s,
+               *restrict logit = a.gates == GATES_K ? t->s : t->p;
     real *restrict gate = rows_at(t, x, GATE);
     const int n = t->keys * QT;
     for (int i = 0; i < n; i++) {
@@ -132,14 +153,16 @@ static void add(struct tile *t, int x)
             const real slope = high[r] - low[r];
             s[k * QT + r] += fma_(f[r], slope, low[r]);
 #if QT > 1
-            fractions[k * QT + r] = f[r], wholes[k * QT + r] = (real)at[r], slopes[k * QT + r] = f[r] > 0 ? slope : 0;
+            fractions[k * QT + r] = f[r], wholes[k * QT + r] = (real)at[r],
+                               slopes[k * QT + r] = f[r] > 0 ? slope : 0;
 #endif
         }
     }
     for (int r = 0; r < QT; r++) whole[r] = (real)(at[r] / QT), fraction[r] = f[r];
 }
 
-/* Rows of padding among segments may hold NaN; what they do not see stays masked.  A mix masks by itself. */
+/* Rows of padding among segments may hold NaN; what they do not see stays masked.  A mix masks by
+ * itself. */
 static void score(struct tile *t, int x)
 {
     add(t, x);
@@ -147,7 +170,10 @@ static void score(struct tile *t, int x)
 }
 
 #if QT > 1
-static ptrdiff_t grad(const struct call *c, int x) { return scan_of(c, c->plan->use[x].enc).npos + 1; }
+static ptrdiff_t grad(const struct call *c, int x)
+{
+    return scan_of(c, c->plan->use[x].enc).npos + 1;
+}
 static ptrdiff_t part(const struct call *c, int x) { return scan_of(c, c->plan->use[x].enc).part; }
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
@@ -175,10 +201,12 @@ static void add_bwd(struct tile *t, int x)
         for (int r = 0; r < QT; r++) dz[(a.npos - 1) * QT + r] += sum[r];
         return;
     }
-    const real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x, WHOLE);
+    const real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x,
+                                                                                         WHOLE);
     const real *restrict slopes = rows_at(t, x, SLOPE);
     real *restrict gate = rows_at(t, x, GATE), *restrict before = rows_at(t, x, SUM);
-    real low[QT] = { 0 }, high[QT] = { 0 };          /* of dz at floor(p) and after it, of this tile */
+    real low[QT] = { 0 }, high[QT] = { 0 };          /* of dz at floor(p) and after it, of this
+                                                        tile */
     int at[QT];
     for (int r = 0; r < QT; r++) at[r] = (int)wholes[r];
     for (int k = 0; k < t->keys; k++) {
@@ -236,9 +264,21 @@ static void close_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_scan) = {
-    .name = "scan", .mem = mem, .carry = carry, .open = open, .read = read, .score = score, .settled = settled,
+    .name = "scan",
+    .mem = mem,
+    .carry = carry,
+    .open = open,
+    .read = read,
+    .score = score,
+    .settled = settled,
 #if QT > 1
-    .grad = grad, .part = part, .home = home, .total = total,
-    .open_bwd = open_bwd, .score_bwd = add_bwd, .read_bwd = read_bwd, .close_bwd = close_bwd,
+    .grad = grad,
+    .part = part,
+    .home = home,
+    .total = total,
+    .open_bwd = open_bwd,
+    .score_bwd = add_bwd,
+    .read_bwd = read_bwd,
+    .close_bwd = close_bwd,
 #endif
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* softcap.c -- the score as it is before biases becomes cap tanh(score / cap), and what was masked stays masked.
+/* softcap.c -- the score as it is before biases becomes cap tanh(score / cap), and what was masked
+ * stays masked.
  *
  * Backward: dS *= 1 - tanh^2, which is kept from the forward pass over the same tile. */
 #include "attn/walk.h"
@@ -25,7 +26,8 @@ static void score(struct tile *t, int x)
     mask(t, t->s, -INFINITY);
 }
 
-/* |tanh x| <= |x|, so a bound on |score| stays one.  What is added to q.k may push scores down, where the cap lifts them. */
+/* |tanh x| <= |x|, so a bound on |score| stays one.  What is added to q.k may push scores down,
+ * where the cap lifts them. */
 static real ceiling(const struct tile *t, int x)
 {
     (void)x;

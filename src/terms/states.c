@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* states.c -- turns queries and keys by states that come with the call, and averages the states of the keys.
+/* states.c -- turns queries and keys by states that come with the call, and averages the states of
+ * the keys.
  *
- *     (x[t], x[t + D/2]) <- (c x[t] - s x[t + D/2], s x[t] + c x[t + D/2])      (c, s): state t of the row, by query head
+ *     (x[t], x[t + D/2]) <- (c x[t] - s x[t + D/2], s x[t] + c x[t + D/2])
+ *     (c, s): state t of the row, by query head
  *     ae_i = sum over j of P_ij ek_j
  *
- * A state may be of any length, so its gradient is taken from the rows as they were before they turned:
+ * A state may be of any length, so its gradient is taken from the rows as they were before they
+ * turned:
  *
  *     d(c, s) = (dy[t] x[t] + dy[t + D/2] x[t + D/2], dy[t + D/2] x[t] - dy[t] x[t + D/2])
  *
@@ -19,10 +22,11 @@ static ptrdiff_t place_of(const struct call *c, bool query, ptrdiff_t b, int h, 
 }
 static const real *states(const struct call *c, int x, bool query, ptrdiff_t b, int h, ptrdiff_t i)
 {
-    return (const real *)input(c, c->plan->use[x].enc, query ? STATES_Q : STATES_K) + place_of(c, query, b, h, i);
+    return (const real *)input(c, c->plan->use[x].enc, query ? STATES_Q : STATES_K)
+         + place_of(c, query, b, h, i);
 }
 
-/* ---- Turning: the same sums as those of the term `pairs` ---------------------------------------------------- */
+/* ---- Turning: the same sums as those of the term `pairs` ------------------------------------- */
 
 INLINE void turn_row(const real *restrict e, int n, real *restrict a, real *restrict b)
 {
@@ -32,20 +36,22 @@ INLINE void turn_row(const real *restrict e, int n, real *restrict a, real *rest
         b[t] = fma_(x, s, y * c);
     }
 }
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
-                 real *rows, ptrdiff_t stride)
+static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query,
+                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const int half = c->plan->dim / 2;
     const real *e = states(c, x, query, b, h, i0);
     (void)at;
-    for (int r = 0; r < n; r++) turn_row(e + (ptrdiff_t)r * 2 * half, half, rows + r * stride, rows + r * stride + half);
+    for (int r = 0; r < n; r++)
+        turn_row(e + (ptrdiff_t)r * 2 * half, half, rows + r * stride, rows + r * stride + half);
 }
 
 /* Rows without a gradient leave none, whatever they and their states hold. */
 static void gather(const real *x, const real *d, int n, double *de)
 {
     for (int t = 0; t < n; t++) {
-        const double a = (double)x[t], b = (double)x[t + n], da = (double)d[t], db = (double)d[t + n];
+        const double a = (double)x[t], b = (double)x[t + n], da = (double)d[t],
+                     db = (double)d[t + n];
         if (da == 0 && db == 0) continue;
         de[2 * t] += da * a + db * b;
         de[2 * t + 1] += db * a - da * b;
@@ -61,12 +67,14 @@ INLINE void turn_back(const real *restrict e, int n, real *restrict a, real *res
     }
 }
 /* Each row is turned back once, so its gradient goes where it belongs. */
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n,
-                     const real *rows, real *d, ptrdiff_t stride, real *part)
+static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h,
+                     bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
+                     real *part)
 {
     const int half = c->plan->dim / 2;
     const real *e = states(c, x, query, b, h, i0);
-    double *de = c->dtensor[c->plan->first_tensor[c->plan->use[x].enc] + (query ? STATES_Q : STATES_K)];
+    double *de =
+        c->dtensor[c->plan->first_tensor[c->plan->use[x].enc] + (query ? STATES_Q : STATES_K)];
     (void)at, (void)part;
     for (int r = 0; r < n; r++) {
         real *row = d + r * stride;
@@ -75,14 +83,17 @@ static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t 
     }
 }
 
-/* ---- Averages ---------------------------------------------------------------------------------------------- */
+/* ---- Averages -------------------------------------------------------------------------------- */
 
 static ptrdiff_t out(const struct call *c, int x)
 {
     (void)x;
     return !c->backward && c->in->ae ? c->plan->dim : 0;
 }
-static const real *states_of_keys(const struct tile *t, int x) { return states(t->c, x, false, t->seq->b, t->h, t->j0); }
+static const real *states_of_keys(const struct tile *t, int x)
+{
+    return states(t->c, x, false, t->seq->b, t->h, t->j0);
+}
 
 static void value(struct tile *t, int x)
 {
@@ -104,17 +115,19 @@ static void close(struct tile *t, int x)
         for (int n = 0; n < D; n++)
             for (int r = 0; r < QT; r++) t->own[x].outs[n * QT + r] *= inverse[r];
     }
-    transpose(t->own[x].outs, QT, D, t->rows, (real *)c->in->ae + place_of(c, true, t->seq->b, t->h, t->i0), D);
+    transpose(t->own[x].outs, QT, D, t->rows,
+              (real *)c->in->ae + place_of(c, true, t->seq->b, t->h, t->i0), D);
 }
 
-/* All scores may be skipped alike, unless the keys are turned already: then nobody has seen whether states are finite. */
+/* All scores may be skipped alike, unless the keys are turned already: then nobody has seen whether
+ * states are finite. */
 static real ceiling(const struct tile *t, int x)
 {
     (void)x;
     return t->c->plan->keys_rotated ? INFINITY : 0;
 }
 
-/* ---- Backward ---------------------------------------------------------------------------------------------- */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 static int keyed(const struct call *c, int x)
 {
@@ -134,7 +147,10 @@ static ptrdiff_t mem(const struct call *c, int x)
     (void)x;
     return c->backward ? c->plan->dim + padded(c->plan->dim) : 0;
 }
-static real *dae_rows(const struct tile *t, int x) { return t->own[x].mem + (ptrdiff_t)t->c->plan->dim * QT; }
+static real *dae_rows(const struct tile *t, int x)
+{
+    return t->own[x].mem + (ptrdiff_t)t->c->plan->dim * QT;
+}
 
 static void open_bwd(struct tile *t, int x)
 {
@@ -143,12 +159,15 @@ static void open_bwd(struct tile *t, int x)
     real *columns = t->own[x].mem, *rows = dae_rows(t, x);
     if (!c->grad->dae) return;
     const ptrdiff_t at = place_of(c, true, t->seq->b, t->h, t->i0);
-    for (int r = 0; r < t->rows; r++) memcpy(rows + (ptrdiff_t)r * Dp, (const real *)c->grad->dae + at + (ptrdiff_t)r * D, sizeof(real) * (size_t)D);
+    for (int r = 0; r < t->rows; r++)
+        memcpy(rows + (ptrdiff_t)r * Dp, (const real *)c->grad->dae + at + (ptrdiff_t)r * D,
+               sizeof(real) * (size_t)D);
     pad_rows(t->rows, D, rows);
     transpose(rows, Dp, QT, D, columns, QT);
     const real *ae = (const real *)c->in->ae + at;
     for (int n = 0; n < D; n++)
-        for (int r = 0; r < t->rows; r++) t->delta[r] = fma_(columns[n * QT + r], ae[(ptrdiff_t)r * D + n], t->delta[r]);
+        for (int r = 0; r < t->rows; r++)
+            t->delta[r] = fma_(columns[n * QT + r], ae[(ptrdiff_t)r * D + n], t->delta[r]);
     t->finite = t->finite && finite_rows(rows, Dp, t->rows, D);
 }
 static void value_bwd(struct tile *t, int x)
@@ -161,9 +180,19 @@ static void value_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_states) = {
-    .name = "states", .turn = turn, .turn_bwd = turn_bwd, .of_input = true, .out = out, .value = value, .close = close,
-    .ceiling = ceiling, .keyed = keyed, .total = total,
+    .name = "states",
+    .turn = turn,
+    .turn_bwd = turn_bwd,
+    .of_input = true,
+    .out = out,
+    .value = value,
+    .close = close,
+    .ceiling = ceiling,
+    .keyed = keyed,
+    .total = total,
 #if QT > 1
-    .mem = mem, .open_bwd = open_bwd, .value_bwd = value_bwd,
+    .mem = mem,
+    .open_bwd = open_bwd,
+    .value_bwd = value_bwd,
 #endif
 };

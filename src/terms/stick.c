@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* stick.c -- weights that break a stick: each key, newest first, takes the share sigmoid(z) of what is left of it.
+/* stick.c -- weights that break a stick: each key, newest first, takes the share sigmoid(z) of what
+ * is left of it.
  *
  *     e = exp(-|z|)   w = e / (1 + e)   small = f w   big = f - f w      f: what is left
  *     z < 0:  p = small, f = big        else:  p = big, f = small        so p + f is the old f
  *
- * Neither sigmoid(z) nor 1 - sigmoid(z) cancels, and there is no log.  A chunk of keys breaks a stick of length 1: r is what is
- * left of it, R what was left of the row's own before the chunk, both double from tile to tile.  Inside a tile f is a
- * real; what the tile used is taken off r, so small shares lose nothing in a long row, and only a tile that uses more
- * than half hands its f on.
+ * Neither sigmoid(z) nor 1 - sigmoid(z) cancels, and there is no log.  A chunk of keys breaks a
+ * stick of length 1: r is what is left of it, R what was left of the row's own before the chunk,
+ * both double from tile to tile.  Inside a tile f is a real; what the tile used is taken off r, so
+ * small shares lose nothing in a long row, and only a tile that uses more than half hands its f on.
  *
- * A row ends at the first tile border where less than `stop` is left, and in any case below the smallest normal float:
- * its weights from there on are 0 and rem keeps what is left.  Backward, from the oldest key on, with dw = do.v:
+ * A row ends at the first tile border where less than `stop` is left, and in any case below the
+ * smallest normal float: its weights from there on are 0 and rem keeps what is left.  Backward,
+ * from the oldest key on, with dw = do.v:
  *
  *     h = w dw    H += h, starting at rem drem    ds = h - sigmoid(z) H */
 #include "attn/walk.h"
 #include "shape/stick.h"
 
 enum { DOUBLE = sizeof(double) / sizeof(real) };     /* rows of reals that hold a row of doubles */
-enum { BLOCK = QT > 1 ? 4 : 1 };                     /* vectors of rows side by side: their chains overlap */
+enum { BLOCK = QT > 1 ? 4 : 1 };                     /* vectors of rows side by side: their chains
+                                                        overlap */
 
 static int carry(const struct call *c, int x)
 {
@@ -25,7 +28,10 @@ static int carry(const struct call *c, int x)
     return 2 * DOUBLE;
 }
 static double *whole_stick(const struct tile *t, int x) { return (double *)t->own[x].carry; }
-static double *stick_of_chunk(const struct tile *t, int x) { return (double *)t->own[x].carry + QT; }
+static double *stick_of_chunk(const struct tile *t, int x)
+{
+    return (double *)t->own[x].carry + QT;
+}
 
 /* Sum of h, in double, and the stick that the tile began with: 0 for rows that ended. */
 static ptrdiff_t mem(const struct call *c, int x)
@@ -59,7 +65,7 @@ static void chunk(struct tile *t, int x)
     for (int i = 0; i < QT; i++) R[i] *= r[i], r[i] = 1;
 }
 
-/* ---- Weights ------------------------------------------------------------------------------------------------- */
+/* ---- Weights --------------------------------------------------------------------------------- */
 
 /* e / (1 + e), e = exp(-|z|): the smaller of sigmoid(z) and sigmoid(-z). */
 INLINE vf smaller(vf z)
@@ -68,7 +74,8 @@ INLINE vf smaller(vf z)
     return vf_div(e, vf_add(vf_set1(1), e));
 }
 
-/* Weights of the tile from the sticks f; returns what they used in `used`.  Backward: sigmoid(z) waits in ds. */
+/* Weights of the tile from the sticks f; returns what they used in `used`.  Backward: sigmoid(z)
+ * waits in ds. */
 #if QT == 1
 static void break_sticks(struct tile *t, real *f, real *used)
 {
@@ -89,13 +96,15 @@ INLINE void break_block(struct tile *t, int r, const bool backward, real *f, rea
         UNROLL for (int i = 0; i < BLOCK; i++) {
             const ptrdiff_t at = (ptrdiff_t)k * QT + r + i * VL;
             const vf z = vf_load(t->s + at), w = smaller(z), minus = vf_sub(vf_set1(0), w);
-            const vf small = vf_mul(left[i], w), big = vf_fma(left[i], minus, left[i]), p = vf_negative(z, small, big);
+            const vf small = vf_mul(left[i], w), big = vf_fma(left[i], minus, left[i]),
+                     p = vf_negative(z, small, big);
             left[i] = vf_negative(z, big, small);
             sum[i] = vf_add(sum[i], p);
             vf_store(t->p + at, p);
             if (backward) vf_store(t->ds + at, vf_negative(z, w, vf_sub(vf_set1(1), w)));
         }
-    UNROLL for (int i = 0; i < BLOCK; i++) vf_store(f + r + i * VL, left[i]), vf_store(used + r + i * VL, sum[i]);
+    UNROLL for (int i = 0; i < BLOCK; i++)
+        vf_store(f + r + i * VL, left[i]), vf_store(used + r + i * VL, sum[i]);
 }
 static void break_sticks(struct tile *t, real *f, real *used)
 {
@@ -127,18 +136,23 @@ static void join(struct tile *t, int x)
     real left[QT];
     for (int i = 0; i < QT; i++) left[i] = (real)R[i];
     for (int n = 0; n < t->c->plan->value_dim; n++)
-        for (int i = 0; i < QT; i++) t->O[n * QT + i] = fma_(t->o[n * QT + i], left[i], t->O[n * QT + i]);
+        for (int i = 0; i < QT; i++)
+            t->O[n * QT + i] = fma_(t->o[n * QT + i], left[i], t->O[n * QT + i]);
     EACH_USE(t->c, y, term) {
         real *outs = t->own[y].outs;
         const real *out = t->own[y].out;
         for (int n = 0; n < t->own[y].outn; n++)
-            for (int i = 0; i < QT; i++) outs[n * QT + i] = fma_(out[n * QT + i], left[i], outs[n * QT + i]);
+            for (int i = 0; i < QT; i++)
+                outs[n * QT + i] = fma_(out[n * QT + i], left[i], outs[n * QT + i]);
     }
 }
 
-/* ---- The remainder ------------------------------------------------------------------------------------------- */
+/* ---- The remainder --------------------------------------------------------------------------- */
 
-static ptrdiff_t part(const struct call *c, int x) { return stick_remainder(c, x) == REMAINDER_VECTOR ? c->plan->value_dim : 0; }
+static ptrdiff_t part(const struct call *c, int x)
+{
+    return stick_remainder(c, x) == REMAINDER_VECTOR ? c->plan->value_dim : 0;
+}
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)x, (void)b;
@@ -146,23 +160,30 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 }
 static ptrdiff_t total(const struct call *c, int x) { return part(c, x) * c->plan->heads; }
 
-static bool padding(const struct tile *t, int row) { return seg_q(t->c, t->seq->b, t->i0 + row) < 0; }
+static bool padding(const struct tile *t, int row)
+{
+    return seg_q(t->c, t->seq->b, t->i0 + row) < 0;
+}
 
-/* What a row's remainder is multiplied by: the value of its own key, the head's vector, or, in padding too, NULL.  room: of
- * a value. */
+/* What a row's remainder is multiplied by: the value of its own key, the head's vector, or, in
+ * padding too, NULL.  room: of a value. */
 static const real *heir(const struct tile *t, int x, int row, real *room)
 {
     const struct call *c = t->c;
     const int remainder = stick_remainder(c, x);
     if (padding(t, row)) return NULL;
-    if (remainder == REMAINDER_VECTOR) return (const real *)t->own[x].table + (ptrdiff_t)t->h * c->plan->value_dim;
+    if (remainder == REMAINDER_VECTOR)
+        return (const real *)t->own[x].table + (ptrdiff_t)t->h * c->plan->value_dim;
     if (remainder == REMAINDER_NONE) return NULL;
     const ptrdiff_t key = ((const ptrdiff_t *)t->own[x].scratch)[t->seq->b * c->Lq + t->i0 + row];
     return key < 0 ? NULL : find_row(c, VALUES, t->seq->b, t->kvh, key, room);
 }
 
 /* Where the tile's first row is in [B][H][Lq]. */
-static ptrdiff_t first_row(const struct tile *t) { return (t->seq->b * t->c->plan->heads + t->h) * t->c->Lq + t->i0; }
+static ptrdiff_t first_row(const struct tile *t)
+{
+    return (t->seq->b * t->c->plan->heads + t->h) * t->c->Lq + t->i0;
+}
 
 static void close(struct tile *t, int x)
 {
@@ -172,11 +193,12 @@ static void close(struct tile *t, int x)
     for (int i = 0; i < t->rows; i++) {
         const real left = (real)(R[i] * r[i]), *to = heir(t, x, i, room);
         if (rem) rem[i] = left;
-        for (int n = 0; to && n < c->plan->value_dim; n++) t->O[n * QT + i] = fma_(left, to[n], t->O[n * QT + i]);
+        for (int n = 0; to && n < c->plan->value_dim; n++)
+            t->O[n * QT + i] = fma_(left, to[n], t->O[n * QT + i]);
     }
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------------------ */
+/* ---- Backward -------------------------------------------------------------------------------- */
 
 #if QT > 1
 static double *older(const struct tile *t, int x) { return (double *)t->own[x].mem; }
@@ -226,7 +248,8 @@ static void weigh_bwd(struct tile *t, int x)
     const real *first = begun(t, x);
     double *H = older(t, x);
     real before[QT], gained[QT];
-    mask(t, t->dp, 0);                   /* of keys that the row does not see, whatever their values are */
+    mask(t, t->dp, 0);                   /* of keys that the row does not see, whatever their values
+                                            are */
     for (int i = 0; i < QT; i++) before[i] = first[i] == 0 ? 0 : (real)H[i];
     for (int r = 0; r < QT; r += BLOCK * VL) weigh_bwd_block(t, r, before, gained);
     for (int i = 0; i < QT; i++) H[i] += (double)gained[i];
@@ -248,9 +271,22 @@ static void close_bwd(struct tile *t, int x)
 #endif
 
 const struct term N(term_stick) = {
-    .name = "stick", .carry = carry, .mem = mem, .open = open, .chunk = chunk, .weigh = weigh, .join = join, .spent = spent,
-    .close = close, .part = part, .home = home, .total = total,
+    .name = "stick",
+    .carry = carry,
+    .mem = mem,
+    .open = open,
+    .chunk = chunk,
+    .weigh = weigh,
+    .join = join,
+    .spent = spent,
+    .close = close,
+    .part = part,
+    .home = home,
+    .total = total,
 #if QT > 1
-    .open_bwd = open_bwd, .whole = whole, .weigh_bwd = weigh_bwd, .close_bwd = close_bwd,
+    .open_bwd = open_bwd,
+    .whole = whole,
+    .weigh_bwd = weigh_bwd,
+    .close_bwd = close_bwd,
 #endif
 };

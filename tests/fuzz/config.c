@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* config.c -- config.json.  Of an accepted file: JSON without duplicate keys, known keys only in the dictionary that counts,
- * and layers whose numbers make sense. */
+/* config.c -- config.json.  Of an accepted file: JSON without duplicate keys, known keys only in
+ * the dictionary that counts, and layers whose numbers make sense. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,28 +11,36 @@
 
 static void check_keys(const json_t *dict)
 {
-    static const char known[] =
-        " type rope_type rope_theta factor original_max_position_embeddings max_position_embeddings partial_rotary_factor beta_fast "
-        "beta_slow mscale mscale_all_dim attention_factor extrapolation_factor truncate short_factor long_factor short_mscale "
-        "long_mscale low_freq_factor high_freq_factor alpha mixed_b mrope_section mrope_interleaved interleaved finetuned "
-        "llama_4_scaling_beta ";
+    static const char known[] = " type rope_type rope_theta factor "
+                                "original_max_position_embeddings max_position_embeddings "
+                                "partial_rotary_factor beta_fast "
+                                "beta_slow mscale mscale_all_dim attention_factor "
+                                "extrapolation_factor truncate short_factor long_factor "
+                                "short_mscale "
+                                "long_mscale low_freq_factor high_freq_factor alpha mixed_b "
+                                "mrope_section mrope_interleaved interleaved finetuned "
+                                "llama_4_scaling_beta ";
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)dict, key, v) {
         char word[64];
-        if (json_is_object(v) || json_is_null(v)) return;            /* one dictionary per kind of layer */
-        FUZZ_CHECK(snprintf(word, sizeof word, " %s ", key) < (int)sizeof word && strstr(known, word));
+        /* one dictionary per kind of layer */
+        if (json_is_object(v) || json_is_null(v)) return;
+        FUZZ_CHECK(snprintf(word, sizeof word, " %s ", key) < (int)sizeof word
+                   && strstr(known, word));
     }
 }
 
 /* The object about the language model. */
 static json_t *language_part(json_t *root)
 {
-    static const char *const nested[] = { "text_config", "llm_config", "language_config", "thinker_config", "decoder_config", "decoder" };
+    static const char *const nested[] = { "text_config",    "llm_config",     "language_config",
+                                          "thinker_config", "decoder_config", "decoder" };
     for (int depth = 0; depth < 3; depth++) {
         json_t *below = NULL;
         for (int i = 0; i < 6 && !below; i++)
-            if (json_is_object(json_object_get(root, nested[i]))) below = json_object_get(root, nested[i]);
+            if (json_is_object(json_object_get(root, nested[i])))
+                below = json_object_get(root, nested[i]);
         if (!below) return root;
         root = below;
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* encoding.c -- encoding texts.  Of an accepted one: numbers within the ranges that loci_encodings() promises. */
+/* encoding.c -- encoding texts.  Of an accepted one: numbers within the ranges that
+ * loci_encodings() promises. */
 #include <string.h>
 
 #include "fuzz.h"
@@ -18,7 +19,9 @@ static void check_ranges(const char *text)
             char key[64];
             const loci_option *option = &list[i].options[o];
             snprintf(key, sizeof key, "%s=", option->name);
-            if (option->kind > LOCI_WHOLE || !(at = strstr(text, key)) || (at[-1] != ',' && at[-1] != ':')) continue;
+            if (option->kind > LOCI_WHOLE || !(at = strstr(text, key))
+                || (at[-1] != ',' && at[-1] != ':'))
+                continue;
             const double x = strtod(at + strlen(key), NULL);
             FUZZ_CHECK((x >= option->low && x <= option->high) || x == option->usual);
         }
@@ -51,9 +54,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 void fuzz_seeds(void (*add)(const void *, size_t))
 {
     static const char *const more[] = {
-        "rope:pairing=half,scaling=yarn,factor=4,original_length=4096,beta_fast=32,beta_slow=1,truncate=0,mscale=0.7,mscale_all_dim=1",
-        "rope:pairing=interleaved,dim=4,offset=2,scaling=longrope,factor=2,original_length=64,short=1/1.5,long=1.25/3e0,length=65+fox",
-        "mrope:sections=2/3/3,order=interleaved,base=1e+6,scaling=llama3,factor=8,original_length=8192", "alibi+kerple:kernel=power+t5",
+        "rope:pairing=half,scaling=yarn,factor=4,original_length=4096,beta_fast=32,beta_slow=1,"
+        "truncate=0,mscale=0.7,mscale_all_dim=1",
+        "rope:pairing=interleaved,dim=4,offset=2,scaling=longrope,factor=2,original_length=64,"
+        "short=1/1.5,long=1.25/3e0,length=65+fox",
+        "mrope:sections=2/3/"
+        "3,order=interleaved,base=1e+6,scaling=llama3,factor=8,original_length=8192",
+        "alibi+kerple:kernel=power+t5",
     };
     const loci_encoding_info *list;
     const int n = loci_encodings(&list);

@@ -10,12 +10,15 @@ void fuzz_add_folder(const char *folder, const char *suffix, void (*to)(const vo
 {
     static unsigned char data[1 << 15];
     struct dirent **list;
-    const int n = scandir(folder, &list, NULL, alphasort);          /* sorted: a run can be repeated */
+    /* sorted: a run can be repeated */
+    const int n = scandir(folder, &list, NULL, alphasort);
     for (int i = 0; i < n; i++) {
         char path[512];
         const size_t length = strlen(list[i]->d_name), tail = strlen(suffix);
         snprintf(path, sizeof path, "%s/%s", folder, list[i]->d_name);
-        FILE *f = length > tail && !strcmp(list[i]->d_name + length - tail, suffix) ? fopen(path, "rb") : NULL;
+        FILE *f = length > tail && !strcmp(list[i]->d_name + length - tail, suffix)
+                    ? fopen(path, "rb")
+                    : NULL;
         if (f) {
             to(data, fread(data, 1, sizeof data, f));
             fclose(f);

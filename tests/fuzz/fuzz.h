@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* fuzz.h -- what a fuzz target is.  Each of config.c, gguf.c, safetensors.c, case.c and encoding.c feeds bytes to a reader and
- * checks with FUZZ_CHECK what must hold of everything that the reader accepts.  main.c drives them for a short fixed time
- * with any compiler; with clang and LOCI_FUZZ=ON libFuzzer does, for as long as you like. */
+/* fuzz.h -- what a fuzz target is.  Each of config.c, gguf.c, safetensors.c, case.c and encoding.c
+ * feeds bytes to a reader and checks with FUZZ_CHECK what must hold of everything that the reader
+ * accepts.  main.c drives them for a short fixed time with any compiler; with clang and
+ * LOCI_FUZZ=ON libFuzzer does, for as long as you like. */
 #ifndef LOCI_TESTS_FUZZ_FUZZ_H
 #define LOCI_TESTS_FUZZ_FUZZ_H
 
@@ -14,8 +15,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Hands sound inputs to add(), which copies them. */
 void fuzz_seeds(void (*add)(const void *data, size_t size));
-void fuzz_add_folder(const char *folder, const char *suffix, void (*add)(const void *data, size_t size));
+void fuzz_add_folder(const char *folder, const char *suffix,
+                     void (*add)(const void *data, size_t size));
 
-#define FUZZ_CHECK(rule) do { if (!(rule)) fprintf(stderr, "does not hold: %s\n", #rule), abort(); } while (0)
+#define FUZZ_CHECK(rule) \
+    do { \
+        if (!(rule)) \
+            fprintf(stderr, "does not hold: %s\n", #rule), abort(); \
+    } while (0)
 
 #endif

@@ -18,4 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-void fuzz_seeds(void (*add)(const void *, size_t)) { fuzz_add_folder("tests/cases/rope", ".gguf", add); }
+void fuzz_seeds(void (*add)(const void *, size_t))
+{
+    fuzz_add_folder("tests/cases/rope", ".gguf", add);
+}

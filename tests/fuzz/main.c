@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* main.c -- drives a fuzz target without libFuzzer: seeds, changed in one to four ways, for a fixed short time, which is
- * the processor's: on a busy machine nothing takes too long.
+/* main.c -- drives a fuzz target without libFuzzer: seeds, changed in one to four ways, for a fixed
+ * short time, which is the processor's: on a busy machine nothing takes too long.
  *
- * Each input ends where a page begins that must not be touched, so that reading past it is noticed in every build.  The
- * first input that crashes, breaks a check or takes too long ends the run and is kept.  Built with LOCI_PLANT the run is to
- * find the mistake within a number of inputs, and fails if it does not.  The inputs come from a fixed seed. */
+ * Each input ends where a page begins that must not be touched, so that reading past it is noticed
+ * in every build.  The first input that crashes, breaks a check or takes too long ends the run and
+ * is kept.  Built with LOCI_PLANT the run is to find the mistake within a number of inputs, and
+ * fails if it does not.  The inputs come from a fixed seed. */
 #define _DEFAULT_SOURCE
 #include <signal.h>
 #include <stdbool.h>
@@ -20,7 +21,9 @@
 #ifdef LOCI_SANITIZED
 #include <sanitizer/common_interface_defs.h>
 #endif
-enum { MOST_BYTES = 1 << 15, MAX_SEEDS = 256, DEADLINE = 2, USUAL_SECONDS = 2, FOUND_WITHIN = 500000 };
+enum {
+    MOST_BYTES = 1 << 15, MAX_SEEDS = 256, DEADLINE = 2, USUAL_SECONDS = 2, FOUND_WITHIN = 500000
+};
 
 static struct seed { unsigned char *data; size_t size; } seeds[MAX_SEEDS];
 static int seed_count;
@@ -29,7 +32,7 @@ static size_t size;                      /* of the input, which ends there */
 static long inputs;
 static volatile sig_atomic_t feeding;
 
-/* ---- Seeds ---------------------------------------------------------------------------------------------- */
+/* ---- Seeds ----------------------------------------------------------------------------------- */
 
 static void add(const void *data, size_t n)
 {
@@ -41,7 +44,7 @@ static void add(const void *data, size_t n)
     s->size = n;
 }
 
-/* ---- Changes -------------------------------------------------------------------------------------------- */
+/* ---- Changes --------------------------------------------------------------------------------- */
 
 static uint64_t draw(void)
 {
@@ -52,7 +55,8 @@ static uint64_t draw(void)
 static size_t below(size_t n) { return n ? (size_t)(draw() % n) : 0; }
 
 /* Puts n bytes in the place of `gone` bytes at `at`, if there is room. */
-static void replace(unsigned char *data, size_t *length, size_t at, size_t gone, const void *with, size_t n)
+static void replace(unsigned char *data, size_t *length, size_t at, size_t gone, const void *with,
+                    size_t n)
 {
     static unsigned char copy[MOST_BYTES];
     if (*length - gone + n > MOST_BYTES || n > MOST_BYTES) return;
@@ -64,10 +68,33 @@ static void replace(unsigned char *data, size_t *length, size_t at, size_t gone,
 
 static void change(unsigned char *data, size_t *length)
 {
-    static const uint64_t numbers[] = { 0, 1, 7, 8, 9, 32, 127, 128, 255, 256, 1024, 65535, 65536, INT32_MAX, UINT32_MAX,
-                                        UINT64_C(1) << 32, UINT64_C(1) << 60, INT64_MAX, UINT64_C(1) << 63, UINT64_MAX, UINT64_MAX - 31 };
-    static const char *const words[] = { "0", "-1", "1e999", "1e-300", "null", "true", "[]", "{}", "\"\"", "18446744073709551615",
-                                         "0.1", ",", "+", ":", "/", "=", "1024", "nan", "999999999", "2147483648" };
+    static const uint64_t numbers[] = { 0,
+                                        1,
+                                        7,
+                                        8,
+                                        9,
+                                        32,
+                                        127,
+                                        128,
+                                        255,
+                                        256,
+                                        1024,
+                                        65535,
+                                        65536,
+                                        INT32_MAX,
+                                        UINT32_MAX,
+                                        UINT64_C(1) << 32,
+                                        UINT64_C(1) << 60,
+                                        INT64_MAX,
+                                        UINT64_C(1) << 63,
+                                        UINT64_MAX,
+                                        UINT64_MAX - 31 };
+    static const char *const words[] = {
+        "0",    "-1",   "1e999", "1e-300",    "null",
+        "true", "[]",   "{}",    "\"\"",      "18446744073709551615",
+        "0.1",  ",",    "+",     ":",         "/",
+        "=",    "1024", "nan",   "999999999", "2147483648"
+    };
     const size_t at = below(*length), left = *length - at, part = 1 + below(left < 64 ? left : 64);
     if (*length == 0) return;
     switch (below(10)) {
@@ -116,14 +143,15 @@ static void change(unsigned char *data, size_t *length)
     }
 }
 
-/* ---- The run -------------------------------------------------------------------------------------------- */
+/* ---- The run --------------------------------------------------------------------------------- */
 
 /* The input is a failure: of the reader, or of the mistake planted in it. */
 static void found(const char *how)
 {
     feeding = 0;
 #if LOCI_PLANT
-    printf("planted mistake %d found: %s, after %ld inputs\n1 passed, 0 failed\n", LOCI_PLANT, how, inputs);
+    printf("planted mistake %d found: %s, after %ld inputs\n1 passed, 0 failed\n", LOCI_PLANT, how,
+           inputs);
     fflush(stdout);
     _exit(0);
 #else
@@ -131,7 +159,8 @@ static void found(const char *how)
     scratch(path, "fuzz");
     const int fd = mkstemp(path);
     const bool kept = fd >= 0 && write(fd, page - size, size) == (ssize_t)size;
-    printf("fuzz: %s, at input %ld, %s %s\n0 passed, 1 failed\n", how, inputs, kept ? "kept as" : "not kept as", path);
+    printf("fuzz: %s, at input %ld, %s %s\n0 passed, 1 failed\n", how, inputs,
+           kept ? "kept as" : "not kept as", path);
     fflush(stdout);
     _exit(1);
 #endif
@@ -139,7 +168,9 @@ static void found(const char *how)
 static void on_signal(int number)
 {
     if (!feeding) _exit(128 + number);
-    found(number == SIGPROF ? "it took too long" : number == SIGABRT ? "a check does not hold" : "a crash");
+    found(number == SIGPROF   ? "it took too long"
+          : number == SIGABRT ? "a check does not hold"
+                              : "a crash");
 }
 #ifdef LOCI_SANITIZED
 static void on_death(void)
@@ -173,7 +204,8 @@ int main(int argc, char **argv)
     static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF };
     const double seconds = argc > 1 ? atof(argv[1]) : USUAL_SECONDS;
     const long step = sysconf(_SC_PAGESIZE);
-    unsigned char *map = mmap(NULL, MOST_BYTES + (size_t)step, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *map = mmap(NULL, MOST_BYTES + (size_t)step, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED || mprotect(map + MOST_BYTES, (size_t)step, PROT_NONE)) return 2;
     page = map + MOST_BYTES;
 
@@ -188,11 +220,13 @@ int main(int argc, char **argv)
     if (LOCI_PLANT && !freopen("/dev/null", "w", stderr)) return 2;
 
     static char room[1 << 12];
-    setvbuf(stdout, room, _IOFBF, sizeof room);                     /* after a crash there may be no malloc() */
+    /* after a crash there may be no malloc() */
+    setvbuf(stdout, room, _IOFBF, sizeof room);
     fuzz_seeds(add);
     if (seed_count == 0) return printf("fuzz: no seeds\n0 passed, 1 failed\n"), 1;
     for (int i = 0; i < seed_count; i++) feed(seeds[i].data, seeds[i].size);
-    for (const double end = spent() + seconds; LOCI_PLANT ? inputs < FOUND_WITHIN : spent() < end;) {
+    for (const double end = spent() + seconds;
+         LOCI_PLANT ? inputs < FOUND_WITHIN : spent() < end;) {
         const struct seed *s = &seeds[below((size_t)seed_count)];
         size_t n = s->size;
         memcpy(data, s->data, n);
@@ -200,7 +234,9 @@ int main(int argc, char **argv)
         feed(data, n);
     }
     for (int i = 0; i < seed_count; i++) free(seeds[i].data);
-    if (LOCI_PLANT) printf("fuzz: the planted mistake %d was not found in %ld inputs\n0 passed, 1 failed\n", LOCI_PLANT, inputs);
+    if (LOCI_PLANT)
+        printf("fuzz: the planted mistake %d was not found in %ld inputs\n0 passed, 1 failed\n",
+               LOCI_PLANT, inputs);
     else printf("%ld inputs from %d seeds\n1 passed, 0 failed\n", inputs, seed_count);
     return LOCI_PLANT != 0;
 }

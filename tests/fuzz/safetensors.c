@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* safetensors.c -- safetensors files.  Of an accepted file: tensors as large as their shapes say, end to end up to the end. */
+/* safetensors.c -- safetensors files.  Of an accepted file: tensors as large as their shapes say,
+ * end to end up to the end. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -28,10 +29,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const struct safetensor *t = &f.tensor[i];
         ptrdiff_t count = 1;
         for (int k = 0; k < t->rank; k++) count *= t->shape[k];
-        FUZZ_CHECK(t->offset == at && count == t->count && t->bytes == (uint64_t)count * loci_safetensors_type_size(t->type));
+        FUZZ_CHECK(t->offset == at && count == t->count
+                   && t->bytes == (uint64_t)count * loci_safetensors_type_size(t->type));
         at += t->bytes;
         char *copy = malloc(t->bytes + 1);
-        FUZZ_CHECK(copy && !loci_safetensors_read(&f, t, copy, &e) && !memcmp(copy, data + f.data + t->offset, t->bytes));
+        FUZZ_CHECK(copy && !loci_safetensors_read(&f, t, copy, &e)
+                   && !memcmp(copy, data + f.data + t->offset, t->bytes));
         free(copy);
     }
     FUZZ_CHECK(f.data + at == size);

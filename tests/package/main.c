@@ -14,6 +14,7 @@ int main(void)
     loci_plan_destroy(plan);
     float x = 3, y;
     const loci_layer l = { .batch = 1, .rows = 1, .heads = 1, .width = 1 };
-    if (loci_rmsnorm(&l, (loci_view){ &x, 0, 0, 0 }, NULL, 0, (loci_view){ &y, 0, 0, 0 }) || y != 1) return 1;
+    if (loci_rmsnorm(&l, (loci_view){ &x, 0, 0, 0 }, NULL, 0, (loci_view){ &y, 0, 0, 0 }) || y != 1)
+        return 1;
     return loci_version() != LOCI_VERSION;
 }

@@ -11,7 +11,8 @@ static inline vf vf_load(const real *p) { return _mm256_loadu_ps(p); }
 static inline void vf_store(real *p, vf x) { _mm256_storeu_ps(p, x); }
 static inline vf vf_load_bf16(const uint16_t *p)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
 static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 {
@@ -26,19 +27,26 @@ static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
 }
 static inline vf vf_evens(vf x) { return _mm256_moveldup_ps(x); }
 static inline vf vf_odds(vf x) { return _mm256_movehdup_ps(x); }
-static inline vf vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline vf vf_load_f16(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {
-    const __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i bits = _mm256_castps_si256(x),
+                  odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(bits,
+                                             _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    const __m256i all = _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+    const __m256i all = _mm256_blendv_epi8(rounded, quiet,
+                                           _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
     const __m256i high = _mm256_srli_epi32(all, 16), pairs = _mm256_packus_epi32(high, high);
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08)));
 }
 static inline void vf_store_f16(uint16_t *p, vf x)
 {
-    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128((__m128i *)p,
+                     _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 /* Past the caches, p on a multiple of a vector's size; vf_streamed() ends a series of them. */
 static inline void vf_stream(real *p, vf x) { _mm256_stream_ps(p, x); }
@@ -60,7 +68,8 @@ static inline vf vf_zero_below(vf x, real limit, vf y)
 }
 static inline vf vf_scale2(vf y, vf t)
 {
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(y), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
 }
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h for AVX-512: 16 floats.  The vocabulary is the same in every isa/ folder; isa/num.h builds on it. */
+/* vec.h for AVX-512: 16 floats.  The vocabulary is the same in every isa/ folder; isa/num.h builds
+ * on it. */
 #include <immintrin.h>
 
 typedef float real;
@@ -12,7 +13,8 @@ static inline void vf_store(real *p, vf x) { _mm512_storeu_ps(p, x); }
 /* Numbers of 16 bits, see half.h. */
 static inline vf vf_load_bf16(const uint16_t *p)
 {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
 /* Twice as many: the even ones and the odd ones, and from those back into line. */
 static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
@@ -30,17 +32,24 @@ static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
 /* The even lanes twice each, and the odd ones. */
 static inline vf vf_evens(vf x) { return _mm512_moveldup_ps(x); }
 static inline vf vf_odds(vf x) { return _mm512_movehdup_ps(x); }
-static inline vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vf vf_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {
-    const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __m512i all = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits, _mm512_set1_epi32(0x400000));
+    const __m512i bits = _mm512_castps_si512(x),
+                  odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits,
+                                             _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i all = _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits,
+                                             _mm512_set1_epi32(0x400000));
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(all, 16)));
 }
 static inline void vf_store_f16(uint16_t *p, vf x)
 {
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm256_storeu_si256((__m256i *)p,
+                        _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 /* Past the caches, p on a multiple of a vector's size; vf_streamed() ends a series of them. */
 static inline void vf_stream(real *p, vf x) { _mm512_stream_ps(p, x); }
@@ -51,7 +60,8 @@ static inline vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 static inline vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 static inline vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 static inline vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
-static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }      /* a > b ? a : b, so b where a is NaN */
+/* a > b ? a : b, so b where a is NaN */
+static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 
 /* x < 0 ? a : b, so b where x is NaN. */
 static inline vf vf_negative(vf x, vf a, vf b)
@@ -66,7 +76,8 @@ static inline vf vf_zero_below(vf x, real limit, vf y)
 /* y times 2 to the power that the low bits of t hold. */
 static inline vf vf_scale2(vf y, vf t)
 {
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+    return _mm512_castsi512_ps(
+        _mm512_add_epi32(_mm512_castps_si512(y), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
 }
 /* Lanes whose number has the bit set come from hi, the others from lo. */
 static inline vf vf_pick(int bit, vf lo, vf hi)

@@ -9,24 +9,39 @@ enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return vld1q_f32(p); }
 static inline void vf_store(real *p, vf x) { vst1q_f32(p, x); }
-static inline vf vf_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+static inline vf vf_load_bf16(const uint16_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
 static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 {
     const uint32x4_t x = vreinterpretq_u32_u16(vld1q_u16(p));
-    *even = vreinterpretq_f32_u32(vshlq_n_u32(x, 16)), *odd = vreinterpretq_f32_u32(vandq_u32(x, vdupq_n_u32(0xffff0000)));
+    *even = vreinterpretq_f32_u32(vshlq_n_u32(x, 16)),
+    *odd = vreinterpretq_f32_u32(vandq_u32(x, vdupq_n_u32(0xffff0000)));
 }
-static inline void vf_zip(vf even, vf odd, vf *low, vf *high) { *low = vzip1q_f32(even, odd), *high = vzip2q_f32(even, odd); }
+static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
+{
+    *low = vzip1q_f32(even, odd), *high = vzip2q_f32(even, odd);
+}
 static inline vf vf_evens(vf x) { return vtrn1q_f32(x, x); }
 static inline vf vf_odds(vf x) { return vtrn2q_f32(x, x); }
-static inline vf vf_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+static inline vf vf_load_f16(const uint16_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {
-    const uint32x4_t bits = vreinterpretq_u32_f32(x), odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+    const uint32x4_t bits = vreinterpretq_u32_f32(x),
+                     odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
     const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
-    const uint32x4_t all = vbslq_u32(vceqq_f32(x, x), rounded, vorrq_u32(bits, vdupq_n_u32(0x400000)));
+    const uint32x4_t all = vbslq_u32(vceqq_f32(x, x), rounded,
+                                     vorrq_u32(bits, vdupq_n_u32(0x400000)));
     vst1_u16(p, vshrn_n_u32(all, 16));
 }
-static inline void vf_store_f16(uint16_t *p, vf x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
+static inline void vf_store_f16(uint16_t *p, vf x)
+{
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
+}
 static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
 static inline void vf_streamed(void) {}
 static inline vf vf_set1(real x) { return vdupq_n_f32(x); }
@@ -36,14 +51,19 @@ static inline vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
 static inline vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
 static inline vf vf_div(vf a, vf b) { return vdivq_f32(a, b); }
 static inline vf vf_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
-static inline vf vf_negative(vf x, vf a, vf b) { return vbslq_f32(vcltq_f32(x, vdupq_n_f32(0)), a, b); }
+static inline vf vf_negative(vf x, vf a, vf b)
+{
+    return vbslq_f32(vcltq_f32(x, vdupq_n_f32(0)), a, b);
+}
 static inline vf vf_zero_below(vf x, real limit, vf y)
 {
-    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(y), vcltq_f32(x, vdupq_n_f32(limit))));
+    return vreinterpretq_f32_u32(
+        vbicq_u32(vreinterpretq_u32_f32(y), vcltq_f32(x, vdupq_n_f32(limit))));
 }
 static inline vf vf_scale2(vf y, vf t)
 {
-    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(y), vshlq_n_s32(vreinterpretq_s32_f32(t), 23)));
+    return vreinterpretq_f32_s32(
+        vaddq_s32(vreinterpretq_s32_f32(y), vshlq_n_s32(vreinterpretq_s32_f32(t), 23)));
 }
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {
