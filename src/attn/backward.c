@@ -58,7 +58,7 @@ static void weigh_gradient(struct tile *t)
             for (int r = 0; r < QT; r += VL)
                 vf_store(t->p + k * QT + r,
                          vf_exp(vf_sub(vf_load(t->s + k * QT + r), vf_load(t->lse + r))));
-    else term_of(c, p->weight)->weigh(t, p->weight), term_of(c, p->weight)->whole(t, p->weight);
+    else weights_of(c)->weigh(t, p->weight), weights_of(c)->whole(t, p->weight);
     dot(t, t->v, t->vs, p->value_dim, t->dot, t->dp, t->next);
     EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
     if (p->weight < 0)
@@ -67,7 +67,7 @@ static void weigh_gradient(struct tile *t)
                 vf_store(t->ds + k * QT + r,
                          vf_mul(vf_load(t->p + k * QT + r),
                                 vf_sub(vf_load(t->dp + k * QT + r), vf_load(t->delta + r))));
-    else term_of(c, p->weight)->weigh_bwd(t, p->weight);
+    else weights_of(c)->weigh_bwd(t, p->weight);
     mask(t, t->ds, 0);
 }
 
@@ -113,7 +113,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
         bool seen = true;
         for (int i = 0; i < n; i++) {
             if (j == range.last / KT || j % (CHUNK / KT) == CHUNK / KT - 1)
-                EACH_USE(c, x, term) if (term->chunk) term->chunk(&t[i], x);
+                EACH_USE(c, x, term) if (term->weights) term->weights->chunk(&t[i], x);
             seen &= place(&t[i], j * KT, range.last);
             EACH_USE(c, x, term) {
                 const size_t rows = (size_t)t[i].own[x].carryn * QT;
@@ -127,7 +127,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
         for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
         if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
         for (int i = 0; i < n && p->weight >= 0; i++)
-            term_of(c, p->weight)->weigh(&t[i], p->weight);
+            weights_of(c)->weigh(&t[i], p->weight);
     }
 }
 
@@ -199,14 +199,13 @@ static void close_gradient(struct tile *t)
     transpose(t->dqs, QT, D, QT, t->scratch, Dp);
     const real scale = (real)p->scale;
     if (p->rotate >= 0) {
-        const struct term *term = term_of(c, p->rotate);
         real *part = t->own[p->rotate].part;
-        if (wants_input(term, part)) {
+        if (wants_input(c, part)) {
             load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->qrows);
             for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
         }
-        term->turn_bwd(c, p->rotate, t->heading, t->seq->b, t->h, true, t->i0, t->rows, t->qrows,
-                       t->scratch, Dp, part);
+        rotation_of(c)->turn_bwd(c, p->rotate, t->angles, t->seq->b, t->h, true, t->i0, t->rows,
+                                 t->qrows, t->scratch, Dp, part);
     }
     if (!c->dq.data) return;
     for (int n = 0; n < t->rows * Dp; n++) t->scratch[n] *= scale;
@@ -418,14 +417,14 @@ static void unturn_job(void *arg, int index)
     const struct wave *a = arg;
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
-    const struct term *term = term_of(c, p->rotate);
+    const struct rotation *rotation = rotation_of(c);
     const struct desk d = N(open_desk)(c, index, true);
     const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
     const int kh = (int)(i % p->key_heads);
     const struct sequence *q = find_sequence(c, BY_KTILE, tile);
     const ptrdiff_t j = q->k0 + (tile - q->first_ktile) * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
-    const ptrdiff_t size = term->part ? term->part(c, p->rotate) : 0;
+    const ptrdiff_t size = rotation_part(c);
     real *part = size && c->total[p->rotate] ? d.bench.part[p->rotate] : NULL;
     if (part) zero(part, size);
 
@@ -434,7 +433,7 @@ static void unturn_job(void *arg, int index)
     real *g = d.tile->scratch, *x = d.tile->qrows;
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->dk.row, sizeof(real) * (size_t)p->dim);
-        if (wants_input(term, part))
+        if (wants_input(c, part))
             widen_row(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
                       x + (ptrdiff_t)k * Dp);
         else
@@ -442,10 +441,10 @@ static void unturn_job(void *arg, int index)
                    (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
                    sizeof(real) * (size_t)p->dim);
     }
-    if (term->fade)
-        term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g, Dp);
+    if (rotation->fade)
+        rotation->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g, Dp);
     if (!p->keys_rotated)
-        term->turn_bwd(c, p->rotate, d.tile->heading, q->b, kh, false, j, n, x, g, Dp, part);
+        rotation->turn_bwd(c, p->rotate, d.tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
     for (int k = 0; k < n; k++)
         memcpy(dk + k * c->dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }

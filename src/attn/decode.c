@@ -530,7 +530,7 @@ static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
         struct tile *t = &w->t[i];
         real *alpha = &w->alpha[i * TILES + j % TILES];
         place_row(w, i, j, last);
-        if (x >= 0) term_of(t->c, x)->weigh(t, x), *alpha = *t->alpha;
+        if (x >= 0) weights_of(t->c)->weigh(t, x), *alpha = *t->alpha;
         else *t->alpha = *alpha;
         value_tile(t);
     }
@@ -721,7 +721,7 @@ static void few_item(const struct pass *a, const struct desk *d, const struct se
                             : NULL;
             if (a->chunks > 1) keep(&w.t[i], place, a->joining);
             if (a->chunks > 1 && !a->joining) continue;
-            if (p->weight >= 0) term_of(c, p->weight)->join(&w.t[i], p->weight);
+            if (p->weight >= 0) weights_of(c)->join(&w.t[i], p->weight);
             else softmax_join(&w.t[i]);
         }
         if (a->chunks > 1 && !a->joining) return;

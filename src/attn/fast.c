@@ -396,7 +396,7 @@ static void sums(struct tile *t, bool more)
     const struct call *c = t->c;
     const int weight = c->plan->weight;
     if (weight >= 0) {
-        term_of(c, weight)->weigh(t, weight);
+        weights_of(c)->weigh(t, weight);
         pack_weights(t);
     } else if (reads_weights(c)) {
         softmax_pairs(t, true);

@@ -13,7 +13,7 @@ static void scores(struct tile *t, bool more)
 static void sums(struct tile *t, bool more)
 {
     const int weight = t->c->plan->weight;
-    if (weight >= 0) term_of(t->c, weight)->weigh(t, weight);
+    if (weight >= 0) weights_of(t->c)->weigh(t, weight);
     else softmax(t);
     find_values(t);
     t->next = more ? to_older(t, VALUES) : (struct next){ 0 };

@@ -38,7 +38,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
         if (skip) measure_rows(&t[i]);
         open_total(&t[i]);
     }
-    const struct term *weight = p->weight >= 0 ? term_of(c, p->weight) : NULL;
+    const struct weights *weights = weights_of(c);
     for (ptrdiff_t chunk = range.last >= range.first ? range.last / CHUNK : -1;
          chunk >= range.first / CHUNK && chunk >= 0; chunk--) {
         const ptrdiff_t end = range.last / KT < chunk * (CHUNK / KT) + CHUNK / KT - 1
@@ -60,7 +60,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
             for (int i = 0; i < n; i++) by->sums(&t[i], more);
         }
         for (int i = 0; i < n; i++) {
-            if (weight) weight->join(&t[i], p->weight);
+            if (weights) weights->join(&t[i], p->weight);
             else softmax_join(&t[i]);
         }
     }

@@ -23,7 +23,7 @@ static void put_keys(const struct call *c, const struct keeping *a, struct tile 
     const int D = p->dim, Dp = padded(D);
     char *tile = cache_keys(a->to, b, h, at);
     if (a->turn)
-        term_of(c, p->rotate)->turn(c, p->rotate, t->heading, b, h, false, j, n, t->qrows, Dp);
+        rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, j, n, t->qrows, Dp);
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)
             t->qrows[i * Dp + d] *= (real)a->undo;

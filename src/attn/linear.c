@@ -40,7 +40,7 @@ struct memory {
 };
 
 struct linear_desk {
-    struct heading *heading;
+    struct angles *angles;
     real *room, *part;                   /* of the rotation */
     struct memory mem;
     ptrdiff_t count;                     /* keys in memory */
@@ -94,12 +94,12 @@ static size_t carve(const struct call *c, char *base, bool backward, struct line
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
-    const struct term *term = p->rotate >= 0 ? term_of(c, p->rotate) : NULL;
+    const struct rotation *rotation = rotation_of(c);
     struct arena a = { .base = base };
     *d = (struct linear_desk){ .mem = carve_memory(p, &a) };
-    if (term) {
-        d->heading = take_bytes(&a, 1, sizeof *d->heading);
-        d->room = reals(&a, term->room ? term->room(c, p->rotate) : 0);
+    if (rotation) {
+        d->angles = take_bytes(&a, 1, sizeof *d->angles);
+        d->room = reals(&a, rotation->room ? rotation->room(c, p->rotate) : 0);
     }
     d->S = reals(&a, (ptrdiff_t)D * Dvp), d->z = reals(&a, Dp),
     d->zk = reals(&a, (ptrdiff_t)KT * Dp);
@@ -115,7 +115,7 @@ static size_t carve(const struct call *c, char *base, bool backward, struct line
         d->y = reals(&a, Dp);
         d->dk = reals(&a, (ptrdiff_t)KT * Dp), d->df = reals(&a, (ptrdiff_t)KT * Dp),
         d->dv = reals(&a, (ptrdiff_t)KT * Dvp);
-        d->part = reals(&a, term && term->part ? term->part(c, p->rotate) : 0);
+        d->part = reals(&a, rotation ? rotation_part(c) : 0);
     }
     return a.full ? SIZE_MAX : a.used;
 }
@@ -175,16 +175,16 @@ static void load_features(const struct call *c, struct linear_desk *d, bool quer
         for (int x = 0; x < D; x++) f[r * Dp + x] = feature(f[r * Dp + x]);
     memcpy(turned, f, sizeof(real) * (size_t)(n * Dp));
     if (p->rotate >= 0)
-        term_of(c, p->rotate)->turn(c, p->rotate, d->heading, b, h, query, i, n, turned, Dp);
+        rotation_of(c)->turn(c, p->rotate, d->angles, b, h, query, i, n, turned, Dp);
 }
 static void turn_back(const struct call *c, struct linear_desk *d, bool query, ptrdiff_t b, int h,
                       ptrdiff_t i, int n, const real *f, const real *turned, real *g)
 {
     const int x = c->plan->rotate;
     if (x < 0) return;
-    const struct term *term = term_of(c, x);
-    term->turn_bwd(c, x, d->heading, b, h, query, i, n, term->of_input ? f : turned, g,
-                   padded(c->plan->dim), c->total[x] ? d->part : NULL);
+    const struct rotation *rotation = rotation_of(c);
+    rotation->turn_bwd(c, x, d->angles, b, h, query, i, n, rotation->of_input ? f : turned, g,
+                       padded(c->plan->dim), c->total[x] ? d->part : NULL);
 }
 
 /* The rows `row` .. of a query head, with `last` keys of their sequence in memory. */
@@ -344,7 +344,7 @@ static const struct sequence *open_item(const struct call *c, struct linear_desk
     const struct loci_plan *p = c->plan;
     const struct sequence *q = &c->seq[item / p->kv_heads];
     *kvh = (int)(item % p->kv_heads);
-    if (d->heading) *d->heading = (struct heading){ .room = d->room };
+    if (d->angles) *d->angles = (struct angles){ .room = d->room };
     d->count = c->linear.past;
     d->keys = d->count ? (int)((d->count - 1) % KT) + 1 : 0;
     open_memory(c, d, (size_t)(q->b * p->kv_heads + *kvh));
@@ -501,7 +501,7 @@ static bool backward_item(const struct call *c, struct linear_desk *d, ptrdiff_t
     const struct sequence *q = open_item(c, d, item, &kvh);
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0;
     if (p->rotate >= 0 && c->total[p->rotate])
-        zero(d->part, term_of(c, p->rotate)->part(c, p->rotate));
+        zero(d->part, rotation_part(c));
     if (!walk_forward(c, d, q, kvh, dq_rows, true)) return false;
 
     ptrdiff_t end = q->nq;

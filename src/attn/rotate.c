@@ -37,68 +37,69 @@ static ptrdiff_t items(const struct rows *a, int heads)
     return a->c->B * a->tiles * ((a->heads + heads - 1) / heads);
 }
 
-static void turn_rows(const struct rows *a, const struct place at, int h, struct heading *heading,
+static void turn_rows(const struct rows *a, const struct place at, int h, struct angles *angles,
                       real *rows, ptrdiff_t stride)
 {
     struct call *c = a->c;
     const int x = c->plan->rotate;
-    const struct term *term = term_of(c, x);
-    if (!a->back) term->turn(c, x, heading, at.b, h, a->query, at.i, at.n, rows, stride);
-    if (a->fades) term->fade(c, x, at.b, a->query, 0, at.i, at.n, rows, stride);
+    const struct rotation *rotation = rotation_of(c);
+    if (!a->back) rotation->turn(c, x, angles, at.b, h, a->query, at.i, at.n, rows, stride);
+    if (a->fades) rotation->fade(c, x, at.b, a->query, 0, at.i, at.n, rows, stride);
     if (a->back)
-        term->turn_bwd(c, x, heading, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
+        rotation->turn_bwd(c, x, angles, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
 }
 /* Turns the rows of a place on their way, or where they are; what is stored in 16 bits on the desk
  * of t. */
-static void rotate_place(const struct rows *a, const struct place at, struct heading *heading,
+static void rotate_place(const struct rows *a, const struct place at, struct angles *angles,
                          struct tile *t)
 {
     struct call *c = a->c;
-    const struct term *term = term_of(c, c->plan->rotate);
+    const struct rotation *rotation = rotation_of(c);
     const int D = c->plan->dim, Dp = padded(D);
     const loci_view *from = a->back ? a->y : a->x, *to = a->back ? a->dx : a->y;
     if (!to->data) return;
     for (int h = at.h; h < at.h + at.heads; h++) {
         if (!in_place(c)) {
             load_rows(c, from, at.b, h, at.i, at.n, D, t->qrows);
-            turn_rows(a, at, h, heading, t->qrows, Dp);
+            turn_rows(a, at, h, angles, t->qrows, Dp);
             store_rows(c, t->qrows, Dp, to, at.b, h, at.i, at.n, D);
             continue;
         }
         real *source = stored_row(c, from, at.b, h, at.i), *rows = stored_row(c, to, at.b, h, at.i);
-        if (term->move) {
+        if (rotation->move) {
             const struct rows_at here = { source, from->row, from->head },
                                  there = { rows, to->row, to->head };
-            term->move(c, c->plan->rotate, heading, at.b, h, at.heads, a->query, a->back, at.i,
-                       at.n, here, there);
+            rotation->move(c, c->plan->rotate, angles, at.b, h, at.heads, a->query, a->back, at.i,
+                           at.n, here, there);
             return;
         }
         for (int r = 0; r < at.n && rows != source; r++)
             memcpy(rows + r * to->row, source + r * from->row, sizeof(real) * (size_t)D);
-        turn_rows(a, at, h, heading, rows, to->row);
+        turn_rows(a, at, h, angles, rows, to->row);
     }
 }
 /* The way back of one head where it needs the rows themselves, with its part of the parameters'
  * gradient. */
-static void unturn_place(const struct rows *a, const struct place at, struct heading *heading,
+static void unturn_place(const struct rows *a, const struct place at, struct angles *angles,
                          struct tile *t, real *part)
 {
     struct call *c = a->c;
     const int D = c->plan->dim, Dp = padded(D), u = c->plan->rotate;
-    const struct term *term = term_of(c, u);
+    const struct rotation *rotation = rotation_of(c);
     real *x = t->qrows, *g = t->scratch;
     load_rows(c, a->x, at.b, at.h, at.i, at.n, D, x);
     load_rows(c, a->y, at.b, at.h, at.i, at.n, D, g);
-    if (!term->of_input) term->turn(c, u, heading, at.b, at.h, a->query, at.i, at.n, x, Dp);
-    term->turn_bwd(c, u, heading, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
+    if (!rotation->of_input)
+        rotation->turn(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, Dp);
+    rotation->turn_bwd(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
     if (a->dx->data) store_rows(c, g, Dp, a->dx, at.b, at.h, at.i, at.n, D);
 }
 static void rotate_job(void *arg, int index)
 {
     struct rows *a = arg;
     struct call *c = a->c;
-    struct heading *heading = N(open_heading)(c, index);
-    const bool input = a->back && wants_input(term_of(c, c->plan->rotate), NULL);
+    struct angles *angles = N(open_angles)(c, index);
+    const bool input = a->back && wants_input(c, NULL);
     const int heads = input ? 1 : together(a);
     struct tile *t = input || !in_place(c) ? N(open_desk)(c, index, a->back).tile : NULL;
     for (ptrdiff_t i, n = items(a, heads); (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < n;) {
@@ -106,8 +107,8 @@ static void rotate_job(void *arg, int index)
             a->stop = true;
             return;
         }
-        if (input) unturn_place(a, place_of(a, i, heads), heading, t, NULL);
-        else rotate_place(a, place_of(a, i, heads), heading, t);
+        if (input) unturn_place(a, place_of(a, i, heads), angles, t, NULL);
+        else rotate_place(a, place_of(a, i, heads), angles, t);
     }
 }
 /* One item of a wave, with its part of the parameters' gradient. */
@@ -117,8 +118,8 @@ static void wave_job(void *arg, int index)
     const struct desk d = N(open_desk)(a->c, index, true);
     const int x = a->c->plan->rotate;
     real *part = d.bench.part[x];
-    memset(part, 0, sizeof(real) * (size_t)term_of(a->c, x)->part(a->c, x));
-    unturn_place(a, place_of(a, a->first + index, 1), d.tile->heading, d.tile, part);
+    memset(part, 0, sizeof(real) * (size_t)rotation_part(a->c));
+    unturn_place(a, place_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
 }
 
 static struct rows all_rows(struct call *c, loci_which which, const loci_view *x,
@@ -141,7 +142,7 @@ static struct rows all_rows(struct call *c, loci_which which, const loci_view *x
 size_t N(rotate_desk)(const struct call *c)
 {
     struct desk d;
-    return in_place(c) ? N(carve_heading)(c) : N(carve_desk)(c, NULL, false, &d);
+    return in_place(c) ? N(carve_angles)(c) : N(carve_desk)(c, NULL, false, &d);
 }
 loci_status N(rotate)(struct call *c, loci_which which, const loci_view *x, const loci_view *y)
 {

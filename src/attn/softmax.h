@@ -92,7 +92,7 @@ INLINE void open_chunk(struct tile *t)
     fill(t->o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
     EACH_USE(t->c, x, term) {
         fill(t->own[x].out, (ptrdiff_t)t->own[x].outn * QT, 0);
-        if (term->chunk) term->chunk(t, x);
+        if (term->weights) term->weights->chunk(t, x);
     }
 }
 

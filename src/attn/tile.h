@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tile.h -- what a term is, and the tile that its hooks work on.  Compiled per instruction set and
- * tile width.
+/* tile.h -- the tile that the engine and the hooks of terms (term.h) work on.  Compiled per
+ * instruction set and tile width.
  *
  * A tile is KT = 64 keys against QT query rows (64, or 1 for decode), key-major with the rows in
  * the lanes: s[k][r].  All loops are `for k < keys, for r < QT`; with QT = 1 they collapse to a
@@ -14,6 +14,7 @@
 #define LOCI_ATTN_TILE_H
 
 #include "attn/product.h"
+#include "attn/rotation.h"
 #include "plan/call.h"
 
 /* One term's own memory beside a tile. */
@@ -34,14 +35,6 @@ struct own {
     int outn, gradn, carryn;
 };
 
-/* The rows that a thread turned last, so that heads that turn alike share cos and sin. */
-struct heading {
-    bool set, query;
-    int group, rows;
-    ptrdiff_t b, i0;
-    real *room;                          /* what the term asked for */
-};
-
 /* Keys or values of a tile where they are stored: numbers of some form, in rows `stride` numbers
  * apart; or across: [D][KT], key by key in the lanes, as a cache has its keys. */
 enum form { REALS, BITS_BF16, BITS_F16 };
@@ -55,7 +48,7 @@ struct source {
 
 struct tile {
     const struct call *c;
-    struct heading *heading;
+    struct angles *angles;
     const struct sequence *seq;
     int h, kvh, kh;                      /* head, its kv head, and its keys, which a group need not
                                             share once they are turned */
@@ -118,98 +111,6 @@ struct tile {
 };
 
 #define S(t, k, r) ((t)->s[(k) * QT + (r)])
-
-/* Rows of several heads, and how far apart rows and heads are. */
-struct rows_at { real *first; ptrdiff_t row, head; };
-
-struct term {
-    const char *name;
-    /* Sizes, for one query tile of one head: rows of QT reals; reals of a part; where a part is
-     * summed. */
-    ptrdiff_t (*mem)(const struct call *, int x), (*out)(const struct call *, int x),
-        (*grad)(const struct call *, int x);
-    int (*carry)(const struct call *, int x);
-    ptrdiff_t (*part)(const struct call *, int x);                         /* reals per head */
-    /* offset of that part in the total */
-    ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);
-    ptrdiff_t (*total)(const struct call *, int x);                        /* reals of the total */
-    /* A part may begin with what is added to the total and keep something else behind it: how much
-     * is added (NULL: all), and what makes the one of the other when all rows of a work item, from
-     * `row` on, are done. */
-    ptrdiff_t (*added)(const struct call *, int x);
-    void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row, int h,
-                   real *part);
-    /* Numbers per key and head of a gradient that is summed in own.keys.  The total is [B][H][Lk]
-     * of them. */
-    int (*keyed)(const struct call *, int x);
-
-    /* once per query tile; dO is there in _bwd */
-    void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x);
-    /* Few rows: a vector that all keys of this tile meet beside the query, and where their numbers
-     * go; NULL: none, and then its hooks may read k.  What `keys` is set to takes the place of the
-     * tile's keys. */
-    const real *(*meets)(struct tile *, int x, struct source *keys, real **numbers);
-    /* sees scale q.k alone; adds to ds, last */
-    void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x);
-    /* s += or s *= ; reads ds */
-    void (*score)(struct tile *, int x), (*score_bwd)(struct tile *, int x);
-    /* p -> out ; dp += */
-    void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);
-    /* outs -> O ; grads -> dqs, part */
-    void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);
-    real (*ceiling)(const struct tile *, int x);    /* most it adds to any score of this tile; NULL:
-                                                       no promise */
-    bool reads_keys;                                /* its hooks read k */
-    bool (*settled)(const struct tile *, int x);    /* no tile moves the carry any more: the sweep
-                                                       for it can end */
-    bool fades;                                     /* its ceiling falls with the distance: worth
-                                                       asking for */
-    bool (*spent)(const struct tile *, int x);      /* every weight from here on in this chunk is an
-                                                       exact 0 */
-    bool (*ends)(const struct call *, int x);       /* can that happen in this call?  NULL: yes, if
-                                                       it has spent */
-
-    /* all heads at once; t = first tile */
-    void (*mix)(struct tile *, int x), (*mix_bwd)(struct tile *, int x);
-
-    /* The weight place.  Without such a term the engine's softmax weighs. */
-    void (*weigh)(struct tile *, int x), (*join)(struct tile *, int x),
-        (*weigh_bwd)(struct tile *, int x);
-    void (*chunk)(struct tile *, int x);            /* begins a chunk */
-    void (*whole)(struct tile *, int x);            /* backward, after weigh: p becomes the final
-                                                       weights (chunk x total) */
-
-    /* The rotate place: rows x[n][stride] of positions i0 .. of batch entry b and head h, a key
-     * head for keys, in place. room: reals of a heading. */
-    ptrdiff_t (*room)(const struct call *, int x);
-    void (*turn)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query,
-                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
-    /* The same for `heads` heads from h on, on the way from one place to another, which is apart
-     * from it or is the same; `back` is what turn_bwd() does to gradients.  NULL, as in all that
-     * fade: rows are copied first. */
-    void (*move)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, int heads,
-                 bool query, bool back, ptrdiff_t i0, int n, struct rows_at from,
-                 struct rows_at to);
-    /* rows hold what turn() gave, or with of_input what it took (read only for a part, if the term
-     * has parts), d the gradient of what it gave: d becomes the gradient of what it took. */
-    bool of_input;
-    void (*turn_bwd)(const struct call *, int x, struct heading *, ptrdiff_t b, int h, bool query,
-                     ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride, real *part);
-    /* A rotation may fade, too: queries are multiplied by z^(pos - ref), keys by z^(ref - pos), and
-     * so are gradients. ref is shared by `span` key tiles, a power of two up to a chunk. */
-    int  (*span)(const struct call *, int x);
-    void (*fade)(const struct call *, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0,
-                 int n, real *rows, ptrdiff_t stride);
-};
-
-#define TERM(name, traits) extern const struct term N(term_##name);
-#include "terms/list.h"
-#undef TERM
-
-INLINE int kv_head(const struct call *c, int h, bool query)
-{
-    return query ? h / c->plan->group : h;
-}
 
 /* Distance of a pair, and whether the row sees the key. */
 INLINE int64_t distance(const struct tile *t, int k, int r)

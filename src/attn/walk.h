@@ -4,7 +4,7 @@
 #ifndef LOCI_ATTN_WALK_H
 #define LOCI_ATTN_WALK_H
 
-#include "attn/tile.h"
+#include "attn/term.h"
 #include "plan/cache.h"
 
 enum { PAD = 16 };                       /* rows of queries and gradients are padded to whole
@@ -20,16 +20,32 @@ INLINE const struct term *term_of(const struct call *c, int x)
     for (int x = 0; x < (c)->plan->uses; x++) \
         for (const struct term *term = term_of(c, x); term; term = NULL)
 
-/* Does turn_bwd() of a rotation, with this part, want to see the rows before they turned? */
-INLINE bool wants_input(const struct term *term, const real *part)
+/* What weighs in the place of the softmax, or NULL. */
+INLINE const struct weights *weights_of(const struct call *c)
 {
-    return term->of_input && (part || !term->part);
+    return c->plan->weight >= 0 ? term_of(c, c->plan->weight)->weights : NULL;
+}
+/* The rotation of a plan, or NULL. */
+INLINE const struct rotation *rotation_of(const struct call *c)
+{
+    return c->plan->rotate >= 0 ? term_of(c, c->plan->rotate)->rotation : NULL;
+}
+/* Reals of its part of the gradient of tables, per head. */
+INLINE ptrdiff_t rotation_part(const struct call *c)
+{
+    const struct term *term = term_of(c, c->plan->rotate);
+    return term->part ? term->part(c, c->plan->rotate) : 0;
+}
+/* Does turn_bwd(), with this part, want to see the rows before they turned? */
+INLINE bool wants_input(const struct call *c, const real *part)
+{
+    return rotation_of(c)->of_input && (part || !term_of(c, c->plan->rotate)->part);
 }
 /* The rotation, if it fades. */
-INLINE const struct term *fading(const struct call *c)
+INLINE const struct rotation *fading(const struct call *c)
 {
-    const int x = c->plan->rotate;
-    return x >= 0 && term_of(c, x)->fade ? term_of(c, x) : NULL;
+    const struct rotation *r = rotation_of(c);
+    return r && r->fade ? r : NULL;
 }
 /* The position that key tile number `tile` of a sequence, and queries that meet it, fade from. */
 INLINE int64_t fade_from(const struct call *c, const struct sequence *q, ptrdiff_t tile)
@@ -457,8 +473,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     }
     load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->qrows);
     if (p->rotate >= 0)
-        term_of(c, p->rotate)
-            ->turn(c, p->rotate, t->heading, q->b, t->h, true, t->i0, rows, t->qrows, Dp);
+        rotation_of(c)->turn(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->qrows, Dp);
     const real scale = (real)p->scale;
     for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
     transpose(t->qrows, Dp, QT, p->dim, t->qt, QT);
@@ -602,15 +617,15 @@ INLINE struct next to_older(const struct tile *t, enum side side)
 INLINE void fade_queries(struct tile *t)
 {
     const struct call *c = t->c;
-    const struct term *term = fading(c);
-    if (!term) return;
+    const struct rotation *rotation = fading(c);
+    if (!rotation) return;
     const struct sequence *q = t->seq;
     const int x = c->plan->rotate, D = c->plan->dim, Dp = padded(D);
-    const ptrdiff_t tile = (t->j0 - q->k0) / KT, block = tile / term->span(c, x);
+    const ptrdiff_t tile = (t->j0 - q->k0) / KT, block = tile / rotation->span(c, x);
     if (t->block == block) return;
     t->block = block;
     memcpy(t->qf, t->qrows, sizeof(real) * (size_t)(QT * Dp));
-    term->fade(c, x, q->b, true, fade_from(c, q, tile), t->i0, t->rows, t->qf, Dp);
+    rotation->fade(c, x, q->b, true, fade_from(c, q, tile), t->i0, t->rows, t->qf, Dp);
     transpose(t->qf, Dp, QT, D, t->qt, QT);
 }
 

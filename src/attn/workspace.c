@@ -59,14 +59,14 @@ static void carve_tile(const struct call *c, struct arena *a, bool backward, boo
     }
 }
 
-static struct heading *carve_heading(const struct call *c, struct arena *a, bool write)
+static struct angles *carve_angles(const struct call *c, struct arena *a, bool write)
 {
     const int x = c->plan->rotate;
     if (x < 0) return NULL;
-    struct heading *heading = take_bytes(a, 1, sizeof *heading);
-    real *room = reals(a, ask(term_of(c, x)->room, c, x));
-    if (heading && write) *heading = (struct heading){ .room = room };
-    return heading;
+    struct angles *angles = take_bytes(a, 1, sizeof *angles);
+    real *room = reals(a, ask(rotation_of(c)->room, c, x));
+    if (angles && write) *angles = (struct angles){ .room = room };
+    return angles;
 }
 
 /* With a desk that another thread may be looking at, too, nothing is written: `write` false finds
@@ -76,12 +76,12 @@ static size_t carve(const struct call *c, char *base, bool backward, bool write,
     const struct loci_plan *p = c->plan;
     struct arena a = { .base = base };
     const int n = QT == 1 ? (int)few_rows(c) : locked(p);
-    struct heading *heading = carve_heading(c, &a, write);
+    struct angles *angles = carve_angles(c, &a, write);
     struct tile *t = take_bytes(&a, (size_t)n, sizeof *t), spare;
     for (int i = 0; i < n; i++) {
         struct tile *one = base && write ? &t[i] : &spare;
         carve_tile(c, &a, backward, i % locked(p) == 0, one);
-        one->all = t, one->tiles = n, one->heading = heading;
+        one->all = t, one->tiles = n, one->angles = angles;
     }
     *d = (struct desk){ .tile = t };
     if (QT == 1) {
@@ -128,16 +128,16 @@ struct bench N(find_bench)(const struct call *c, int index)
     return d.bench;
 }
 
-size_t N(carve_heading)(const struct call *c)
+size_t N(carve_angles)(const struct call *c)
 {
     struct arena a = { .base = NULL };
-    carve_heading(c, &a, false);
+    carve_angles(c, &a, false);
     return a.used;
 }
-struct heading *N(open_heading)(const struct call *c, int index)
+struct angles *N(open_angles)(const struct call *c, int index)
 {
     struct arena a = { .base = c->desks + (size_t)index * c->desk };
-    return carve_heading(c, &a, true);
+    return carve_angles(c, &a, true);
 }
 
 void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)
@@ -183,7 +183,7 @@ static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t
     return most;
 }
 
-static void keys_item(struct call *c, struct heading *heading, const struct sequence *q,
+static void keys_item(struct call *c, struct angles *angles, const struct sequence *q,
                       ptrdiff_t tile, int kh)
 {
     const struct loci_plan *p = c->plan;
@@ -195,10 +195,11 @@ static void keys_item(struct call *c, struct heading *heading, const struct sequ
                              : NULL;
     if (turned) {
         load_keys(c, KEYS, q->b, kvh, j, n, turned);
-        const struct term *term = term_of(c, p->rotate);
-        if (!p->keys_rotated) term->turn(c, p->rotate, heading, q->b, kh, false, j, n, turned, D);
-        if (term->fade)
-            term->fade(c, p->rotate, q->b, false, fade_from(c, q, tile), j, n, turned, D);
+        const struct rotation *rotation = rotation_of(c);
+        if (!p->keys_rotated)
+            rotation->turn(c, p->rotate, angles, q->b, kh, false, j, n, turned, D);
+        if (rotation->fade)
+            rotation->fade(c, p->rotate, q->b, false, fade_from(c, q, tile), j, n, turned, D);
     }
     if (c->knorm) {
         real room[MAX_DIM];
@@ -223,12 +224,12 @@ static void keys_job(void *arg, int index)
 {
     struct keys *a = arg;
     struct call *c = a->c;
-    struct heading *heading = N(open_heading)(c, index);
+    struct angles *angles = N(open_angles)(c, index);
     const int heads = c->plan->key_heads;
     for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->ktiles * heads;) {
         const ptrdiff_t tile = s / heads;
         const struct sequence *q = find_sequence(c, BY_KTILE, tile);
-        keys_item(c, heading, q, tile - q->first_ktile, (int)(s % heads));
+        keys_item(c, angles, q, tile - q->first_ktile, (int)(s % heads));
     }
 }
 void N(prepare_keys)(struct call *c)

@@ -53,8 +53,8 @@ struct desk N(open_desk)(const struct call *, int index, bool backward);
 /* The bench of another thread that has finished: nothing is written. */
 struct bench N(find_bench)(const struct call *, int index);
 /* Its heading, which comes first in desks of every tile width. */
-struct heading *N(open_heading)(const struct call *, int index);
-size_t N(carve_heading)(const struct call *);    /* its bytes */
+struct angles *N(open_angles)(const struct call *, int index);
+size_t N(carve_angles)(const struct call *);    /* its bytes */
 
 /* Does the host want no more of it?  Asked at least once for the rows of a tile and the keys they
  * see. */

@@ -6,7 +6,7 @@
  * plus that of the step k, from the table.  They are joined in double by plain products, so cos and
  * sin depend on x alone and have the same bits for every instruction set; they are rounded to real
  * once, with an absolute error near 2^-52 before that.  Coordinates that are not whole go the
- * direct way.  A heading keeps [rows][cos, sin][width]. */
+ * direct way.  struct angles has them as [rows][cos, sin][width]. */
 #ifndef LOCI_TERMS_ANGLES_H
 #define LOCI_TERMS_ANGLES_H
 
@@ -15,22 +15,22 @@
 #include "base/trig.h"
 #include "shape/pairs.h"
 
-enum { SIGHTS = 64 };                    /* pairs in hand */
+enum { SLICE = 64 };                     /* pairs that are worked on at once */
 
 /* The pairs t0 .. t0 + n - 1 of a group; n counts whole lanes. */
-struct sights {
+struct slice {
     const struct pairs *p;
     int group, t0, n;
     double anchor[MAX_AXES];             /* where anchor_cos and anchor_sin are of; NaN: nowhere */
-    _Alignas(64) double anchor_cos[MAX_AXES][SIGHTS];
-    _Alignas(64) double anchor_sin[MAX_AXES][SIGHTS];
+    _Alignas(64) double anchor_cos[MAX_AXES][SLICE];
+    _Alignas(64) double anchor_sin[MAX_AXES][SLICE];
 };
 
-static inline void direct(const struct sights *k, int axis, double x, double *restrict cos,
+static inline void direct(const struct slice *k, int axis, double x, double *restrict cos,
                           double *restrict sin)
 {
     const double *hi = pairs_rows(k->p, k->group, axis) + k->t0, *lo = hi + k->p->width;
-    double rest[SIGHTS], more[SIGHTS], turns[SIGHTS];
+    double rest[SLICE], more[SLICE], turns[SLICE];
     for (int t = 0; t < k->n; t++) trig_reduce(x, hi[t], lo[t], &rest[t], &more[t], &turns[t]);
     for (int t = 0; t < k->n; t++)
         cos[t] = trig_cos(rest[t], more[t]), sin[t] = trig_sin(rest[t], more[t]);
@@ -38,51 +38,51 @@ static inline void direct(const struct sights *k, int axis, double x, double *re
 }
 
 /* A coordinate as an anchor and, when it is whole, a step from there; else step is -1. */
-struct stop { double anchor; int step; };
-INLINE struct stop stop_at(double x)
+struct split { double anchor; int step; };
+INLINE struct split split_at(double x)
 {
     const double anchor = floor(x / PAIR_STEPS) * PAIR_STEPS, rest = x - anchor;
     const int step = rest > 0 && rest < PAIR_STEPS ? (int)rest : 0;
-    return (struct stop){ anchor, rest == step ? step : -1 };
+    return (struct split){ anchor, rest == step ? step : -1 };
 }
-INLINE void go_to(struct sights *k, int axis, double anchor)
+INLINE void set_anchor(struct slice *k, int axis, double anchor)
 {
     if (k->anchor[axis] == anchor) return;
     direct(k, axis, anchor, k->anchor_cos[axis], k->anchor_sin[axis]);
     k->anchor[axis] = anchor;
 }
 /* The table's row of a step: cos, and sin after it. */
-INLINE const double *step_of(const struct sights *k, int axis, int step)
+INLINE const double *step_of(const struct slice *k, int axis, int step)
 {
     return pairs_rows(k->p, k->group, axis) + (2 + 2 * step) * k->p->width + k->t0;
 }
 
 /* cos and sin of x w on one axis, on the first times m. */
-static inline void aim_axis(struct sights *k, int axis, double x, double *restrict cos,
+static inline void angles_on_axis(struct slice *k, int axis, double x, double *restrict cos,
                             double *restrict sin)
 {
-    const struct stop stop = stop_at(x);
-    if (stop.step < 0) {
+    const struct split split = split_at(x);
+    if (split.step < 0) {
         const double m = axis == 0 ? k->p->factor : 1;
         direct(k, axis, x, cos, sin);
         for (int t = 0; t < k->n; t++) cos[t] *= m, sin[t] *= m;
         return;
     }
-    go_to(k, axis, stop.anchor);
-    const double *restrict sc = step_of(k, axis, stop.step), *restrict ss = sc + k->p->width;
+    set_anchor(k, axis, split.anchor);
+    const double *restrict sc = step_of(k, axis, split.step), *restrict ss = sc + k->p->width;
     const double *restrict ac = k->anchor_cos[axis], *restrict as = k->anchor_sin[axis];
     for (int t = 0; t < k->n; t++) {
         cos[t] = ac[t] * sc[t] - as[t] * ss[t];
         sin[t] = as[t] * sc[t] + ac[t] * ss[t];
     }
 }
-static inline void aim_axes(struct sights *k, const double *x, real *to_cos, real *to_sin)
+static inline void angles_on_axes(struct slice *k, const double *x, real *to_cos, real *to_sin)
 {
-    double cos[SIGHTS], sin[SIGHTS];
-    aim_axis(k, 0, x[0], cos, sin);
+    double cos[SLICE], sin[SLICE];
+    angles_on_axis(k, 0, x[0], cos, sin);
     for (int axis = 1; axis < k->p->axes; axis++) {
-        double c[SIGHTS], s[SIGHTS];
-        aim_axis(k, axis, x[axis], c, s);
+        double c[SLICE], s[SLICE];
+        angles_on_axis(k, axis, x[axis], c, s);
         for (int t = 0; t < k->n; t++) {
             const double a = cos[t], b = sin[t];
             cos[t] = a * c[t] - b * s[t];
@@ -94,11 +94,11 @@ static inline void aim_axes(struct sights *k, const double *x, real *to_cos, rea
 
 /* Angles as code in float has them: coordinate and frequency, their product, cos and sin, and m are
  * rounded each.  A pair listens to one axis. */
-static inline void aim_float(const struct sights *k, const double *x, real *restrict to_cos,
+static inline void angles_in_float(const struct slice *k, const double *x, real *restrict to_cos,
                              real *restrict to_sin)
 {
     const real m = (real)k->p->factor;
-    float phi[SIGHTS] = { 0 };
+    float phi[SLICE] = { 0 };
     for (int axis = 0; axis < k->p->axes; axis++) {
         const double *w = pairs_rows(k->p, k->group, axis) + k->t0;
         for (int t = 0; t < k->n; t++) phi[t] += (float)x[axis] * (float)w[t];
@@ -117,19 +117,19 @@ static inline void coordinates(const struct call *c, const struct pairs *p, ptrd
         x[axis] = query ? coord_q(c, b, axis, i) : coord_k(c, b, axis, i);
 }
 
-/* Where the heading keeps cos of row r; sin follows. */
-INLINE real *aim_of(const struct heading *at, const struct pairs *p, int r)
+/* cos of row r; sin follows. */
+INLINE real *cos_of(const struct angles *at, const struct pairs *p, int r)
 {
     return at->room + (ptrdiff_t)2 * r * p->width;
 }
 
 /* Rows at steps from one anchor, each times m and rounded. */
-INLINE void join(const struct sights *k, int rows, const struct stop *stop, real *to)
+INLINE void join(const struct slice *k, int rows, const struct split *split, real *to)
 {
     const int W = k->p->width;
     for (int r = 0; r < rows; r++, to += 2 * W) {
         const double *restrict ac = k->anchor_cos[0], *restrict as = k->anchor_sin[0];
-        const double *restrict sc = step_of(k, 0, stop[r].step), *restrict ss = sc + W;
+        const double *restrict sc = step_of(k, 0, split[r].step), *restrict ss = sc + W;
         real *restrict cos = to, *restrict sin = to + W;
         for (int t = 0; t < k->n; t++) {
             cos[t] = (real)(ac[t] * sc[t] - as[t] * ss[t]);
@@ -139,50 +139,50 @@ INLINE void join(const struct sights *k, int rows, const struct stop *stop, real
 }
 /* Rows at coordinates x of one axis.  All steps are found first, so that no row waits until it is
  * known where its own is. */
-static inline void aim_line(struct sights *k, int rows, const double *x, real *to)
+static inline void angles_on_line(struct slice *k, int rows, const double *x, real *to)
 {
     const int W = k->p->width;
-    struct stop stop[KT];
-    for (int r = 0; r < rows; r++) stop[r] = stop_at(x[r]);
+    struct split split[KT];
+    for (int r = 0; r < rows; r++) split[r] = split_at(x[r]);
     for (int r = 0, n; r < rows; r += n, to += (ptrdiff_t)2 * n * W) {
         n = 1;
-        if (stop[r].step < 0) {
-            aim_axes(k, &x[r], to, to + W);
+        if (split[r].step < 0) {
+            angles_on_axes(k, &x[r], to, to + W);
             continue;
         }
-        while (r + n < rows && stop[r + n].step >= 0 && stop[r + n].anchor == stop[r].anchor) n++;
-        go_to(k, 0, stop[r].anchor);
-        join(k, n, &stop[r], to);
+        while (r + n < rows && split[r + n].step >= 0 && split[r + n].anchor == split[r].anchor) n++;
+        set_anchor(k, 0, split[r].anchor);
+        join(k, n, &split[r], to);
     }
 }
 
-/* Points the heading at n rows, unless it is there. */
-static inline void aim(const struct call *c, const struct pairs *p, struct heading *at, ptrdiff_t b,
+/* The angles of n rows, unless they are there. */
+static inline void make_angles(const struct call *c, const struct pairs *p, struct angles *at, ptrdiff_t b,
                        int h, bool query, ptrdiff_t i0, int n)
 {
     const int group = p->groups > 1 ? kv_head(c, h, query) : 0;
     if (at->set && at->b == b && at->group == group && at->query == query && at->i0 == i0
         && at->rows >= n)
         return;
-    *at = (struct heading){
+    *at = (struct angles){
         .set = true, .query = query, .group = group, .rows = n, .b = b, .i0 = i0, .room = at->room
     };
-    for (int t0 = 0; t0 < p->width; t0 += SIGHTS) {
-        struct sights k;                 /* no braces: they would clear the anchors too */
-        k.p = p, k.group = group, k.t0 = t0, k.n = p->width - t0 < SIGHTS ? p->width - t0 : SIGHTS;
+    for (int t0 = 0; t0 < p->width; t0 += SLICE) {
+        struct slice k;                 /* no braces: they would clear the anchors too */
+        k.p = p, k.group = group, k.t0 = t0, k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
         for (int axis = 0; axis < p->axes; axis++) k.anchor[axis] = NAN;
         if (p->axes == 1 && !p->angles_f32) {
             double x[KT];
             for (int r = 0; r < n; r++) coordinates(c, p, b, query, i0 + r, &x[r]);
-            aim_line(&k, n, x, at->room + t0);
+            angles_on_line(&k, n, x, at->room + t0);
             continue;
         }
         for (int r = 0; r < n; r++) {
             double x[MAX_AXES];
             coordinates(c, p, b, query, i0 + r, x);
-            real *cos = aim_of(at, p, r) + t0, *sin = cos + p->width;
-            if (p->angles_f32) aim_float(&k, x, cos, sin);
-            else aim_axes(&k, x, cos, sin);
+            real *cos = cos_of(at, p, r) + t0, *sin = cos + p->width;
+            if (p->angles_f32) angles_in_float(&k, x, cos, sin);
+            else angles_on_axes(&k, x, cos, sin);
         }
     }
 }
@@ -205,7 +205,7 @@ INLINE void turn_interleaved(const real *restrict cos, const real *restrict sin,
         turn_pair(x[2 * t], x[2 * t + 1], cos[t], sign * sin[t], &x[2 * t], &x[2 * t + 1]);
 }
 
-/* Reals of a heading of so many pairs. */
-INLINE ptrdiff_t aim_room(int pairs) { return (ptrdiff_t)2 * KT * pairs_width(pairs); }
+/* Reals that the angles of so many pairs take. */
+INLINE ptrdiff_t angles_room(int pairs) { return (ptrdiff_t)2 * KT * pairs_width(pairs); }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* blocks.c -- turns blocks of channels: into the basis of their generator, where pairs turn, and
- * back; see blocks.h.  A heading keeps, behind cos and sin, two lots of rows in the basis and one
+ * back; see blocks.h.  A angles keeps, behind cos and sin, two lots of rows in the basis and one
  * panel of rows on their way back. */
 #include "terms/angles.h"
 
@@ -19,12 +19,12 @@ static ptrdiff_t basis_stride(const struct blocks *b) { return 2 * (ptrdiff_t)bl
 static ptrdiff_t room(const struct call *c, int x)
 {
     const struct blocks b = blocks_of(c, x);
-    return aim_room(blocks_pairs(&b))
+    return angles_room(blocks_pairs(&b))
          + KT * (2 * basis_stride(&b) + blocks_lanes(blocks_channels(&b)));
 }
-static real *in_basis(const struct blocks *b, const struct heading *at, int which)
+static real *in_basis(const struct blocks *b, const struct angles *at, int which)
 {
-    return at->room + aim_room(blocks_pairs(b)) + which * KT * basis_stride(b);
+    return at->room + angles_room(blocks_pairs(b)) + which * KT * basis_stride(b);
 }
 
 /* ---- The basis ------------------------------------------------------------------------------- */
@@ -60,17 +60,17 @@ static void leave(const struct blocks *b, const struct pairs *p, int group, int 
     }
 }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int h,
+static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t batch, int h,
                  bool query, ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct blocks b = blocks_of(c, x);
     const struct pairs *p = table_of(c, x);
     const int group = b.groups > 1 ? kv_head(c, h, query) : 0;
     real *y = in_basis(&b, at, 0);
-    aim(c, p, at, batch, h, query, i0, n);
+    make_angles(c, p, at, batch, h, query, i0, n);
     enter(&b, p, group, n, rows, stride, y);
     for (int r = 0; r < n; r++)
-        turn_interleaved(aim_of(at, p, r), aim_of(at, p, r) + p->width, 1, p->count,
+        turn_interleaved(cos_of(at, p, r), cos_of(at, p, r) + p->width, 1, p->count,
                          y + r * basis_stride(&b));
     leave(&b, p, group, n, y, in_basis(&b, at, 2), rows, stride);
 }
@@ -98,7 +98,7 @@ INLINE void mean_turn(double theta, double cos, double sin, double *F, double *G
 /* Rows of a tile in the basis, beside their gradients. */
 struct turned {
     const struct pairs *p;
-    const struct heading *at;
+    const struct angles *at;
     const real *y, *g;
     ptrdiff_t stride;
     int n;
@@ -120,7 +120,7 @@ INLINE void add_twos(const struct turned *a, const struct blocks *b, const doubl
 {
     const real *restrict y = a->y + r * a->stride + 2 * t0, *restrict g = a->g + r * a->stride
                                                                         + 2 * t0;
-    const real *restrict cos = aim_of(a->at, a->p, r) + t0, *restrict sin = cos + a->p->width;
+    const real *restrict cos = cos_of(a->at, a->p, r) + t0, *restrict sin = cos + a->p->width;
     const double y0 = y[2 * k], y1 = y[2 * k + 1], g0 = g[2 * k], g1 = g[2 * k + 1], ck = cos[k],
                  sk = sin[k];
     for (int l = k + 1; l < blocks_half(b); l++) {
@@ -170,7 +170,7 @@ static void gather(const struct turned *a, const struct blocks *b, int group, in
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t batch, int h,
+static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t batch, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -178,7 +178,7 @@ static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t 
     const struct pairs *p = table_of(c, x);
     const int group = b.groups > 1 ? kv_head(c, h, query) : 0;
     real *y = in_basis(&b, at, 0), *g = in_basis(&b, at, 1);
-    aim(c, p, at, batch, h, query, i0, n);
+    make_angles(c, p, at, batch, h, query, i0, n);
     enter(&b, p, group, n, d, stride, g);
     if (part) {
         struct turned a;                 /* no braces: they would clear all coordinates */
@@ -188,7 +188,7 @@ static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t 
         for (int j = 0; j < b.count; j++) gather(&a, &b, group, j, part + j * blocks_part(&b));
     }
     for (int r = 0; r < n; r++)
-        turn_interleaved(aim_of(at, p, r), aim_of(at, p, r) + p->width, -1, p->count,
+        turn_interleaved(cos_of(at, p, r), cos_of(at, p, r) + p->width, -1, p->count,
                          g + r * basis_stride(&b));
     leave(&b, p, group, n, g, in_basis(&b, at, 2), d, stride);
 }
@@ -205,12 +205,15 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 }
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
+static const struct rotation rotation = {
+    .room = room,
+    .turn = turn,
+    .turn_bwd = turn_bwd,
+};
 const struct term N(term_blocks) = {
     .name = "blocks",
     .part = part,
     .home = home,
     .total = total,
-    .room = room,
-    .turn = turn,
-    .turn_bwd = turn_bwd,
+    .rotation = &rotation,
 };

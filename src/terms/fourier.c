@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fourier.c -- turns and stretches pairs of channels by sums of waves; see fourier.h.  A heading
- * keeps, behind cos and sin of the waves, c and s of its rows and their gradients: [2][KT][lanes]
- * each. */
+/* fourier.c -- turns and stretches pairs of channels by sums of waves; see fourier.h.  Behind cos and
+ * sin of the waves its angles hold c and s of the rows and their gradients: [2][KT][lanes] each. */
 #include "terms/angles.h"
 
 #include "shape/fourier.h"
@@ -14,27 +13,27 @@ static struct fourier fourier_of(const struct call *c, int x)
 static ptrdiff_t sums_stride(const struct call *c) { return fourier_lanes(c->plan->dim / 2); }
 static ptrdiff_t room(const struct call *c, int x)
 {
-    return aim_room(fourier_of(c, x).waves) + 4 * KT * sums_stride(c);
+    return angles_room(fourier_of(c, x).waves) + 4 * KT * sums_stride(c);
 }
-static real *sums_of(const struct call *c, const struct fourier *f, const struct heading *at,
+static real *sums_of(const struct call *c, const struct fourier *f, const struct angles *at,
                      int which)
 {
-    return at->room + aim_room(f->waves) + which * KT * sums_stride(c);
+    return at->room + angles_room(f->waves) + which * KT * sums_stride(c);
 }
 
 /* c and s of n rows. */
 static void sum(const struct call *c, const struct fourier *f, const struct pairs *p,
-                struct heading *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
+                struct angles *at, ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
 {
     const ptrdiff_t stride = sums_stride(c);
     const real *coefficients = (const real *)((const char *)p + fourier_at(f))
                              + (f->groups > 1 ? kv_head(c, h, query) : 0) * 2 * fourier_table(f);
     const int lanes = fourier_lanes(f->sums);
-    aim(c, p, at, b, h, query, i0, n);
+    make_angles(c, p, at, b, h, query, i0, n);
     for (int which = 0; which < 2; which++) {
         real *to = sums_of(c, f, at, which);
         const real rest = which ? (real)f->rest : 1;
-        product(SET, n, lanes, f->waves, aim_of(at, p, 0) + which * p->width, 2 * p->width, 1,
+        product(SET, n, lanes, f->waves, cos_of(at, p, 0) + which * p->width, 2 * p->width, 1,
                 coefficients + which * fourier_table(f), lanes, to, stride, NULL);
         for (int r = 0; r < n; r++)
             for (int t = f->sums; t < c->plan->dim / 2; t++) to[r * stride + t] = rest;
@@ -42,7 +41,7 @@ static void sum(const struct call *c, const struct fourier *f, const struct pair
 }
 
 /* sign -1 is the adjoint. */
-INLINE void apply(const struct call *c, const struct fourier *f, const struct heading *at, int n,
+INLINE void apply(const struct call *c, const struct fourier *f, const struct angles *at, int n,
                   const real sign, real *rows, ptrdiff_t stride)
 {
     const real *cos = sums_of(c, f, at, 0), *sin = sums_of(c, f, at, 1);
@@ -51,7 +50,7 @@ INLINE void apply(const struct call *c, const struct fourier *f, const struct he
                   rows + r * stride, rows + r * stride + c->plan->dim / 2);
 }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query,
+static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct fourier f = fourier_of(c, x);
@@ -73,7 +72,7 @@ INLINE void pair_gradients(int sums, int half, const real *restrict x, const rea
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h,
+static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -89,9 +88,9 @@ static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t 
                            ds + r * to);
             for (int t = f.sums; t < lanes; t++) dc[r * to + t] = ds[r * to + t] = 0;
         }
-        product(ADD, f.waves, lanes, n, aim_of(at, p, 0), 1, 2 * p->width, dc, to, part, lanes,
+        product(ADD, f.waves, lanes, n, cos_of(at, p, 0), 1, 2 * p->width, dc, to, part, lanes,
                 NULL);
-        product(ADD, f.waves, lanes, n, aim_of(at, p, 0) + p->width, 1, 2 * p->width, ds, to,
+        product(ADD, f.waves, lanes, n, cos_of(at, p, 0) + p->width, 1, 2 * p->width, ds, to,
                 part + fourier_table(&f), lanes, NULL);
     }
     apply(c, &f, at, n, -1, d, stride);
@@ -109,13 +108,16 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 }
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
+static const struct rotation rotation = {
+    .room = room,
+    .turn = turn,
+    .turn_bwd = turn_bwd,
+    .of_input = true,
+};
 const struct term N(term_fourier) = {
     .name = "fourier",
     .part = part,
     .home = home,
     .total = total,
-    .room = room,
-    .turn = turn,
-    .turn_bwd = turn_bwd,
-    .of_input = true,
+    .rotation = &rotation,
 };

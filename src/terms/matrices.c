@@ -29,14 +29,14 @@ static void apply_all(const struct call *c, const struct matrices *w, const void
     for (int j = 0; j < w->count; j++) apply(n, m + (ptrdiff_t)j * n * n, row + j * n);
 }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query,
+static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct matrices *w = matrices_of(c, x);
     (void)at;
     for (int r = 0; r < n; r++) apply_all(c, w, w->into, b, h, query, i0 + r, rows + r * stride);
 }
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h,
+static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -65,12 +65,15 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
     return 0;
 }
 
+static const struct rotation rotation = {
+    .turn = turn,
+    .turn_bwd = turn_bwd,
+    .of_input = true,
+};
 const struct term N(term_matrices) = {
     .name = "matrices",
     .part = part,
     .home = home,
     .total = part,
-    .turn = turn,
-    .turn_bwd = turn_bwd,
-    .of_input = true,
+    .rotation = &rotation,
 };

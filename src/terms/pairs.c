@@ -2,10 +2,10 @@
 /* pairs.c -- turns pairs of channels by their coordinates; the table is described in pairs.h. */
 #include "terms/angles.h"
 
-INLINE void turn_row(const struct heading *at, const struct pairs *p, int r, const real sign,
+INLINE void turn_row(const struct angles *at, const struct pairs *p, int r, const real sign,
                      real *row)
 {
-    const real *cos = aim_of(at, p, r), *sin = cos + p->width;
+    const real *cos = cos_of(at, p, r), *sin = cos + p->width;
     real *a = row + p->offset;
     if (p->interleaved) turn_interleaved(cos, sin, sign, p->count, a);
     else turn_half(cos, sin, sign, p->count, a, a + p->count);
@@ -16,11 +16,11 @@ static const struct pairs *table_of(const struct call *c, int x)
     return c->table[c->plan->use[x].enc];
 }
 
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query,
+static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct pairs *p = table_of(c, x);
-    aim(c, p, at, b, h, query, i0, n);
+    make_angles(c, p, at, b, h, query, i0, n);
     for (int r = 0; r < n; r++) turn_row(at, p, r, 1, rows + r * stride);
 }
 
@@ -205,7 +205,7 @@ static enum path path_of(const struct call *c, bool query, const struct moving *
         return NEAR;
     return m->p->count % VL == 0 && m->p->offset % VL == 0 ? PAST : IN_HAND;
 }
-static void move(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, int heads,
+static void move(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, int heads,
                  bool query, bool back, ptrdiff_t i0, int n, struct rows_at from, struct rows_at to)
 {
     static void (*const how[2][3])(const struct moving *) = {
@@ -214,7 +214,7 @@ static void move(const struct call *c, int x, struct heading *at, ptrdiff_t b, i
     };
     const struct pairs *p = table_of(c, x);
     struct moving m = { .p = p,
-                        .cos = aim_of(at, p, 0),
+                        .cos = cos_of(at, p, 0),
                         .sign = back ? -1 : 1,
                         .D = c->plan->dim,
                         .n = n,
@@ -232,7 +232,7 @@ static void move(const struct call *c, int x, struct heading *at, ptrdiff_t b, i
         m.next = c->threads > 1        ? NULL
                : h + i + m.heads < all ? m.from.first + m.heads * from.head
                                        : tile;
-        aim(c, p, at, b, h + i, query, i0, n);
+        make_angles(c, p, at, b, h + i, query, i0, n);
         how[p->interleaved][path](&m);
     }
 }
@@ -254,7 +254,7 @@ static void gather(const struct pairs *p, const double *x, const real *row, cons
     }
 }
 
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h,
+static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -270,14 +270,14 @@ static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t 
             for (int t = 0; t < p->count; t++)
                 part[axis * (c->plan->dim / 2) + t] += (real)dw[axis][t];
     }
-    aim(c, p, at, b, h, query, i0, n);
+    make_angles(c, p, at, b, h, query, i0, n);
     for (int r = 0; r < n; r++) turn_row(at, p, r, -1, d + r * stride);
 }
 
 static ptrdiff_t room(const struct call *c, int x)
 {
     (void)x;
-    return aim_room(c->plan->dim / 2);
+    return angles_room(c->plan->dim / 2);
 }
 
 /* ---- Parts of learned frequencies ------------------------------------------------------------ */
@@ -297,15 +297,18 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 }
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->kv_heads * part(c, x); }
 
+static const struct rotation rotation = {
+    .room = room,
+    .turn = turn,
+    .move = move,
+    .turn_bwd = turn_bwd,
+};
 const struct term N(term_pairs) = {
     .name = "pairs",
     .part = part,
     .home = home,
     .total = total,
-    .room = room,
-    .turn = turn,
-    .move = move,
-    .turn_bwd = turn_bwd,
+    .rotation = &rotation,
 };
 
 /* ---- Pairs that fade ------------------------------------------------------------------------- */
@@ -336,14 +339,17 @@ static void fade(const struct call *c, int x, ptrdiff_t b, bool query, int64_t r
     }
 }
 
-const struct term N(term_fading_pairs) = {
-    .name = "fading pairs",
-    .part = part,
-    .home = home,
-    .total = total,
+static const struct rotation fading_rotation = {
     .room = room,
     .turn = turn,
     .turn_bwd = turn_bwd,
     .span = span,
     .fade = fade,
+};
+const struct term N(term_fading_pairs) = {
+    .name = "fading pairs",
+    .part = part,
+    .home = home,
+    .total = total,
+    .rotation = &fading_rotation,
 };

@@ -36,7 +36,7 @@ INLINE void turn_row(const real *restrict e, int n, real *restrict a, real *rest
         b[t] = fma_(x, s, y * c);
     }
 }
-static void turn(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h, bool query,
+static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h, bool query,
                  ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const int half = c->plan->dim / 2;
@@ -67,7 +67,7 @@ INLINE void turn_back(const real *restrict e, int n, real *restrict a, real *res
     }
 }
 /* Each row is turned back once, so its gradient goes where it belongs. */
-static void turn_bwd(const struct call *c, int x, struct heading *at, ptrdiff_t b, int h,
+static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
 {
@@ -179,11 +179,13 @@ static void value_bwd(struct tile *t, int x)
 }
 #endif
 
-const struct term N(term_states) = {
-    .name = "states",
+static const struct rotation rotation = {
     .turn = turn,
     .turn_bwd = turn_bwd,
     .of_input = true,
+};
+const struct term N(term_states) = {
+    .name = "states",
     .out = out,
     .value = value,
     .close = close,
@@ -195,4 +197,5 @@ const struct term N(term_states) = {
     .open_bwd = open_bwd,
     .value_bwd = value_bwd,
 #endif
+    .rotation = &rotation,
 };

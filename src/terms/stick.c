@@ -270,14 +270,21 @@ static void close_bwd(struct tile *t, int x)
 }
 #endif
 
-const struct term N(term_stick) = {
-    .name = "stick",
-    .carry = carry,
-    .mem = mem,
-    .open = open,
+static const struct weights weights = {
     .chunk = chunk,
     .weigh = weigh,
     .join = join,
+#if QT > 1
+    .whole = whole,
+    .weigh_bwd = weigh_bwd,
+#endif
+};
+const struct term N(term_stick) = {
+    .name = "stick",
+    .weights = &weights,
+    .carry = carry,
+    .mem = mem,
+    .open = open,
     .spent = spent,
     .close = close,
     .part = part,
@@ -285,8 +292,6 @@ const struct term N(term_stick) = {
     .total = total,
 #if QT > 1
     .open_bwd = open_bwd,
-    .whole = whole,
-    .weigh_bwd = weigh_bwd,
     .close_bwd = close_bwd,
 #endif
 };
