@@ -8,7 +8,7 @@
  * dV and the parameters' gradients into parts of its own; items run in waves, and after each wave
  * the parts are added to the totals in the order of the items, so the sums do not depend on the
  * number of threads. */
-#include "attn/workspace.h"
+#include "attn/thread.h"
 
 #if QT > 1
 
@@ -103,7 +103,7 @@ static bool all_settled(const struct tile *t, int n)
 
 /* Newest to oldest: the carries of all scans before each tile, for the sweep that runs the other
  * way. */
-static void sweep_carries(const struct call *c, struct tile *t, int n, const struct bench *w,
+static void sweep_carries(const struct call *c, struct tile *t, int n, const struct sums *w,
                           struct keyrange range)
 {
     const struct loci_plan *p = c->plan;
@@ -114,7 +114,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
         for (int i = 0; i < n; i++) {
             if (j == range.last / KT || j % (CHUNK / KT) == CHUNK / KT - 1)
                 EACH_USE(c, x, term) if (term->weights) term->weights->chunk(&t[i], x);
-            seen &= place(&t[i], j * KT, range.last);
+            seen &= set_keys(&t[i], j * KT, range.last);
             EACH_USE(c, x, term) {
                 const size_t rows = (size_t)t[i].own[x].carryn * QT;
                 if (rows)
@@ -131,14 +131,14 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
     }
 }
 
-static void backward_tile(const struct call *c, struct tile *t, const struct bench *w,
+static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
                           const struct keyrange range, ptrdiff_t j)
 {
     const struct loci_plan *p = c->plan;
     const int n = locked(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
     const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
     for (int i = 0; i < n; i++) {
-        if (!place(&t[i], j * KT, range.last)) return;
+        if (!set_keys(&t[i], j * KT, range.last)) return;
         EACH_USE(c, x, term) {
             const size_t rows = (size_t)t[i].own[x].carryn * QT;
             if (rows)
@@ -213,7 +213,7 @@ static void close_gradient(struct tile *t)
 }
 
 /* The rows of one query tile, all keys they see, oldest first. */
-static void backward_rows(const struct call *c, struct tile *t, const struct bench *w,
+static void backward_rows(const struct call *c, struct tile *t, const struct sums *w,
                           const struct sequence *q, int h, ptrdiff_t row)
 {
     const struct loci_plan *p = c->plan;
@@ -293,15 +293,15 @@ static void item_job(void *arg, int index)
     const struct wave *a = arg;
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
-    struct desk d = N(open_desk)(c, index, true);
+    struct workspace d = N(workspace_of)(c, index, true);
     const struct item item = item_of(c, a->first + index);
     const struct keyrange keys = item_keys(c, &item);
-    zero_keys(c, d.bench.dk, item_key_heads(p), keys, padded(p->dim));
-    zero_keys(c, d.bench.dv, item_kv_heads(p), keys, padded(p->value_dim));
+    zero_keys(c, d.sums.dk, item_key_heads(p), keys, padded(p->dim));
+    zero_keys(c, d.sums.dv, item_kv_heads(p), keys, padded(p->value_dim));
     EACH_USE(c, x, term) {
-        if (term->part) zero(d.bench.part[x], item_heads(p) * term->part(c, x));
+        if (term->part) zero(d.sums.part[x], item_heads(p) * term->part(c, x));
         if (term->keyed)
-            zero_keys(c, d.bench.keys[x], item_heads(p), keys, padded(term->keyed(c, x)));
+            zero_keys(c, d.sums.keys[x], item_heads(p), keys, padded(term->keyed(c, x)));
     }
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item.rows; row += QT) {
@@ -309,12 +309,12 @@ static void item_job(void *arg, int index)
                 a->stop[index] = true;
                 return;
             }
-            backward_rows(c, d.tile, &d.bench, item.q, item.kvh * p->group + h, item.row + row);
+            backward_rows(c, d.tile, &d.sums, item.q, item.kvh * p->group + h, item.row + row);
         }
     EACH_USE(c, x, term)
         for (int h = 0; h < item_heads(p) && term->finish && c->total[x]; h++)
             term->finish(c, x, item.q, item.row, item.kvh * p->group + h,
-                         d.bench.part[x] + h * term->part(c, x));
+                         d.sums.part[x] + h * term->part(c, x));
 }
 
 /* Some keys of an item's sequence, and its sums of a gradient by key: [heads][longest][padded
@@ -355,7 +355,7 @@ static void add_job(void *arg, int index)
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     for (ptrdiff_t i = 0; i < a->n; i++) {
-        const struct bench bench = N(find_bench)(c, (int)i);
+        const struct sums sums = N(sums_of)(c, (int)i);
         const struct item item = item_of(c, a->first + i);
         const struct keyrange keys = item_keys(c, &item);
         struct share s = { .c = c, .q = item.q, .end = keys.first };
@@ -363,12 +363,12 @@ static void add_job(void *arg, int index)
             const ptrdiff_t tile = (item.q->k0 + s.end) / KT, end = (tile + 1) * KT - item.q->k0;
             s.first = s.end, s.end = end <= keys.last ? end : keys.last + 1;
             if (tile % c->threads != index) continue;
-            add_to_view(&s, bench.dk, &c->dk, item.kvh * (p->key_heads / p->kv_heads),
+            add_to_view(&s, sums.dk, &c->dk, item.kvh * (p->key_heads / p->kv_heads),
                         item_key_heads(p), p->dim);
-            add_to_view(&s, bench.dv, &c->dv, item.kvh, item_kv_heads(p), p->value_dim);
+            add_to_view(&s, sums.dv, &c->dv, item.kvh, item_kv_heads(p), p->value_dim);
             EACH_USE(c, x, term)
                 if (term->keyed && c->total[x])
-                    add_to_total(&s, bench.keys[x], c->total[x], item.kvh * p->group, item_heads(p),
+                    add_to_total(&s, sums.keys[x], c->total[x], item.kvh * p->group, item_heads(p),
                                  term->keyed(c, x));
         }
     }
@@ -377,13 +377,13 @@ static void add_job(void *arg, int index)
 /* Parts of one item's heads, added in double where they belong. */
 static void add_parts(struct call *c, int index, ptrdiff_t b, int h0, int heads)
 {
-    const struct bench bench = N(find_bench)(c, index);
+    const struct sums sums = N(sums_of)(c, index);
     EACH_USE(c, x, term) {
         if (!c->total[x] || !term->part) continue;
         const ptrdiff_t size = term->part(c, x), added = term->added ? term->added(c, x) : size;
         for (int h = 0; h < heads; h++) {
             double *to = c->total[x] + term->home(c, x, b, h0 + h);
-            const real *from = bench.part[x] + h * size;
+            const real *from = sums.part[x] + h * size;
             for (ptrdiff_t i = 0; i < added; i++) to[i] += (double)from[i];
         }
     }
@@ -418,14 +418,14 @@ static void unturn_job(void *arg, int index)
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const struct rotation *rotation = rotation_of(c);
-    const struct desk d = N(open_desk)(c, index, true);
+    const struct workspace d = N(workspace_of)(c, index, true);
     const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
     const int kh = (int)(i % p->key_heads);
     const struct sequence *q = find_sequence(c, BY_KTILE, tile);
     const ptrdiff_t j = q->k0 + (tile - q->first_ktile) * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     const ptrdiff_t size = rotation_part(c);
-    real *part = size && c->total[p->rotate] ? d.bench.part[p->rotate] : NULL;
+    real *part = size && c->total[p->rotate] ? d.sums.part[p->rotate] : NULL;
     if (part) zero(part, size);
 
     real *dk = (real *)c->dk.data + q->b * c->dk.batch + kh * c->dk.head + j * c->dk.row;
@@ -434,7 +434,7 @@ static void unturn_job(void *arg, int index)
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->dk.row, sizeof(real) * (size_t)p->dim);
         if (wants_input(c, part))
-            widen_row(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
+            to_reals(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
                       x + (ptrdiff_t)k * Dp);
         else
             memcpy(x + (ptrdiff_t)k * Dp,
@@ -442,7 +442,8 @@ static void unturn_job(void *arg, int index)
                    sizeof(real) * (size_t)p->dim);
     }
     if (rotation->fade)
-        rotation->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g, Dp);
+        rotation->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g,
+                       Dp);
     if (!p->keys_rotated)
         rotation->turn_bwd(c, p->rotate, d.tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
     for (int k = 0; k < n; k++)
@@ -463,12 +464,12 @@ static void unturn_keys(struct call *c)
         if (!c->total[p->rotate] || !term->part) continue;
         for (int i = 0; i < a.n; i++) {
             const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
-            const struct bench bench = N(find_bench)(c, i);
+            const struct sums sums = N(sums_of)(c, i);
             double *to = c->total[p->rotate]
                        + term->home(c, p->rotate, q->b,
                                     (int)((first + i) % p->key_heads) * (p->heads / p->key_heads));
             for (ptrdiff_t n = 0; n < term->part(c, p->rotate); n++)
-                to[n] += (double)bench.part[p->rotate][n];
+                to[n] += (double)sums.part[p->rotate][n];
         }
     }
 }
@@ -487,7 +488,7 @@ static void store_sums(const struct call *c, const loci_view *from, const loci_v
                                     + (h * each + i) * from->head + j * from->row;
                     for (int n = 0; n < width; n++) sum[n] = i ? sum[n] + row[n] : row[n];
                 }
-                narrow_row(c, sum, width, stored_row(c, to, b, h, j));
+                from_reals(c, sum, width, stored_row(c, to, b, h, j));
             }
 }
 static void store_job(void *arg, int index)

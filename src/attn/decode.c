@@ -17,7 +17,7 @@
  * Where no term carries anything from key to key, chunks are work items of their own, and their
  * sums join newest first. */
 #include "attn/softmax.h"
-#include "attn/workspace.h"
+#include "attn/thread.h"
 
 #if QT == 1
 
@@ -124,11 +124,11 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
         UNROLL for (int s = 0; s < n; s++) vf_store(c[s] + b * VL, acc[b][s]);
 }
 /* A vector that all keys of a tile meet, and where their numbers go. */
-struct meeting { const real *with; real *to; };
+struct dot { const real *with; real *to; };
 
 /* n of them, and a block of keys from k on. */
-INLINE void meet_block(const int n, const enum form form, const bool light,
-                       const struct meeting *list, const struct source *key, int D, int k,
+INLINE void dots_block(const int n, const enum form form, const bool light,
+                       const struct dot *list, const struct source *key, int D, int k,
                        ptrdiff_t rest)
 {
     const int chains = n < 4 ? 4 / n : 1, subs = chains * VL < BLOCK ? chains : BLOCK / VL;
@@ -140,7 +140,7 @@ INLINE void meet_block(const int n, const enum form form, const bool light,
                   key->stride, D, q, c, rest - k - b);
     }
 }
-INLINE void meet_rows(const enum form form, const struct meeting *list, int n,
+INLINE void dots_rows(const enum form form, const struct dot *list, int n,
                       const struct source *key, int D, int keys, ptrdiff_t rest)
 {
     int k = 0;
@@ -148,12 +148,12 @@ INLINE void meet_rows(const enum form form, const struct meeting *list, int n,
         for (int i = 0, m; i < n; i += m) {
             const ptrdiff_t more = i ? 0 : rest;
             m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == MOST) meet_block(MOST, form, false, list + i, key, D, k, more);
-            else if (m == 4) meet_block(4, form, false, list + i, key, D, k, more);
-            else if (m == 2) meet_block(2, form, false, list + i, key, D, k, more);
+            if (m == MOST) dots_block(MOST, form, false, list + i, key, D, k, more);
+            else if (m == 4) dots_block(4, form, false, list + i, key, D, k, more);
+            else if (m == 2) dots_block(2, form, false, list + i, key, D, k, more);
             else if (key->beside || VL < BLOCK)
-                meet_block(1, form, false, list + i, key, D, k, more);
-            else meet_block(1, form, true, list + i, key, D, k, more);
+                dots_block(1, form, false, list + i, key, D, k, more);
+            else dots_block(1, form, true, list + i, key, D, k, more);
         }
     for (; k < keys; k++)
         for (int i = 0; i < n; i++) {
@@ -165,7 +165,7 @@ INLINE void meet_rows(const enum form form, const struct meeting *list, int n,
 }
 /* Keys in the lanes already: n rows meet nv vectors of them.  What lies behind the last key is
  * computed and not looked at. */
-INLINE void meet_lanes(const int n, const int nv, const enum form form, const struct meeting *list,
+INLINE void dots_lanes(const int n, const int nv, const enum form form, const struct dot *list,
                        const void *keys, int D, int k)
 {
     vf acc[MOST][8];
@@ -187,7 +187,7 @@ INLINE void meet_lanes(const int n, const int nv, const enum form form, const st
         UNROLL for (int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
     }
 }
-INLINE void meet_across(const enum form form, const struct meeting *list, int n, const void *keys,
+INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *keys,
                         int D)
 {
     /* vectors, as registers have room */
@@ -196,35 +196,35 @@ INLINE void meet_across(const enum form form, const struct meeting *list, int n,
         m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
         if (m == 1)
             for (int k = 0; k < KT; k += ALL * VL)
-                meet_lanes(1, ALL, form, list + i, keys, D, k);
+                dots_lanes(1, ALL, form, list + i, keys, D, k);
         else if (m == 2)
             for (int k = 0; k < KT; k += 4 * VL)
-                meet_lanes(2, 4, form, list + i, keys, D, k);
+                dots_lanes(2, 4, form, list + i, keys, D, k);
         else if (m == 4)
             for (int k = 0; k < KT; k += SOME * VL)
-                meet_lanes(4, SOME, form, list + i, keys, D, k);
+                dots_lanes(4, SOME, form, list + i, keys, D, k);
         else
             for (int k = 0; k < KT; k += FEW * VL)
-                meet_lanes(MOST, FEW, form, list + i, keys, D, k);
+                dots_lanes(MOST, FEW, form, list + i, keys, D, k);
     }
 }
 /* first: these keys have not met anybody yet. */
-static void meet(const struct meeting *list, int n, const struct source *key, int D, int keys,
+static void dots(const struct dot *list, int n, const struct source *key, int D, int keys,
                  bool first)
 {
     const ptrdiff_t rest = first ? key->rest : 0;
     switch (key->form) {
     case REALS:
-        if (key->across) meet_across(REALS, list, n, key->at, D);
-        else meet_rows(REALS, list, n, key, D, keys, rest);
+        if (key->across) dots_across(REALS, list, n, key->at, D);
+        else dots_rows(REALS, list, n, key, D, keys, rest);
         return;
     case BITS_BF16:
-        if (key->across) meet_across(BITS_BF16, list, n, key->at, D);
-        else meet_rows(BITS_BF16, list, n, key, D, keys, rest);
+        if (key->across) dots_across(BITS_BF16, list, n, key->at, D);
+        else dots_rows(BITS_BF16, list, n, key, D, keys, rest);
         return;
     case BITS_F16:
-        if (key->across) meet_across(BITS_F16, list, n, key->at, D);
-        else meet_rows(BITS_F16, list, n, key, D, keys, rest);
+        if (key->across) dots_across(BITS_F16, list, n, key->at, D);
+        else dots_rows(BITS_F16, list, n, key, D, keys, rest);
     }
 }
 
@@ -343,7 +343,7 @@ static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
     struct tile *t = &w->t[i];
     const ptrdiff_t at = (ptrdiff_t)i * CHUNK + j % TILES * KT;
     t->s = w->s + at, t->p = w->p + at;
-    return place(t, j * KT, last);
+    return set_keys(t, j * KT, last);
 }
 /* Do this row and the one before meet the same keys and values? */
 static bool shares(const struct rows *w, int i)
@@ -386,7 +386,7 @@ static void find_for_terms(const struct rows *w, int x)
     for (int i = 0; i < w->n && term->reads_keys; i++) {
         struct tile *t = &w->t[i];
         if (!shares(w, i)) found = NULL;
-        if (term->meets && term->meets(t, x, &own, &to)) continue;
+        if (term->extra_query && term->extra_query(t, x, &own, &to)) continue;
         if (found) t->k = found->k, t->ks = found->ks, t->kd = found->kd;
         else find_keys(t), found = t;
     }
@@ -422,7 +422,7 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = w->t->c;
     const int D = c->plan->dim;
-    struct meeting list[MOST];
+    struct dot list[MOST];
     struct source keys = { 0 };
     int n = 0;
     bool first = true;
@@ -430,15 +430,15 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
         struct tile *t = &w->t[i];
         if (!shares(w, i))
             keys = source_of(t, KEYS), keys.rest = rows_from(t, j, last), first = true;
-        list[n++] = (struct meeting){ t->qt, t->s };
+        list[n++] = (struct dot){ t->qt, t->s };
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
             if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1))))
-                meet(list, n, &keys, D, t->keys, first), n = 0, first = false;
-            if (end || !term_of(c, x)->meets) continue;
+                dots(list, n, &keys, D, t->keys, first), n = 0, first = false;
+            if (end || !term_of(c, x)->extra_query) continue;
             struct source own = { 0 };
-            list[n].with = term_of(c, x)->meets(t, x, &own, &list[n].to);
-            if (list[n].with && own.at) meet(list + n, 1, &own, D, t->keys, true);
+            list[n].with = term_of(c, x)->extra_query(t, x, &own, &list[n].to);
+            if (list[n].with && own.at) dots(list + n, 1, &own, D, t->keys, true);
             else if (list[n].with) n++;
         }
     }
@@ -649,7 +649,7 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
 /* ---- Work items ------------------------------------------------------------------------------ */
 
 /* An item has the rows of one sequence and one kv head (or, with a mix, all heads), and one chunk
- * of keys or all.  What is kept of a chunk for the join: m, l, o and the terms' sums. */
+ * of keys or all.  What is saved of a chunk for the join: m, l, o and the terms' sums. */
 struct pass {
     struct call *c;
     ptrdiff_t items, chunks;             /* chunks > 1: items are chunks, joined in a second
@@ -660,14 +660,14 @@ struct pass {
     atomic_bool stop;
 };
 
-ptrdiff_t N(few_kept)(const struct call *c)
+ptrdiff_t N(chunk_reals)(const struct call *c)
 {
     ptrdiff_t n = 2 + c->plan->value_dim;
     EACH_USE(c, x, term) n += term->out ? term->out(c, x) : 0;
     return n;
 }
 /* Does a row have to meet its chunks one after the other? */
-bool N(few_in_turn)(const struct call *c)
+bool N(decode_in_turn)(const struct call *c)
 {
     if (c->longest <= CHUNK || packed(c)) return true;
     EACH_USE(c, x, term) {
@@ -678,7 +678,7 @@ bool N(few_in_turn)(const struct call *c)
     return false;
 }
 
-static void keep(struct tile *t, real *to, bool back)
+static void save_chunk(struct tile *t, real *to, bool back)
 {
     real *block[3 + MAX_USES] = { t->m, t->l, t->o };
     int size[3 + MAX_USES] = { 1, 1, t->c->plan->value_dim }, n = 3;
@@ -689,7 +689,7 @@ static void keep(struct tile *t, real *to, bool back)
     }
 }
 
-static void few_item(const struct pass *a, const struct desk *d, const struct sequence *q,
+static void decode_item(const struct pass *a, const struct workspace *d, const struct sequence *q,
                      int group, ptrdiff_t item, ptrdiff_t chunk)
 {
     struct call *c = a->c;
@@ -698,13 +698,13 @@ static void few_item(const struct pass *a, const struct desk *d, const struct se
     const struct keyrange range = keys_of(c, q, 0, (int)q->nq);
     const struct rows w = { .t = d->tile,
                             .n = n,
-                            .s = d->few.s,
-                            .p = d->few.p,
-                            .alpha = d->few.alpha,
-                            .sums = d->few.sums };
+                            .s = d->chunk.s,
+                            .p = d->chunk.p,
+                            .alpha = d->chunk.alpha,
+                            .sums = d->chunk.sums };
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;
-    const ptrdiff_t kept = N(few_kept)(c);
+    const ptrdiff_t reals = N(chunk_reals)(c);
     if (a->chunks > 1 && !a->joining && (chunk > newest || chunk < oldest)) return;
     for (int i = 0; i < n; i++) {
         struct tile *t = &w.t[i];
@@ -716,10 +716,11 @@ static void few_item(const struct pass *a, const struct desk *d, const struct se
         if (a->chunks > 1 && !a->joining) k = chunk;
         if (!a->joining) chunk_rows(&w, range, k);
         for (int i = 0; i < n; i++) {
-            real *place = a->chunks > 1
-                            ? (real *)c->kept + ((item * a->chunks + k) * few_rows(c) + i) * kept
+            real *saved = a->chunks > 1
+                            ? (real *)c->chunk_sums
+                                  + ((item * a->chunks + k) * decode_rows(c) + i) * reals
                             : NULL;
-            if (a->chunks > 1) keep(&w.t[i], place, a->joining);
+            if (a->chunks > 1) save_chunk(&w.t[i], saved, a->joining);
             if (a->chunks > 1 && !a->joining) continue;
             if (p->weight >= 0) weights_of(c)->join(&w.t[i], p->weight);
             else softmax_join(&w.t[i]);
@@ -729,11 +730,11 @@ static void few_item(const struct pass *a, const struct desk *d, const struct se
     for (int i = 0; i < n; i++) close_rows(&w.t[i]);
 }
 
-static void few_job(void *arg, int index)
+static void decode_job(void *arg, int index)
 {
     struct pass *a = arg;
     struct call *c = a->c;
-    const struct desk d = N(open_desk)(c, index, false);
+    const struct workspace d = N(workspace_of)(c, index, false);
     const ptrdiff_t per = a->joining ? 1 : a->chunks;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per
                       && !atomic_load(&a->stop);) {
@@ -743,7 +744,7 @@ static void few_job(void *arg, int index)
         }
         const ptrdiff_t item = i / per;
         const struct sequence *q = &c->seq[item / a->groups];
-        if (q->nq) few_item(a, &d, q, (int)(item % a->groups), item, i % per);
+        if (q->nq) decode_item(a, &d, q, (int)(item % a->groups), item, i % per);
     }
 }
 
@@ -751,14 +752,14 @@ loci_status N(forward)(struct call *c)
 {
     struct pass a = { .c = c, .groups = c->plan->heads / item_heads(c->plan), .chunks = 1 };
     a.items = c->sequences * a.groups;
-    if (!N(few_in_turn)(c)) a.chunks = (c->longest + CHUNK - 1) / CHUNK;
+    if (!N(decode_in_turn)(c)) a.chunks = (c->longest + CHUNK - 1) / CHUNK;
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);
-    N(run)(c, c->threads, few_job, &a);
+    N(run)(c, c->threads, decode_job, &a);
     if (a.chunks > 1) {
         a.joining = true;
         atomic_store(&a.next, 0);
-        N(run)(c, c->threads, few_job, &a);
+        N(run)(c, c->threads, decode_job, &a);
     }
     return atomic_load(&a.stop) ? LOCI_CANCELLED : LOCI_OK;
 }

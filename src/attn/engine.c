@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* engine.c -- the table of this instruction set, and of this tile width the list of terms. */
-#include "attn/workspace.h"
+#include "attn/thread.h"
 #include "plan/engine.h"
 
 const struct term *const N(terms)[TERM_COUNT] = {
@@ -16,34 +16,34 @@ const struct term *const N(terms)[TERM_COUNT] = {
 #define TEXT2(x) #x
 #define TEXT(x) TEXT2(x)
 
-struct desk;
-size_t NARROW(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
+struct workspace;
+size_t NARROW(lay_out)(const struct call *, char *base, bool backward, struct workspace *);
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *),
     N(fast)(struct call *);
 void N(store_gradients)(struct call *);
 loci_status N(keep)(struct call *, const struct keeping *);
-size_t N(rotate_desk)(const struct call *);
+size_t N(rotate_workspace)(const struct call *);
 loci_status N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
 loci_status N(rotate_backward)(struct call *, loci_which, const loci_view *, const loci_view *,
                                const loci_view *);
-size_t N(linear_desk)(const struct call *, bool backward),
+size_t N(linear_workspace)(const struct call *, bool backward),
     N(linear_state)(const struct loci_plan *);
 loci_status N(linear)(struct call *), N(linear_backward)(struct call *);
 
-static size_t desk(const struct call *c, bool backward)
+static size_t workspace(const struct call *c, bool backward)
 {
-    struct desk d;
-    return c->narrow ? NARROW(carve_desk)(c, NULL, false, &d)
-                     : N(carve_desk)(c, NULL, backward, &d);
+    struct workspace d;
+    return c->decode ? NARROW(lay_out)(c, NULL, false, &d)
+                     : N(lay_out)(c, NULL, backward, &d);
 }
-ptrdiff_t NARROW(few_kept)(const struct call *);
-bool NARROW(few_in_turn)(const struct call *);
-static size_t kept(const struct call *c)
+ptrdiff_t NARROW(chunk_reals)(const struct call *);
+bool NARROW(decode_in_turn)(const struct call *);
+static size_t chunk_sums(const struct call *c)
 {
-    if (!c->narrow || NARROW(few_in_turn)(c)) return 0;
+    if (!c->decode || NARROW(decode_in_turn)(c)) return 0;
     const size_t items = (size_t)(c->B * (c->plan->heads / item_heads(c->plan))
                                   * ((c->longest + CHUNK - 1) / CHUNK));
-    return items * (size_t)few_rows(c) * (size_t)NARROW(few_kept)(c);
+    return items * (size_t)decode_rows(c) * (size_t)NARROW(chunk_reals)(c);
 }
 static ptrdiff_t total(const struct call *c, int x)
 {
@@ -52,14 +52,14 @@ static ptrdiff_t total(const struct call *c, int x)
 }
 static loci_status forward(struct call *c)
 {
-    return c->narrow ? NARROW(forward)(c) : N(forward)(c);
+    return c->decode ? NARROW(forward)(c) : N(forward)(c);
 }
-static bool asks(const struct call *c) { return !c->narrow && skips(c); }
+static bool asks(const struct call *c) { return !c->decode && skips(c); }
 
 const struct engine ENGINE(LOCI_ISA) = {
     .isa = TEXT(LOCI_ISA),
-    .desk = desk,
-    .kept = kept,
+    .workspace = workspace,
+    .chunk_sums = chunk_sums,
     .total = total,
     .skips = asks,
     .keys = N(prepare_keys),
@@ -70,12 +70,12 @@ const struct engine ENGINE(LOCI_ISA) = {
 #endif
     .store_gradients = N(store_gradients),
     .keep = N(keep),
-    .rotate_desk = N(rotate_desk),
+    .rotate_workspace = N(rotate_workspace),
     .rotate = N(rotate),
     .rotate_backward = N(rotate_backward),
     .add_square = N(add_square),
     .sum_later = N(sum_later),
-    .linear_desk = N(linear_desk),
+    .linear_workspace = N(linear_workspace),
     .linear_state = N(linear_state),
     .linear = N(linear),
     .linear_backward = N(linear_backward),

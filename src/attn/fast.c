@@ -137,7 +137,7 @@ static bool packs_keys(const struct call *c)
     for (int x = 0; x < c->plan->uses; x++) others |= term_is(c->plan->use[x].term, READS_STAGED);
     return c->turned && !others;
 }
-static void narrow_pairs(const real *from, int n, uint16_t *to)
+static void pairs_to_bf16(const real *from, int n, uint16_t *to)
 {
     int d = 0;
     for (; d + 2 * VL <= n; d += 2 * VL)
@@ -151,7 +151,7 @@ static void pack_job(void *arg, int index)
     const ptrdiff_t rows = c->B * c->plan->key_heads * c->Lk, end = rows * (index + 1) / c->threads;
     for (ptrdiff_t i = rows * index / c->threads; i < end; i++) {
         real *row = (real *)c->turned + i * c->plan->dim;
-        narrow_pairs(row, c->plan->dim, (uint16_t *)row);
+        pairs_to_bf16(row, c->plan->dim, (uint16_t *)row);
     }
 }
 
@@ -191,7 +191,7 @@ static struct key_words find_words(struct tile *t, bool found)
     }
     if (!c->turned && c->cache) {
         ptrdiff_t step;
-        const uint16_t *first = key_place(c, b, t->kvh, t->j0, &step);
+        const uint16_t *first = key_at(c, b, t->kvh, t->j0, &step);
         for (int d = 0; d < D; d += 2)
             pack_two(first + d * step, d + 1 < D ? first + (d + 1) * step : NULL, t->keys,
                      (uint32_t *)t->k2 + d / 2 * KT);
@@ -201,7 +201,7 @@ static struct key_words find_words(struct tile *t, bool found)
         return (struct key_words){ stored_key(c, KEYS, b, t->kvh, t->j0), c->k.row * size, word };
     if (!found) find_keys(t);
     for (int i = 0; i < t->keys; i++) {
-        narrow_pairs(t->k + i * t->ks, (int)D, t->k2 + i * width);
+        pairs_to_bf16(t->k + i * t->ks, (int)D, t->k2 + i * width);
         if (width > D) t->k2[i * width + D] = 0;
     }
     return (struct key_words){ (const char *)t->k2, width * size, word };

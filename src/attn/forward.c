@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* forward.c -- the fused pass in f32: forward.h with the products of walk.h. */
+/* forward.c -- the fused pass in f32: forward.h with the products of dots.h. */
 #include "attn/forward.h"
 
 #if QT > 1

@@ -5,7 +5,7 @@
 #define LOCI_ATTN_FORWARD_H
 
 #include "attn/softmax.h"
-#include "attn/workspace.h"
+#include "attn/thread.h"
 
 struct products {
     void (*rows)(struct tile *);                     /* once per query tile, after open_rows() */
@@ -19,7 +19,7 @@ struct products {
 INLINE bool negligible_chunk(struct tile *t, ptrdiff_t first, ptrdiff_t end, ptrdiff_t last)
 {
     for (ptrdiff_t j = end; j >= first; j--)
-        if (place(t, j * KT, last) && !negligible(t, t->M)) return false;
+        if (set_keys(t, j * KT, last) && !negligible(t, t->M)) return false;
     return true;
 }
 
@@ -50,7 +50,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
         for (int i = 0; i < n; i++) open_chunk(&t[i]);
         for (ptrdiff_t j = end; j >= start; j--) {
             bool seen = true;
-            for (int i = 0; i < n; i++) seen &= place(&t[i], j * KT, range.last);
+            for (int i = 0; i < n; i++) seen &= set_keys(&t[i], j * KT, range.last);
             if (!seen) continue;
             if (skip && negligible(t, t->m)) continue;
             if (all_spent(t, n)) break;
@@ -82,7 +82,7 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
 {
     struct pass *a = arg;
     struct call *c = a->c;
-    struct tile *t = N(open_desk)(c, index, false).tile;
+    struct tile *t = N(workspace_of)(c, index, false).tile;
     for (;;) {
         const ptrdiff_t item = (ptrdiff_t)atomic_fetch_add(&a->next, 1);
         if (item >= a->items || atomic_load(&a->stop)) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* keep.c -- puts keys and values into a cache: turned where the plan keeps them so, keys channel by
  * channel. */
-#include "attn/workspace.h"
+#include "attn/thread.h"
 #include "plan/engine.h"
 
 #if QT > 1
@@ -29,7 +29,7 @@ static void put_keys(const struct call *c, const struct keeping *a, struct tile 
             t->qrows[i * Dp + d] *= (real)a->undo;
     transpose(t->qrows, Dp, n, D, t->qt, KT);
     for (int d = 0; d < D; d++)
-        narrow_row(c, t->qt + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
+        from_reals(c, t->qt + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
 }
 static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at)
 {
@@ -82,7 +82,7 @@ static void keep_job(void *arg, int index)
 {
     struct keep *k = arg;
     struct call *c = k->c;
-    struct tile *t = N(open_desk)(c, index, false).tile;
+    struct tile *t = N(workspace_of)(c, index, false).tile;
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);

@@ -22,7 +22,7 @@
  *     dv_k = G^T R f(k_k) + ...
  *
  * One walk from the first tile to the last for dq, another one back for dk and dv. */
-#include "attn/workspace.h"
+#include "attn/thread.h"
 
 #if QT > 1
 
@@ -30,16 +30,16 @@ enum { SPAN = 1024 };
 
 /* A sum [D][Dvp] and one [Dp], each in two parts: since the last multiple of SPAN keys, and
  * before. */
-struct sums { real *recent, *older, *zrecent, *zolder; };
+struct running { real *recent, *older, *zrecent, *zolder; };
 
 /* All that later rows have to know of the keys so far; in a state it lies in this order, without
  * gaps. */
 struct memory {
-    struct sums sum;                     /* of all tiles but the last */
+    struct running sum;                  /* of all tiles but the last */
     real *f, *turned, *v;                /* the last tile: [KT][Dp], [KT][Dp], [KT][Dvp] */
 };
 
-struct linear_desk {
+struct linear {
     struct angles *angles;
     real *room, *part;                   /* of the rotation */
     struct memory mem;
@@ -59,7 +59,7 @@ struct linear_desk {
     real *S_t, *v_t;                     /* backward: [Dv][Dp], [Dv][KT] */
     real *g, *h, *dp, *dq;               /* [QT][Dvp], [QT], [QT][KT], [QT][Dp] */
     bool finite_rows;
-    struct sums behind;                  /* G, and sums of h f(q) */
+    struct running behind;               /* G, and sums of h f(q) */
     real *G, *G_t, *y;                   /* [D][Dvp], [Dv][Dp], [Dp]: both parts together */
     real *dk, *df, *dv;                  /* [KT][Dp], [KT][Dp], [KT][Dvp] */
 };
@@ -67,18 +67,18 @@ struct linear_desk {
 static real *reals(struct arena *a, ptrdiff_t n) { return take_bytes(a, (size_t)n, sizeof(real)); }
 static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
 
-static struct sums carve_sums(const struct loci_plan *p, struct arena *a)
+static struct running lay_out_running(const struct loci_plan *p, struct arena *a)
 {
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
-    struct sums s;
+    struct running s;
     s.recent = reals(a, (ptrdiff_t)p->dim * Dvp), s.older = reals(a, (ptrdiff_t)p->dim * Dvp);
     s.zrecent = reals(a, Dp), s.zolder = reals(a, Dp);
     return s;
 }
-static struct memory carve_memory(const struct loci_plan *p, struct arena *a)
+static struct memory lay_out_memory(const struct loci_plan *p, struct arena *a)
 {
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
-    struct memory m = { .sum = carve_sums(p, a) };
+    struct memory m = { .sum = lay_out_running(p, a) };
     m.f = reals(a, (ptrdiff_t)KT * Dp), m.turned = reals(a, (ptrdiff_t)KT * Dp),
     m.v = reals(a, (ptrdiff_t)KT * Dvp);
     return m;
@@ -86,17 +86,17 @@ static struct memory carve_memory(const struct loci_plan *p, struct arena *a)
 size_t N(linear_state)(const struct loci_plan *p)
 {
     struct arena a = { 0 };
-    carve_memory(p, &a);
+    lay_out_memory(p, &a);
     return a.used;
 }
 
-static size_t carve(const struct call *c, char *base, bool backward, struct linear_desk *d)
+static size_t lay_out_all(const struct call *c, char *base, bool backward, struct linear *d)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
     const struct rotation *rotation = rotation_of(c);
     struct arena a = { .base = base };
-    *d = (struct linear_desk){ .mem = carve_memory(p, &a) };
+    *d = (struct linear){ .mem = lay_out_memory(p, &a) };
     if (rotation) {
         d->angles = take_bytes(&a, 1, sizeof *d->angles);
         d->room = reals(&a, rotation->room ? rotation->room(c, p->rotate) : 0);
@@ -110,7 +110,7 @@ static size_t carve(const struct call *c, char *base, bool backward, struct line
         d->S_t = reals(&a, (ptrdiff_t)Dv * Dp), d->v_t = reals(&a, (ptrdiff_t)Dv * KT);
         d->g = reals(&a, (ptrdiff_t)QT * Dvp), d->h = reals(&a, QT);
         d->dp = reals(&a, QT * KT), d->dq = reals(&a, (ptrdiff_t)QT * Dp);
-        d->behind = carve_sums(p, &a);
+        d->behind = lay_out_running(p, &a);
         d->G = reals(&a, (ptrdiff_t)D * Dvp), d->G_t = reals(&a, (ptrdiff_t)Dv * Dp),
         d->y = reals(&a, Dp);
         d->dk = reals(&a, (ptrdiff_t)KT * Dp), d->df = reals(&a, (ptrdiff_t)KT * Dp),
@@ -119,15 +119,15 @@ static size_t carve(const struct call *c, char *base, bool backward, struct line
     }
     return a.full ? SIZE_MAX : a.used;
 }
-size_t N(linear_desk)(const struct call *c, bool backward)
+size_t N(linear_workspace)(const struct call *c, bool backward)
 {
-    struct linear_desk d;
-    return carve(c, NULL, backward, &d);
+    struct linear d;
+    return lay_out_all(c, NULL, backward, &d);
 }
-static struct linear_desk desk_of(const struct call *c, int index)
+static struct linear open_workspace(const struct call *c, int index)
 {
-    struct linear_desk d;
-    carve(c, c->desks + (size_t)index * c->desk, c->grad != NULL, &d);
+    struct linear d;
+    lay_out_all(c, c->workspaces + (size_t)index * c->workspace, c->grad != NULL, &d);
     return d;
 }
 
@@ -154,7 +154,7 @@ static void load(const struct call *c, const loci_view *v, ptrdiff_t b, int h, p
 {
     const int stride = padded(width);
     for (int r = 0; r < n; r++) {
-        widen_row(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * stride);
+        to_reals(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * stride);
         zero(rows + (ptrdiff_t)r * stride + width, stride - width);
     }
 }
@@ -165,7 +165,7 @@ static void store(const struct call *c, const loci_view *v, ptrdiff_t b, int h, 
 }
 
 /* f of n rows, and the same turned. */
-static void load_features(const struct call *c, struct linear_desk *d, bool query, ptrdiff_t b,
+static void load_features(const struct call *c, struct linear *d, bool query, ptrdiff_t b,
                           int h, ptrdiff_t i, int n, real *f, real *turned)
 {
     const struct loci_plan *p = c->plan;
@@ -177,7 +177,7 @@ static void load_features(const struct call *c, struct linear_desk *d, bool quer
     if (p->rotate >= 0)
         rotation_of(c)->turn(c, p->rotate, d->angles, b, h, query, i, n, turned, Dp);
 }
-static void turn_back(const struct call *c, struct linear_desk *d, bool query, ptrdiff_t b, int h,
+static void turn_back(const struct call *c, struct linear *d, bool query, ptrdiff_t b, int h,
                       ptrdiff_t i, int n, const real *f, const real *turned, real *g)
 {
     const int x = c->plan->rotate;
@@ -188,7 +188,7 @@ static void turn_back(const struct call *c, struct linear_desk *d, bool query, p
 }
 
 /* The rows `row` .. of a query head, with `last` keys of their sequence in memory. */
-static void open_rows_of(const struct call *c, struct linear_desk *d, const struct sequence *q,
+static void open_rows_of(const struct call *c, struct linear *d, const struct sequence *q,
                          int h, ptrdiff_t row, int n, ptrdiff_t last)
 {
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0 + row;
@@ -203,18 +203,18 @@ static void add_to(real *x, const real *y, ptrdiff_t n)
 {
     for (ptrdiff_t i = 0; i < n; i++) x[i] += y[i];
 }
-static void clear_sums(const struct loci_plan *p, const struct sums *s)
+static void clear_sums(const struct loci_plan *p, const struct running *s)
 {
     const ptrdiff_t n = (ptrdiff_t)p->dim * padded(p->value_dim), m = padded(p->dim);
     zero(s->recent, n), zero(s->older, n), zero(s->zrecent, m), zero(s->zolder, m);
 }
-static void age(const struct loci_plan *p, const struct sums *s)
+static void age(const struct loci_plan *p, const struct running *s)
 {
     const ptrdiff_t n = (ptrdiff_t)p->dim * padded(p->value_dim), m = padded(p->dim);
     add_to(s->older, s->recent, n), add_to(s->zolder, s->zrecent, m);
     zero(s->recent, n), zero(s->zrecent, m);
 }
-static void both(const struct loci_plan *p, const struct sums *s, real *S, real *z)
+static void both(const struct loci_plan *p, const struct running *s, real *S, real *z)
 {
     const ptrdiff_t n = (ptrdiff_t)p->dim * padded(p->value_dim);
     for (ptrdiff_t i = 0; i < n; i++) S[i] = s->older[i] + s->recent[i];
@@ -222,7 +222,7 @@ static void both(const struct loci_plan *p, const struct sums *s, real *S, real 
 }
 
 /* The last tile, which is full, goes into the sums. */
-static void add_tile(const struct loci_plan *p, struct linear_desk *d)
+static void add_tile(const struct loci_plan *p, struct linear *d)
 {
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
     const struct memory *m = &d->mem;
@@ -234,7 +234,7 @@ static void add_tile(const struct loci_plan *p, struct linear_desk *d)
     d->keys = 0;
 }
 /* Keys j .. of the sequence, as many as the tile has room for.  Returns how many. */
-static int add_keys(const struct call *c, struct linear_desk *d, const struct sequence *q, int kvh,
+static int add_keys(const struct call *c, struct linear *d, const struct sequence *q, int kvh,
                     ptrdiff_t j)
 {
     const struct loci_plan *p = c->plan;
@@ -248,7 +248,7 @@ static int add_keys(const struct call *c, struct linear_desk *d, const struct se
     return n;
 }
 /* What rows want of the tile and of all before it. */
-static void open_tile(const struct loci_plan *p, struct linear_desk *d)
+static void open_tile(const struct loci_plan *p, struct linear *d)
 {
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
     const struct memory *m = &d->mem;
@@ -263,12 +263,12 @@ static void open_tile(const struct loci_plan *p, struct linear_desk *d)
 }
 
 /* Weights of pairs that are not to be: an exact 0. */
-static void hide(const struct linear_desk *d, real *w)
+static void hide(const struct linear *d, real *w)
 {
     for (int r = 0; r < d->rows; r++) zero(w + r * KT + d->seen[r], KT - d->seen[r]);
 }
 /* C[r] += sum over the keys k that row r sees of w[r][k] B[k]. */
-static void add_seen_keys(const struct linear_desk *d, const real *w, const real *b, int width,
+static void add_seen_keys(const struct linear *d, const real *w, const real *b, int width,
                           real *c)
 {
     if (d->finite) product(ADD, d->rows, width, d->keys, w, KT, 1, b, width, c, width, NULL);
@@ -279,7 +279,7 @@ static void add_seen_keys(const struct linear_desk *d, const real *w, const real
 }
 /* C[k] += sum over the rows r that see key k of w[r][k] B[r]; rows never see less than the row
  * before them. */
-static void add_seeing_rows(const struct linear_desk *d, const real *w, const real *b, int width,
+static void add_seeing_rows(const struct linear *d, const real *w, const real *b, int width,
                             real *c)
 {
     if (d->finite_rows) {
@@ -293,14 +293,14 @@ static void add_seeing_rows(const struct linear_desk *d, const real *w, const re
     }
 }
 
-static void score(const struct loci_plan *p, const struct linear_desk *d)
+static void score(const struct loci_plan *p, const struct linear *d)
 {
     product(SET, d->rows, KT, p->dim, d->turned, padded(p->dim), 1, d->keys_t, KT, d->p, KT, NULL);
     hide(d, d->p);
 }
 /* 0 for a row that sees no key, and where f vanishes in all channels of the row or of all its
  * keys. */
-static real denominator(const struct loci_plan *p, const struct linear_desk *d, int r)
+static real denominator(const struct loci_plan *p, const struct linear *d, int r)
 {
     const int Dp = padded(p->dim);
     return d->seen[r] ? dot_row(d->q + r * Dp, d->zk + (d->seen[r] - 1) * Dp, Dp) : 0;
@@ -308,7 +308,7 @@ static real denominator(const struct loci_plan *p, const struct linear_desk *d, 
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-static void forward_rows(const struct call *c, struct linear_desk *d, const struct sequence *q,
+static void forward_rows(const struct call *c, struct linear *d, const struct sequence *q,
                          int h, ptrdiff_t row, int n, ptrdiff_t last)
 {
     const struct loci_plan *p = c->plan;
@@ -324,21 +324,21 @@ static void forward_rows(const struct call *c, struct linear_desk *d, const stru
     store(c, &c->o, q->b, h, q->q0 + row, n, p->value_dim, d->o);
 }
 
-/* Memory number i of the call: in the state that is asked for, else on the desk. */
-static void open_memory(const struct call *c, struct linear_desk *d, size_t i)
+/* Memory number i of the call: in the state that is asked for, else in the workspace. */
+static void open_memory(const struct call *c, struct linear *d, size_t i)
 {
     const size_t bytes = N(linear_state)(c->plan);
     const char *before = c->linear.before ? c->linear.before + i * bytes : NULL;
     if (c->linear.after) {
         struct arena a = { .base = c->linear.after + i * bytes };
-        d->mem = carve_memory(c->plan, &a);
+        d->mem = lay_out_memory(c->plan, &a);
     }
     char *to = (char *)d->mem.sum.recent;
     if (!before) memset(to, 0, bytes);
     else if (before != to) memcpy(to, before, bytes);
 }
 /* A kv head of a sequence, and the query heads that read it. */
-static const struct sequence *open_item(const struct call *c, struct linear_desk *d, ptrdiff_t item,
+static const struct sequence *open_item(const struct call *c, struct linear *d, ptrdiff_t item,
                                         int *kvh)
 {
     const struct loci_plan *p = c->plan;
@@ -363,11 +363,11 @@ static int rows_from(ptrdiff_t row, ptrdiff_t end)
     return end - row < QT ? (int)(end - row) : QT;
 }
 
-typedef void rows_job(const struct call *, struct linear_desk *, const struct sequence *, int h,
+typedef void rows_job(const struct call *, struct linear *, const struct sequence *, int h,
                       ptrdiff_t row, int n, ptrdiff_t last);
 
 /* Every row with its tile, the first ones first.  False: cancelled. */
-INLINE bool walk_forward(const struct call *c, struct linear_desk *d, const struct sequence *q,
+INLINE bool walk_forward(const struct call *c, struct linear *d, const struct sequence *q,
                          int kvh, rows_job *job, bool backward)
 {
     const struct loci_plan *p = c->plan;
@@ -389,7 +389,7 @@ INLINE bool walk_forward(const struct call *c, struct linear_desk *d, const stru
         if (j == q->nk || (i == q->nq && !c->linear.after)) return true;
     }
 }
-static bool forward_item(const struct call *c, struct linear_desk *d, ptrdiff_t item)
+static bool forward_item(const struct call *c, struct linear *d, ptrdiff_t item)
 {
     int kvh;
     const struct sequence *q = open_item(c, d, item, &kvh);
@@ -399,7 +399,7 @@ static bool forward_item(const struct call *c, struct linear_desk *d, ptrdiff_t 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
 /* g, h and dp of the rows; den is that of `denominator`. */
-static void open_cotangents(const struct call *c, struct linear_desk *d, const struct sequence *q,
+static void open_cotangents(const struct call *c, struct linear *d, const struct sequence *q,
                             int h, ptrdiff_t row, const real *den)
 {
     const struct loci_plan *p = c->plan;
@@ -423,7 +423,7 @@ static void through_feature(int D, const real *restrict f, real h, const real *r
     for (int x = 0; x < D; x++) g[x] = fma_(h, df[x], g[x]) * slope(f[x]);
 }
 
-static void dq_rows(const struct call *c, struct linear_desk *d, const struct sequence *q, int h,
+static void dq_rows(const struct call *c, struct linear *d, const struct sequence *q, int h,
                     ptrdiff_t row, int n, ptrdiff_t last)
 {
     const struct loci_plan *p = c->plan;
@@ -446,7 +446,7 @@ static void dq_rows(const struct call *c, struct linear_desk *d, const struct se
 
 /* The rows add to dk and dv of their tile, to df at the last key they see, and to what the tiles
  * before them get. */
-static void dk_rows(const struct call *c, struct linear_desk *d, const struct sequence *q, int h,
+static void dk_rows(const struct call *c, struct linear *d, const struct sequence *q, int h,
                     ptrdiff_t row, int n, ptrdiff_t last)
 {
     const struct loci_plan *p = c->plan;
@@ -465,7 +465,7 @@ static void dk_rows(const struct call *c, struct linear_desk *d, const struct se
     product(ADD, D, Dvp, n, d->turned, 1, Dp, d->g, Dvp, d->behind.recent, Dvp, NULL);
 }
 /* The tile that ends with key last - 1, and its rows. */
-static void dk_tile(const struct call *c, struct linear_desk *d, const struct sequence *q, int kvh,
+static void dk_tile(const struct call *c, struct linear *d, const struct sequence *q, int kvh,
                     ptrdiff_t first, ptrdiff_t last, ptrdiff_t row, ptrdiff_t end)
 {
     const struct loci_plan *p = c->plan;
@@ -494,7 +494,7 @@ static void dk_tile(const struct call *c, struct linear_desk *d, const struct se
     store(c, &c->dv, q->b, kvh, q->k0 + first, d->keys, Dv, d->dv);
     if (first % SPAN == 0) age(p, &d->behind);
 }
-static bool backward_item(const struct call *c, struct linear_desk *d, ptrdiff_t item)
+static bool backward_item(const struct call *c, struct linear *d, ptrdiff_t item)
 {
     const struct loci_plan *p = c->plan;
     int kvh;
@@ -522,7 +522,7 @@ static bool backward_item(const struct call *c, struct linear_desk *d, ptrdiff_t
 struct line {
     struct call *c;
     /* false: cancelled */
-    bool (*item)(const struct call *, struct linear_desk *, ptrdiff_t item);
+    bool (*item)(const struct call *, struct linear *, ptrdiff_t item);
     ptrdiff_t first, end;
     atomic_llong next;
     atomic_bool stop;
@@ -530,7 +530,7 @@ struct line {
 static void line_job(void *arg, int index)
 {
     struct line *a = arg;
-    struct linear_desk d = desk_of(a->c, index);
+    struct linear d = open_workspace(a->c, index);
     for (ptrdiff_t i; !a->stop && (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->end;)
         if (!a->item(a->c, &d, i)) a->stop = true;
 }
@@ -552,7 +552,7 @@ loci_status N(linear)(struct call *c)
 static void wave_job(void *arg, int index)
 {
     struct line *a = arg;
-    struct linear_desk d = desk_of(a->c, index);
+    struct linear d = open_workspace(a->c, index);
     if (!a->item(a->c, &d, a->first + index)) a->stop = true;
 }
 loci_status N(linear_backward)(struct call *c)
@@ -571,7 +571,7 @@ loci_status N(linear_backward)(struct call *c)
         if (a.stop) return LOCI_CANCELLED;
         for (int i = 0; i < n; i++) {
             const ptrdiff_t item = a.first + i;
-            const struct linear_desk d = desk_of(c, i);
+            const struct linear d = open_workspace(c, i);
             double *to = c->total[x]
                        + term->home(c, x, c->seq[item / p->kv_heads].b,
                                     (int)(item % p->kv_heads) * p->group);

@@ -2,7 +2,7 @@
 /* matmul.c -- to += x y for n x n matrices in double, as exponentials need them: sums run over the
  * rows of y in their order, with plain products, so that every instruction set has the same
  * bits. */
-#include "attn/workspace.h"
+#include "attn/thread.h"
 
 #if QT > 1
 enum { COLUMNS = 32 };

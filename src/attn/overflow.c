@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* overflow.c -- rows whose weights are all 0 though they see keys: are they so because products
  * left the reals? */
-#include "attn/workspace.h"
+#include "attn/thread.h"
 
 /* Number d of key k of the tile; fast.c has turned keys as bf16, each in the first half of its
  * row. */
@@ -25,7 +25,7 @@ bool N(overflows)(struct tile *t, int r)
     const double most = limit(c);
     for (ptrdiff_t j = range.first / KT; j * KT <= range.last; j++) {
         bool found = false;
-        if (!place(t, j * KT, range.last)) continue;
+        if (!set_keys(t, j * KT, range.last)) continue;
         for (int k = 0; k < t->keys; k++) {
             double sum = 0;
             if (!visible(t, k, r)) continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* rotate.c -- the rotation alone: rows of one view turned into another, and back. */
-#include "attn/workspace.h"
+#include "attn/thread.h"
 
 #if QT > 1
 struct rows {
@@ -21,11 +21,11 @@ static int together(const struct rows *a)
 {
     return a->c->threads == 1 || a->heads < TOGETHER ? a->heads : TOGETHER;
 }
-struct place { ptrdiff_t b, i; int h, heads, n; };
-static struct place place_of(const struct rows *a, ptrdiff_t item, int heads)
+struct block { ptrdiff_t b, i; int h, heads, n; };
+static struct block block_of(const struct rows *a, ptrdiff_t item, int heads)
 {
     const ptrdiff_t each = (a->heads + heads - 1) / heads, tile = item / each;
-    struct place at = { .b = tile / a->tiles,
+    struct block at = { .b = tile / a->tiles,
                         .i = tile % a->tiles * QT,
                         .h = (int)(item % each) * heads };
     at.heads = a->heads - at.h < heads ? a->heads - at.h : heads;
@@ -37,7 +37,7 @@ static ptrdiff_t items(const struct rows *a, int heads)
     return a->c->B * a->tiles * ((a->heads + heads - 1) / heads);
 }
 
-static void turn_rows(const struct rows *a, const struct place at, int h, struct angles *angles,
+static void turn_rows(const struct rows *a, const struct block at, int h, struct angles *angles,
                       real *rows, ptrdiff_t stride)
 {
     struct call *c = a->c;
@@ -48,9 +48,9 @@ static void turn_rows(const struct rows *a, const struct place at, int h, struct
     if (a->back)
         rotation->turn_bwd(c, x, angles, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
 }
-/* Turns the rows of a place on their way, or where they are; what is stored in 16 bits on the desk
+/* Turns the rows of a block on their way, or where they are; what is stored in 16 bits in the rows
  * of t. */
-static void rotate_place(const struct rows *a, const struct place at, struct angles *angles,
+static void rotate_block(const struct rows *a, const struct block at, struct angles *angles,
                          struct tile *t)
 {
     struct call *c = a->c;
@@ -80,7 +80,7 @@ static void rotate_place(const struct rows *a, const struct place at, struct ang
 }
 /* The way back of one head where it needs the rows themselves, with its part of the parameters'
  * gradient. */
-static void unturn_place(const struct rows *a, const struct place at, struct angles *angles,
+static void unturn_block(const struct rows *a, const struct block at, struct angles *angles,
                          struct tile *t, real *part)
 {
     struct call *c = a->c;
@@ -98,28 +98,28 @@ static void rotate_job(void *arg, int index)
 {
     struct rows *a = arg;
     struct call *c = a->c;
-    struct angles *angles = N(open_angles)(c, index);
+    struct angles *angles = N(angles_of)(c, index);
     const bool input = a->back && wants_input(c, NULL);
     const int heads = input ? 1 : together(a);
-    struct tile *t = input || !in_place(c) ? N(open_desk)(c, index, a->back).tile : NULL;
+    struct tile *t = input || !in_place(c) ? N(workspace_of)(c, index, a->back).tile : NULL;
     for (ptrdiff_t i, n = items(a, heads); (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < n;) {
         if (cancelled(c)) {
             a->stop = true;
             return;
         }
-        if (input) unturn_place(a, place_of(a, i, heads), angles, t, NULL);
-        else rotate_place(a, place_of(a, i, heads), angles, t);
+        if (input) unturn_block(a, block_of(a, i, heads), angles, t, NULL);
+        else rotate_block(a, block_of(a, i, heads), angles, t);
     }
 }
 /* One item of a wave, with its part of the parameters' gradient. */
 static void wave_job(void *arg, int index)
 {
     struct rows *a = arg;
-    const struct desk d = N(open_desk)(a->c, index, true);
+    const struct workspace d = N(workspace_of)(a->c, index, true);
     const int x = a->c->plan->rotate;
-    real *part = d.bench.part[x];
+    real *part = d.sums.part[x];
     memset(part, 0, sizeof(real) * (size_t)rotation_part(a->c));
-    unturn_place(a, place_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
+    unturn_block(a, block_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
 }
 
 static struct rows all_rows(struct call *c, loci_which which, const loci_view *x,
@@ -139,10 +139,10 @@ static struct rows all_rows(struct call *c, loci_which which, const loci_view *x
     atomic_init(&a.next, 0), atomic_init(&a.stop, false);
     return a;
 }
-size_t N(rotate_desk)(const struct call *c)
+size_t N(rotate_workspace)(const struct call *c)
 {
-    struct desk d;
-    return in_place(c) ? N(carve_angles)(c) : N(carve_desk)(c, NULL, false, &d);
+    struct workspace d;
+    return in_place(c) ? N(angles_bytes)(c) : N(lay_out)(c, NULL, false, &d);
 }
 loci_status N(rotate)(struct call *c, loci_which which, const loci_view *x, const loci_view *y)
 {
@@ -166,10 +166,10 @@ loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view
         const int n = a.items - a.first < c->threads ? (int)(a.items - a.first) : c->threads;
         N(run)(c, n, wave_job, &a);
         for (int i = 0; i < n; i++) {
-            const struct place at = place_of(&a, a.first + i, 1);
+            const struct block at = block_of(&a, a.first + i, 1);
             double *to = total + term->home(c, u, at.b, at.h * (a.query ? 1 : c->plan->group));
-            const struct bench bench = N(find_bench)(c, i);
-            for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)bench.part[u][k];
+            const struct sums sums = N(sums_of)(c, i);
+            for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)sums.part[u][k];
         }
     }
     return LOCI_OK;

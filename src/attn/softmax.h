@@ -10,7 +10,7 @@
 #ifndef LOCI_ATTN_SOFTMAX_H
 #define LOCI_ATTN_SOFTMAX_H
 
-#include "attn/walk.h"
+#include "attn/scores.h"
 
 #if QT > 1
 /* Softmax of one tile against the chunk's running max. */

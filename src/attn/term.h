@@ -31,7 +31,8 @@ struct term {
     /* Gradient of tables: each work item sums a part per head, and parts are added to the total in
      * the order of the items. */
     ptrdiff_t (*part)(const struct call *, int x);   /* reals per head */
-    ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);  /* its offset in the total */
+    /* its offset in the total */
+    ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);
     ptrdiff_t (*total)(const struct call *, int x);  /* reals of the total */
     /* A part may begin with what is added to the total and have something else behind it: how much
      * is added (NULL: all), and what makes the one of the other when all rows of a work item, from
@@ -59,7 +60,7 @@ struct term {
     /* Decode: a vector that all keys of this tile multiply beside the query, and where the products
      * go; NULL: none, and then its hooks may read k.  What `keys` is set to takes the place of the
      * tile's keys. */
-    const real *(*meets)(struct tile *, int x, struct source *keys, real **numbers);
+    const real *(*extra_query)(struct tile *, int x, struct source *keys, real **numbers);
     bool reads_keys;                     /* its hooks read k */
 
     /* What need not be computed. */
@@ -80,5 +81,50 @@ struct term {
 #define TERM(name, traits) extern const struct term N(term_##name);
 #include "terms/list.h"
 #undef TERM
+
+/* ---- The terms of a plan --------------------------------------------------------------------- */
+
+INLINE const struct term *term_of(const struct call *c, int x)
+{
+    extern const struct term *const N(terms)[TERM_COUNT];
+    return N(terms)[c->plan->use[x].term];
+}
+#define EACH_USE(c, x, term) \
+    for (int x = 0; x < (c)->plan->uses; x++) \
+        for (const struct term *term = term_of(c, x); term; term = NULL)
+
+/* What weighs in the place of the softmax, or NULL. */
+INLINE const struct weights *weights_of(const struct call *c)
+{
+    return c->plan->weight >= 0 ? term_of(c, c->plan->weight)->weights : NULL;
+}
+/* The rotation of a plan, or NULL. */
+INLINE const struct rotation *rotation_of(const struct call *c)
+{
+    return c->plan->rotate >= 0 ? term_of(c, c->plan->rotate)->rotation : NULL;
+}
+/* Reals of its part of the gradient of tables, per head. */
+INLINE ptrdiff_t rotation_part(const struct call *c)
+{
+    const struct term *term = term_of(c, c->plan->rotate);
+    return term->part ? term->part(c, c->plan->rotate) : 0;
+}
+/* Does turn_bwd(), with this part, want to see the rows before they turned? */
+INLINE bool wants_input(const struct call *c, const real *part)
+{
+    return rotation_of(c)->of_input && (part || !term_of(c, c->plan->rotate)->part);
+}
+/* The rotation, if it fades. */
+INLINE const struct rotation *fading(const struct call *c)
+{
+    const struct rotation *r = rotation_of(c);
+    return r && r->fade ? r : NULL;
+}
+/* The position that key tile number `tile` of a sequence, and queries that meet it, fade from. */
+INLINE int64_t fade_from(const struct call *c, const struct sequence *q, ptrdiff_t tile)
+{
+    const int span = fading(c)->span(c, c->plan->rotate);
+    return pos_k(c, q->b, q->k0 + tile / span * span * KT);
+}
 
 #endif

@@ -46,6 +46,10 @@ struct source {
     bool across, beside;                 /* beside: another stream comes by with it */
 };
 
+/* Rows of queries and gradients are padded to whole vectors of every ISA. */
+enum { PAD = 16 };
+INLINE int padded(int n) { return (n + PAD - 1) / PAD * PAD; }
+
 struct tile {
     const struct call *c;
     struct angles *angles;

@@ -11,9 +11,9 @@ static size_t carve(struct call *c, char *base, bool backward)
     struct arena a = { .base = base };
     loci_take_positions(c, &a);
     if (p->enc[e].pe->scratch) c->scratch[e] = take_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
-    c->desk = p->engine->rotate_desk(c);
-    if (c->desk == SIZE_MAX) return SIZE_MAX;
-    c->desks = take_bytes(&a, (size_t)c->threads, c->desk);
+    c->workspace = p->engine->rotate_workspace(c);
+    if (c->workspace == SIZE_MAX) return SIZE_MAX;
+    c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
     return a.full ? SIZE_MAX : a.used;
 }
 static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work,

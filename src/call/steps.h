@@ -9,7 +9,7 @@
 
 static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % of > 0); }
 
-/* ---- What is given: workspace.c, cache.c */
+/* ---- What is given: open.c, cache.c */
 
 struct loci_cache;
 loci_status loci_cache_check(const loci_plan *, const struct loci_cache *, loci_error *);
@@ -62,7 +62,7 @@ void loci_find_sequences(struct call *);
 /* Distances that visible pairs can have must lie within what the tables were prepared for. */
 loci_status loci_check_positions(const struct call *);
 
-/* ---- Before and after the engine: workspace.c */
+/* ---- Before and after the engine: open.c */
 
 /* begin() of the rotation, then, with `keys`, the keys and begin() of the others, which may read
  * turned keys. */

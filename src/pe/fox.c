@@ -177,7 +177,7 @@ static void measure_keys(const struct call *c, const struct gate_sums *g, const 
         const void *k = c->turned ? (const char *)c->turned
                                         + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * p->dim
                                               * (ptrdiff_t)p->real
-                                  : key_place(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
+                                  : key_at(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
         most = higher(norm_squared(k, dtype, step, p->dim), most);
         if (j % KT == KT - 1 || j == q->nk - 1)
             g->knorm[kh * c->ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;

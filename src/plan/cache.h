@@ -83,7 +83,7 @@ static inline void *cache_values(const struct loci_cache *c, ptrdiff_t b, int h,
 }
 
 /* Numbers of key j as the call stores them: the first, and how far apart they are. */
-static inline const void *key_place(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j,
+static inline const void *key_at(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j,
                                     ptrdiff_t *step)
 {
     const loci_pages *p = c->in->pages;

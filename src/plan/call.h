@@ -28,7 +28,7 @@ struct call {
     ptrdiff_t B, Lq, Lk;
     int threads;
     bool backward;                       /* there is room for gradients */
-    bool narrow;                         /* few rows: they are walked one by one */
+    bool decode;                         /* few rows: attn/decode.c walks them one by one */
     bool fast, packed;                   /* bf16 dot products; turned keys are bf16, each in the
                                             first half of its row */
     const struct loci_cache *cache;
@@ -62,10 +62,11 @@ struct call {
     float *knorm;                        /* [key_heads][ktiles]: largest |k| of a tile, rounded up,
                                             NaN where k or v are not all finite; NULL: nobody
                                             asks */
-    void *kept;                          /* few rows: what is kept of every chunk until they join */
+    void *chunk_sums;                    /* decode: the sums of every chunk until they join */
     size_t work_bytes;                   /* of the workspace, as this call needs it */
-    char *desks;                         /* one per thread: tiles and parts; `desk` bytes each */
-    size_t desk;
+    char *workspaces;                    /* one per thread: tiles and sums; `workspace` bytes
+                                            each */
+    size_t workspace;
     ptrdiff_t longest;                   /* most keys of a sequence */
     void *dk_sum, *dv_sum;               /* dense [B][key_heads][Lk][D], [B][kv_heads][Lk][Dv]
                                             reals: where they are summed then, and dk also when a

@@ -5,7 +5,7 @@
  * An encoding's file is plain C in double, compiled once: it turns options and tensors into the
  * data of a few shared terms (prepare, begin), and the terms' gradients into gradients of its
  * tensors (fold, end).  The tile code of the terms is in terms/, compiled per instruction set;
- * attn/tile.h is their contract. */
+ * attn/term.h is their contract. */
 #ifndef LOCI_PLAN_ENCODING_H
 #define LOCI_PLAN_ENCODING_H
 

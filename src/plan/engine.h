@@ -26,11 +26,10 @@ struct keeping {
 struct engine {
     const char *isa;                     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double
                                             build */
-    /* Bytes of one thread's desk, SIZE_MAX when too many; reals of the total of a term's parts (0:
-     * it has none). */
-    size_t    (*desk)(const struct call *, bool backward);
-    size_t    (*kept)(const struct call *);          /* reals kept of every chunk, when rows are
-                                                        few */
+    /* Bytes of one thread's workspace, SIZE_MAX when too many; in decode, reals that are stored of
+     * every chunk; reals of the total of a term's parts (0: it has none). */
+    size_t    (*workspace)(const struct call *, bool backward);
+    size_t    (*chunk_sums)(const struct call *);
     ptrdiff_t (*total)(const struct call *, int x);
     bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
     void      (*keys)(struct call *);                /* turns and measures them */
@@ -40,13 +39,13 @@ struct engine {
     void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere,
                                                         when all is added up */
     loci_status (*keep)(struct call *, const struct keeping *);
-    size_t    (*rotate_desk)(const struct call *);   /* what rotate() needs of a desk */
+    size_t    (*rotate_workspace)(const struct call *);   /* what rotate() needs of one */
     loci_status (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);
     loci_status (*rotate_backward)(struct call *, loci_which, const loci_view *x,
                                    const loci_view *dy, const loci_view *dx);
-    /* Stage LINEAR_ATTENTION: bytes of a thread's desk, and of the state of a kv head, in whole
-     * lines of 64. */
-    size_t    (*linear_desk)(const struct call *, bool backward);
+    /* Stage LINEAR_ATTENTION: bytes of a thread's workspace, and of the state of a kv head, in
+     * whole lines of 64. */
+    size_t    (*linear_workspace)(const struct call *, bool backward);
     size_t    (*linear_state)(const struct loci_plan *);
     loci_status (*linear)(struct call *), (*linear_backward)(struct call *);
     /* For LATER_TILES tiles of KT reals: the sum, newest first, of those after each in its tile; of

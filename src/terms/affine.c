@@ -6,7 +6,7 @@
  *     the table is left[H], right[H]
  *
  * Backward, where slopes are learned: dleft = -sum dS d, dright = -sum dS |d|, summed per row. */
-#include "attn/walk.h"
+#include "attn/visible.h"
 
 /* Distances of a run's tile are exact reals up to here, and so is stepping from one to the next. */
 static bool near(const struct tile *t)

@@ -10,7 +10,7 @@
 #ifndef LOCI_TERMS_ANGLES_H
 #define LOCI_TERMS_ANGLES_H
 
-#include "attn/walk.h"
+#include "attn/term.h"
 
 #include "base/trig.h"
 #include "shape/pairs.h"
@@ -150,15 +150,16 @@ static inline void angles_on_line(struct slice *k, int rows, const double *x, re
             angles_on_axes(k, &x[r], to, to + W);
             continue;
         }
-        while (r + n < rows && split[r + n].step >= 0 && split[r + n].anchor == split[r].anchor) n++;
+        while (r + n < rows && split[r + n].step >= 0 && split[r + n].anchor == split[r].anchor)
+            n++;
         set_anchor(k, 0, split[r].anchor);
         join(k, n, &split[r], to);
     }
 }
 
 /* The angles of n rows, unless they are there. */
-static inline void make_angles(const struct call *c, const struct pairs *p, struct angles *at, ptrdiff_t b,
-                       int h, bool query, ptrdiff_t i0, int n)
+static inline void make_angles(const struct call *c, const struct pairs *p, struct angles *at,
+                               ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
 {
     const int group = p->groups > 1 ? kv_head(c, h, query) : 0;
     if (at->set && at->b == b && at->group == group && at->query == query && at->i0 == i0

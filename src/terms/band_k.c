@@ -10,7 +10,7 @@
  *
  * The other way round, dS of a key goes to its place in such a line, and two products end it: with
  * the vectors it is a gradient of keys, with the keys one of vectors. */
-#include "attn/walk.h"
+#include "attn/dots.h"
 #include "shape/vectors.h"
 
 enum { BAND = 16, LINE = BAND + QT };    /* keys that share a product; distances that it has */
@@ -18,13 +18,13 @@ _Static_assert((int)LINE <= (int)KEY_MARGIN, "a product reaches beyond the ends 
                                              "line");
 
 /* What the hooks of a query tile know: their memory. */
-struct view {
+struct reach {
     struct key_vectors of;
     ptrdiff_t columns, width;
     const real *across, *rows;           /* the table of the head: transposed, and as rows; of
                                             distance 0 */
 };
-enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
+enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 static struct key_vectors vectors_of(const struct call *c, int x)
 {
     return *(const struct key_vectors *)shape_of(c->plan, x);
@@ -32,9 +32,9 @@ static struct key_vectors vectors_of(const struct call *c, int x)
 static ptrdiff_t mem(const struct call *c, int x)
 {
     (void)c, (void)x;
-    return VIEW_ROWS + (QT == 1 ? CHUNK : 0);
+    return REACH_ROWS + (QT == 1 ? CHUNK : 0);
 }
-static const struct view *view_of(const struct tile *t, int x)
+static const struct reach *reach_of(const struct tile *t, int x)
 {
     return (const void *)t->own[x].mem;
 }
@@ -42,7 +42,7 @@ static const struct view *view_of(const struct tile *t, int x)
 static void open(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
-    struct view b = { .of = vectors_of(t->c, x) };
+    struct reach b = { .of = vectors_of(t->c, x) };
     b.columns = (ptrdiff_t)key_columns(&b.of), b.width = (ptrdiff_t)vectors_width(D);
     const real *table = (const real *)((const char *)t->own[x].table + b.of.at)
                       + (size_t)t->h * key_table(&b.of, D);
@@ -54,7 +54,7 @@ static void open(struct tile *t, int x)
 static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
 
 /* Do n keys from k on have all their distances at one end?  Its vector, or NULL. */
-static const real *end_of(const struct tile *t, const struct view *b, int k, int n)
+static const real *end_of(const struct tile *t, const struct reach *b, int k, int n)
 {
     if (b->of.lo == b->of.hi || t->d - (k + n - 1) >= b->of.hi)
         return b->rows + b->of.hi * b->width;
@@ -75,7 +75,7 @@ INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
 /* Numbers of n keys from k on, each with the vector of its own distance.  Vectors come as rows,
  * which are a stream, and turn to meet keys in the lanes; those of the next keys, which lie before,
  * are asked for. */
-static void score_band(const struct tile *t, const struct view *b, int k, int n, real scale,
+static void score_band(const struct tile *t, const struct reach *b, int k, int n, real scale,
                        real *s)
 {
     enum { NEXT = 2 * BAND };
@@ -113,18 +113,18 @@ static void score_band(const struct tile *t, const struct view *b, int k, int n,
 /* Numbers of keys whose tile is beyond an end as a whole, for all tiles of a chunk. */
 static real *numbers_of(const struct tile *t, int x)
 {
-    return t->own[x].mem + VIEW_ROWS + (t->j0 - t->seq->k0) % CHUNK;
+    return t->own[x].mem + REACH_ROWS + (t->j0 - t->seq->k0) % CHUNK;
 }
-static const real *meets(struct tile *t, int x, struct source *keys, real **numbers)
+static const real *extra_query(struct tile *t, int x, struct source *keys, real **numbers)
 {
     (void)keys;
     *numbers = numbers_of(t, x);
-    return t->run ? end_of(t, view_of(t, x), 0, t->keys) : NULL;
+    return t->run ? end_of(t, reach_of(t, x), 0, t->keys) : NULL;
 }
 #else
 /* Line i has the numbers of key k + i by distance, from that of key k + BAND - 1 to the first row
  * on. */
-static void score_band(const struct tile *t, const struct view *b, int k, int n, real scale,
+static void score_band(const struct tile *t, const struct reach *b, int k, int n, real scale,
                        real *restrict s)
 {
     const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
@@ -146,7 +146,7 @@ static void score_end(const struct tile *t, int k, int n, const real *end, real 
     for (int i = 0; i < n; i++)
         for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, numbers[i], s[i * QT + r]);
 }
-static void score_run(const struct tile *t, const struct view *b)
+static void score_run(const struct tile *t, const struct reach *b)
 {
     const real scale = (real)t->c->plan->scale;
     for (int k = 0, n; k < t->keys; k += n) {
@@ -158,7 +158,7 @@ static void score_run(const struct tile *t, const struct view *b)
     }
 }
 
-static void score_pairs(const struct tile *t, const struct view *b)
+static void score_pairs(const struct tile *t, const struct reach *b)
 {
     const real scale = (real)t->c->plan->scale;
     for (int k = 0; k < t->keys; k++)
@@ -174,7 +174,7 @@ static void score_pairs(const struct tile *t, const struct view *b)
 /* A number that is not finite must not leave a masked pair unmasked. */
 static void score(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     bool met = false;
 #if QT == 1
     met = t->run && end_of(t, b, 0, t->keys);
@@ -251,7 +251,7 @@ INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t st
 }
 
 /* Keys that nobody sees may hold what is no number: there g is 0. */
-static void give_end(const struct tile *t, const struct view *b, int k, int n, const real *end,
+static void give_end(const struct tile *t, const struct reach *b, int k, int n, const real *end,
                      real *sums)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
@@ -267,7 +267,7 @@ static void give_end(const struct tile *t, const struct view *b, int k, int n, c
     if (ends) add_rows(n, D, g, t->k + k * t->ks, t->ks, ends);
 }
 
-static void give_band(const struct tile *t, const struct view *b, int k, int n, real *sums)
+static void give_band(const struct tile *t, const struct reach *b, int k, int n, real *sums)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
     const real scale = (real)t->c->plan->scale, *keys = t->k + k * t->ks;
@@ -292,7 +292,7 @@ static void give_band(const struct tile *t, const struct view *b, int k, int n, 
                                               to[d * b->columns + c]);
 }
 
-static void give_pairs(const struct tile *t, const struct view *b, real *sums)
+static void give_pairs(const struct tile *t, const struct reach *b, real *sums)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
     for (int k = 0; k < t->keys; k++)
@@ -311,7 +311,7 @@ static void give_pairs(const struct tile *t, const struct view *b, real *sums)
 
 static void score_bwd(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     real *sums = t->own[x].part;
     if (!t->dk_part && !sums) return;
     if (!t->run) give_pairs(t, b, sums);
@@ -336,6 +336,6 @@ const struct term N(term_band_k) = {
 #if QT > 1
     .score_bwd = score_bwd,
 #else
-    .meets = meets,
+    .extra_query = extra_query,
 #endif
 };

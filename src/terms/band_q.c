@@ -13,12 +13,12 @@
  * rows are copied to their lines, and weights need not even be faded when a later max comes: a
  * softmax keeps the scores, and makes weights of them at the end.  At the ends, lo and hi, are the
  * sums of all keys further on. */
-#include "attn/walk.h"
+#include "attn/dots.h"
 #include "shape/vectors.h"
 #include "terms/bands.h"
 
 /* What the hooks of a query tile know; it stands at the start of their memory. */
-struct view {
+struct reach {
     struct vectors of;
     int lo, hi;                          /* what distances of visible pairs are clipped to */
     int from, to;                        /* of these, those of this query tile; none: to < from */
@@ -54,7 +54,7 @@ static ptrdiff_t most_lines(const struct call *c, int x)
     if (!c->in->q_pos && c->Lk + QT - 2 < span) span = c->Lk > 0 ? c->Lk + QT - 2 : 0;
     return span + QT;
 }
-enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
+enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 /* Rows of `spare` and its like: with QT = 1 a product's last vector reaches further. */
 static ptrdiff_t room(const struct call *c, int x)
 {
@@ -63,21 +63,21 @@ static ptrdiff_t room(const struct call *c, int x)
 static ptrdiff_t mem(const struct call *c, int x)
 {
     const ptrdiff_t n = room(c, x);
-    if (QT == 1) return VIEW_ROWS + 2 * n + padded(c->plan->value_dim);
-    return VIEW_ROWS + (vectors_of(c, x).values ? 3 * n : 2 * n);
+    if (QT == 1) return REACH_ROWS + 2 * n + padded(c->plan->value_dim);
+    return REACH_ROWS + (vectors_of(c, x).values ? 3 * n : 2 * n);
 }
 
-static const struct view *view_of(const struct tile *t, int x)
+static const struct reach *reach_of(const struct tile *t, int x)
 {
     return (const void *)t->own[x].mem;
 }
 
-static struct view look(const struct tile *t, int x)
+static struct reach find_reach(const struct tile *t, int x)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const struct sequence *q = t->seq;
-    struct view b = { .of = vectors_of(c, x) };
+    struct reach b = { .of = vectors_of(c, x) };
     const struct ends e = ends_of(c, &b.of);
     const struct band w = band(p);
     /* of the first row and the first key */
@@ -102,12 +102,12 @@ static struct view look(const struct tile *t, int x)
     b.k = (const real *)(table + vectors_index(&b.of))
         + (size_t)number * vectors_table(&b.of, p->dim, p->value_dim);
     b.v = b.k + vectors_values(&b.of, p->dim);
-    b.scores = t->own[x].mem + VIEW_ROWS * QT;
+    b.scores = t->own[x].mem + REACH_ROWS * QT;
     b.spare = b.scores + room(c, x) * QT;
     b.values = b.spare + room(c, x) * QT;
     return b;
 }
-static struct by_distance by_distance(const struct view *b, real *rows)
+static struct by_distance by_distance(const struct reach *b, real *rows)
 {
     return (struct by_distance){
         .rows = rows, .index = b->index, .from = b->from, .to = b->to, .first = b->first
@@ -117,7 +117,7 @@ static struct by_distance by_distance(const struct view *b, real *rows)
 /* ---- From distances to keys ------------------------------------------------------------------ */
 
 /* Every key adds its line to x. */
-static void add_lines(const struct tile *t, const struct view *b, const real *restrict lines,
+static void add_lines(const struct tile *t, const struct reach *b, const real *restrict lines,
                       real *restrict x)
 {
     const int keys = t->keys;
@@ -142,7 +142,7 @@ static void add_lines(const struct tile *t, const struct view *b, const real *re
 
 #if QT == 1
 /* C[n] = sum over d of a[d][n] q[d]: a stream, as a table may come from memory. */
-static void meet_rows(int D, ptrdiff_t n, const real *a, ptrdiff_t as, const real *q, real *c)
+static void dot_rows(int D, ptrdiff_t n, const real *a, ptrdiff_t as, const real *q, real *c)
 {
     for (ptrdiff_t i = 0; i < n; i += VL) vf_store(c + i, vf_set1(0));
     for (int d = 0; d < D; d++)
@@ -153,13 +153,13 @@ static void meet_rows(int D, ptrdiff_t n, const real *a, ptrdiff_t as, const rea
 
 static void open(struct tile *t, int x)
 {
-    const struct view b = look(t, x);
+    const struct reach b = find_reach(t, x);
     const struct loci_plan *p = t->c->plan;
     const ptrdiff_t columns = (ptrdiff_t)vectors_columns(&b.of);
     memcpy(t->own[x].mem, &b, sizeof b);
     if (b.to < b.from) return;
 #if QT == 1
-    meet_rows(p->dim, padded(b.rows), b.k + b.first, columns, t->qt, b.spare);
+    dot_rows(p->dim, padded(b.rows), b.k + b.first, columns, t->qt, b.spare);
 #else
     product(SET, b.rows, t->live, p->dim, b.k + b.first, 1, columns, t->qt, QT, b.spare, QT, NULL);
     for (ptrdiff_t n = 0; n < b.rows && t->live < QT; n++)
@@ -173,7 +173,7 @@ static void open(struct tile *t, int x)
 /* A number that is not finite must not leave a masked pair unmasked. */
 static void score(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     add_lines(t, b, b->scores, t->s);
     mask(t, t->s, -INFINITY);
 }
@@ -181,7 +181,7 @@ static void score(struct tile *t, int x)
 /* Largest number that a key of the tile can add; NaN when there is one. */
 static real ceiling(const struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     if (!t->run || b->to < b->from) return INFINITY;
     real most = -INFINITY;
     const real *lines = b->scores;
@@ -208,7 +208,7 @@ static void sum_keys(const real *x, int first, int end, real *sum)
 }
 
 /* Rows 0 and 1 of `ends` get the sums of x over the keys up to lo and from hi on. */
-static void add_ends(const struct tile *t, const struct view *b, const real *restrict x,
+static void add_ends(const struct tile *t, const struct reach *b, const real *restrict x,
                      real *restrict ends)
 {
     const int lo = b->lo < b->hi ? b->lo : b->hi - 1, hi = b->hi, keys = t->keys;
@@ -241,7 +241,7 @@ static real join(real a, real b)
 }
 /* Keys put their rows of x on their lines.  Where positions repeat, rows meet: weights are added,
  * scores are joined. */
-static void put_lines(const struct tile *t, const struct view *b, const bool scores,
+static void put_lines(const struct tile *t, const struct reach *b, const bool scores,
                       const real *restrict x, real *restrict lines)
 {
     const int keys = t->keys;
@@ -261,7 +261,7 @@ static void put_lines(const struct tile *t, const struct view *b, const bool sco
 }
 
 /* Rows of the table's rows, from ends and lines; with a base, the lines are scores. */
-static void gather(const struct view *b, const real *ends, const real *lines, const real *base,
+static void gather(const struct reach *b, const real *ends, const real *lines, const real *base,
                    real *rows)
 {
     const struct by_distance x = by_distance(b, rows);
@@ -288,7 +288,7 @@ static ptrdiff_t out(const struct call *c, int x)
 
 static void value(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     real *to = t->own[x].out;
     if (!b->of.values) return;
     add_ends(t, b, t->p, to);
@@ -298,7 +298,7 @@ static void value(struct tile *t, int x)
 
 static void close(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     const int Dv = t->c->plan->value_dim;
     const ptrdiff_t width = (ptrdiff_t)vectors_width(Dv);
     const real *outs = t->own[x].outs;
@@ -338,7 +338,7 @@ static ptrdiff_t grad(const struct call *c, int x)
     return vectors_of(c, x).values ? 2 * kind(c, x) : kind(c, x);
 }
 
-static void collect(const struct tile *t, const struct view *b, const real *x, real *to)
+static void collect(const struct tile *t, const struct reach *b, const real *x, real *to)
 {
     add_ends(t, b, x, to);
     put_lines(t, b, false, x, to + 2 * QT);
@@ -346,7 +346,7 @@ static void collect(const struct tile *t, const struct view *b, const real *x, r
 
 static void open_bwd(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     const int Dv = t->c->plan->value_dim;
     const ptrdiff_t width = (ptrdiff_t)vectors_width(Dv);
     if (!b->of.values || b->to < b->from) return;
@@ -358,13 +358,13 @@ static void open_bwd(struct tile *t, int x)
 
 static void score_bwd(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     collect(t, b, t->ds, t->own[x].grad);
 }
 
 static void value_bwd(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     if (!b->of.values) return;
     add_lines(t, b, b->values, t->dp);
     if (t->own[x].part) collect(t, b, t->p, t->own[x].grad + kind(t->c, x) * QT);
@@ -372,7 +372,7 @@ static void value_bwd(struct tile *t, int x)
 
 static void close_bwd(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     const int D = t->c->plan->dim, Dp = padded(D), Dvp = padded(t->c->plan->value_dim);
     const real *sums = t->own[x].grads;
     real *to = t->own[x].part, *w = b->spare;

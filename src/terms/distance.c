@@ -8,7 +8,7 @@
  *
  * Backward: sums of dS (times the score before it was multiplied) by distance, then by learned
  * number. */
-#include "attn/walk.h"
+#include "attn/visible.h"
 #include "shape/distances.h"
 #include "terms/diagonals.h"
 
@@ -45,7 +45,7 @@ static bool beyond(const struct distances *b, const struct tile *t, int64_t *d)
     return *d == b->hi || t->d + QT - 1 <= b->lo;
 }
 
-INLINE real meet(bool mul, real s, real b) { return mul ? s * b : s + b; }
+INLINE real with_bias(bool mul, real s, real b) { return mul ? s * b : s + b; }
 
 /* s[k][r] meets the number of its distance. */
 INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
@@ -57,16 +57,17 @@ INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
     if (!t->run) {
         for (int k = 0; k < keys; k++)
             for (int r = 0; r < t->rows; r++)
-                s[k * QT + r] = meet(mul, s[k * QT + r], row[clamp(b, distance(t, k, r)) - b->lo]);
+                s[k * QT + r] = with_bias(mul, s[k * QT + r],
+                                          row[clamp(b, distance(t, k, r)) - b->lo]);
     } else if (beyond(b, t, &end)) {
         const real same = row[end - b->lo];
-        for (int n = 0; n < keys * QT; n++) s[n] = meet(mul, s[n], same);
+        for (int n = 0; n < keys * QT; n++) s[n] = with_bias(mul, s[n], same);
     } else {
         real copy[WINDOW];
         const real *restrict w = window(b, row, t->d, copy);
         for (int k = 0; k < keys; k++)
             for (int r = 0; r < QT; r++)
-                s[k * QT + r] = meet(mul, s[k * QT + r], w[KT - 1 - k + r]);
+                s[k * QT + r] = with_bias(mul, s[k * QT + r], w[KT - 1 - k + r]);
     }
 }
 

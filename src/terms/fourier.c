@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* fourier.c -- turns and stretches pairs of channels by sums of waves; see fourier.h.  Behind cos and
- * sin of the waves its angles hold c and s of the rows and their gradients: [2][KT][lanes] each. */
+/* fourier.c -- turns and stretches pairs of channels by sums of waves; see fourier.h.  Behind cos
+ * and sin of the waves its angles hold c and s of the rows and their gradients: [2][KT][lanes]
+ * each. */
 #include "terms/angles.h"
 
 #include "shape/fourier.h"

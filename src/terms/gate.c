@@ -22,7 +22,7 @@
  *
  * with s_in the score of its newest key, where D = 0.  A function of the row alone, the same in
  * every pass. */
-#include "attn/walk.h"
+#include "attn/scores.h"
 #include "shape/gate.h"
 
 enum { LANES = 16 };                     /* that sum a key's gradient over the rows */
@@ -125,7 +125,7 @@ static void open_scattered(struct tile *t, int x)
     double *sums = row_sums(t, x);
     int64_t *marks = row_marks(t, x);
     for (ptrdiff_t J = 0; J * KT < t->seq->nk; J++, sums += QT, marks += QT) {
-        const bool seen = place(t, J * KT, t->seq->nk - 1);
+        const bool seen = set_keys(t, J * KT, t->seq->nk - 1);
         const real *f = log_f(t, x) + t->j0;
         for (int r = 0; r < t->rows; r++) {
             const double start = J ? sums[r - QT] : 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* matrices.c -- turns blocks of channels by the matrices of their coordinates; see matrices.h. */
-#include "attn/walk.h"
+#include "attn/term.h"
 
 #include "shape/blocks.h"
 #include "shape/matrices.h"

@@ -11,7 +11,7 @@
  * Where b depends on the distance alone, b1 + W1b b does, too: it is made once for the 127
  * distances of a tile and the chains go on from there, to the same bits.  Backward, the gradient of
  * b is then summed by distance first, and each sum is put on one pair of that distance. */
-#include "attn/walk.h"
+#include "attn/visible.h"
 
 enum { LINE = 64, SPAN = 128 };          /* pairs of a line; distances of a tile, padded */
 

@@ -9,7 +9,7 @@
  *
  * Backward: sums of dS and dS x by piece; and per row u = sum dS a x, w = sum dS a psi', of which c
  * and T are made. */
-#include "attn/walk.h"
+#include "attn/term.h"
 #include "shape/pieces.h"
 #include "terms/diagonals.h"
 
@@ -87,7 +87,7 @@ static bool x_range(const struct tile *t, int x, struct block b, real *low, real
 }
 
 /* Narrows the pieces to those of a block; false if it has no pair that is visible. */
-static bool narrow(const struct tile *t, int x, struct block b, struct lines *g)
+static bool few_pieces(const struct tile *t, int x, struct block b, struct lines *g)
 {
     real low, high;
     if (!x_range(t, x, b, &low, &high)) return false;
@@ -146,7 +146,7 @@ static void score(struct tile *t, int x)
         score_apart(t, x);
         return;
     }
-    if (!narrow(t, x, (struct block){ 0, t->keys, 0, 1 }, &g)) return;
+    if (!few_pieces(t, x, (struct block){ 0, t->keys, 0, 1 }, &g)) return;
     const real *psi = psi_of(t, x, false) + t->d, inverse = t->own[x].mem[INVERSE];
     real y[KT];
     for (int k = 0; k < KT; k++) y[k] = psi[-k] * inverse;
@@ -178,7 +178,7 @@ INLINE void each_block(struct tile *t, int x,
 {
     const struct block whole = { 0, t->keys, 0, QT };
     struct lines all = lines_of(t, x);
-    if (!narrow(t, x, whole, &all)) return;
+    if (!few_pieces(t, x, whole, &all)) return;
     if (all.first == all.last) {
         work(t, x, &all, whole);
         return;
@@ -187,7 +187,7 @@ INLINE void each_block(struct tile *t, int x,
         for (int r = 0; r < QT; r += SIDE) {
             const struct block b = { k, t->keys - k < SIDE ? t->keys - k : SIDE, r, SIDE };
             struct lines g = all;
-            if (narrow(t, x, b, &g)) work(t, x, &g, b);
+            if (few_pieces(t, x, b, &g)) work(t, x, &g, b);
         }
 }
 

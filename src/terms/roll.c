@@ -11,14 +11,14 @@
  * The other way round, dS is collected by distance in two blocks that roll likewise.  A block that
  * leaves is a gradient of queries, and one of its vectors, which wait by distance until all rows of
  * the work item are done: only then they meet the waves R and become a gradient of W. */
-#include "attn/walk.h"
+#include "attn/dots.h"
 #include "shape/roll.h"
 #include "terms/bands.h"
 
 enum { BLOCK = KT };
 
 /* What the hooks of a query tile know; it stands at the start of their memory. */
-struct view {
+struct reach {
     struct roll of;
     const real *rows, *waves;            /* of distance 0 */
     real *q, *qrows;                     /* scale (q + v): [D][QT], and its rows [QT][padded D]
@@ -28,17 +28,17 @@ struct view {
     bool full[2], filled[2];
     int64_t sum_of[2], grad_of[2];       /* first distances of the blocks */
 };
-enum { VIEW_ROWS = (sizeof(struct view) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
+enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 
 static const struct roll *table_of(const struct call *c, int x)
 {
     return c->table[c->plan->use[x].enc];
 }
-static struct view *view_of(const struct tile *t, int x) { return (void *)t->own[x].mem; }
+static struct reach *reach_of(const struct tile *t, int x) { return (void *)t->own[x].mem; }
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
-static int64_t clipped(const struct view *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
+static int64_t clipped(const struct reach *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
 /* The vector of a distance; that of the next larger one lies before it. */
-static const real *row_of(const struct view *b, int64_t d)
+static const real *row_of(const struct reach *b, int64_t d)
 {
     return b->rows - (ptrdiff_t)d * b->of.width;
 }
@@ -47,19 +47,19 @@ static ptrdiff_t mem(const struct call *c, int x)
 {
     const int D = c->plan->dim;
     (void)x;
-    return VIEW_ROWS + D + (QT > 1 ? padded(D) + 4 * BLOCK : CHUNK);
+    return REACH_ROWS + D + (QT > 1 ? padded(D) + 4 * BLOCK : CHUNK);
 }
 
 static void open(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
     const real scale = (real)t->c->plan->scale;
-    struct view b = { .of = *table_of(t->c, x) };
+    struct reach b = { .of = *table_of(t->c, x) };
     const char *table = t->own[x].table;
     const real *v = (const real *)(table + b.of.heads) + t->h * roll_head(&b.of);
     b.rows = v + (ptrdiff_t)(1 + b.of.hi) * b.of.width;
     b.waves = (const real *)(table + b.of.waves) - (ptrdiff_t)b.of.lo * b.of.waves_width;
-    real *at = t->own[x].mem + VIEW_ROWS * QT;
+    real *at = t->own[x].mem + REACH_ROWS * QT;
     b.q = at, at += D * QT;
     for (int i = 0; i < 2 && QT > 1; i++)
         b.sums[i] = at, b.grads[i] = at + BLOCK * QT, at += 2 * BLOCK * QT;
@@ -76,7 +76,7 @@ static void open(struct tile *t, int x)
  * block, the distance of row i; the rows before and after have the same vectors as the first and
  * the last of these. */
 struct own_rows { int i, n; int64_t d; };
-static struct own_rows own_rows(const struct view *b, int64_t first)
+static struct own_rows own_rows(const struct reach *b, int64_t first)
 {
     const int64_t low = clipped(b, first), high = clipped(b, first + BLOCK - 1);
     return (struct own_rows){ .i = (int)clip(low - first, 0, BLOCK - 1),
@@ -85,7 +85,7 @@ static struct own_rows own_rows(const struct view *b, int64_t first)
 }
 
 /* The block from `first` on, made anew unless it is there; the one from `other` on stays. */
-static int block_of(const struct tile *t, struct view *b, int64_t first, int64_t other)
+static int block_of(const struct tile *t, struct reach *b, int64_t first, int64_t other)
 {
     for (int i = 0; i < 2; i++)
         if (b->full[i] && b->sum_of[i] == first) return i;
@@ -101,7 +101,7 @@ static int block_of(const struct tile *t, struct view *b, int64_t first, int64_t
     return i;
 }
 
-static void score_run(struct tile *t, struct view *b)
+static void score_run(struct tile *t, struct reach *b)
 {
     const int64_t first = t->d - (BLOCK - 1);
     const int older = block_of(t, b, first + BLOCK, first);
@@ -111,18 +111,18 @@ static void score_run(struct tile *t, struct view *b)
 #else
 /* Where every key has a distance of its own, the vectors are rows like keys, one after the other in
  * memory. */
-static bool apart(const struct tile *t, const struct view *b)
+static bool apart(const struct tile *t, const struct reach *b)
 {
     return t->d - (t->keys - 1) >= b->of.lo && t->d <= b->of.hi;
 }
 /* Numbers of the tile's keys, for all tiles of a chunk. */
-static real *numbers_of(const struct tile *t, const struct view *b)
+static real *numbers_of(const struct tile *t, const struct reach *b)
 {
     return b->q + t->c->plan->dim + (t->j0 - t->seq->k0) % CHUNK;
 }
-static const real *meets(struct tile *t, int x, struct source *keys, real **numbers)
+static const real *extra_query(struct tile *t, int x, struct source *keys, real **numbers)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     if (!t->run || !apart(t, b)) return NULL;
     *keys = (struct source){ .at = row_of(b, t->d),
                              .stride = b->of.width,
@@ -132,7 +132,7 @@ static const real *meets(struct tile *t, int x, struct source *keys, real **numb
     return b->q;
 }
 
-static void score_run(struct tile *t, struct view *b)
+static void score_run(struct tile *t, struct reach *b)
 {
     const int64_t low = clipped(b, t->d - (t->keys - 1)), high = clipped(b, t->d);
     real sums[KT];
@@ -146,7 +146,7 @@ static void score_run(struct tile *t, struct view *b)
 }
 #endif
 
-static void score_pairs(struct tile *t, const struct view *b)
+static void score_pairs(struct tile *t, const struct reach *b)
 {
     for (int k = 0; k < t->keys; k++)
         for (int r = 0; r < t->rows; r++) {
@@ -160,8 +160,8 @@ static void score_pairs(struct tile *t, const struct view *b)
 /* A number that is not finite must not leave a masked pair unmasked. */
 static void score(struct tile *t, int x)
 {
-    if (t->run) score_run(t, view_of(t, x));
-    else score_pairs(t, view_of(t, x));
+    if (t->run) score_run(t, reach_of(t, x));
+    else score_pairs(t, reach_of(t, x));
     mask(t, t->s, -INFINITY);
 }
 
@@ -201,14 +201,14 @@ static int64_t first_distance(const struct roll *v, const struct sequence *q, pt
 
 static void open_bwd(struct tile *t, int x)
 {
-    const struct view *b = view_of(t, x);
+    const struct reach *b = reach_of(t, x);
     transpose(b->q, QT, t->c->plan->dim, QT, b->qrows, b->of.width);
     for (int r = 0; r < QT; r++)
         for (ptrdiff_t d = t->c->plan->dim; d < b->of.width; d++) b->qrows[r * b->of.width + d] = 0;
 }
 
 /* A block of dS by distance becomes gradients. */
-static void give(const struct tile *t, int x, struct view *b, int i, real *dq)
+static void give(const struct tile *t, int x, struct reach *b, int i, real *dq)
 {
     if (!b->filled[i]) return;
     const struct own_rows o = own_rows(b, b->grad_of[i]);
@@ -227,7 +227,7 @@ static void give(const struct tile *t, int x, struct view *b, int i, real *dq)
     b->filled[i] = false;
 }
 
-static int take(const struct tile *t, int x, struct view *b, int64_t first, int64_t other)
+static int take(const struct tile *t, int x, struct reach *b, int64_t first, int64_t other)
 {
     for (int i = 0; i < 2; i++)
         if (b->filled[i] && b->grad_of[i] == first) return i;
@@ -238,7 +238,7 @@ static int take(const struct tile *t, int x, struct view *b, int64_t first, int6
     return i;
 }
 
-static void score_pairs_bwd(const struct tile *t, int x, const struct view *b)
+static void score_pairs_bwd(const struct tile *t, int x, const struct reach *b)
 {
     const int D = t->c->plan->dim;
     real *dq = t->own[x].grad, *dw = t->own[x].part;
@@ -260,7 +260,7 @@ static void score_pairs_bwd(const struct tile *t, int x, const struct view *b)
 
 static void score_bwd(struct tile *t, int x)
 {
-    struct view *b = view_of(t, x);
+    struct reach *b = reach_of(t, x);
     if (!t->run) {
         score_pairs_bwd(t, x, b);
         return;
@@ -273,7 +273,7 @@ static void score_bwd(struct tile *t, int x)
 
 static void close_bwd(struct tile *t, int x)
 {
-    struct view *b = view_of(t, x);
+    struct reach *b = reach_of(t, x);
     const int D = t->c->plan->dim;
     const real scale = (real)t->c->plan->scale;
     real *dq = t->own[x].grads;
@@ -321,6 +321,6 @@ const struct term N(term_roll) = {
     .close_bwd = close_bwd,
     .finish = finish,
 #else
-    .meets = meets,
+    .extra_query = extra_query,
 #endif
 };

@@ -10,7 +10,8 @@
  *
  * Backward, oldest key first: a gate moves the positions of its own key and all older ones, so its
  * gradient is the running sum of theirs. */
-#include "attn/walk.h"
+#include "attn/dots.h"
+#include "attn/keys.h"
 
 #include "shape/scan.h"
 

@@ -6,7 +6,7 @@
  *
  * Backward: dlogit = -sum over rows of e^(logit - lse) delta, delta = dO.o - dlse + ... as it is
  * when all terms have added theirs. */
-#include "attn/walk.h"
+#include "attn/term.h"
 
 static real logit_of(const struct tile *t, int x) { return ((const real *)t->own[x].table)[t->h]; }
 

@@ -3,7 +3,7 @@
  * stays masked.
  *
  * Backward: dS *= 1 - tanh^2, which is kept from the forward pass over the same tile. */
-#include "attn/walk.h"
+#include "attn/visible.h"
 #include "shape/softcap.h"
 
 /* Backward: the slopes of a tile. */

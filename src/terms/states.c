@@ -12,7 +12,8 @@
  *     d(c, s) = (dy[t] x[t] + dy[t + D/2] x[t + D/2], dy[t + D/2] x[t] - dy[t] x[t + D/2])
  *
  * The states of the keys are a second value: dP += dae ek^T, dek += P^T dae, delta += dae.ae. */
-#include "attn/walk.h"
+#include "attn/dots.h"
+#include "attn/stored.h"
 #include "shape/states.h"
 
 /* Where the states of a head's rows or keys begin in their tensor, from number i on. */

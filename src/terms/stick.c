@@ -15,7 +15,8 @@
  * from the oldest key on, with dw = do.v:
  *
  *     h = w dw    H += h, starting at rem drem    ds = h - sigmoid(z) H */
-#include "attn/walk.h"
+#include "attn/visible.h"
+#include "attn/keys.h"
 #include "shape/stick.h"
 
 enum { DOUBLE = sizeof(double) / sizeof(real) };     /* rows of reals that hold a row of doubles */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* suffix_sums.c -- sums of the gates that come later in their tile, newest first, in double.  Tiles
  * lie in the lanes. */
-#include "attn/workspace.h"
+#include "attn/thread.h"
 #include "plan/engine.h"
 #include "shape/gate.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* workspace.c -- from a public call to the engine's: everything is checked, and the workspace is
+/* open.c -- from a public call to the engine's: everything is checked, and the workspace is
  * laid out, before anything is written.  What the stages share; those are attention.c, linear.c and
  * rotate.c. */
 #include "call/steps.h"
@@ -117,18 +117,18 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             c->dv_sum = take_bytes(&a, (size_t)rows,
                                    (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
-    c->longest = c->Lk;                           /* the desk's size depends on shapes only */
+    c->longest = c->Lk;                           /* the workspace depends on shapes only */
     if (linear) {
         c->linear.seen = take_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
         if (backward)
             c->linear.den = take_bytes(&a, (size_t)(c->B * c->Lq), (size_t)p->heads * p->real);
-        c->desk = engine->linear_desk(c, backward);
+        c->workspace = engine->linear_workspace(c, backward);
     } else {
-        c->kept = take_bytes(&a, engine->kept(c), p->real);
-        c->desk = engine->desk(c, backward);
+        c->chunk_sums = take_bytes(&a, engine->chunk_sums(c), p->real);
+        c->workspace = engine->workspace(c, backward);
     }
-    if (c->desk == SIZE_MAX) return SIZE_MAX;
-    c->desks = take_bytes(&a, (size_t)c->threads, c->desk);
+    if (c->workspace == SIZE_MAX) return SIZE_MAX;
+    c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
     c->longest = longest;
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
 }
@@ -226,11 +226,11 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     c->threads = in->host && in->host->run ? in->host->threads : 1;
     CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG,
           "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
-    c->narrow = !wide
+    c->decode = !wide
              && (in->q_len == 1
                  || (in->q_len <= FEW_ROWS
                      && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
-    c->fast = p->fast && !wide && !c->narrow;
+    c->fast = p->fast && !wide && !c->decode;
     return LOCI_OK;
 }
 loci_status loci_check_inputs(const struct call *c, int e, ptrdiff_t rows)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* workspace.h -- the memory a thread works on, and how work is handed to threads. */
-#ifndef LOCI_ATTN_WORKSPACE_H
-#define LOCI_ATTN_WORKSPACE_H
+/* thread.h -- the memory a thread works on, and how work is handed to threads. */
+#ifndef LOCI_ATTN_THREAD_H
+#define LOCI_ATTN_THREAD_H
 
 #include <stdatomic.h>
 
-#include "attn/walk.h"
+#include "attn/scores.h"
 
 /* What a thread has for the backward pass beside its tiles. */
-struct bench {
+struct sums {
     real *dk, *dv;                       /* [key heads, kv heads of an item][longest][Dp], [Dvp]:
                                             this item's part */
     real *part[MAX_USES];                /* [heads of an item][part of the term] */
@@ -19,9 +19,9 @@ struct bench {
     real *scores;                        /* [key tiles][KT][QT], kept by the sweep of carries; NULL:
                                             made twice */
 };
-/* What it has for a few rows: scores, weights and sums of a whole chunk, see decode.c. */
-struct few { real *s, *p, *alpha, *sums; };
-struct desk { struct tile *tile; struct bench bench; struct few few; };
+/* What it has in decode: scores, weights and sums of a whole chunk. */
+struct chunk { real *s, *p, *alpha, *sums; };
+struct workspace { struct tile *tile; struct sums sums; struct chunk chunk; };
 
 /* Heads that an item handles in lockstep; heads and kv heads that a backward item owns. */
 INLINE int locked(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : 1; }
@@ -34,7 +34,7 @@ INLINE int item_key_heads(const struct loci_plan *p)
 /* Can the scores that the sweep of carries made serve again?  Not when score() may leave something
  * behind for score_bwd(), which takes memory of its own.  Only a weight term's sweep leads to the
  * final scores and no further. */
-INLINE bool keeps_scores(const struct call *c)
+INLINE bool reuses_scores(const struct call *c)
 {
     const struct loci_plan *p = c->plan;
     if (p->weight < 0 || p->mix >= 0) return false;
@@ -45,16 +45,16 @@ INLINE bool keeps_scores(const struct call *c)
     return term_of(c, p->weight)->carry != NULL;
 }
 
-/* Rows that a thread has in hand at most, when they are few. */
-INLINE ptrdiff_t few_rows(const struct call *c) { return c->Lq * item_heads(c->plan); }
+/* Rows that a thread works on at once in decode. */
+INLINE ptrdiff_t decode_rows(const struct call *c) { return c->Lq * item_heads(c->plan); }
 
-size_t N(carve_desk)(const struct call *, char *base, bool backward, struct desk *);
-struct desk N(open_desk)(const struct call *, int index, bool backward);
-/* The bench of another thread that has finished: nothing is written. */
-struct bench N(find_bench)(const struct call *, int index);
-/* Its heading, which comes first in desks of every tile width. */
-struct angles *N(open_angles)(const struct call *, int index);
-size_t N(carve_angles)(const struct call *);    /* its bytes */
+size_t N(lay_out)(const struct call *, char *base, bool backward, struct workspace *);
+struct workspace N(workspace_of)(const struct call *, int index, bool backward);
+/* The sums of another thread that has finished: nothing is written. */
+struct sums N(sums_of)(const struct call *, int index);
+/* Its angles, which come first in workspaces of every tile width. */
+struct angles *N(angles_of)(const struct call *, int index);
+size_t N(angles_bytes)(const struct call *);    /* its bytes */
 
 /* Does the host want no more of it?  Asked at least once for the rows of a tile and the keys they
  * see. */

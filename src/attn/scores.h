@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+/* scores.h -- what forward, backward and decode share: a query tile begins, meets the keys of a
+ * tile, and its terms add to the scores.  And which tiles need not be looked at. */
+#ifndef LOCI_ATTN_SCORES_H
+#define LOCI_ATTN_SCORES_H
+
+#include "attn/dots.h"
+#include "attn/keys.h"
+
+/* ---- Queries --------------------------------------------------------------------------------- */
+
+/* Begins a query tile: positions, Q turned, scaled and transposed. */
+INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t row, int rows)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const int Dp = padded(p->dim);
+    t->seq = q, t->h = h, t->kvh = h / p->group, t->kh = key_head(p, h);
+    t->i0 = q->q0 + row, t->rows = rows, t->live = QT, t->run = q->run;
+    t->qg = NULL, t->kg = NULL, t->block = -1, t->next = (struct next){ 0 };
+    if (!q->run || q->segments) {
+        int64_t *qp = (int64_t *)t->qp;
+        for (int r = 0; r < rows; r++) qp[r] = pos_q(c, q->b, t->i0 + r);
+    }
+    if (q->segments) {
+        int64_t *qg = (int64_t *)t->qp + QT;
+        for (int r = 0; r < rows; r++) qg[r] = seg_q(c, q->b, t->i0 + r);
+        t->qg = qg, t->kg = t->kp + KT;
+    }
+    load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->qrows);
+    if (p->rotate >= 0)
+        rotation_of(c)->turn(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->qrows, Dp);
+    const real scale = (real)p->scale;
+    for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
+    transpose(t->qrows, Dp, QT, p->dim, t->qt, QT);
+}
+
+/* Fades the queries from the reference of the tile's keys. */
+INLINE void fade_queries(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct rotation *rotation = fading(c);
+    if (!rotation) return;
+    const struct sequence *q = t->seq;
+    const int x = c->plan->rotate, D = c->plan->dim, Dp = padded(D);
+    const ptrdiff_t tile = (t->j0 - q->k0) / KT, block = tile / rotation->span(c, x);
+    if (t->block == block) return;
+    t->block = block;
+    memcpy(t->qf, t->qrows, sizeof(real) * (size_t)(QT * Dp));
+    rotation->fade(c, x, q->b, true, fade_from(c, q, tile), t->i0, t->rows, t->qf, Dp);
+    transpose(t->qf, Dp, QT, D, t->qt, QT);
+}
+
+/* ---- Scores ---------------------------------------------------------------------------------- */
+
+/* The tile's s, all but mix, from scale q.k: masked, then the hooks.  With a mix, a gets the scores
+ * and s the sum of ADDs. */
+INLINE void add_terms(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    mask(t, t->s, -INFINITY);
+    if (!p->uses) return;
+    EACH_USE(c, x, term) if (term->read) term->read(t, x);
+    bool mul = false;
+    for (enum group g = GROUP_RAW; g <= GROUP_ADD; g++) {
+        if (g == GROUP_ADD && p->mix >= 0) {
+            real *a = t->a;
+            t->a = t->s, t->s = a;
+            memset(t->s, 0, sizeof(real) * KT * QT);
+        }
+        EACH_USE(c, x, term) {
+            if (p->use[x].group != g || !term->score) continue;
+            if (g == GROUP_MUL && !mul && t->pre) memcpy(t->pre, t->s, sizeof(real) * KT * QT);
+            mul |= g == GROUP_MUL;
+            term->score(t, x);
+        }
+        if (g == GROUP_MUL && mul) mask(t, t->s, -INFINITY);
+    }
+}
+#if QT > 1
+INLINE void score_tile(struct tile *t)
+{
+    const int D = t->c->plan->dim;
+    fade_queries(t);
+    if (t->kd == 1) dot_as(SET, t, t->k, t->ks, 1, t->next, D, t->qt, t->s);
+    else dot_as(SET, t, t->k, 1, KT, t->next, D, t->qt, t->s);
+    add_terms(t);
+}
+#endif
+
+/* Sum of the ceilings of all terms for this tile; +inf when one of them promises nothing. */
+INLINE real ceilings(const struct tile *t)
+{
+    real sum = 0;
+    EACH_USE(t->c, x, term) {
+        enum group g = t->c->plan->use[x].group;
+        if (g == GROUP_ROTATE) continue;
+        if (!term->ceiling) return INFINITY;
+        sum += term->ceiling(t, x);
+    }
+    return sum;
+}
+
+/* Is it worth asking for ceilings at all? */
+INLINE bool skips(const struct call *c)
+{
+    if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0 || fading(c)) return false;
+    bool fades = false;
+    EACH_USE(c, x, term) {
+        enum group g = c->plan->use[x].group;
+        fades |= term->fades;
+        if (g != GROUP_ROTATE && (!term->ceiling || g == GROUP_MUL)) return false;
+    }
+    return fades;
+}
+/* No score of the tile can come closer than EXP_LOW to `floor` of its row, so all its weights are
+ * exact zeros. */
+INLINE bool negligible(const struct tile *t, const real *floor)
+{
+    const struct sequence *q = t->seq;
+    const real most = ceilings(t);
+    if (!(most < INFINITY)) return false;
+    const real knorm = t->c->knorm[t->kh * t->c->ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
+    for (int r = 0; r < t->rows; r++) {
+        real bound = t->qnorm[r] * knorm + most;
+        bound += abs_(bound) * (real)1e-5 + (real)1e-3;
+        if (!(bound - floor[r] < EXP_LOW)) return false;
+    }
+    return true;
+}
+/* Does some term see to it that no tile has a weight left? */
+INLINE bool all_spent(const struct tile *t, int n)
+{
+    for (int i = 0; i < n; i++) {
+        bool some = false;
+        EACH_USE(t->c, x, term) some |= term->spent && term->spent(&t[i], x);
+        if (!some) return false;
+    }
+    return true;
+}
+/* |q| of every row (scaled already), a little larger than it is. */
+INLINE void measure_rows(struct tile *t)
+{
+    const int D = t->c->plan->dim;
+    for (int r = 0; r < QT; r++) t->qnorm[r] = 0;
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++)
+            t->qnorm[r] = fma_(t->qt[d * QT + r], t->qt[d * QT + r], t->qnorm[r]);
+    for (int r = 0; r < QT; r++) t->qnorm[r] = (real)(sqrt((double)t->qnorm[r]) * 1.0001);
+}
+
+#endif

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT */
+/* thread.c -- lays out the workspace.  One function measures and lays out, so that size and
+ * layout cannot disagree. */
+#include "attn/thread.h"
+
+static real *reals(struct arena *a, ptrdiff_t n) { return take_bytes(a, (size_t)n, sizeof(real)); }
+
+static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct call *c, int x)
+{
+    return size ? size(c, x) : 0;
+}
+
+/* first: of its work item; a mix works in the first tile's mem. */
+static void lay_out_tile(const struct call *c, struct arena *a, bool backward, bool first,
+                       struct tile *t)
+{
+    const struct loci_plan *p = c->plan;
+    const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
+    bool mul = false;
+    for (int x = 0; x < p->uses; x++) mul |= p->use[x].group == GROUP_MUL;
+
+    *t = (struct tile){ .c = c };
+    t->qrows = reals(a, (ptrdiff_t)QT * Dp), t->qt = reals(a, (ptrdiff_t)D * QT);
+    t->qf = fading(c) ? reals(a, (ptrdiff_t)QT * Dp) : t->qrows;
+    if (!in_place(c) || c->in->pages || c->cache)
+        t->keys_room = reals(a, (ptrdiff_t)KT * D), t->values_room = reals(a, (ptrdiff_t)KT * Dv);
+    if (c->fast) {
+        t->q2 = take_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->q2),
+        t->p2 = take_bytes(a, KT / 2 * QT, sizeof *t->p2);
+        t->v2 = take_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->v2),
+        t->k2 = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->k2);
+    }
+    t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
+    if (p->mix >= 0) t->a = reals(a, KT * QT);
+    t->m = reals(a, QT), t->l = reals(a, QT), t->M = reals(a, QT), t->L = reals(a, QT);
+    t->alpha = reals(a, QT), t->qnorm = reals(a, QT);
+    t->o = reals(a, (ptrdiff_t)Dv * QT), t->O = reals(a, (ptrdiff_t)Dv * QT);
+    t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
+    if (backward) {
+        t->dot = reals(a, (ptrdiff_t)Dv * QT), t->dorows = reals(a, (ptrdiff_t)QT * Dvp);
+        t->dp = reals(a, KT * QT), t->ds = reals(a, KT * QT);
+        if (p->mix >= 0) t->da = reals(a, KT * QT);
+        if (mul) t->pre = reals(a, KT * QT);
+        t->lse = reals(a, QT), t->delta = reals(a, QT);
+        t->dq = reals(a, (ptrdiff_t)D * QT), t->dqs = reals(a, (ptrdiff_t)D * QT);
+        t->scratch = reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
+    }
+    EACH_USE(c, x, term) {
+        struct own *w = &t->own[x];
+        w->table = c->table[p->use[x].enc], w->scratch = c->scratch[p->use[x].enc];
+        w->mem = reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
+        w->outn = (int)ask(term->out, c, x);
+        w->out = reals(a, (ptrdiff_t)w->outn * QT), w->outs = reals(a, (ptrdiff_t)w->outn * QT);
+        w->carryn = term->carry ? term->carry(c, x) : 0;
+        w->carry = reals(a, (ptrdiff_t)w->carryn * QT);
+        if (!backward) continue;
+        w->gradn = (int)ask(term->grad, c, x);
+        w->grad = reals(a, (ptrdiff_t)w->gradn * QT), w->grads = reals(a, (ptrdiff_t)w->gradn * QT);
+    }
+}
+
+static struct angles *lay_out_angles(const struct call *c, struct arena *a, bool write)
+{
+    const int x = c->plan->rotate;
+    if (x < 0) return NULL;
+    struct angles *angles = take_bytes(a, 1, sizeof *angles);
+    real *room = reals(a, ask(rotation_of(c)->room, c, x));
+    if (angles && write) *angles = (struct angles){ .room = room };
+    return angles;
+}
+
+/* In a workspace that another thread may be looking at, too, nothing is written: `write` false
+ * finds what is there. */
+static size_t lay_out_all(const struct call *c, char *base, bool backward, bool write,
+                          struct workspace *d)
+{
+    const struct loci_plan *p = c->plan;
+    struct arena a = { .base = base };
+    const int n = QT == 1 ? (int)decode_rows(c) : locked(p);
+    struct angles *angles = lay_out_angles(c, &a, write);
+    struct tile *t = take_bytes(&a, (size_t)n, sizeof *t), spare;
+    for (int i = 0; i < n; i++) {
+        struct tile *one = base && write ? &t[i] : &spare;
+        lay_out_tile(c, &a, backward, i % locked(p) == 0, one);
+        one->all = t, one->tiles = n, one->angles = angles;
+    }
+    *d = (struct workspace){ .tile = t };
+    if (QT == 1) {
+        d->chunk.s = take_bytes(&a, (size_t)n, CHUNK * sizeof(real)),
+        d->chunk.p = take_bytes(&a, (size_t)n, CHUNK * sizeof(real));
+        d->chunk.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
+        d->chunk.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
+    }
+    if (backward) {
+        const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
+        d->sums.dk = take_bytes(&a, (size_t)(item_key_heads(p) * c->longest),
+                                 (size_t)padded(p->dim) * sizeof(real));
+        d->sums.dv = take_bytes(&a, (size_t)(item_kv_heads(p) * c->longest),
+                                 (size_t)padded(p->value_dim) * sizeof(real));
+        EACH_USE(c, x, term) {
+            d->sums.part[x] = reals(&a, item_heads(p) * ask(term->part, c, x));
+            if (term->keyed)
+                d->sums.keys[x] = take_bytes(&a, (size_t)(item_heads(p) * c->longest),
+                                              (size_t)padded(term->keyed(c, x)) * sizeof(real));
+            if (term->carry)
+                d->sums.carry[x] = take_bytes(&a, (size_t)(n * tiles),
+                                               (size_t)(term->carry(c, x) * QT) * sizeof(real));
+        }
+        if (reuses_scores(c))
+            d->sums.scores = take_bytes(&a, (size_t)tiles, KT * QT * sizeof(real));
+    }
+    return a.full ? SIZE_MAX : a.used;
+}
+
+size_t N(lay_out)(const struct call *c, char *base, bool backward, struct workspace *d)
+{
+    return lay_out_all(c, base, backward, true, d);
+}
+struct workspace N(workspace_of)(const struct call *c, int index, bool backward)
+{
+    struct workspace d;
+    lay_out_all(c, c->workspaces + (size_t)index * c->workspace, backward, true, &d);
+    return d;
+}
+struct sums N(sums_of)(const struct call *c, int index)
+{
+    struct workspace d;
+    lay_out_all(c, c->workspaces + (size_t)index * c->workspace, true, false, &d);
+    return d.sums;
+}
+
+size_t N(angles_bytes)(const struct call *c)
+{
+    struct arena a = { .base = NULL };
+    lay_out_angles(c, &a, false);
+    return a.used;
+}
+struct angles *N(angles_of)(const struct call *c, int index)
+{
+    struct arena a = { .base = c->workspaces + (size_t)index * c->workspace };
+    return lay_out_angles(c, &a, true);
+}
+
+void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)
+{
+    if (c->in->host && c->in->host->run && n > 1) {
+        c->in->host->run(c->in->host->user, n, job, arg);
+        return;
+    }
+    for (int i = 0; i < n; i++) job(arg, i);
+}
