@@ -23,22 +23,22 @@ static void open_gradient(struct tile *t)
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
     const real *lse = c->in->lse, *dlse = c->grad->dlse;
 
-    if (c->dout.data) load_rows(c, &c->dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dorows);
-    else zero(t->dorows, (ptrdiff_t)QT * Dvp);
-    transpose(t->dorows, Dvp, QT, Dv, t->dot, QT);
+    if (c->dout.data) load_rows(c, &c->dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dout.rows);
+    else zero(t->dout.rows, (ptrdiff_t)QT * Dvp);
+    transpose(t->dout.rows, Dvp, QT, Dv, t->dout.across, QT);
     load_rows(c, &c->o, t->seq->b, t->h, t->i0, t->rows, Dv, t->scratch);
-    transpose(t->scratch, Dvp, QT, Dv, t->o, QT);
+    transpose(t->scratch, Dvp, QT, Dv, t->chunk.o, QT);
     zero(t->delta, QT);
     for (int n = 0; n < Dv; n++)
         for (int r = 0; r < QT; r++)
-            t->delta[r] = fma_(t->dot[n * QT + r], t->o[n * QT + r], t->delta[r]);
+            t->delta[r] = fma_(t->dout.across[n * QT + r], t->chunk.o[n * QT + r], t->delta[r]);
     for (int r = 0; r < QT; r++) {
         const bool live = r < t->rows;
         t->lse[r] = live && lse && lse[at + r] != -INFINITY ? lse[at + r] : 0;
         if (live && dlse) t->delta[r] -= dlse[at + r];
     }
-    t->finite = finite_rows(t->qrows, padded(p->dim), t->rows, p->dim)
-             && finite_rows(t->dorows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
+    t->finite = finite_rows(t->q.rows, padded(p->dim), t->rows, p->dim)
+             && finite_rows(t->dout.rows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
 
     zero(t->dqs, (ptrdiff_t)p->dim * QT);
     EACH_USE(c, x, term) {
@@ -59,7 +59,7 @@ static void weigh_gradient(struct tile *t)
                 vf_store(t->p + k * QT + r,
                          vf_exp(vf_sub(vf_load(t->s + k * QT + r), vf_load(t->lse + r))));
     else weights_of(c)->weigh(t, p->weight), weights_of(c)->whole(t, p->weight);
-    dot(t, t->v, t->vs, p->value_dim, t->dot, t->dp, t->next);
+    dot(t, t->v.at, t->v.row, p->value_dim, t->dout.across, t->dp, t->next);
     EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
     if (p->weight < 0)
         for (int k = 0; k < t->keys; k++)
@@ -167,13 +167,13 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
                                  : NULL;
         }
         weigh_gradient(&t[i]);
-        if (c->dv.data) outer_safe(&t[i], t[i].p, t[i].dorows, Dvp, t[i].dv_part);
+        if (c->dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
     for (int i = 0; i < n; i++) {
         score_gradient(&t[i]);
-        if (c->dk.data) outer_safe(&t[i], t[i].ds, t[i].qf, Dp, t[i].dk_part);
-        mix_safe(&t[i], t[i].k, t[i].ks, p->dim, t[i].ds, t[i].dq, t[i].alpha, t[i].next);
+        if (c->dk.data) outer_safe(&t[i], t[i].ds, t[i].q.faded, Dp, t[i].dk_part);
+        mix_safe(&t[i], t[i].k.at, t[i].k.row, p->dim, t[i].ds, t[i].dq, t[i].alpha, t[i].next);
     }
 }
 
@@ -201,11 +201,11 @@ static void close_gradient(struct tile *t)
     if (p->rotate >= 0) {
         real *part = t->own[p->rotate].part;
         if (wants_input(c, part)) {
-            load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->qrows);
-            for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
+            load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->q.rows);
+            for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
         }
         rotation_of(c)->turn_bwd(c, p->rotate, t->angles, t->seq->b, t->h, true, t->i0, t->rows,
-                                 t->qrows, t->scratch, Dp, part);
+                                 t->q.rows, t->scratch, Dp, part);
     }
     if (!c->dq.data) return;
     for (int n = 0; n < t->rows * Dp; n++) t->scratch[n] *= scale;
@@ -430,7 +430,7 @@ static void unturn_job(void *arg, int index)
 
     real *dk = (real *)c->dk.data + q->b * c->dk.batch + kh * c->dk.head + j * c->dk.row;
     const int Dp = padded(p->dim);
-    real *g = d.tile->scratch, *x = d.tile->qrows;
+    real *g = d.tile->scratch, *x = d.tile->q.rows;
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->dk.row, sizeof(real) * (size_t)p->dim);
         if (wants_input(c, part))

@@ -320,7 +320,7 @@ static void sum_visible(const struct tile *t, int D, real *c)
     for (int d = 0; d < D; d++) {
         real sum = 0;
         for (int k = 0; k < t->keys; k++)
-            if (visible(t, k, 0)) sum = fma_(t->v[k * t->vs + d], t->p[k], sum);
+            if (visible(t, k, 0)) sum = fma_(t->v.at[k * t->v.row + d], t->p[k], sum);
         c[d] = sum;
     }
 }
@@ -372,7 +372,7 @@ static struct source source_of(const struct tile *t, enum side side)
         return (struct source){ .at = stored_key(c, side, b, t->kvh, t->j0),
                                 .stride = c->cache ? width : side_view(c, side)->row,
                                 .form = form };
-    real *room = side == KEYS ? t->keys_room : t->values_room;
+    real *room = side == KEYS ? t->k.room : t->v.room;
     load_keys(c, side, b, t->kvh, t->j0, t->keys, room);
     return (struct source){ .at = room, .stride = width };
 }
@@ -387,7 +387,7 @@ static void find_for_terms(const struct rows *w, int x)
         struct tile *t = &w->t[i];
         if (!shares(w, i)) found = NULL;
         if (term->extra_query && term->extra_query(t, x, &own, &to)) continue;
-        if (found) t->k = found->k, t->ks = found->ks, t->kd = found->kd;
+        if (found) t->k.at = found->k.at, t->k.row = found->k.row, t->k.step = found->k.step;
         else find_keys(t), found = t;
     }
 }
@@ -430,7 +430,7 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
         struct tile *t = &w->t[i];
         if (!shares(w, i))
             keys = source_of(t, KEYS), keys.rest = rows_from(t, j, last), first = true;
-        list[n++] = (struct dot){ t->qt, t->s };
+        list[n++] = (struct dot){ t->q.across, t->s };
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
             if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1))))
@@ -503,7 +503,8 @@ static void soften(const struct rows *w, int i, int first, int end, const bool *
     struct tile *t = &w->t[i];
     real *s = w->s + (ptrdiff_t)i * CHUNK, *p = w->p + (ptrdiff_t)i * CHUNK,
          *alpha = w->alpha + i * TILES;
-    real most[TILES], base[TILES], fall[TILES] = { 0 }, sum[TILES], m = *t->m, l = *t->l;
+    real most[TILES], base[TILES], fall[TILES] = { 0 }, sum[TILES];
+    real m = *t->chunk.m, l = *t->chunk.l;
     find_most(s, first, end, most);
     for (int j = end - 1; j >= first; j--) {
         if (!seen[j]) continue;
@@ -520,7 +521,7 @@ static void soften(const struct rows *w, int i, int first, int end, const bool *
     }
     for (int j = end - 1; j >= first; j--)
         if (seen[j]) l = fma_(l, alpha[j], sum[j]);
-    *t->m = m, *t->l = l;
+    *t->chunk.m = m, *t->chunk.l = l;
 }
 /* The same for other weights, and what terms make of any. */
 static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
@@ -545,9 +546,9 @@ static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool pa
         place_row(w, i, j, last);
         for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) {}
         if (partial) find_values(t);
-        if (partial && !finite_rows(t->v, t->vs, t->keys, Dv)) {
+        if (partial && !finite_rows(t->v.at, t->v.row, t->keys, Dv)) {
             for (int s = 0; s < n; s++)
-                place_row(w, i + s, j, last), t[s].v = t->v, t[s].vs = t->vs,
+                place_row(w, i + s, j, last), t[s].v.at = t->v.at, t[s].v.row = t->v.row,
                                               sum_visible(&t[s], Dv, sums + s * apart);
         } else {
             const struct source value = source_of(t, VALUES);
@@ -573,7 +574,7 @@ static void join_tiles(const struct rows *w, int i, int first, int end, const bo
 {
     const int D = w->t->c->plan->value_dim;
     const real *alpha = w->alpha + i * TILES, *sums = w->sums + (ptrdiff_t)i * TILES * D;
-    real *o = w->t[i].o;
+    real *o = w->t[i].chunk.o;
     int d = 0;
     for (; d + 4 * VL <= D; d += 4 * VL) join_block(4, alpha, sums + d, D, first, end, seen, o + d);
     for (; d + VL <= D; d += VL) join_block(1, alpha, sums + d, D, first, end, seen, o + d);
@@ -680,7 +681,7 @@ bool N(decode_in_turn)(const struct call *c)
 
 static void save_chunk(struct tile *t, real *to, bool back)
 {
-    real *block[3 + MAX_USES] = { t->m, t->l, t->o };
+    real *block[3 + MAX_USES] = { t->chunk.m, t->chunk.l, t->chunk.o };
     int size[3 + MAX_USES] = { 1, 1, t->c->plan->value_dim }, n = 3;
     for (int x = 0; x < t->c->plan->uses; x++) block[n] = t->own[x].out, size[n++] = t->own[x].outn;
     for (int i = 0; i < n; to += size[i++]) {

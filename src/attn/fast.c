@@ -110,10 +110,10 @@ static void pack_queries(struct tile *t)
     const vf inverse = vf_set1(1 / factor_of(t->c->plan));
     for (int d = 0; d < D; d += 2)
         for (int r = 0; r < QT; r += VL) {
-            const vf even = vf_mul(vf_load(t->qt + d * QT + r), inverse);
-            const vf odd = d + 1 < D ? vf_mul(vf_load(t->qt + (d + 1) * QT + r), inverse)
+            const vf even = vf_mul(vf_load(t->q.across + d * QT + r), inverse);
+            const vf odd = d + 1 < D ? vf_mul(vf_load(t->q.across + (d + 1) * QT + r), inverse)
                                      : vf_set1(0);
-            _mm512_storeu_si512(t->q2 + d / 2 * QT + r, round_pairs(even, odd));
+            _mm512_storeu_si512(t->fast.q + d / 2 * QT + r, round_pairs(even, odd));
         }
 }
 
@@ -194,17 +194,17 @@ static struct key_words find_words(struct tile *t, bool found)
         const uint16_t *first = key_at(c, b, t->kvh, t->j0, &step);
         for (int d = 0; d < D; d += 2)
             pack_two(first + d * step, d + 1 < D ? first + (d + 1) * step : NULL, t->keys,
-                     (uint32_t *)t->k2 + d / 2 * KT);
-        return (struct key_words){ (const char *)t->k2, word, KT * word };
+                     (uint32_t *)t->fast.k + d / 2 * KT);
+        return (struct key_words){ (const char *)t->fast.k, word, KT * word };
     }
     if (!c->turned && D % 2 == 0 && in_one_piece(c, t->j0, t->keys))
         return (struct key_words){ stored_key(c, KEYS, b, t->kvh, t->j0), c->k.row * size, word };
     if (!found) find_keys(t);
     for (int i = 0; i < t->keys; i++) {
-        pairs_to_bf16(t->k + i * t->ks, (int)D, t->k2 + i * width);
-        if (width > D) t->k2[i * width + D] = 0;
+        pairs_to_bf16(t->k.at + i * t->k.row, (int)D, t->fast.k + i * width);
+        if (width > D) t->fast.k[i * width + D] = 0;
     }
-    return (struct key_words){ (const char *)t->k2, width * size, word };
+    return (struct key_words){ (const char *)t->fast.k, width * size, word };
 }
 static void dot_pairs(struct tile *t, struct key_words k)
 {
@@ -212,7 +212,7 @@ static void dot_pairs(struct tile *t, struct key_words k)
     const real factor = factor_of(p);
     const int K = (p->dim + 1) / 2;
     if (!t->partial || !t->run || t->qg) {
-        pairs_product(t->live, t->keys, K, k.first, k.key, k.word, t->q2, t->s, factor, NULL);
+        pairs_product(t->live, t->keys, K, k.first, k.key, k.word, t->fast.q, t->s, factor, NULL);
         return;
     }
     const struct band w = band(p);
@@ -220,8 +220,8 @@ static void dot_pairs(struct tile *t, struct key_words k)
         const int n = t->keys - i < STRIP ? t->keys - i : STRIP,
                   first = rows_of(t, w, i).first / VL * VL;
         if (first < t->live)
-            pairs_product(t->live - first, n, K, k.first + i * k.key, k.key, k.word, t->q2 + first,
-                          t->s + i * QT + first, factor, NULL);
+            pairs_product(t->live - first, n, K, k.first + i * k.key, k.key, k.word,
+                          t->fast.q + first, t->s + i * QT + first, factor, NULL);
     }
 }
 
@@ -233,10 +233,10 @@ static void rows(struct tile *t)
 static void scores(struct tile *t, bool more)
 {
     (void)more;
-    const ptrdiff_t block = t->block;
+    const ptrdiff_t block = t->q.block;
     const bool reads = reads_rows(t->c);
     fade_queries(t);
-    if (t->block != block) pack_queries(t);
+    if (t->q.block != block) pack_queries(t);
     if (reads) find_keys(t);
     dot_pairs(t, find_words(t, reads));
     add_terms(t);
@@ -266,14 +266,14 @@ INLINE void pow_below(vf x[4], const vf base[2])
 static void find_max(struct tile *t, real *base)
 {
     vf m[QT / VL];
-    UNROLL for (int n = 0; n < QT / VL; n++) m[n] = vf_load(t->m + n * VL);
+    UNROLL for (int n = 0; n < QT / VL; n++) m[n] = vf_load(t->chunk.m + n * VL);
     for (int k = 0; k < t->keys; k++)
         UNROLL for (int n = 0; n < QT / VL; n++)
             m[n] = vf_max(m[n], vf_load(t->s + k * QT + n * VL));
     UNROLL for (int n = 0; n < QT / VL; n++) {
         const vf b = vf_zero_below(m[n], -FLT_MAX, m[n]);
-        vf_store(t->alpha + n * VL, vf_exp(vf_sub(vf_load(t->m + n * VL), b)));
-        vf_store(t->m + n * VL, m[n]);
+        vf_store(t->alpha + n * VL, vf_exp(vf_sub(vf_load(t->chunk.m + n * VL), b)));
+        vf_store(t->chunk.m + n * VL, m[n]);
         vf_store(base + n * VL, b);
     }
 }
@@ -294,7 +294,7 @@ INLINE void softmax_pairs(struct tile *t, const bool keep)
                 x[i] = vf_load(t->s + (k + i % 2) * QT + r + i / 2 * VL);
             pow_below(x, b);
             UNROLL for (int i = 0; i < 2; i++) {
-                _mm512_storeu_si512(t->p2 + k / 2 * QT + r + i * VL,
+                _mm512_storeu_si512(t->fast.p + k / 2 * QT + r + i * VL,
                                     round_pairs(x[2 * i], x[2 * i + 1]));
                 sum[i] = vf_add(sum[i], vf_add(x[2 * i], x[2 * i + 1]));
             }
@@ -303,8 +303,8 @@ INLINE void softmax_pairs(struct tile *t, const bool keep)
                     vf_store(t->p + (k + i % 2) * QT + r + i / 2 * VL, x[i]);
         }
         UNROLL for (int i = 0; i < 2; i++)
-            vf_store(t->l + r + i * VL,
-                     vf_fma(vf_load(t->l + r + i * VL), vf_load(t->alpha + r + i * VL), sum[i]));
+            vf_store(t->chunk.l + r + i * VL, vf_fma(vf_load(t->chunk.l + r + i * VL),
+                                                     vf_load(t->alpha + r + i * VL), sum[i]));
     }
 }
 static void pack_weights(struct tile *t)
@@ -312,7 +312,7 @@ static void pack_weights(struct tile *t)
     for (int k = 0; k < t->keys; k += 2)
         for (int r = 0; r < QT; r += VL) {
             const vf odd = k + 1 < t->keys ? vf_load(t->p + (k + 1) * QT + r) : vf_set1(0);
-            _mm512_storeu_si512(t->p2 + k / 2 * QT + r,
+            _mm512_storeu_si512(t->fast.p + k / 2 * QT + r,
                                 round_pairs(vf_load(t->p + k * QT + r), odd));
         }
 }
@@ -333,10 +333,10 @@ static void pack_values(struct tile *t)
     int k = 0;
     if (in_one_piece(c, t->j0, t->keys))             /* worth 1.5 % at width 64 */
         for (; k + 1 < t->keys; k += 2, x += 2 * stride)
-            pack_two(x, x + stride, D, t->v2 + k / 2 * D);
+            pack_two(x, x + stride, D, t->fast.v + k / 2 * D);
     for (; k + 1 < t->keys; k += 2)
-        pack_two(value_row(t, k), value_row(t, k + 1), D, t->v2 + k / 2 * D);
-    if (k < t->keys) pack_two(value_row(t, k), NULL, D, t->v2 + k / 2 * D);
+        pack_two(value_row(t, k), value_row(t, k + 1), D, t->fast.v + k / 2 * D);
+    if (k < t->keys) pack_two(value_row(t, k), NULL, D, t->fast.v + k / 2 * D);
 }
 
 static bool infinite(uint32_t word)
@@ -351,10 +351,10 @@ static bool take_out(struct tile *t)
     const ptrdiff_t n = (ptrdiff_t)((t->keys + 1) / 2) * t->c->plan->value_dim;
     bool some = false;
     for (ptrdiff_t i = 0; i < n; i++) {
-        if (!infinite(t->v2[i])) continue;
+        if (!infinite(t->fast.v[i])) continue;
         some = true;
-        if ((t->v2[i] & 0x7f80) == 0x7f80) t->v2[i] &= 0xffff0000;
-        if ((t->v2[i] & 0x7f800000) == 0x7f800000) t->v2[i] &= 0xffff;
+        if ((t->fast.v[i] & 0x7f80) == 0x7f80) t->fast.v[i] &= 0xffff0000;
+        if ((t->fast.v[i] & 0x7f800000) == 0x7f800000) t->fast.v[i] &= 0xffff;
     }
     return some;
 }
@@ -366,26 +366,26 @@ static void put_back(struct tile *t)
             if (!infinite(v)) continue;
             for (int r = 0; r < QT; r++)
                 if (visible(t, k, r))
-                    t->o[d * QT + r] =
+                    t->chunk.o[d * QT + r] =
                         fma_(from_bf16(v),
-                             from_bf16((uint16_t)(t->p2[k / 2 * QT + r] >> 16 * (k % 2))),
-                             t->o[d * QT + r]);
+                             from_bf16((uint16_t)(t->fast.p[k / 2 * QT + r] >> 16 * (k % 2))),
+                             t->chunk.o[d * QT + r]);
         }
 }
 static void mix_pairs(struct tile *t)
 {
     const int D = t->c->plan->value_dim, K = (t->keys + 1) / 2;
-    const char *v = (const char *)t->v2;
+    const char *v = (const char *)t->fast.v;
     const ptrdiff_t word = sizeof(uint32_t);
     if (!t->partial || !t->run || t->qg) {
-        pairs_product(t->live, D, K, v, word, word * D, t->p2, t->o, 1, t->alpha);
+        pairs_product(t->live, D, K, v, word, word * D, t->fast.p, t->chunk.o, 1, t->alpha);
         return;
     }
     const struct band w = band(t->c->plan);
     for (int r = 0; r < t->live; r += STRIP) {
         const int64_t last = t->d + r + STRIP - 1 - w.lo;
         const int keys = last + 1 < t->keys ? (int)(last + 1 > 0 ? last + 1 : 0) : t->keys;
-        pairs_product(STRIP, D, (keys + 1) / 2, v, word, word * D, t->p2 + r, t->o + r, 1,
+        pairs_product(STRIP, D, (keys + 1) / 2, v, word, word * D, t->fast.p + r, t->chunk.o + r, 1,
                       t->alpha + r);
     }
 }

@@ -18,7 +18,7 @@ static void sums(struct tile *t, bool more)
     find_values(t);
     t->next = more ? to_older(t, VALUES) : (struct next){ 0 };
     value_tile(t);
-    mix_safe(t, t->v, t->vs, t->c->plan->value_dim, t->p, t->o, t->alpha, t->next);
+    mix_safe(t, t->v.at, t->v.row, t->c->plan->value_dim, t->p, t->chunk.o, t->alpha, t->next);
 }
 static void rows(struct tile *t) { open_columns(t); }
 static void job(void *arg, int index)

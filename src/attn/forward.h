@@ -19,7 +19,7 @@ struct products {
 INLINE bool negligible_chunk(struct tile *t, ptrdiff_t first, ptrdiff_t end, ptrdiff_t last)
 {
     for (ptrdiff_t j = end; j >= first; j--)
-        if (set_keys(t, j * KT, last) && !negligible(t, t->M)) return false;
+        if (set_keys(t, j * KT, last) && !negligible(t, t->total.m)) return false;
     return true;
 }
 
@@ -52,7 +52,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
             bool seen = true;
             for (int i = 0; i < n; i++) seen &= set_keys(&t[i], j * KT, range.last);
             if (!seen) continue;
-            if (skip && negligible(t, t->m)) continue;
+            if (skip && negligible(t, t->chunk.m)) continue;
             if (all_spent(t, n)) break;
             const bool more = j > range.first / KT;
             for (int i = 0; i < n; i++) by->scores(&t[i], more);

@@ -23,13 +23,13 @@ static void put_keys(const struct call *c, const struct keeping *a, struct tile 
     const int D = p->dim, Dp = padded(D);
     char *tile = cache_keys(a->to, b, h, at);
     if (a->turn)
-        rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, j, n, t->qrows, Dp);
+        rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, j, n, t->q.rows, Dp);
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)
-            t->qrows[i * Dp + d] *= (real)a->undo;
-    transpose(t->qrows, Dp, n, D, t->qt, KT);
+            t->q.rows[i * Dp + d] *= (real)a->undo;
+    transpose(t->q.rows, Dp, n, D, t->q.across, KT);
     for (int d = 0; d < D; d++)
-        from_reals(c, t->qt + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
+        from_reals(c, t->q.across + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
 }
 static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at)
 {
@@ -50,7 +50,7 @@ static void append_item(struct call *c, const struct keeping *a, struct tile *t,
     if (from >= end) return;
     const ptrdiff_t j = from - old + c->Lk - count;
     const int n = (int)(end - from);
-    load_rows(c, &a->k, b, h, j, n, p->dim, t->qrows);
+    load_rows(c, &a->k, b, h, j, n, p->dim, t->q.rows);
     put_keys(c, a, t, b, h, from, j, n);
     for (int i = 0; i < n; i++)
         memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
@@ -67,9 +67,9 @@ static void remove_item(struct call *c, const struct keeping *a, struct tile *t,
         ptrdiff_t n = KT - at % KT;
         if (n > KT - from % KT) n = KT - from % KT;
         if (n > end - at) n = end - at;
-        load_keys(c, KEYS, b, h, from, (int)n, t->qrows);
+        load_keys(c, KEYS, b, h, from, (int)n, t->q.rows);
         for (ptrdiff_t i = n - 1; i > 0; i--)
-            memmove(t->qrows + i * Dp, t->qrows + i * D, sizeof(real) * (size_t)D);
+            memmove(t->q.rows + i * Dp, t->q.rows + i * D, sizeof(real) * (size_t)D);
         put_keys(c, a, t, b, h, at, 0, (int)n);
         for (ptrdiff_t i = 0; i < n; i++)
             memmove(value_row(c, a->to, b, h, at + i), value_row(c, a->to, b, h, from + i),

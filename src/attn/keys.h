@@ -95,23 +95,24 @@ INLINE void find_keys(struct tile *t)
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const struct sequence *q = t->seq;
-    t->kd = 1;
+    t->k.step = 1;
     if (c->turned) {
-        t->k = (const real *)c->turned + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
-        t->ks = p->dim;
+        t->k.at = (const real *)c->turned
+                + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
+        t->k.row = p->dim;
     } else if (c->cache) {
-        t->k = key_at(c, q->b, t->kvh, t->j0, &t->kd);
-        t->ks = 1;
+        t->k.at = key_at(c, q->b, t->kvh, t->j0, &t->k.step);
+        t->k.row = 1;
         if (in_place(c)) return;
-        to_reals(c, t->k, p->dim * KT, t->keys_room);
-        t->k = t->keys_room;
+        to_reals(c, t->k.at, p->dim * KT, t->k.room);
+        t->k.at = t->k.room;
     } else {
-        t->k = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->keys_room, &t->ks);
+        t->k.at = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.room, &t->k.row);
     }
 }
 INLINE void find_values(struct tile *t)
 {
-    t->v = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, &t->vs);
+    t->v.at = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.room, &t->v.row);
 }
 
 /* What the next tile reads, which is the one before: no processor's prefetcher sees a stream in

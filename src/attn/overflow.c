@@ -7,8 +7,8 @@
  * row. */
 static double key_number(const struct tile *t, int k, int d)
 {
-    if (t->c->packed) return (double)from_bf16(((const uint16_t *)(t->k + k * t->ks))[d]);
-    return (double)t->k[k * t->ks + d * t->kd];
+    if (t->c->packed) return (double)from_bf16(((const uint16_t *)(t->k.at + k * t->k.row))[d]);
+    return (double)t->k.at[k * t->k.row + d * t->k.step];
 }
 /* From here on a sum of products may be infinite, in whatever order it is made; fast.c scales it
  * afterwards. */
@@ -31,7 +31,7 @@ bool N(overflows)(struct tile *t, int r)
             if (!visible(t, k, r)) continue;
             if (!found) find_keys(t), fade_queries(t), found = true;
             for (int d = 0; d < c->plan->dim; d++)
-                sum += fabs((double)t->qt[d * QT + r] * key_number(t, k, d));
+                sum += fabs((double)t->q.across[d * QT + r] * key_number(t, k, d));
             if (!(sum <= most)) return true;
         }
     }

@@ -60,9 +60,9 @@ static void rotate_block(const struct rows *a, const struct block at, struct ang
     if (!to->data) return;
     for (int h = at.h; h < at.h + at.heads; h++) {
         if (!in_place(c)) {
-            load_rows(c, from, at.b, h, at.i, at.n, D, t->qrows);
-            turn_rows(a, at, h, angles, t->qrows, Dp);
-            store_rows(c, t->qrows, Dp, to, at.b, h, at.i, at.n, D);
+            load_rows(c, from, at.b, h, at.i, at.n, D, t->q.rows);
+            turn_rows(a, at, h, angles, t->q.rows, Dp);
+            store_rows(c, t->q.rows, Dp, to, at.b, h, at.i, at.n, D);
             continue;
         }
         real *source = stored_row(c, from, at.b, h, at.i), *rows = stored_row(c, to, at.b, h, at.i);
@@ -86,7 +86,7 @@ static void unturn_block(const struct rows *a, const struct block at, struct ang
     struct call *c = a->c;
     const int D = c->plan->dim, Dp = padded(D), u = c->plan->rotate;
     const struct rotation *rotation = rotation_of(c);
-    real *x = t->qrows, *g = t->scratch;
+    real *x = t->q.rows, *g = t->scratch;
     load_rows(c, a->x, at.b, at.h, at.i, at.n, D, x);
     load_rows(c, a->y, at.b, at.h, at.i, at.n, D, g);
     if (!rotation->of_input)

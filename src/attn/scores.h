@@ -17,7 +17,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     const int Dp = padded(p->dim);
     t->seq = q, t->h = h, t->kvh = h / p->group, t->kh = key_head(p, h);
     t->i0 = q->q0 + row, t->rows = rows, t->live = QT, t->run = q->run;
-    t->qg = NULL, t->kg = NULL, t->block = -1, t->next = (struct next){ 0 };
+    t->qg = NULL, t->kg = NULL, t->q.block = -1, t->next = (struct next){ 0 };
     if (!q->run || q->segments) {
         int64_t *qp = (int64_t *)t->qp;
         for (int r = 0; r < rows; r++) qp[r] = pos_q(c, q->b, t->i0 + r);
@@ -27,12 +27,12 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         for (int r = 0; r < rows; r++) qg[r] = seg_q(c, q->b, t->i0 + r);
         t->qg = qg, t->kg = t->kp + KT;
     }
-    load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->qrows);
+    load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->q.rows);
     if (p->rotate >= 0)
-        rotation_of(c)->turn(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->qrows, Dp);
+        rotation_of(c)->turn(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->q.rows, Dp);
     const real scale = (real)p->scale;
-    for (int n = 0; n < QT * Dp; n++) t->qrows[n] *= scale;
-    transpose(t->qrows, Dp, QT, p->dim, t->qt, QT);
+    for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
+    transpose(t->q.rows, Dp, QT, p->dim, t->q.across, QT);
 }
 
 /* Fades the queries from the reference of the tile's keys. */
@@ -44,11 +44,11 @@ INLINE void fade_queries(struct tile *t)
     const struct sequence *q = t->seq;
     const int x = c->plan->rotate, D = c->plan->dim, Dp = padded(D);
     const ptrdiff_t tile = (t->j0 - q->k0) / KT, block = tile / rotation->span(c, x);
-    if (t->block == block) return;
-    t->block = block;
-    memcpy(t->qf, t->qrows, sizeof(real) * (size_t)(QT * Dp));
-    rotation->fade(c, x, q->b, true, fade_from(c, q, tile), t->i0, t->rows, t->qf, Dp);
-    transpose(t->qf, Dp, QT, D, t->qt, QT);
+    if (t->q.block == block) return;
+    t->q.block = block;
+    memcpy(t->q.faded, t->q.rows, sizeof(real) * (size_t)(QT * Dp));
+    rotation->fade(c, x, q->b, true, fade_from(c, q, tile), t->i0, t->rows, t->q.faded, Dp);
+    transpose(t->q.faded, Dp, QT, D, t->q.across, QT);
 }
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
@@ -83,8 +83,8 @@ INLINE void score_tile(struct tile *t)
 {
     const int D = t->c->plan->dim;
     fade_queries(t);
-    if (t->kd == 1) dot_as(SET, t, t->k, t->ks, 1, t->next, D, t->qt, t->s);
-    else dot_as(SET, t, t->k, 1, KT, t->next, D, t->qt, t->s);
+    if (t->k.step == 1) dot_as(SET, t, t->k.at, t->k.row, 1, t->next, D, t->q.across, t->s);
+    else dot_as(SET, t, t->k.at, 1, KT, t->next, D, t->q.across, t->s);
     add_terms(t);
 }
 #endif
@@ -123,7 +123,7 @@ INLINE bool negligible(const struct tile *t, const real *floor)
     if (!(most < INFINITY)) return false;
     const real knorm = t->c->knorm[t->kh * t->c->ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
     for (int r = 0; r < t->rows; r++) {
-        real bound = t->qnorm[r] * knorm + most;
+        real bound = t->q.norm[r] * knorm + most;
         bound += abs_(bound) * (real)1e-5 + (real)1e-3;
         if (!(bound - floor[r] < EXP_LOW)) return false;
     }
@@ -143,11 +143,11 @@ INLINE bool all_spent(const struct tile *t, int n)
 INLINE void measure_rows(struct tile *t)
 {
     const int D = t->c->plan->dim;
-    for (int r = 0; r < QT; r++) t->qnorm[r] = 0;
+    for (int r = 0; r < QT; r++) t->q.norm[r] = 0;
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++)
-            t->qnorm[r] = fma_(t->qt[d * QT + r], t->qt[d * QT + r], t->qnorm[r]);
-    for (int r = 0; r < QT; r++) t->qnorm[r] = (real)(sqrt((double)t->qnorm[r]) * 1.0001);
+            t->q.norm[r] = fma_(t->q.across[d * QT + r], t->q.across[d * QT + r], t->q.norm[r]);
+    for (int r = 0; r < QT; r++) t->q.norm[r] = (real)(sqrt((double)t->q.norm[r]) * 1.0001);
 }
 
 #endif

@@ -17,12 +17,12 @@
 INLINE void softmax(struct tile *t)
 {
     for (int r = 0; r < t->live; r += VL) {
-        vf m = vf_load(t->m + r), sum = vf_set1(0);
+        vf m = vf_load(t->chunk.m + r), sum = vf_set1(0);
         for (int k = 0; k < t->keys; k++) m = vf_max(m, vf_load(t->s + k * QT + r));
         real base[VL], old[VL];
         vf_store(base, m);
-        vf_store(old, vf_load(t->m + r));
-        vf_store(t->m + r, m);
+        vf_store(old, vf_load(t->chunk.m + r));
+        vf_store(t->chunk.m + r, m);
         for (int i = 0; i < VL; i++) base[i] = base[i] == -INFINITY ? 0 : base[i];
         m = vf_load(base);
         const vf alpha = vf_exp(vf_sub(vf_load(old), m));
@@ -31,7 +31,7 @@ INLINE void softmax(struct tile *t)
             vf_store(t->p + k * QT + r, p);
             sum = vf_add(sum, p);
         }
-        vf_store(t->l + r, vf_fma(vf_load(t->l + r), alpha, sum));
+        vf_store(t->chunk.l + r, vf_fma(vf_load(t->chunk.l + r), alpha, sum));
         vf_store(t->alpha + r, alpha);
     }
 }
@@ -58,12 +58,12 @@ INLINE void softmax_join(struct tile *t)
 {
     real a[QT], b[QT];
     for (int r = 0; r < QT; r++) {
-        const real m = max_(t->M[r], t->m[r]), base = m == -INFINITY ? 0 : m;
-        a[r] = exp_(t->M[r] - base), b[r] = exp_(t->m[r] - base);
-        t->M[r] = m;
+        const real m = max_(t->total.m[r], t->chunk.m[r]), base = m == -INFINITY ? 0 : m;
+        a[r] = exp_(t->total.m[r] - base), b[r] = exp_(t->chunk.m[r] - base);
+        t->total.m[r] = m;
     }
-    join_rows(t->L, t->l, 1, a, b);
-    join_rows(t->O, t->o, t->c->plan->value_dim, a, b);
+    join_rows(t->total.l, t->chunk.l, 1, a, b);
+    join_rows(t->total.o, t->chunk.o, t->c->plan->value_dim, a, b);
     EACH_USE(t->c, x, term) join_rows(t->own[x].outs, t->own[x].out, t->own[x].outn, a, b);
 }
 
@@ -79,8 +79,8 @@ INLINE void open_columns(struct tile *t)
 }
 INLINE void open_total(struct tile *t)
 {
-    fill(t->M, QT, -INFINITY), fill(t->L, QT, 0);
-    fill(t->O, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
+    fill(t->total.m, QT, -INFINITY), fill(t->total.l, QT, 0);
+    fill(t->total.o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
     EACH_USE(t->c, x, term) {
         fill(t->own[x].outs, (ptrdiff_t)t->own[x].outn * QT, 0);
         if (term->open) term->open(t, x);
@@ -88,8 +88,8 @@ INLINE void open_total(struct tile *t)
 }
 INLINE void open_chunk(struct tile *t)
 {
-    fill(t->m, QT, -INFINITY), fill(t->l, QT, 0), fill(t->alpha, QT, 1);
-    fill(t->o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
+    fill(t->chunk.m, QT, -INFINITY), fill(t->chunk.l, QT, 0), fill(t->alpha, QT, 1);
+    fill(t->chunk.o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
     EACH_USE(t->c, x, term) {
         fill(t->own[x].out, (ptrdiff_t)t->own[x].outn * QT, 0);
         if (term->weights) term->weights->chunk(t, x);
@@ -114,27 +114,28 @@ INLINE void close_rows(struct tile *t)
     const struct loci_plan *p = c->plan;
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
     for (int r = 0; r < t->rows && p->weight < 0; r++)
-        if (t->L[r] == 0 && N(overflows)(t, r)) t->L[r] = NAN;
+        if (t->total.l[r] == 0 && N(overflows)(t, r)) t->total.l[r] = NAN;
     EACH_USE(c, x, term) if (term->close && x != p->weight) term->close(t, x);
     if (p->weight >= 0) {
         term_of(c, p->weight)->close(t, p->weight);
     } else {
         real inverse[QT];
-        for (int r = 0; r < QT; r++) inverse[r] = t->L[r] == 0 ? 0 : 1 / t->L[r];
+        for (int r = 0; r < QT; r++) inverse[r] = t->total.l[r] == 0 ? 0 : 1 / t->total.l[r];
         for (int n = 0; n < p->value_dim; n++)
-            for (int r = 0; r < QT; r++) t->O[n * QT + r] *= inverse[r];
+            for (int r = 0; r < QT; r++) t->total.o[n * QT + r] *= inverse[r];
         if (c->in->lse)
             for (int r = 0; r < t->rows; r++)
-                ((real *)c->in->lse)[at + r] = t->L[r] == 0
-                                                 ? -INFINITY
-                                                 : (real)(t->M[r] + log_((double)t->L[r]));
+                ((real *)c->in->lse)[at + r] =
+                    t->total.l[r] == 0 ? -INFINITY
+                                       : (real)(t->total.m[r] + log_((double)t->total.l[r]));
     }
     if (in_place(c)) {
-        transpose(t->O, QT, p->value_dim, t->rows, stored_row(c, &c->o, t->seq->b, t->h, t->i0),
-                  c->o.row);
+        transpose(t->total.o, QT, p->value_dim, t->rows,
+                  stored_row(c, &c->o, t->seq->b, t->h, t->i0), c->o.row);
     } else {
-        transpose(t->O, QT, p->value_dim, t->rows, t->o, p->value_dim);
-        store_rows(c, t->o, p->value_dim, &c->o, t->seq->b, t->h, t->i0, t->rows, p->value_dim);
+        transpose(t->total.o, QT, p->value_dim, t->rows, t->chunk.o, p->value_dim);
+        store_rows(c, t->chunk.o, p->value_dim, &c->o, t->seq->b, t->h, t->i0, t->rows,
+                   p->value_dim);
     }
 }
 

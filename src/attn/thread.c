@@ -20,24 +20,25 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     for (int x = 0; x < p->uses; x++) mul |= p->use[x].group == GROUP_MUL;
 
     *t = (struct tile){ .c = c };
-    t->qrows = reals(a, (ptrdiff_t)QT * Dp), t->qt = reals(a, (ptrdiff_t)D * QT);
-    t->qf = fading(c) ? reals(a, (ptrdiff_t)QT * Dp) : t->qrows;
+    t->q.rows = reals(a, (ptrdiff_t)QT * Dp), t->q.across = reals(a, (ptrdiff_t)D * QT);
+    t->q.faded = fading(c) ? reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
     if (!in_place(c) || c->in->pages || c->cache)
-        t->keys_room = reals(a, (ptrdiff_t)KT * D), t->values_room = reals(a, (ptrdiff_t)KT * Dv);
+        t->k.room = reals(a, (ptrdiff_t)KT * D), t->v.room = reals(a, (ptrdiff_t)KT * Dv);
     if (c->fast) {
-        t->q2 = take_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->q2),
-        t->p2 = take_bytes(a, KT / 2 * QT, sizeof *t->p2);
-        t->v2 = take_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->v2),
-        t->k2 = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->k2);
+        t->fast.q = take_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q),
+        t->fast.p = take_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
+        t->fast.v = take_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->fast.v),
+        t->fast.k = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->fast.k);
     }
     t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
     if (p->mix >= 0) t->a = reals(a, KT * QT);
-    t->m = reals(a, QT), t->l = reals(a, QT), t->M = reals(a, QT), t->L = reals(a, QT);
-    t->alpha = reals(a, QT), t->qnorm = reals(a, QT);
-    t->o = reals(a, (ptrdiff_t)Dv * QT), t->O = reals(a, (ptrdiff_t)Dv * QT);
+    t->chunk.m = reals(a, QT), t->chunk.l = reals(a, QT), t->total.m = reals(a, QT),
+    t->total.l = reals(a, QT);
+    t->alpha = reals(a, QT), t->q.norm = reals(a, QT);
+    t->chunk.o = reals(a, (ptrdiff_t)Dv * QT), t->total.o = reals(a, (ptrdiff_t)Dv * QT);
     t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
     if (backward) {
-        t->dot = reals(a, (ptrdiff_t)Dv * QT), t->dorows = reals(a, (ptrdiff_t)QT * Dvp);
+        t->dout.across = reals(a, (ptrdiff_t)Dv * QT), t->dout.rows = reals(a, (ptrdiff_t)QT * Dvp);
         t->dp = reals(a, KT * QT), t->ds = reals(a, KT * QT);
         if (p->mix >= 0) t->da = reals(a, KT * QT);
         if (mul) t->pre = reals(a, KT * QT);

@@ -50,9 +50,33 @@ struct source {
 enum { PAD = 16 };
 INLINE int padded(int n) { return (n + PAD - 1) / PAD * PAD; }
 
+/* The queries of a tile, turned and times scale.  With a rotation that fades, what the products see
+ * is faded from the reference of the tile's keys. */
+struct queries {
+    real *across, *rows;                 /* [D][QT], as products see them; and in rows [QT][Dp] */
+    real *faded;                         /* the rows that `across` has; those above, if none fade */
+    ptrdiff_t block;                     /* which reference that was; -1: none yet */
+    real *norm;                          /* [QT]: |q|, rounded up; bounds scores */
+};
+/* The keys or the values of a tile as reals: number d of key i is at[i * row + d * step]. */
+struct operand {
+    const real *at;
+    ptrdiff_t row, step;                 /* step: 1; or KT, and row 1, where keys lie across as in a
+                                            cache */
+    real *room;                          /* [KT][width]: where what is stored otherwise becomes rows
+                                            of reals */
+};
+/* What a row has of some keys: the largest score m, the sum l of e^(s - m), and o, the sum of
+ * values with these weights; [QT], [QT], [Dv][QT].  (stick: the stick that is left, nothing, o.) */
+struct state { real *m, *l, *o; };
+/* The same for bf16 dot products (fast.c): pairs of bf16 in words.  [D / 2 rounded up][QT], [KT /
+ * 2][QT], [KT / 2][Dv]; and [KT][D + 1] keys that are stored otherwise, or of an odd width. */
+struct bf16_pairs { uint32_t *q, *p, *v; uint16_t *k; };
+
 struct tile {
     const struct call *c;
-    struct angles *angles;
+
+    /* Which rows and keys. */
     const struct sequence *seq;
     int h, kvh, kh;                      /* head, its kv head, and its keys, which a group need not
                                             share once they are turned */
@@ -62,53 +86,43 @@ struct tile {
     int live;                            /* columns that products and softmax work on: those of live
                                             rows in whole vectors of every ISA; in the others p = 0
                                             (backward: all, as sums run over rows) */
-    bool run;                            /* distance of (key k, row r) is d + r - k; else qp[r] -
+    bool run;                            /* distance of (key k, row r): d + r - k; else qp[r] -
                                             kp[k] */
     int64_t d;
-    const int64_t *qp, *kp;              /* positions; only when !run or when segments are
-                                            compared */
+    const int64_t *qp, *kp;              /* positions; only when !run, or with segments */
     const int64_t *qg, *kg;              /* segments, or NULL */
     bool partial;                        /* some score of a live row is masked, or some row among
                                             `live` is dead */
 
-    const real *k, *v;                   /* number d of key i (turned) is k[i * ks + d * kd], that
-                                            of a value v[i * vs + d] */
-    ptrdiff_t ks, kd, vs;                /* kd: 1; or KT, and ks 1, where keys lie across as in a
-                                            cache */
+    /* What they hold. */
+    struct queries q;
+    struct operand k, v;                 /* k is turned */
     struct next next;                    /* keys or values of the next tile, rows being keys, that
                                             products ask for as they go */
-    real *keys_room, *values_room;       /* [KT][D], [KT][Dv]: where what is stored otherwise
-                                            becomes rows of reals */
-    uint32_t *q2, *p2, *v2;              /* fast.c: pairs of bf16 in words; [D / 2 rounded up][QT],
-                                            [KT / 2][QT], [KT / 2][Dv] */
-    uint16_t *k2;                        /* likewise: [KT][D + 1], keys that are stored otherwise,
-                                            or of an odd width */
-    real *qt, *qrows;                    /* Q^T [D][QT], turned, times scale; and its rows
-                                            [QT][Dp] */
-    real *qf;                            /* qrows; or, with a rotation that fades, faded from the
-                                            keys' reference, as is qt */
-    ptrdiff_t block;                     /* which reference that was; -1: none yet */
-    real *dot, *dorows;                  /* dO^T [Dv][QT] and its rows [QT][Dvp] (backward) */
-    real *s;                             /* [KT][QT]: the scores; what score hooks add to (with a
-                                            mix: the sum of ADDs) */
-    real *a;                             /* with a mix: the scores without ADDs, while s is their
-                                            sum */
-    real *pre;                           /* with a MUL: the scores before it (backward) */
-    real *p, *dp, *ds;                   /* weights; their gradient; gradient of the stage whose
-                                            backward runs */
-    real *da;                            /* with a mix: mix_bwd turns ds into da (scores) and ds
-                                            (sum of ADDs) */
-    real *m, *l, *o;                     /* [QT], [QT], [Dv][QT]: max, sum, output of the chunk
-                                            (stick: r, -, o) */
-    real *M, *L, *O;                     /* in all */
+    struct bf16_pairs fast;
+    struct angles *angles;               /* of the rotation */
+
+    /* Scores and weights, [KT][QT]. */
+    real *s;                             /* scores, which score hooks add to (with a mix: the sum of
+                                            the ADD terms) */
+    real *a;                             /* with a mix: the scores without that sum */
+    real *p;                             /* weights */
+    struct state chunk, total;           /* of this chunk, and of all chunks so far */
     real *alpha;                         /* [QT]: what the sums so far are multiplied by */
-    real *lse, *delta;                   /* [QT] (backward) */
-    real *dq, *dqs;                      /* [D][QT]: of the chunk, in all (backward) */
+
+    /* Backward.  A gradient by score is that of the stage whose backward runs. */
+    struct { real *across, *rows; } dout;    /* dO: [Dv][QT], and in rows [QT][Dvp] */
+    real *dp, *ds;                       /* [KT][QT]: by weight, and by score */
+    real *pre;                           /* with a MUL: the scores before it */
+    real *da;                            /* with a mix: mix_bwd turns ds into da (scores) and ds
+                                            (sum of the ADD terms) */
+    real *lse, *delta;                   /* [QT] */
+    real *dq, *dqs;                      /* [D][QT]: of the chunk, in all */
     real *dk_part, *dv_part;             /* this item's dK and dV from the tile's first key on, rows
-                                            of Dp and Dvp; NULL: not wanted (backward) */
-    real *scratch;                       /* [QT][widest padded]: rows on their way (backward) */
-    bool finite;                         /* all of Q, dO and lse (backward) */
-    real *qnorm;                         /* [QT]: |q| times scale, rounded up; bounds scores */
+                                            of Dp and Dvp; NULL: not wanted */
+    real *scratch;                       /* [QT][widest padded]: rows on their way */
+    bool finite;                         /* all of Q, dO and lse */
+
     struct own own[MAX_USES];
     struct tile *all;                    /* the tiles of all heads of this work item (mix) */
     int tiles;

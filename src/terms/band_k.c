@@ -68,9 +68,10 @@ static const real *end_of(const struct tile *t, const struct reach *b, int k, in
 /* Of VL keys from k on: channels d .. d + VL - 1, keys in the lanes. */
 INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
 {
-    const real *from = t->k + k * t->ks + d * t->kd;
-    UNROLL for (int i = 0; i < VL; i++) y[i] = vf_load(from + i * (t->kd == 1 ? t->ks : t->kd));
-    if (t->kd == 1) vf_transpose(y);
+    const real *from = t->k.at + k * t->k.row + d * t->k.step;
+    UNROLL for (int i = 0; i < VL; i++)
+        y[i] = vf_load(from + i * (t->k.step == 1 ? t->k.row : t->k.step));
+    if (t->k.step == 1) vf_transpose(y);
 }
 /* Numbers of n keys from k on, each with the vector of its own distance.  Vectors come as rows,
  * which are a stream, and turn to meet keys in the lanes; those of the next keys, which lie before,
@@ -98,14 +99,15 @@ static void score_band(const struct tile *t, const struct reach *b, int k, int n
         vf_store(number, sum);
         for (int j = 0; j < VL; j++) {
             for (int d = whole; d < D; d++)
-                number[j] = fma_(t->k[(k + i + j) * t->ks + d * t->kd], v[d - j * b->width],
-                                 number[j]);
+                number[j] = fma_(t->k.at[(k + i + j) * t->k.row + d * t->k.step],
+                                 v[d - j * b->width], number[j]);
             s[i + j] = fma_(scale, number[j], s[i + j]);
         }
     }
     for (; i < n; i++, v -= b->width) {
         real sum = 0;
-        for (int d = 0; d < D; d++) sum = fma_(t->k[(k + i) * t->ks + d * t->kd], v[d], sum);
+        for (int d = 0; d < D; d++)
+            sum = fma_(t->k.at[(k + i) * t->k.row + d * t->k.step], v[d], sum);
         s[i] = fma_(scale, sum, s[i]);
     }
 }
@@ -129,8 +131,8 @@ static void score_band(const struct tile *t, const struct reach *b, int k, int n
 {
     const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
     real lines[BAND * LINE];
-    product(SET, n, LINE, t->c->plan->dim, t->k + k * t->ks, t->ks, t->kd, b->across + from,
-            b->columns, lines, LINE, NULL);
+    product(SET, n, LINE, t->c->plan->dim, t->k.at + k * t->k.row, t->k.row, t->k.step,
+            b->across + from, b->columns, lines, LINE, NULL);
     for (int i = 0; i < n; i++)
         for (int r = 0; r < QT; r++)
             s[i * QT + r] = fma_(scale, lines[i * LINE + BAND - 1 - i + r], s[i * QT + r]);
@@ -141,8 +143,9 @@ static void score_end(const struct tile *t, int k, int n, const real *end, real 
                       real *restrict s)
 {
     real numbers[KT];
-    if (t->kd == 1) dot_keys(n, t->k + k * t->ks, t->ks, t->c->plan->dim, end, numbers);
-    else dot_across(n, t->k + k, t->kd, t->c->plan->dim, end, numbers);
+    if (t->k.step == 1)
+        dot_keys(n, t->k.at + k * t->k.row, t->k.row, t->c->plan->dim, end, numbers);
+    else dot_across(n, t->k.at + k, t->k.step, t->c->plan->dim, end, numbers);
     for (int i = 0; i < n; i++)
         for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, numbers[i], s[i * QT + r]);
 }
@@ -166,7 +169,7 @@ static void score_pairs(const struct tile *t, const struct reach *b)
             const real *v = b->rows + clip(distance(t, k, r), b->of.lo, b->of.hi) * b->width;
             real sum = 0;
             for (int d = 0; d < t->c->plan->dim; d++)
-                sum = fma_(t->k[k * t->ks + d * t->kd], v[d], sum);
+                sum = fma_(t->k.at[k * t->k.row + d * t->k.step], v[d], sum);
             t->s[k * QT + r] = fma_(scale, sum, t->s[k * QT + r]);
         }
 }
@@ -264,13 +267,13 @@ static void give_end(const struct tile *t, const struct reach *b, int k, int n, 
         g[i] *= scale;
         if (t->dk_part && g[i] != 0) add_times(D, g[i], end, t->dk_part + (ptrdiff_t)(k + i) * Dp);
     }
-    if (ends) add_rows(n, D, g, t->k + k * t->ks, t->ks, ends);
+    if (ends) add_rows(n, D, g, t->k.at + k * t->k.row, t->k.row, ends);
 }
 
 static void give_band(const struct tile *t, const struct reach *b, int k, int n, real *sums)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
-    const real scale = (real)t->c->plan->scale, *keys = t->k + k * t->ks;
+    const real scale = (real)t->c->plan->scale, *keys = t->k.at + k * t->k.row;
     const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
     real lines[BAND * LINE] = { 0 };
     for (int i = 0; i < n; i++)
@@ -281,14 +284,14 @@ static void give_band(const struct tile *t, const struct reach *b, int k, int n,
                 t->dk_part + (ptrdiff_t)k * Dp, Dp, NULL);
     if (!sums) return;
     real *to = sums + (from + KEY_MARGIN - b->of.lo);
-    if (!t->partial || finite_rows(keys, t->ks, n, D)) {
-        product(ADD, D, LINE, n, keys, 1, t->ks, lines, LINE, to, b->columns, NULL);
+    if (!t->partial || finite_rows(keys, t->k.row, n, D)) {
+        product(ADD, D, LINE, n, keys, 1, t->k.row, lines, LINE, to, b->columns, NULL);
         return;
     }
     for (int i = 0; i < n; i++)
         for (int c = 0; c < LINE; c++)
             for (int d = 0; d < D && lines[i * LINE + c] != 0; d++)
-                to[d * b->columns + c] = fma_(lines[i * LINE + c], keys[i * t->ks + d],
+                to[d * b->columns + c] = fma_(lines[i * LINE + c], keys[i * t->k.row + d],
                                               to[d * b->columns + c]);
 }
 
@@ -299,7 +302,7 @@ static void give_pairs(const struct tile *t, const struct reach *b, real *sums)
         for (int r = 0; r < t->rows; r++) {
             const int n = clip(distance(t, k, r), b->of.lo, b->of.hi);
             const real g = (real)t->c->plan->scale * t->ds[k * QT + r], *v = b->rows + n * b->width,
-                       *key = t->k + k * t->ks;
+                       *key = t->k.at + k * t->k.row;
             real *dk = t->dk_part ? t->dk_part + (ptrdiff_t)k * Dp : NULL,
                  *to = sums ? sums + (n + KEY_MARGIN - b->of.lo) : NULL;
             if (g == 0) continue;

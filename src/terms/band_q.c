@@ -159,9 +159,10 @@ static void open(struct tile *t, int x)
     memcpy(t->own[x].mem, &b, sizeof b);
     if (b.to < b.from) return;
 #if QT == 1
-    dot_rows(p->dim, padded(b.rows), b.k + b.first, columns, t->qt, b.spare);
+    dot_rows(p->dim, padded(b.rows), b.k + b.first, columns, t->q.across, b.spare);
 #else
-    product(SET, b.rows, t->live, p->dim, b.k + b.first, 1, columns, t->qt, QT, b.spare, QT, NULL);
+    product(SET, b.rows, t->live, p->dim, b.k + b.first, 1, columns, t->q.across, QT, b.spare, QT,
+            NULL);
     for (ptrdiff_t n = 0; n < b.rows && t->live < QT; n++)
         memset(b.spare + n * QT + t->live, 0, sizeof(real) * (size_t)(QT - t->live));
 #endif
@@ -304,15 +305,15 @@ static void close(struct tile *t, int x)
     const real *outs = t->own[x].outs;
     if (!b->of.values || b->to < b->from) return;
     real base[QT], *w = b->scores;
-    for (int r = 0; r < QT; r++) base[r] = t->M[r] == -INFINITY ? 0 : t->M[r];
+    for (int r = 0; r < QT; r++) base[r] = t->total.m[r] == -INFINITY ? 0 : t->total.m[r];
     if (t->c->plan->weight >= 0) gather(b, outs, outs + 2 * QT, NULL, w);
     else gather(b, outs, b->spare, base, w);
     const real *v = b->v + b->first * width;
     if (QT > 1) {
-        product(ADD, Dv, QT, b->rows, v, 1, width, w, QT, t->O, QT, NULL);
+        product(ADD, Dv, QT, b->rows, v, 1, width, w, QT, t->total.o, QT, NULL);
     } else {
         product(SET, 1, padded(Dv), b->rows, w, 0, 1, v, width, b->values, 0, NULL);
-        for (int n = 0; n < Dv; n++) t->O[n] += b->values[n];
+        for (int n = 0; n < Dv; n++) t->total.o[n] += b->values[n];
     }
 }
 
@@ -350,8 +351,8 @@ static void open_bwd(struct tile *t, int x)
     const int Dv = t->c->plan->value_dim;
     const ptrdiff_t width = (ptrdiff_t)vectors_width(Dv);
     if (!b->of.values || b->to < b->from) return;
-    product(SET, b->rows, QT, Dv, b->v + b->first * width, width, 1, t->dot, QT, b->spare, QT,
-            NULL);
+    product(SET, b->rows, QT, Dv, b->v + b->first * width, width, 1, t->dout.across, QT, b->spare,
+            QT, NULL);
     const struct by_distance numbers = by_distance(b, b->spare);
     skew(&numbers, b->m, b->lines, b->values);
 }
@@ -381,11 +382,11 @@ static void close_bwd(struct tile *t, int x)
     product(ADD, D, QT, b->rows, b->k + b->first, (ptrdiff_t)vectors_columns(&b->of), 1, w, QT,
             t->dqs, QT, NULL);
     if (!to) return;
-    add_outer(t, b->rows, w, t->qrows, Dp, to + (ptrdiff_t)b->first * Dp);
+    add_outer(t, b->rows, w, t->q.rows, Dp, to + (ptrdiff_t)b->first * Dp);
     if (!b->of.values) return;
     sums += kind(t->c, x) * QT;
     gather(b, sums, sums + 2 * QT, NULL, w);
-    add_outer(t, b->rows, w, t->dorows, Dvp,
+    add_outer(t, b->rows, w, t->dout.rows, Dvp,
               to + (ptrdiff_t)b->of.rows * Dp + (ptrdiff_t)b->first * Dvp);
 }
 #endif

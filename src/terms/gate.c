@@ -159,7 +159,7 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
                               + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j) * c->plan->dim
                         : find_row(c, KEYS, q->b, t->kvh, j, room);
     real newest = 0;
-    for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->qt[d * QT + r], newest);
+    for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->q.across[d * QT + r], newest);
     const double *knorm = a->knorm + t->kh * c->ktiles + q->first_ktile;
     ptrdiff_t low = 0, high = g->newest[r] / KT;     /* tiles before low are forgotten, high is
                                                         not */
@@ -167,7 +167,7 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
         const ptrdiff_t J = low + (high - low) / 2;
         const struct point at = end_of(t, x, J, r);
         const double D = g->mark[r] == at.mark ? g->C[r] - at.C : across(g->mark[r] - at.mark);
-        if ((double)t->qnorm[r] * knorm[J] + a->rise[slot(t, J)] + D - (double)newest <= log_stop)
+        if ((double)t->q.norm[r] * knorm[J] + a->rise[slot(t, J)] + D - (double)newest <= log_stop)
             low = J + 1;
         else high = J;
     }

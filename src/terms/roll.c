@@ -65,7 +65,7 @@ static void open(struct tile *t, int x)
         b.sums[i] = at, b.grads[i] = at + BLOCK * QT, at += 2 * BLOCK * QT;
     if (QT > 1) b.qrows = at;
     for (int d = 0; d < D; d++)
-        for (int r = 0; r < QT; r++) b.q[d * QT + r] = fma_(scale, v[d], t->qt[d * QT + r]);
+        for (int r = 0; r < QT; r++) b.q[d * QT + r] = fma_(scale, v[d], t->q.across[d * QT + r]);
     memcpy(t->own[x].mem, &b, sizeof b);
 }
 

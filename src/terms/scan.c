@@ -61,7 +61,7 @@ static void open(struct tile *t, int x)
     const struct tile all = { .keys = a.npos, .live = QT };
     const real factor = (real)a.pos;
     real *z = rows_at(t, x, Z);
-    dot(&all, positions(t, x, &a), D, D, t->qt, z, all.next);
+    dot(&all, positions(t, x, &a), D, D, t->q.across, z, all.next);
     for (int i = 0; i < a.npos * QT; i++) z[i] *= factor;
     memcpy(z + (ptrdiff_t)a.npos * QT, z + (ptrdiff_t)(a.npos - 1) * QT, sizeof(real) * QT);
     memset(t->own[x].carry, 0, sizeof(real) * 2 * QT);
@@ -80,7 +80,7 @@ static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrd
 {
     const struct call *c = t->c;
     if (gates == GATES_V)
-        return find_rows(c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->values_room, stride);
+        return find_rows(c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.room, stride);
     *stride = c->plan->dim;
     return (const real *)input(c, c->plan->use[x].enc, SCAN_GATE_K)
          + ((t->seq->b * c->plan->kv_heads + t->kvh) * c->Lk + t->j0) * c->plan->dim;
@@ -102,7 +102,7 @@ static void read(struct tile *t, int x)
     if (a.gates != GATES_K) {
         ptrdiff_t stride;
         const real *k = gate_keys(t, x, a.gates, &stride);
-        dot(t, k, stride, t->c->plan->dim, t->qt, t->p, next_gate_keys(t, k, a.gates));
+        dot(t, k, stride, t->c->plan->dim, t->q.across, t->p, next_gate_keys(t, k, a.gates));
     }
     const real factor = (real)a.gate, *restrict s = t->s,
                *restrict logit = a.gates == GATES_K ? t->s : t->p;
@@ -247,9 +247,9 @@ static void read_bwd(struct tile *t, int x)
     ptrdiff_t stride;
     const real *k = gate_keys(t, x, a.gates, &stride);
     mix_safe(t, k, stride, D, dlogit, t->dq, t->alpha, t->next);
-    if (a.gates == GATES_V && t->dv_part) outer_safe(t, dlogit, t->qrows, a.width, t->dv_part);
+    if (a.gates == GATES_V && t->dv_part) outer_safe(t, dlogit, t->q.rows, a.width, t->dv_part);
     if (a.gates == GATES_GIVEN && t->own[x].part)
-        outer_safe(t, dlogit, t->qrows, a.width, t->own[x].part + (a.npos + t->j0) * a.width);
+        outer_safe(t, dlogit, t->q.rows, a.width, t->own[x].part + (a.npos + t->j0) * a.width);
 }
 
 static void close_bwd(struct tile *t, int x)
@@ -260,7 +260,7 @@ static void close_bwd(struct tile *t, int x)
     real *dz = t->own[x].grads;
     for (int i = 0; i < a.npos * QT; i++) dz[i] *= factor;
     product(ADD, D, QT, a.npos, positions(t, x, &a), 1, D, dz, QT, t->dqs, QT, NULL);
-    if (t->own[x].part) add_outer(t, a.npos, dz, t->qrows, a.width, t->own[x].part);
+    if (t->own[x].part) add_outer(t, a.npos, dz, t->q.rows, a.width, t->own[x].part);
 }
 #endif
 

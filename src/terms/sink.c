@@ -13,7 +13,7 @@ static real logit_of(const struct tile *t, int x) { return ((const real *)t->own
 static void open(struct tile *t, int x)
 {
     const real logit = logit_of(t, x);
-    for (int r = 0; r < QT; r++) t->M[r] = logit, t->L[r] = logit == -INFINITY ? 0 : 1;
+    for (int r = 0; r < QT; r++) t->total.m[r] = logit, t->total.l[r] = logit == -INFINITY ? 0 : 1;
 }
 
 static real ceiling(const struct tile *t, int x)
@@ -51,7 +51,7 @@ static void open_bwd(struct tile *t, int x)
     real *empty = t->own[x].mem;
     for (int r = 0; r < QT; r++) empty[r] = 1;
     for (int n = 0; n < t->c->plan->value_dim; n++)
-        for (int r = 0; r < QT; r++) empty[r] = t->o[n * QT + r] == 0 ? empty[r] : 0;
+        for (int r = 0; r < QT; r++) empty[r] = t->chunk.o[n * QT + r] == 0 ? empty[r] : 0;
 }
 static void close_bwd(struct tile *t, int x)
 {

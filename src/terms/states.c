@@ -112,7 +112,7 @@ static void close(struct tile *t, int x)
     if (!t->own[x].outn) return;
     if (c->plan->weight < 0) {
         real inverse[QT];
-        for (int r = 0; r < QT; r++) inverse[r] = t->L[r] == 0 ? 0 : 1 / t->L[r];
+        for (int r = 0; r < QT; r++) inverse[r] = t->total.l[r] == 0 ? 0 : 1 / t->total.l[r];
         for (int n = 0; n < D; n++)
             for (int r = 0; r < QT; r++) t->own[x].outs[n * QT + r] *= inverse[r];
     }

@@ -138,7 +138,7 @@ static void join(struct tile *t, int x)
     for (int i = 0; i < QT; i++) left[i] = (real)R[i];
     for (int n = 0; n < t->c->plan->value_dim; n++)
         for (int i = 0; i < QT; i++)
-            t->O[n * QT + i] = fma_(t->o[n * QT + i], left[i], t->O[n * QT + i]);
+            t->total.o[n * QT + i] = fma_(t->chunk.o[n * QT + i], left[i], t->total.o[n * QT + i]);
     EACH_USE(t->c, y, term) {
         real *outs = t->own[y].outs;
         const real *out = t->own[y].out;
@@ -195,7 +195,7 @@ static void close(struct tile *t, int x)
         const real left = (real)(R[i] * r[i]), *to = heir(t, x, i, room);
         if (rem) rem[i] = left;
         for (int n = 0; to && n < c->plan->value_dim; n++)
-            t->O[n * QT + i] = fma_(left, to[n], t->O[n * QT + i]);
+            t->total.o[n * QT + i] = fma_(left, to[n], t->total.o[n * QT + i]);
     }
 }
 
@@ -213,7 +213,7 @@ static void open_bwd(struct tile *t, int x)
     real room[MAX_DIM];
     for (int i = 0; i < QT; i++) H[i] = 0;
     for (int i = 0; i < t->rows; i++) {
-        const real *to = heir(t, x, i, room), *dorow = t->dorows + (ptrdiff_t)i * padded(Dv);
+        const real *to = heir(t, x, i, room), *dorow = t->dout.rows + (ptrdiff_t)i * padded(Dv);
         real sum = drem ? drem[first_row(t) + i] : 0;
         for (int n = 0; to && n < Dv; n++) sum = fma_(dorow[n], to[n], sum);
         H[i] = (double)rem[i] * (double)sum;
@@ -265,7 +265,7 @@ static void close_bwd(struct tile *t, int x)
     for (int n = 0; n < c->plan->value_dim; n++) {
         real sum = 0;
         for (int i = 0; i < t->rows; i++)
-            if (!padding(t, i)) sum = fma_(rem[i], t->dot[n * QT + i], sum);
+            if (!padding(t, i)) sum = fma_(rem[i], t->dout.across[n * QT + i], sum);
         dr[n] += sum;
     }
 }
