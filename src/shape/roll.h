@@ -20,7 +20,7 @@ struct roll {
 enum { ROLL_HEADER = 64 };
 _Static_assert(sizeof(struct roll) <= ROLL_HEADER, "what comes next starts on 64 bytes");
 
-/* reals */
+/* Reals of one head: v and a vector per distance. */
 static inline ptrdiff_t roll_head(const struct roll *v)
 {
     return (ptrdiff_t)(v->hi - v->lo + 2) * v->width;
