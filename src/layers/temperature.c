@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* temperature.c -- queries that grow with their positions, in loci/layers.h. */
+/* temperature.c -- queries that grow with their positions, in loci/layers.h.
+ *
+ *     y = x (1 + beta log(1 + floor((pos + from) / length)))
+ *
+ * The factor stays 1 up to `length` and makes the softmax sharper beyond, where
+ * it would flatten over so many keys.  It is that
+ * of Llama 4 (from 1), Ministral 3 and Mistral 4 (from 0). */
 #include "layers/layer.h"
 
-/* Natural logarithm of a positive number in plain operations: x = m 2^e, log m = 2 atanh((m - 1) /
- * (m + 1)), |m - 1| < 0.42. */
+/* Natural logarithm of a positive number in plain operations, so that its bits depend
+ * on no libm: x = m 2^e, log m = 2 atanh((m - 1) / (m + 1)), |m - 1| < 0.42. */
 static double log_of(double x)
 {
     int e;
@@ -23,6 +29,7 @@ struct rows {
     loci_view x, y;
 };
 
+/* The factor of a row, the same for all heads. */
 static double factor(const struct rows *a, ptrdiff_t b, ptrdiff_t t)
 {
     const int64_t pos = a->pos ? a->pos[(a->per_batch ? b * a->layer->rows : 0) + t] : t;
@@ -63,13 +70,7 @@ loci_status loci_temperature(const loci_layer *given, double beta, double length
     for (ptrdiff_t i = 0; i < count; i++)
         CHECK(l->error, pos[i] >= 0 && pos[i] <= FAR, LOCI_BAD_ARG,
               "temperature: position %lld must be from 0 to 2^40", (long long)pos[i]);
-    struct rows a = { .layer = l,
-                      .beta = beta,
-                      .length = length,
-                      .from = from,
-                      .per_batch = per_batch,
-                      .pos = pos,
-                      .x = x,
-                      .y = y };
+    struct rows a = { .layer = l, .beta = beta, .length = length, .from = from,
+                      .per_batch = per_batch, .pos = pos, .x = x, .y = y };
     return loci_layer_run(l, temperature_head, &a);
 }
