@@ -17,9 +17,11 @@
 
 #define PASTE2(a, b, c) loci_##a##_##b##_##c
 #define PASTE(a, b, c) PASTE2(a, b, c)
-#define N(name) PASTE(name, LOCI_ISA, QT)          /* N(walk) is loci_walk_avx2_64 */
-#define WIDE(name) PASTE(name, LOCI_ISA, 64)       /* that of the wide tiles, whatever this file is
-                                                      compiled for */
+/* Every global of an engine is called by its instruction set and tile width, as the
+ * same sources are linked once for each of them: N(walk) is loci_walk_avx2_64. */
+#define N(name) PASTE(name, LOCI_ISA, QT)
+/* that of the wide tiles, whatever this file is compiled for */
+#define WIDE(name) PASTE(name, LOCI_ISA, 64)
 
 /* INLINE: for functions that are written once and compiled for each constant they are given.
  * UNROLL: before a loop of constant length whose body indexes an array of vectors: unrolled, the
@@ -46,14 +48,15 @@ INLINE real fma_(real a, real b, real c)
     return __builtin_fmaf(a, b, c);
 #endif
 }
+/* b where a is NaN, as vf_max(); min_() likewise. */
 INLINE real max_(real a, real b) { return a > b ? a : b; }
 INLINE real min_(real a, real b) { return a < b ? a : b; }
 INLINE real abs_(real a) { return a < 0 ? -a : a; }
 
 /* e^x for x <= 0 (also a little above): x = n ln 2 + r, |r| <= ln 2 / 2, then a polynomial of
  * degree 5 in r that is 1 at 0.  Worst error 1.6 ulp plus |x| 2^-28 relative (ln 2 is one float).
- * Below EXP_LOW it is 0, and so is e^-inf; e^0 is exactly 1: skipping tiles and joining chunks rely
- * on both.  NaN stays NaN. */
+ * Below EXP_LOW, where 2^n would leave the normal floats, it is 0, and so is e^-inf; e^0 is
+ * exactly 1: skipping tiles and joining chunks rely on both.  NaN stays NaN. */
 #define EXP_LOW ((real)-87)
 #if LOCI_DOUBLE
 INLINE real exp_(real x) { return x < EXP_LOW ? 0 : exp(x); }
@@ -63,11 +66,13 @@ INLINE vf vf_exp(vf x) { return exp_(x); }
 #define EXP_MAGIC 12582912.0f                      /* 1.5 * 2^23: adding it rounds to an integer in
                                                       the low bits */
 #define EXP_LN2 0.693147182f
+/* Fitted for the smallest error over |r| <= ln 2 / 2, hence near 1/k!  but not equal to it. */
 #define EXP_C1 0x1.fffff6p-1f
 #define EXP_C2 0x1.fffdc0p-2f
 #define EXP_C3 0x1.555a76p-3f
 #define EXP_C4 0x1.573c42p-5f
 #define EXP_C5 0x1.0fa6c4p-7f
+/* y times 2^n: n in the low bits of t is added to the exponent of y. */
 INLINE float bits_scale2(float y, float t)
 {
     uint32_t a, b;
@@ -122,7 +127,7 @@ INLINE vf vf_scale2(vf y, vf t) { return bits_scale2(y, t); }
 INLINE vf vf_tanh(vf x)
 {
     const vf one = vf_set1(1), minus = vf_sub(vf_set1(0), x);
-    /* NaN where x is */
+    /* From -40 on the result is 1 in float.  The order of the arguments lets NaN through. */
     const vf y = vf_max(vf_set1(-40), vf_mul(vf_set1(2), vf_negative(x, x, minus)));
     const vf t = vf_fma(y, vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
     const vf r = vf_fma(vf_sub(t, vf_set1(EXP_MAGIC)), vf_set1(-EXP_LN2), y),
@@ -138,9 +143,9 @@ INLINE vf vf_tanh(vf x)
 }
 #endif
 
-/* Natural logarithm of a positive finite x, in double and plain operations only, so that its bits
- * depend on no libm: x = m 2^e with m in [0.7, 1.42), log m = 2 atanh((m - 1) / (m + 1)).  Within 2
- * ulp. */
+/* Natural logarithm of a positive finite x, in double and plain
+ * operations only, so that its bits depend on no libm: x = m 2^e with m
+ * in [0.7, 1.42), log m = 2 atanh((m - 1) / (m + 1)).  Within 2 ulp. */
 INLINE double log_(double x)
 {
     int e;
@@ -151,7 +156,8 @@ INLINE double log_(double x)
     return 2 * f + 2 * f * s + e * 0.69314718055994530942;
 }
 
-/* Transposes VL vectors of VL lanes. */
+/* Transposes VL vectors of VL lanes in VBITS rounds: each round swaps one bit
+ * of the number of the vector with the same bit of the number of the lane. */
 INLINE void vf_transpose(vf *x)
 {
     UNROLL for (int bit = 0; bit < VBITS; bit++) {
@@ -168,8 +174,8 @@ INLINE void vf_transpose(vf *x)
     }
 }
 
-/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`; room for whole vectors on
- * both sides. */
+/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`.
+ * Blocks of VL x VL go through registers, the edges one by one. */
 INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *to, ptrdiff_t ts)
 {
     int r = 0;

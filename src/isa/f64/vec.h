@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h: the f64 build, one double at a time and no fma needed: same sources, libm's exp. */
+/* vec.h: the f64 build, one double at a time: same sources, libm's exp.  Products round
+ * twice instead of being fused, as nobody compares its bits with those of another set. */
 #include "base/half.h"
 
 typedef double real;
@@ -29,4 +30,4 @@ static inline vf vf_div(vf a, vf b) { return a / b; }
 static inline vf vf_max(vf a, vf b) { return a > b ? a : b; }
 static inline vf vf_negative(vf x, vf a, vf b) { return x < 0 ? a : b; }
 enum { VBITS = 0 };
-#define LOCI_DOUBLE 1
+#define LOCI_DOUBLE 1                    /* num.h: no constants for float */
