@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* clip.c -- one learned bias per distance, distances from `max` on share one: T5's bias without its
- * logarithmic buckets.
+/* clip.c -- one learned bias per distance, distances from `max`
+ * on share one: T5's bias without its logarithmic buckets.
  *
  *     S_ij = scale q_i.k_j + table[min(|i - j|, max)][h]               table is [max+1][H]
  *     S_ij = scale q_i.k_j + table[clip(i - j, -max, max) + max][h]
@@ -35,6 +35,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_distance, GROUP_ADD);
 }
 
+/* Distances from `max` on share a number, so a table
+ * needs no more of them, however long the context. */
 static struct distances layout(const struct config *c, ptrdiff_t range, size_t real)
 {
     const int64_t max = (int64_t)c->opt[MAX], hi = range < max ? range : max;
@@ -58,6 +60,7 @@ static void prepare(const struct prep *p)
     }
 }
 
+/* The term has summed dS by class, which is the row of the table. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

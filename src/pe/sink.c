@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* sink.c -- a learned logit per head that takes part in the softmax and has no value, as in
- * gpt-oss.
+/* sink.c -- a learned logit per head that takes part
+ * in the softmax and has no value, as in gpt-oss.
  *
  *     w_ij = e^S_ij / (e^logit[h] + sum_k e^S_ik)       lse_i = log(e^logit[h] + sum_k e^S_ik)
  *
@@ -21,7 +21,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_sink, GROUP_SINK);
 }
 
-/* Table: the logits. */
+/* Table: the logits.  The gradient of each is the sum over its rows, made by the term. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     (void)range;

@@ -18,13 +18,13 @@ static const loci_option opts[] = {
     [MAX_DISTANCE] = { "max_distance", LOCI_WHOLE, 0, 128, 2, 1e9, NULL,
                        "distances from here on share a bias" },
     [BIDIRECTIONAL] = { "bidirectional", LOCI_WORD, 0, 0, 0, 0, "0|1",
-                        "1: half of the buckets are for keys ahead; must be said with a full "
-                        "mask" },
+                        "1: half of the buckets are for keys "
+                        "ahead; must be said with a full mask" },
     [BIAS_SCALE] = { "bias_scale", LOCI_NUMBER, 0, 1, -1e6, 1e6, NULL, "multiplies the biases" },
     { 0 }
 };
 
-/* buckets of one direction */
+/* Buckets of one direction. */
 static int side(const double *opt) { return (int)opt[BUCKETS] / (opt[BIDIRECTIONAL] ? 2 : 1); }
 
 static loci_status check(struct config *c, loci_error *e)
@@ -42,6 +42,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
+/* T5 does not divide scores by sqrt(D); its start of the projections makes up for that. */
 static double scale(const struct config *c)
 {
     (void)c;
@@ -49,6 +50,7 @@ static double scale(const struct config *c)
 }
 
 enum { TABLE };
+/* As T5 starts: N(0, 1/sqrt(model width)). */
 static void tensors(const struct config *c, struct tensors *t)
 {
     double width = c->model_dim ? c->model_dim : (double)c->heads * c->dim;
@@ -62,9 +64,9 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_distance, GROUP_ADD);
 }
 
-/* First distance of bucket b, ceil(e (max_distance / e)^((b - e) / (n - e))), of n buckets a side,
- * e of them exact.  The powers have 100 bits, so that a first distance that is a whole number stays
- * it. */
+/* First distance of bucket b, ceil(e (max_distance / e)^((b - e) / (n - e))),
+ * of n buckets a side, e of them exact.  The powers have 100 bits, so that a
+ * first distance that is a whole number stays it. */
 static double first(const double *opt, int b)
 {
     const int n = side(opt), e = n / 2;
@@ -90,6 +92,8 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return distances_size(layout(c, range, real).bytes);
 }
 
+/* Bucket by distance once, rather than a logarithm per score: `next` is the first
+ * distance of the next bucket.  Ahead, in both directions, bucket b is b + n. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -110,6 +114,7 @@ static void prepare(const struct prep *p)
                                       (ptrdiff_t)distances_classes(t)[d - t->lo] * c->heads + h));
 }
 
+/* The term sums by class, which is the bucket. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -121,18 +126,9 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_t5 = {
-    .name = "t5",
-    .cite = "Raffel et al., JMLR 2020",
+    .name = "t5", .cite = "Raffel et al., JMLR 2020",
     .brief = "S += table[bucket(i - j)][h], buckets widen with the distance",
-    .example = "t5:bidirectional=0",
-    .places = LOCI_PLACE_SCORE,
-    .tol = 2e-6,
-    .opts = opts,
-    .check = check,
-    .scale = scale,
-    .tensors = tensors,
-    .terms = terms,
-    .size = size,
-    .prepare = prepare,
-    .fold = fold,
+    .example = "t5:bidirectional=0", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
+    .check = check, .scale = scale, .tensors = tensors, .terms = terms, .size = size,
+    .prepare = prepare, .fold = fold,
 };

@@ -39,7 +39,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_states, GROUP_ROTATE);
 }
 
-/* What turning gives is there already; the total has P^T dae. */
+/* The gradient of a key's state has two parts.  What turning gives is in
+ * dtensor already; the total of the term has P^T dae, from the average. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* xl.c -- sinusoids of the distance, projected per head, with two learned queries.  Dai et al., ACL
- * 2019.
+/* xl.c -- sinusoids of the distance, projected per head,
+ * with two learned queries.  Dai et al., ACL 2019.
  *
  *     S_ij = scale (q_i.k_j + u.k_j + (q_i + v).(W R_d))        d = i - j
  *     R_d = [sin(d w[0]) .. | cos(d w[0]) ..], [Dm]
  *     w[t] = base^(-2t/Dm), sines first: ceil(Dm/2) of them
  *
  * W is [H][D][Dm], u and v are [H][D].  With clamp=C distances beyond C count as C.  The authors'
- * code meets keys behind the query only (its shift leaves nonsense ahead); for keys ahead d is
+ * code has keys behind the query only (its shift leaves nonsense ahead); for keys ahead d is
  * negative here, in sine and cosine alike. */
 #include "base/arena.h"
 #include "base/trig.h"
@@ -43,7 +43,7 @@ static void tensors(const struct config *c, struct tensors *t)
 
 /* ---- Tables: a header, u for band_k, v and W R_d of each head, R_d --------------------------- */
 
-/* u meets keys as a vector that all distances share. */
+/* u.k_j is a product of keys with one vector for all distances: a table of a single distance. */
 static const struct key_vectors everywhere = { .lo = 0, .hi = 0, .at = ROLL_HEADER };
 static void terms(const struct config *c, struct termlist *t)
 {
@@ -52,7 +52,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_shaped(t, TERM_band_k, GROUP_RAW, &everywhere, sizeof everywhere);
 }
 
-/* False when it is larger than memory can be. */
+/* Where everything is in the table; false when it is larger than memory can be. */
 static bool layout(const struct config *c, ptrdiff_t range, size_t real, struct roll *v,
                    size_t *bytes)
 {
@@ -76,6 +76,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return layout(c, range, real, &v, &bytes) ? bytes : SIZE_MAX;
 }
 
+/* The R_d of all distances, sines first; an odd width has one cosine less. */
 static void fill_waves(const struct prep *p, const struct roll *v, void *to)
 {
     const int Dm = waves(p->cfg), half = (Dm + 1) / 2;
@@ -91,7 +92,9 @@ static void fill_waves(const struct prep *p, const struct roll *v, void *to)
     }
 }
 
-/* W R_d for a few distances at once, so that numbers of W are read once for them. */
+/* W R_d for a few distances at once, so that numbers of W are read once for
+ * them, and for a few rows of W at a time, whose sums fit on the stack.
+ * Largest distance first, like the oldest keys, as the term reads them. */
 enum { FEW = 8 };
 static void project(const struct prep *p, const struct roll *v, int h, const void *from,
                     ptrdiff_t first, int n, void *rows)
@@ -151,6 +154,8 @@ static void prepare(const struct prep *p)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
+/* dW and dv come from the term roll by head, du from band_k: its columns,
+ * and the pairs beyond both ends, which all have the same vector. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;
