@@ -19,6 +19,7 @@ static double slope(int rule, int H, int h)
     return h < p ? pow(2, -8.0 * (h + 1) / p) : pow(2, -8.0 * (2 * (h - p) + 1) / (2 * p));
 }
 
+/* Keys ahead have slopes of their own only if these are learned. */
 static void alibi(struct problem *p, int e, int h)
 {
     int rule = (int)option(p, e, "slopes", OFFICIAL);
@@ -62,6 +63,7 @@ static ptrdiff_t t5_bucket(int64_t d, int buckets, double max, bool both)
     return first + (ptrdiff_t)fmin(exact + far, side - 1);
 }
 
+/* Where the table has the number of head h for key j. */
 static ptrdiff_t t5_number(const struct problem *p, int e, int h, ptrdiff_t j)
 {
     return t5_bucket(distance(p, j), (int)option(p, e, "buckets", 32),
@@ -69,6 +71,7 @@ static ptrdiff_t t5_number(const struct problem *p, int e, int h, ptrdiff_t j)
              * p->H
          + h;
 }
+/* The gradient of a number is the sum of dadd over the pairs that used it. */
 static void t5(struct problem *p, int e, int h)
 {
     const double *table = tensor(p, e, "table");
@@ -89,6 +92,7 @@ const struct definition loci_define_t5 = { .name = "t5",
 
 /* ---- clip: one number per distance, those from `max` on share one ---------------------------- */
 
+/* Where the table has the number of head h for key j: by |d|, or by d from -max on. */
 static ptrdiff_t clip_number(const struct problem *p, int e, int h, ptrdiff_t j)
 {
     double max = option(p, e, "max", 16), d = (double)distance(p, j);
@@ -111,10 +115,10 @@ const struct definition loci_define_clip = { .name = "clip",
                                              .score = clip_table,
                                              .score_backward = clip_table_backward };
 
-/* ---- kerple ---------------------------------------------------------------------------------- */
-
-/* -r1 log(1 + r2 |d|), -r1 |d|^r2 or -r1 log(1 + r2 |d|^r3); with weight=1 also mul = exp(-w1
- * |d|^w2). */
+/* ---- kerple ------------------------------------------------------------------------------------
+ *
+ * -r1 log(1 + r2 |d|), -r1 |d|^r2 or -r1 log(1 + r2 |d|^r3); with weight=1 also
+ * mul = exp(-w1 |d|^w2). */
 
 enum { KERPLE_LOG, KERPLE_POWER, KERPLE_LOG3 };
 
@@ -122,6 +126,7 @@ enum { KERPLE_LOG, KERPLE_POWER, KERPLE_LOG3 };
 static double power(double d, double x) { return d == 0 ? 0 : pow(d, x); }
 static double power_slope(double d, double x) { return d == 0 ? 0 : pow(d, x) * log(d); }
 
+/* The weight is kept as a logarithm, so that several encodings could multiply. */
 static void kerple(struct problem *p, int e, int h)
 {
     int kernel = (int)option(p, e, "kernel", KERPLE_LOG);
@@ -131,11 +136,12 @@ static void kerple(struct problem *p, int e, int h)
         if (!p->seen[j]) continue;
         double d = fabs((double)distance(p, j)),
                inner = kernel == KERPLE_LOG3 ? power(d, r3[h]) : d;
-        of_head(p, p->add,
-                h)[j] -= r1[h] * (kernel == KERPLE_POWER ? power(d, r2[h]) : log1p(r2[h] * inner));
+        of_head(p, p->add, h)[j] -=
+            r1[h] * (kernel == KERPLE_POWER ? power(d, r2[h]) : log1p(r2[h] * inner));
         if (w1) of_head(p, p->log_mul, h)[j] -= w1[h] * power(d, w2[h]);
     }
 }
+/* Derivatives by r1, r2, r3 of the bias and by w1, w2 of log mul. */
 static void kerple_backward(struct problem *p, int e, int h)
 {
     int kernel = (int)option(p, e, "kernel", KERPLE_LOG);
@@ -168,6 +174,7 @@ const struct definition loci_define_kerple = { .name = "kerple",
 
 /* ---- sandwich: (sum over t of cos(d base^(-2t/dim)) - dim/2) / (8 (h + 1) / H) --------------- */
 
+/* long double, as is every angle of the reference. */
 static void sandwich(struct problem *p, int e, int h)
 {
     int dim = (int)option(p, e, "dim", 128), first = (int)option(p, e, "first", 1);
@@ -189,9 +196,9 @@ const struct definition loci_define_sandwich = {
     .name = "sandwich", .score = sandwich, .score_backward = sandwich_backward,
 };
 
-/* ---- fire: f_h(x), x = log(|c| |d| + 1) / N_i, N_i = log(|c| max(T, pos_i) + 1) + 1e-6, T = |l|
- * threshold ------- *
+/* ---- fire ---------------------------------------------------------------------------------------
  *
+ * f_h(x), x = log(|c| |d| + 1) / N_i, N_i = log(|c| max(T, pos_i) + 1) + 1e-6, T = |l| threshold.
  * f is a network with relu, of one or two hidden layers that the heads share. */
 
 static double relu(double x) { return x > 0 ? x : 0; }
@@ -203,18 +210,14 @@ struct fire {
     double c, limit, far, norm;          /* |c|; T; max(T, pos_i); N_i */
     const double *w1, *b1, *w2, *b2, *w3, *b3;   /* w2 NULL: one hidden layer */
 };
+/* What all pairs of row i have in common. */
 static struct fire fire_of(const struct problem *p, int e)
 {
     struct fire f = {
-        .hidden = (int)option(p, e, "hidden", 32),
-        .c = fabs(*tensor(p, e, "c")),
+        .hidden = (int)option(p, e, "hidden", 32), .c = fabs(*tensor(p, e, "c")),
         .limit = fabs(*tensor(p, e, "l")) * option(p, e, "threshold", 512),
-        .w1 = tensor(p, e, "w1"),
-        .b1 = tensor(p, e, "b1"),
-        .w2 = tensor(p, e, "w2"),
-        .b2 = tensor(p, e, "b2"),
-        .w3 = tensor(p, e, "w3"),
-        .b3 = tensor(p, e, "b3"),
+        .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"), .w2 = tensor(p, e, "w2"),
+        .b2 = tensor(p, e, "b2"), .w3 = tensor(p, e, "w3"), .b3 = tensor(p, e, "b3"),
     };
     f.finite = true;
     for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
@@ -244,7 +247,8 @@ static void fire(struct problem *p, int e, int h)
         of_head(p, p->add, h)[j] += fire_network(&f, x, h, p->scratch[0], p->scratch[1]);
     }
 }
-/* Gradients of the network's tensors for one pair; returns that by x. */
+/* Adds the gradients of the network's tensors for one pair, whose bias has the
+ * gradient g, and returns the gradient by x.  A unit at exactly 0 counts as closed. */
 static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x, int h,
                                     double g)
 {
@@ -270,10 +274,11 @@ static double fire_network_backward(struct problem *p, int e, const struct fire 
     }
     return dx;
 }
+/* c enters by x and by N_i, l by N_i alone. */
 static void fire_backward(struct problem *p, int e, int h)
 {
     struct fire f = fire_of(p, e);
-    /* of T in the max */
+    /* The share of T in the max: where both are equal, half, between the slopes of either side. */
     double pos = (double)q_position(p, p->i), share = f.limit > pos ? 1 : f.limit == pos ? 0.5 : 0;
     double dc = 0, dfar = 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {

@@ -4,9 +4,9 @@
 
 #include "reference/problem.h"
 
-/* ---- sinusoidal: sines and cosines of pos w_t ------------------------------------------------ */
-
-/* The paper has w_t = base^(-2t/d) and pairs side by side; tensor2tensor ends exactly at 1/base and
+/* ---- sinusoidal: sines and cosines of pos w_t --------------------------------------------------
+ *
+ * The paper has w_t = base^(-2t/d) and pairs side by side; tensor2tensor ends exactly at 1/base and
  * leaves the last channel of an odd width zero. */
 static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
 {
@@ -15,7 +15,7 @@ static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
     double base = option(p, e, "base", 10000), steps = d / 2 > 1 ? d / 2 - 1 : 1;
     int count = t2t ? d / 2 : (d + 1) / 2;
     for (int t = 0; t < count; t++) {
-        /* right at 2^40, too */
+        /* long double: right at position 2^40, too */
         const long double angle = pos * powl(base, t2t ? -t / (long double)steps : -2.0L * t / d);
         int sine = halves ? t : 2 * t, cosine = halves ? count + t : 2 * t + 1;
         y[sine] += (double)sinl(angle);
@@ -53,6 +53,7 @@ const struct definition loci_define_learned = {
 
 /* ---- The position itself, as a part of the length, and in binary ----------------------------- */
 
+/* Refuses positions that have no row or code, before any row is written. */
 static loci_status below(const struct problem *p, const char *name, int64_t limit,
                          loci_error *error)
 {
@@ -74,7 +75,7 @@ static void add_everywhere(const struct problem *p, double x, double *y)
 static loci_status index_check(const struct problem *p, int e, loci_error *error)
 {
     (void)e;
-    return below(p, "index", (1 << 24) + 1, error);
+    return below(p, "index", (1 << 24) + 1, error);      /* all whole numbers that floats hold */
 }
 static void whole_index(const struct problem *p, int e, int64_t pos, double *y)
 {
@@ -115,6 +116,7 @@ const struct definition loci_define_binary = { .name = "binary",
 
 /* ---- The adding ------------------------------------------------------------------------------ */
 
+/* y = x + what the encodings add, row by row; x and y may be the same rows. */
 loci_status loci_reference_embed(const loci_plan *plan, const void *const *tensors,
                                  const loci_call *call, loci_view x, loci_view y, loci_view dy,
                                  void *const *dtensors)

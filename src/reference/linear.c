@@ -12,10 +12,12 @@
 
 #include "reference/problem.h"
 
+/* elu(x) + 1, and its slope. */
 static double feature(double x) { return x > 0 ? x + 1 : exp(x); }
 static double slope(double x) { return x > 0 ? 1 : exp(x); }
 
-/* Rows [heads][rows][D] of a view: f of them, and the same turned. */
+/* Rows [heads][rows][D] of a view: f of them, and f turned.
+ * The denominator has f as it is, the numerator f turned. */
 static void features(const struct problem *p, loci_which which, loci_view x, int heads,
                      ptrdiff_t rows, double *f, double *turned)
 {
@@ -27,7 +29,7 @@ static void features(const struct problem *p, loci_which which, loci_view x, int
             else memcpy(turned, f, (size_t)p->D * sizeof *f);
         }
 }
-/* dx from the gradients of f (df) and of what was turned (dturned). */
+/* dx from the gradients of f (df) and of f turned (dturned), which turns back first. */
 static void features_backward(struct problem *p, loci_which which, loci_view x, int heads,
                               ptrdiff_t rows, const double *f, const double *dturned,
                               const double *df, loci_view dx)
@@ -43,6 +45,7 @@ static void features_backward(struct problem *p, loci_which which, loci_view x, 
         }
 }
 
+/* Windows have no meaning here: what a row sees must be a running sum. */
 static bool sees(const struct problem *p, ptrdiff_t j)
 {
     return q_segment(p, p->i) >= 0 && q_segment(p, p->i) == k_segment(p, j)
@@ -52,7 +55,9 @@ static bool sees(const struct problem *p, ptrdiff_t j)
 /* Room of one batch entry.  f, turned, and their gradients, of queries and keys; rows of dv. */
 struct room { double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g; };
 
-static ptrdiff_t carve(struct problem *p, struct room *r, double *base)
+/* Gives everything its place behind the gradients of tensors; with base NULL it only measures.
+ * dq and dtq lie together, as do dk, dtk and dv: batch_entry() zeroes them at once. */
+static ptrdiff_t lay_out(struct problem *p, struct room *r, double *base)
 {
     const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
     double **part[] = { &r->q,   &r->tq, &r->dq, &r->dtq, &r->k,          &r->tk,  &r->dk,
@@ -68,7 +73,7 @@ static ptrdiff_t carve(struct problem *p, struct room *r, double *base)
     return used;
 }
 
-/* Row p->i of head h: o, and the denominator. */
+/* Row p->i of head h: o; returns the denominator, 0 for a row that sees nothing. */
 static double forward_row(const struct problem *p, const struct room *r, int h, loci_view v)
 {
     double den = 0;
@@ -82,7 +87,7 @@ static double forward_row(const struct problem *p, const struct room *r, int h, 
     for (int c = 0; c < p->Dv && den != 0; c++) r->o[c] /= den;
     return den;
 }
-/* g is the cotangent over the denominator. */
+/* g is the cotangent over the denominator; dn and dm as in the header. */
 static void backward_row(const struct problem *p, const struct room *r, int h, loci_view v)
 {
     const double dm = -dot(r->g, r->o, p->Dv);
@@ -135,9 +140,9 @@ loci_status loci_reference_linear(const loci_plan *plan, const void *const *tens
     if (status) return status;
     CHECK(call->error, plan->stage == LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
           "the plan is not one of stage linear_attention");
-    double *base = calloc((size_t)carve(p, &room, NULL) + 1, sizeof *base);
+    double *base = calloc((size_t)lay_out(p, &room, NULL) + 1, sizeof *base);
     CHECK(call->error, base, LOCI_NO_MEMORY, "no memory for the reference");
-    carve(p, &room, base);
+    lay_out(p, &room, base);
     for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, &room, grad);
     if (grad) loci_reference_give(p, grad->dtensors);
     free(base);

@@ -8,6 +8,7 @@
 
 /* ---- Pairs of channels: each turns by the sum over axes of coordinate times frequency -------- */
 
+/* How an encoding turns its pairs. */
 struct pairs {
     int count, offset, axes;
     bool interleaved, single;            /* single: angles are products of floats, rounded */
@@ -20,6 +21,7 @@ struct pairs {
     long double (*formula)(const struct problem *, int e, int number);
 };
 
+/* The two channels of pair t. */
 static int first_channel(const struct pairs *r, int t)
 {
     return r->offset + (r->interleaved ? 2 * t : t);
@@ -29,10 +31,13 @@ static int second_channel(const struct pairs *r, int t)
     return r->offset + (r->interleaved ? 2 * t + 1 : t + r->count);
 }
 
+/* The kv head whose frequencies a row of q or k uses. */
 static int kv_of(const struct problem *p, loci_which which, int head)
 {
     return which == LOCI_QUERY ? kv_head(p, head) : head;
 }
+/* phi of pair t in a row.  With `single` frequency, coordinate and product are rounded
+ * to float, as float32 code has them; the cos and sin of that are still exact. */
 static long double angle(const struct problem *p, int e, const struct pairs *r, loci_which which,
                          int head, ptrdiff_t row, int t)
 {
@@ -60,6 +65,7 @@ static void turn_pairs(const struct problem *p, int e, const struct pairs *r, lo
         y[b] = r->factor * (x[a] * sine + x[b] * cosine);
     }
 }
+/* The inverse turn, times the factor.  dphi sums over the axes by their coordinates. */
 static void turn_pairs_backward(const struct problem *p, int e, const struct pairs *r,
                                 loci_which which, int head, ptrdiff_t row, const double *x,
                                 const double *dy, double *dx)
@@ -102,6 +108,7 @@ static void turn_pairs_backward(const struct problem *p, int e, const struct pai
 
 /* ---- rope: frequency t is base^(-2t/dim), or given ------------------------------------------- */
 
+/* Pair t has frequency number t. */
 static int one_axis(const struct problem *p, int e, int kv, int axis, int t)
 {
     (void)p, (void)e, (void)kv, (void)axis;
@@ -116,6 +123,7 @@ static double listed(const struct problem *p, int e, const char *name, int t)
         if (strcmp(cfg->pe->opts[i].name, name) == 0 && cfg->list[i]) return cfg->list[i][t];
     return 1;
 }
+/* Did the text give this option? */
 static bool is_given(const struct problem *p, int e, const char *name)
 {
     const struct config *cfg = &p->plan->enc[e];
@@ -125,7 +133,7 @@ static bool is_given(const struct problem *p, int e, const char *name)
 }
 
 enum scaling { NONE, LINEAR, NTK, NTK_FIXED, DYNAMIC, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
-static const double turn_around = 6.283185307179586;
+static const double turn_around = 6.283185307179586;     /* 2 pi */
 
 /* The share of its frequency that pair t keeps, from 1 to 0 between the pairs that make beta_fast
  * and beta_slow turns in the trained length. */
@@ -144,6 +152,7 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
     return (1 - clip((t - bounds[0]) / (bounds[1] - bounds[0]), 0, 1))
          * option(p, e, "extrapolation_factor", 1);
 }
+/* By wavelengths: long ones are stretched, short ones stay, and those between are blended. */
 static long double llama3_frequency(const struct problem *p, int e, long double w)
 {
     const double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1),
@@ -154,6 +163,7 @@ static long double llama3_frequency(const struct problem *p, int e, long double 
     double share = (length / wavelength - low) / (high - low);
     return (1 - share) * w / s + share * w;
 }
+/* The frequency of pair t under the plan's scaling. */
 static long double rope_frequency(const struct problem *p, int e, int t)
 {
     const long double base = option(p, e, "base", 10000), dim = option(p, e, "dim", p->D);
@@ -189,6 +199,7 @@ static long double rope_frequency(const struct problem *p, int e, int t)
     return w;
 }
 static double yarn_magnitude(double s, double c) { return s <= 1 ? 1 : 0.1 * c * log(s) + 1; }
+/* attention_factor as given, or by the rule of the scaling. */
 static double rope_factor(const struct problem *p, int e)
 {
     double s = option(p, e, "factor", 1), m = option(p, e, "mscale", 0),
@@ -205,14 +216,9 @@ static double rope_factor(const struct problem *p, int e)
 static struct pairs pairs_of_rope(const struct problem *p, int e)
 {
     return (struct pairs){
-        .count = (int)option(p, e, "dim", p->D) / 2,
-        .offset = (int)option(p, e, "offset", 0),
-        .axes = 1,
-        .interleaved = option(p, e, "pairing", 0) == 1,
-        .factor = rope_factor(p, e),
-        .single = option(p, e, "angles", 0) == 1,
-        .learned = "freq",
-        .number = one_axis,
+        .count = (int)option(p, e, "dim", p->D) / 2, .offset = (int)option(p, e, "offset", 0),
+        .axes = 1, .interleaved = option(p, e, "pairing", 0) == 1, .factor = rope_factor(p, e),
+        .single = option(p, e, "angles", 0) == 1, .learned = "freq", .number = one_axis,
         .formula = rope_frequency,
     };
 }
@@ -220,6 +226,7 @@ DEFINE_PAIRS(rope)
 
 /* ---- mrope: rope, but each pair listens to one of three axes --------------------------------- */
 
+/* -1 on the two axes that pair t does not listen to. */
 static int mrope_number(const struct problem *p, int e, int kv, int axis, int t)
 {
     double times = listed(p, e, "sections", 0), heights = listed(p, e, "sections", 1),
@@ -240,9 +247,9 @@ static struct pairs pairs_of_mrope(const struct problem *p, int e)
 }
 DEFINE_PAIRS(mrope)
 
-/* ---- xpos ------------------------------------------------------------------------------------ */
-
-/* Rope, and pair t of a query at pos times z_t^(pos / scale_base), of a key times the inverse. */
+/* ---- xpos --------------------------------------------------------------------------------------
+ *
+ * Rope, and pair t of a query at pos times z_t^(pos / scale_base), of a key times the inverse. */
 
 static struct pairs pairs_of_xpos(const struct problem *p, int e)
 {
@@ -250,6 +257,7 @@ static struct pairs pairs_of_xpos(const struct problem *p, int e)
     r.interleaved = true;
     return r;
 }
+/* Multiplies the pairs of a row; its own adjoint. */
 static void fade_row(const struct problem *p, int e, loci_which which, ptrdiff_t row, double *x)
 {
     double dim = option(p, e, "dim", p->D), gamma = option(p, e, "gamma", 0.4);
@@ -263,6 +271,7 @@ static void fade_row(const struct problem *p, int e, loci_which which, ptrdiff_t
         x[2 * t + 1] *= z;
     }
 }
+/* Rows for a cache are turned but never faded. */
 static void xpos(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
                  const double *x, double *y)
 {
@@ -288,9 +297,9 @@ const struct definition loci_define_xpos = {
     .name = "xpos", .turn = xpos, .turn_backward = xpos_backward, .cached = fade_cached,
 };
 
-/* ---- rope2d ---------------------------------------------------------------------------------- */
-
-/* Half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1. */
+/* ---- rope2d ------------------------------------------------------------------------------------
+ *
+ * Half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1. */
 
 static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t)
 {
@@ -323,24 +332,22 @@ static int mixed_number(const struct problem *p, int e, int kv, int axis, int t)
 static struct pairs pairs_of_mixed(const struct problem *p, int e)
 {
     return (struct pairs){
-        .count = p->D / 2,
-        .axes = (int)option(p, e, "axes", 2),
-        .interleaved = option(p, e, "pairing", 1) == 1,
-        .factor = 1,
-        .learned = "freq",
+        .count = p->D / 2, .axes = (int)option(p, e, "axes", 2),
+        .interleaved = option(p, e, "pairing", 1) == 1, .factor = 1, .learned = "freq",
         .number = mixed_number,
     };
 }
 DEFINE_PAIRS(mixed)
 
-/* ---- fope ------------------------------------------------------------------------------------ */
-
-/* Pair (t, t + D/2) as a complex number, times c + is: sums of waves for t < sums, then 1 + i
- * pad_sin. */
+/* ---- fope --------------------------------------------------------------------------------------
+ *
+ * Pair (t, t + D/2) as a complex number, times c + is:
+ * sums of waves for t < sums, then 1 + i pad_sin. */
 
 /* One row's cos or sin: how many waves there are, and sums of them. */
 struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
 
+/* Frequency l; 0 below the floor. */
 static long double fope_frequency(const struct fope *f, int l)
 {
     const long double w = powl(option(f->p, f->e, "base", 10000), -(long double)l / f->all);
@@ -348,14 +355,12 @@ static long double fope_frequency(const struct fope *f, int l)
                  * option(f->p, f->e, "floor_ratio", 1);
     return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;
 }
+/* Counts the waves that are left and the pairs that are sums of them. */
 static struct fope fope_of(const struct problem *p, int e, loci_which which, int head,
                            ptrdiff_t row)
 {
-    struct fope f = { .p = p,
-                      .e = e,
-                      .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2,
-                      .kv = kv_of(p, which, head),
-                      .x = coordinate(p, which, 0, row) };
+    struct fope f = { .p = p, .e = e, .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2,
+                      .kv = kv_of(p, which, head), .x = coordinate(p, which, 0, row) };
     bool ignore = option(p, e, "ignore_zero", 1) != 0;
     f.waves = f.all;
     while (ignore && f.waves > 0 && fope_frequency(&f, f.waves - 1) == 0) f.waves--;
@@ -363,8 +368,8 @@ static struct fope fope_of(const struct problem *p, int e, loci_which which, int
     return f;
 }
 
-/* The coefficients of cos or sin of the head: of wave 0 and column t, and what the column adds up
- * to where it is divided by that. */
+/* The coefficients of cos or sin of the head: which tensor has them, where those
+ * of column t begin, and what the column adds up to where norm divides by that. */
 static const char *fope_tensor(const struct fope *f, bool cosine)
 {
     return cosine && tensor(f->p, f->e, "cos") ? "cos" : "sin";
@@ -381,11 +386,13 @@ static double fope_whole(const struct fope *f, bool cosine, int t)
     for (int l = 0; l < f->waves; l++) sum += C[l * f->sums];
     return sum;
 }
+/* cos or sin of wave l at this row. */
 static double fope_wave(const struct fope *f, bool cosine, int l)
 {
     const long double phi = f->x * fope_frequency(f, l);
     return (double)(cosine ? cosl(phi) : sinl(phi));
 }
+/* cos or sin of pair t: a sum of waves, or what the pairs beyond have. */
 static double fope_sum(const struct fope *f, bool cosine, int t)
 {
     if (t >= f->sums) return cosine ? 1 : option(f->p, f->e, "pad_sin", 1);
@@ -405,7 +412,8 @@ static void fope(const struct problem *p, int e, loci_which which, int head, ptr
         y[t + half] = x[t] * s + x[t + half] * c;
     }
 }
-/* d is the gradient by the cos or sin of pair t. */
+/* d is the gradient by the cos or sin of pair t.  Under norm the sum is a
+ * mean of the waves, so each coefficient counts by its distance from it. */
 static void give_coefficients(const struct fope *f, bool cosine, int t, double d)
 {
     double *dC = dtensor(f->p, f->e, fope_tensor(f, cosine)) + fope_column(f, cosine, t),
@@ -435,6 +443,7 @@ const struct definition loci_define_fope = { .name = "fope",
 
 /* ---- tape: rows turn by states, by query head; ae = sum_j w_ij ek_j -------------------------- */
 
+/* Where the states of a row begin: they belong to query heads, for keys too. */
 static ptrdiff_t tape_row(const struct problem *p, loci_which which, int head, ptrdiff_t row)
 {
     return ((p->b * p->H + head) * (which == LOCI_QUERY ? p->Lq : p->Lk) + row) * p->D;
@@ -467,6 +476,7 @@ static void tape_backward(const struct problem *p, int e, loci_which which, int 
     }
 }
 
+/* ae averages the states of keys with the weights of the values. */
 static void tape_value(struct problem *p, int e, int h)
 {
     for (ptrdiff_t j = 0; j < p->Lk; j++)
@@ -485,10 +495,7 @@ static void tape_value_backward(struct problem *p, int e, int h)
     }
 }
 const struct definition loci_define_tape = {
-    .name = "tape",
-    .turn = tape,
-    .turn_backward = tape_backward,
-    .value = tape_value,
+    .name = "tape", .turn = tape, .turn_backward = tape_backward, .value = tape_value,
     .value_backward = tape_value_backward,
 };
 
@@ -506,6 +513,7 @@ static void rotate_row(const struct problem *p, int e, loci_which which, int h, 
     else if (y) memcpy(y, x, bytes);
 }
 
+/* Rows are independent.  With dy the gradients of tensors are summed over all of them. */
 loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tensors,
                                   const loci_call *call, loci_which which, loci_view x, loci_view y,
                                   loci_view dy, loci_view dx, void *const *dtensors)

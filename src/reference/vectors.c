@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* vectors.c -- encodings that give every distance a vector, which meets the query, the key or the
- * weights. */
+/* vectors.c -- encodings that give every distance a vector, which is
+ * multiplied with the query or the key, or added up with the weights. */
 #include "reference/problem.h"
 
 /* ---- shaw: raw_ij = q_i.aK[r_ij], o_i += sum_j w_ij aV[r_ij] --------------------------------- */
 
+/* The row of a distance: clipped, and counted from the left end. */
 static ptrdiff_t shaw_row(const struct problem *p, int e, ptrdiff_t j)
 {
     double left = option(p, e, "left", 16), right = option(p, e, "right", 16);
@@ -61,9 +62,9 @@ const struct definition loci_define_shaw = {
     .value = shaw_value, .value_backward = shaw_value_backward,
 };
 
-/* ---- xl -------------------------------------------------------------------------------------- */
-
-/* raw_ij = u.k_j + (q_i + v).(W R_d), R_d = [sin(d w_0) .. | cos(d w_0) ..] of width Dm. */
+/* ---- xl ----------------------------------------------------------------------------------------
+ *
+ * raw_ij = u.k_j + (q_i + v).(W R_d), R_d = [sin(d w_0) .. | cos(d w_0) ..] of width Dm. */
 
 struct xl { ptrdiff_t width; const double *w, *u, *v; };   /* of the head */
 
@@ -73,7 +74,7 @@ static struct xl xl_of(const struct problem *p, int e, int h)
     return (struct xl){ width, tensor(p, e, "w") + h * p->D * width, tensor(p, e, "u") + h * p->D,
                         tensor(p, e, "v") + h * p->D };
 }
-/* R_d in scratch[0], W R_d in scratch[1]. */
+/* R_d of key j in scratch[0], W R_d in scratch[1]; an odd width has one sine more. */
 static void xl_distance(struct problem *p, int e, const struct xl *x, ptrdiff_t j)
 {
     double limit = option(p, e, "clamp", -1), base = option(p, e, "base", 10000),
@@ -99,6 +100,7 @@ static void xl(struct problem *p, int e, int h)
                                   + dot(x.v, p->scratch[1], p->D);
     }
 }
+/* (q + v).(W R): dW is the outer product of q + v and R. */
 static void xl_backward(struct problem *p, int e, int h)
 {
     struct xl x = xl_of(p, e, h);
@@ -125,9 +127,9 @@ const struct definition loci_define_xl = { .name = "xl",
 enum { V1, V2 };
 enum { P2C_IJ, P2C_JI };
 
-/* v1: d itself.  v2: d up to span/2, then logarithmically wider up to max_distance.  The first
- * release of v2, and transformers, let it go on beyond (saturate=0), so that far keys ahead use row
- * 0 instead of row 1. */
+/* The row of a signed distance.  v1: d itself.  v2: d up to span/2, then logarithmically
+ * wider up to max_distance.  The first release of v2, and transformers, let it go on
+ * beyond (saturate=0), so that far keys ahead use row 0 instead of row 1. */
 static ptrdiff_t deberta_row(const struct problem *p, int e, double d)
 {
     int kind = (int)option(p, e, "kind", V2),
@@ -138,7 +140,7 @@ static ptrdiff_t deberta_row(const struct problem *p, int e, double d)
         size = middle + ceil(log(size / middle) / log((max - 1) / middle) * (middle - 1));
     return (ptrdiff_t)clip((d < 0 ? -size : size) + span, 0, 2 * span - 1);
 }
-/* Where the rows of head h for key j are in K and Q. */
+/* Where the row of head h for key j begins in K or Q; p2c=ji turns the distance around for Q. */
 static ptrdiff_t deberta_at(const struct problem *p, int e, const char *name, int h, ptrdiff_t j)
 {
     double d = (double)distance(p, j);
