@@ -134,8 +134,8 @@ size_t loci_exponential_room(int n)
 
 /* to = x y.  Each is a matrix and, if `dual`, its derivative
  * behind it: that of a product is x dy + dx y. */
-static void multiply(int n, bool dual, add_square *add, const double *x, const double *y,
-                     double *to)
+static void multiply(int n, bool dual, add_square *add, const double *x,
+                     const double *y, double *to)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n;
     memset(to, 0, sizeof *to * (size_t)(dual ? 2 * all : all));

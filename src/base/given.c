@@ -66,8 +66,8 @@ loci_status loci_spell_out(loci_view *v, const char *name, ptrdiff_t B, ptrdiff_
         CHECK(e,
               !__builtin_mul_overflow(L, width, &v->head)
                   && !__builtin_mul_overflow(v->head, H, &v->batch),
-              LOCI_BAD_ARG, "%s: %td rows of %td in %td heads are too many numbers", name, L, width,
-              H);
+              LOCI_BAD_ARG, "%s: %td rows of %td in %td heads are too many numbers", name, L,
+              width, H);
         v->row = width;
     }
     for (int i = 0; i < COUNT(strides); i++)
@@ -207,8 +207,8 @@ static loci_status check_pair(const struct region *out, const struct region *in,
     CHECK(e, in->use == WRITTEN, LOCI_BAD_ARG,
           "%s overlaps %s%s: it would be written while that is still read", out->name, in->name,
           in->use == REPLACED ? ", and is not the same view of it" : "");
-    return loci_fail(e, LOCI_BAD_ARG, "%s and %s overlap, and both are written", out->name,
-                     in->name);
+    return loci_fail(e, LOCI_BAD_ARG, "%s and %s overlap, and both are written",
+                     out->name, in->name);
 }
 
 loci_status loci_check_regions(const struct regions *r, loci_error *e)
@@ -216,17 +216,17 @@ loci_status loci_check_regions(const struct regions *r, loci_error *e)
     for (int i = 0; i < r->n; i++) {
         const struct region *a = &r->list[i];
         CHECK(e, a->at % a->each == 0, LOCI_BAD_ARG,
-              "%s must start on a multiple of %zu bytes, the size of its numbers", a->name,
-              a->each);
+              "%s must start on a multiple of %zu bytes, the size of its numbers",
+              a->name, a->each);
         if (a->use != WRITTEN) continue;
         CHECK(e, !a->itself, LOCI_BAD_ARG,
               "%s: strides %td, %td, %td let its rows overlap, and they are written", a->name,
               a->view.batch, a->view.head, a->view.row);
         /* Each pair of outputs is compared only once. */
         for (int k = 0; k < r->n; k++) {
-            const loci_status status = k == i || (k < i && r->list[k].use == WRITTEN)
-                                         ? LOCI_OK
-                                         : check_pair(a, &r->list[k], e);
+            const loci_status status =
+                k == i || (k < i && r->list[k].use == WRITTEN) ? LOCI_OK
+                                                               : check_pair(a, &r->list[k], e);
             if (status) return status;
         }
     }
