@@ -84,12 +84,11 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
         }
         fill_panels(p, &b, g);
     }
-    loci_pairs_prepare(p,
-                       (struct pairs){
-                           .count = blocks_pairs(&b), .interleaved = true, .axes = b.axes,
-                           .groups = b.groups, .factor = 1,
-                       },
-                       frequency);
+    const struct pairs pairs = {
+        .count = blocks_pairs(&b), .interleaved = true, .axes = b.axes, .groups = b.groups,
+        .factor = 1,
+    };
+    loci_pairs_prepare(p, pairs, frequency);
 }
 
 /* ---- Gradients ------------------------------------------------------------------------------- */

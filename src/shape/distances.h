@@ -85,13 +85,13 @@ static inline struct distances *distances_open(const struct prep *p, void *at,
 }
 /* Sets the number of a distance.  A NaN makes the largest
  * a NaN, and it stays one: no tile is skipped then. */
-static inline void distances_put(const struct prep *p, const struct distances *t, int h, int64_t d,
-                                 double x)
+static inline void distances_put(const struct prep *p, const struct distances *t, int h,
+                                 int64_t d, double x)
 {
     void *largest = distances_at(t, t->largest);
     const double before = load_real(largest, p->f64, h);
-    store_real(distances_numbers(t, h, p->f64 ? sizeof(double) : sizeof(float)), p->f64, d - t->lo,
-               x);
+    store_real(distances_numbers(t, h, p->f64 ? sizeof(double) : sizeof(float)), p->f64,
+               d - t->lo, x);
     if (!(x <= before) && before == before) store_real(largest, p->f64, h, x);
 }
 static inline void distances_put_slope(const struct prep *p, const struct distances *t, int i,

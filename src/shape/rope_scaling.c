@@ -199,8 +199,8 @@ static struct dd scaled(const struct config *c, int t)
     case YARN:
         return blend(w, yarn_share(o, t), s);
     case LONGROPE:
-        return dd_div(w, c->list[o[ROPE_LENGTH] > o[ROPE_ORIGINAL_LENGTH] ? ROPE_LONG : ROPE_SHORT]
-                                [t]);
+        return dd_div(
+            w, c->list[o[ROPE_LENGTH] > o[ROPE_ORIGINAL_LENGTH] ? ROPE_LONG : ROPE_SHORT][t]);
     case LLAMA3:
         return llama3(o, w);
     case PROPORTIONAL:
@@ -240,13 +240,10 @@ void loci_rope_tensors(const struct config *c, struct tensors *t)
 void loci_rope_prepare(const struct prep *p, int axes, pairs_frequency *frequency)
 {
     const double *o = p->cfg->opt;
-    loci_pairs_prepare(p,
-                       (struct pairs){ .count = (int)o[ROPE_DIM] / 2,
-                                       .offset = (int)o[ROPE_OFFSET],
-                                       .axes = axes,
-                                       .groups = 1,
-                                       .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
-                                       .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
-                                       .factor = o[ROPE_ATTENTION_FACTOR] },
-                       frequency);
+    const struct pairs form = {
+        .count = (int)o[ROPE_DIM] / 2, .offset = (int)o[ROPE_OFFSET], .axes = axes, .groups = 1,
+        .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
+        .angles_f32 = o[ROPE_ANGLES] == ROPE_F32, .factor = o[ROPE_ATTENTION_FACTOR],
+    };
+    loci_pairs_prepare(p, form, frequency);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* scan.h -- what cope and its term `scan` know of each other: options, tensors, and how gradients
+/* scan.h -- what cope and its term `scan` share: options, tensors, and how gradients
  * are laid out.
  *
  * The table is e as it is, [npos][D] or [H][npos][D].  A part of the gradient is npos rows of de
