@@ -152,13 +152,14 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     return LOCI_OK;
 }
 
+/* Once a call is open nothing can fail but by the host's wish. */
 loci_status loci_forward(const loci_plan *p, const void *tables, void *work, const loci_call *given)
 {
     struct call c;
     loci_call in;
     TRY(loci_take_call(&in, given));
     TRY(loci_open_attention(&c, p, LOCI_ATTENTION, tables, work, &in, NULL, 0, NULL));
-    if (!c.B || !c.Lq) return LOCI_OK;
+    if (!c.B || !c.Lq) return LOCI_OK;   /* no rows, no outputs */
     loci_begin(&c, true);
     const loci_status status = c.fast ? p->engine->fast(&c) : p->engine->forward(&c);
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
@@ -170,6 +171,8 @@ static loci_status check_results(const struct call *c, const loci_grad *grad)
 {
     const struct loci_plan *p = c->plan;
     const loci_call *in = c->in;
+    /* The backward pass makes the weights of a softmax
+     * again from lse; that of sba starts at rem drem. */
     const bool stick = p->weight >= 0, rows = c->B && c->Lq;
     CHECK(in->error, stick || !rows || in->lse, LOCI_BAD_ARG,
           "lse must be the one that loci_forward wrote");
@@ -208,6 +211,7 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     loci_begin(&c, true);
     const loci_status status = p->engine->backward(&c);
     if (status) return loci_fail(in.error, status, "cancelled by the host");
+    /* Encodings may still add to dv, so gradients are rounded and stored last. */
     loci_fold(&c, grad->dtensors);
     p->engine->store_gradients(&c);
     return LOCI_OK;

@@ -45,8 +45,10 @@ static void lay_out_lists(struct loci_cache *c, struct arena *a)
 {
     const size_t batch = (size_t)c->form.batch;
     reserve(a, 1, sizeof *c);
-    c->len = reserve(a, batch, sizeof(int64_t)), c->most = reserve(a, batch, sizeof(int64_t));
-    c->base = reserve(a, batch, sizeof(int64_t)), c->kept = reserve(a, batch, sizeof(int64_t)),
+    c->len = reserve(a, batch, sizeof(int64_t));
+    c->most = reserve(a, batch, sizeof(int64_t));
+    c->base = reserve(a, batch, sizeof(int64_t));
+    c->kept = reserve(a, batch, sizeof(int64_t));
     c->first = reserve(a, batch, sizeof(int64_t));
     c->done = reserve(a, batch, sizeof(int64_t));
 }
@@ -63,7 +65,7 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
         || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows))
         return SIZE_MAX;
     c->pos = reserve(&a, keys, sizeof(int64_t));
-    c->keys = reserve(&a, rows, (size_t)p->dim * p->stored),
+    c->keys = reserve(&a, rows, (size_t)p->dim * p->stored);
     c->values = reserve(&a, rows, (size_t)p->value_dim * p->stored);
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];
@@ -90,6 +92,9 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
 }
 
+/* Can this plan have such a cache?  Keys are stored turned, so that a decode
+ * need not turn them all again for each token; where each query head turns
+ * them its own way that is impossible, and they are stored as they come. */
 static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity,
                               loci_error *e)
 {
@@ -147,6 +152,7 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
 static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
 {
     const int64_t len = lengths(c)[b], most = cache_list(c, c->most)[b];
+    /* `most` is bounded too, as the oldest key follows from it. */
     bool sound = len >= 0 && len <= (c->form.ring ? FAR : cache_capacity(c)) && most >= len
               && most <= 2 * FAR;
     const int64_t base = sound ? cache_oldest(c, b) / CHUNK * CHUNK : 0;
@@ -312,6 +318,7 @@ static void append_inputs(const loci_plan *p, const struct loci_cache *c, const 
     for (int i = 0; i < p->tensors.n; i++) {
         const struct cache_input *t = &c->input[i];
         for (ptrdiff_t row = 0; t->at && row < in->batch * t->outer; row++) {
+            /* New keys are the last ones of k_len, in each of the outer rows. */
             const ptrdiff_t b = row / t->outer, count = (ptrdiff_t)count_of(in, b),
                             old = (ptrdiff_t)lengths(c)[b];
             const size_t inner = (size_t)t->inner * p->real;
@@ -478,23 +485,22 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG,
           "%lld keys from %lld on are not all there: entry %td has %lld", (long long)count,
           (long long)first, entry, (long long)len);
+    /* Moving up makes positions smaller, and all of them must stay within 2^40. */
     for (int64_t j = first + count; j < len; j++)
         CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG,
               "key %lld moves from position %lld to one beyond -2^40", (long long)j,
               (long long)*position(c, entry, j));
     /* A tile of rows at position -count: the same rotation for every key that moves. */
     for (int i = 0; i < KT; i++) shift[i] = -count;
-    const loci_call rows = { .batch = (ptrdiff_t)c->form.batch,
-                             .k_len = KT,
-                             .q_pos = shift,
-                             .k_pos = shift,
-                             .host = in->host,
-                             .error = e,
-                             .work_bytes = in->work_bytes,
-                             .tables_bytes = in->tables_bytes };
+    const loci_call rows = {
+        .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift,
+        .host = in->host, .error = e,
+        .work_bytes = in->work_bytes, .tables_bytes = in->tables_bytes,
+    };
     TRY(loci_open_call(&call, p, &rows, true));
     TRY(loci_open_tables(&call, tables));
     TRY(loci_measure_room(&call, work, loci_lay_out, false));
+    /* The cache is the only output; there are no tensors, as its inputs by key move with it. */
     struct regions r;
     r.n = 0;
     loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
@@ -509,7 +515,7 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
                          .count = (ptrdiff_t)count };
     turn_again(p, &call, &a);
     loci_begin(&call, false);
-    call.cache = c;
+    call.cache = c;                      /* only now: before, the call was of shifts alone */
     p->engine->keep(&call, &a);
     remove_inputs(p, c, entry, (ptrdiff_t)first, (ptrdiff_t)count);
     for (int64_t j = first; j < len - count; j++)

@@ -133,8 +133,10 @@ loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *
     TRY(embed_view(p, c, &x, "x"));
     TRY(embed_view(p, c, &y, "y"));
     TRY(check_embed_memory(p, c, tables, NULL, &x, &y, NULL));
-    struct embedding e = { .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x,
-                           .y = y };
+    struct embedding e = {
+        .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y,
+    };
+    /* check_embed_call() keeps the number of items within an int. */
     int items = (int)((c->q_len + EMBED_ROWS - 1) / EMBED_ROWS);
     if (c->host && c->host->run && items > 1) c->host->run(c->host->user, items, embed_item, &e);
     else
@@ -176,6 +178,8 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
           need);
     TRY(check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
 
+    /* Sums in double from 0, written to the caller's tensors
+     * at the end: a cancelled call has written none. */
     double *row = work, *dtensor[MAX_TENSORS] = { 0 };
     char *at = (char *)work + round_up((size_t)p->model_dim * sizeof(double));
     for (int i = 0; i < p->tensors.n; i++) {

@@ -38,6 +38,7 @@ static loci_status check_states(const loci_plan *p, const loci_call *in, const s
     CHECK(e, !before || before->magic == STATE_MAGIC, LOCI_BAD_ARG,
           "before is no state; loci_linear_forward() fills them");
     if (before) {
+        /* All but the number of keys must be as this plan would make it. */
         const struct state like = state_of(p, in->batch, before->keys);
         CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG,
               "before is the state of another plan or batch");
@@ -132,6 +133,7 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     return LOCI_OK;
 }
 
+/* A backward pass has no state: gradients need all keys of a sequence. */
 loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *work,
                                  const loci_call *given, const loci_grad *given_grad)
 {

@@ -90,6 +90,7 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
 }
 
+/* dx may be NULL if only the tensors' gradients are wanted; x is needed for those. */
 loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work,
                                  const loci_call *given, loci_which which, loci_view x,
                                  loci_view dy, loci_view dx, void *const *dtensors)

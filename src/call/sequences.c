@@ -104,6 +104,8 @@ void loci_find_sequences(struct call *c)
     for (ptrdiff_t s = 0; qs && s < c->in->sequences; s++)
         add_sequence(c, 0, qs[s], qs[s + 1] - qs[s], ks[s], ks[s + 1] - ks[s], false);
     if (qs) return;
+    /* By segments: sequences of their own where that is
+     * possible; else one, whose pairs compare ids. */
     for (ptrdiff_t b = 0; b < c->B; b++) {
         if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false);
         else if (rising(c, b)) add_runs(c, b);
@@ -141,7 +143,7 @@ void loci_take_positions(struct call *c, struct arena *a)
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
     if (!qs || c->in->q_pos) return;
     int64_t *q_pos = take_bytes(a, (size_t)(c->Lq + c->Lk), sizeof *q_pos);
-    if (!a->base) return;
+    if (!a->base) return;                /* measuring */
     int64_t *k_pos = q_pos + c->Lq;
     c->q_pos = q_pos, c->k_pos = k_pos;
     for (ptrdiff_t s = 0; s < c->in->sequences; s++) {

@@ -53,6 +53,8 @@ loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t roo
           ALIGN);
     CHECK(e, room == 0 || room >= ALIGN, LOCI_BAD_ARG,
           "tables have %zu bytes, and even empty ones have %d", room, ALIGN);
+    /* The range is read before the size is checked: it
+     * lies in the first 64 bytes, which are there. */
     ptrdiff_t range = loci_table_range(tables);
     CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
     const size_t bytes = ((const struct head *)tables)->bytes;
