@@ -63,6 +63,7 @@ static void norm_head(void *arg, int h)
             }
         }
 }
+/* eps 0 is allowed; a row of zeros then becomes NaN, as by the formula. */
 static loci_status check_norm(const loci_layer *l, double eps)
 {
     CHECK(l->error, eps >= 0 && isfinite(eps), LOCI_BAD_ARG,
@@ -76,8 +77,8 @@ loci_status loci_rmsnorm(const loci_layer *given, loci_view x, const void *weigh
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 },
                                         { "y", &y, l->width, LAYER_OUTPUT, 0 } };
-    const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width, READ,
-                                          false } };
+    const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width,
+                                          READ, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
     struct heads a = { .layer = l, .x = x, .y = y, .weight = weight, .eps = eps };
@@ -111,10 +112,11 @@ static void norm_piece(const struct heads *a, int h, int from, int n)
         for (ptrdiff_t t = 0; t < l->rows; t++) {
             const ptrdiff_t at = layer_at(&a->x, b, h, t), dat = layer_at(&a->dy, b, h, t);
             const double r = root(a, at), m = mean(a, h, at, dat, r);
+            /* x becomes dx */
             layer_read(l, a->x.data, at + from, n, x);
             layer_read(l, a->dy.data, dat + from, n, dy);
             for (int i = 0; i < n; i++) {
-                const double unit = x[i] * r;
+                const double unit = x[i] * r;        /* n of the formula */
                 dw[i] += unit * dy[i];
                 x[i] = r * (w[i] * dy[i] - unit * m);
             }
@@ -129,6 +131,7 @@ static void norm_back(void *arg, int h)
     for (int from = 0; from < width; from += PIECE)
         norm_piece(a, h, from, layer_piece(from, width));
 }
+/* x and dy are read more than once per piece, so dx has a buffer of its own. */
 loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const void *weight,
                                   double eps, loci_view dy, loci_view dx, void *dweight)
 {
@@ -171,8 +174,8 @@ static bool follows(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
 }
 /* The row before row t: of x, of the state for the
  * first row of a call, or 0 where a sequence begins. */
-static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from, int n,
-                      double *x)
+static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from,
+                      int n, double *x)
 {
     const loci_layer *l = a->layer;
     if (follows(a, b, t)) layer_read(l, a->x.data, layer_at(&a->x, b, h, t - 1) + from, n, x);
@@ -200,6 +203,7 @@ static void shift_head(void *arg, int h)
                 layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
             }
         }
+        /* The state: the last x of this call; without rows, what came in. */
         for (int from = 0; a->after && from < l->width; from += PIECE) {
             const int n = layer_piece(from, l->width);
             const ptrdiff_t at = (b * l->heads + h) * l->width + from;
@@ -221,6 +225,7 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
     const ptrdiff_t state = l->batch * l->heads * l->width;
+    /* x is read again for the row after it, so y is never x; the two states may be one. */
     const struct layer_list lists[] = {
         { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, true },
         { "before", before, state, REPLACED, false },
@@ -246,13 +251,14 @@ static void shift_back(void *arg, int h)
             const bool padding = segment(a, b, t) < 0, more = follows(a, b, t + 1);
             const double share = layer_sigmoid(logit(a, b, h, t)),
                          lent = more ? layer_sigmoid(logit(a, b, h, t + 1)) : 0;
+            /* `share` is a_t, `lent` a_(t+1); x becomes dx, sum the product of the dlogit. */
             double sum = 0;
             for (int from = 0; from < l->width; from += PIECE) {
                 const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
                 layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t) + from, n, dy);
                 read_last(a, b, h, t, from, n, last);
-                for (int i = 0; i < n; i++) last[i] -= x[i];
+                for (int i = 0; i < n; i++) last[i] -= x[i];         /* dy_t/da_t */
                 sum += layer_dot(dy, last, n);
                 for (int i = 0; i < n; i++) x[i] = padding ? 0 : (1 - share) * dy[i];
                 if (more) {
@@ -261,6 +267,7 @@ static void shift_back(void *arg, int h)
                 }
                 if (a->dx.data) layer_write(l, a->dx.data, layer_at(&a->dx, b, h, t) + from, n, x);
             }
+            /* da/dlogit = a (1 - a); padding has no gradient. */
             const double dlogit = padding ? 0 : share * (1 - share) * sum;
             if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t), 1, &dlogit);
         }
@@ -276,8 +283,8 @@ loci_status loci_shift_backward(const loci_layer *given, loci_view x, loci_view 
         { "dy", &dy, l->width, LAYER_INPUT, 0 },
         { "dx", &dx, l->width, LAYER_GRADIENT, 0 }, { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
     };
-    const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ,
-                                          true } };
+    const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows,
+                                          READ, true } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     struct heads a = { .layer = l, .x = x, .logits = logits, .dy = dy, .dx = dx, .dg = dlogits,
                        .seg = seg, .per_batch = per_batch != 0 };
@@ -352,6 +359,7 @@ static void gate_head(void *arg, int h)
                 layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
             }
 }
+/* To a caller in another language an enum is any int. */
 static loci_status check_activation(const loci_layer *l, loci_activation activation)
 {
     CHECK(l->error, activation == LOCI_SIGMOID || activation == LOCI_SILU, LOCI_BAD_ARG,

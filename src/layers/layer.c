@@ -38,6 +38,7 @@ static enum use_of use_of(const struct layer_view *v, bool backward)
     return v->use == LAYER_OUTPUT || v->use == LAYER_GRADIENT ? WRITTEN
          : v->use == LAYER_KEPT || backward ? READ : REPLACED;
 }
+/* Whether this is a backward function follows from its views: it has gradients. */
 loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views, int n,
                              const struct layer_list *lists, int m)
 {
@@ -48,6 +49,7 @@ loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views
     for (int i = 0; i < n; i++) backward |= views[i].use == LAYER_GRADIENT;
     for (int i = 0; i < n; i++) {
         const struct layer_view *v = &views[i];
+        /* Gates of tape belong to no head: their view has one. */
         const int heads = v->heads ? v->heads : l->heads;
         TRY(loci_spell_out(v->view, v->name, l->batch, heads, l->rows, v->width, l->error));
         CHECK(l->error, v->view->data || v->use == LAYER_GRADIENT || !l->batch || !l->rows,

@@ -69,6 +69,7 @@ static void blend(const struct states *s, const loci_view *x, const loci_view *z
     }
 }
 
+/* Pairs of channels, and no more heads than the jobs have room for. */
 static loci_status check_states(const loci_layer *l)
 {
     CHECK(l->error, l->width % 2 == 0, LOCI_BAD_ARG,
@@ -83,6 +84,7 @@ static loci_status needed(const loci_layer *l, const void *p, const char *name)
     return LOCI_OK;
 }
 
+/* How many work items of `of` tokens there are. */
 static ptrdiff_t items(const loci_layer *l, int of) { return (l->batch * l->rows + of - 1) / of; }
 /* Runs job(s, i) for i = 0 .. n - 1: the layer's heads,
  * which loci_layer_run() counts, become items. */
@@ -108,6 +110,7 @@ static void start_job(void *arg, int index)
         const int n = layer_piece(from, l->width);
         struct dd w[PIECE / 2];
         double pairs[PIECE];
+        /* Channel 2t has the frequency base^(-2t/D) / factor, to 106 bits. */
         for (int k = 0; k < n; k += 2) {
             loci_pow_dd(s->base, from + k, l->width, &w[k / 2].hi, &w[k / 2].lo);
             if (s->factor != 1) w[k / 2] = dd_div(w[k / 2], s->factor);
@@ -128,6 +131,7 @@ loci_status loci_tape_start(const loci_layer *given, double base, double factor,
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = { { "e", &e, l->width, LAYER_OUTPUT, 0 } };
+    /* Without pos the rows are at 0, 1, 2, ... */
     const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
     const struct layer_list lists[] = { { "pos", pos, count, READ, true } };
     struct states s = {
@@ -155,8 +159,8 @@ static void shares(const struct states *s, int h, bool back, double *m)
     double one;
     memset(m, 0, (size_t)H * sizeof *m);
     for (int g = 0; g < H; g++) {
-        layer_read(s->layer, s->w, s->full && back ? (ptrdiff_t)g * H + h : (ptrdiff_t)h * H + g, 1,
-                   &one);
+        layer_read(s->layer, s->w, s->full && back ? (ptrdiff_t)g * H + h : (ptrdiff_t)h * H + g,
+                   1, &one);
         m[s->full ? g : h] += one;
     }
 }
@@ -168,6 +172,7 @@ static void attention_head(void *arg, int h)
     for (ptrdiff_t b = 0; b < s->layer->batch; b++)
         for (ptrdiff_t t = 0; t < s->layer->rows; t++) blend(s, &s->e, &s->ae, m, &s->y, h, b, t);
 }
+/* What forward and backward of the update refuse alike. */
 static loci_status check_mix(const loci_layer *l, loci_tape_mix mix, const void *w)
 {
     TRY(check_states(l));
@@ -202,6 +207,7 @@ static void attention_back(void *arg, int h)
     shares(s, h, true, m);
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) {
+            /* dae of head h is a mixture of the dy of all heads that took its average. */
             if (s->dae.data) blend(s, &none, &s->dy, m, &s->dae, h, b, t);
             for (int g = 0; g < l->heads && s->dw; g++)
                 if (s->full || g == h) dw[g] += dot_rows(s, &s->dy, h, &s->ae, g, b, t);
@@ -219,8 +225,8 @@ loci_status loci_tape_attention_update_backward(const loci_layer *given, loci_ta
                                         { "dy", &dy, l->width, LAYER_INPUT, 0 },
                                         { "dae", &dae, l->width, LAYER_GRADIENT, 0 } };
     const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false },
-                                        { "dw", dw, (ptrdiff_t)l->heads * l->heads, WRITTEN,
-                                          false } };
+                                        { "dw", dw, (ptrdiff_t)l->heads * l->heads,
+                                          WRITTEN, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
     struct states s = { .layer = l, .ae = ae, .dy = dy, .dae = dae, .w = w, .dw = dw,
@@ -257,6 +263,7 @@ static void matrix_row(const struct states *s, const double *silu, int h, bool b
     memset(m, 0, (size_t)H * sizeof *m);
     for (int from = 0; from < P; from += UNITS) {
         const int n = P - from < UNITS ? P - from : UNITS;
+        /* weight[p] = down[h][p] silu_p, or back up[p][h] silu_p; then times the other matrix. */
         if (!back) layer_read(l, s->down, (ptrdiff_t)h * P + from, n, weight);
         for (int p = 0; p < n; p++) {
             if (back) layer_read(l, s->up, (ptrdiff_t)(from + p) * H + h, 1, &weight[p]);
@@ -292,6 +299,7 @@ static void mlp_tokens(const struct states *s, int index, bool back)
 static void mlp_job(void *arg, int index) { mlp_tokens(arg, index, false); }
 static void mlp_back(void *arg, int index) { mlp_tokens(arg, index, true); }
 
+/* Likewise; sizes before pointers, as they say how much these must hold. */
 static loci_status check_mlp(const loci_layer *l, int units, const void *up, const void *down)
 {
     TRY(check_states(l));
@@ -308,6 +316,7 @@ loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e
     TRY(check_mlp(l, units, up, down));
     const ptrdiff_t weights = (ptrdiff_t)units * l->heads;
     const struct layer_view views[] = {
+        /* every head of y reads all heads of e */
         { "e", &e, l->width, LAYER_KEPT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 },
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
@@ -338,25 +347,29 @@ static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b,
             layer_read(s->layer, s->down, (ptrdiff_t)h * P + u->first + p, 1, &down);
             layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
             for (int g = 0; g < H; g++) u->a[p][g] += down * n[g];
+            /* ddown by n_h.up_p, while n of this head is at hand. */
             u->ddown[h][p] += silu[p] * layer_dot(n, up, H);
         }
     }
+    /* a[p][g] is whole now: the gradients of up and of the gates follow from it. */
     for (int p = 0; p < u->count; p++) {
         layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
         for (int g = 0; g < H; g++) u->dup[p][g] += silu[p] * u->a[p][g];
         dgates[p] = slope[p] * layer_dot(u->a[p], up, H);
     }
     if (s->dgates.data)
-        layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first, u->count,
-                    dgates);
+        layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first,
+                    u->count, dgates);
 }
+/* Sums first, then writes each weight's gradient once. */
 static void learn_job(void *arg, int index)
 {
     const struct states *s = arg;
     const loci_layer *l = s->layer;
-    struct learning u = { .first = index * UNITS,
-                          .count = s->units - index * UNITS < UNITS ? s->units - index * UNITS
-                                                                    : UNITS };
+    struct learning u = {
+        .first = index * UNITS,
+        .count = s->units - index * UNITS < UNITS ? s->units - index * UNITS : UNITS,
+    };
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) learn_token(s, &u, b, t);
     for (int p = 0; p < u.count && s->dup; p++)

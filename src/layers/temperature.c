@@ -16,6 +16,7 @@ static double log_of(double x)
     double m = frexp(x, &e);
     if (m < 0.70710678118654752) m *= 2, e--;
     const double f = (m - 1) / (m + 1), g = f * f;
+    /* Odd powers of f up to 23, smallest first. */
     double sum = 0;
     for (int n = 23; n >= 3; n -= 2) sum = (sum + 1.0 / n) * g;
     return 2 * f + 2 * f * sum + e * 0.69314718055994530942;
@@ -43,6 +44,7 @@ static void temperature_head(void *arg, int h)
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) {
             const double f = factor(a, b, t);
+            /* Read, multiplied and written piece by piece, so y may be x. */
             for (int from = 0; from < l->width; from += PIECE) {
                 const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
@@ -67,6 +69,7 @@ loci_status loci_temperature(const loci_layer *given, double beta, double length
           "temperature: length %g must be a finite number above 0", length);
     CHECK(l->error, from == 0 || from == 1, LOCI_BAD_ARG,
           "temperature: positions count from 0 or 1, not %d", from);
+    /* Negative positions would take the logarithm of 0 or less. */
     for (ptrdiff_t i = 0; i < count; i++)
         CHECK(l->error, pos[i] >= 0 && pos[i] <= FAR, LOCI_BAD_ARG,
               "temperature: position %lld must be from 0 to 2^40", (long long)pos[i]);
