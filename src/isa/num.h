@@ -66,7 +66,8 @@ INLINE vf vf_exp(vf x) { return exp_(x); }
 #define EXP_MAGIC 12582912.0f                      /* 1.5 * 2^23: adding it rounds to an integer in
                                                       the low bits */
 #define EXP_LN2 0.693147182f
-/* Fitted for the smallest error over |r| <= ln 2 / 2, hence near 1/k!  but not equal to it. */
+/* Fitted for the smallest error over |r| <= ln 2 / 2, hence
+ * near the inverse factorials but not equal to them. */
 #define EXP_C1 0x1.fffff6p-1f
 #define EXP_C2 0x1.fffdc0p-2f
 #define EXP_C3 0x1.555a76p-3f
@@ -84,6 +85,7 @@ INLINE float bits_scale2(float y, float t)
 }
 INLINE real exp_(real x)
 {
+    /* t - EXP_MAGIC is n exactly, and r = x - n ln 2 is rounded once. */
     float t = fma_(x, EXP_LOG2E, EXP_MAGIC), r = fma_(t - EXP_MAGIC, -EXP_LN2, x);
     float y = fma_(r, EXP_C5, EXP_C4);
     y = fma_(r, y, EXP_C3);
@@ -116,6 +118,7 @@ INLINE vf vf_exp(vf x)
 #if LOCI_DOUBLE
 INLINE vf vf_tanh(vf x) { return tanh(x); }
 #else
+/* Fitted like those above. */
 #define EXPM1_C2 0x1.fffffep-2f
 #define EXPM1_C3 0x1.5554b0p-3f
 #define EXPM1_C4 0x1.555674p-5f
@@ -132,6 +135,8 @@ INLINE vf vf_tanh(vf x)
     const vf t = vf_fma(y, vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
     const vf r = vf_fma(vf_sub(t, vf_set1(EXP_MAGIC)), vf_set1(-EXP_LN2), y),
              power = vf_scale2(one, t);
+    /* e^r - 1 = r + r^2 (...): what is left of the series
+     * after r is added last, so small x keep their digits. */
     vf e = vf_fma(r, vf_set1(EXPM1_C6), vf_set1(EXPM1_C5));
     e = vf_fma(r, e, vf_set1(EXPM1_C4));
     e = vf_fma(r, e, vf_set1(EXPM1_C3));
@@ -160,6 +165,7 @@ INLINE double log_(double x)
  * of the number of the vector with the same bit of the number of the lane. */
 INLINE void vf_transpose(vf *x)
 {
+    /* The pairs of vectors whose numbers differ in this bit exchange half of their lanes. */
     UNROLL for (int bit = 0; bit < VBITS; bit++) {
         UNROLL for (int i = 0; i < VL; i++) {
             if (i >> bit & 1) continue;

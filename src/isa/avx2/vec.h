@@ -36,6 +36,7 @@ static inline void vf_store_bf16(uint16_t *p, vf x)
 {
     const __m256i bits = _mm256_castps_si256(x),
                   odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    /* See to_bf16() in base/half.h. */
     const __m256i rounded = _mm256_add_epi32(bits,
                                              _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));

@@ -29,6 +29,7 @@ static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 }
 static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
 {
+    /* Indices from 16 on mean the second operand, odd. */
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     *low = _mm512_permutex2var_ps(even, first, odd);
     *high = _mm512_permutex2var_ps(even, _mm512_add_epi32(first, _mm512_set1_epi32(8)), odd);
@@ -88,6 +89,7 @@ static inline vf vf_scale2(vf y, vf t)
 /* Lanes whose number has the bit set come from hi, the others from lo. */
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {
+    /* Lanes whose number has bit 0, 1, 2 or 3 set. */
     static const unsigned short mask[4] = { 0xaaaa, 0xcccc, 0xf0f0, 0xff00 };
     return _mm512_mask_blend_ps(mask[bit], lo, hi);
 }
