@@ -6,8 +6,8 @@
  * For H a power of two m[h] = 2^(-8h/H), h = 1 .. H.  Else `official` does as the authors' code:
  * the slopes of the power of two below, then every other slope of twice that many heads;
  * `geometric` keeps the formula for any H.  The code adds +m j instead, which a causal softmax
- * cannot tell apart, but float32 can.  `given` slopes are learned; keys ahead of the query, which
- * the paper has not, use slopes_right when the caller holds it, else the same slopes. */
+ * cannot tell apart, but float32 can.  `given` slopes are learned.  The paper has no keys ahead of
+ * the query; they use slopes_right when the caller holds it, else the same slopes. */
 #include "base/trig.h"
 #include "plan/encoding.h"
 

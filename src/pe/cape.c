@@ -62,6 +62,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return (size_t)(16 + n.Gp + padded(n.H) + (n.in + n.H) * n.Gp) * real;
 }
 
+/* Weights transposed, so that the term adds a row of W1 per input, with the units in the lanes. */
 static void prepare(const struct prep *p)
 {
     const struct sizes n = sizes_of(p->cfg);
@@ -89,6 +90,7 @@ static void fold(const struct prep *p)
     for (ptrdiff_t h = 0; h < n.H; h++) {
         const double *d = p->dtable[0] + h * (4 * n.Gp + 16);
         for (ptrdiff_t g = 0; g < n.hidden; g++) {
+            /* W2, b2 and the columns of W1 belong to one head each, so their sums are whole. */
             if (dw2) dw2[h * n.hidden + g] = d[g];
             if (dw1) dw1[g * n.in + h] = d[2 * n.Gp + g];
             if (dw1 && n.in > n.H) dw1[g * n.in + n.H + h] = d[n.Gp + g];

@@ -53,6 +53,7 @@ static void prepare(const struct prep *p)
     const struct distances form = layout(c, p->range, p->f64 ? sizeof(double) : sizeof(float));
     struct distances *t = distances_open(p, p->table, &form);
     for (int64_t d = t->lo; d <= t->hi; d++) {
+        /* The row of the learned table, and so the class of the distance. */
         const int64_t row = two_sided(c) ? d + (int64_t)c->opt[MAX] : d < 0 ? -d : d;
         distances_classes(t)[d - t->lo] = (int32_t)row;
         for (int h = 0; h < c->heads; h++)

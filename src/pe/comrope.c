@@ -110,6 +110,7 @@ static void frequency(const struct prep *p, int axis, int head, int j, double *h
     *hi = w * lambda;
     *lo = fma(w, lambda, -*hi);
 }
+/* Weights and lambdas first: frequency() reads them from the table. */
 static void prepare_pairs(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -118,12 +119,10 @@ static void prepare_pairs(const struct prep *p)
         for (int h = 0; h < b.groups; h++)
             lambdas_of(p)[h * b.count + j] = -generator(p, h, j, 0, 1);
     }
-    loci_pairs_prepare(p,
-                       (struct pairs){
-                           .count = b.count, .interleaved = true, .axes = b.axes,
-                           .groups = b.groups, .factor = 1,
-                       },
-                       frequency);
+    const struct pairs form = {
+        .count = b.count, .interleaved = true, .axes = b.axes, .groups = b.groups, .factor = 1,
+    };
+    loci_pairs_prepare(p, form, frequency);
 }
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)

@@ -52,6 +52,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_scan, GROUP_ADD);
 }
 
+/* The table is e as it is, of one table or one per head. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     const loci_tensor *e = loci_have(c, "e");

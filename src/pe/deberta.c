@@ -56,6 +56,8 @@ static double last(const double *opt, int n)
     loci_pow_dd(m, n - (m - 1), m - 1, &near, &near_rest);
     const double x = far * near, rest = fma(far, near, -x) + far * near_rest + far_rest * near,
                  whole = rint(x);
+    /* Within the error of the powers x is a whole number,
+     * and such a distance still has the size m + n. */
     if (fabs(x - whole + rest) <= 1e-20 * x) return whole;
     return x - whole + rest < 0 ? whole - 1 : whole;
 }
@@ -88,6 +90,7 @@ static loci_status check(struct config *c, loci_error *e)
     }
     CHECK(e, o[SPAN] >= 2, LOCI_BAD_ARG, "deberta: span %g must be at least 2 with kind=v2",
           o[SPAN]);
+    /* The logarithm of x/m must be positive. */
     CHECK(e, o[MAX_DISTANCE] - 1 > floor(o[SPAN] / 2), LOCI_BAD_ARG,
           "deberta: max_distance %g must exceed span/2 + 1 = %g", o[MAX_DISTANCE],
           floor(o[SPAN] / 2) + 1);
@@ -149,6 +152,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return v.at + (p2c(c) ? (size_t)c->heads * key_table(&v, c->dim) * real : 0);
 }
 
+/* Rows beyond either end are the last ones, as in the code. */
 static int32_t clip(int row, int rows) { return row < 0 ? 0 : row < rows ? row : rows - 1; }
 /* Fills the index: for each distance the row span + size, or span - size
  * for keys ahead.  `end` is the last distance that shares the current
@@ -197,13 +201,13 @@ static void prepare(const struct prep *p)
                            param(p, 0, (h * (ptrdiff_t)v.rows + n) * c->dim + d));
     }
     for (int h = 0; h < c->heads && p2c(c); h++) {
+        /* transposed for the scores, as rows for the gradient of the keys */
         char *across = (char *)p->table + kv.at + (size_t)h * key_table(&kv, c->dim) * real,
              *rows = across + (size_t)(c->dim * wide) * real;
         for (ptrdiff_t n = 0; n < wide; n++)
             for (int d = 0; d < c->dim; d++) {
-                const double x = param(p, key_tensor(c),
-                                       (h * (ptrdiff_t)v.rows + key_row(c, &kv, row, n)) * c->dim
-                                           + d);
+                const ptrdiff_t at = h * (ptrdiff_t)v.rows + key_row(c, &kv, row, n);
+                const double x = param(p, key_tensor(c), at * c->dim + d);
                 store_real(across, p->f64, d * wide + n, x);
                 store_real(rows, p->f64, n * width + d, x);
             }

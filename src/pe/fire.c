@@ -161,6 +161,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
                          + (uint64_t)weights(c) * sizeof(double);
     return bytes > PTRDIFF_MAX ? SIZE_MAX : (size_t)bytes;
 }
+/* Where the copy has the tensors. */
 static struct network network_of(const struct config *c, const struct pieces *t)
 {
     const ptrdiff_t n = (ptrdiff_t)c->opt[PIECES_HIDDEN];
@@ -202,6 +203,7 @@ static void prepare(const struct prep *p)
     struct writing w = { p, p->table };
     *w.t = pieces_layout(c, p->range, real);
     w.t->c = param(p, C, 0), w.t->far = param(p, L, 0) * c->opt[PIECES_THRESHOLD];
+    /* The copy of the tensors from W1 on, in the order of network_of(). */
     double *to = pieces_at(w.t, w.t->bytes);
     for (int i = W1; i <= (c->opt[PIECES_LAYERS] == 2 ? B3 : ONE_B3); i++)
         for (ptrdiff_t n = 0; n < tensor_count(&p->tensor[i]); n++) *to++ = param(p, i, n);
@@ -214,6 +216,7 @@ static void prepare(const struct prep *p)
     for (int h = 1; h <= c->heads && zero != 0; h++) to[-h] = NAN;        /* b3 is the last */
     const struct network f = network_of(c, w.t);
     walk(&f, write_piece, &w);
+    /* log1p(y) has its digits for small |c| d as well; its derivative by |c| is d / (y + 1). */
     for (int64_t d = w.t->lo; d <= w.t->hi; d++) {
         const double a = fabs((double)d), y = fabs(w.t->c) * a;
         store_real(pieces_psi(w.t, false, real), p->f64, d - w.t->lo, log1p(y));
@@ -247,6 +250,7 @@ static void fold_piece(void *arg, const struct network *f, const struct piece *x
         }
     }
     if (!any) return;
+    /* With one hidden layer the last one is the first. */
     double e0[MAX_HIDDEN] = { 0 }, e1[MAX_HIDDEN] = { 0 };       /* likewise, of the first */
     for (int i = 0; i < n && f->w2; i++) {
         if (to[B2]) to[B2][i] += d0[i];
@@ -262,6 +266,7 @@ static void fold_piece(void *arg, const struct network *f, const struct piece *x
     }
 }
 
+/* The derivative of |x|, 0 at 0. */
 static double sign(double x) { return (x > 0) - (x < 0); }
 
 /* The term has made dc and dT as if c and T were positive; |c| and |l| threshold give the signs. */
@@ -293,9 +298,9 @@ static void begin(struct call *c, int enc)
     const struct pieces *t = c->table[enc];
     double *inverse = c->scratch[enc];
     for (ptrdiff_t i = 0; i < c->B * c->Lq; i++)
-        inverse[i] = 1
-                   / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq)))
-                      + 1e-6);
+        inverse[i] =
+            1 / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq)))
+                 + 1e-6);
 }
 
 const struct loci_pe loci_pe_fire = {

@@ -81,6 +81,7 @@ static int sums(const struct config *c)
     return K < c->dim / 4 ? K : c->dim / 4;
 }
 
+/* What is left of the waves decides the shapes of the tensors, so it is counted here, once. */
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG, "fope: dim %d must be even, as channels turn in pairs",
@@ -186,11 +187,11 @@ static void prepare(const struct prep *p)
                     all += param(p, tensor_of(p, which), from + l * f.sums + t);
                 const double times = p->cfg->opt[NORM] ? 1 / all : 1;
                 if (t < f.sums) factor[t] = times;
-                for (int l = 0; l < f.waves; l++)
-                    store_real(reals, p->f64, to + l * lanes + t,
-                               t < f.sums
-                                   ? param(p, tensor_of(p, which), from + l * f.sums + t) * times
-                                   : 0);
+                for (int l = 0; l < f.waves; l++) {
+                    const ptrdiff_t at = from + l * f.sums + t;
+                    const double x = t < f.sums ? param(p, tensor_of(p, which), at) * times : 0;
+                    store_real(reals, p->f64, to + l * lanes + t, x);
+                }
             }
         }
     loci_pairs_prepare(p, (struct pairs){ .count = f.waves, .axes = 1, .groups = 1, .factor = 1 },
@@ -210,7 +211,7 @@ static void fold(const struct prep *p)
             const ptrdiff_t at = (2 * g + which) * fourier_table(&f);
             const double *part = p->dtable[0] + h * fourier_part(&f) + which * fourier_table(&f);
             double *to = p->dtensor[tensor_of(p, which)];
-            if (!to) continue;
+            if (!to) continue;           /* without C, both go to S and add up */
             to += first_of_group(p, &f, which, g);
             for (int t = 0; t < f.sums; t++) {
                 double all = 0;

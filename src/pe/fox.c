@@ -135,8 +135,8 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
         tiles = left < LATER_TILES * KT ? 1 : LATER_TILES;
         if (tiles == 1) sum_tile(g, log_f, f64, at, n, sum, top);
         else
-            c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes, sum,
-                                       top);
+            c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes,
+                                       sum, top);
         for (int i = 0; i < tiles; i++) {
             if (sum[i] != sum[i]) top[i] = NAN;          /* a gate is no number */
             /* inf - inf is NaN: only finite sums are added as they are. */
@@ -181,8 +181,8 @@ static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int 
 }
 /* knorm: the largest |k| up to each tile's end, made a little larger than it is, as
  * the sums of norm_squared() are rounded; not finite from a key on that is not. */
-static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q,
-                         int kh)
+static void measure_keys(const struct call *c, const struct gate_sums *g,
+                         const struct sequence *q, int kh)
 {
     const struct loci_plan *p = c->plan;
     const loci_dtype dtype = !c->turned ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
@@ -202,6 +202,7 @@ static void measure_keys(const struct call *c, const struct gate_sums *g, const 
 /* Heads are shared out among the host's threads where that
  * is worth it: job i has the heads i, i + jobs, ... */
 struct job { const struct call *c; const struct gate_sums *g; const void *log_f; int jobs; };
+/* Two calls with a constant, so that each is compiled for its dtype. */
 static void head_job(void *arg, int index)
 {
     const struct job *a = arg;
@@ -222,7 +223,7 @@ static void begin(struct call *c, int enc)
     const loci_host *host = c->in->host;
     const ptrdiff_t few = 1 << 15;       /* gates; fewer are summed sooner than threads wake */
     struct job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, LOG_F), .jobs = 1 };
-    if (made(c, enc)) return;
+    if (made(c, enc)) return;            /* a cache has the sums of these keys */
     if (host && host->run && c->threads > 1 && c->B * c->Lk * c->plan->heads > few) {
         job.jobs = c->threads;
         host->run(host->user, job.jobs, head_job, &job);
@@ -279,7 +280,7 @@ static void end(struct call *c, int enc)
         const ptrdiff_t seen = whole(q) ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
         for (int h = 0; h < p->heads && q->nq; h++) {
             const ptrdiff_t first = (q->b * p->heads + h) * c->Lk + q->k0;
-            double older = 0;            /* minus the sum of dC of the keys before l */
+            double older = 0;            /* minus the sum of dC over the keys before l */
             for (ptrdiff_t l = first; l < first + seen; l++) {
                 dlog_f[l] = whole(q) ? older : total[l];
                 older -= total[l];

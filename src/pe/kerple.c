@@ -57,6 +57,7 @@ static void power(double a, double r1, double r2, double *y)
 static void logarithm(double a, double r1, double r2, double r3, double *y)
 {
     const double x = a == 0 ? 0 : r3 == 1 ? a : pow(a, r3), slope = -r1 / (1 + r2 * x);
+    /* log1p keeps the digits of small r2 a; r3 = 1 skips pow(), which kernel=log does not need. */
     y[1] = -log1p(r2 * x), y[2] = slope * x, y[3] = a == 0 ? 0 : slope * r2 * x * log(a),
     y[0] = r1 * y[1];
 }

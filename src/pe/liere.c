@@ -6,8 +6,8 @@
  *     A = U - U^T, U the upper triangle of raw[a][j]
  *
  * raw is [axes][G][block][block] with G = D / block rounded down, shared by the heads; a caller who
- * holds it with H behind the axes has generators per kv head.  Its diagonal and lower triangle say
- * nothing.  Channels after the last block stay.
+ * holds it with H behind the axes has generators per kv head.  Its diagonal and lower triangle are
+ * not read.  Channels after the last block stay.
  *
  * Generators of several axes do not commute, so scores depend on more than differences of
  * coordinates, the more the larger the block.  Blocks of 2 do, and turn as pairs; on one axis there
@@ -44,6 +44,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
+/* The caller's form decides whether generators have a head axis. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const loci_tensor *raw = loci_have(c, "raw");
@@ -112,6 +113,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     default:          return (size_t)(generators(&b) + b.axes) * sizeof(double);
     }
 }
+/* Makes A = U - U^T of each block, and the row sums that bound it. */
 static void prepare_matrices(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -137,14 +139,13 @@ static void prepare(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
     switch (way(p->cfg)) {
-    case TERM_pairs:
-        loci_pairs_prepare(p,
-                           (struct pairs){
-                               .count = b.count, .interleaved = true, .axes = b.axes,
-                               .groups = b.groups, .factor = 1,
-                           },
-                           frequency);
+    case TERM_pairs: {
+        const struct pairs form = {
+            .count = b.count, .interleaved = true, .axes = b.axes, .groups = b.groups, .factor = 1,
+        };
+        loci_pairs_prepare(p, form, frequency);
         break;
+    }
     case TERM_blocks: loci_blocks_prepare(p, generator, weight); break;
     default:          prepare_matrices(p);
     }
@@ -173,6 +174,7 @@ static void fold_blocks(const struct prep *p)
                     p->dtensor[0][raw_at(&b, 0, g, j) + r * b.block + c] += row[c];
             }
 }
+/* Matrices have their gradient in end(), as they are made per call. */
 static void fold(const struct prep *p)
 {
     if (!p->dtensor[0] || !p->dtable[0]) return;
@@ -279,6 +281,7 @@ static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
         key = (key ^ bits ^ (bits >> 29)) * 0xbf58476d1ce4e5b9u;
         key ^= key >> 32;
     }
+    /* Any hash would do: equal coordinates are told by themselves. */
     int64_t at = (int64_t)(key % (uint64_t)w->hashes);
     while (w->hash[at] >= 0 && !same_place(c, w->first[w->hash[at]], row))
         at = (at + 1) % w->hashes;
@@ -377,8 +380,8 @@ static void add_row(const struct call *c, const struct matrices *w, bool query, 
 }
 /* The gradient by the matrix of block j, group `group` of a slot: summed over its
  * rows, over the batch entries that share them and over the heads of the group. */
-static void sum_rows(const struct call *c, const struct matrices *w, int64_t slot, int group, int j,
-                     double *g)
+static void sum_rows(const struct call *c, const struct matrices *w, int64_t slot, int group,
+                     int j, double *g)
 {
     for (int i = 0; i < w->block * w->block; i++) g[i] = 0;
     for (int64_t row = w->first[slot]; row >= 0; row = w->next[row]) {

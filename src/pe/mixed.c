@@ -41,6 +41,7 @@ static ptrdiff_t at(const struct config *c, int axis, int head, int t)
  * odd ones, times the length.  One angle per head and per two axes. */
 static double start(const struct config *c, uint64_t stream, ptrdiff_t i)
 {
+    /* Half of the pairs, or with an odd number one more, look along the angle. */
     const int P = c->dim / 2, half = (P + 1) / 2, t = (int)(i % P),
               head = (int)(i / P % c->kv_heads), axis = (int)(i / P / c->kv_heads);
     const double angle = 2 * pi * loci_uniform(stream, (uint64_t)(axis / 2 * c->kv_heads + head))
@@ -73,12 +74,11 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
-    loci_pairs_prepare(p,
-                       (struct pairs){
-                           .count = c->dim / 2, .interleaved = c->opt[PAIRING] == INTERLEAVED,
-                           .axes = axes(c), .groups = c->kv_heads, .factor = 1,
-                       },
-                       frequency);
+    const struct pairs form = {
+        .count = c->dim / 2, .interleaved = c->opt[PAIRING] == INTERLEAVED, .axes = axes(c),
+        .groups = c->kv_heads, .factor = 1,
+    };
+    loci_pairs_prepare(p, form, frequency);
 }
 /* The term sums by kv head, which is the head axis of freq: each element has one sum. */
 static void fold(const struct prep *p)

@@ -36,6 +36,7 @@ static loci_status check(struct config *c, loci_error *e)
     for (int a = 0; a < AXES; a++)
         CHECK(e, s[a] == floor(s[a]), LOCI_BAD_ARG,
               "mrope: sections count pairs, and %g is not whole", s[a]);
+    /* A section less or more would shift all pairs behind it. */
     CHECK(e, s[0] + s[1] + s[2] == c->opt[ROPE_DIM] / 2, LOCI_BAD_ARG,
           "mrope: sections %g/%g/%g must add up to dim/2 = %g", s[0], s[1], s[2],
           c->opt[ROPE_DIM] / 2);

@@ -38,8 +38,9 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     (void)axis, (void)group;
     loci_rope_frequency(p, t, hi, lo);
 }
+/* One axis and one group: all heads turn alike. */
 static void prepare(const struct prep *p) { loci_rope_prepare(p, 1, frequency); }
-/* All heads turn alike, so their gradients add up. */
+/* All heads share the frequencies, so gradients add up; only given ones have any. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

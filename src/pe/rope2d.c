@@ -60,12 +60,11 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
-    loci_pairs_prepare(p,
-                       (struct pairs){
-                           .count = c->dim / 2, .interleaved = c->opt[PAIRING] == INTERLEAVED,
-                           .axes = 2, .groups = 1, .factor = 1,
-                       },
-                       frequency);
+    const struct pairs form = {
+        .count = c->dim / 2, .interleaved = c->opt[PAIRING] == INTERLEAVED, .axes = 2,
+        .groups = 1, .factor = 1,
+    };
+    loci_pairs_prepare(p, form, frequency);
 }
 
 const struct loci_pe loci_pe_rope2d = {

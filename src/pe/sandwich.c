@@ -70,6 +70,7 @@ static void add_wave(const struct wave *w, int64_t d, double *sum)
     }
 }
 
+/* cos is even, so keys ahead have the numbers of those behind. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -80,6 +80,8 @@ static bool rising_keys(const struct call *c, const struct sequence *q)
 static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool rising, ptrdiff_t row)
 {
     const int64_t pos = pos_q(c, q->b, row);
+    /* Halving leaves the last key at or before the
+     * position; other keys are looked at one by one. */
     ptrdiff_t low = q->k0, end = q->k0 + q->nk;
     while (rising && end - low > 1) {
         const ptrdiff_t middle = low + (end - low) / 2;

@@ -23,11 +23,11 @@ static const loci_option opts[] = {
 };
 
 /* Adds a tensor [rows][width], or [H][rows][width]. */
-static void add_vectors(struct tensors *t, const struct config *c, const char *name, int width,
-                        bool heads)
+static void add_vectors(struct tensors *t, const struct config *c, const char *name,
+                        int width, bool heads)
 {
     ptrdiff_t rows = (ptrdiff_t)(c->opt[LEFT_SIDE] + c->opt[RIGHT_SIDE]) + 1;
-    double bound = sqrt(6.0 / (double)(rows + width));     /* Glorot's */
+    double bound = sqrt(6.0 / (double)(rows + width));     /* of Glorot and Bengio */
     if (heads)
         loci_add_tensor(t, c, name, LOCI_LEARNED, INIT_UNIFORM, bound, 0,
                         SHAPE(c->heads, rows, width));
@@ -106,6 +106,7 @@ static void add_gradient(double *to, const double *from, ptrdiff_t rows, int wid
         for (int d = 0; d < width; d++)
             to[n * width + d] += from[n * (ptrdiff_t)vectors_padded(width) + d];
 }
+/* A part has the query vectors, then the value vectors, of one table. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

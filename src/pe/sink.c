@@ -4,7 +4,7 @@
  *
  *     w_ij = e^S_ij / (e^logit[h] + sum_k e^S_ik)       lse_i = log(e^logit[h] + sum_k e^S_ik)
  *
- * A row can so give its weight to nobody.  A logit of 0 is the softmax with 1 added to its sum, one
+ * So a row can give its weight to nobody.  A logit of 0 is the softmax with 1 added to its sum, one
  * of -inf the plain softmax.  A row that sees no key has o 0 and the logit as its lse. */
 #include "plan/encoding.h"
 

@@ -56,6 +56,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return (1 + (size_t)waves(c) * 2 * (1 + STEPS * (size_t)digits(range))) * sizeof(double);
 }
 
+/* ldexp() makes value 64^digit, the position that a row is for. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -63,6 +64,7 @@ static void prepare(const struct prep *p)
     const int n = waves(c);
     table[0] = digits(p->range);
     for (int t = 0; t < n; t++) {
+        /* t2t: n waves in n - 1 equal steps of the logarithm; a single wave has frequency 1 */
         if (c->opt[FREQ] == T2T)
             loci_pow_dd(c->opt[BASE], t, n > 1 ? n - 1 : 1, &w[2 * t], &w[2 * t + 1]);
         else loci_pow_dd(c->opt[BASE], 2.0 * t, c->model_dim, &w[2 * t], &w[2 * t + 1]);

@@ -9,6 +9,7 @@
 #include "shape/softcap.h"
 #include "plan/encoding.h"
 
+/* The cap has no usual value: a model that has one says which. */
 static const loci_option opts[] = {
     [SOFTCAP_CAP] = { "cap", LOCI_NUMBER, 1, NAN, 1e-3, 1e6, NULL,
                       "what scores stay below: 50 in Gemma 2, 30 in Grok" },

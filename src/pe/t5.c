@@ -8,7 +8,7 @@
  * everything beyond shares the last.  (A description in circulation numbers that last bucket N, one
  * past the table; the official code clamps to N-1, and so do we.)  Keys ahead of the query, if the
  * mask shows them, fall into bucket 0, or with bidirectional=1 into the upper half of the table;
- * which, the text must say.  Ports that divide the scores by sqrt(D) have bias_scale = sqrt(D). */
+ * the text must say which.  Ports that divide the scores by sqrt(D) have bias_scale = sqrt(D). */
 #include "base/trig.h"
 #include "shape/distances.h"
 
@@ -65,17 +65,19 @@ static void terms(const struct config *c, struct termlist *t)
 }
 
 /* First distance of bucket b, ceil(e (max_distance / e)^((b - e) / (n - e))),
- * of n buckets a side, e of them exact.  The powers have 100 bits, so that a
- * first distance that is a whole number stays it. */
+ * of n buckets a side, e of them exact.  The powers have 100 bits: where the
+ * exact value is a whole number, rounding must not make it the next. */
 static double first(const double *opt, int b)
 {
     const int n = side(opt), e = n / 2;
+    /* The exact buckets, and the first one behind them. */
     if (b <= e) return b;
     double far, far_rest, exact, exact_rest;
     loci_pow_dd(opt[MAX_DISTANCE], -(b - e), n - e, &far, &far_rest);
     loci_pow_dd(e, -(n - b), n - e, &exact, &exact_rest);
     const double x = far * exact, rest = fma(far, exact, -x) + far * exact_rest + far_rest * exact,
                  whole = rint(x);
+    /* ceil(x), where x within the error of the powers of a whole number counts as that. */
     return x - whole + rest > 1e-20 * x ? whole + 1 : whole;
 }
 
@@ -84,8 +86,8 @@ static double first(const double *opt, int b)
 static struct distances layout(const struct config *c, ptrdiff_t range, size_t real)
 {
     const int64_t max = (int64_t)c->opt[MAX_DISTANCE], hi = range < max ? range : max;
-    return distances_layout(c->heads, c->full && c->opt[BIDIRECTIONAL] ? -hi : 0, hi, true, 0, 0,
-                            real);
+    return distances_layout(c->heads, c->full && c->opt[BIDIRECTIONAL] ? -hi : 0, hi, true, 0,
+                            0, real);
 }
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {

@@ -26,6 +26,7 @@ static loci_status check(struct config *c, loci_error *e)
           "tape: the head's %d channels must be even, as they turn in pairs", c->dim);
     return LOCI_OK;
 }
+/* States come with each call: for queries and for keys, by query head. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     loci_add_tensor(t, c, "eq", LOCI_INPUT, INIT_ZERO, 0, 0,

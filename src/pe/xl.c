@@ -56,14 +56,14 @@ static void terms(const struct config *c, struct termlist *t)
 static bool layout(const struct config *c, ptrdiff_t range, size_t real, struct roll *v,
                    size_t *bytes)
 {
-    const int64_t far = c->opt[CLAMP] > 0 && c->opt[CLAMP] < (double)range ? (int64_t)c->opt[CLAMP]
-                                                                           : range;
-    *v = (struct roll){ .lo = c->full ? -far : 0,
-                        .hi = far,
+    const double clamp = c->opt[CLAMP];
+    const int64_t far = clamp > 0 && clamp < (double)range ? (int64_t)clamp : range;
+    *v = (struct roll){ .lo = c->full ? -far : 0, .hi = far,
                         .width = (ptrdiff_t)vectors_padded(c->dim),
                         .waves_width = (ptrdiff_t)vectors_padded(waves(c)) };
     v->heads = round_up(ROLL_HEADER + (size_t)c->heads * key_table(&everywhere, c->dim) * real);
     const size_t each = (size_t)(c->heads * v->width + v->waves_width) * real;
+    /* Half of it is for the vectors of the heads and the waves, so no sum below overflows. */
     if ((size_t)(v->hi - v->lo + 2) > (PTRDIFF_MAX - v->heads) / 2 / each) return false;
     v->waves = v->heads + (size_t)c->heads * (size_t)roll_head(v) * real;
     *bytes = v->waves + (size_t)(v->hi - v->lo + 1) * (size_t)v->waves_width * real;
@@ -121,6 +121,8 @@ static void project(const struct prep *p, const struct roll *v, int h, const voi
     }
 }
 
+/* u goes into every column of its table, as band_k reads it;
+ * the waves come before the vectors that are made of them. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
