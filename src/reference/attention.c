@@ -30,11 +30,13 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
 {
     ptrdiff_t used = p->backward ? loci_reference_dtensors(p, base) : 0;
     ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
+    /* For the whole batch entry: rows after rotation, and their gradients. */
     double **whole[] = { &p->q, &p->dq, &p->k, &p->dk, &p->v, &p->dv };
     ptrdiff_t size[] = { q, q, k, k, v, v };
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = take(base, &used, size[i]);
 
     p->seen = (bool *)take(base, &used, p->Lk);          /* a double each is more than enough */
+    /* For one row in all heads: a number per key. */
     double **row[] = { &p->raw, &p->log_mul, &p->add, &p->flat, &p->a, &p->s, &p->w,
                        &p->dadd, &p->draw, &p->dlog_mul, &p->da, &p->ds, &p->dw };
     for (int i = 0; i < COUNT(row); i++) *row[i] = take(base, &used, p->H * p->Lk);
@@ -70,6 +72,7 @@ static bool visible(const struct problem *p, ptrdiff_t j)
 {
     int64_t segment = q_segment(p, p->i), d = distance(p, j);
     if (segment < 0 || segment != k_segment(p, j)) return false;
+    /* strict is 1 where a row does not see its own key. */
     if (!p->plan->full && d < p->plan->strict) return false;
     return d <= p->plan->window_left && -d <= p->plan->window_right;
 }
@@ -115,6 +118,7 @@ static void read_turned(const struct problem *p, loci_which which, loci_view x, 
                 if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
                 continue;
             }
+            /* turn() wants x and y apart */
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
             p->def[e]->turn(p, e, which, h, i, p->scratch[0], row);
         }
@@ -162,6 +166,7 @@ static void score(struct problem *p)
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j;
+            /* log_mul is 0 unless an encoding multiplies, so mul is 1. */
             double qk = dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D);
             p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
             p->a[hj] = bend(p, p->flat[hj], &slope);
@@ -186,6 +191,7 @@ static void score_backward(struct problem *p)
             ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
             double slope;
             bend(p, p->flat[hj], &slope);
+            /* raw and q.k enter flat alike, so draw is the gradient by q.k too. */
             p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
             p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
             add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
@@ -220,6 +226,7 @@ static void softmax(struct problem *p, int h)
             top = NAN;
     p->lse[h] = -INFINITY;
     if (top == -INFINITY) return;
+    /* Without a sink this is exp(-inf) = 0. */
     sum = exp(sink - top);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) sum += w[j] = exp(s[j] - top);
@@ -264,7 +271,7 @@ static void forward_row(struct problem *p)
     score(p);
     int rule = weighing(p);
     for (int h = 0; h < p->H; h++) {
-        p->rem[h] = 0;
+        p->rem[h] = 0;                                   /* a softmax leaves nothing */
         if (rule >= 0) p->def[rule]->weigh(p, rule, h);
         else softmax(p, h);
         double *o = p->o + h * p->Dv;
@@ -308,6 +315,7 @@ static void backward_row(struct problem *p)
         const double *dout = p->dout + h * p->Dv;
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
+            /* o = sum of w v, so dw = dout.v and dv = w dout. */
             of_head(p, p->dw, h)[j] = dot(dout, p->v + v_row(p, h, j), p->Dv);
             add_scaled(p->dv + v_row(p, h, j), of_head(p, p->w, h)[j], dout, p->Dv);
         }
@@ -321,6 +329,7 @@ static void backward_row(struct problem *p)
 
 /* ---- All of it ------------------------------------------------------------------------------- */
 
+/* lse belongs to a softmax, rem to a weight rule, ae to encodings with states. */
 static void write_outputs(const struct problem *p)
 {
     loci_view o = dense(p->call->o, p->H, p->Lq, p->Dv);
@@ -348,6 +357,8 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     zero(p->dq, p->H * p->Lq * p->D);
     zero(p->dk, p->Hk * p->Lk * p->D);
     zero(p->dv, p->Hkv * p->Lk * p->Dv);
+    /* Backward goes row by row as well, right after the
+     * row's forward pass, whose arrays it needs. */
     for (p->i = 0; p->i < p->Lq; p->i++) {
         forward_row(p);
         write_outputs(p);

@@ -28,10 +28,12 @@ static void alibi(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         double d = (double)distance(p, j);
+        /* Distances ahead are negative; their size counts. */
         double m = rule != GIVEN ? slope(rule, p->H, h) : d < 0 && right ? right[h] : left[h];
         add[j] -= m * fabs(d);
     }
 }
+/* The derivative by a slope is -|d|; rules have none. */
 static void alibi_backward(struct problem *p, int e, int h)
 {
     double *left = dtensor(p, e, "slopes"), *right = dtensor(p, e, "slopes_right");
@@ -59,6 +61,8 @@ static ptrdiff_t t5_bucket(int64_t d, int buckets, double max, bool both)
     int64_t n = both ? llabs(d) : d > 0 ? d : 0;
     ptrdiff_t first = both && d < 0 ? side : 0;
     if (n < exact) return first + n;
+    /* floor() of the logarithm between exact and max,
+     * in as many steps as there are buckets left. */
     double far = floor(log((double)n / exact) / log(max / exact) * (side - exact));
     return first + (ptrdiff_t)fmin(exact + far, side - 1);
 }
@@ -99,6 +103,7 @@ static ptrdiff_t clip_number(const struct problem *p, int e, int h, ptrdiff_t j)
     double row = option(p, e, "sided", 1) == 1 ? clip(fabs(d), 0, max) : clip(d, -max, max) + max;
     return (ptrdiff_t)row * p->H + h;
 }
+/* The table has a row per distance and a column per head. */
 static void clip_table(struct problem *p, int e, int h)
 {
     const double *table = tensor(p, e, "table");
@@ -155,15 +160,18 @@ static void kerple_backward(struct problem *p, int e, int h)
                inner = kernel == KERPLE_LOG3 ? power(d, r3[h]) : d;
         double g = of_head(p, p->dadd, h)[j], gm = of_head(p, p->dlog_mul, h)[j];
         if (kernel == KERPLE_POWER) {
+            /* b = -r1 d^r2 */
             dr1[h] -= g * power(d, r2[h]);
             dr2[h] -= g * r1[h] * power_slope(d, r2[h]);
         } else {
+            /* d/dx of r1 log(1 + x) is r1 / (1 + x). */
             double slope = r1[h] / (1 + r2[h] * inner);
             dr1[h] -= g * log1p(r2[h] * inner);
             dr2[h] -= g * slope * inner;
             if (kernel == KERPLE_LOG3) dr3[h] -= g * slope * r2[h] * power_slope(d, r3[h]);
         }
         if (!w1) continue;
+        /* log mul = -w1 d^w2 */
         dw1[h] -= gm * power(d, w2[h]);
         dw2[h] -= gm * w1[h] * power_slope(d, w2[h]);
     }
@@ -219,6 +227,7 @@ static struct fire fire_of(const struct problem *p, int e)
         .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"), .w2 = tensor(p, e, "w2"),
         .b2 = tensor(p, e, "b2"), .w3 = tensor(p, e, "w3"), .b3 = tensor(p, e, "b3"),
     };
+    /* Any infinity makes every bias NaN, whether or not it would reach the output. */
     f.finite = true;
     for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
         for (ptrdiff_t i = 0; i < tensor_count(&p->plan->tensors.list[t]); i++)
@@ -249,8 +258,8 @@ static void fire(struct problem *p, int e, int h)
 }
 /* Adds the gradients of the network's tensors for one pair, whose bias has the
  * gradient g, and returns the gradient by x.  A unit at exactly 0 counts as closed. */
-static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x, int h,
-                                    double g)
+static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x,
+                                    int h, double g)
 {
     double *y1 = p->scratch[0], *y2 = p->scratch[1], *dy1 = p->scratch[2], dx = 0;
     double *dw1 = dtensor(p, e, "w1"), *db1 = dtensor(p, e, "b1"), *dw2 = dtensor(p, e, "w2"),
@@ -260,6 +269,7 @@ static double fire_network_backward(struct problem *p, int e, const struct fire 
     add_scaled(dtensor(p, e, "w3") + h * f->hidden, g, y2, f->hidden);
     for (int n = 0; n < f->hidden; n++) dy1[n] = f->w2 ? 0 : g * f->w3[h * f->hidden + n];
     for (int n = 0; n < f->hidden && f->w2; n++) {
+        /* From the output to the second layer, through the units that are open. */
         if (y2[n] <= 0) continue;
         double dt = g * f->w3[h * f->hidden + n];
         db2[n] += dt;
@@ -267,7 +277,7 @@ static double fire_network_backward(struct problem *p, int e, const struct fire 
         add_scaled(dy1, dt, f->w2 + n * f->hidden, f->hidden);
     }
     for (int n = 0; n < f->hidden; n++) {
-        if (y1[n] <= 0) continue;
+        if (y1[n] <= 0) continue;        /* likewise from the second to the first, and to x */
         db1[n] += dy1[n];
         dw1[n] += dy1[n] * x;
         dx += dy1[n] * f->w1[n];
@@ -285,7 +295,9 @@ static void fire_backward(struct problem *p, int e, int h)
         if (!p->seen[j]) continue;
         double d = fabs((double)distance(p, j)), x = log1p(f.c * d) / f.norm;
         double dx = fire_network_backward(p, e, &f, x, h, of_head(p, p->dadd, h)[j]);
+        /* x = log(..) / N, so dx/dN = -x / N. */
         double dnorm = -dx * x / f.norm;
+        /* d/dc log(c d + 1) = d / (c d + 1), in x and in N_i. */
         dc += dx * d / ((f.c * d + 1) * f.norm) + dnorm * f.far / (f.c * f.far + 1);
         dfar += dnorm * f.c / (f.c * f.far + 1);
     }

@@ -13,8 +13,8 @@ struct blocks_by {
     /* A[axis][j] of a kv head, and what dL/dA adds to the tensors. */
     double (*generator)(const struct problem *, int e, int kv, int axis, int j, int row,
                         int column);
-    void (*give)(const struct problem *, int e, int kv, int axis, int j, int row, int column,
-                 double d);
+    void (*give)(const struct problem *, int e, int kv, int axis, int j, int row,
+                 int column, double d);
 };
 
 enum { TERMS = 18 };                                     /* at a norm of 1/2: below 2^-70 */
@@ -35,6 +35,7 @@ static void exponential(int n, double *x, double *y, double *t)
         for (int j = 0; j < n; j++) sum += fabs(x[i * n + j]);
         norm = fmax(norm, sum);
     }
+    /* Halved until the norm is at most 1/2. */
     int halvings = isfinite(norm) && norm > 0.5 ? ilogb(norm) + 2 : 0;
     for (int i = 0; i < n * n; i++) x[i] = ldexp(x[i], -halvings), y[i] = i % (n + 1) == 0;
     for (int k = TERMS; k > 0; k--) {                    /* y = 1 + x y / k */
@@ -96,12 +97,14 @@ static void turn_blocks_backward(const struct problem *p, int e, const struct bl
         if (dot(g, g, n) == 0) continue;                 /* padding need not hold numbers */
         for (int r = 0; r < n; r++)
             for (int c = 0; c < n; c++) {
-                in[r * m + c] = in[(n + r) * m + n + c] = exponent(p, e, b, which, kv, row, j, c,
-                                                                   r);
+                /* X^T twice on the diagonal, dy x^T above it, 0 below. */
+                in[r * m + c] = in[(n + r) * m + n + c] =
+                    exponent(p, e, b, which, kv, row, j, c, r);
                 in[r * m + n + c] = g[r] * x[j * n + c];
                 in[(n + r) * m + c] = 0;
             }
         exponential(m, in, out, t);
+        /* The first block of the result is exp(X)^T, the upper right one dL/dX. */
         for (int r = 0; r < n; r++) dx[j * n + r] = dot(out + r * m, g, n);
         for (int axis = 0; axis < b->axes; axis++)
             for (int r = 0; r < n; r++)
@@ -149,6 +152,7 @@ static int p_number(const struct problem *p, int e, int kv, int j, int row, int 
     int block = (int)option(p, e, "block", 2);
     return ((kv * (p->D / block) + j) * block + row) * block + column;
 }
+/* theta, or with kind=ap 1 on the block's own axis and 0 on the others. */
 static double comrope_weight(const struct problem *p, int e, int axis, int j)
 {
     if (option(p, e, "kind", 0) == 1) return tensor(p, e, "theta")[theta_number(p, e, axis, j)];
@@ -159,8 +163,8 @@ static double comrope_skew(const struct problem *p, int e, int kv, int j, int ro
     const double *P = tensor(p, e, "p");
     return P[p_number(p, e, kv, j, row, column)] - P[p_number(p, e, kv, j, column, row)];
 }
-static double comrope_generator(const struct problem *p, int e, int kv, int axis, int j, int row,
-                                int column)
+static double comrope_generator(const struct problem *p, int e, int kv, int axis, int j,
+                                int row, int column)
 {
     return comrope_weight(p, e, axis, j) * comrope_skew(p, e, kv, j, row, column);
 }
@@ -186,23 +190,24 @@ DEFINE_BLOCKS(comrope)
 /* ---- liere: A[a][j] = U - U^T, U the part of raw[a][j] above the diagonal -------------------- */
 
 /* Where raw has a number: one table for all heads, or one per kv head. */
-static int liere_number(const struct problem *p, int e, int kv, int axis, int j, int row,
-                        int column)
+static int liere_number(const struct problem *p, int e, int kv, int axis, int j,
+                        int row, int column)
 {
     int block = (int)option(p, e, "block", 64), count = p->D / block,
         heads = form(p, e, "raw")->rank == 5 ? p->Hkv : 1;
     return (((axis * heads + (heads > 1 ? kv : 0)) * count + j) * block + row) * block + column;
 }
-static double liere_generator(const struct problem *p, int e, int kv, int axis, int j, int row,
-                              int column)
+/* An entry of U - U^T. */
+static double liere_generator(const struct problem *p, int e, int kv, int axis, int j,
+                              int row, int column)
 {
     const double *raw = tensor(p, e, "raw");
     if (row < column) return raw[liere_number(p, e, kv, axis, j, row, column)];
     return row == column ? 0 : -raw[liere_number(p, e, kv, axis, j, column, row)];
 }
 /* Entry and mirror image both lead to the one above the diagonal. */
-static void liere_give(const struct problem *p, int e, int kv, int axis, int j, int row, int column,
-                       double d)
+static void liere_give(const struct problem *p, int e, int kv, int axis, int j, int row,
+                       int column, double d)
 {
     double *draw = dtensor(p, e, "raw");
     if (row < column) draw[liere_number(p, e, kv, axis, j, row, column)] += d;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* context.c -- encodings that read the content: what lies between key and query counts, not how far
- * they are apart. fox, cope and sba count the keys that the row sees, in index order; `the last` is
- * the last of these. */
+/* context.c -- encodings that read the content: what lies between key and
+ * query counts, not how far they are apart.  fox, cope and sba count the keys
+ * that the row sees, in index order; `the last` is the last of these. */
 #include "reference/problem.h"
 
 /* ---- fox: add_ij = sum of log_f over the keys after j up to the last ----------------------------
@@ -70,6 +70,7 @@ static struct cope cope_of(const struct problem *p, int e, int h)
         .dg = gates == GATES_K ? p->dk + keys : p->dv + values,
     };
     ptrdiff_t batch = p->b * p->Hkv * p->Lk * p->D;
+    /* gate_k is [B][Hkv][Lk][D], laid out like keys of the call. */
     if (gates == GATES_GIVEN) c.g = tensor(p, e, "gate_k") + batch + values;
     if (!p->backward) return c;
     c.de = dtensor(p, e, "e") + table;
@@ -83,10 +84,12 @@ static void cope_count(struct problem *p, const struct cope *c, int h)
     for (ptrdiff_t j = p->Lk; j-- > 0;) {
         if (!p->seen[j]) continue;
         p->scratch[0][j] = sigmoid(c->gate_scale * dot(p->q + q_row(p, h), c->g + j * p->D, p->D));
+        /* From the newest key on, so sum holds the gates from j on. */
         p->scratch[1][j] = sum += p->scratch[0][j];
     }
 }
 
+/* On the straight line between the rows of e at either side; a whole position has one row. */
 static void cope(struct problem *p, int e, int h)
 {
     struct cope c = cope_of(p, e, h);
@@ -116,11 +119,13 @@ static void cope_backward(struct problem *p, int e, int h)
                t = at - low;
         double dz = c.pos_scale * of_head(p, p->dadd, h)[j];
         ptrdiff_t l = (ptrdiff_t)low * p->D, u = (ptrdiff_t)high * p->D;
+        /* z by q and by e. */
         add_scaled(dq, dz * (1 - t), c.e + l, p->D);
         add_scaled(dq, dz * t, c.e + u, p->D);
         add_scaled(c.de + l, dz * (1 - t), q, p->D);
         add_scaled(c.de + u, dz * t, q, p->D);
 
+        /* z by the position is the slope of the line, and the position by each gate is 1. */
         dgate += dz * (dot(q, c.e + u, p->D) - dot(q, c.e + l, p->D));
         double gate = p->scratch[0][j], dlogit = c.gate_scale * dgate * gate * (1 - gate);
         add_scaled(dq, dlogit, c.g + j * p->D, p->D);
@@ -155,6 +160,7 @@ static void sba(struct problem *p, int e, int h)
 static void sba_backward(struct problem *p, int e, int h)
 {
     const double *s = of_head(p, p->s, h), *w = of_head(p, p->w, h), *dw = of_head(p, p->dw, h);
+    /* Like the weight of an older key, rem has the factor 1 - beta of every key. */
     double *ds = of_head(p, p->ds, h), before = p->rem[h] * p->drem[h];
     (void)e;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
@@ -195,6 +201,7 @@ static void sba_value(struct problem *p, int e, int h)
     if (remainder == REMAINDER_VECTOR && q_segment(p, p->i) >= 0)
         add_scaled(o, p->rem[h], tensor(p, e, "r") + h * p->Dv, p->Dv);
 }
+/* drem grows here, which sba_backward() reads: so values go first. */
 static void sba_value_backward(struct problem *p, int e, int h)
 {
     double remainder = option(p, e, "remainder", REMAINDER_NONE);
@@ -216,6 +223,7 @@ const struct definition loci_define_sba = {
 
 /* ---- cape: s = a + add + W2 leaky(W1 [a; add] + b1) + b2, across the heads of a pair --------- */
 
+/* What all pairs of a call have in common. */
 struct cape {
     int hidden, H, width;                /* width 2H, or H where no encoding adds anything */
     bool add_bias;
@@ -278,6 +286,7 @@ static void cape_backward(struct problem *p, int e)
                 dg += c.w2[h * c.hidden + u] * of_head(p, p->ds, h)[j];
                 dw2[h * c.hidden + u] += g * of_head(p, p->ds, h)[j];
             }
+            /* Back through leaky and the first layer, to a of each head and to add. */
             double dt = t > 0 ? dg : c.leak * dg;
             db1[u] += dt;
             for (int x = 0; x < c.width; x++) {

@@ -13,6 +13,7 @@ static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
     int d = p->plan->model_dim;
     bool t2t = option(p, e, "freq", 0) == 1, halves = option(p, e, "layout", 0) == 1;
     double base = option(p, e, "base", 10000), steps = d / 2 > 1 ? d / 2 - 1 : 1;
+    /* Waves: the last sine of an odd width has no cosine, and with t2t is not there either. */
     int count = t2t ? d / 2 : (d + 1) / 2;
     for (int t = 0; t < count; t++) {
         /* long double: right at position 2^40, too */
@@ -39,6 +40,7 @@ static loci_status learned_check(const struct problem *p, int e, loci_error *err
         }
     return LOCI_OK;
 }
+/* x += table[pos], and dtable[pos] += dx. */
 static void learned(const struct problem *p, int e, int64_t pos, double *y)
 {
     add_scaled(y, 1, tensor(p, e, "table") + pos * p->plan->model_dim, p->plan->model_dim);
@@ -67,6 +69,7 @@ static loci_status below(const struct problem *p, const char *name, int64_t limi
         }
     return LOCI_OK;
 }
+/* Adds one number to all channels. */
 static void add_everywhere(const struct problem *p, double x, double *y)
 {
     for (int c = 0; c < p->plan->model_dim; c++) y[c] += x;
@@ -100,11 +103,11 @@ const struct definition loci_define_normalised = { .name = "normalised",
 
 static loci_status binary_check(const struct problem *p, int e, loci_error *error)
 {
+    const int bits = p->plan->model_dim;
     (void)e;
-    return below(p, "binary",
-                 p->plan->model_dim < 62 ? (int64_t)1 << p->plan->model_dim : (int64_t)1 << 62,
-                 error);
+    return below(p, "binary", bits < 62 ? (int64_t)1 << bits : (int64_t)1 << 62, error);
 }
+/* Lowest bit first; positions are not negative, so / and % give the bits. */
 static void binary(const struct problem *p, int e, int64_t pos, double *y)
 {
     (void)e;

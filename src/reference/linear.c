@@ -37,6 +37,8 @@ static void features_backward(struct problem *p, loci_which which, loci_view x, 
     x = dense(x, heads, rows, p->D), dx = dense(dx, heads, rows, p->D);
     for (int h = 0; h < heads; h++)
         for (ptrdiff_t i = 0; i < rows; i++, f += p->D, dturned += p->D, df += p->D) {
+            /* f reaches the loss twice, turned and as it is, and
+             * dx is the sum of both times the slope of f. */
             double *back = p->scratch[0];
             if (p->def[0]->turn) p->def[0]->turn_backward(p, 0, which, h, i, f, dturned, back);
             else memcpy(back, dturned, (size_t)p->D * sizeof *back);
@@ -84,6 +86,7 @@ static double forward_row(const struct problem *p, const struct room *r, int h, 
         add_scaled(r->o, dot(r->tq + q_row(p, h), r->tk + k_row(p, h, j), p->D),
                    view_row(v, p->b, (int)kv_head(p, h), j), p->Dv);
     }
+    /* A denominator of 0 is a row that sees nothing: o stays 0. */
     for (int c = 0; c < p->Dv && den != 0; c++) r->o[c] /= den;
     return den;
 }
@@ -95,6 +98,7 @@ static void backward_row(const struct problem *p, const struct room *r, int h, l
         if (!sees(p, j)) continue;
         const ptrdiff_t q = q_row(p, h), k = k_row(p, h, j);
         const double dn = dot(r->g, view_row(v, p->b, (int)kv_head(p, h), j), p->Dv);
+        /* n through the turned features, m through those that are not */
         add_scaled(r->dtq + q, dn, r->tk + k, p->D);
         add_scaled(r->dtk + k, dn, r->tq + q, p->D);
         add_scaled(r->dq + q, dm, r->k + k, p->D);
@@ -116,8 +120,10 @@ static void batch_entry(struct problem *p, const struct room *r, const loci_grad
         for (p->i = 0; p->i < p->Lq; p->i++) {
             const double den = forward_row(p, r, h, v);
             if (o.data) memcpy(view_row(o, p->b, h, p->i), r->o, (size_t)p->Dv * sizeof(double));
+            /* A row that sees nothing has no gradient. */
             if (!grad || den == 0 || !grad->dout.data) continue;
             const loci_view dout = dense(grad->dout, p->H, p->Lq, p->Dv);
+            /* Cotangent over the denominator, as both gradients have it. */
             for (int x = 0; x < p->Dv; x++) r->g[x] = view_row(dout, p->b, h, p->i)[x] / den;
             backward_row(p, r, h, v);
         }

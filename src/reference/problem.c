@@ -33,6 +33,8 @@ static loci_status near(const struct problem *p, const char *name, const int64_t
     return LOCI_OK;
 }
 
+/* The checks that every stage needs.  The plan has checked options and shapes; what
+ * a caller of the library could get wrong beyond these is the engine's to refuse. */
 loci_status loci_reference_open(struct problem *p, const loci_plan *plan,
                                 const void *const *tensors, const loci_call *call)
 {

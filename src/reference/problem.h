@@ -153,8 +153,7 @@ static inline int64_t q_position(const struct problem *p, ptrdiff_t i)
         return keys ? keys - (c->q_starts[s + 1] - i) : i - c->q_starts[s];
     }
     if (c->q_pos) return c->q_pos[(c->per_batch ? p->b * p->Lq : 0) + i];
-    return p->Lk ? p->Lk - p->Lq + i : i;                /* without keys, as in stage EMBED, rows
-                                                            count from 0 */
+    return p->Lk ? p->Lk - p->Lq + i : i;                /* stage EMBED: rows count from 0 */
 }
 static inline int64_t k_position(const struct problem *p, ptrdiff_t j)
 {
@@ -190,6 +189,7 @@ static inline int64_t distance(const struct problem *p, ptrdiff_t j)
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 static inline int kv_head(const struct problem *p, int h) { return h / (p->H / p->Hkv); }
+/* The numbers of a head in an array [H][Lk]. */
 static inline double *of_head(const struct problem *p, double *x, int h) { return x + h * p->Lk; }
 /* Where the rows of q, k and v for head h begin. */
 static inline ptrdiff_t q_row(const struct problem *p, int h) { return (h * p->Lq + p->i) * p->D; }
@@ -208,6 +208,7 @@ static inline double dot(const double *x, const double *y, ptrdiff_t n)
     for (ptrdiff_t c = 0; c < n; c++) sum += x[c] * y[c];
     return sum;
 }
+/* y += a x, n numbers. */
 static inline void add_scaled(double *y, double a, const double *x, ptrdiff_t n)
 {
     for (ptrdiff_t c = 0; c < n; c++) y[c] += a * x[c];
@@ -216,6 +217,7 @@ static inline double clip(double x, double low, double high)
 {
     return x < low ? low : x > high ? high : x;
 }
+/* exp() of a negative number only: it cannot overflow. */
 static inline double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
 
 /* ---- Views ----------------------------------------------------------------------------------- */

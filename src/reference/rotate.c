@@ -53,6 +53,7 @@ static long double angle(const struct problem *p, int e, const struct pairs *r, 
     return phi;
 }
 
+/* Channels that are in no pair stay as they are. */
 static void turn_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which,
                        int head, ptrdiff_t row, const double *x, double *y)
 {
@@ -115,7 +116,7 @@ static int one_axis(const struct problem *p, int e, int kv, int axis, int t)
     return t;
 }
 
-/* Number t of a list option; 1 where it is absent. */
+/* Number t of a list option, which has one per pair or per axis; 1 where it is absent. */
 static double listed(const struct problem *p, int e, const char *name, int t)
 {
     const struct config *cfg = &p->plan->enc[e];
@@ -141,6 +142,7 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
 {
     double length = option(p, e, "original_length", 1), bounds[2];
     for (int slow = 0; slow < 2; slow++) {
+        /* bounds[0], bounds[1]: the pairs that make beta_fast and beta_slow turns. */
         double turns = slow ? option(p, e, "beta_slow", 1) : option(p, e, "beta_fast", 32);
         bounds[slow] = dim * log(length / (turns * turn_around)) / (2 * log(base));
         if (option(p, e, "truncate", 1) != 0)
@@ -148,6 +150,7 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
     }
     if (bounds[0] < 0) bounds[0] = 0;
     if (bounds[1] > dim - 1) bounds[1] = dim - 1;
+    /* As the models' code does, to avoid a division by 0. */
     if (bounds[0] == bounds[1]) bounds[1] += 0.001;
     return (1 - clip((t - bounds[0]) / (bounds[1] - bounds[0]), 0, 1))
          * option(p, e, "extrapolation_factor", 1);
@@ -158,6 +161,7 @@ static long double llama3_frequency(const struct problem *p, int e, long double 
     const double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1),
                  wavelength = turn_around / (double)w;
     double low = option(p, e, "low_freq_factor", 1), high = option(p, e, "high_freq_factor", 4);
+    /* Fewer than low turns in the trained length: stretched; at least high turns: as it was. */
     if (wavelength > length / low) return w / s;
     if (wavelength <= length / high) return w;
     double share = (length / wavelength - low) / (high - low);
@@ -178,10 +182,12 @@ static long double rope_frequency(const struct problem *p, int e, int t)
         return w / s;
     case DYNAMIC:
     case NTK:
+        /* dynamic is ntk with a factor that grows with the length. */
         if (scaling == DYNAMIC) s = s * fmax(length, original) / original - (s - 1);
         return powl(base * powl(s, dim / (dim - 2)), -2 * t / dim);
     case NTK_FIXED: {
         const long double b = option(p, e, "mixed_b", 0);
+        /* w exp(-ln s ((t + 1) / (dim/2))^b) */
         return b == 0 ? w * powl(s, -2 * (t + 1) / dim)
                       : w / expl(logl(s) / powl(dim / 2, b) * powl(t + 1, b));
     }
@@ -213,6 +219,7 @@ static double rope_factor(const struct problem *p, int e)
         return s <= 1 ? 1 : sqrt(1 + log(s) / log(option(p, e, "original_length", 1)));
     return 1;
 }
+/* mrope and xpos begin with the same pairs. */
 static struct pairs pairs_of_rope(const struct problem *p, int e)
 {
     return (struct pairs){
@@ -279,6 +286,7 @@ static void xpos(const struct problem *p, int e, loci_which which, int head, ptr
     turn_pairs(p, e, &r, which, head, row, x, y);
     if (which != LOCI_CACHE) fade_row(p, e, which, row, y);
 }
+/* Fading is its own adjoint and comes first on the way back. */
 static void xpos_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
                           const double *x, const double *dy, double *dx)
 {
@@ -363,6 +371,7 @@ static struct fope fope_of(const struct problem *p, int e, loci_which which, int
                       .kv = kv_of(p, which, head), .x = coordinate(p, which, 0, row) };
     bool ignore = option(p, e, "ignore_zero", 1) != 0;
     f.waves = f.all;
+    /* Frequencies fall, so zeros are at the end. */
     while (ignore && f.waves > 0 && fope_frequency(&f, f.waves - 1) == 0) f.waves--;
     f.sums = !ignore ? p->D / 2 : f.waves < p->D / 4 ? f.waves : p->D / 4;
     return f;
@@ -433,6 +442,7 @@ static void fope_backward(const struct problem *p, int e, loci_which which, int 
         dx[t + half] = -a * s + b * c;
         /* Padding, which need not hold numbers, has no gradient. */
         if (t >= f.sums || option(p, e, "learn", 0) == 0 || (a == 0 && b == 0)) continue;
+        /* y = x (c + i s): dc and ds are the real and imaginary parts of dy conj(x). */
         give_coefficients(&f, true, t, a * x[t] + b * x[t + half]);
         give_coefficients(&f, false, t, b * x[t] - a * x[t + half]);
     }
@@ -471,6 +481,7 @@ static void tape_backward(const struct problem *p, int e, loci_which which, int 
         if (a == 0 && b == 0) continue;
         dx[t] = state[0] * a + state[1] * b;
         dx[t + half] = state[0] * b - state[1] * a;
+        /* The same for states: a turn by (c, s) is a complex product. */
         dstate[0] += a * x[t] + b * x[t + half];
         dstate[1] += b * x[t] - a * x[t + half];
     }
@@ -490,8 +501,8 @@ static void tape_value_backward(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         of_head(p, p->dw, h)[j] += dot(dae, tensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), p->D);
-        add_scaled(dtensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), of_head(p, p->w, h)[j], dae,
-                   p->D);
+        add_scaled(dtensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), of_head(p, p->w, h)[j],
+                   dae, p->D);
     }
 }
 const struct definition loci_define_tape = {
@@ -501,7 +512,7 @@ const struct definition loci_define_tape = {
 
 /* ---- The rotation alone ---------------------------------------------------------------------- */
 
-/* One row; x and dy are copies, since y may be x and dx may be dy. */
+/* One row.  dx NULL: the gradient goes to `unused`, as the tensors' gradients are made with it. */
 static void rotate_row(const struct problem *p, int e, loci_which which, int h, ptrdiff_t i,
                        const double *x, const double *dy, double *y, double *dx, double *unused)
 {
@@ -540,6 +551,7 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
     for (p->b = 0; p->b < p->B; p->b++)
         for (int h = 0; h < heads; h++)
             for (ptrdiff_t i = 0; i < rows; i++) {
+                /* Copies, as y may be x and dx may be dy. */
                 memcpy(x1, view_row(x, p->b, h, i), (size_t)p->D * sizeof *x1);
                 if (dy.data) memcpy(dy1, view_row(dy, p->b, h, i), (size_t)p->D * sizeof *dy1);
                 rotate_row(p, turning, which, h, i, x1, dy.data ? dy1 : NULL,

@@ -20,6 +20,7 @@ static void shaw(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) raw[j] += dot(p->q + q_row(p, h), k + shaw_row(p, e, j) * p->D, p->D);
 }
+/* raw is a product of q and aK: each gets the other. */
 static void shaw_backward(struct problem *p, int e, int h)
 {
     ptrdiff_t first = table_of_head(form(p, e, "k"), h);
@@ -33,6 +34,7 @@ static void shaw_backward(struct problem *p, int e, int h)
     }
 }
 
+/* values=0: there is no tensor v. */
 static void shaw_value(struct problem *p, int e, int h)
 {
     const double *v = tensor(p, e, "v");
@@ -40,8 +42,8 @@ static void shaw_value(struct problem *p, int e, int h)
     v += table_of_head(form(p, e, "v"), h);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j])
-            add_scaled(p->o + h * p->Dv, of_head(p, p->w, h)[j], v + shaw_row(p, e, j) * p->Dv,
-                       p->Dv);
+            add_scaled(p->o + h * p->Dv, of_head(p, p->w, h)[j],
+                       v + shaw_row(p, e, j) * p->Dv, p->Dv);
 }
 static void shaw_value_backward(struct problem *p, int e, int h)
 {
@@ -89,6 +91,7 @@ static void xl_distance(struct problem *p, int e, const struct xl *x, ptrdiff_t 
         p->scratch[1][c] = dot(x->w + c * x->width, p->scratch[0], x->width);
 }
 
+/* u.k, then q and v against the projected wave. */
 static void xl(struct problem *p, int e, int h)
 {
     struct xl x = xl_of(p, e, h);
@@ -134,6 +137,7 @@ static ptrdiff_t deberta_row(const struct problem *p, int e, double d)
 {
     int kind = (int)option(p, e, "kind", V2),
         span = (int)option(p, e, "span", kind == V1 ? 512 : 256);
+    /* `middle` distances have a row of their own. */
     double max = option(p, e, "max_distance", 512), middle = span / 2, size = fabs(d);
     if (kind == V2 && option(p, e, "saturate", 1) == 1) size = fmin(size, max - 1);
     if (kind == V2 && size > middle)
@@ -148,6 +152,7 @@ static ptrdiff_t deberta_at(const struct problem *p, int e, const char *name, in
     return table_of_head(form(p, e, name), h) + deberta_row(p, e, d) * p->D;
 }
 
+/* A product is there if its tensor is. */
 static void deberta(struct problem *p, int e, int h)
 {
     const double *k = tensor(p, e, "k"), *q = tensor(p, e, "q");
