@@ -118,6 +118,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     TRY(loci_open_view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim));
     /* How k and v lie in memory: by batch entry, or by page. */
     ptrdiff_t entries = c->B, length = c->Lk;
+    /* A state stands for all keys before this call: there is nothing to look up. */
     CHECK(in->error, stage == LOCI_ATTENTION || (!in->pages && !in->cache && !in->k_lens),
           LOCI_BAD_ARG,
           "linear attention keeps a state: it takes no pages, no k_lens and no cache");
@@ -140,6 +141,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     if (keys) { TRY(loci_need(c, c->k.data, "k")); TRY(loci_need(c, c->v.data, "v")); }
     CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG,
           "ae: the encoding has no states whose average it could be");
+    /* Positions stand in for coordinates on one axis only. */
     CHECK(in->error, p->axes == 1 || (in->q_coord && (in->k_coord || c->cache)), LOCI_BAD_ARG,
           "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));

@@ -2,10 +2,10 @@
 /* cache.c -- see loci/cache.h: lengths, positions and inputs
  * by key of the sequences; the engine moves keys and values.
  *
- * A cache is one block of memory that holds offsets instead of pointers, so it can
- * be moved, saved and opened again.  Since anybody may have written to it, every
- * call checks what would lead it outside; append() changes the lengths last, so
- * that a call that fails or is cancelled leaves the keys as they were. */
+ * A cache is one block of memory that holds offsets instead of pointers, so it can be
+ * moved, saved and opened again.  Since anybody may have written to it, every call
+ * checks what would lead it outside.  append() changes the lengths last, so a call that
+ * fails or is cancelled leaves the keys as they were, but for the oldest of a ring. */
 #include "call/steps.h"
 #include "call/tables.h"
 #include "plan/cache.h"
@@ -281,6 +281,7 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
         const int64_t n = count_of(in, b), len = lengths(c)[b];
         CHECK(e, n >= 0 && n <= in->k_len, LOCI_BAD_ARG,
               "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)n, in->k_len);
+        /* A ring has room for any number of keys in turn, but positions end at 2^40. */
         CHECK(e,
               c->form.ring ? n <= cache_capacity(c) && n <= FAR - len
                            : n <= cache_capacity(c) - len,
@@ -377,6 +378,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
           "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
     TRY(loci_measure_room(&c, work, loci_lay_out, false));
+    /* The other encodings see these keys when a pass does, and are asked then. */
     if (a.turn) TRY(loci_accept(&c, p->use[p->rotate].enc));
     TRY(check_memory(&c, &a, tables, work));
     loci_use_room(&c, work, loci_lay_out, false);
@@ -396,12 +398,14 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     append_inputs(p, to, in);
     for (ptrdiff_t b = 0; b < c.B; b++) {
         const int64_t count = count_of(in, b), old = lengths(to)[b];
+        /* A ring counts its positions; other caches store
+         * them, given or counted, as remove() moves them. */
         for (int64_t j = 0; j < count && !to->form.ring; j++)
             *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
         set_length(to, b, old + count);
         done[b] = old;
     }
-    keep_inputs(p, to, done);
+    keep_inputs(p, to, done);            /* from the old lengths on */
     to->placed |= in->k_pos != NULL;
     return LOCI_OK;
 }
@@ -416,9 +420,11 @@ loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, 
           "cache is none, or damaged; loci_cache_create() makes them");
     CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
           entry, (long long)c->form.batch - 1);
+    /* There is no plan here to check the whole cache with; the entry is enough. */
     TRY(check_entry(c, entry, e));
     CHECK(e, length >= 0 && length <= lengths(c)[entry], LOCI_BAD_ARG,
           "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
+    /* Of a ring only what it still holds can be the end; or nothing. */
     CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG,
           "length %lld: the ring holds keys from %lld on", (long long)length,
           (long long)cache_oldest(c, entry));

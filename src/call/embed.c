@@ -98,6 +98,7 @@ static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
     const struct config *cfg = &p->enc[0];
     double row[EMBED_COLUMNS];
     for (ptrdiff_t b = 0; b < e->call->batch; b++) {
+        /* Positions that are counted, or given once, are the same in all entries. */
         if (b == 0 || (e->call->q_pos && e->call->per_batch))
             cfg->pe->embed(cfg, e->table, p->f64, embed_pos(e->call, b, i), from, n, row);
         ptrdiff_t x = b * e->x.batch + i * e->x.row + from,
@@ -189,6 +190,7 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     }
     for (ptrdiff_t b = 0; b < c->batch; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
+            /* As often as the forward pass asks. */
             if (c->host && i % EMBED_ROWS == 0 && c->host->cancelled
                 && c->host->cancelled(c->host->user))
                 return loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host");

@@ -62,6 +62,7 @@ static loci_status check_order(const struct call *c)
         CHECK(e, !q->segments, LOCI_BAD_ARG,
               "linear attention wants segments as runs of "
               "neighbours, in rising order on both sides");
+        /* Consecutive positions rise, and without a mask every row sees all keys. */
         if (q->run || c->plan->full) continue;
         for (ptrdiff_t i = 1; i < q->nq; i++)
             CHECK(e, pos_q(c, q->b, q->q0 + i) >= pos_q(c, q->b, q->q0 + i - 1), LOCI_BAD_ARG,
@@ -97,6 +98,7 @@ static loci_status open_linear(struct call *c, const loci_plan *p, const void *t
                                const struct regions *states)
 {
     TRY(loci_open_attention(c, p, LOCI_LINEAR_ATTENTION, tables, work, in, grad, past, states));
+    /* What a softmax or a stick leaves. */
     CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG,
           "lse and rem must be NULL: linear attention has neither");
     return check_order(c);

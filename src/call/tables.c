@@ -77,6 +77,7 @@ loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void 
     loci_add_list(&r, "tables", tables, bytes, 1, WRITTEN);
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];
+        /* Inputs come with the calls. */
         if (t->role == LOCI_INPUT) continue;
         if (!tensors || !tensors[i]) return LOCI_BAD_ARG;
         loci_add_list(&r, t->name, tensors[i], (size_t)tensor_count(t), p->real, READ);
