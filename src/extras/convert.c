@@ -112,9 +112,11 @@ loci_status loci_convert_channels(const loci_channels *given, loci_pairing from,
     for (ptrdiff_t o = 0; o < c.outer; o++) {
         const size_t at = (size_t)o * (size_t)c.stride * c.element;
         if (x != y) memcpy((char *)y + at, (const char *)x + at, block);
+        /* Copied first and reordered in place then, which
+         * serves both cases; equal pairings are a copy. */
         for (int h = 0; h < c.heads && from != to; h++)
-            reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned, to,
-                    bytes);
+            reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned,
+                    to, bytes);
     }
     return LOCI_OK;
 }
@@ -142,11 +144,12 @@ static uint16_t narrow(double x, int fraction, int step)
     return (uint16_t)(sign | (bits < infinite ? bits : infinite));
 }
 
+/* Stores number i of a list.  The finest numbers are 2^-133 for bf16
+ * (2^-126 with 7 bits of fraction) and 2^-24 for f16 (2^-14 with 10). */
 static void store(loci_dtype dtype, void *y, ptrdiff_t i, double x)
 {
     if (dtype == LOCI_F64) ((double *)y)[i] = x;
     else if (dtype == LOCI_F32) ((float *)y)[i] = (float)x;
-    /* the finest numbers: 2^-126-7 of bf16, 2^-14-10 of f16 */
     else ((uint16_t *)y)[i] = dtype == LOCI_BF16 ? narrow(x, 7, -133) : narrow(x, 10, -24);
 }
 static bool known(loci_dtype dtype)
@@ -161,7 +164,7 @@ loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void 
     if (!known(dtype) || count < 0 || count > FAR || (count && (!x || !y))) return LOCI_BAD_ARG;
     loci_add_list(&r, "x", x, (size_t)count, sizeof *x, READ);
     loci_add_list(&r, "y", y, (size_t)count, stored_size(dtype), WRITTEN);
-    /* In place a number is read before it is written over: none becomes larger than a double. */
+    /* In place each number is read before it is written over: outputs are no larger than inputs. */
     if ((const void *)x != y) TRY(loci_check_regions(&r, NULL));
     for (ptrdiff_t i = 0; i < count; i++) store(dtype, y, i, x[i]);
     return LOCI_OK;
@@ -203,6 +206,7 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
                           / (t->layout == LOCI_TABLE_SPLIT ? 2 : 1),
                     most = (ptrdiff_t)1 << 40;
     if (!t->row) t->row = width;
+    /* 2^40 numbers in all, so that no product below overflows. */
     CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG,
           "row %td must be at least the %td numbers of a row", t->row, width);
     CHECK(e, t->count >= 0 && t->count <= most / t->row, LOCI_BAD_ARG,
@@ -244,6 +248,7 @@ loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
         double hi, lo;
         loci_rope_frequency(&prep, i, &hi, &lo);
         for (ptrdiff_t r = 0; r < t.count; r++) {
+            /* row r is position r where none are given */
             double cos, sin;
             loci_sincos(t.pos ? (double)t.pos[r] : (double)r, hi, lo, &cos, &sin);
             store_row(&t, t.cos, r, pairs, i, m * cos);

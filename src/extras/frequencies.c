@@ -13,7 +13,7 @@ int loci_frequencies(const loci_plan *p, double *list, int room, double *factor)
             continue;
         const int pairs = (int)c->opt[ROPE_DIM] / 2;
         for (int t = 0; list && t < pairs && t < room; t++) {
-            double rest;
+            double rest;                 /* a double is enough to look at */
             loci_rope_frequency(&(struct prep){ .cfg = c }, t, &list[t], &rest);
         }
         if (factor) *factor = c->opt[ROPE_ATTENTION_FACTOR];

@@ -91,7 +91,7 @@ loci_status loci_segments_place(int count, const loci_segment *s, double start, 
     }
     CHECK(e, fabs(start) <= far && fabs(end) <= far, LOCI_BAD_ARG,
           "positions: they go from %g to %g, and must lie within 2^40", start, end);
-    at = start;
+    at = start;                          /* once more, now writing */
     ptrdiff_t done = 0;
     for (int i = 0; i < count; i++) {
         if (tokens_of(&s[i])) write_coordinates(&s[i], at, len, coord + done);
