@@ -59,6 +59,7 @@ INLINE real abs_(real a) { return a < 0 ? -a : a; }
  * exactly 1: skipping tiles and joining chunks rely on both.  NaN stays NaN. */
 #define EXP_LOW ((real)-87)
 #if LOCI_DOUBLE
+/* Cut off at the same place as in float, so that both builds skip the same tiles. */
 INLINE real exp_(real x) { return x < EXP_LOW ? 0 : exp(x); }
 INLINE vf vf_exp(vf x) { return exp_(x); }
 #else
@@ -129,6 +130,7 @@ INLINE vf vf_scale2(vf y, vf t) { return bits_scale2(y, t); }
 #endif
 INLINE vf vf_tanh(vf x)
 {
+    /* minus is -x; vf_negative() chooses by the sign of x, here and at the end. */
     const vf one = vf_set1(1), minus = vf_sub(vf_set1(0), x);
     /* From -40 on the result is 1 in float.  The order of the arguments lets NaN through. */
     const vf y = vf_max(vf_set1(-40), vf_mul(vf_set1(2), vf_negative(x, x, minus)));
@@ -156,6 +158,7 @@ INLINE double log_(double x)
     int e;
     double m = frexp(x, &e);
     if (m < 0.70710678118654752) m *= 2, e--;
+    /* A series in odd powers of f, smallest first: |f| < 0.172, so f^25 is below 2^-63. */
     double f = (m - 1) / (m + 1), g = f * f, s = 0;
     for (int n = 23; n >= 3; n -= 2) s = (s + 1.0 / n) * g;
     return 2 * f + 2 * f * s + e * 0.69314718055994530942;
@@ -168,6 +171,7 @@ INLINE void vf_transpose(vf *x)
     /* The pairs of vectors whose numbers differ in this bit exchange half of their lanes. */
     UNROLL for (int bit = 0; bit < VBITS; bit++) {
         UNROLL for (int i = 0; i < VL; i++) {
+            /* its pair has been done */
             if (i >> bit & 1) continue;
             vf a = x[i], b = x[i + (1 << bit)];
 #if VL > 1

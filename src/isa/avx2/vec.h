@@ -81,6 +81,7 @@ static inline vf vf_pick(int bit, vf lo, vf hi)
     default: return _mm256_blend_ps(lo, hi, 0xf0);
     }
 }
+/* bit 0 and 1 stay within halves of 128 bits, bit 2 swaps these. */
 static inline vf vf_swap(int bit, vf x)
 {
     switch (bit) {

@@ -10,6 +10,7 @@ enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return *p; }
 static inline void vf_store(real *p, vf x) { *p = x; }
+/* f64 plans store no numbers of 16 bits; the shared sources still name these words. */
 static inline vf vf_load_bf16(const uint16_t *p) { return (double)from_bf16(*p); }
 static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 {

@@ -9,6 +9,7 @@ enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return vld1q_f32(p); }
 static inline void vf_store(real *p, vf x) { vst1q_f32(p, x); }
+/* A bf16 is the upper half of a float. */
 static inline vf vf_load_bf16(const uint16_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
