@@ -156,6 +156,7 @@ loci_status loci_tape_start(const loci_layer *given, double base, double factor,
 static void shares(const struct states *s, int h, bool back, double *m)
 {
     const int H = s->layer->heads;
+    /* One weight, of the dtype of the layer. */
     double one;
     memset(m, 0, (size_t)H * sizeof *m);
     for (int g = 0; g < H; g++) {
@@ -246,6 +247,7 @@ static void read_gates(const struct states *s, ptrdiff_t b, ptrdiff_t t, int fro
         const int k = n - at < UNITS ? n - at : UNITS;
         layer_read(s->layer, s->gates.data, layer_at(&s->gates, b, 0, t) + from + at, k, x);
         for (int i = 0; i < k; i++) {
+            /* silu' = sigmoid + x sigmoid (1 - sigmoid), and 1 - sigmoid(x) = sigmoid(-x). */
             const double sigmoid = layer_sigmoid(x[i]);
             silu[at + i] = x[i] * sigmoid;
             if (slope) slope[at + i] = sigmoid * (1 + x[i] * layer_sigmoid(-x[i]));
