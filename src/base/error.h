@@ -6,13 +6,14 @@
 
 #include "loci/loci.h"
 
-/* `CHECK(e, d > n, LOCI_BAD_ARG, "t5: ...", ...)` returns from the function when the rule does not
- * hold. */
+/* Writes the sentence into `e`, unless that is NULL, and returns the status. */
 loci_status loci_fail(loci_error *e, loci_status status, const char *format, ...)
 #if defined __GNUC__
     __attribute__((format(printf, 3, 4)))
 #endif
     ;
+/* `CHECK(e, d > n, LOCI_BAD_ARG, "t5: ...", ...)` returns from the function when the rule
+ * does not hold; TRY returns what failed further down, whose sentence is written already. */
 #define CHECK(e, rule, status, ...) \
     do { \
         if (!(rule)) \

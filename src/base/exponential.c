@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* exponential.c -- up to 4 channels in closed form, by quaternions; else a Taylor series and
- * squarings.
+/* exponential.c -- up to 4 channels in closed form,
+ * by quaternions; else a Taylor series and squarings.
  *
  * A skew matrix of four channels is the map of quaternions v -> a v + v b with imaginary a and b,
  * hence its exponential v -> e^a v e^b; three channels are i, j, k alone, where b = -a.  The
@@ -8,8 +8,8 @@
  * = G exp(X)^T: its own a and b turn about those of X by -2s |a|, and their means are in closed
  * form as well.
  *
- * Else the adjoint is the derivative of exp at -X in the direction G: matrices carry it along as
- * dual numbers. */
+ * Else the adjoint is the derivative of exp at -X in the
+ * direction G: matrices carry it along as dual numbers. */
 #include "base/exponential.h"
 
 #include <math.h>
@@ -18,7 +18,8 @@
 
 /* ---- Quaternions ----------------------------------------------------------------------------- */
 
-/* sin t / t and (1 - cos t) / t. */
+/* sin t / t and (1 - cos t) / t.  The second is made of half the
+ * angle, as 1 - cos t would lose all its digits for small t. */
 static void quotients(double t, double *sinc, double *rest)
 {
     const double half = t / 2, s = half == 0 ? 1 : sin(half) / half;
@@ -26,12 +27,15 @@ static void quotients(double t, double *sinc, double *rest)
     *rest = half * s * s;
 }
 
-/* a and b of a skew matrix: of channels 1, i, j, k, or i, j, k. */
+/* An entry of a matrix as if it had four channels 1, i, j, k: with
+ * n = 3 the channel 1 is not there and its row and column are 0. */
 static double entry(int n, const double *x, int row, int column)
 {
     const int r = row - (4 - n), c = column - (4 - n);
     return r < 0 || c < 0 ? 0 : x[r * n + c];
 }
+/* a and b of a skew matrix, and the matrix of a and b.  The first column of the
+ * matrix is a + b, its lower right corner a - b; with n = 3 the former is 0. */
 static void split(int n, const double *x, double *a, double *b)
 {
     const double p[3] = { entry(n, x, 1, 0), entry(n, x, 2, 0), entry(n, x, 3, 0) };
@@ -58,6 +62,7 @@ static void multiply_by(const double *q, bool left, double m[4][4])
                                 { q[3], -s * q[2], s * q[1], q[0] } };
     memcpy(m, rows, sizeof rows);
 }
+/* e^a of an imaginary a is cos |a| + a sin |a| / |a|: a quaternion of length 1. */
 static void exp_quaternion(const double *a, double *q)
 {
     const double length = sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]);
@@ -66,6 +71,8 @@ static void exp_quaternion(const double *a, double *q)
     q[0] = cos(length);
     for (int i = 0; i < 3; i++) q[i + 1] = sinc * a[i];
 }
+/* r = exp(x) by v -> p v q, p = e^a and q = e^b, as
+ * the product of two 4 x 4 matrices that commute. */
 static void closed_form(int n, const double *x, double *r)
 {
     double a[3], b[3], p[4], q[4], left[4][4], right[4][4];
@@ -80,7 +87,9 @@ static void closed_form(int n, const double *x, double *r)
         }
 }
 
-/* v <- the mean over s in 0 .. 1 of v turned about `axis` by s `sign` 2 |axis|. */
+/* v <- the mean over s in 0 .. 1 of v turned about `axis` by the angle 2 s
+ * |axis|, against it when `sign` is -1.  The part of v along the axis stays;
+ * of the part across, the mean of cos and sin of the angle is left. */
 static void mean_turn(const double *axis, double sign, double *v)
 {
     const double length = sqrt(axis[0] * axis[0] + axis[1] * axis[1] + axis[2] * axis[2]);
@@ -94,7 +103,8 @@ static void mean_turn(const double *axis, double sign, double *v)
     for (int i = 0; i < 3; i++)
         v[i] = sinc * v[i] + (1 - sinc) * along * n[i] + sign * rest * across[i];
 }
-/* In v -> a v + v b, a turns as e^(-sa) . e^(sa) does, and b as e^(sb) . e^(-sb). */
+/* The skew part M - M^T of M = G exp(X)^T is split like X itself; then a turns by
+ * e^(-sa) . e^(sa) and b by e^(sb) . e^(-sb), so each mean is one mean_turn(). */
 static void closed_adjoint(int n, const double *x, const double *g, double *d)
 {
     double r[16], skew[16], a[3], b[3], da[3], db[3];
@@ -114,15 +124,18 @@ static void closed_adjoint(int n, const double *x, const double *g, double *d)
 
 /* ---- Any size -------------------------------------------------------------------------------- */
 
+/* The series ends at x^16.  With the norm halved to at most 1/2 the rest is below 2^-64;
+ * 16 terms in steps of x^4 take 6 products where one step per term would take 15. */
 enum { POWERS = 4, DEGREE = POWERS * POWERS };
 size_t loci_exponential_room(int n)
 {
     return n <= 4 ? 0 : (size_t)(POWERS + 2) * 2 * (size_t)n * (size_t)n;
 }
 
-/* A matrix and, behind it, its derivative. */
-static void multiply(int n, bool dual, add_square *add, const double *x, const double *y,
-                     double *to)
+/* to = x y.  Each is a matrix and, if `dual`, its derivative
+ * behind it: that of a product is x dy + dx y. */
+static void multiply(int n, bool dual, add_square *add, const double *x,
+                     const double *y, double *to)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n;
     memset(to, 0, sizeof *to * (size_t)(dual ? 2 * all : all));
@@ -130,8 +143,9 @@ static void multiply(int n, bool dual, add_square *add, const double *x, const d
     if (dual) add(n, x, y + all, to + all), add(n, x + all, y, to + all);
 }
 
-/* exp of room's first matrix, which is lost, by sum over k of x^k / k! in steps of x^4.  Returns
- * where it is. */
+/* exp of the first matrix in `room`, which is overwritten, as the sum over k of x^k / k!
+ * in steps of x^4.  `room` holds x .. x^4 and two more matrices, y and t, which swap
+ * their places after each product; it returns the one that holds the result. */
 static const double *series(int n, bool dual, add_square *add, double *room)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n, size = 2 * all, count = dual ? size : all;
@@ -141,6 +155,8 @@ static const double *series(int n, bool dual, add_square *add, double *room)
         for (int j = 0; j < n; j++) sum += fabs(room[i * n + j]);
         norm = fmax(norm, sum);
     }
+    /* exp(x) = exp(x / 2^n)^(2^n).  A norm that is not
+     * finite is not halved: the result is NaN by itself. */
     const int halvings = isfinite(norm) && norm > 0.5 ? ilogb(norm) + 2 : 0;
     for (ptrdiff_t i = 0; i < count; i++) room[i] = ldexp(room[i], -halvings);
     for (int k = 1; k <= DEGREE; k++) coefficient[k] = coefficient[k - 1] / k;
@@ -150,6 +166,7 @@ static const double *series(int n, bool dual, add_square *add, double *room)
     for (int k = 1; k < POWERS; k++)
         multiply(n, dual, add, room, room + (k - 1) * size, room + k * size);
     for (ptrdiff_t i = 0; i < count; i++) y[i] = coefficient[DEGREE] * highest[i];
+    /* Horner in x^4: each step adds the next four terms and multiplies by x^4. */
     for (int k = DEGREE - POWERS; k >= 0; k -= POWERS) {
         for (int m = 1; m < POWERS; m++)
             for (ptrdiff_t i = 0; i < count; i++)
@@ -185,6 +202,8 @@ void loci_exponential_adjoint(int n, const double *x, const double *g, double *d
         closed_adjoint(n, x, g, d);
         return;
     }
+    /* The adjoint of exp at X is its derivative at X^T,
+     * and X^T = -X.  Only the skew part is asked for. */
     for (int i = 0; i < n * n; i++) room[i] = -x[i], room[n * n + i] = g[i];
     const double *dx = series(n, true, add, room) + n * n;
     for (int i = 0; i < n; i++)

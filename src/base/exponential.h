@@ -5,10 +5,11 @@
 
 #include <stddef.h>
 
-/* to += x y, n x n. */
+/* to += x y, n x n.  The caller brings the product,
+ * so that it is the one of its instruction set. */
 typedef void add_square(int n, const double *x, const double *y, double *to);
 
-/* Doubles of scratch that n x n matrices take. */
+/* Doubles of scratch that n x n matrices take; the functions below want as many in `room`. */
 size_t loci_exponential_room(int n);
 /* r = exp(x), x skew. */
 void loci_exponential(int n, const double *x, double *r, double *room, add_square *);

@@ -10,15 +10,19 @@ loci_status loci_take_struct(void *to, size_t now, size_t frozen, const void *fr
                              const char *name, loci_error *e)
 {
     size_t size;
+    /* The size is the first field of every such struct;
+     * only then is it known how much may be read. */
     memcpy(&size, from, sizeof size);
-    const size_t most = now + 4096;      /* no header will have more; larger ones are no sizes */
+    /* No later header will have more; what is larger was never a size but memory not set. */
+    const size_t most = now + 4096;
     if (size == 0) size = frozen;
     CHECK(e, size >= frozen && size <= most, LOCI_BAD_ARG,
           "%s: size %zu must be 0 or sizeof(%s), at least %zu", name, size, name, frozen);
+    /* Fields that a newer header has: as long as they
+     * are 0 they ask for nothing this library lacks. */
     for (size_t i = now; i < size; i++)
         CHECK(e, !((const unsigned char *)from)[i], LOCI_UNSUPPORTED,
-              "%s: size %zu has fields that version %s does not know, "
-              "and they are not zero",
+              "%s: size %zu has fields that version %s does not know, and they are not zero",
               name, size, loci_version_text());
     const size_t part = size < now ? size : now;
     memcpy(to, from, part);
@@ -39,6 +43,7 @@ loci_status loci_check_near(const int64_t *pos, ptrdiff_t n, const char *name, l
               "%s[%td] is %lld, and positions must lie within 2^40", name, i, (long long)pos[i]);
     return LOCI_OK;
 }
+/* fabs() <= FAR is also false for NaN, so no coordinate is one. */
 loci_status loci_check_near_axes(const double *x, ptrdiff_t n, const char *name, loci_error *e)
 {
     for (ptrdiff_t i = 0; x && i < n; i++)
@@ -52,6 +57,8 @@ loci_status loci_check_near_axes(const double *x, ptrdiff_t n, const char *name,
 loci_status loci_spell_out(loci_view *v, const char *name, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L,
                            ptrdiff_t width, loci_error *e)
 {
+    /* `last` counts the numbers up to the furthest one.  8 bytes each must still be
+     * a ptrdiff_t, so that no later product of indices and strides overflows. */
     ptrdiff_t *const strides[] = { &v->batch, &v->head, &v->row };
     const ptrdiff_t counts[] = { B, H, L };
     ptrdiff_t last = width, step;
@@ -59,8 +66,8 @@ loci_status loci_spell_out(loci_view *v, const char *name, ptrdiff_t B, ptrdiff_
         CHECK(e,
               !__builtin_mul_overflow(L, width, &v->head)
                   && !__builtin_mul_overflow(v->head, H, &v->batch),
-              LOCI_BAD_ARG, "%s: %td rows of %td in %td heads are too many numbers", name, L, width,
-              H);
+              LOCI_BAD_ARG, "%s: %td rows of %td in %td heads are too many numbers", name, L,
+              width, H);
         v->row = width;
     }
     for (int i = 0; i < COUNT(strides); i++)
@@ -77,9 +84,13 @@ loci_status loci_spell_out(loci_view *v, const char *name, ptrdiff_t B, ptrdiff_
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
+/* Bytes from the first to the last. */
 static size_t reach_of(const struct region *r) { return r->reach[r->spans]; }
 
-/* What the region holds so far, `count` times. */
+/* Repeats what the region holds so far `count` times, `step` bytes apart.  Called for the
+ * smallest step first, so a region stays as few runs as it can: neighbours without a gap become
+ * one run, and spans that go on evenly become one span.  With a step that is shorter than what
+ * it repeats numbers may share bytes; then the region is all bytes in between and no output. */
 static void repeat(struct region *r, size_t step, size_t count)
 {
     const int n = r->spans;
@@ -120,8 +131,9 @@ void loci_add_view(struct regions *to, const char *name, const loci_view *v, ptr
                 { (size_t)v->batch, (size_t)B } };
     if (!v->data || !B || !H || !L || !width) return;
     struct region *r = add(to, name, v->data, (size_t)width * each, each, use);
+    /* A stride that nobody takes must not make two equal views differ. */
     r->view = (loci_view){ v->data, B > 1 ? v->batch : 0, H > 1 ? v->head : 0, L > 1 ? v->row : 0 };
-    for (int i = 0; i < COUNT(dim); i++) {                            /* the smallest step first */
+    for (int i = 0; i < COUNT(dim); i++) {                           /* the smallest step first */
         int least = i;
         for (int k = i + 1; k < COUNT(dim); k++)
             if (dim[k].step < dim[least].step) least = k;
@@ -145,10 +157,11 @@ static struct piece part(struct piece p, size_t i)
     return (struct piece){ p.of, p.spans - 1, p.at + i * step_of(p) };
 }
 
-/* Do two pieces share a byte?  The one of longer steps is taken apart where it reaches the other;
- * two of the same step are compared at one pair of parts for each distance between parts.  Out of
- * patience: they do. */
-static bool meet(struct piece a, struct piece b, int *patience)
+/* Do two pieces share a byte?  The piece of longer steps is taken apart where it reaches the other;
+ * two of the same step are compared at one pair of parts for each distance between parts, as all
+ * pairs at one distance lie alike.  Interleaved views can make this take long; when `patience` is
+ * spent the answer is yes, which refuses a call but never lets one write over its inputs. */
+static bool overlap(struct piece a, struct piece b, int *patience)
 {
     if (apart(a, b)) return false;
     if ((!a.spans && !b.spans) || --*patience < 0) return true;
@@ -156,42 +169,46 @@ static bool meet(struct piece a, struct piece b, int *patience)
     const size_t step = step_of(a);
     const bool alike = step == step_of(b);
     const size_t other = alike ? length(part(b, 0)) : length(b), own = length(part(a, 0));
-    /* Parts i of a with a.at + i step < b.at + other and a.at + i step + own > b.at; alike: i
-     * counts from -(parts of b - 1). */
+    /* Only parts i of a with a.at + i step < b.at + other and a.at + i step + own > b.at
+     * can overlap.  If the steps are alike, i counts the distance from part 0 of a to a
+     * part of b, from -(parts of b - 1) on; `back` shifts it so that it starts at 0. */
     const size_t back = alike ? count_of(b) - 1 : 0;
-    /* where b is as seen from part i + back */
+    /* Where b begins, moved by as many steps as i is. */
     const uintptr_t start = b.at + back * step;
     size_t i = start >= a.at + own ? (start - a.at - own) / step : 0;
     for (; i < count_of(a) + back && a.at + i * step < start + other; i++) {
         if (a.at + i * step + own <= start) continue;
         if (!alike) {
-            if (meet(part(a, i), b, patience)) return true;
+            if (overlap(part(a, i), b, patience)) return true;
         } else {
             const size_t first = i < back ? back - i : 0;
             struct piece x = part(a, i < back ? 0 : i - back), y = part(b, first);
-            if (meet(x, y, patience)) return true;
+            if (overlap(x, y, patience)) return true;
         }
     }
     return false;
 }
 
+/* Two arguments that are the same array in the same order:
+ * then each number is read before it is written. */
 static bool same(const struct region *a, const struct region *b)
 {
     return a->at == b->at && a->each == b->each && !memcmp(&a->view, &b->view, sizeof a->view)
         && a->spans == b->spans && reach_of(a) == reach_of(b);
 }
 
+/* One output against one other argument. */
 static loci_status check_pair(const struct region *out, const struct region *in, loci_error *e)
 {
     int patience = 1 << 14;
     const struct piece a = { out, out->spans, out->at }, b = { in, in->spans, in->at };
-    if (apart(a, b) || (in->use == REPLACED && same(out, in)) || !meet(a, b, &patience))
+    if (apart(a, b) || (in->use == REPLACED && same(out, in)) || !overlap(a, b, &patience))
         return LOCI_OK;
     CHECK(e, in->use == WRITTEN, LOCI_BAD_ARG,
           "%s overlaps %s%s: it would be written while that is still read", out->name, in->name,
           in->use == REPLACED ? ", and is not the same view of it" : "");
-    return loci_fail(e, LOCI_BAD_ARG, "%s and %s overlap, and both are written", out->name,
-                     in->name);
+    return loci_fail(e, LOCI_BAD_ARG, "%s and %s overlap, and both are written",
+                     out->name, in->name);
 }
 
 loci_status loci_check_regions(const struct regions *r, loci_error *e)
@@ -199,16 +216,17 @@ loci_status loci_check_regions(const struct regions *r, loci_error *e)
     for (int i = 0; i < r->n; i++) {
         const struct region *a = &r->list[i];
         CHECK(e, a->at % a->each == 0, LOCI_BAD_ARG,
-              "%s must start on a multiple of %zu bytes, the size of its numbers", a->name,
-              a->each);
+              "%s must start on a multiple of %zu bytes, the size of its numbers",
+              a->name, a->each);
         if (a->use != WRITTEN) continue;
         CHECK(e, !a->itself, LOCI_BAD_ARG,
               "%s: strides %td, %td, %td let its rows overlap, and they are written", a->name,
               a->view.batch, a->view.head, a->view.row);
+        /* Each pair of outputs is compared only once. */
         for (int k = 0; k < r->n; k++) {
-            const loci_status status = k == i || (k < i && r->list[k].use == WRITTEN)
-                                         ? LOCI_OK
-                                         : check_pair(a, &r->list[k], e);
+            const loci_status status =
+                k == i || (k < i && r->list[k].use == WRITTEN) ? LOCI_OK
+                                                               : check_pair(a, &r->list[k], e);
             if (status) return status;
         }
     }

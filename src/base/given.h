@@ -12,13 +12,14 @@
 
 #include "base/error.h"
 
-enum { MAX_THREADS = 256 };              /* of a host */
+enum { MAX_THREADS = 256 };              /* of a host; each has memory of its own in a workspace */
 
 /* ---- Structs that grow ----------------------------------------------------------------------- */
 
-/* Every such struct begins with its size as the caller's header has it; 0 stands for the struct of
- * 0.1, whose end is frozen here.  Fields that the caller's struct has not are zero; those that this
- * library has not must be. */
+/* Every such struct begins with its size as the caller's header has it; 0 stands
+ * for the struct of version 0.1, whose last field UP_TO() names.  Fields that
+ * the caller's struct lacks become 0.  Fields that this library does not know
+ * must be 0, or the caller asks for something it would silently not get. */
 loci_status loci_take_struct(void *to, size_t now, size_t frozen, const void *from,
                              const char *name, loci_error *e);
 #define UP_TO(type, last) \
@@ -34,13 +35,14 @@ loci_status loci_take_call(loci_call *to, const loci_call *from);
 
 #define FAR ((int64_t)1 << 40)           /* positions beyond are refused: differences stay exact */
 
+/* Both take NULL for "not given", and name the first value that lies beyond. */
 loci_status loci_check_near(const int64_t *pos, ptrdiff_t n, const char *name, loci_error *e);
 loci_status loci_check_near_axes(const double *x, ptrdiff_t n, const char *name, loci_error *e);
 
 /* ---- Views ----------------------------------------------------------------------------------- */
 
-/* Spells out the strides of a view of [B][H][L][width]: dense, where all are zero; steps of 0 for
- * LOCI_BROADCAST. */
+/* Makes all strides of a view of [B][H][L][width] explicit: dense ones where all three are 0,
+ * and steps of 0 for LOCI_BROADCAST.  Afterwards offset arithmetic on it cannot overflow. */
 loci_status loci_spell_out(loci_view *, const char *name, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L,
                            ptrdiff_t width, loci_error *e);
 
@@ -57,8 +59,8 @@ struct region {
     struct { size_t step, count; } span[3];
     size_t reach[4];                     /* bytes from the first to the last: of the run, and with
                                             each span more */
-    loci_view view;                      /* as given: two that are the same are one array in the
-                                            same order */
+    /* as given: two that are the same are one array in the same order */
+    loci_view view;
     enum use_of { READ, WRITTEN, REPLACED } use;    /* REPLACED: read, and an output may be it
                                                        exactly, in place */
     bool itself;                         /* two of its numbers share bytes */

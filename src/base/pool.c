@@ -2,10 +2,10 @@
 /* pool.c -- a host with threads of its own.
  *
  * Each run() is a batch on its caller's stack, linked into the pool while it has work left.
- * Workers and the caller take indices from it by one atomic counter, so several host threads may
- * run batches at once, and a job may run one of its own: whoever waits for a batch has finished its
- * own share of it, and waits only for jobs that are running.  A batch is met by the workers and its
- * caller only, so at most `threads` of its jobs overlap. */
+ * Workers and the caller take indices from it by one atomic counter.  So several host threads may
+ * run batches at once, and a job may run a batch of its own without deadlock: a thread waits for
+ * a batch only after its own share is done, and only for jobs that are running.  No thread but
+ * the workers and the caller takes from a batch, so at most `threads` of its jobs overlap. */
 #define _POSIX_C_SOURCE 200809L
 #include "base/given.h"
 
@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { SPINS = 200 };                    /* looks before sleeping: some five microseconds, what
-                                            waking costs */
+/* looks before sleeping: some five microseconds, what waking costs */
+enum { SPINS = 200 };
 
 struct batch {
     void (*job)(void *arg, int index);
@@ -36,12 +36,13 @@ struct pool {
     int sleeping;
     bool stop;
     int spins;
-    pid_t owner;                         /* threads do not survive a fork: the child runs its
-                                            batches alone */
+    /* threads do not survive a fork: the child runs its batches alone */
+    pid_t owner;
     int workers;
     pthread_t worker[];
 };
 
+/* Tells the core that it spins, which spares power and the other thread of the core. */
 static void relax(void)
 {
 #if defined __x86_64__
@@ -51,13 +52,16 @@ static void relax(void)
 #endif
 }
 
+/* Takes indices until none is left.  The counter needs no order of its own: what
+ * jobs wrote is published by the lock that every worker takes when it leaves. */
 static void work_on(struct batch *b)
 {
     for (int i; (i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed)) < b->n;)
         b->job(b->arg, i);
 }
 
-/* Under the lock. */
+/* The oldest batch with an index left, or NULL.  The lock must be held:
+ * it keeps the list, and with it the batches on other stacks, alive. */
 static struct batch *open_batch(const struct pool *p)
 {
     struct batch *b = p->first;
@@ -65,6 +69,8 @@ static struct batch *open_batch(const struct pool *p)
     return b;
 }
 
+/* Helps batches until the pool stops.  Between two batches it
+ * first spins, as calls often come in a row, and then sleeps. */
 static void *worker(void *user)
 {
     struct pool *p = user;
@@ -72,6 +78,8 @@ static void *worker(void *user)
     while (!p->stop) {
         struct batch *b = open_batch(p);
         if (b) {
+            /* The count goes up before the lock is released,
+             * so the owner cannot take its stack away. */
             atomic_fetch_add(&b->helpers, 1);
             pthread_mutex_unlock(&p->lock);
             work_on(b);
@@ -83,6 +91,8 @@ static void *worker(void *user)
         pthread_mutex_unlock(&p->lock);
         for (int i = 0; i < p->spins && atomic_load(&p->posted) == seen; i++) relax();
         pthread_mutex_lock(&p->lock);
+        /* Asked again under the lock: a batch that came meanwhile
+         * signalled nobody, as this thread did not sleep yet. */
         if (atomic_load(&p->posted) != seen || p->stop) continue;
         p->sleeping++;
         pthread_cond_wait(&p->work, &p->lock);
@@ -92,6 +102,7 @@ static void *worker(void *user)
     return NULL;
 }
 
+/* A forked child has no workers, so it runs its batches alone (`owner`). */
 static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
 {
     struct pool *p = user;
@@ -103,6 +114,7 @@ static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
 
     pthread_mutex_lock(&p->lock);
     struct batch **end = &p->first;
+    /* At the end of the list: older batches are finished first. */
     while (*end) end = &(*end)->later;
     *end = &b;
     atomic_fetch_add(&p->posted, 1);
@@ -111,8 +123,11 @@ static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
 
     work_on(&b);
 
+    /* What others still run is mostly short, so looking for a while is cheaper than sleeping. */
     for (int i = 0; i < p->spins && atomic_load(&b.helpers) > 0; i++) relax();
     pthread_mutex_lock(&p->lock);
+    /* Out of the list before the wait, so that no worker
+     * enters any more: the batch is on this stack. */
     struct batch **at = &p->first;
     while (*at != &b) at = &(*at)->later;
     *at = b.later;
@@ -120,7 +135,8 @@ static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Ends and joins the first `workers` threads, then frees the pool. */
+/* Ends and joins the first `workers` threads, then frees the pool: of
+ * a pool that could not start all of them, only those that run. */
 static void end(struct pool *p, int workers)
 {
     pthread_mutex_lock(&p->lock);
@@ -146,6 +162,7 @@ loci_status loci_pool_create(loci_host *host, int threads)
     pthread_cond_init(&p->left, NULL);
     p->owner = getpid();
     p->workers = workers;
+    /* With more threads than cores a spinning one takes the time of one that works. */
     if (threads <= sysconf(_SC_NPROCESSORS_ONLN)) p->spins = SPINS;
 
     /* Workers inherit a mask that leaves every signal to the host's own threads. */
@@ -169,6 +186,6 @@ void loci_pool_destroy(loci_host *host)
     if (!host || !host->user) return;
     struct pool *p = host->user;
     if (p->owner == getpid()) end(p, p->workers);
-    else free(p);
+    else free(p);                        /* a forked child: there are no threads to join */
     *host = (loci_host){ 0 };
 }

@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+/* The mixing steps of splitmix64 (Steele, Lea and Flood, 2014): every input bit
+ * flips about half of the output bits, and no two inputs share an output. */
 uint64_t loci_scramble(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -11,11 +13,14 @@ uint64_t loci_scramble(uint64_t x)
     return x ^ (x >> 31);
 }
 
+/* The constant is 2^64 over the golden ratio, the step of splitmix64.  The
+ * half keeps the result off 0, whose logarithm loci_normal() would take. */
 double loci_uniform(uint64_t stream, uint64_t i)
 {
     return ((double)(loci_scramble(stream + (i + 1) * 0x9e3779b97f4a7c15u) >> 11) + 0.5) * 0x1p-53;
 }
 
+/* Box and Muller, the cosine half alone: number i then depends on no other number. */
 double loci_normal(uint64_t stream, uint64_t i)
 {
     const double two_pi = 6.283185307179586;

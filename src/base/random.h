@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* random.h -- random numbers by counting: number i of a stream depends on the stream and i
- * alone. */
+/* random.h -- random numbers by counting: number i
+ * of a stream depends on the stream and i alone. */
 #ifndef LOCI_BASE_RANDOM_H
 #define LOCI_BASE_RANDOM_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* skew_form.h -- the normal form of a skew matrix: in the right basis it turns pairs of
- * channels. */
+/* skew_form.h -- the normal form of a skew matrix:
+ * in the right basis it turns pairs of channels. */
 #ifndef LOCI_BASE_SKEW_FORM_H
 #define LOCI_BASE_SKEW_FORM_H
 

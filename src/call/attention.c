@@ -3,13 +3,14 @@
 #include "call/steps.h"
 #include "plan/cache.h"
 
-/* One of reals, in the workspace. */
+/* The view of a dense array of reals in the workspace. */
 static loci_view dense(void *data, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
 {
     return (loci_view){ .data = data, .batch = H * L * width, .head = L * width, .row = width };
 }
 
-/* Does a ring still hold all that the rows see? */
+/* Refuses a call whose first row, which reaches furthest
+ * back, sees keys that the ring has overwritten. */
 static loci_status check_ring(const struct call *c)
 {
     for (ptrdiff_t b = 0; b < c->B && c->cache && c->cache->form.ring; b++) {
@@ -23,7 +24,8 @@ static loci_status check_ring(const struct call *c)
     return LOCI_OK;
 }
 
-/* Pages that are in use must be numbers of pages: then there are `entries` of `length` keys. */
+/* Checks the page table and counts from it: there are `entries` pages of `length` keys, up
+ * to the largest page number in use.  Numbers of pages that no key needs are never read. */
 static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff_t *length)
 {
     const loci_pages *p = c->in->pages;
@@ -46,15 +48,18 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
     }
     return LOCI_OK;
 }
+/* Opens a view whose first stride steps from page to page; without pages that is a batch entry. */
 static loci_status open_keys(struct call *c, loci_view *to, const loci_view *from, const char *name,
                              ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
 {
-    struct call pages = *c;
+    struct call pages = *c;              /* loci_open_view() takes the first extent from B */
     pages.B = entries;
     return loci_open_view(&pages, to, from, name, c->plan->kv_heads, length, width);
 }
 
-/* All that a pass reads and writes.  Keys and values lie in `entries` of `length` rows each. */
+/* No output may overlap anything else.  A backward pass reads what the forward one
+ * wrote, so there o, lse, rem and ae are inputs.  Keys and values lie in `entries` of
+ * `length` rows each.  Last come the workspace and the tensors, which every call has. */
 static loci_status check_memory(const struct call *c, const void *tables, const void *work,
                                 const loci_grad *grad, ptrdiff_t entries, ptrdiff_t length,
                                 const struct regions *more)
@@ -62,6 +67,8 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     const struct loci_plan *p = c->plan;
     const loci_call *in = c->in;
     const enum use_of rows = grad ? READ : WRITTEN;
+    /* Rows in all heads: what lse, rem and ae have a number or a row
+     * for.  open_call() has refused shapes whose products overflow. */
     const size_t n = (size_t)(c->B * c->Lq) * (size_t)p->heads, real = p->real, stored = p->stored;
     struct regions r;
     r.n = more ? more->n : 0;
@@ -82,6 +89,7 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
         loci_add_view(&r, "dk", &c->dk, c->B, p->kv_heads, c->Lk, p->dim, stored, WRITTEN);
         loci_add_view(&r, "dv", &c->dv, c->B, p->kv_heads, c->Lk, p->value_dim, stored, WRITTEN);
     }
+    /* The last entry of the table may be shorter than the stride between entries. */
     const loci_pages *pages = in->pages;
     if (pages && c->B)
         loci_add_list(&r, "pages", pages->table,
@@ -94,6 +102,10 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     return loci_check_regions(&r, in->error);
 }
 
+/* The order matters.  Shapes come first, as all later products rely on them; then views,
+ * tensors, the size of the workspace, positions and what overlaps; and only then is anything
+ * written, into the workspace.  The rules of encodings come last, as they may need sequences
+ * and positions that were made there.  Whatever fails leaves the outputs untouched. */
 loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage stage,
                                 const void *tables, void *work, const loci_call *in,
                                 const loci_grad *grad, ptrdiff_t past, const struct regions *more)
@@ -104,8 +116,9 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     TRY(loci_open_call(c, p, in, backward));
     c->linear.past = past;
     TRY(loci_open_view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim));
-    /* of k and v: as they lie in memory */
+    /* How k and v lie in memory: by batch entry, or by page. */
     ptrdiff_t entries = c->B, length = c->Lk;
+    /* A state stands for all keys before this call: there is nothing to look up. */
     CHECK(in->error, stage == LOCI_ATTENTION || (!in->pages && !in->cache && !in->k_lens),
           LOCI_BAD_ARG,
           "linear attention keeps a state: it takes no pages, no k_lens and no cache");
@@ -122,11 +135,13 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
         c->grad = grad;
         TRY(loci_open_grad(c));
     }
+    /* Where there are no rows or keys, pointers may be NULL: nothing is read there. */
     const bool rows = c->B && c->Lq, keys = c->B && c->Lk && !c->cache;
     if (rows) { TRY(loci_need(c, c->q.data, "q")); TRY(loci_need(c, c->o.data, "o")); }
     if (keys) { TRY(loci_need(c, c->k.data, "k")); TRY(loci_need(c, c->v.data, "v")); }
     CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG,
           "ae: the encoding has no states whose average it could be");
+    /* Positions stand in for coordinates on one axis only. */
     CHECK(in->error, p->axes == 1 || (in->q_coord && (in->k_coord || c->cache)), LOCI_BAD_ARG,
           "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
@@ -139,23 +154,27 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     return LOCI_OK;
 }
 
+/* Once a call is open nothing can fail but by the host's wish. */
 loci_status loci_forward(const loci_plan *p, const void *tables, void *work, const loci_call *given)
 {
     struct call c;
     loci_call in;
     TRY(loci_take_call(&in, given));
     TRY(loci_open_attention(&c, p, LOCI_ATTENTION, tables, work, &in, NULL, 0, NULL));
-    if (!c.B || !c.Lq) return LOCI_OK;
+    if (!c.B || !c.Lq) return LOCI_OK;   /* no rows, no outputs */
     loci_begin(&c, true);
     const loci_status status = c.fast ? p->engine->fast(&c) : p->engine->forward(&c);
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
 }
 
-/* What a backward pass wants of the forward one. */
+/* What a backward pass needs from the forward one,
+ * and gradients of outputs that this plan has not. */
 static loci_status check_results(const struct call *c, const loci_grad *grad)
 {
     const struct loci_plan *p = c->plan;
     const loci_call *in = c->in;
+    /* The backward pass makes the weights of a softmax
+     * again from lse; that of sba starts at rem drem. */
     const bool stick = p->weight >= 0, rows = c->B && c->Lq;
     CHECK(in->error, stick || !rows || in->lse, LOCI_BAD_ARG,
           "lse must be the one that loci_forward wrote");
@@ -182,6 +201,9 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     TRY(loci_open_attention(&c, p, LOCI_ATTENTION, tables, work, &in, grad, 0, NULL));
     TRY(check_results(&c, grad));
     loci_want(&c, grad->dtensors);
+    /* Gradients that are stored in 16 bits, and dk of heads that turn a shared key each their
+     * own way, are summed as reals in the workspace and stored at the end: rounding after each
+     * addition would lose small ones.  dk is summed too if only the rotation learns from it. */
     const bool apart = p->stored != p->real;
     if (apart || p->key_heads != p->kv_heads) c.dk_out = c.dk, c.dk.data = NULL;
     if (!c.dk.data && (c.dk_out.data || (p->rotate >= 0 && c.total[p->rotate])))
@@ -191,6 +213,7 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     loci_begin(&c, true);
     const loci_status status = p->engine->backward(&c);
     if (status) return loci_fail(in.error, status, "cancelled by the host");
+    /* Encodings may still add to dv, so gradients are rounded and stored last. */
     loci_fold(&c, grad->dtensors);
     p->engine->store_gradients(&c);
     return LOCI_OK;

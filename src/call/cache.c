@@ -1,49 +1,60 @@
 /* SPDX-License-Identifier: MIT */
-/* cache.c -- see loci/cache.h: lengths, positions and inputs by key of the sequences; the engine
- * moves keys and values. */
+/* cache.c -- see loci/cache.h: lengths, positions and inputs
+ * by key of the sequences; the engine moves keys and values.
+ *
+ * A cache is one block of memory that holds offsets instead of pointers, so it can be
+ * moved, saved and opened again.  Since anybody may have written to it, every call
+ * checks what would lead it outside.  append() changes the lengths last, so a call that
+ * fails or is cancelled leaves the keys as they were, but for the oldest of a ring. */
 #include "call/steps.h"
 #include "call/tables.h"
 #include "plan/cache.h"
 
+/* Few enough that products of lists by entry cannot
+ * overflow before lay_out() checks larger ones. */
 enum { MAX_BATCH = 1 << 30 };
 
 static int64_t *lengths(const struct loci_cache *c) { return cache_list(c, c->len); }
-/* Where a key's position goes. */
+/* Where the position of key j is stored. */
 static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j)
 {
     return &cache_list(c, c->pos)[b * cache_capacity(c) + j];
 }
 
+/* All that two plans must agree on to share a cache, whatever else
+ * they do.  Rings are rounded up to whole tiles like all others. */
 static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring)
 {
-    return (struct cache_form){ .magic = CACHE_MAGIC,
-                                .batch = batch,
-                                .tiles = capacity / KT + (capacity % KT > 0),
-                                .ring = ring != 0,
-                                .kv_heads = p->kv_heads,
-                                .dim = p->dim,
-                                .value_dim = p->value_dim,
-                                .dtype = p->dtype,
-                                .rotated = p->keys_rotated };
+    return (struct cache_form){
+        .magic = CACHE_MAGIC, .batch = batch, .tiles = capacity / KT + (capacity % KT > 0),
+        .ring = ring != 0, .kv_heads = p->kv_heads, .dim = p->dim, .value_dim = p->value_dim,
+        .dtype = p->dtype, .rotated = p->keys_rotated,
+    };
 }
 
-static ptrdiff_t place(struct arena *a, size_t count, size_t each)
+/* The offset of a block that a cache keeps. */
+static ptrdiff_t reserve(struct arena *a, size_t count, size_t each)
 {
     const size_t at = a->used;
     take_bytes(a, count, each);
     return (ptrdiff_t)at;
 }
-/* Where the numbers by entry are. */
+/* Lays out the struct itself and the numbers by entry.  They
+ * come first and need no plan, so is_cache() can find them. */
 static void lay_out_lists(struct loci_cache *c, struct arena *a)
 {
     const size_t batch = (size_t)c->form.batch;
-    place(a, 1, sizeof *c);
-    c->len = place(a, batch, sizeof(int64_t)), c->most = place(a, batch, sizeof(int64_t));
-    c->base = place(a, batch, sizeof(int64_t)), c->kept = place(a, batch, sizeof(int64_t)),
-    c->first = place(a, batch, sizeof(int64_t));
-    c->done = place(a, batch, sizeof(int64_t));
+    reserve(a, 1, sizeof *c);
+    c->len = reserve(a, batch, sizeof(int64_t));
+    c->most = reserve(a, batch, sizeof(int64_t));
+    c->base = reserve(a, batch, sizeof(int64_t));
+    c->kept = reserve(a, batch, sizeof(int64_t));
+    c->first = reserve(a, batch, sizeof(int64_t));
+    c->done = reserve(a, batch, sizeof(int64_t));
 }
-/* Bytes, and where everything is; SIZE_MAX: too many. */
+/* Lays out all of a cache and returns its bytes, SIZE_MAX if that is more than
+ * memory can have.  Nothing is written but the offsets in `c`, so the same function
+ * checks a cache: laid out anew from its form, it must have the same offsets. */
 static size_t lay_out(const loci_plan *p, struct loci_cache *c)
 {
     struct arena a = { 0 };
@@ -53,11 +64,13 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     if (__builtin_mul_overflow(batch, capacity, &keys)
         || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows))
         return SIZE_MAX;
-    c->pos = place(&a, keys, sizeof(int64_t));
-    c->keys = place(&a, rows, (size_t)p->dim * p->stored),
-    c->values = place(&a, rows, (size_t)p->value_dim * p->stored);
+    c->pos = reserve(&a, keys, sizeof(int64_t));
+    c->keys = reserve(&a, rows, (size_t)p->dim * p->stored);
+    c->values = reserve(&a, rows, (size_t)p->value_dim * p->stored);
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];
+        /* [B][outer][keys][inner]: extents before the keys and behind them.
+         * Negative ones are names of extents, of which only the keys count here. */
         bool by_key = false;
         struct cache_input in = { .outer = 1, .inner = 1 };
         for (int k = 1; k < t->rank; k++) {
@@ -66,19 +79,22 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
             else if (t->shape[k] >= 0) in.outer *= t->shape[k];
         }
         if (!by_key || t->role != LOCI_INPUT) continue;
-        in.at = place(&a, keys, (size_t)(in.outer * in.inner) * p->real);
+        in.at = reserve(&a, keys, (size_t)(in.outer * in.inner) * p->real);
         c->input[i] = in;
     }
-    const struct call like = {
-        .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity, .ktiles = (ptrdiff_t)keys / KT
-    };
+    /* Encodings that keep sums ask a call for its shapes: this one has those of the whole cache. */
+    const struct call like = { .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity,
+                               .ktiles = (ptrdiff_t)keys / KT };
     for (int e = 0; e < p->encs; e++) {
         const size_t bytes = p->enc[e].pe->kept ? p->enc[e].pe->kept(&like, e) : 0;
-        if (bytes) c->made[e] = place(&a, bytes, 1);
+        if (bytes) c->made[e] = reserve(&a, bytes, 1);
     }
     return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
 }
 
+/* Can this plan have such a cache?  Keys are stored turned, so that a decode
+ * need not turn them all again for each token; where each query head turns
+ * them its own way that is impossible, and they are stored as they come. */
 static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity,
                               loci_error *e)
 {
@@ -93,6 +109,7 @@ static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t cap
     return LOCI_OK;
 }
 
+/* A ring takes no more than other caches, so its size needs no flag. */
 size_t loci_cache_size(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity)
 {
     if (check_plan(p, batch, capacity, NULL)) return 0;
@@ -114,35 +131,40 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
     CHECK(e, lay_out(p, &c) != SIZE_MAX, LOCI_BAD_ARG,
           "batch %td and capacity %td need more memory than there can be", batch, capacity);
     if (ring) {
+        /* A ring forgets whole tiles, so up to a tile less than its capacity is there. */
         CHECK(e, p->window_left < capacity - KT, LOCI_BAD_ARG,
-              "a ring of %td keys needs window_left of at most %td, lest rows miss keys that are "
-              "gone",
+              "a ring of %td keys needs window_left of at "
+              "most %td, lest rows miss keys that are gone",
               capacity, capacity - KT - 1);
         for (int i = 0; i < p->tensors.n; i++)
             CHECK(e, !c.input[i].at, LOCI_BAD_ARG,
                   "%s sums up its input '%s' from the first key on, which a ring forgets",
                   p->tensors.list[i].encoding, p->tensors.list[i].name);
     }
-    memset(memory, 0, (size_t)c.pos);    /* lengths and all other lists: no keys so far */
+    /* Lengths and all other lists by entry are 0: no keys so far.  The rest is written before it is
+     * read and need not be set. */
+    memset(memory, 0, (size_t)c.pos);
     *cache = memcpy(memory, &c, sizeof c);
     return LOCI_OK;
 }
 
-/* Lengths, and what follows from them. */
+/* Checks the lengths of an entry and what set_length() has derived from them. */
 static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
 {
     const int64_t len = lengths(c)[b], most = cache_list(c, c->most)[b];
+    /* `most` is bounded too, as the oldest key follows from it. */
     bool sound = len >= 0 && len <= (c->form.ring ? FAR : cache_capacity(c)) && most >= len
               && most <= 2 * FAR;
     const int64_t base = sound ? cache_oldest(c, b) / CHUNK * CHUNK : 0;
     sound = sound && cache_list(c, c->base)[b] == base && cache_list(c, c->kept)[b] == len - base;
     CHECK(e, sound, LOCI_BAD_ARG,
-          "the cache is damaged: entry %td says it has %lld keys, which does not agree with the "
-          "rest",
+          "the cache is damaged: entry %td says it has "
+          "%lld keys, which does not agree with the rest",
           b, (long long)len);
     return LOCI_OK;
 }
-/* Without a plan: are its lists where they must be? */
+/* Is this a cache whose lists lie where they must?  It
+ * needs no plan, and reads no more than the struct. */
 static bool is_cache(const struct loci_cache *c)
 {
     if (!c || (uintptr_t)c % 64 || c->form.magic != CACHE_MAGIC || c->form.batch < 0
@@ -153,8 +175,8 @@ static bool is_cache(const struct loci_cache *c)
     return laid.len == c->len && laid.most == c->most && laid.base == c->base
         && laid.kept == c->kept && laid.first == c->first && laid.done == c->done;
 }
-/* Nothing in its memory is believed that this cannot tell from the plan, or that would lead
- * outside. */
+/* Checks a whole cache against the plan before a call uses it.  Everything in
+ * it that could lead outside of its memory is computed anew and compared. */
 loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
 {
     CHECK(e, is_cache(c), LOCI_BAD_ARG,
@@ -162,8 +184,8 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
     const struct cache_form *f = &c->form;
     const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
     CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG,
-          "the cache is that of another plan: kv_heads, widths, dtype and keys_rotated must be the "
-          "same");
+          "the cache is that of another plan: kv_heads, "
+          "widths, dtype and keys_rotated must be the same");
     struct loci_cache laid = { .form = like };
     const size_t bytes = lay_out(p, &laid);
     for (int i = 0; i < p->tensors.n; i++)
@@ -173,18 +195,20 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
     for (int i = 0; i < p->encs; i++)
         CHECK(e, laid.made[i] == c->made[i], LOCI_BAD_ARG,
               "the cache is that of another encoding or other options of %s", p->enc[i].pe->name);
+    /* Both structs are without padding between the offsets, as all of them are of one size. */
     const size_t lists = offsetof(struct loci_cache, len);
     CHECK(e,
           bytes != SIZE_MAX
               && !memcmp((const char *)c + lists, (const char *)&laid + lists, sizeof laid - lists),
           LOCI_BAD_ARG,
-          "the cache is damaged, or of another version: its lists are not where this library has "
-          "them");
+          "the cache is damaged, or of another version: "
+          "its lists are not where this library has them");
     CHECK(e, c->placed == 0 || (c->placed == 1 && !f->ring), LOCI_BAD_ARG,
           "the cache is damaged: its keys have positions of kind %d", c->placed);
     for (ptrdiff_t b = 0; b < f->batch; b++) TRY(check_entry(c, b, e));
     return LOCI_OK;
 }
+/* The bytes of a cache that has been checked. */
 size_t loci_cache_bytes(const loci_plan *p, const struct loci_cache *c)
 {
     struct loci_cache laid = { .form = c->form };
@@ -203,10 +227,11 @@ loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory
           "memory must not be NULL and must start on 64 bytes");
     CHECK(e, bytes >= sizeof *c && is_cache(c), LOCI_BAD_ARG, "memory holds no cache");
     CHECK(e, loci_cache_bytes(p, c) <= bytes, LOCI_BAD_ARG,
-          "memory has %zu bytes, and a cache of %lld sequences of %lld keys needs %zu with this "
-          "plan",
+          "memory has %zu bytes, and a cache of %lld "
+          "sequences of %lld keys needs %zu with this plan",
           bytes, (long long)c->form.batch, (long long)c->form.tiles * KT, loci_cache_bytes(p, c));
     TRY(loci_cache_check(p, c, e));
+    /* Positions count too: only here, as calls look at those that they use. */
     for (ptrdiff_t b = 0; b < c->form.batch && c->placed; b++)
         TRY(loci_check_near(position(c, b, 0), (ptrdiff_t)lengths(c)[b], "the cache's k_pos", e));
     *cache = c;
@@ -218,6 +243,8 @@ int64_t loci_cache_length(const loci_cache *c, ptrdiff_t entry)
     return is_cache(c) && entry >= 0 && entry < c->form.batch ? lengths(c)[entry] : LOCI_NONE;
 }
 
+/* The only place that changes a length; base and kept follow from it.  A ring counts its keys from
+ * a chunk border at or before the oldest key it holds, as chunks are part of the bits of a row. */
 static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
 {
     int64_t *most = &cache_list(c, c->most)[b];
@@ -229,11 +256,13 @@ static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
 
 /* ---- Append ---------------------------------------------------------------------------------- */
 
+/* How many keys an append brings to an entry: the last ones of its k_len. */
 static int64_t count_of(const loci_call *in, ptrdiff_t b)
 {
     return in->k_lens ? in->k_lens[b] : in->k_len;
 }
 
+/* What an append can do wrong beside its memory. */
 static loci_status check_append(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
 {
     loci_error *e = in->error;
@@ -242,8 +271,8 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
     CHECK(e, in->k_len >= 0 && in->k_len <= cache_capacity(c), LOCI_BAD_ARG,
           "k_len %td must be from 0 to the cache's %td", in->k_len, cache_capacity(c));
     CHECK(e, !in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts && !in->pages, LOCI_BAD_ARG,
-          "segments, starts and pages have no place in a cache, which holds one sequence per batch "
-          "entry");
+          "segments, starts and pages have no place in a "
+          "cache, which holds one sequence per batch entry");
     CHECK(e, !in->k_pos || !c->form.ring, LOCI_BAD_ARG,
           "k_pos: the positions of a ring's keys are counted");
     CHECK(e, p->axes == 1 || in->k_coord || !in->k_len, LOCI_BAD_ARG,
@@ -252,14 +281,16 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
         const int64_t n = count_of(in, b), len = lengths(c)[b];
         CHECK(e, n >= 0 && n <= in->k_len, LOCI_BAD_ARG,
               "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)n, in->k_len);
+        /* A ring has room for any number of keys in turn, but positions end at 2^40. */
         CHECK(e,
               c->form.ring ? n <= cache_capacity(c) && n <= FAR - len
                            : n <= cache_capacity(c) - len,
               LOCI_BAD_ARG, "entry %td holds %lld of %td keys, and %lld more do not fit", b,
               (long long)len, cache_capacity(c), (long long)n);
+        /* Positions are all given or all counted: a mixture could not be told apart later. */
         CHECK(e, !in->k_pos || c->placed || len == 0, LOCI_BAD_ARG,
-              "k_pos must be given from the first key on: entry %td has %lld keys whose positions "
-              "were counted",
+              "k_pos must be given from the first key on: entry "
+              "%td has %lld keys whose positions were counted",
               b, (long long)len);
         CHECK(e, in->k_pos || !c->placed || n == 0, LOCI_BAD_ARG,
               "k_pos must be given, as it was for the keys before");
@@ -271,24 +302,24 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
     return LOCI_OK;
 }
 
-/* What encodings make of inputs by key, from key from[b] on. */
+/* Lets encodings go on with their sums, from key from[b] of
+ * each entry on, and notes for which lengths they are right. */
 static void keep_inputs(const loci_plan *p, const struct loci_cache *c, const int64_t *from)
 {
     const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
-    const struct call all = { .plan = p,
-                              .B = batch,
-                              .Lk = cache_capacity(c),
-                              .ktiles = batch * (ptrdiff_t)c->form.tiles,
-                              .cache = c };
+    const struct call all = { .plan = p, .B = batch, .Lk = cache_capacity(c),
+                              .ktiles = batch * (ptrdiff_t)c->form.tiles, .cache = c };
     for (int e = 0; e < p->encs; e++)
         if (c->made[e]) p->enc[e].pe->keep(&all, e, from);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
 }
+/* Copies the inputs by key behind those that are there; lengths are still the old ones. */
 static void append_inputs(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
 {
     for (int i = 0; i < p->tensors.n; i++) {
         const struct cache_input *t = &c->input[i];
         for (ptrdiff_t row = 0; t->at && row < in->batch * t->outer; row++) {
+            /* New keys are the last ones of k_len, in each of the outer rows. */
             const ptrdiff_t b = row / t->outer, count = (ptrdiff_t)count_of(in, b),
                             old = (ptrdiff_t)lengths(c)[b];
             const size_t inner = (size_t)t->inner * p->real;
@@ -300,8 +331,8 @@ static void append_inputs(const loci_plan *p, const struct loci_cache *c, const 
     }
 }
 
-/* Some of the new keys may have been put down, of which nobody will know; in a ring they took the
- * places of old ones. */
+/* After a cancelled append: in a ring new keys may have overwritten old ones.  Setting the longer
+ * length and then the old one moves the oldest key on past those, as `most` remembers it. */
 static void lose_oldest(struct loci_cache *c, const loci_call *in)
 {
     for (ptrdiff_t b = 0; b < c->form.batch && c->form.ring; b++) {
@@ -311,7 +342,7 @@ static void lose_oldest(struct loci_cache *c, const loci_call *in)
     }
 }
 
-/* The cache is written, the rest is read. */
+/* The cache is the output; all the rest is read and must not lie in it. */
 static loci_status check_memory(const struct call *c, const struct keeping *a, const void *tables,
                                 const void *work)
 {
@@ -336,11 +367,10 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     TRY(check_plan(p, 0, 1, in->error));
     TRY(loci_cache_check(p, to, in->error));
     TRY(check_append(p, to, in));
-    loci_call rows = *in;                /* a rotation of these keys */
+    loci_call rows = *in;                /* as if these keys were to be rotated alone */
     rows.cache = NULL, rows.k_lens = NULL, rows.q_len = 0, rows.q_pos = rows.k_pos;
     TRY(loci_open_call(&c, p, &rows, true));
-    struct keeping a = { .to = to,
-                         .counts = in->k_lens,
+    struct keeping a = { .to = to, .counts = in->k_lens,
                          .turn = p->rotate >= 0 && p->keys_rotated };
     TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim));
     TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim));
@@ -348,52 +378,66 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
           "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
     TRY(loci_measure_room(&c, work, loci_lay_out, false));
+    /* The other encodings see these keys when a pass does, and are asked then. */
     if (a.turn) TRY(loci_accept(&c, p->use[p->rotate].enc));
     TRY(check_memory(&c, &a, tables, work));
     loci_use_room(&c, work, loci_lay_out, false);
     if (!c.B || !c.Lk) return LOCI_OK;
 
+    /* The position of row 0 of k.  An entry with fewer keys than k_len has them
+     * at the end, so this may lie before its first new key, even below 0. */
     int64_t *first = cache_list(to, to->first), *done = cache_list(to, to->done);
     for (ptrdiff_t b = 0; b < c.B; b++) first[b] = lengths(to)[b] + count_of(in, b) - c.Lk;
     c.firsts = first;
     loci_begin(&c, false);
     const loci_status status = p->engine->keep(&c, &a);
-    if (status) return lose_oldest(to, in), loci_fail(in->error, status, "cancelled by the host");
+    if (status) {
+        lose_oldest(to, in);
+        return loci_fail(in->error, status, "cancelled by the host");
+    }
     append_inputs(p, to, in);
     for (ptrdiff_t b = 0; b < c.B; b++) {
         const int64_t count = count_of(in, b), old = lengths(to)[b];
+        /* A ring counts its positions; other caches store
+         * them, given or counted, as remove() moves them. */
         for (int64_t j = 0; j < count && !to->form.ring; j++)
             *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
         set_length(to, b, old + count);
         done[b] = old;
     }
-    keep_inputs(p, to, done);
+    keep_inputs(p, to, done);            /* from the old lengths on */
     to->placed |= in->k_pos != NULL;
     return LOCI_OK;
 }
 
 /* ---- Forget ---------------------------------------------------------------------------------- */
 
+/* Forgets the last keys.  Nothing moves; sums of encodings count again once keys are added, as
+ * cache_made() compares lengths.  An entry that becomes empty forgets that it was ever longer. */
 loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
 {
     CHECK(e, is_cache(c), LOCI_BAD_ARG,
           "cache is none, or damaged; loci_cache_create() makes them");
     CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
           entry, (long long)c->form.batch - 1);
+    /* There is no plan here to check the whole cache with; the entry is enough. */
     TRY(check_entry(c, entry, e));
     CHECK(e, length >= 0 && length <= lengths(c)[entry], LOCI_BAD_ARG,
           "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
+    /* Of a ring only what it still holds can be the end; or nothing. */
     CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG,
           "length %lld: the ring holds keys from %lld on", (long long)length,
           (long long)cache_oldest(c, entry));
     if (length == 0) cache_list(c, c->most)[entry] = 0;
     set_length(c, entry, length);
+    /* Only a cache without keys may change between given and counted positions. */
     bool empty = true;
     for (ptrdiff_t b = 0; b < c->form.batch; b++) empty &= lengths(c)[b] == 0;
     if (empty) c->placed = 0;
     return LOCI_OK;
 }
 
+/* Moves the inputs by key up over those that are removed. */
 static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdiff_t b,
                           ptrdiff_t first, ptrdiff_t count)
 {
@@ -408,8 +452,9 @@ static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdif
     }
 }
 
-/* Turned keys turn by the difference; what multiplies them as they turn must not do so twice.
- * States move with their keys. */
+/* Keys that move up turn on by the difference of positions.  A rotation that also multiplies
+ * has done so when they were appended; turning again would do it twice, so `undo` takes it
+ * back.  States belong to their keys and move with them, so those keys do not turn. */
 static void turn_again(const loci_plan *p, const struct call *c, struct keeping *a)
 {
     a->turn = p->rotate >= 0 && p->keys_rotated && !p->states;
@@ -421,6 +466,8 @@ static void turn_again(const loci_plan *p, const struct call *c, struct keeping 
     if (factor != 1) a->undo = 1 / factor, a->channel = channel, a->channels = channels;
 }
 
+/* Removes `count` keys of one entry from `first` on and moves the later
+ * ones up, as if they had been appended at positions smaller by `count`. */
 loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work, loci_cache *c,
                               ptrdiff_t entry, int64_t first, int64_t count, const loci_call *given)
 {
@@ -437,29 +484,29 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
           "a ring forgets by itself: remove is for caches that do not");
     CHECK(e, p->axes == 1, LOCI_BAD_ARG, "keys with %d coordinates each cannot move up", p->axes);
     CHECK(e, p->rotate < 0 || !term_is(p->use[p->rotate].term, NOT_AGAIN), LOCI_BAD_ARG,
-          "%s turns by sums of waves, so turned keys cannot be turned on: truncate, and append "
-          "them again",
+          "%s turns by sums of waves, so turned keys cannot "
+          "be turned on: truncate, and append them again",
           p->enc[p->use[p->rotate].enc].pe->name);
     const int64_t len = lengths(c)[entry];
     CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG,
           "%lld keys from %lld on are not all there: entry %td has %lld", (long long)count,
           (long long)first, entry, (long long)len);
+    /* Moving up makes positions smaller, and all of them must stay within 2^40. */
     for (int64_t j = first + count; j < len; j++)
         CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG,
               "key %lld moves from position %lld to one beyond -2^40", (long long)j,
               (long long)*position(c, entry, j));
+    /* A tile of rows at position -count: the same rotation for every key that moves. */
     for (int i = 0; i < KT; i++) shift[i] = -count;
-    const loci_call rows = { .batch = (ptrdiff_t)c->form.batch,
-                             .k_len = KT,
-                             .q_pos = shift,
-                             .k_pos = shift,
-                             .host = in->host,
-                             .error = e,
-                             .work_bytes = in->work_bytes,
-                             .tables_bytes = in->tables_bytes };
+    const loci_call rows = {
+        .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift,
+        .host = in->host, .error = e,
+        .work_bytes = in->work_bytes, .tables_bytes = in->tables_bytes,
+    };
     TRY(loci_open_call(&call, p, &rows, true));
     TRY(loci_open_tables(&call, tables));
     TRY(loci_measure_room(&call, work, loci_lay_out, false));
+    /* The cache is the only output; there are no tensors, as its inputs by key move with it. */
     struct regions r;
     r.n = 0;
     loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
@@ -467,21 +514,20 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     TRY(loci_check_regions(&r, e));
     loci_use_room(&call, work, loci_lay_out, false);
     if (!count) return LOCI_OK;
+    /* From here on keys move, and a cache half moved would be useless: the last time to ask. */
     if (in->host && in->host->cancelled && in->host->cancelled(in->host->user))
         return loci_fail(e, LOCI_CANCELLED, "cancelled by the host");
-    struct keeping a = { .to = c,
-                         .remove = true,
-                         .entry = entry,
-                         .first = (ptrdiff_t)first,
+    struct keeping a = { .to = c, .remove = true, .entry = entry, .first = (ptrdiff_t)first,
                          .count = (ptrdiff_t)count };
     turn_again(p, &call, &a);
     loci_begin(&call, false);
-    call.cache = c;
+    call.cache = c;                      /* only now: before, the call was of shifts alone */
     p->engine->keep(&call, &a);
     remove_inputs(p, c, entry, (ptrdiff_t)first, (ptrdiff_t)count);
     for (int64_t j = first; j < len - count; j++)
         *position(c, entry, j) = *position(c, entry, j + count) - count;
     set_length(c, entry, len - count);
+    /* Sums are right up to the first key that moved, and whole in all other entries. */
     memcpy(cache_list(c, c->done), lengths(c), (size_t)c->form.batch * sizeof(int64_t));
     cache_list(c, c->done)[entry] = first;
     keep_inputs(p, c, cache_list(c, c->done));

@@ -5,9 +5,10 @@
 #include "call/steps.h"
 #include "call/tables.h"
 
-enum { EMBED_ROWS = 64, EMBED_COLUMNS = 256 };          /* rows of a work item; columns made at a
-                                                           time */
+/* Rows of a work item, and columns that are made at a time, on the stack. */
+enum { EMBED_ROWS = 64, EMBED_COLUMNS = 256 };
 
+/* What the work items of one call share. */
 struct embedding {
     const loci_plan *plan;
     const void *table;
@@ -16,13 +17,14 @@ struct embedding {
     atomic_bool cancelled;
 };
 
+/* Positions as given, or counted: with k_len, the rows are the last of that many. */
 static int64_t embed_pos(const loci_call *c, ptrdiff_t b, ptrdiff_t i)
 {
     if (c->q_pos) return c->q_pos[(c->per_batch ? b * c->q_len : 0) + i];
     return (c->k_len ? c->k_len - c->q_len : 0) + i;
 }
 
-/* A view of [B][L][Dm]. */
+/* Opens a view of [B][L][Dm]; there are no heads in this stage. */
 static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view *v,
                               const char *name)
 {
@@ -30,7 +32,8 @@ static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view 
     return loci_spell_out(v, name, c->batch, 1, c->q_len, p->model_dim, c->error);
 }
 
-/* y NULL: there is a gradient x, and work and dtensors are written. */
+/* y NULL stands for the backward pass: then x is a gradient, and
+ * work and dtensors are written.  Forward, y may be x, in place. */
 static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, const void *tables,
                                       const void *work, const loci_view *x, const loci_view *y,
                                       void *const *dtensors)
@@ -51,6 +54,8 @@ static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, co
     return loci_check_regions(&r, c->error);
 }
 
+/* Shapes and positions.  16 times the numbers must be a ptrdiff_t,
+ * which covers 8 bytes each and the rounding of workspaces. */
 static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
 {
     CHECK(c->error, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG,
@@ -71,6 +76,8 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
     TRY(loci_check_near(c->q_pos, (c->per_batch ? c->batch : 1) * c->q_len, "q_pos", c->error));
     CHECK(c->error, c->q_pos || (c->q_len <= FAR && c->k_len <= FAR), LOCI_BAD_ARG,
           "q_len %td and k_len %td: positions must lie within 2^40", c->q_len, c->k_len);
+    /* A stage EMBED plan has one encoding.  Where it has a table or
+     * a code of so many positions, others would read beyond it. */
     const struct loci_pe *pe = p->enc[0].pe;
     ptrdiff_t positions = pe->positions ? pe->positions(&p->enc[0]) : 0;
     for (ptrdiff_t b = 0; b < c->batch && pe->positions; b++)
@@ -83,13 +90,15 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
     return LOCI_OK;
 }
 
-/* Columns from .. from + n - 1 of row i, in every batch entry. */
+/* Adds columns from .. from + n - 1 of row i, in every batch entry: made once when
+ * the entries share their positions.  The sum is in double and is rounded once. */
 static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
 {
     const loci_plan *p = e->plan;
     const struct config *cfg = &p->enc[0];
     double row[EMBED_COLUMNS];
     for (ptrdiff_t b = 0; b < e->call->batch; b++) {
+        /* Positions that are counted, or given once, are the same in all entries. */
         if (b == 0 || (e->call->q_pos && e->call->per_batch))
             cfg->pe->embed(cfg, e->table, p->f64, embed_pos(e->call, b, i), from, n, row);
         ptrdiff_t x = b * e->x.batch + i * e->x.row + from,
@@ -100,6 +109,8 @@ static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
     }
 }
 
+/* Rows are independent, so items need no order.  All items ask
+ * whether the host has cancelled; rows that are done stay written. */
 static void embed_item(void *arg, int item)
 {
     struct embedding *e = arg;
@@ -124,8 +135,9 @@ loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *
     TRY(embed_view(p, c, &y, "y"));
     TRY(check_embed_memory(p, c, tables, NULL, &x, &y, NULL));
     struct embedding e = {
-        .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y
+        .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y,
     };
+    /* check_embed_call() keeps the number of items within an int. */
     int items = (int)((c->q_len + EMBED_ROWS - 1) / EMBED_ROWS);
     if (c->host && c->host->run && items > 1) c->host->run(c->host->user, items, embed_item, &e);
     else
@@ -133,10 +145,11 @@ loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *
     return e.cancelled ? loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host") : LOCI_OK;
 }
 
-/* Backward: a row, then the gradients of the tensors, all in double. */
+/* The workspace of the backward pass: a row, then the gradients of the tensors, all in double. */
 size_t loci_embed_workspace(const loci_plan *p, const loci_call *c)
 {
     (void)c;
+    /* 0 says that it is too large; the plan's limits keep the first product small. */
     size_t bytes = round_up((size_t)p->model_dim * sizeof(double));
     for (int i = 0; i < p->tensors.n; i++) {
         size_t n = (size_t)tensor_count(&p->tensors.list[i]);
@@ -146,12 +159,13 @@ size_t loci_embed_workspace(const loci_plan *p, const loci_call *c)
     return bytes;
 }
 
+/* One thread, rows in order: positions may repeat, and so sums have one order. */
 loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *work,
                                 const loci_call *given, loci_view dy, void *const *dtensors)
 {
     loci_call now, *const c = &now;
-    (void)tables;                        /* rows are added, so their gradient does not depend on
-                                            them */
+    /* rows are added, so their gradient does not depend on them */
+    (void)tables;
     TRY(loci_take_call(c, given));
     TRY(check_embed_call(p, c));
     TRY(embed_view(p, c, &dy, "dy"));
@@ -165,6 +179,8 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
           need);
     TRY(check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
 
+    /* Sums in double from 0, written to the caller's tensors
+     * at the end: a cancelled call has written none. */
     double *row = work, *dtensor[MAX_TENSORS] = { 0 };
     char *at = (char *)work + round_up((size_t)p->model_dim * sizeof(double));
     for (int i = 0; i < p->tensors.n; i++) {
@@ -174,6 +190,7 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     }
     for (ptrdiff_t b = 0; b < c->batch; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
+            /* As often as the forward pass asks. */
             if (c->host && i % EMBED_ROWS == 0 && c->host->cancelled
                 && c->host->cancelled(c->host->user))
                 return loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host");

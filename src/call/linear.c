@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* linear.c -- the public calls of linear attention, and its states. */
+/* linear.c -- the public calls of linear attention, and its states.
+ *
+ * A state holds the sums over the keys of all calls so far.  It says for which plan and batch
+ * it was made and how many keys it has, so that positions go on and a wrong one is refused. */
 #include "call/steps.h"
 
-/* What a state begins with, on a line of its own. */
+/* The head of a state, on a line of its own; the sums of each batch entry and kv head follow. */
 struct state { uint64_t magic; int64_t keys, batch, kv_heads, dim, value_dim, real; };
 enum { STATE_MAGIC = 0x6c6f7369, STATE_HEAD = 64 };
 _Static_assert(sizeof(struct state) <= STATE_HEAD, "the sums start 64 bytes behind");
@@ -22,6 +25,8 @@ size_t loci_linear_state(const loci_plan *p, ptrdiff_t batch)
         return 0;
     return STATE_HEAD + n;
 }
+/* A state belongs to whole sequences, one per batch entry: it
+ * cannot say at which segment of a packed entry it stands. */
 static loci_status check_states(const loci_plan *p, const loci_call *in, const struct state *before,
                                 const void *after)
 {
@@ -33,6 +38,7 @@ static loci_status check_states(const loci_plan *p, const loci_call *in, const s
     CHECK(e, !before || before->magic == STATE_MAGIC, LOCI_BAD_ARG,
           "before is no state; loci_linear_forward() fills them");
     if (before) {
+        /* All but the number of keys must be as this plan would make it. */
         const struct state like = state_of(p, in->batch, before->keys);
         CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG,
               "before is the state of another plan or batch");
@@ -46,29 +52,33 @@ static loci_status check_states(const loci_plan *p, const loci_call *in, const s
     return LOCI_OK;
 }
 
-/* With a causal mask rows see the first keys of their sequence, the later ones no fewer. */
+/* With a causal mask a row must see the first keys of its sequence, and later rows no
+ * fewer: only then is what it sees one running sum.  Runs satisfy that by themselves. */
 static loci_status check_order(const struct call *c)
 {
     loci_error *e = c->in->error;
     for (ptrdiff_t s = 0; s < c->sequences; s++) {
         const struct sequence *q = &c->seq[s];
         CHECK(e, !q->segments, LOCI_BAD_ARG,
-              "linear attention wants segments as runs of neighbours, in rising order on both "
-              "sides");
+              "linear attention wants segments as runs of "
+              "neighbours, in rising order on both sides");
+        /* Consecutive positions rise, and without a mask every row sees all keys. */
         if (q->run || c->plan->full) continue;
         for (ptrdiff_t i = 1; i < q->nq; i++)
             CHECK(e, pos_q(c, q->b, q->q0 + i) >= pos_q(c, q->b, q->q0 + i - 1), LOCI_BAD_ARG,
-                  "q_pos: linear attention wants positions that do not fall, and that of row %td "
-                  "does",
+                  "q_pos: linear attention wants positions "
+                  "that do not fall, and that of row %td does",
                   q->q0 + i);
         for (ptrdiff_t j = 1; j < q->nk; j++)
             CHECK(e, pos_k(c, q->b, q->k0 + j) >= pos_k(c, q->b, q->k0 + j - 1), LOCI_BAD_ARG,
-                  "k_pos: linear attention wants positions that do not fall, and that of key %td "
-                  "does",
+                  "k_pos: linear attention wants positions "
+                  "that do not fall, and that of key %td does",
                   q->k0 + j);
     }
     return LOCI_OK;
 }
+/* How many keys of its sequence each row sees.  Both sides
+ * rise, so one pass over the keys serves all rows. */
 static void find_seen(struct call *c)
 {
     for (ptrdiff_t s = 0; s < c->sequences; s++) {
@@ -82,11 +92,13 @@ static void find_seen(struct call *c)
         }
     }
 }
+/* What attention checks, and what is different here. */
 static loci_status open_linear(struct call *c, const loci_plan *p, const void *tables, void *work,
                                const loci_call *in, const loci_grad *grad, ptrdiff_t past,
                                const struct regions *states)
 {
     TRY(loci_open_attention(c, p, LOCI_LINEAR_ATTENTION, tables, work, in, grad, past, states));
+    /* What a softmax or a stick leaves. */
     CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG,
           "lse and rem must be NULL: linear attention has neither");
     return check_order(c);
@@ -106,21 +118,24 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     const size_t bytes = loci_linear_state(p, in->batch);
     struct regions states;
     states.n = 0;
-    loci_add_list(&states, "before", before, bytes, 1, REPLACED);    /* `after` may be it */
+    loci_add_list(&states, "before", before, bytes, 1, REPLACED);    /* `after` may be the same */
     loci_add_list(&states, "after", after, bytes, 1, WRITTEN);
     TRY(open_linear(&c, p, tables, work, in, NULL, past, &states));
+    /* Made before `after` is touched, which may be `before`. */
     const struct state left = state_of(p, c.B, past + c.Lk);
     c.linear.before = old ? (const char *)before + STATE_HEAD : NULL;
     c.linear.after = after ? (char *)after + STATE_HEAD : NULL;
     find_seen(&c);
     loci_begin(&c, false);
-    if (after) memset(after, 0, STATE_HEAD);     /* no state, should the call be cancelled */
+    /* Should the call be cancelled, what is left is no state and says so. */
+    if (after) memset(after, 0, STATE_HEAD);
     const loci_status status = p->engine->linear(&c);
     if (status) return loci_fail(in->error, status, "cancelled by the host");
     if (after) memcpy(after, &left, sizeof left);
     return LOCI_OK;
 }
 
+/* A backward pass has no state: gradients need all keys of a sequence. */
 loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *work,
                                  const loci_call *given, const loci_grad *given_grad)
 {

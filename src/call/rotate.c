@@ -2,8 +2,10 @@
 /* rotate.c -- the public calls of the rotation alone. */
 #include "call/steps.h"
 
-/* Turning one way takes little of the workspace; with base NULL it is measured. */
-static size_t carve(struct call *c, char *base, bool backward)
+/* Lays out what a forward rotation takes of the workspace: positions,
+ * the scratch of its encoding and a desk per thread.  With base NULL it
+ * only measures.  A backward rotation takes all that attention does. */
+static size_t lay_out(struct call *c, char *base, bool backward)
 {
     (void)backward;
     const struct loci_plan *p = c->plan;
@@ -16,6 +18,8 @@ static size_t carve(struct call *c, char *base, bool backward)
     c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
     return a.full ? SIZE_MAX : a.used;
 }
+/* A plan of stage ATTENTION rotates too, so that callers
+ * can fill caches of their own with the same plan. */
 static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work,
                                  const loci_call *in, loci_which which, bool backward)
 {
@@ -24,6 +28,8 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
     CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG,
           "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
+    /* Where each query head turns the keys of its group its own way,
+     * one row of k would become several, for which y has no room. */
     CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
           "each of the %d heads turns the keys of its group its own way; only with as many "
           "kv_heads can they turn alone",
@@ -34,9 +40,10 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->k_coord), LOCI_BAD_ARG,
           "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(loci_open_tables(c, tables));
-    TRY(loci_measure_room(c, work, backward ? loci_lay_out : carve, backward));
+    TRY(loci_measure_room(c, work, backward ? loci_lay_out : lay_out, backward));
     return loci_accept(c, p->use[p->rotate].enc);
 }
+/* Opens x, y, dy or dx: rows of queries, or of keys. */
 static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which,
                                  bool optional)
 {
@@ -48,7 +55,8 @@ static loci_status rotation_view(struct call *c, loci_view *v, const char *name,
     return optional || !c->B || !L ? LOCI_OK : loci_need(c, v->data, name);
 }
 
-/* dx NULL: y is x turned; else it is dy, of which dx is made. */
+/* dx NULL: y is x turned, and may be x, in place.  Else y
+ * stands for dy, from which dx is made, which may be dy. */
 static loci_status check_memory(const struct call *c, loci_which which, const void *tables,
                                 const void *work, const loci_view *x, const loci_view *y,
                                 const loci_view *dx, void *const *dtensors)
@@ -76,12 +84,13 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
     TRY(rotation_view(&c, &x, "x", which, false));
     TRY(rotation_view(&c, &y, "y", which, false));
     TRY(check_memory(&c, which, tables, work, &x, &y, NULL, NULL));
-    loci_use_room(&c, work, carve, false);
+    loci_use_room(&c, work, lay_out, false);
     loci_begin(&c, false);
     const loci_status status = p->engine->rotate(&c, which, &x, &y);
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
 }
 
+/* dx may be NULL if only the tensors' gradients are wanted; x is needed for those. */
 loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work,
                                  const loci_call *given, loci_which which, loci_view x,
                                  loci_view dy, loci_view dx, void *const *dtensors)

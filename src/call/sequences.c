@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* sequences.c -- which rows see which keys: a call's sequences, and what its positions must keep
- * to. */
+/* sequences.c -- which rows see which keys: a call's
+ * sequences, and what its positions must keep to.
+ *
+ * A sequence is a range of rows and a range of keys that attend to each other alone: a batch
+ * entry, a stretch between two starts, or a packed segment.  Each has a tile grid of its own
+ * that starts at its first key, so a row has the same bits wherever it is packed. */
 #include "call/steps.h"
 
+/* Are n positions from row i, or key j, on consecutive?
+ * Unsigned, so that no position can overflow. */
 static bool consecutive_q(const struct call *c, ptrdiff_t b, ptrdiff_t i, ptrdiff_t n)
 {
     if (!c->in->q_pos) return true;
@@ -18,30 +24,27 @@ static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdif
     return true;
 }
 
+/* Appends a sequence and counts rows, tiles and chunks on.
+ * There is room for as many as loci_most_sequences() says. */
 static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq, ptrdiff_t k0,
                          ptrdiff_t nk, bool segments)
 {
     struct sequence *s = &c->seq[c->sequences++];
-    *s = (struct sequence){ .b = b,
-                            .q0 = q0,
-                            .nq = nq,
-                            .k0 = k0,
-                            .nk = nk,
-                            .segments = segments,
-                            .first_row = c->rows,
-                            .first_tile = c->tiles,
-                            .first_chunk = c->chunks,
-                            .first_ktile = c->ktiles };
+    *s = (struct sequence){
+        .b = b, .q0 = q0, .nq = nq, .k0 = k0, .nk = nk, .segments = segments, .first_row = c->rows,
+        .first_tile = c->tiles, .first_chunk = c->chunks, .first_ktile = c->ktiles,
+    };
     s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, k0, nk);
-    /* checked later */
+    /* Unsigned, as above.  Without rows or keys there is no distance. */
     if (s->run && nq && nk)
         s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, k0));
     c->rows += nq, c->tiles += tiles(nq, ROWS), c->chunks += tiles(nq, ROW_CHUNK);
-    c->ktiles += tiles(c->cache ? c->Lk : nk, KT);                   /* in a cache, places stay */
+    /* A cache numbers its tiles by capacity, so what is kept by tile stays where it is. */
+    c->ktiles += tiles(c->cache ? c->Lk : nk, KT);
     if (nk > c->longest) c->longest = nk;
 }
 
-/* First and count of the neighbours from `i` on that share a segment. */
+/* How many neighbours from row i, or key j, on share a segment. */
 static ptrdiff_t run_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
     ptrdiff_t n = 1;
@@ -54,9 +57,8 @@ static ptrdiff_t run_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
     while (j + n < c->Lk && seg_k(c, b, j + n) == seg_k(c, b, j)) n++;
     return n;
 }
-/* Segments that come as runs of neighbours, in the same rising order among rows and keys, are
- * sequences of their own: their tile grid starts at their first key, so a packed row has the bits
- * it has alone. */
+/* Makes each segment a sequence, by merging the runs of rows and
+ * keys: ids rise on both sides, so equal ones come by together. */
 static void add_runs(struct call *c, ptrdiff_t b)
 {
     ptrdiff_t i = 0, j = 0;
@@ -67,8 +69,7 @@ static void add_runs(struct call *c, ptrdiff_t b)
         if (q == k) {
             add_sequence(c, b, i, nq, j, nk, false);
             i += nq, j += nk;
-        /* padding, or rows without keys */
-        } else if (q < k) {
+        } else if (q < k) {                                          /* padding, or no keys */
             add_sequence(c, b, i, nq, 0, 0, false);
             i += nq;
         } else {                                                     /* keys that no row asks for */
@@ -77,8 +78,8 @@ static void add_runs(struct call *c, ptrdiff_t b)
         }
     }
 }
-/* Do the runs come with rising ids on both sides (padding aside)?  Then equal ids meet once and
- * nothing is missed. */
+/* Do the runs come with rising ids on both sides, padding (below 0) aside?  Only then may segments
+ * be merged; otherwise equal ids could stand apart, and each pair has to compare them. */
 static bool rising(const struct call *c, ptrdiff_t b)
 {
     int64_t last = -1;
@@ -95,6 +96,7 @@ static bool rising(const struct call *c, ptrdiff_t b)
         }
     return true;
 }
+/* Fills c->seq, and counts from 0 what all sequences have together. */
 void loci_find_sequences(struct call *c)
 {
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
@@ -102,6 +104,8 @@ void loci_find_sequences(struct call *c)
     for (ptrdiff_t s = 0; qs && s < c->in->sequences; s++)
         add_sequence(c, 0, qs[s], qs[s + 1] - qs[s], ks[s], ks[s + 1] - ks[s], false);
     if (qs) return;
+    /* By segments: sequences of their own where that is
+     * possible; else one, whose pairs compare ids. */
     for (ptrdiff_t b = 0; b < c->B; b++) {
         if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false);
         else if (rising(c, b)) add_runs(c, b);
@@ -109,6 +113,7 @@ void loci_find_sequences(struct call *c)
     }
 }
 
+/* Starts must rise from 0 to the number of rows, or offsets made from them would lead outside. */
 static loci_status check_list(const struct call *c, const int64_t *starts, ptrdiff_t len,
                               const char *name)
 {
@@ -131,14 +136,14 @@ loci_status loci_check_starts(const struct call *c)
     const loci_status status = check_list(c, c->in->q_starts, c->Lq, "q_starts");
     return status ? status : check_list(c, c->in->k_starts, c->Lk, "k_starts");
 }
-/* Without positions of its own, each sequence has keys 0 .. and the last of them as queries;
- * without keys its rows count from 0. */
+/* Writes the positions of packed sequences whose caller gave starts alone: keys count
+ * from 0, queries are the last of the keys; without keys, rows count from 0. */
 void loci_take_positions(struct call *c, struct arena *a)
 {
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
     if (!qs || c->in->q_pos) return;
     int64_t *q_pos = take_bytes(a, (size_t)(c->Lq + c->Lk), sizeof *q_pos);
-    if (!a->base) return;
+    if (!a->base) return;                /* measuring */
     int64_t *k_pos = q_pos + c->Lq;
     c->q_pos = q_pos, c->k_pos = k_pos;
     for (ptrdiff_t s = 0; s < c->in->sequences; s++) {
@@ -148,6 +153,9 @@ void loci_take_positions(struct call *c, struct arena *a)
     }
 }
 
+/* Tables by distance end at c->range.  For every sequence the largest distance is
+ * bounded by its extreme positions and the window; of a run, the first and the
+ * last position are the extremes, so the loops step from one to the other. */
 loci_status loci_check_positions(const struct call *c)
 {
     const struct loci_plan *p = c->plan;
@@ -166,6 +174,7 @@ loci_status loci_check_positions(const struct call *c)
             if (x < klow) klow = x;
             if (x > khigh) khigh = x;
         }
+        /* `most` behind the query, `ahead` of it; window sides that are open are INT64_MAX. */
         int64_t most = qhigh - klow, ahead = p->full ? khigh - qlow : 0;
         if (most > p->window_left) most = p->window_left;
         if (ahead > p->window_right) ahead = p->window_right;
@@ -177,6 +186,8 @@ loci_status loci_check_positions(const struct call *c)
     return LOCI_OK;
 }
 
+/* Positions must lie within 2^40, also those that are counted or come with a
+ * cache, before anybody subtracts them.  Coordinates matter to rotations only. */
 loci_status loci_check_given(const struct call *c)
 {
     const loci_call *in = c->in;
@@ -201,10 +212,11 @@ size_t loci_most_sequences(const struct call *c)
 {
     if (c->in->q_starts) return (size_t)c->in->sequences;
     if (!c->in->q_seg) return (size_t)c->B;
-    return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* runs of one row each */
+    return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* every run may be one row or key */
 }
 ptrdiff_t loci_most_ktiles(const struct call *c)
 {
+    /* Each sequence has at most one tile that is not full, and one without keys has none. */
     if (c->in->q_starts) return c->Lk / KT + (c->in->sequences < c->Lk ? c->in->sequences : c->Lk);
     return c->in->q_seg ? c->B * c->Lk : c->B * tiles(c->Lk, KT);
 }

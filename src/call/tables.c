@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* tables.c -- what learned and fixed tensors become: prepare() of each encoding, and what a call
- * checks of it. */
+/* tables.c -- what learned and fixed tensors become:
+ * prepare() of each encoding, and what a call checks of it.
+ *
+ * The block says how large it is and for which distances it was made.  Its layout follows
+ * from the plan and that range alone, so no offsets are stored that could be wrong. */
 #include "call/tables.h"
 #include "base/arena.h"
 #include "base/given.h"
@@ -13,6 +16,8 @@ static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
     return pe->size ? pe->size(&p->enc[enc], range, p->real) : 0;
 }
 
+/* Returns 0 where there are no such tables: they would not
+ * fit into memory, or max_distance is out of range. */
 size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
 {
     if (!p || max_distance < 0 || max_distance > FAR) return 0;
@@ -25,6 +30,8 @@ size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
     return bytes;
 }
 
+/* A range that was damaged is caught by loci_check_tables(),
+ * which compares the size it leads to. */
 ptrdiff_t loci_table_range(const void *tables)
 {
     const struct head *head = tables;
@@ -38,12 +45,16 @@ const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
     return at;
 }
 
+/* The size tells most other plans apart, not all: two plans of equal
+ * layout could take each other's tables, and only the caller can know. */
 loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t room, loci_error *e)
 {
     CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes",
           ALIGN);
     CHECK(e, room == 0 || room >= ALIGN, LOCI_BAD_ARG,
           "tables have %zu bytes, and even empty ones have %d", room, ALIGN);
+    /* The range is read before the size is checked: it
+     * lies in the first 64 bytes, which are there. */
     ptrdiff_t range = loci_table_range(tables);
     CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
     const size_t bytes = ((const struct head *)tables)->bytes;
@@ -61,29 +72,29 @@ loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void 
     size_t bytes = loci_tables_size(p, max_distance);
     struct regions r;
     r.n = 0;
+    /* This call has no loci_error: its caller gets the status alone. */
     if (bytes == 0 || !aligned(tables)) return LOCI_BAD_ARG;
     loci_add_list(&r, "tables", tables, bytes, 1, WRITTEN);
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];
+        /* Inputs come with the calls. */
         if (t->role == LOCI_INPUT) continue;
         if (!tensors || !tensors[i]) return LOCI_BAD_ARG;
         loci_add_list(&r, t->name, tensors[i], (size_t)tensor_count(t), p->real, READ);
     }
     if (loci_check_regions(&r, NULL)) return LOCI_BAD_ARG;
 
+    /* No magic until all encodings are done: tables that are read meanwhile, or left
+     * half made, are refused.  Padding is zeroed, so equal tensors give equal bytes. */
     memset(tables, 0, ALIGN);
     char *at = (char *)tables + ALIGN;
     for (int e = 0; e < p->encs; e++) {
         int first = p->first_tensor[e];
         size_t n = table_size(p, e, max_distance);
         struct prep prep = {
-            .cfg = &p->enc[e],
-            .tensor = p->tensors.list + first,
-            .data = tensors ? tensors + first : NULL,
-            .f64 = p->f64,
-            .range = max_distance,
-            .shape = loci_shape_of(p, e),
-            .table = at,
+            .cfg = &p->enc[e], .tensor = p->tensors.list + first,
+            .data = tensors ? tensors + first : NULL, .f64 = p->f64, .range = max_distance,
+            .shape = loci_shape_of(p, e), .table = at,
         };
         if (p->enc[e].pe->prepare) p->enc[e].pe->prepare(&prep);
         memset(at + n, 0, round_up(n) - n);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* convert.c -- see loci/convert.h. */
+/* convert.c -- see loci/convert.h: channels of weights reordered,
+ * numbers rounded, and cos and sin as tables. */
 #include "loci/convert.h"
 #include "plan/plan.h"
 
@@ -9,8 +10,12 @@
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
+/* Heads and widths of any model there is; reorder() keeps a bit per channel on the stack. */
 enum { MAX_CHANNELS = 65536 };
 
+/* Checks the description and makes what it left 0 explicit: all channels from
+ * `offset` on turn, there is one block, and blocks follow each other without
+ * gaps.  Products stay below 2^48, so that 8 bytes each never overflow. */
 static loci_status check_channels(loci_channels *c, const void *x, const void *y, loci_error *e)
 {
     const ptrdiff_t most = (ptrdiff_t)1 << 48;
@@ -44,7 +49,7 @@ static loci_status check_channels(loci_channels *c, const void *x, const void *y
     CHECK(e, !__builtin_mul_overflow(c->outer - 1, c->stride, &last) && last < most, LOCI_BAD_ARG,
           "outer %td and stride %td are too large together", c->outer, c->stride);
     CHECK(e, x && y, LOCI_BAD_ARG, "x and y must not be NULL");
-    /* views of bytes: numbers may lie anywhere */
+    /* Views of bytes, since weights in a file need not start on a multiple of their size. */
     const ptrdiff_t each = (ptrdiff_t)c->element;
     const loci_view from = { (void *)x, c->stride * each, 0, 0 },
                     to = { (void *)y, c->stride * each, 0, 0 };
@@ -55,23 +60,27 @@ static loci_status check_channels(loci_channels *c, const void *x, const void *y
     return loci_check_regions(&r, e);
 }
 
-/* The channel that comes to place i of the ones that turn. */
+/* Which of the channels that turn comes to place i.  Interleaved
+ * pairs are (2t, 2t + 1), those of half style (t, t + pairs). */
 static int source(int i, int turned, loci_pairing to)
 {
     const int pairs = turned / 2;
     return to == LOCI_INTERLEAVED ? i / 2 + i % 2 * pairs : i < pairs ? 2 * i : 2 * (i - pairs) + 1;
 }
 
+/* Swaps in pieces, as a channel of a weight may be as long as the model is wide. */
 static void swap(char *a, char *b, size_t bytes)
 {
-    char kept[256];
+    char piece[256];
     for (size_t n; bytes; a += n, b += n, bytes -= n) {
-        n = bytes < sizeof kept ? bytes : sizeof kept;
-        memcpy(kept, a, n), memcpy(a, b, n), memcpy(b, kept, n);
+        n = bytes < sizeof piece ? bytes : sizeof piece;
+        memcpy(piece, a, n), memcpy(a, b, n), memcpy(b, piece, n);
     }
 }
 
-/* The order is made of cycles; along each, every swap brings one channel home. */
+/* Reorders in place, as x may be the only copy of a large weight.
+ * The permutation consists of cycles; along each, every swap brings
+ * one channel to its place, and the last one is there by itself. */
 static void reorder(char *x, int turned, loci_pairing to, size_t bytes)
 {
     unsigned char done[MAX_CHANNELS / 8] = { 0 };
@@ -103,33 +112,40 @@ loci_status loci_convert_channels(const loci_channels *given, loci_pairing from,
     for (ptrdiff_t o = 0; o < c.outer; o++) {
         const size_t at = (size_t)o * (size_t)c.stride * c.element;
         if (x != y) memcpy((char *)y + at, (const char *)x + at, block);
+        /* Copied first and reordered in place then, which
+         * serves both cases; equal pairings are a copy. */
         for (int h = 0; h < c.heads && from != to; h++)
-            reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned, to,
-                    bytes);
+            reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned,
+                    to, bytes);
     }
     return LOCI_OK;
 }
 
 /* ---- Rounding -------------------------------------------------------------------------------- */
 
-/* 16 bits with `fraction` of them behind the point; numbers are whole multiples of 2^step at
- * least. */
+/* Rounds a double to 16 bits, to nearest, ties to even: `fraction`
+ * bits of fraction, and no number finer than 2^step.  It rounds once,
+ * unlike half.h, which rounds a float: weights may come as doubles. */
 static uint16_t narrow(double x, int fraction, int step)
 {
     const int infinite = (0x7fff >> fraction) << fraction, sign = signbit(x) ? 0x8000 : 0;
+    /* A quiet NaN of the same sign. */
     if (isnan(x)) return (uint16_t)(sign | infinite | 1 << (fraction - 1));
     int exponent = 0, bits = infinite;
     if (isfinite(x)) {
         frexp(x, &exponent);
-        /* x is rounded to 2^q */
+        /* The last bit that is kept: 2^q.  Below the normal numbers, and for 0, it is 2^step. */
         const int q = x == 0 || exponent - 1 - fraction < step ? step : exponent - 1 - fraction;
-        const int n = (int)rint(ldexp(fabs(x), -q));
-        /* n has the implicit bit, which counts q up */
+        const int n = (int)rint(ldexp(fabs(x), -q));    /* at most 2^(fraction + 1) */
+        /* n has the implicit bit of normal numbers, which counts the exponent up by one; a carry
+         * of rint() does so as well.  Exponents beyond the format are left to `infinite`. */
         if (q - step < 1 << (15 - fraction)) bits = ((q - step) << fraction) + n;
     }
     return (uint16_t)(sign | (bits < infinite ? bits : infinite));
 }
 
+/* Stores number i of a list.  The finest numbers are 2^-133 for bf16
+ * (2^-126 with 7 bits of fraction) and 2^-24 for f16 (2^-14 with 10). */
 static void store(loci_dtype dtype, void *y, ptrdiff_t i, double x)
 {
     if (dtype == LOCI_F64) ((double *)y)[i] = x;
@@ -148,7 +164,7 @@ loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void 
     if (!known(dtype) || count < 0 || count > FAR || (count && (!x || !y))) return LOCI_BAD_ARG;
     loci_add_list(&r, "x", x, (size_t)count, sizeof *x, READ);
     loci_add_list(&r, "y", y, (size_t)count, stored_size(dtype), WRITTEN);
-    /* in place, each number is read before it is written over */
+    /* In place each number is read before it is written over: outputs are no larger than inputs. */
     if ((const void *)x != y) TRY(loci_check_regions(&r, NULL));
     for (ptrdiff_t i = 0; i < count; i++) store(dtype, y, i, x[i]);
     return LOCI_OK;
@@ -156,6 +172,7 @@ loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void 
 
 /* ---- Tables of cos and sin ------------------------------------------------------------------- */
 
+/* Writes the number of pair i into row r: once, or for both channels of the pair. */
 static void store_row(const loci_rope_table *t, void *to, ptrdiff_t r, int pairs, int i, double x)
 {
     if (!to) return;
@@ -168,6 +185,8 @@ static void store_row(const loci_rope_table *t, void *to, ptrdiff_t r, int pairs
     }
 }
 
+/* Checks what is asked for and finds the plan's rope.  Learned
+ * frequencies are the caller's tensors, so these must be there. */
 static loci_status check_table(const loci_plan *p, const void *const *tensors, loci_rope_table *t,
                                int *rope, loci_error *e)
 {
@@ -187,6 +206,7 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
                           / (t->layout == LOCI_TABLE_SPLIT ? 2 : 1),
                     most = (ptrdiff_t)1 << 40;
     if (!t->row) t->row = width;
+    /* 2^40 numbers in all, so that no product below overflows. */
     CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG,
           "row %td must be at least the %td numbers of a row", t->row, width);
     CHECK(e, t->count >= 0 && t->count <= most / t->row, LOCI_BAD_ARG,
@@ -207,6 +227,9 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
     return loci_check_regions(&r, e);
 }
 
+/* Tables for other engines, with the very numbers that this one turns by: frequencies to
+ * 106 bits, cos and sin within 0.51 ulp of a double, times the attention factor, rounded
+ * once to their dtype.  Pairs come first, as their frequency is the costly part. */
 loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
                              const loci_rope_table *given, loci_error *e)
 {
@@ -216,8 +239,8 @@ loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
     TRY(TAKE(loci_rope_table, &t, given, sin, e));
     TRY(check_table(p, tensors, &t, &rope, e));
     const struct config *c = &p->enc[rope];
-    const struct prep prep = { .cfg = c,
-                               .data = tensors ? tensors + p->first_tensor[rope] : NULL,
+    /* A prep without a table: loci_rope_frequency() reads options and tensors alone. */
+    const struct prep prep = { .cfg = c, .data = tensors ? tensors + p->first_tensor[rope] : NULL,
                                .f64 = p->f64 };
     const int pairs = (int)c->opt[ROPE_DIM] / 2;
     const double m = c->opt[ROPE_ATTENTION_FACTOR];
@@ -225,6 +248,7 @@ loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
         double hi, lo;
         loci_rope_frequency(&prep, i, &hi, &lo);
         for (ptrdiff_t r = 0; r < t.count; r++) {
+            /* row r is position r where none are given */
             double cos, sin;
             loci_sincos(t.pos ? (double)t.pos[r] : (double)r, hi, lo, &cos, &sin);
             store_row(&t, t.cos, r, pairs, i, m * cos);

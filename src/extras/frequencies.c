@@ -3,6 +3,8 @@
 #include "plan/plan.h"
 #include "shape/rope_scaling.h"
 
+/* Returns how many pairs turn, and fills in as many frequencies as there is room for; 0 if no
+ * encoding has frequencies that follow from its options.  Learned ones are the caller's already. */
 int loci_frequencies(const loci_plan *p, double *list, int room, double *factor)
 {
     for (int i = 0; p && i < p->encs; i++) {
@@ -11,7 +13,7 @@ int loci_frequencies(const loci_plan *p, double *list, int room, double *factor)
             continue;
         const int pairs = (int)c->opt[ROPE_DIM] / 2;
         for (int t = 0; list && t < pairs && t < room; t++) {
-            double rest;
+            double rest;                 /* a double is enough to look at */
             loci_rope_frequency(&(struct prep){ .cfg = c }, t, &list[t], &rest);
         }
         if (factor) *factor = c->opt[ROPE_ATTENTION_FACTOR];

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* positions.c -- see loci/positions.h. */
+/* positions.c -- see loci/positions.h: coordinates of text and grids of pictures or films in a row,
+ * as the models of the mrope kind count them.
+ *
+ * A text token has the same number on all axes.  A grid begins where the text before it ends, and
+ * its patches count time, height and width from there; the next segment begins behind its longer
+ * side in space, even if time reaches further. */
 #include "loci/positions.h"
 
 #include <math.h>
@@ -9,12 +14,13 @@
 
 static const double far = 0x1p40;        /* coordinates beyond are refused by every call */
 
+/* A segment of zeros alone is empty text. */
 static bool is_text(const loci_segment *s)
 {
     return s->tokens >= 0 && !s->t && !s->h && !s->w && s->step == 0;
 }
 
-/* Tokens of a segment; -1: see loci_segments_len(). */
+/* Tokens of a segment; -1 where it is neither text nor a grid, or is too large. */
 static ptrdiff_t tokens_of(const loci_segment *s)
 {
     ptrdiff_t n;
@@ -33,14 +39,15 @@ ptrdiff_t loci_segments_len(int count, const loci_segment *s)
     return len;
 }
 
-/* The models' code multiplies in float and then cuts: 39 times 2 * 2/1.3 is 120 there, and a little
- * less in double. */
+/* The time of frame i.  The models' code multiplies in float and then cuts off: 39 times 2 * 2/1.3
+ * is 120 there and a little less in double, so double would give another position than training. */
 static double time_of(const loci_segment *s, ptrdiff_t i)
 {
     return s->step == 0 ? (double)i : floor((double)((float)i * (float)s->step));
 }
 
-/* How far the next segment begins behind this one, and what lies behind all its numbers. */
+/* extent: how far behind this segment the next one begins.  reach: what
+ * lies behind all its numbers, which time can push beyond the extent. */
 static double extent(const loci_segment *s)
 {
     return (double)(is_text(s) ? s->tokens : s->h > s->w ? s->h : s->w);
@@ -49,7 +56,9 @@ static double reach(const loci_segment *s)
 {
     return is_text(s) ? extent(s) : fmax(1 + time_of(s, s->t - 1), extent(s));
 }
-static void place(const loci_segment *s, double start, ptrdiff_t len, double *coord)
+/* Writes time, height and width of a segment's tokens: three rows of `len`
+ * numbers.  Frames follow each other, in each the rows, in each the columns. */
+static void write_coordinates(const loci_segment *s, double start, ptrdiff_t len, double *coord)
 {
     const ptrdiff_t n = tokens_of(s);
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -60,6 +69,7 @@ static void place(const loci_segment *s, double start, ptrdiff_t len, double *co
     }
 }
 
+/* Everything is checked before the first number is written. */
 loci_status loci_segments_place(int count, const loci_segment *s, double start, ptrdiff_t len,
                                 double *coord, double *next, loci_error *e)
 {
@@ -75,13 +85,16 @@ loci_status loci_segments_place(int count, const loci_segment *s, double start, 
           "positions: len %td must be %td, the tokens of all segments", len,
           loci_segments_len(count, s));
     CHECK(e, coord || len == 0, LOCI_BAD_ARG, "positions: coord must not be NULL");
-    for (int i = 0; i < count; i++) end = fmax(end, at + reach(&s[i])), at += extent(&s[i]);
+    for (int i = 0; i < count; i++) {
+        end = fmax(end, at + reach(&s[i]));
+        at += extent(&s[i]);
+    }
     CHECK(e, fabs(start) <= far && fabs(end) <= far, LOCI_BAD_ARG,
           "positions: they go from %g to %g, and must lie within 2^40", start, end);
-    at = start;
+    at = start;                          /* once more, now writing */
     ptrdiff_t done = 0;
     for (int i = 0; i < count; i++) {
-        if (tokens_of(&s[i])) place(&s[i], at, len, coord + done);
+        if (tokens_of(&s[i])) write_coordinates(&s[i], at, len, coord + done);
         at += extent(&s[i]), done += tokens_of(&s[i]);
     }
     if (next) *next = end;

@@ -17,9 +17,11 @@
 
 #define PASTE2(a, b, c) loci_##a##_##b##_##c
 #define PASTE(a, b, c) PASTE2(a, b, c)
-#define N(name) PASTE(name, LOCI_ISA, QT)          /* N(walk) is loci_walk_avx2_64 */
-#define WIDE(name) PASTE(name, LOCI_ISA, 64)       /* that of the wide tiles, whatever this file is
-                                                      compiled for */
+/* Every global of an engine is called by its instruction set and tile width, as the
+ * same sources are linked once for each of them: N(walk) is loci_walk_avx2_64. */
+#define N(name) PASTE(name, LOCI_ISA, QT)
+/* that of the wide tiles, whatever this file is compiled for */
+#define WIDE(name) PASTE(name, LOCI_ISA, 64)
 
 /* INLINE: for functions that are written once and compiled for each constant they are given.
  * UNROLL: before a loop of constant length whose body indexes an array of vectors: unrolled, the
@@ -46,16 +48,18 @@ INLINE real fma_(real a, real b, real c)
     return __builtin_fmaf(a, b, c);
 #endif
 }
+/* b where a is NaN, as vf_max(); min_() likewise. */
 INLINE real max_(real a, real b) { return a > b ? a : b; }
 INLINE real min_(real a, real b) { return a < b ? a : b; }
 INLINE real abs_(real a) { return a < 0 ? -a : a; }
 
 /* e^x for x <= 0 (also a little above): x = n ln 2 + r, |r| <= ln 2 / 2, then a polynomial of
  * degree 5 in r that is 1 at 0.  Worst error 1.6 ulp plus |x| 2^-28 relative (ln 2 is one float).
- * Below EXP_LOW it is 0, and so is e^-inf; e^0 is exactly 1: skipping tiles and joining chunks rely
- * on both.  NaN stays NaN. */
+ * Below EXP_LOW, where 2^n would leave the normal floats, it is 0, and so is e^-inf; e^0 is
+ * exactly 1: skipping tiles and joining chunks rely on both.  NaN stays NaN. */
 #define EXP_LOW ((real)-87)
 #if LOCI_DOUBLE
+/* Cut off at the same place as in float, so that both builds skip the same tiles. */
 INLINE real exp_(real x) { return x < EXP_LOW ? 0 : exp(x); }
 INLINE vf vf_exp(vf x) { return exp_(x); }
 #else
@@ -63,11 +67,14 @@ INLINE vf vf_exp(vf x) { return exp_(x); }
 #define EXP_MAGIC 12582912.0f                      /* 1.5 * 2^23: adding it rounds to an integer in
                                                       the low bits */
 #define EXP_LN2 0.693147182f
+/* Fitted for the smallest error over |r| <= ln 2 / 2, hence
+ * near the inverse factorials but not equal to them. */
 #define EXP_C1 0x1.fffff6p-1f
 #define EXP_C2 0x1.fffdc0p-2f
 #define EXP_C3 0x1.555a76p-3f
 #define EXP_C4 0x1.573c42p-5f
 #define EXP_C5 0x1.0fa6c4p-7f
+/* y times 2^n: n in the low bits of t is added to the exponent of y. */
 INLINE float bits_scale2(float y, float t)
 {
     uint32_t a, b;
@@ -79,6 +86,7 @@ INLINE float bits_scale2(float y, float t)
 }
 INLINE real exp_(real x)
 {
+    /* t - EXP_MAGIC is n exactly, and r = x - n ln 2 is rounded once. */
     float t = fma_(x, EXP_LOG2E, EXP_MAGIC), r = fma_(t - EXP_MAGIC, -EXP_LN2, x);
     float y = fma_(r, EXP_C5, EXP_C4);
     y = fma_(r, y, EXP_C3);
@@ -111,6 +119,7 @@ INLINE vf vf_exp(vf x)
 #if LOCI_DOUBLE
 INLINE vf vf_tanh(vf x) { return tanh(x); }
 #else
+/* Fitted like those above. */
 #define EXPM1_C2 0x1.fffffep-2f
 #define EXPM1_C3 0x1.5554b0p-3f
 #define EXPM1_C4 0x1.555674p-5f
@@ -121,12 +130,15 @@ INLINE vf vf_scale2(vf y, vf t) { return bits_scale2(y, t); }
 #endif
 INLINE vf vf_tanh(vf x)
 {
+    /* minus is -x; vf_negative() chooses by the sign of x, here and at the end. */
     const vf one = vf_set1(1), minus = vf_sub(vf_set1(0), x);
-    /* NaN where x is */
+    /* From -40 on the result is 1 in float.  The order of the arguments lets NaN through. */
     const vf y = vf_max(vf_set1(-40), vf_mul(vf_set1(2), vf_negative(x, x, minus)));
     const vf t = vf_fma(y, vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
     const vf r = vf_fma(vf_sub(t, vf_set1(EXP_MAGIC)), vf_set1(-EXP_LN2), y),
              power = vf_scale2(one, t);
+    /* e^r - 1 = r + r^2 (...): what is left of the series
+     * after r is added last, so small x keep their digits. */
     vf e = vf_fma(r, vf_set1(EXPM1_C6), vf_set1(EXPM1_C5));
     e = vf_fma(r, e, vf_set1(EXPM1_C4));
     e = vf_fma(r, e, vf_set1(EXPM1_C3));
@@ -138,24 +150,28 @@ INLINE vf vf_tanh(vf x)
 }
 #endif
 
-/* Natural logarithm of a positive finite x, in double and plain operations only, so that its bits
- * depend on no libm: x = m 2^e with m in [0.7, 1.42), log m = 2 atanh((m - 1) / (m + 1)).  Within 2
- * ulp. */
+/* Natural logarithm of a positive finite x, in double and plain
+ * operations only, so that its bits depend on no libm: x = m 2^e with m
+ * in [0.7, 1.42), log m = 2 atanh((m - 1) / (m + 1)).  Within 2 ulp. */
 INLINE double log_(double x)
 {
     int e;
     double m = frexp(x, &e);
     if (m < 0.70710678118654752) m *= 2, e--;
+    /* A series in odd powers of f, smallest first: |f| < 0.172, so f^25 is below 2^-63. */
     double f = (m - 1) / (m + 1), g = f * f, s = 0;
     for (int n = 23; n >= 3; n -= 2) s = (s + 1.0 / n) * g;
     return 2 * f + 2 * f * s + e * 0.69314718055994530942;
 }
 
-/* Transposes VL vectors of VL lanes. */
+/* Transposes VL vectors of VL lanes in VBITS rounds: each round swaps one bit
+ * of the number of the vector with the same bit of the number of the lane. */
 INLINE void vf_transpose(vf *x)
 {
+    /* The pairs of vectors whose numbers differ in this bit exchange half of their lanes. */
     UNROLL for (int bit = 0; bit < VBITS; bit++) {
         UNROLL for (int i = 0; i < VL; i++) {
+            /* its pair has been done */
             if (i >> bit & 1) continue;
             vf a = x[i], b = x[i + (1 << bit)];
 #if VL > 1
@@ -168,8 +184,8 @@ INLINE void vf_transpose(vf *x)
     }
 }
 
-/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`; room for whole vectors on
- * both sides. */
+/* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`.
+ * Blocks of VL x VL go through registers, the edges one by one. */
 INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *to, ptrdiff_t ts)
 {
     int r = 0;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* fox_pro.c -- what FoX (Pro) has around its attention.  Lin et al., Forgetting Transformer, ICLR
- * 2025.
+/* fox_pro.c -- what FoX (Pro) has around its attention.
+ * Lin et al., Forgetting Transformer, ICLR 2025.
  *
- *     shift    y_t = a_t x_(t-1) + (1 - a_t) x_t
- *     a = sigmoid(logit), one per head and token; x_(t-1) is not shifted
- *     rmsnorm  y = w n,  n = x / sqrt(mean(x^2) + eps)
- *     log gate y = log sigmoid(x)
- *     gate     y = x sigmoid(g), or x g sigmoid(g)
+ *     shift     y_t = a_t x_(t-1) + (1 - a_t) x_t
+ *               a = sigmoid(logit), one per head and token; x_(t-1) is not shifted
+ *     rmsnorm   y = w n,  n = x / sqrt(mean(x^2) + eps)
+ *     log gate  y = log sigmoid(x)
+ *     gate      y = x sigmoid(g), or x g sigmoid(g)
  *
- * Work items are heads, so sums over rows (the gradient of w) have one order whatever the
- * threads. */
+ * Work items are heads, so sums over rows (the gradient of w)
+ * have one order whatever the threads. */
 #include "layers/layer.h"
 
 /* What the heads of a call share; each function uses what it has. */
@@ -25,6 +25,7 @@ struct heads {
 
 /* ---- RMS norm -------------------------------------------------------------------------------- */
 
+/* The weights of some channels of a head; a layer without weights has ones. */
 static void read_weight(const struct heads *a, int h, int from, int n, double *w)
 {
     if (a->weight) layer_read(a->layer, a->weight, (ptrdiff_t)h * a->layer->width + from, n, w);
@@ -43,6 +44,7 @@ static double root(const struct heads *a, ptrdiff_t at)
     }
     return 1 / sqrt(sum / width + a->eps);
 }
+/* Reads each row twice, first for its norm, so y may be x. */
 static void norm_head(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -61,6 +63,7 @@ static void norm_head(void *arg, int h)
             }
         }
 }
+/* eps 0 is allowed; a row of zeros then becomes NaN, as by the formula. */
 static loci_status check_norm(const loci_layer *l, double eps)
 {
     CHECK(l->error, eps >= 0 && isfinite(eps), LOCI_BAD_ARG,
@@ -74,15 +77,16 @@ loci_status loci_rmsnorm(const loci_layer *given, loci_view x, const void *weigh
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = { { "x", &x, l->width, LAYER_INPUT, 0 },
                                         { "y", &y, l->width, LAYER_OUTPUT, 0 } };
-    const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width, READ,
-                                          false } };
+    const struct layer_list lists[] = { { "weight", weight, (ptrdiff_t)l->heads * l->width,
+                                          READ, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
     struct heads a = { .layer = l, .x = x, .y = y, .weight = weight, .eps = eps };
     return loci_layer_run(l, norm_head, &a);
 }
 
-/* With n = x r and dn = w dy: dx = r (dn - n mean(n dn)), dw = sum of n dy over all rows. */
+/* mean(n dn) of a row, with n = x r and dn = w dy.  Then dx = r (dn - n mean(n dn)),
+ * the part of dn that lengthens n taken off, and dw = the sum of n dy over all rows. */
 static double mean(const struct heads *a, int h, ptrdiff_t at, ptrdiff_t dat, double r)
 {
     const int width = a->layer->width;
@@ -97,6 +101,8 @@ static double mean(const struct heads *a, int h, ptrdiff_t at, ptrdiff_t dat, do
     }
     return sum * r / width;
 }
+/* dx and dw of some channels, over all rows.  Channels are the outer loop, so that dw
+ * of a piece stays on the stack; the norm of each row is made anew for each piece. */
 static void norm_piece(const struct heads *a, int h, int from, int n)
 {
     const loci_layer *l = a->layer;
@@ -106,10 +112,11 @@ static void norm_piece(const struct heads *a, int h, int from, int n)
         for (ptrdiff_t t = 0; t < l->rows; t++) {
             const ptrdiff_t at = layer_at(&a->x, b, h, t), dat = layer_at(&a->dy, b, h, t);
             const double r = root(a, at), m = mean(a, h, at, dat, r);
+            /* x becomes dx */
             layer_read(l, a->x.data, at + from, n, x);
             layer_read(l, a->dy.data, dat + from, n, dy);
             for (int i = 0; i < n; i++) {
-                const double unit = x[i] * r;
+                const double unit = x[i] * r;        /* n of the formula */
                 dw[i] += unit * dy[i];
                 x[i] = r * (w[i] * dy[i] - unit * m);
             }
@@ -124,6 +131,7 @@ static void norm_back(void *arg, int h)
     for (int from = 0; from < width; from += PIECE)
         norm_piece(a, h, from, layer_piece(from, width));
 }
+/* x and dy are read more than once per piece, so dx has a buffer of its own. */
 loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const void *weight,
                                   double eps, loci_view dy, loci_view dx, void *dweight)
 {
@@ -139,33 +147,35 @@ loci_status loci_rmsnorm_backward(const loci_layer *given, loci_view x, const vo
     };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_norm(l, eps));
-    struct heads a = {
-        .layer = l, .x = x, .dy = dy, .dx = dx, .weight = weight, .dweight = dweight, .eps = eps
-    };
+    struct heads a = { .layer = l, .x = x, .dy = dy, .dx = dx, .weight = weight, .dweight = dweight,
+                       .eps = eps };
     return loci_layer_run(l, norm_back, &a);
 }
 
 /* ---- Shift ----------------------------------------------------------------------------------- */
 
+/* The logit of a row: its view has width 1. */
 static double logit(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t)
 {
     double x;
     layer_read(a->layer, a->logits.data, layer_at(&a->logits, b, h, t), 1, &x);
     return x;
 }
+/* The segment of a row: -1 and less is padding. */
 static int64_t segment(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
 {
     return a->seg ? a->seg[(a->per_batch ? b * a->layer->rows : 0) + t] : 0;
 }
-/* Does row t follow row t - 1 in one sequence? */
+/* Does row t follow row t - 1 in one sequence?  False for padding and beyond the last row. */
 static bool follows(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
 {
     return t > 0 && t < a->layer->rows && segment(a, b, t) >= 0
         && segment(a, b, t) == segment(a, b, t - 1);
 }
-/* The row before row t: of x, of the state, or 0. */
-static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from, int n,
-                      double *x)
+/* The row before row t: of x, of the state for the
+ * first row of a call, or 0 where a sequence begins. */
+static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from,
+                      int n, double *x)
 {
     const loci_layer *l = a->layer;
     if (follows(a, b, t)) layer_read(l, a->x.data, layer_at(&a->x, b, h, t - 1) + from, n, x);
@@ -173,6 +183,8 @@ static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, in
         layer_read(l, a->before, (b * l->heads + h) * l->width + from, n, x);
     else memset(x, 0, (size_t)n * sizeof *x);
 }
+/* Padding gets 0 and lends nothing: whatever it holds, NaN too, stays out
+ * of y.  The state left behind is the last x as it came, not shifted. */
 static void shift_head(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -191,6 +203,7 @@ static void shift_head(void *arg, int h)
                 layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
             }
         }
+        /* The state: the last x of this call; without rows, what came in. */
         for (int from = 0; a->after && from < l->width; from += PIECE) {
             const int n = layer_piece(from, l->width);
             const ptrdiff_t at = (b * l->heads + h) * l->width + from;
@@ -212,6 +225,7 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
     const ptrdiff_t state = l->batch * l->heads * l->width;
+    /* x is read again for the row after it, so y is never x; the two states may be one. */
     const struct layer_list lists[] = {
         { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, true },
         { "before", before, state, REPLACED, false },
@@ -220,18 +234,13 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     CHECK(l->error, (!before && !after) || !seg, LOCI_BAD_ARG,
           "shift: a state is of one sequence; with it seg must be NULL");
-    struct heads a = { .layer = l,
-                       .x = x,
-                       .logits = logits,
-                       .y = y,
-                       .seg = seg,
-                       .per_batch = per_batch != 0,
-                       .before = before,
-                       .after = after };
+    struct heads a = { .layer = l, .x = x, .logits = logits, .y = y, .seg = seg,
+                       .per_batch = per_batch != 0, .before = before, .after = after };
     return loci_layer_run(l, shift_head, &a);
 }
 
-/* dx_t = (1 - a_t) dy_t + a_(t+1) dy_(t+1), dlogit_t = a_t (1 - a_t) dy_t.(x_(t-1) - x_t). */
+/* dx_t = (1 - a_t) dy_t + a_(t+1) dy_(t+1), dlogit_t = a_t (1 - a_t) dy_t.(x_(t-1) - x_t).  A
+ * row gets a gradient from itself and from the row it lends to, if that is of its sequence. */
 static void shift_back(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -242,13 +251,14 @@ static void shift_back(void *arg, int h)
             const bool padding = segment(a, b, t) < 0, more = follows(a, b, t + 1);
             const double share = layer_sigmoid(logit(a, b, h, t)),
                          lent = more ? layer_sigmoid(logit(a, b, h, t + 1)) : 0;
+            /* `share` is a_t, `lent` a_(t+1); x becomes dx, sum the product of the dlogit. */
             double sum = 0;
             for (int from = 0; from < l->width; from += PIECE) {
                 const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
                 layer_read(l, a->dy.data, layer_at(&a->dy, b, h, t) + from, n, dy);
                 read_last(a, b, h, t, from, n, last);
-                for (int i = 0; i < n; i++) last[i] -= x[i];
+                for (int i = 0; i < n; i++) last[i] -= x[i];         /* dy_t/da_t */
                 sum += layer_dot(dy, last, n);
                 for (int i = 0; i < n; i++) x[i] = padding ? 0 : (1 - share) * dy[i];
                 if (more) {
@@ -257,6 +267,7 @@ static void shift_back(void *arg, int h)
                 }
                 if (a->dx.data) layer_write(l, a->dx.data, layer_at(&a->dx, b, h, t) + from, n, x);
             }
+            /* da/dlogit = a (1 - a); padding has no gradient. */
             const double dlogit = padding ? 0 : share * (1 - share) * sum;
             if (a->dg.data) layer_write(l, a->dg.data, layer_at(&a->dg, b, h, t), 1, &dlogit);
         }
@@ -272,17 +283,11 @@ loci_status loci_shift_backward(const loci_layer *given, loci_view x, loci_view 
         { "dy", &dy, l->width, LAYER_INPUT, 0 },
         { "dx", &dx, l->width, LAYER_GRADIENT, 0 }, { "dlogits", &dlogits, 1, LAYER_GRADIENT, 0 },
     };
-    const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ,
-                                          true } };
+    const struct layer_list lists[] = { { "seg", seg, (per_batch ? l->batch : 1) * l->rows,
+                                          READ, true } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    struct heads a = { .layer = l,
-                       .x = x,
-                       .logits = logits,
-                       .dy = dy,
-                       .dx = dx,
-                       .dg = dlogits,
-                       .seg = seg,
-                       .per_batch = per_batch != 0 };
+    struct heads a = { .layer = l, .x = x, .logits = logits, .dy = dy, .dx = dx, .dg = dlogits,
+                       .seg = seg, .per_batch = per_batch != 0 };
     return loci_layer_run(l, shift_back, &a);
 }
 
@@ -309,6 +314,7 @@ loci_status loci_log_gate(const loci_layer *given, loci_view logits, loci_view l
     return loci_layer_run(l, log_gate_head, &a);
 }
 
+/* The derivative of log sigmoid(x) is sigmoid(-x), as 1 - sigmoid(x) would lose its digits. */
 static void log_gate_back(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -337,6 +343,7 @@ loci_status loci_log_gate_backward(const loci_layer *given, loci_view logits, lo
 
 /* ---- Output gate ----------------------------------------------------------------------------- */
 
+/* With silu the gate multiplies by g once more. */
 static void gate_head(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -352,6 +359,7 @@ static void gate_head(void *arg, int h)
                 layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
             }
 }
+/* To a caller in another language an enum is any int. */
 static loci_status check_activation(const loci_layer *l, loci_activation activation)
 {
     CHECK(l->error, activation == LOCI_SIGMOID || activation == LOCI_SILU, LOCI_BAD_ARG,
@@ -373,7 +381,9 @@ loci_status loci_gate(const loci_layer *given, loci_activation activation, loci_
     return loci_layer_run(l, gate_head, &a);
 }
 
-/* With s = sigmoid(g): s' = s (1 - s), (g s)' = s (1 + g (1 - s)). */
+/* dx = dy s and dg = dy x s' with s = sigmoid(g), s' = s (1 - s); with silu
+ * dx = dy g s and dg = dy x s (1 + g (1 - s)).  1 - s is made as sigmoid(-g),
+ * which keeps its digits.  x and dy are overwritten by dg and dx. */
 static void gate_back(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -407,8 +417,7 @@ loci_status loci_gate_backward(const loci_layer *given, loci_activation activati
     };
     TRY(loci_layer_check(l, views, COUNT(views), NULL, 0));
     TRY(check_activation(l, activation));
-    struct heads a = {
-        .layer = l, .x = x, .g = g, .dy = dy, .dx = dx, .dg = dg, .silu = activation == LOCI_SILU
-    };
+    struct heads a = { .layer = l, .x = x, .g = g, .dy = dy, .dx = dx, .dg = dg,
+                       .silu = activation == LOCI_SILU };
     return loci_layer_run(l, gate_back, &a);
 }

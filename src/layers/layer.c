@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* layer.c -- checks and threads of the functions of loci/layers.h. */
+/* layer.c -- checks and threads of the functions of loci/layers.h.  They have no plan and no
+ * workspace: each takes its shapes with the call and works on pieces of rows on the stack. */
 #include "layers/layer.h"
 
 #include <stdatomic.h>
 
+/* More than any model has.  With the bound of 2^48 on all numbers they keep every offset exact. */
 enum { MAX_LAYER_HEADS = 65536, MAX_LAYER_WIDTH = 1 << 20 };
 
 loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
@@ -17,6 +19,7 @@ loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
           "heads %d must be from 1 to %d", l->heads, MAX_LAYER_HEADS);
     CHECK(l->error, l->width >= 1 && l->width <= MAX_LAYER_WIDTH, LOCI_BAD_ARG,
           "width %d must be from 1 to %d", l->width, MAX_LAYER_WIDTH);
+    /* An extent of 0 must not hide that the others are too large together. */
     ptrdiff_t n = (ptrdiff_t)l->heads * l->width;
     CHECK(l->error,
           l->batch >= 0 && l->rows >= 0 && !__builtin_mul_overflow(n, l->rows ? l->rows : 1, &n)
@@ -28,12 +31,14 @@ loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
     return LOCI_OK;
 }
 
+/* How a view may overlap others.  A backward function reads its
+ * inputs more than once, so there no output may be one of them. */
 static enum use_of use_of(const struct layer_view *v, bool backward)
 {
     return v->use == LAYER_OUTPUT || v->use == LAYER_GRADIENT ? WRITTEN
-         : v->use == LAYER_KEPT || backward                   ? READ
-                                                              : REPLACED;
+         : v->use == LAYER_KEPT || backward ? READ : REPLACED;
 }
+/* Whether this is a backward function follows from its views: it has gradients. */
 loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views, int n,
                              const struct layer_list *lists, int m)
 {
@@ -44,6 +49,7 @@ loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views
     for (int i = 0; i < n; i++) backward |= views[i].use == LAYER_GRADIENT;
     for (int i = 0; i < n; i++) {
         const struct layer_view *v = &views[i];
+        /* Gates of tape belong to no head: their view has one. */
         const int heads = v->heads ? v->heads : l->heads;
         TRY(loci_spell_out(v->view, v->name, l->batch, heads, l->rows, v->width, l->error));
         CHECK(l->error, v->view->data || v->use == LAYER_GRADIENT || !l->batch || !l->rows,
@@ -57,12 +63,14 @@ loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views
     return loci_check_regions(&r, l->error);
 }
 
+/* What the work items share; `stop` is set when the host has cancelled. */
 struct work {
     const loci_layer *layer;
     void (*head)(void *arg, int h);
     void *arg;
     atomic_bool stop;
 };
+/* Asks the host before each item.  Items that are done stay written. */
 static void job(void *arg, int h)
 {
     struct work *w = arg;

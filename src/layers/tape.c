@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* tape.c -- how a layer with the encoding `tape` moves the states of its tokens.  Zhu et al., ICML
- * 2025.
+/* tape.c -- how a layer with the encoding `tape` moves
+ * the states of its tokens.  Zhu et al., ICML 2025.
  *
  *     start      e = (cos, sin) of pos / factor base^(-2t/D)
  *     attention  y_h = e_h + w_h ae_h, w_h = sum over g of w[h][g];  or
- *     y_h = e_h + sum over g of w[h][g] ae_g
+ *                y_h = e_h + sum over g of w[h][g] ae_g
  *     MLP        y_h = e_h + sum over p of down[h][p] silu(gate_p) sum over g of up[p][g] e_g
  *
  * For each token the last is one small matrix between heads, m[h][g] = sum over p of down[h][p]
@@ -17,9 +17,10 @@
 #include "base/dd.h"
 #include "layers/layer.h"
 
-enum { STARTS = 64, TOKENS = 16, UNITS = 16 };       /* of a work item: tokens whose states start,
-                                                        or move; units whose weights learn */
-enum { MAX_STATE_HEADS = 256, MAX_UNITS = 4096 };
+/* Of a work item: tokens whose states start, tokens whose states move, units whose weights learn.
+ * Sums over tokens stay within one item, so their order does not depend on the threads. */
+enum { STARTS = 64, TOKENS = 16, UNITS = 16 };
+enum { MAX_STATE_HEADS = 256, MAX_UNITS = 4096 };    /* what a job has on its stack */
 
 /* What the work items of a call share; each function uses what it has. */
 struct states {
@@ -34,7 +35,7 @@ struct states {
     bool per_batch;
 };
 
-/* The sum of the products of two rows. */
+/* The inner product of row t of head g of a and of head h of b. */
 static double dot_rows(const struct states *s, const loci_view *a, int g, const loci_view *b, int h,
                        ptrdiff_t batch, ptrdiff_t t)
 {
@@ -48,7 +49,8 @@ static double dot_rows(const struct states *s, const loci_view *a, int g, const 
     }
     return sum;
 }
-/* y_h = x_h + sum over g of m[g] z_g, one row; x.data may be NULL for 0. */
+/* y_h = x_h + sum over g of m[g] z_g for one row; x.data NULL stands for 0.  A
+ * weight of 0 is skipped, so states that nobody counts need not hold numbers. */
 static void blend(const struct states *s, const loci_view *x, const loci_view *z, const double *m,
                   const loci_view *y, int h, ptrdiff_t b, ptrdiff_t t)
 {
@@ -67,6 +69,7 @@ static void blend(const struct states *s, const loci_view *x, const loci_view *z
     }
 }
 
+/* Pairs of channels, and no more heads than the jobs have room for. */
 static loci_status check_states(const loci_layer *l)
 {
     CHECK(l->error, l->width % 2 == 0, LOCI_BAD_ARG,
@@ -81,8 +84,10 @@ static loci_status needed(const loci_layer *l, const void *p, const char *name)
     return LOCI_OK;
 }
 
+/* How many work items of `of` tokens there are. */
 static ptrdiff_t items(const loci_layer *l, int of) { return (l->batch * l->rows + of - 1) / of; }
-/* Runs job(s, i) for i = 0 .. n - 1. */
+/* Runs job(s, i) for i = 0 .. n - 1: the layer's heads,
+ * which loci_layer_run() counts, become items. */
 static loci_status run(const struct states *s, ptrdiff_t n, void (*job)(void *, int))
 {
     loci_layer l = *s->layer;
@@ -94,7 +99,8 @@ static loci_status run(const struct states *s, ptrdiff_t n, void (*job)(void *, 
 
 /* ---- Start ----------------------------------------------------------------------------------- */
 
-/* Some tokens: all heads start alike. */
+/* The states of some tokens: cos and sin of rope's angles, the
+ * same for all heads.  Frequencies are made once per item. */
 static void start_job(void *arg, int index)
 {
     const struct states *s = arg;
@@ -104,6 +110,7 @@ static void start_job(void *arg, int index)
         const int n = layer_piece(from, l->width);
         struct dd w[PIECE / 2];
         double pairs[PIECE];
+        /* Channel 2t has the frequency base^(-2t/D) / factor, to 106 bits. */
         for (int k = 0; k < n; k += 2) {
             loci_pow_dd(s->base, from + k, l->width, &w[k / 2].hi, &w[k / 2].lo);
             if (s->factor != 1) w[k / 2] = dd_div(w[k / 2], s->factor);
@@ -124,14 +131,13 @@ loci_status loci_tape_start(const loci_layer *given, double base, double factor,
     loci_layer layer, *const l = &layer;
     TRY(loci_layer_open(l, given));
     const struct layer_view views[] = { { "e", &e, l->width, LAYER_OUTPUT, 0 } };
+    /* Without pos the rows are at 0, 1, 2, ... */
     const ptrdiff_t count = pos ? (per_batch ? l->batch : 1) * l->rows : 0;
     const struct layer_list lists[] = { { "pos", pos, count, READ, true } };
-    struct states s = { .layer = l,
-                        .e = e,
-                        .base = base == 0 ? 10000 : base,
-                        .factor = factor == 0 ? 1 : factor,
-                        .pos = pos,
-                        .per_batch = per_batch != 0 };
+    struct states s = {
+        .layer = l, .e = e, .base = base == 0 ? 10000 : base, .factor = factor == 0 ? 1 : factor,
+        .pos = pos, .per_batch = per_batch != 0,
+    };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_states(l));
     CHECK(l->error, s.base >= 1 && s.base <= 1e18, LOCI_BAD_ARG,
@@ -139,22 +145,23 @@ loci_status loci_tape_start(const loci_layer *given, double base, double factor,
     CHECK(l->error, s.factor >= 1e-6 && s.factor <= 1e18, LOCI_BAD_ARG,
           "tape: factor %g must be from 1e-6 to 1e18", s.factor);
     TRY(loci_check_near(pos, count, "pos", l->error));
-    s.e = e;                             /* with its strides */
+    s.e = e;                             /* whose strides are explicit by now */
     return run(&s, items(l, STARTS), start_job);
 }
 
 /* ---- After attention ------------------------------------------------------------------------- */
 
-/* What each of the averages counts for head h; with `back`, what each head takes of the average of
- * h. */
+/* m[g]: how much head h takes of the average of head g; with `back`, how much head g takes
+ * of that of h, which is the adjoint.  Row sums weigh a head's own average alone. */
 static void shares(const struct states *s, int h, bool back, double *m)
 {
     const int H = s->layer->heads;
+    /* One weight, of the dtype of the layer. */
     double one;
     memset(m, 0, (size_t)H * sizeof *m);
     for (int g = 0; g < H; g++) {
-        layer_read(s->layer, s->w, s->full && back ? (ptrdiff_t)g * H + h : (ptrdiff_t)h * H + g, 1,
-                   &one);
+        layer_read(s->layer, s->w, s->full && back ? (ptrdiff_t)g * H + h : (ptrdiff_t)h * H + g,
+                   1, &one);
         m[s->full ? g : h] += one;
     }
 }
@@ -166,6 +173,7 @@ static void attention_head(void *arg, int h)
     for (ptrdiff_t b = 0; b < s->layer->batch; b++)
         for (ptrdiff_t t = 0; t < s->layer->rows; t++) blend(s, &s->e, &s->ae, m, &s->y, h, b, t);
 }
+/* What forward and backward of the update refuse alike. */
 static loci_status check_mix(const loci_layer *l, loci_tape_mix mix, const void *w)
 {
     TRY(check_states(l));
@@ -184,12 +192,13 @@ loci_status loci_tape_attention_update(const loci_layer *given, loci_tape_mix mi
     const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
-    struct states s = {
-        .layer = l, .e = e, .ae = ae, .y = y, .w = w, .full = mix == LOCI_TAPE_FULL
-    };
+    struct states s = { .layer = l, .e = e, .ae = ae, .y = y, .w = w,
+                        .full = mix == LOCI_TAPE_FULL };
     return loci_layer_run(l, attention_head, &s);
 }
 
+/* dae_g = sum over h of w[h][g] dy_h, dw[h][g] = sum over rows of dy_h.ae_g.
+ * With row sums every weight of a row has the gradient of its sum, dy_h.ae_h. */
 static void attention_back(void *arg, int h)
 {
     const struct states *s = arg;
@@ -199,6 +208,7 @@ static void attention_back(void *arg, int h)
     shares(s, h, true, m);
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) {
+            /* dae of head h is a mixture of the dy of all heads that took its average. */
             if (s->dae.data) blend(s, &none, &s->dy, m, &s->dae, h, b, t);
             for (int g = 0; g < l->heads && s->dw; g++)
                 if (s->full || g == h) dw[g] += dot_rows(s, &s->dy, h, &s->ae, g, b, t);
@@ -216,19 +226,19 @@ loci_status loci_tape_attention_update_backward(const loci_layer *given, loci_ta
                                         { "dy", &dy, l->width, LAYER_INPUT, 0 },
                                         { "dae", &dae, l->width, LAYER_GRADIENT, 0 } };
     const struct layer_list lists[] = { { "w", w, (ptrdiff_t)l->heads * l->heads, READ, false },
-                                        { "dw", dw, (ptrdiff_t)l->heads * l->heads, WRITTEN,
-                                          false } };
+                                        { "dw", dw, (ptrdiff_t)l->heads * l->heads,
+                                          WRITTEN, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     TRY(check_mix(l, mix, w));
-    struct states s = {
-        .layer = l, .ae = ae, .dy = dy, .dae = dae, .w = w, .dw = dw, .full = mix == LOCI_TAPE_FULL
-    };
+    struct states s = { .layer = l, .ae = ae, .dy = dy, .dae = dae, .w = w, .dw = dw,
+                        .full = mix == LOCI_TAPE_FULL };
     return loci_layer_run(l, attention_back, &s);
 }
 
 /* ---- After the MLP --------------------------------------------------------------------------- */
 
-/* silu of n gates of a token, and its slope where wanted. */
+/* silu(x) = x sigmoid(x) of n gates of a token, and where
+ * wanted its slope, sigmoid(x) (1 + x sigmoid(-x)). */
 static void read_gates(const struct states *s, ptrdiff_t b, ptrdiff_t t, int from, int n,
                        double *silu, double *slope)
 {
@@ -237,13 +247,16 @@ static void read_gates(const struct states *s, ptrdiff_t b, ptrdiff_t t, int fro
         const int k = n - at < UNITS ? n - at : UNITS;
         layer_read(s->layer, s->gates.data, layer_at(&s->gates, b, 0, t) + from + at, k, x);
         for (int i = 0; i < k; i++) {
+            /* silu' = sigmoid + x sigmoid (1 - sigmoid), and 1 - sigmoid(x) = sigmoid(-x). */
             const double sigmoid = layer_sigmoid(x[i]);
             silu[at + i] = x[i] * sigmoid;
             if (slope) slope[at + i] = sigmoid * (1 + x[i] * layer_sigmoid(-x[i]));
         }
     }
 }
-/* m[h][0 .. H - 1] of a token; with `back`, the column m[0 .. H - 1][h]. */
+/* Row h of a token's matrix, m[h][0 .. H - 1]; with `back` its column h,
+ * as the adjoint multiplies by the transpose.  Units are taken a few at
+ * a time, so that weights of any dtype become doubles on the stack. */
 static void matrix_row(const struct states *s, const double *silu, int h, bool back, double *m)
 {
     const loci_layer *l = s->layer;
@@ -252,6 +265,7 @@ static void matrix_row(const struct states *s, const double *silu, int h, bool b
     memset(m, 0, (size_t)H * sizeof *m);
     for (int from = 0; from < P; from += UNITS) {
         const int n = P - from < UNITS ? P - from : UNITS;
+        /* weight[p] = down[h][p] silu_p, or back up[p][h] silu_p; then times the other matrix. */
         if (!back) layer_read(l, s->down, (ptrdiff_t)h * P + from, n, weight);
         for (int p = 0; p < n; p++) {
             if (back) layer_read(l, s->up, (ptrdiff_t)(from + p) * H + h, 1, &weight[p]);
@@ -267,6 +281,8 @@ static void matrix_row(const struct states *s, const double *silu, int h, bool b
         }
     }
 }
+/* y_h = e_h + sum over g of m[h][g] e_g for some tokens, or its adjoint,
+ * which has the same form with dy and the transposed matrix. */
 static void mlp_tokens(const struct states *s, int index, bool back)
 {
     const loci_layer *l = s->layer;
@@ -285,6 +301,7 @@ static void mlp_tokens(const struct states *s, int index, bool back)
 static void mlp_job(void *arg, int index) { mlp_tokens(arg, index, false); }
 static void mlp_back(void *arg, int index) { mlp_tokens(arg, index, true); }
 
+/* Likewise; sizes before pointers, as they say how much these must hold. */
 static loci_status check_mlp(const loci_layer *l, int units, const void *up, const void *down)
 {
     TRY(check_states(l));
@@ -301,23 +318,25 @@ loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e
     TRY(check_mlp(l, units, up, down));
     const ptrdiff_t weights = (ptrdiff_t)units * l->heads;
     const struct layer_view views[] = {
+        /* every head of y reads all heads of e */
         { "e", &e, l->width, LAYER_KEPT, 0 }, { "gates", &gates, units, LAYER_INPUT, 1 },
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
     const struct layer_list lists[] = { { "up", up, weights, READ, false },
                                         { "down", down, weights, READ, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    struct states s = {
-        .layer = l, .e = e, .gates = gates, .y = y, .up = up, .down = down, .units = units
-    };
+    struct states s = { .layer = l, .e = e, .gates = gates, .y = y, .up = up, .down = down,
+                        .units = units };
     return run(&s, items(l, TOKENS), mlp_job);
 }
 
-/* Some units, all tokens: their weights' gradients, and those of their gates. */
+/* Gradients of the weights and gates of some units, summed over all tokens in
+ * order: one item owns them, so nobody else adds to them.  `a` is of one token. */
 struct learning {
     int first, count;
     double dup[UNITS][MAX_STATE_HEADS], ddown[MAX_STATE_HEADS][UNITS], a[UNITS][MAX_STATE_HEADS];
 };
+/* Adds one token.  Each n[h][g] = dy_h.e_g is made once per item and serves all of its units. */
 static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b, ptrdiff_t t)
 {
     const int H = s->layer->heads, P = s->units;
@@ -330,25 +349,29 @@ static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b,
             layer_read(s->layer, s->down, (ptrdiff_t)h * P + u->first + p, 1, &down);
             layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
             for (int g = 0; g < H; g++) u->a[p][g] += down * n[g];
+            /* ddown by n_h.up_p, while n of this head is at hand. */
             u->ddown[h][p] += silu[p] * layer_dot(n, up, H);
         }
     }
+    /* a[p][g] is whole now: the gradients of up and of the gates follow from it. */
     for (int p = 0; p < u->count; p++) {
         layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
         for (int g = 0; g < H; g++) u->dup[p][g] += silu[p] * u->a[p][g];
         dgates[p] = slope[p] * layer_dot(u->a[p], up, H);
     }
     if (s->dgates.data)
-        layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first, u->count,
-                    dgates);
+        layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first,
+                    u->count, dgates);
 }
+/* Sums first, then writes each weight's gradient once. */
 static void learn_job(void *arg, int index)
 {
     const struct states *s = arg;
     const loci_layer *l = s->layer;
-    struct learning u = { .first = index * UNITS,
-                          .count = s->units - index * UNITS < UNITS ? s->units - index * UNITS
-                                                                    : UNITS };
+    struct learning u = {
+        .first = index * UNITS,
+        .count = s->units - index * UNITS < UNITS ? s->units - index * UNITS : UNITS,
+    };
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) learn_token(s, &u, b, t);
     for (int p = 0; p < u.count && s->dup; p++)
@@ -375,17 +398,9 @@ loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, lo
                                         { "dup", dup, weights, WRITTEN, false },
                                         { "ddown", ddown, weights, WRITTEN, false } };
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
-    struct states s = { .layer = l,
-                        .e = e,
-                        .gates = gates,
-                        .dy = dy,
-                        .de = de,
-                        .dgates = dgates,
-                        .up = up,
-                        .down = down,
-                        .dup = dup,
-                        .ddown = ddown,
-                        .units = units };
+    struct states s = { .layer = l, .e = e, .gates = gates, .dy = dy, .de = de, .dgates = dgates,
+                        .up = up, .down = down, .dup = dup, .ddown = ddown, .units = units };
+    /* Two passes, as states are shared out by tokens and weights by units. */
     if (de.data) TRY(run(&s, items(l, TOKENS), mlp_back));
     return dgates.data || dup || ddown ? run(&s, (units + UNITS - 1) / UNITS, learn_job) : LOCI_OK;
 }

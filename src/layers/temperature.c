@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* temperature.c -- queries that grow with their positions, in loci/layers.h. */
+/* temperature.c -- queries that grow with their positions, in loci/layers.h.
+ *
+ *     y = x (1 + beta log(1 + floor((pos + from) / length)))
+ *
+ * The factor stays 1 up to `length` and makes the softmax sharper beyond, where
+ * it would flatten over so many keys.  It is that
+ * of Llama 4 (from 1), Ministral 3 and Mistral 4 (from 0). */
 #include "layers/layer.h"
 
-/* Natural logarithm of a positive number in plain operations: x = m 2^e, log m = 2 atanh((m - 1) /
- * (m + 1)), |m - 1| < 0.42. */
+/* Natural logarithm of a positive number in plain operations, so that its bits depend
+ * on no libm: x = m 2^e, log m = 2 atanh((m - 1) / (m + 1)), |m - 1| < 0.42. */
 static double log_of(double x)
 {
     int e;
     double m = frexp(x, &e);
     if (m < 0.70710678118654752) m *= 2, e--;
     const double f = (m - 1) / (m + 1), g = f * f;
+    /* Odd powers of f up to 23, smallest first. */
     double sum = 0;
     for (int n = 23; n >= 3; n -= 2) sum = (sum + 1.0 / n) * g;
     return 2 * f + 2 * f * sum + e * 0.69314718055994530942;
@@ -23,6 +30,7 @@ struct rows {
     loci_view x, y;
 };
 
+/* The factor of a row, the same for all heads. */
 static double factor(const struct rows *a, ptrdiff_t b, ptrdiff_t t)
 {
     const int64_t pos = a->pos ? a->pos[(a->per_batch ? b * a->layer->rows : 0) + t] : t;
@@ -36,6 +44,7 @@ static void temperature_head(void *arg, int h)
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) {
             const double f = factor(a, b, t);
+            /* Read, multiplied and written piece by piece, so y may be x. */
             for (int from = 0; from < l->width; from += PIECE) {
                 const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
@@ -60,16 +69,11 @@ loci_status loci_temperature(const loci_layer *given, double beta, double length
           "temperature: length %g must be a finite number above 0", length);
     CHECK(l->error, from == 0 || from == 1, LOCI_BAD_ARG,
           "temperature: positions count from 0 or 1, not %d", from);
+    /* Negative positions would take the logarithm of 0 or less. */
     for (ptrdiff_t i = 0; i < count; i++)
         CHECK(l->error, pos[i] >= 0 && pos[i] <= FAR, LOCI_BAD_ARG,
               "temperature: position %lld must be from 0 to 2^40", (long long)pos[i]);
-    struct rows a = { .layer = l,
-                      .beta = beta,
-                      .length = length,
-                      .from = from,
-                      .per_batch = per_batch,
-                      .pos = pos,
-                      .x = x,
-                      .y = y };
+    struct rows a = { .layer = l, .beta = beta, .length = length, .from = from,
+                      .per_batch = per_batch, .pos = pos, .x = x, .y = y };
     return loci_layer_run(l, temperature_head, &a);
 }

@@ -6,8 +6,8 @@
  * For H a power of two m[h] = 2^(-8h/H), h = 1 .. H.  Else `official` does as the authors' code:
  * the slopes of the power of two below, then every other slope of twice that many heads;
  * `geometric` keeps the formula for any H.  The code adds +m j instead, which a causal softmax
- * cannot tell apart, but float32 can.  `given` slopes are learned; keys ahead of the query, which
- * the paper has not, use slopes_right when the caller holds it, else the same slopes. */
+ * cannot tell apart, but float32 can.  `given` slopes are learned.  The paper has no keys ahead of
+ * the query; they use slopes_right when the caller holds it, else the same slopes. */
 #include "base/trig.h"
 #include "plan/encoding.h"
 
@@ -19,7 +19,8 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-static double slope(const struct config *c, ptrdiff_t h)      /* h = 0 .. H-1 */
+/* The slope of head h = 0 .. H-1 by rule; p is the power of two that `official` starts from. */
+static double slope(const struct config *c, ptrdiff_t h)
 {
     double m, rest;
     int p = 1;
@@ -31,6 +32,8 @@ static double slope(const struct config *c, ptrdiff_t h)      /* h = 0 .. H-1 */
 }
 
 enum { LEFT, RIGHT };
+/* Learned slopes start from the rule.  The second tensor
+ * is there only if the caller says that he holds it. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     if (c->opt[SLOPES] != GIVEN) return;
@@ -47,7 +50,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_affine, GROUP_ADD);
 }
 
-/* Table: slopes for keys behind [H], for keys ahead [H]. */
+/* Table: slopes for keys behind [H], then for keys ahead
+ * [H]; without slopes of their own these are the same. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     (void)range;
@@ -61,12 +65,11 @@ static void prepare(const struct prep *p)
     for (int h = 0; h < c->heads; h++) {
         put(p, h, given ? param(p, LEFT, h) : slope(c, h));
         put(p, c->heads + h,
-            two_sides ? param(p, RIGHT, h)
-            : given   ? param(p, LEFT, h)
-                      : slope(c, h));
+            two_sides ? param(p, RIGHT, h) : given ? param(p, LEFT, h) : slope(c, h));
     }
 }
 
+/* The term has the gradient of each side; with one tensor both sides add to it. */
 static void fold(const struct prep *p)
 {
     const double *sum = p->dtable[0];               /* [H][2]: left, right */

@@ -12,13 +12,14 @@
 
 static const loci_option opts[] = { { 0 } };
 
-enum { MAX_BITS = 62 };                  /* of a position that can be counted */
+enum { MAX_BITS = 62 };                  /* 2^62 positions are still a ptrdiff_t */
 
 static ptrdiff_t positions(const struct config *c)
 {
     return (ptrdiff_t)1 << (c->model_dim < MAX_BITS ? c->model_dim : MAX_BITS);
 }
 
+/* Channels from bit 62 on are 0: shifting by more than a word has is undefined. */
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
                   double *row)
 {
@@ -27,7 +28,6 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 }
 
 const struct loci_pe loci_pe_binary = {
-    .name = "binary", .cite = "textbooks",
-    .brief = "x[c] += bit c of pos", .example = "binary", .places = LOCI_PLACE_EMBED,
-    .tol = 2e-7, .opts = opts, .positions = positions, .embed = embed,
+    .name = "binary", .cite = "textbooks", .brief = "x[c] += bit c of pos", .example = "binary",
+    .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts, .positions = positions, .embed = embed,
 };

@@ -5,9 +5,9 @@
  *     S = a + add_bias add + W2 leaky(W1 [a; add] + b1) + b2
  *     a: scaled scores of the H heads, add: the other ADD terms
  *
- * for each pair (i, j); W1 is [hidden][2H], or [hidden][H] where no other encoding adds anything.
- * The paper's formula has no separate add; all official classes have it, and so have we unless
- * add_bias=0. */
+ * for each pair (i, j); W1 is [hidden][2H], or [hidden][H] where no other
+ * encoding adds anything.  The paper's formula has no separate add; all
+ * official classes have it, and so have we unless add_bias=0. */
 #include "plan/encoding.h"
 
 enum { HIDDEN, ADD_BIAS, LEAK };
@@ -20,6 +20,7 @@ static const loci_option opts[] = {
     { 0 }
 };
 
+/* The start is the usual one of a linear layer, uniform within 1/sqrt of its inputs. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     ptrdiff_t hidden = (ptrdiff_t)c->opt[HIDDEN], in = c->adds ? 2 * (ptrdiff_t)c->heads : c->heads;
@@ -36,18 +37,19 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_mix, GROUP_MIX);
 }
 
-/* Table: leak, add_bias, up to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp], the columns of add
- * before those of a; W2 [H][Gp].  Gp is hidden padded to 16, with zeros: units that stay 0. */
+/* Table: leak, add_bias, padded to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp],
+ * the columns of add before those of a; W2 [H][Gp].  Gp is hidden padded to 16
+ * with zeros: units that stay 0, so that the term works on whole vectors. */
 enum { W1, B1, W2, B2 };
 struct sizes { ptrdiff_t H, in, hidden, Gp; };
-static ptrdiff_t up(ptrdiff_t n) { return (n + 15) / 16 * 16; }
+static ptrdiff_t padded(ptrdiff_t n) { return (n + 15) / 16 * 16; }
 static struct sizes sizes_of(const struct config *c)
 {
     const ptrdiff_t hidden = (ptrdiff_t)c->opt[HIDDEN];
     return (struct sizes){ c->heads, c->adds ? 2 * (ptrdiff_t)c->heads : c->heads, hidden,
-                           up(hidden) };
+                           padded(hidden) };
 }
-/* The column of W1 that row x of the table holds. */
+/* The column of W1 that row x of the table holds: the tensor has those of a first. */
 static ptrdiff_t column(struct sizes n, ptrdiff_t x)
 {
     return n.in == n.H ? x : x < n.H ? n.H + x : x - n.H;
@@ -57,9 +59,10 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     const struct sizes n = sizes_of(c);
     (void)range;
-    return (size_t)(16 + n.Gp + up(n.H) + (n.in + n.H) * n.Gp) * real;
+    return (size_t)(16 + n.Gp + padded(n.H) + (n.in + n.H) * n.Gp) * real;
 }
 
+/* Weights transposed, so that the term adds a row of W1 per input, with the units in the lanes. */
 static void prepare(const struct prep *p)
 {
     const struct sizes n = sizes_of(p->cfg);
@@ -67,7 +70,7 @@ static void prepare(const struct prep *p)
     for (; at < 16; at++)
         put(p, at, at == 0 ? p->cfg->opt[LEAK] : at == 1 ? p->cfg->opt[ADD_BIAS] : 0);
     for (ptrdiff_t g = 0; g < n.Gp; g++) put(p, at++, g < n.hidden ? param(p, B1, g) : 0);
-    for (ptrdiff_t h = 0; h < up(n.H); h++) put(p, at++, h < n.H ? param(p, B2, h) : 0);
+    for (ptrdiff_t h = 0; h < padded(n.H); h++) put(p, at++, h < n.H ? param(p, B2, h) : 0);
     for (ptrdiff_t x = 0; x < n.in; x++)
         for (ptrdiff_t g = 0; g < n.Gp; g++)
             put(p, at++, g < n.hidden ? param(p, W1, g * n.in + column(n, x)) : 0);
@@ -76,8 +79,8 @@ static void prepare(const struct prep *p)
             put(p, at++, g < n.hidden ? param(p, W2, h * n.hidden + g) : 0);
 }
 
-/* The term sums, for each head: its row of W2 [Gp], its columns of W1 for add and for a [Gp], b1
- * [Gp] (head 0), b2, up to 16. */
+/* The term sums, for each head: its row of W2 [Gp], its columns of W1 for add and for a [Gp],
+ * b1 [Gp], b2, padded to 16.  Only b1 is shared by the heads, so only its sums are added up. */
 static void fold(const struct prep *p)
 {
     const struct sizes n = sizes_of(p->cfg);
@@ -87,6 +90,7 @@ static void fold(const struct prep *p)
     for (ptrdiff_t h = 0; h < n.H; h++) {
         const double *d = p->dtable[0] + h * (4 * n.Gp + 16);
         for (ptrdiff_t g = 0; g < n.hidden; g++) {
+            /* W2, b2 and the columns of W1 belong to one head each, so their sums are whole. */
             if (dw2) dw2[h * n.hidden + g] = d[g];
             if (dw1) dw1[g * n.in + h] = d[2 * n.Gp + g];
             if (dw1 && n.in > n.H) dw1[g * n.in + n.H + h] = d[n.Gp + g];

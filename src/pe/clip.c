@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* clip.c -- one learned bias per distance, distances from `max` on share one: T5's bias without its
- * logarithmic buckets.
+/* clip.c -- one learned bias per distance, distances from `max`
+ * on share one: T5's bias without its logarithmic buckets.
  *
  *     S_ij = scale q_i.k_j + table[min(|i - j|, max)][h]               table is [max+1][H]
  *     S_ij = scale q_i.k_j + table[clip(i - j, -max, max) + max][h]
@@ -35,6 +35,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_distance, GROUP_ADD);
 }
 
+/* Distances from `max` on share a number, so a table
+ * needs no more of them, however long the context. */
 static struct distances layout(const struct config *c, ptrdiff_t range, size_t real)
 {
     const int64_t max = (int64_t)c->opt[MAX], hi = range < max ? range : max;
@@ -51,6 +53,7 @@ static void prepare(const struct prep *p)
     const struct distances form = layout(c, p->range, p->f64 ? sizeof(double) : sizeof(float));
     struct distances *t = distances_open(p, p->table, &form);
     for (int64_t d = t->lo; d <= t->hi; d++) {
+        /* The row of the learned table, and so the class of the distance. */
         const int64_t row = two_sided(c) ? d + (int64_t)c->opt[MAX] : d < 0 ? -d : d;
         distances_classes(t)[d - t->lo] = (int32_t)row;
         for (int h = 0; h < c->heads; h++)
@@ -58,6 +61,7 @@ static void prepare(const struct prep *p)
     }
 }
 
+/* The term has summed dS by class, which is the row of the table. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -26,13 +26,13 @@ static const loci_option opts[] = {
     { 0 }
 };
 
+/* Shapes: blocks of a kv head, each with a generator of its own. */
 static int axes(const struct config *c) { return (int)c->opt[AXES]; }
 static struct blocks blocks(const struct config *c)
 {
     const int block = (int)c->opt[BLOCK];
-    return (struct blocks){
-        .block = block, .count = c->dim / block, .axes = axes(c), .groups = c->kv_heads
-    };
+    return (struct blocks){ .block = block, .count = c->dim / block, .axes = axes(c),
+                            .groups = c->kv_heads };
 }
 
 static loci_status check(struct config *c, loci_error *e)
@@ -46,6 +46,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
+/* theta has a column per block, or one for all, as the caller holds it. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const struct blocks b = blocks(c);
@@ -64,6 +65,7 @@ static void terms(const struct config *c, struct termlist *t)
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
+/* Where the tensors have a number. */
 static ptrdiff_t p_at(const struct blocks *b, int head, int j, int row, int column)
 {
     return (((ptrdiff_t)head * b->count + j) * b->block + row) * b->block + column;
@@ -73,11 +75,14 @@ static ptrdiff_t theta_at(const struct prep *p, int axis, int j)
     const ptrdiff_t columns = p->tensor[THETA].shape[1];
     return axis * columns + (columns > 1 ? j : 0);
 }
+/* What a coordinate is multiplied by before it scales S:
+ * theta, or with kind=ap 1 for the block's own axis. */
 static double weight(const struct prep *p, int axis, int j)
 {
     return p->cfg->opt[KIND] == LD ? param(p, THETA, theta_at(p, axis, j))
                                    : j % axes(p->cfg) == axis;
 }
+/* S = P - P^T. */
 static double generator(const struct prep *p, int head, int j, int row, int column)
 {
     const struct blocks b = blocks(p->cfg);
@@ -85,8 +90,9 @@ static double generator(const struct prep *p, int head, int j, int row, int colu
          - param(p, P, p_at(&b, head, j, column, row));
 }
 
-/* Blocks of 2: S turns the pair by -S[0][1] = lambda.  Behind the pairs: weight[axes][pairs],
- * lambda[H][pairs]. */
+/* Blocks of 2 need no basis: S turns the pair by lambda = -S[0][1]
+ * and the term `pairs` does it.  fold() has no tensors, so behind the
+ * pairs the table has weight[axes][pairs] and lambda[H][pairs]. */
 static double *weights_of(const struct prep *p)
 {
     return (double *)((char *)p->table
@@ -100,9 +106,11 @@ static void frequency(const struct prep *p, int axis, int head, int j, double *h
 {
     const double w = weights_of(p)[axis * (p->cfg->dim / 2) + j],
                  lambda = lambdas_of(p)[head * (p->cfg->dim / 2) + j];
+    /* The exact product of two doubles. */
     *hi = w * lambda;
     *lo = fma(w, lambda, -*hi);
 }
+/* Weights and lambdas first: frequency() reads them from the table. */
 static void prepare_pairs(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -111,13 +119,10 @@ static void prepare_pairs(const struct prep *p)
         for (int h = 0; h < b.groups; h++)
             lambdas_of(p)[h * b.count + j] = -generator(p, h, j, 0, 1);
     }
-    loci_pairs_prepare(p,
-                       (struct pairs){ .count = b.count,
-                                       .interleaved = true,
-                                       .axes = b.axes,
-                                       .groups = b.groups,
-                                       .factor = 1 },
-                       frequency);
+    const struct pairs form = {
+        .count = b.count, .interleaved = true, .axes = b.axes, .groups = b.groups, .factor = 1,
+    };
+    loci_pairs_prepare(p, form, frequency);
 }
 
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
@@ -136,6 +141,8 @@ static void prepare(const struct prep *p)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
+/* With d = the gradient by the frequency w lambda: dlambda = d
+ * w, dw = d lambda, and lambda = P[1][0] - P[0][1]. */
 static void fold_pairs(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -154,6 +161,7 @@ static void fold_pairs(const struct prep *p)
                     p->dtensor[THETA][theta_at(p, a, j)] += d * lambda;
             }
 }
+/* Larger blocks: S = P - P^T, so the skew gradient by S is the gradient by P, row by row. */
 static void fold(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -172,19 +180,9 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_comrope = {
-    .name = "comrope",
-    .cite = "Yu et al., CVPR 2025",
-    .brief = "blocks turn by learned generators that commute",
-    .example = "comrope",
-    .places = LOCI_PLACE_ROTATE,
-    .rotates = true,
-    .tol = 2e-6,
-    .opts = opts,
-    .check = check,
-    .axes = axes,
-    .tensors = tensors,
-    .terms = terms,
-    .size = size,
-    .prepare = prepare,
+    .name = "comrope", .cite = "Yu et al., CVPR 2025",
+    .brief = "blocks turn by learned generators that commute", .example = "comrope",
+    .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
+    .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
     .fold = fold,
 };

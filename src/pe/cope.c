@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* cope.c -- contextual positions: a row counts the keys that its gates open for.  Golovneva et al.,
- * arXiv 2405.18719.
+/* cope.c -- contextual positions: a row counts the keys that
+ * its gates open for.  Golovneva et al., arXiv 2405.18719.
  *
  *     g_ij = sigmoid(gate_scale q_i.gk_j)
  *     p_ij = min(sum of g_ik over visible k >= j, npos - 1)
  *     S_ij = scale q_i.k_j + pos_scale z_i(p_ij)       z_i(p) = q_i.e[p], linear between whole p
  *
- * gk is k, v, or a tensor of the call's (gates=given, [B][Hkv][Lk][D]).  e is [npos][D], shared by
- * the heads, or [H][npos][D], and starts at 0.  gate_scale and pos_scale differ between the paper's
- * text (1, 1), its listing (1/sqrt D, 1) and the authors' repository (1/sqrt D, 1/sqrt D); ours are
- * the listing's. */
+ * gk is k, v, or a tensor of the call's (gates=given, [B][Hkv][Lk][D]).  e is
+ * [npos][D], shared by the heads, or [H][npos][D], and starts at 0.  gate_scale
+ * and pos_scale differ between the paper's text (1, 1), its listing (1/sqrt D, 1)
+ * and the authors' repository (1/sqrt D, 1/sqrt D); ours are the listing's. */
 #include "shape/scan.h"
 
 static const loci_option opts[] = {
@@ -24,6 +24,7 @@ static const loci_option opts[] = {
     { 0 }
 };
 
+/* Values open gates by a product with q, so they need its width. */
 static loci_status check(struct config *c, loci_error *e)
 {
     if (!c->given[SCAN_GATE_SCALE]) c->opt[SCAN_GATE_SCALE] = 1 / sqrt(c->dim);
@@ -32,6 +33,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
+/* e has a head axis where the caller's has one.  gate_k comes with each call. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const loci_tensor *e = loci_have(c, "e");
@@ -50,6 +52,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_scan, GROUP_ADD);
 }
 
+/* The table is e as it is, of one table or one per head. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     const loci_tensor *e = loci_have(c, "e");
@@ -62,8 +65,9 @@ static void prepare(const struct prep *p)
     for (ptrdiff_t i = 0; i < tensor_count(&p->tensor[SCAN_E]); i++) put(p, i, param(p, SCAN_E, i));
 }
 
-/* de is summed over batch entries and over heads that share e; the keys of given gates have places
- * of their own. */
+/* Adds the places of the total to the tensors.  de is summed over batch entries and
+ * over heads that share e; keys of given gates have places of their own.  n counts
+ * batch entries and, within, places; kvh is the kv head that a place belongs to. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
@@ -88,17 +92,8 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_cope = {
-    .name = "cope",
-    .cite = "Golovneva et al., 2024",
-    .brief = "S += q_i.e[sum of sigmoid(q_i.k) over the keys from j on]",
-    .example = "cope",
-    .places = LOCI_PLACE_SCORE,
-    .tol = 1e-5,
-    .opts = opts,
-    .check = check,
-    .tensors = tensors,
-    .terms = terms,
-    .size = size,
-    .prepare = prepare,
-    .end = end,
+    .name = "cope", .cite = "Golovneva et al., 2024",
+    .brief = "S += q_i.e[sum of sigmoid(q_i.k) over the keys from j on]", .example = "cope",
+    .places = LOCI_PLACE_SCORE, .tol = 1e-5, .opts = opts, .check = check, .tensors = tensors,
+    .terms = terms, .size = size, .prepare = prepare, .end = end,
 };

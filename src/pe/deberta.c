@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* deberta.c -- content meets position on both sides.  He et al., ICLR 2021 (v1) and 2023 (v2, v3).
+/* deberta.c -- products of content with position, from both sides.
+ * He et al., ICLR 2021 (v1) and 2023 (v2, v3).
  *
  *     S_ij = scale (q_i.k_j + q_i.K[row(d)] + k_j.Q[row(d)])        d = i - j
  *     scale is 1/sqrt(D (1 + terms)) when alone
@@ -34,16 +35,18 @@ static const loci_option opts[] = {
     [P2C] = { "p2c", LOCI_WORD, 0, 0, 0, 0, "ij|ji",
               "Q's row by i - j as in the code, or by j - i as in the paper" },
     [SATURATE] = { "saturate", LOCI_WORD, 0, 1, 0, 0, "0|1",
-                   "v2: 1 cuts distances at max_distance as the authors' later code, 0 does not, "
-                   "as transformers" },
+                   "v2: 1 cuts distances at max_distance as the "
+                   "authors' later code, 0 does not, as transformers" },
     { 0 }
 };
 
+/* Which of the two products there are: content to position (K), position to content (Q). */
 static bool c2p(const struct config *c) { return c->opt[TERMS] != P2C_ALONE; }
 static bool p2c(const struct config *c) { return c->opt[TERMS] != C2P_ALONE; }
 
-/* v2: the largest distance of size m + n.  The powers have 100 bits, so that one that is a whole
- * number stays it. */
+/* v2: the largest distance of size m + n, which is floor(m (x/m)^(n/(m - 1))),
+ * x = max_distance - 1.  The powers have 100 bits: where the exact value is a whole
+ * number, a libm's rounding would put that distance into one row or the next. */
 static double last(const double *opt, int n)
 {
     const int m = (int)opt[SPAN] / 2;
@@ -53,11 +56,13 @@ static double last(const double *opt, int n)
     loci_pow_dd(m, n - (m - 1), m - 1, &near, &near_rest);
     const double x = far * near, rest = fma(far, near, -x) + far * near_rest + far_rest * near,
                  whole = rint(x);
+    /* Within the error of the powers x is a whole number,
+     * and such a distance still has the size m + n. */
     if (fabs(x - whole + rest) <= 1e-20 * x) return whole;
     return x - whole + rest < 0 ? whole - 1 : whole;
 }
 
-/* From this distance on, on either side, rows do not change. */
+/* The distance from which on, on either side, rows do not change: the table ends there. */
 static double reach(const double *opt)
 {
     const int span = (int)opt[SPAN], m = span / 2;
@@ -65,6 +70,8 @@ static double reach(const double *opt)
     return opt[SATURATE] ? opt[MAX_DISTANCE] - 1 : m == 1 ? 1 : last(opt, span - m - 1) + 1;
 }
 
+/* Options that the other kind has are refused where
+ * they are given and left out of the plan's text. */
 static loci_status check(struct config *c, loci_error *e)
 {
     double *o = c->opt;
@@ -83,16 +90,18 @@ static loci_status check(struct config *c, loci_error *e)
     }
     CHECK(e, o[SPAN] >= 2, LOCI_BAD_ARG, "deberta: span %g must be at least 2 with kind=v2",
           o[SPAN]);
+    /* The logarithm of x/m must be positive. */
     CHECK(e, o[MAX_DISTANCE] - 1 > floor(o[SPAN] / 2), LOCI_BAD_ARG,
           "deberta: max_distance %g must exceed span/2 + 1 = %g", o[MAX_DISTANCE],
           floor(o[SPAN] / 2) + 1);
     CHECK(e, reach(o) <= 65536, LOCI_BAD_ARG,
-          "deberta: with saturate=0 and an odd span %g rows change up to distance %.0f, and 65536 "
-          "is the most",
+          "deberta: with saturate=0 and an odd span %g rows "
+          "change up to distance %.0f, and 65536 is the most",
           o[SPAN], reach(o));
     return LOCI_OK;
 }
 
+/* The usual scale counts the products that are summed: q.k and each of the two. */
 static double scale(const struct config *c)
 {
     return 1 / sqrt((double)c->dim * (1 + c2p(c) + p2c(c)));
@@ -108,22 +117,23 @@ static void tensors(const struct config *c, struct tensors *t)
         loci_add_tensor(t, c, "q", LOCI_LEARNED, INIT_NORMAL, 0.02, 0,
                         SHAPE(c->heads, rows, c->dim));
 }
-static int key_tensor(const struct config *c) { return c2p(c); }      /* number of tensor "q" */
+/* The number of tensor "q", and of the term that multiplies keys: behind K, if that is there. */
+static int key_tensor(const struct config *c) { return c2p(c); }
 
 /* ---- Tables: the row of each distance, K for band_q, Q for band_k ---------------------------- */
 
+/* One table per head.  With terms=p2c there is no K,
+ * but the index by distance stays, as Q uses it. */
 static struct vectors vectors(const struct config *c)
 {
     const int far = (int)reach(c->opt);
-    return (struct vectors){
-        .lo = -far, .hi = far, .rows = 2 * (int)c->opt[SPAN], .tables = c2p(c) ? c->heads : 0
-    };
+    return (struct vectors){ .lo = -far, .hi = far, .rows = 2 * (int)c->opt[SPAN],
+                             .tables = c2p(c) ? c->heads : 0 };
 }
 static struct key_vectors key_vectors(const struct config *c)
 {
     const struct vectors v = vectors(c);
-    return (struct key_vectors){ .lo = v.lo,
-                                 .hi = v.hi,
+    return (struct key_vectors){ .lo = v.lo, .hi = v.hi,
                                  .at = (vectors_size(&v, c->dim, 0, c->real) + 63) / 64 * 64 };
 }
 
@@ -142,13 +152,17 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return v.at + (p2c(c) ? (size_t)c->heads * key_table(&v, c->dim) * real : 0);
 }
 
+/* Rows beyond either end are the last ones, as in the code. */
 static int32_t clip(int row, int rows) { return row < 0 ? 0 : row < rows ? row : rows - 1; }
+/* Fills the index: for each distance the row span + size, or span - size
+ * for keys ahead.  `end` is the last distance that shares the current
+ * size, so a size is computed once and not once per distance. */
 static void find_rows(const struct config *c, int32_t *row)
 {
     const struct vectors v = vectors(c);
     const int span = (int)c->opt[SPAN];
     const int exact = c->opt[KIND] == V1 ? v.hi : span / 2;
-    double end = exact;                  /* last distance of this size */
+    double end = exact;
     for (int d = 0, size = 0, n = 0; d <= v.hi; d++) {
         if (d <= exact) size = d;
         else if (exact > 1)
@@ -157,7 +171,7 @@ static void find_rows(const struct config *c, int32_t *row)
         row[-d - v.lo] = clip(span - size, v.rows);
     }
 }
-/* Row of Q for a column of band_k. */
+/* The row of Q for a column of band_k: by i - j, or with p2c=ji by j - i. */
 static int32_t key_row(const struct config *c, const struct key_vectors *v, const int32_t *row,
                        ptrdiff_t column)
 {
@@ -165,6 +179,8 @@ static int32_t key_row(const struct config *c, const struct key_vectors *v, cons
     return row[(c->opt[P2C] ? -d : d) - v->lo];
 }
 
+/* K goes into the table once per row, as queries are multiplied with all rows
+ * and scores choose one; Q once per distance, as keys read runs of distances. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -185,13 +201,13 @@ static void prepare(const struct prep *p)
                            param(p, 0, (h * (ptrdiff_t)v.rows + n) * c->dim + d));
     }
     for (int h = 0; h < c->heads && p2c(c); h++) {
+        /* transposed for the scores, as rows for the gradient of the keys */
         char *across = (char *)p->table + kv.at + (size_t)h * key_table(&kv, c->dim) * real,
              *rows = across + (size_t)(c->dim * wide) * real;
         for (ptrdiff_t n = 0; n < wide; n++)
             for (int d = 0; d < c->dim; d++) {
-                const double x = param(p, key_tensor(c),
-                                       (h * (ptrdiff_t)v.rows + key_row(c, &kv, row, n)) * c->dim
-                                           + d);
+                const ptrdiff_t at = h * (ptrdiff_t)v.rows + key_row(c, &kv, row, n);
+                const double x = param(p, key_tensor(c), at * c->dim + d);
                 store_real(across, p->f64, d * wide + n, x);
                 store_real(rows, p->f64, n * width + d, x);
             }
@@ -200,6 +216,8 @@ static void prepare(const struct prep *p)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
+/* Columns that share a row of Q add up; `ends` are sums of pairs that
+ * the term found to lie beyond an end without looking at each. */
 static void fold_keys(const struct prep *p, int h, const double *part, double *dq)
 {
     const struct config *c = p->cfg;
@@ -214,6 +232,7 @@ static void fold_keys(const struct prep *p, int h, const double *part, double *d
         dq[(first + key_row(c, &v, p->table, columns - 1)) * c->dim + d] += ends[Dp + d];
     }
 }
+/* Both parts come padded to whole vectors. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -233,8 +252,7 @@ static void fold(const struct prep *p)
 
 const struct loci_pe loci_pe_deberta = {
     .name = "deberta", .cite = "He et al., ICLR 2021",
-    .brief = "S += scale (q_i.K[row(i - j)] + k_j.Q[row(i - j)])",
-    .example = "deberta", .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts,
-    .check = check, .scale = scale, .tensors = tensors, .terms = terms,
-    .size = size, .prepare = prepare, .fold = fold,
+    .brief = "S += scale (q_i.K[row(i - j)] + k_j.Q[row(i - j)])", .example = "deberta",
+    .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts, .check = check, .scale = scale,
+    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

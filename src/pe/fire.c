@@ -17,6 +17,7 @@
 #include "plan/call.h"
 #include "shape/pieces.h"
 
+/* Bounds the pieces, whose number is about its square, and what walk() has on the stack. */
 enum { MAX_HIDDEN = 256 };
 static const loci_option opts[] = {
     [PIECES_LAYERS]    = { "layers", LOCI_WHOLE, 0, 2, 1, 2, NULL, "hidden layers" },
@@ -54,8 +55,8 @@ static void terms(const struct config *c, struct termlist *t)
 
 /* ---- From one piece to the next -------------------------------------------------------------- */
 
-/* The network in double: fold() has no tensors, so the table keeps one.  w2 is NULL with one hidden
- * layer. */
+/* The network in double.  fold() has no tensors, so the
+ * table has a copy.  w2 is NULL with one hidden layer. */
 struct network { int hidden, heads; const double *w1, *b1, *w2, *b2, *w3, *b3; };
 
 /* Units that are open, and the last hidden layer before relu: slope x + offset. */
@@ -65,19 +66,23 @@ struct piece {
     bool open1[MAX_HIDDEN], open2[MAX_HIDDEN];
     double slope[MAX_HIDDEN], offset[MAX_HIDDEN];
 };
+/* Called for each piece, in ascending order. */
 typedef void visit(void *arg, const struct network *, const struct piece *);
 
-static const double tiny = 1e-37;        /* less than any x but 0 */
+/* Less than any x but 0, and still a float: where x = 0
+ * is a piece of its own, the next one starts here. */
+static const double tiny = 1e-37;
 
-/* Inside from < x < to, neither of them a root in between, is slope x + offset positive?  At x =
- * from = to = 0: is offset? */
+/* Is slope x + offset positive for from < x < to, where it has no root?  For
+ * the single point x = from = to = 0: is offset?  The root decides and not the
+ * value at a point between, which rounding could put on the wrong side. */
 static bool positive(double slope, double offset, double from, double to)
 {
     if (slope == 0 || to == 0) return offset > 0;
     const double root = -offset / slope;
     return slope > 0 ? root <= from : root >= to;
 }
-/* Roots between from and to, ascending. */
+/* Finds the roots between from and to, ascending, by insertion: there are at most 256. */
 static int find_roots(int n, const double *slope, const double *offset, double from, double to,
                       double *roots)
 {
@@ -92,7 +97,8 @@ static int find_roots(int n, const double *slope, const double *offset, double f
     return count;
 }
 
-/* The pieces between two neighbouring roots of the first layer. */
+/* Visits the pieces between two neighbouring roots of the first layer.  There its units are open or
+ * closed throughout, so the units of the second are linear in x and their roots end the pieces. */
 static void walk_second(const struct network *f, struct piece *p, double from, double to,
                         visit *seen, void *arg)
 {
@@ -143,6 +149,7 @@ static void walk(const struct network *f, visit *seen, void *arg)
 
 /* ---- Table: that of the term, then the tensors from W1 on as doubles ------------------------- */
 
+/* Doubles behind the table of the term. */
 static ptrdiff_t weights(const struct config *c)
 {
     const ptrdiff_t n = (ptrdiff_t)c->opt[PIECES_HIDDEN];
@@ -154,24 +161,23 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
                          + (uint64_t)weights(c) * sizeof(double);
     return bytes > PTRDIFF_MAX ? SIZE_MAX : (size_t)bytes;
 }
+/* Where the copy has the tensors. */
 static struct network network_of(const struct config *c, const struct pieces *t)
 {
     const ptrdiff_t n = (ptrdiff_t)c->opt[PIECES_HIDDEN];
     const double *w = pieces_at(t, t->bytes);
     const bool two = c->opt[PIECES_LAYERS] == 2;
     const double *w3 = w + 2 * n + (two ? n * n + n : 0);
-    return (struct network){ .hidden = (int)n,
-                             .heads = c->heads,
-                             .w1 = w,
-                             .b1 = w + n,
-                             .w2 = two ? w + 2 * n : NULL,
-                             .b2 = two ? w + 2 * n + n * n : NULL,
-                             .w3 = w3,
-                             .b3 = w3 + c->heads * n };
+    return (struct network){
+        .hidden = (int)n, .heads = c->heads, .w1 = w, .b1 = w + n, .w2 = two ? w + 2 * n : NULL,
+        .b2 = two ? w + 2 * n + n * n : NULL, .w3 = w3, .b3 = w3 + c->heads * n,
+    };
 }
 
+/* What write_piece() gets. */
 struct writing { const struct prep *p; struct pieces *t; };
 
+/* The output of each head in a piece: the sum over open units of w3 (slope x + offset), plus b3. */
 static void write_piece(void *arg, const struct network *f, const struct piece *x)
 {
     const struct writing *w = arg;
@@ -197,16 +203,20 @@ static void prepare(const struct prep *p)
     struct writing w = { p, p->table };
     *w.t = pieces_layout(c, p->range, real);
     w.t->c = param(p, C, 0), w.t->far = param(p, L, 0) * c->opt[PIECES_THRESHOLD];
+    /* The copy of the tensors from W1 on, in the order of network_of(). */
     double *to = pieces_at(w.t, w.t->bytes);
     for (int i = W1; i <= (c->opt[PIECES_LAYERS] == 2 ? B3 : ONE_B3); i++)
         for (ptrdiff_t n = 0; n < tensor_count(&p->tensor[i]); n++) *to++ = param(p, i, n);
-    /* Infinities would meet in the network or not, as its pieces fall: then no bias is a number. */
+    /* inf - inf is NaN or never happens, depending on which units are open; by
+     * definition no bias is a number then.  A NaN in b3 brings that about in
+     * every piece.  0 times all numbers is 0 unless one of them is not finite. */
     const double *first = pieces_at(w.t, w.t->bytes);
     double zero = (w.t->c + w.t->far) * 0;
     for (const double *x = first; x < to; x++) zero += *x * 0;
     for (int h = 1; h <= c->heads && zero != 0; h++) to[-h] = NAN;        /* b3 is the last */
     const struct network f = network_of(c, w.t);
     walk(&f, write_piece, &w);
+    /* log1p(y) has its digits for small |c| d as well; its derivative by |c| is d / (y + 1). */
     for (int64_t d = w.t->lo; d <= w.t->hi; d++) {
         const double a = fabs((double)d), y = fabs(w.t->c) * a;
         store_real(pieces_psi(w.t, false, real), p->f64, d - w.t->lo, log1p(y));
@@ -216,13 +226,15 @@ static void prepare(const struct prep *p)
 
 struct folding { const double *sums; int32_t room; double *const *to; };
 
-/* Sums of dS and dS x over a piece, through the network. */
+/* Leads the sums of dS (s0) and of dS x (s1) over a piece back through the
+ * network.  In a piece f is linear in x, so a unit with output slope x + offset
+ * gets s0 by its offset and s1 by its slope, and each weight the sum of both. */
 static void fold_piece(void *arg, const struct network *f, const struct piece *x)
 {
     const struct folding *w = arg;
     const int n = f->hidden;
     double *const *to = w->to, *dw3 = to[f->w2 ? W3 : ONE_W3], *db3 = to[f->w2 ? B3 : ONE_B3];
-    /* by the offset and the slope of the last hidden layer */
+    /* by the offset and by the slope of the last hidden layer */
     double d0[MAX_HIDDEN] = { 0 }, d1[MAX_HIDDEN] = { 0 };
     bool any = false;
     for (int h = 0; h < f->heads; h++) {
@@ -238,7 +250,8 @@ static void fold_piece(void *arg, const struct network *f, const struct piece *x
         }
     }
     if (!any) return;
-    double e0[MAX_HIDDEN] = { 0 }, e1[MAX_HIDDEN] = { 0 };       /* of the first */
+    /* With one hidden layer the last one is the first. */
+    double e0[MAX_HIDDEN] = { 0 }, e1[MAX_HIDDEN] = { 0 };       /* likewise, of the first */
     for (int i = 0; i < n && f->w2; i++) {
         if (to[B2]) to[B2][i] += d0[i];
         for (int m = 0; m < n; m++) {
@@ -253,8 +266,10 @@ static void fold_piece(void *arg, const struct network *f, const struct piece *x
     }
 }
 
+/* The derivative of |x|, 0 at 0. */
 static double sign(double x) { return (x > 0) - (x < 0); }
 
+/* The term has made dc and dT as if c and T were positive; |c| and |l| threshold give the signs. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -277,29 +292,20 @@ static size_t scratch(const struct call *c, int enc)
     (void)enc;
     return (size_t)(c->B * c->Lq) * sizeof(double);
 }
+/* In double, as are the positions, which may lie beyond all tables. */
 static void begin(struct call *c, int enc)
 {
     const struct pieces *t = c->table[enc];
     double *inverse = c->scratch[enc];
     for (ptrdiff_t i = 0; i < c->B * c->Lq; i++)
-        inverse[i] = 1
-                   / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq)))
-                      + 1e-6);
+        inverse[i] =
+            1 / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq)))
+                 + 1e-6);
 }
 
 const struct loci_pe loci_pe_fire = {
-    .name = "fire",
-    .cite = "Li et al., ICLR 2024",
-    .brief = "S += MLP_h(log(c |i - j| + 1) / log(c max(T, i) + 1))",
-    .example = "fire",
-    .places = LOCI_PLACE_SCORE,
-    .tol = 4e-6,
-    .opts = opts,
-    .tensors = tensors,
-    .terms = terms,
-    .size = size,
-    .prepare = prepare,
-    .fold = fold,
-    .scratch = scratch,
-    .begin = begin,
+    .name = "fire", .cite = "Li et al., ICLR 2024",
+    .brief = "S += MLP_h(log(c |i - j| + 1) / log(c max(T, i) + 1))", .example = "fire",
+    .places = LOCI_PLACE_SCORE, .tol = 4e-6, .opts = opts, .tensors = tensors, .terms = terms,
+    .size = size, .prepare = prepare, .fold = fold, .scratch = scratch, .begin = begin,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fope.c -- rope whose cos and sin are sums of several frequencies.  Hua et al., ICML 2025 (arXiv
- * 2412.17739).
+/* fope.c -- rope whose cos and sin are sums of several
+ * frequencies.  Hua et al., ICML 2025 (arXiv 2412.17739).
  *
  *     c[h][t] = sum over l of cos(pos w[l]) C[h][l][t],
  *     s[h][t] = sum over l of sin(pos w[l]) S[h][l][t]
@@ -22,10 +22,11 @@
 enum {
     BASE, TRAIN_LENGTH, FLOOR_RATIO, FOURIER_DIM, CLAMP, IGNORE_ZERO, NORM, PAD_SIN, LEARN, OPTIONS
 };
-enum { WAVES = OPTIONS };                /* K, which check() counts, has its place behind the
-                                            options */
+/* check() counts K and stores it behind the options, where every hook finds it. */
+enum { WAVES = OPTIONS };
 _Static_assert((int)WAVES < (int)MAX_OPTIONS, "a config has room for it");
-enum { SIN, COS };                       /* tensors; C comes first in tables */
+enum { SIN, COS };                       /* tensors; in tables cos comes first */
+/* gain: the share of random numbers in the authors' start. */
 static const double pi = 3.14159265358979312, gain = 0.3;
 static const loci_option opts[] = {
     [BASE]         = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
@@ -48,12 +49,14 @@ static const loci_option opts[] = {
 
 /* ---- Frequencies ----------------------------------------------------------------------------- */
 
+/* n/2 of the header. */
 static int all_waves(const struct config *c)
 {
     const int dim = (int)c->opt[FOURIER_DIM] > c->dim ? (int)c->opt[FOURIER_DIM] : c->dim;
     return dim / 2;
 }
-/* w[l], or 0 below the floor. */
+/* w[l], or 0 below the floor: a wave that made no full
+ * turn in training says nothing of longer texts. */
 static void wave(const struct config *c, int l, double *hi, double *lo)
 {
     loci_pow_dd(c->opt[BASE], 2.0 * l, 2.0 * all_waves(c), hi, lo);
@@ -70,6 +73,7 @@ static int count_waves(const struct config *c)
     return n;
 }
 static int waves(const struct config *c) { return (int)c->opt[WAVES]; }
+/* Dout of the header. */
 static int sums(const struct config *c)
 {
     const int K = waves(c);
@@ -77,6 +81,7 @@ static int sums(const struct config *c)
     return K < c->dim / 4 ? K : c->dim / 4;
 }
 
+/* What is left of the waves decides the shapes of the tensors, so it is counted here, once. */
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG, "fope: dim %d must be even, as channels turn in pairs",
@@ -93,7 +98,9 @@ static loci_status check(struct config *c, loci_error *e)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
+/* C is there unless the caller describes his tensors and has none; then S serves for both. */
 static bool has_cos(const struct config *c) { return !c->have || loci_have(c, "cos"); }
+/* Does the caller hold one table for all heads? */
 static bool shared(const struct config *c, const char *name)
 {
     const loci_tensor *t = loci_have(c, name);
@@ -104,6 +111,7 @@ static double start(const struct config *c, uint64_t stream, ptrdiff_t i)
 {
     const int K = waves(c), n = sums(c), l = (int)(i / n % K), t = (int)(i % n),
               step = (K + n - 1) / n;
+    /* Xavier's variance, 2 / (inputs + outputs), of the tensor as it is stored. */
     const double fans = shared(c, "sin") ? K + n : (double)(K + c->kv_heads) * n;
     const double normal = sqrt(-2 * log(loci_uniform(stream, 2 * (uint64_t)i)))
                         * cos(2 * pi * loci_uniform(stream, 2 * (uint64_t)i + 1));
@@ -123,14 +131,12 @@ static void tensors(const struct config *c, struct tensors *t)
     add_coefficients(c, t, "sin");
     if (both) add_coefficients(c, t, "cos");
 }
+/* If either tensor has a head axis, the table has one. */
 static struct fourier fourier(const struct config *c)
 {
     const bool one = shared(c, "sin") && (!has_cos(c) || shared(c, "cos"));
-    return (struct fourier){ .waves = waves(c),
-                             .sums = sums(c),
-                             .groups = one ? 1 : c->kv_heads,
-                             .learned = c->opt[LEARN],
-                             .rest = c->opt[PAD_SIN] };
+    return (struct fourier){ .waves = waves(c), .sums = sums(c), .groups = one ? 1 : c->kv_heads,
+                             .learned = c->opt[LEARN], .rest = c->opt[PAD_SIN] };
 }
 
 static void terms(const struct config *c, struct termlist *t)
@@ -162,6 +168,9 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     (void)axis, (void)group;
     wave(p->cfg, t, hi, lo);
 }
+/* The term multiplies rows of waves by these matrices, so they are
+ * padded to whole lanes with zeros.  Under norm a column is divided
+ * by its sum, in double, and the factor is remembered for fold(). */
 static void prepare(const struct prep *p)
 {
     const struct fourier f = fourier(p->cfg);
@@ -178,19 +187,19 @@ static void prepare(const struct prep *p)
                     all += param(p, tensor_of(p, which), from + l * f.sums + t);
                 const double times = p->cfg->opt[NORM] ? 1 / all : 1;
                 if (t < f.sums) factor[t] = times;
-                for (int l = 0; l < f.waves; l++)
-                    store_real(reals, p->f64, to + l * lanes + t,
-                               t < f.sums
-                                   ? param(p, tensor_of(p, which), from + l * f.sums + t) * times
-                                   : 0);
+                for (int l = 0; l < f.waves; l++) {
+                    const ptrdiff_t at = from + l * f.sums + t;
+                    const double x = t < f.sums ? param(p, tensor_of(p, which), at) * times : 0;
+                    store_real(reals, p->f64, to + l * lanes + t, x);
+                }
             }
         }
     loci_pairs_prepare(p, (struct pairs){ .count = f.waves, .axes = 1, .groups = 1, .factor = 1 },
                        frequency);
 }
 
-/* With norm, C' = C/n and n = sum over l of C[l]: dC[l] = (dC'[l] - sum over m of dC'[m] C'[m]) /
- * n. */
+/* With norm, C' = C/n and n = sum over l of C[l], so dC[l] = (dC'[l] - sum over m of dC'[m]
+ * C'[m]) / n.  Without it n is 1 and the sum is left out. */
 static void fold(const struct prep *p)
 {
     const struct fourier f = fourier(p->cfg);
@@ -202,7 +211,7 @@ static void fold(const struct prep *p)
             const ptrdiff_t at = (2 * g + which) * fourier_table(&f);
             const double *part = p->dtable[0] + h * fourier_part(&f) + which * fourier_table(&f);
             double *to = p->dtensor[tensor_of(p, which)];
-            if (!to) continue;
+            if (!to) continue;           /* without C, both go to S and add up */
             to += first_of_group(p, &f, which, g);
             for (int t = 0; t < f.sums; t++) {
                 double all = 0;
@@ -216,18 +225,8 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_fope = {
-    .name = "fope",
-    .cite = "Hua et al., ICML 2025",
-    .brief = "rope whose cos and sin are sums of several frequencies",
-    .example = "fope",
-    .places = LOCI_PLACE_ROTATE,
-    .rotates = true,
-    .tol = 4e-6,
-    .opts = opts,
-    .check = check,
-    .tensors = tensors,
-    .terms = terms,
-    .size = size,
-    .prepare = prepare,
-    .fold = fold,
+    .name = "fope", .cite = "Hua et al., ICML 2025",
+    .brief = "rope whose cos and sin are sums of several frequencies", .example = "fope",
+    .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
+    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* fox.c -- forgetting attention: gates in [0, 1] decide how much of the past is left.  Lin et al.,
- * ICLR 2025.
+/* fox.c -- forgetting attention: gates in [0, 1] decide
+ * how much of the past is left.  Lin et al., ICLR 2025.
  *
  *     S_ij = scale q_i.k_j + sum of log_f[b][h][l] over the keys l after j, up to the last key
  *            that row i sees
  *
- * log_f = log sigmoid(gate) is made by the layer and comes with each call, [B][H][Lk] by query
- * head.  The gate of the key itself does not count, that of the newest key does.  Keys are counted
- * in index order, so the mask is causal.  With a constant gate this is alibi with slope -log f.  A
- * gate that is shut (log_f from -10^4 on down, -inf too) leaves the keys before it no weight at
- * all. */
+ * log_f = log sigmoid(gate) is made by the layer and comes with each call, [B][H][Lk]
+ * by query head.  The gate of the key itself does not count, that of the newest key
+ * does.  Keys are counted in index order, so the mask is causal.  With a constant
+ * gate this is alibi with slope -log f.  A gate that is shut
+ * (log_f from -10^4 on down, -inf too) leaves the keys before it no weight at all. */
 #include "plan/cache.h"
 #include "plan/engine.h"
 #include "shape/gate.h"
@@ -33,11 +33,12 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_gate, GROUP_ADD);
 }
 
-/* Rows of a sequence whose keys are not consecutive: the term counts their gates itself. */
+/* May the sums by tile be used?  Only on runs, where a row sees an interval of
+ * the keys; elsewhere the term counts the gates of the visible keys itself. */
 static bool whole(const struct sequence *q) { return q->run && !q->segments; }
 
-/* The bound on what is dropped speaks of softmax weights and q.k alone, and must not rest on keys
- * that a window hides. */
+/* May rows end early?  The bound on what they drop counts on softmax weights made
+ * of q.k and the gates alone, and on seeing all keys that the sums count. */
 static bool stops(const struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
@@ -49,7 +50,8 @@ static bool stops(const struct call *c, int enc)
 
 /* ---- Sums of log_f --------------------------------------------------------------------------- */
 
-static void carve_sums(const struct call *c, struct arena *a, struct gate_sums *to)
+/* Lays out the sums; the same in the scratch of a call and in a cache. */
+static void lay_out_sums(const struct call *c, struct arena *a, struct gate_sums *to)
 {
     const struct loci_plan *p = c->plan;
     const size_t tiles = (size_t)p->heads * (size_t)c->ktiles;
@@ -58,19 +60,22 @@ static void carve_sums(const struct call *c, struct arena *a, struct gate_sums *
     to->top = take_bytes(a, tiles, p->real);
     to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)c->Lk, p->real);
 }
-/* Those in a cache, which end nowhere early, are made as keys are added. */
+/* The sums that a cache has made as keys were added, or
+ * NULL.  They have no bounds for rows that end early. */
 static void *made(const struct call *c, int enc)
 {
     return c->cache ? cache_made(c->cache, enc) : NULL;
 }
-static struct gate_sums *carve(const struct call *c, int enc, struct arena *a)
+/* Lays out the scratch: the struct, then its arrays; with base NULL it only measures.
+ * If the cache has the sums, the struct points there, and the arrays are unused. */
+static struct gate_sums *lay_out(const struct call *c, int enc, struct arena *a)
 {
     const struct loci_plan *p = c->plan;
     const size_t tiles = (size_t)p->heads * (size_t)c->ktiles;
     struct gate_sums *g = take_bytes(a, 1, sizeof *g), spare, *to = a->base ? g : &spare;
     *to = (struct gate_sums){ .stops = stops(c, enc) };
-    carve_sums(c, a, to);
-    if (a->base && made(c, enc)) carve_sums(c, &(struct arena){ .base = made(c, enc) }, to);
+    lay_out_sums(c, a, to);
+    if (a->base && made(c, enc)) lay_out_sums(c, &(struct arena){ .base = made(c, enc) }, to);
     if (to->stops) {
         to->rise = take_bytes(a, tiles, sizeof *to->rise);
         to->knorm = take_bytes(a, (size_t)p->key_heads * (size_t)c->ktiles, sizeof *to->knorm);
@@ -80,11 +85,12 @@ static struct gate_sums *carve(const struct call *c, int enc, struct arena *a)
 static size_t scratch(const struct call *c, int enc)
 {
     struct arena a = { 0 };
-    carve(c, enc, &a);
+    lay_out(c, enc, &a);
     return a.full ? SIZE_MAX : a.used;
 }
 
-/* `later` of a tile of n keys from key `at` on, its sum and the largest `later`. */
+/* Writes `later` of a tile of n keys from key `at` on, newest
+ * first, and returns the sum of all and the largest `later`. */
 static void sum_tile(const struct gate_sums *g, const void *log_f, const bool f64, ptrdiff_t at,
                      int n, double *sum, double *top)
 {
@@ -95,7 +101,8 @@ static void sum_tile(const struct gate_sums *g, const void *log_f, const bool f6
         *sum += gate_value(load_real(log_f, f64, at + k));
     }
 }
-/* The sum of what is finite; counts the rest. */
+/* The sum of a tile with gates that are shut or no
+ * numbers: those count in `marks` and not in the sum. */
 static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n, int64_t *marks)
 {
     double sum = 0;
@@ -108,7 +115,8 @@ static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n,
 }
 static double higher(double a, double b) { return a > b || a != a ? a : b; }      /* NaN wins */
 
-/* Sums of one head in one sequence, from tile J0 on. */
+/* Makes the sums of one head in one sequence from tile J0 on, where a cache goes
+ * on.  f64 is constant in each of the two calls, so that loads have one form. */
 static inline void sum_keys(const struct call *c, const struct gate_sums *g,
                             const struct sequence *q, int h, ptrdiff_t J0, const void *log_f,
                             const bool f64)
@@ -117,31 +125,36 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
                     slot = h * c->ktiles + q->first_ktile;
     double C = J0 ? g->sum[slot + J0 - 1] : 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
     int64_t marks = J0 ? g->marks[slot + J0 - 1] : 0;
-    int doublings = 6;                   /* 64 (J + 1) keys are at most 2^doublings */
+    /* 64 (J + 1) keys are at most 2^doublings, which bounds the log of how many they are. */
+    int doublings = 6;
     for (ptrdiff_t J = J0, tiles; J * KT < q->nk; J += tiles) {
         const ptrdiff_t left = q->nk - J * KT, at = first + J * KT,
                         bytes = at * (ptrdiff_t)c->plan->real;
         const int n = left < KT ? (int)left : KT;
+        /* The engine has a vector loop for LATER_TILES whole tiles; the rest goes tile by tile. */
         tiles = left < LATER_TILES * KT ? 1 : LATER_TILES;
         if (tiles == 1) sum_tile(g, log_f, f64, at, n, sum, top);
         else
-            c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes, sum,
-                                       top);
+            c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes,
+                                       sum, top);
         for (int i = 0; i < tiles; i++) {
             if (sum[i] != sum[i]) top[i] = NAN;          /* a gate is no number */
+            /* inf - inf is NaN: only finite sums are added as they are. */
             C += sum[i] - sum[i] == 0 ? sum[i] : sum_finite(log_f, f64, at + i * KT, n, &marks);
             g->sum[slot + J + i] = C, g->marks[slot + J + i] = marks;
             store_real(g->top, f64, slot + J + i, top[i]);
             if (!g->stops) continue;
             while (J + i + 1 > (ptrdiff_t)1 << (doublings - 6)) doublings++;
+            /* `rise` is relative to the last key of its tile:
+             * what older tiles rise falls by this tile's sum. */
             rise = higher(top[i], sum[i] + rise);
             g->rise[slot + J + i] = rise + doublings * 0.69314718055994531;
         }
     }
 }
 
-/* Largest |k| up to each tile's end, a little larger than it is; not finite from a key on that is
- * not. */
+/* The square of |k| of a key, whatever its dtype and stride, in 16 float
+ * sums side by side, which vectorise.  Not finite if the key is not. */
 static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int D)
 {
     double all = 0;
@@ -166,8 +179,10 @@ static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int 
     for (int n = 0; n < 16; n++) all += (double)sum[n];
     return all;
 }
-static void measure_keys(const struct call *c, const struct gate_sums *g, const struct sequence *q,
-                         int kh)
+/* knorm: the largest |k| up to each tile's end, made a little larger than it is, as
+ * the sums of norm_squared() are rounded; not finite from a key on that is not. */
+static void measure_keys(const struct call *c, const struct gate_sums *g,
+                         const struct sequence *q, int kh)
 {
     const struct loci_plan *p = c->plan;
     const loci_dtype dtype = !c->turned ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
@@ -184,8 +199,10 @@ static void measure_keys(const struct call *c, const struct gate_sums *g, const 
     }
 }
 
-/* Heads are shared out among the host's threads when that is worth it. */
+/* Heads are shared out among the host's threads where that
+ * is worth it: job i has the heads i, i + jobs, ... */
 struct job { const struct call *c; const struct gate_sums *g; const void *log_f; int jobs; };
+/* Two calls with a constant, so that each is compiled for its dtype. */
 static void head_job(void *arg, int index)
 {
     const struct job *a = arg;
@@ -204,9 +221,9 @@ static void begin(struct call *c, int enc)
 {
     struct arena a = { .base = c->scratch[enc] };
     const loci_host *host = c->in->host;
-    const ptrdiff_t few = 1 << 15;
-    struct job job = { .c = c, .g = carve(c, enc, &a), .log_f = input(c, enc, LOG_F), .jobs = 1 };
-    if (made(c, enc)) return;
+    const ptrdiff_t few = 1 << 15;       /* gates; fewer are summed sooner than threads wake */
+    struct job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, LOG_F), .jobs = 1 };
+    if (made(c, enc)) return;            /* a cache has the sums of these keys */
     if (host && host->run && c->threads > 1 && c->B * c->Lk * c->plan->heads > few) {
         job.jobs = c->threads;
         host->run(host->user, job.jobs, head_job, &job);
@@ -217,14 +234,18 @@ static void begin(struct call *c, int enc)
 
 /* ---- In a cache ------------------------------------------------------------------------------ */
 
+/* What a cache makes room for.  With `stop` that is
+ * nothing, as the bounds are made anew for each call. */
 static size_t kept(const struct call *c, int enc)
 {
     struct gate_sums g;
     struct arena a = { 0 };
     if (stops(c, enc)) return 0;
-    carve_sums(c, &a, &g);
+    lay_out_sums(c, &a, &g);
     return a.full ? SIZE_MAX : a.used;
 }
+/* Goes on with the sums of every entry, from the tile
+ * of key from[b] on, which may not have been full. */
 static void keep(const struct call *c, int enc, const int64_t *from)
 {
     const struct loci_plan *p = c->plan;
@@ -232,10 +253,9 @@ static void keep(const struct call *c, int enc, const int64_t *from)
     const int tensor = p->first_tensor[enc] + LOG_F;
     const void *log_f = (const char *)cache + cache->input[tensor].at;
     struct gate_sums g = { .stops = false };
-    carve_sums(c, &(struct arena){ .base = (char *)cache + cache->made[enc] }, &g);
+    lay_out_sums(c, &(struct arena){ .base = (char *)cache + cache->made[enc] }, &g);
     for (ptrdiff_t b = 0; b < c->B; b++) {
-        const struct sequence q = { .b = b,
-                                    .nk = (ptrdiff_t)cache_list(cache, cache->len)[b],
+        const struct sequence q = { .b = b, .nk = (ptrdiff_t)cache_list(cache, cache->len)[b],
                                     .first_ktile = b * (ptrdiff_t)cache->form.tiles };
         for (int h = 0; h < p->heads; h++)
             sum_keys(c, &g, &q, h, (ptrdiff_t)from[b] / KT, log_f, p->f64);
@@ -260,7 +280,7 @@ static void end(struct call *c, int enc)
         const ptrdiff_t seen = whole(q) ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
         for (int h = 0; h < p->heads && q->nq; h++) {
             const ptrdiff_t first = (q->b * p->heads + h) * c->Lk + q->k0;
-            double older = 0;            /* minus the sum of dC of the keys before l */
+            double older = 0;            /* minus the sum of dC over the keys before l */
             for (ptrdiff_t l = first; l < first + seen; l++) {
                 dlog_f[l] = whole(q) ? older : total[l];
                 older -= total[l];
@@ -270,19 +290,8 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_fox = {
-    .name = "fox",
-    .cite = "Lin et al., ICLR 2025",
-    .brief = "S += sum of log f over the keys after j",
-    .example = "fox",
-    .places = LOCI_PLACE_SCORE,
-    .causal_only = true,
-    .tol = 5e-6,
-    .opts = opts,
-    .tensors = tensors,
-    .terms = terms,
-    .scratch = scratch,
-    .begin = begin,
-    .end = end,
-    .kept = kept,
-    .keep = keep,
+    .name = "fox", .cite = "Lin et al., ICLR 2025",
+    .brief = "S += sum of log f over the keys after j", .example = "fox",
+    .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts, .tensors = tensors,
+    .terms = terms, .scratch = scratch, .begin = begin, .end = end, .kept = kept, .keep = keep,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* index.c -- the position itself, added to every channel of the embedding.  The first idea of many
- * textbooks.
+/* index.c -- the position itself, added to every channel
+ * of the embedding.  The first idea of many textbooks.
  *
  *     x[pos][c] += pos                 c = 0 .. Dm - 1
  *
@@ -27,7 +27,6 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 }
 
 const struct loci_pe loci_pe_index = {
-    .name = "index", .cite = "textbooks",
-    .brief = "x += pos", .example = "index", .places = LOCI_PLACE_EMBED, .tol = 2e-7,
-    .opts = opts, .positions = positions, .embed = embed,
+    .name = "index", .cite = "textbooks", .brief = "x += pos", .example = "index",
+    .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts, .positions = positions, .embed = embed,
 };

@@ -23,9 +23,10 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-/* of b, per head */
+/* Numbers of b per head; those of the weight follow them. */
 static int numbers(const struct config *c) { return c->opt[KERNEL] == LOG3 ? 3 : 2; }
 
+/* As the authors start: uniform over the whole range that training keeps to. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const bool power = c->opt[KERNEL] == POWER;
@@ -56,9 +57,11 @@ static void power(double a, double r1, double r2, double *y)
 static void logarithm(double a, double r1, double r2, double r3, double *y)
 {
     const double x = a == 0 ? 0 : r3 == 1 ? a : pow(a, r3), slope = -r1 / (1 + r2 * x);
+    /* log1p keeps the digits of small r2 a; r3 = 1 skips pow(), which kernel=log does not need. */
     y[1] = -log1p(r2 * x), y[2] = slope * x, y[3] = a == 0 ? 0 : slope * r2 * x * log(a),
     y[0] = r1 * y[1];
 }
+/* The bias at distance a and its slopes, and below the weight exp(-w1 a^w2) and its slopes. */
 static void bias(const struct prep *p, int h, double a, double *y)
 {
     const int kernel = (int)p->cfg->opt[KERNEL];
@@ -85,12 +88,15 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
                           + (c->opt[WEIGHT] ? layout(c, range, true, real).bytes : 0));
 }
 
+/* A number and its slopes at one distance. */
 static void put_both(const struct prep *p, const struct distances *t, int h, int64_t d,
                      const double *y)
 {
     distances_put(p, t, h, d, y[0]);
     for (int i = 0; i < t->slopes; i++) distances_put_slope(p, t, i, h, d, y[1 + i]);
 }
+/* Fills a table, the bias or the weight; both depend on
+ * |d| alone, so the side ahead has the same numbers. */
 static struct distances *fill(const struct prep *p, void *at, bool weights)
 {
     const struct distances form = layout(p->cfg, p->range, weights,
@@ -112,6 +118,8 @@ static void prepare(const struct prep *p)
     if (p->cfg->opt[WEIGHT]) fill(p, distances_at(t, t->bytes), true);
 }
 
+/* Numbers of the bias are in the sums of the first term, those of the
+ * weight in the second; each term has a place for all numbers of a head. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* learned.c -- one learned vector per position, added to the embedding.  Devlin et al., NAACL 2019;
- * GPT-2.
+/* learned.c -- one learned vector per position, added
+ * to the embedding.  Devlin et al., NAACL 2019; GPT-2.
  *
  *     x[pos] += table[pos]             table is [Lmax][Dm]
  *
@@ -14,8 +14,8 @@ static const loci_option opts[] = { { 0 } };
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, loci_have(c, "table") || c->max_len > 0, LOCI_BAD_ARG,
-          "learned: the number of positions is unknown; set max_len, or describe the table you "
-          "hold");
+          "learned: the number of positions is unknown; "
+          "set max_len, or describe the table you hold");
     return LOCI_OK;
 }
 
@@ -27,12 +27,12 @@ static ptrdiff_t positions(const struct config *c)
 
 static void tensors(const struct config *c, struct tensors *t)
 {
-    /* as BERT */
+    /* N(0, 0.02), as in BERT */
     loci_add_tensor(t, c, "table", LOCI_LEARNED, INIT_NORMAL, 0.02, 0,
                     SHAPE(positions(c), c->model_dim));
 }
 
-/* Table: a copy. */
+/* Table: a copy, so that calls need no tensors. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     (void)range;
@@ -53,6 +53,7 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
         row[i] = load_real(table, f64, (ptrdiff_t)pos * c->model_dim + from + i);
 }
 
+/* The row of a position gets all gradients of its tokens. */
 static void embed_bwd(const struct config *c, int64_t pos, const double *dy, double *const *dtensor)
 {
     double *drow = dtensor[TABLE] + (ptrdiff_t)pos * c->model_dim;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* liere.c -- blocks of channels turned by learned generators.  Ostmeier et al., ICML 2025 (arXiv
- * 2406.10322).
+/* liere.c -- blocks of channels turned by learned generators.
+ * Ostmeier et al., ICML 2025 (arXiv 2406.10322).
  *
  *     x[block j] <- exp(sum over axes a of coordinate[a] A[a][j]) x[block j],
  *     A = U - U^T, U the upper triangle of raw[a][j]
  *
  * raw is [axes][G][block][block] with G = D / block rounded down, shared by the heads; a caller who
- * holds it with H behind the axes has generators per kv head.  Its diagonal and lower triangle say
- * nothing.  Channels after the last block stay.
+ * holds it with H behind the axes has generators per kv head.  Its diagonal and lower triangle are
+ * not read.  Channels after the last block stay.
  *
  * Generators of several axes do not commute, so scores depend on more than differences of
  * coordinates, the more the larger the block.  Blocks of 2 do, and turn as pairs; on one axis there
@@ -26,16 +26,14 @@ static const loci_option opts[] = {
     [BLOCK] = { "block", LOCI_WHOLE, 0, 64, 2, MAX_BLOCK, NULL, "channels that turn together" },
     { 0 }
 };
-static const double turn_around = 6.28318530717958623;
+static const double turn_around = 6.28318530717958623;     /* raw starts uniform in 0 .. 2 pi */
 
 static int axes(const struct config *c) { return (int)c->opt[AXES]; }
 static struct blocks blocks(const struct config *c)
 {
     const int block = (int)c->opt[BLOCK];
     const loci_tensor *raw = loci_have(c, "raw");
-    return (struct blocks){ .block = block,
-                            .count = c->dim / block,
-                            .axes = axes(c),
+    return (struct blocks){ .block = block, .count = c->dim / block, .axes = axes(c),
                             .groups = raw && raw->rank == 5 ? c->kv_heads : 1 };
 }
 static loci_status check(struct config *c, loci_error *e)
@@ -46,6 +44,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
+/* The caller's form decides whether generators have a head axis. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     const loci_tensor *raw = loci_have(c, "raw");
@@ -58,7 +57,7 @@ static void tensors(const struct config *c, struct tensors *t)
                         SHAPE(b.axes, b.count, b.block, b.block));
 }
 
-/* Which of the three ways. */
+/* Which of the three ways a plan takes; see the header. */
 static enum term_id way(const struct config *c)
 {
     return c->opt[BLOCK] == 2 ? TERM_pairs : axes(c) == 1 ? TERM_blocks : TERM_matrices;
@@ -69,8 +68,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_shaped(t, way(c), GROUP_ROTATE, &b, sizeof b);
 }
 
-/* Numbers of a generator, and where that of an axis and a block of a group is; so in raw as in the
- * table of matrices. */
+/* Numbers of a generator, and where that of an axis and a block of
+ * a group begins: in raw and in the table of matrices alike. */
 static ptrdiff_t square(const struct blocks *b) { return (ptrdiff_t)b->block * b->block; }
 static ptrdiff_t raw_at(const struct blocks *b, int axis, int group, int j)
 {
@@ -79,6 +78,7 @@ static ptrdiff_t raw_at(const struct blocks *b, int axis, int group, int j)
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
+/* One axis: the generator is scaled by the coordinate alone, so its weight is 1. */
 static double generator(const struct prep *p, int group, int j, int row, int column)
 {
     const struct blocks b = blocks(p->cfg);
@@ -97,8 +97,8 @@ static void frequency(const struct prep *p, int axis, int group, int j, double *
     *lo = 0;
 }
 
-/* With matrices, the generators in double, and behind them for each axis the largest sum of a row's
- * sizes. */
+/* The table of matrices: the generators in double, and behind them for each axis the largest
+ * sum of absolute values in a row, which bounds how far rounding can turn; see accept(). */
 static ptrdiff_t generators(const struct blocks *b)
 {
     return b->axes * b->groups * b->count * square(b);
@@ -113,6 +113,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     default:          return (size_t)(generators(&b) + b.axes) * sizeof(double);
     }
 }
+/* Makes A = U - U^T of each block, and the row sums that bound it. */
 static void prepare_matrices(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -138,20 +139,19 @@ static void prepare(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
     switch (way(p->cfg)) {
-    case TERM_pairs:
-        loci_pairs_prepare(p,
-                           (struct pairs){ .count = b.count,
-                                           .interleaved = true,
-                                           .axes = b.axes,
-                                           .groups = b.groups,
-                                           .factor = 1 },
-                           frequency);
+    case TERM_pairs: {
+        const struct pairs form = {
+            .count = b.count, .interleaved = true, .axes = b.axes, .groups = b.groups, .factor = 1,
+        };
+        loci_pairs_prepare(p, form, frequency);
         break;
+    }
     case TERM_blocks: loci_blocks_prepare(p, generator, weight); break;
     default:          prepare_matrices(p);
     }
 }
 
+/* The frequency of a pair is -A[0][1], hence the minus. */
 static void fold_pairs(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -161,6 +161,7 @@ static void fold_pairs(const struct prep *p)
                 p->dtensor[0][raw_at(&b, a, b.groups > 1 ? h : 0, j) + 1] -=
                     p->dtable[0][h * pairs_part(p->cfg->dim, b.axes) + a * (p->cfg->dim / 2) + j];
 }
+/* A = U - U^T: an entry above the diagonal gets the skew gradient, the rest of raw has none. */
 static void fold_blocks(const struct prep *p)
 {
     const struct blocks b = blocks(p->cfg);
@@ -173,6 +174,7 @@ static void fold_blocks(const struct prep *p)
                     p->dtensor[0][raw_at(&b, 0, g, j) + r * b.block + c] += row[c];
             }
 }
+/* Matrices have their gradient in end(), as they are made per call. */
 static void fold(const struct prep *p)
 {
     if (!p->dtensor[0] || !p->dtable[0]) return;
@@ -182,23 +184,27 @@ static void fold(const struct prep *p)
 
 /* ---- Matrices: the scratch of a call --------------------------------------------------------- */
 
-enum { SLOTS_ABREAST = 32 };             /* whose gradients are summed before they are added to the
-                                            others */
+/* Slots whose gradients a thread sums before they are added to those of others.  It is
+ * fixed, so that the order of additions does not depend on the number of threads. */
+enum { SLOTS_ABREAST = 32 };
 
+/* Rows of coordinates: those of one batch entry serve all, unless each has its own. */
 static int64_t rows_of(const struct call *c, bool query)
 {
     return (c->in->per_batch ? c->B : 1) * (query ? c->Lq : c->Lk);
 }
-static struct matrices *carve(const struct call *c, int enc, struct arena *a)
+/* Lays out the scratch: the struct, then its arrays; with no base it only
+ * measures.  There are at most as many slots as rows.  Twice as many places
+ * in the hash, plus one, keep searches short and always leave one empty. */
+static struct matrices *lay_out(const struct call *c, int enc, struct arena *a)
 {
     const struct blocks b = blocks(&c->plan->enc[enc]);
     const int64_t rows = rows_of(c, true) + rows_of(c, false);
     const size_t one = (size_t)square(&b), all = (size_t)(b.groups * b.count) * one,
                  real = c->plan->real;
     struct matrices *w = take_bytes(a, 1, sizeof *w), spare, *to = w ? w : &spare;
-    *to = (struct matrices){
-        .block = b.block, .count = b.count, .groups = b.groups, .hashes = 2 * rows + 1
-    };
+    *to = (struct matrices){ .block = b.block, .count = b.count, .groups = b.groups,
+                             .hashes = 2 * rows + 1 };
     int64_t **lists[] = { &to->slot[0], &to->slot[1], &to->first, &to->next, &to->hash };
     const int64_t lengths[] = { rows_of(c, true), rows_of(c, false), rows, rows, to->hashes };
     for (int i = 0; i < COUNT(lists); i++)
@@ -222,16 +228,16 @@ static size_t scratch(const struct call *c, int enc)
 {
     struct arena a = { 0 };
     if (way(&c->plan->enc[enc]) != TERM_matrices) return 0;
-    carve(c, enc, &a);
+    lay_out(c, enc, &a);
     return a.full ? SIZE_MAX : a.used;
 }
 
-/* Row number `row`: queries, then keys. */
+/* The coordinate of row number `row`: queries, then keys. */
 static double coordinate(const struct call *c, int64_t row, int axis)
 {
     const bool query = row < rows_of(c, true);
     const ptrdiff_t at = query ? row : row - rows_of(c, true), length = query ? c->Lq : c->Lk;
-    /* -0 is 0 */
+    /* Adding 0 makes 0 of -0, which would have other bits and so another slot. */
     return (query ? coord_q(c, at / length, axis, at % length)
                   : coord_k(c, at / length, axis, at % length))
          + 0.0;
@@ -242,7 +248,8 @@ static bool same_place(const struct call *c, int64_t one, int64_t other)
         if (coordinate(c, one, a) != coordinate(c, other, a)) return false;
     return true;
 }
-/* Rounding the exponent X moves the turn by |X| 2^-53 and more, up to half an ulp of a float. */
+/* Rounding the exponent X moves the turn by |X| 2^-53 or more: at 2^28
+ * by half an ulp of a float.  NaN passes and shows in the result. */
 static loci_status accept(const struct call *c, int enc)
 {
     const double most = 0x1p28;
@@ -261,7 +268,9 @@ static loci_status accept(const struct call *c, int enc)
     }
     return LOCI_OK;
 }
-/* Gives a row its slot: that of rows before it at the same place, or a new one. */
+/* Gives a row its slot: that of earlier rows with the same coordinates, or a
+ * new one.  A slot's rows are a list through `next`, which end() walks.  Open
+ * addressing: the next place, until the coordinates agree or one is empty. */
 static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
 {
     uint64_t key = 0x9e3779b97f4a7c15u;
@@ -272,6 +281,7 @@ static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
         key = (key ^ bits ^ (bits >> 29)) * 0xbf58476d1ce4e5b9u;
         key ^= key >> 32;
     }
+    /* Any hash would do: equal coordinates are told by themselves. */
     int64_t at = (int64_t)(key % (uint64_t)w->hashes);
     while (w->hash[at] >= 0 && !same_place(c, w->first[w->hash[at]], row))
         at = (at + 1) % w->hashes;
@@ -282,6 +292,7 @@ static int64_t find_slot(const struct call *c, struct matrices *w, int64_t row)
     return slot;
 }
 
+/* The exponent of a slot: x = the sum over axes of its coordinate times the generator. */
 static void add_generators(const struct call *c, int enc, const struct matrices *w, int64_t slot,
                            ptrdiff_t at, double *x)
 {
@@ -295,6 +306,7 @@ static void add_generators(const struct call *c, int enc, const struct matrices 
     }
 }
 
+/* What the threads share; `next` is the next slot that nobody has taken. */
 struct job { struct call *c; int enc; struct matrices *w; int64_t from; atomic_llong next; };
 
 static void run(struct job *job, void (*work)(void *, int), int64_t jobs)
@@ -305,6 +317,8 @@ static void run(struct job *job, void (*work)(void *, int), int64_t jobs)
     else if (n == 1) work(job, 0);
 }
 
+/* Makes the matrices of slots as long as there are any.  `into` is transposed, as rows
+ * are multiplied from the left; gradients go back through the matrix as it is. */
 static void exponential_job(void *arg, int index)
 {
     struct job *job = arg;
@@ -325,12 +339,13 @@ static void exponential_job(void *arg, int index)
         }
 }
 
-/* Keys from a cache, which are turned already, need no matrices where scores are made. */
+/* Finds the slots and makes their matrices.  Keys from a cache,
+ * which are turned already, need none where scores are made. */
 static void begin(struct call *c, int enc)
 {
     struct arena a = { .base = c->scratch[enc] };
     if (way(&c->plan->enc[enc]) != TERM_matrices) return;
-    struct matrices *w = carve(c, enc, &a);
+    struct matrices *w = lay_out(c, enc, &a);
     for (int64_t i = 0; i < w->hashes; i++) w->hash[i] = -1;
     for (int64_t i = 0; c->in->q_coord && i < rows_of(c, true); i++)
         w->slot[0][i] = find_slot(c, w, i);
@@ -340,7 +355,7 @@ static void begin(struct call *c, int enc)
     struct job job = { .c = c, .enc = enc, .w = w };
     atomic_init(&job.next, 0);
     run(&job, exponential_job, w->slots);
-    /* rows that nobody turns have no gradient */
+    /* Rows that nobody turns, such as padding, leave their gradient 0. */
     for (int k = 0; k < 2 && c->backward; k++) {
         const ptrdiff_t count = c->B * (k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq)
                               * c->plan->dim;
@@ -350,7 +365,7 @@ static void begin(struct call *c, int enc)
 
 /* ---- Matrices: their gradient ---------------------------------------------------------------- */
 
-/* g += gradient times row, of block j of one row. */
+/* g += gradient times row, of block j of one row: the derivative of y = R x by R. */
 static void add_row(const struct call *c, const struct matrices *w, bool query, ptrdiff_t b, int h,
                     ptrdiff_t i, int j, double *g)
 {
@@ -358,14 +373,15 @@ static void add_row(const struct call *c, const struct matrices *w, bool query, 
     const ptrdiff_t at = matrices_at(c, query, b, h, i) + j * n;
     for (int r = 0; r < n; r++) {
         const double d = load_real(w->g[!query], c->plan->f64, at + r);
-        if (d == 0) continue;            /* then the row may hold anything */
+        if (d == 0) continue;            /* padding may hold anything, even NaN */
         for (int k = 0; k < n; k++)
             g[r * n + k] += d * load_real(w->x[!query], c->plan->f64, at + k);
     }
 }
-/* The gradient by the matrix of block j, group `group` of a slot. */
-static void sum_rows(const struct call *c, const struct matrices *w, int64_t slot, int group, int j,
-                     double *g)
+/* The gradient by the matrix of block j, group `group` of a slot: summed over its
+ * rows, over the batch entries that share them and over the heads of the group. */
+static void sum_rows(const struct call *c, const struct matrices *w, int64_t slot, int group,
+                     int j, double *g)
 {
     for (int i = 0; i < w->block * w->block; i++) g[i] = 0;
     for (int64_t row = w->first[slot]; row >= 0; row = w->next[row]) {
@@ -378,6 +394,8 @@ static void sum_rows(const struct call *c, const struct matrices *w, int64_t slo
                 add_row(c, w, query, b, h, at % length, j, g);
     }
 }
+/* From matrices to generators for SLOTS_ABREAST slots: the adjoint of the exponential, times
+ * each coordinate.  A slot without gradient is skipped, as the adjoint is the costly part. */
 static void gradient_job(void *arg, int index)
 {
     struct job *job = arg;
@@ -404,6 +422,8 @@ static void gradient_job(void *arg, int index)
             }
         }
 }
+/* Rounds of one job per thread: within a round jobs write sums of their own, which are
+ * then added in the order of the slots, so the bits do not depend on the threads. */
 static void end(struct call *c, int enc)
 {
     double *draw = c->dtensor[c->plan->first_tensor[enc]];
@@ -423,23 +443,9 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_liere = {
-    .name = "liere",
-    .cite = "Ostmeier et al., ICML 2025",
-    .brief = "blocks turn by the exponential of learned generators",
-    .example = "liere:block=3",
-    .places = LOCI_PLACE_ROTATE,
-    .rotates = true,
-    .tol = 4e-6,
-    .opts = opts,
-    .check = check,
-    .axes = axes,
-    .tensors = tensors,
-    .terms = terms,
-    .size = size,
-    .prepare = prepare,
-    .fold = fold,
-    .accept = accept,
-    .scratch = scratch,
-    .begin = begin,
-    .end = end,
+    .name = "liere", .cite = "Ostmeier et al., ICML 2025",
+    .brief = "blocks turn by the exponential of learned generators", .example = "liere:block=3",
+    .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
+    .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
+    .fold = fold, .accept = accept, .scratch = scratch, .begin = begin, .end = end,
 };

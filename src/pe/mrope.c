@@ -36,6 +36,7 @@ static loci_status check(struct config *c, loci_error *e)
     for (int a = 0; a < AXES; a++)
         CHECK(e, s[a] == floor(s[a]), LOCI_BAD_ARG,
               "mrope: sections count pairs, and %g is not whole", s[a]);
+    /* A section less or more would shift all pairs behind it. */
     CHECK(e, s[0] + s[1] + s[2] == c->opt[ROPE_DIM] / 2, LOCI_BAD_ARG,
           "mrope: sections %g/%g/%g must add up to dim/2 = %g", s[0], s[1], s[2],
           c->opt[ROPE_DIM] / 2);
@@ -46,6 +47,8 @@ static int axes(const struct config *c)
     (void)c;
     return AXES;
 }
+/* The axis that pair t turns by.  Interleaved, the pair asks the
+ * section of its remainder by 3 whether it reaches so far. */
 static int axis_of(const struct config *c, int t)
 {
     const double *s = c->list[SECTIONS];
@@ -63,12 +66,14 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     (void)range, (void)real;
     return loci_pairs_size((int)c->opt[ROPE_DIM] / 2, AXES, 1);
 }
+/* On all other axes the pair keeps frequency 0. */
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     (void)group;
     if (axis == axis_of(p->cfg, t)) loci_rope_frequency(p, t, hi, lo);
 }
 static void prepare(const struct prep *p) { loci_rope_prepare(p, AXES, frequency); }
+/* All heads share the frequencies; a pair has a gradient on its own axis only. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -80,20 +85,9 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_mrope = {
-    .name = "mrope",
-    .cite = "Wang et al., Qwen2-VL, 2024",
-    .brief = "each pair turns by time, height or width",
-    .example = "mrope:sections=1/1/1,dim=6",
-    .places = LOCI_PLACE_ROTATE,
-    .rotates = true,
-    .tol = 2e-6,
-    .opts = opts,
-    .check = check,
-    .axes = axes,
-    .tensors = loci_rope_tensors,
-    .terms = terms,
-    .size = size,
-    .prepare = prepare,
-    .fold = fold,
-    .multiplies = loci_pairs_factor,
+    .name = "mrope", .cite = "Wang et al., Qwen2-VL, 2024",
+    .brief = "each pair turns by time, height or width", .example = "mrope:sections=1/1/1,dim=6",
+    .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6, .opts = opts, .check = check,
+    .axes = axes, .tensors = loci_rope_tensors, .terms = terms, .size = size, .prepare = prepare,
+    .fold = fold, .multiplies = loci_pairs_factor,
 };

@@ -3,14 +3,13 @@
  *
  *     S_ij = scale q_i.k_j
  *
- * Under a causal mask the order can still be learned; without a mask the output permutes with its
- * inputs. */
+ * Under a causal mask the order can still be learned;
+ * without a mask the output permutes with its inputs. */
 #include "plan/encoding.h"
 
 static const loci_option opts[] = { { 0 } };
 
 const struct loci_pe loci_pe_nope = {
     .name = "nope", .cite = "Kazemnejad et al., NeurIPS 2023",
-    .brief = "S = scale q.k, nothing else",
-    .example = "nope", .tol = 2e-6, .opts = opts,
+    .brief = "S = scale q.k, nothing else", .example = "nope", .tol = 2e-6, .opts = opts,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* normalised.c -- the position as a part of the length, added to every channel.  The second idea of
- * many textbooks.
+/* normalised.c -- the position as a part of the length, added
+ * to every channel.  The second idea of many textbooks.
  *
  *     x[pos][c] += pos / (length - 1)  c = 0 .. Dm - 1
  *
@@ -28,6 +28,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
+/* Positions beyond the length are refused: nothing was trained on numbers above 1. */
 static ptrdiff_t positions(const struct config *c) { return (ptrdiff_t)c->opt[LENGTH]; }
 
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
@@ -38,14 +39,7 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 }
 
 const struct loci_pe loci_pe_normalised = {
-    .name = "normalised",
-    .cite = "textbooks",
-    .brief = "x += pos / (length - 1)",
-    .example = "normalised",
-    .places = LOCI_PLACE_EMBED,
-    .tol = 2e-7,
-    .opts = opts,
-    .check = check,
-    .positions = positions,
-    .embed = embed,
+    .name = "normalised", .cite = "textbooks", .brief = "x += pos / (length - 1)",
+    .example = "normalised", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts, .check = check,
+    .positions = positions, .embed = embed,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* rope2d.c -- rope for images: half of the pairs turn by x, half by y.  Heo et al., ECCV 2024
- * (arXiv 2403.13298).
+/* rope2d.c -- rope for images: half of the pairs turn by
+ * x, half by y.  Heo et al., ECCV 2024 (arXiv 2403.13298).
  *
  *     phi = x w[n] or y w[n],   w[n] = base^(-4n/D), n = 0 .. D/4 - 1
  *
@@ -23,6 +23,7 @@ static const loci_option opts[] = {
     { 0 }
 };
 
+/* Both axes have the same frequencies, so each needs half of the pairs. */
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 4 == 0, LOCI_BAD_ARG,
@@ -46,6 +47,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     (void)range, (void)real;
     return loci_pairs_size(c->dim / 2, 2, 1);
 }
+/* On the other axis the pair keeps frequency 0. */
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     const struct config *c = p->cfg;
@@ -58,13 +60,11 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
-    loci_pairs_prepare(p,
-                       (struct pairs){ .count = c->dim / 2,
-                                       .interleaved = c->opt[PAIRING] == INTERLEAVED,
-                                       .axes = 2,
-                                       .groups = 1,
-                                       .factor = 1 },
-                       frequency);
+    const struct pairs form = {
+        .count = c->dim / 2, .interleaved = c->opt[PAIRING] == INTERLEAVED, .axes = 2,
+        .groups = 1, .factor = 1,
+    };
+    loci_pairs_prepare(p, form, frequency);
 }
 
 const struct loci_pe loci_pe_rope2d = {

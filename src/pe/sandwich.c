@@ -39,7 +39,8 @@ static struct distances layout(const struct config *c, ptrdiff_t range, size_t r
     return distances_layout(c->heads, c->full ? -range : 0, range, false, 0, 0, real);
 }
 
-/* Behind the table stand the frequencies, double-double, with the cosine and sine of one step. */
+/* Behind the table are the frequencies, double-double, with
+ * cos and sin of one step: prepare() has no other memory. */
 struct wave { double hi, lo, c, s; };
 static int waves(const struct config *c) { return (int)c->opt[DIM] / 2; }
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
@@ -55,7 +56,8 @@ static void make_waves(const struct config *c, struct wave *w)
     }
 }
 
-/* sum[i] += cos((d + i) w): the first from its angle, the next by turning. */
+/* sum[i] += cos((d + i) w): the first from its angle, the next by turning.  Every
+ * STEPS distances it starts anew from an exact angle, so rounding does not add up. */
 enum { STEPS = 64 };
 static void add_wave(const struct wave *w, int64_t d, double *sum)
 {
@@ -68,6 +70,7 @@ static void add_wave(const struct wave *w, int64_t d, double *sum)
     }
 }
 
+/* cos is even, so keys ahead have the numbers of those behind. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;

@@ -21,6 +21,7 @@ static const loci_option opts[] = {
 };
 enum { VECTOR };                         /* the tensor */
 
+/* Who gets the remainder. */
 static bool to_vector(const struct config *c)
 {
     return c->opt[STICK_REMAINDER] == REMAINDER_VECTOR;
@@ -36,6 +37,7 @@ static void tensors(const struct config *c, struct tensors *t)
         loci_add_tensor(t, c, "r", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, c->value_dim));
 }
 
+/* Without its own key a row sees only those before it. */
 static bool strict(const struct config *c) { return c->opt[STICK_CURRENT] == 0; }
 static void terms(const struct config *c, struct termlist *t)
 {
@@ -45,6 +47,7 @@ static void terms(const struct config *c, struct termlist *t)
 
 /* ---- The vector of each head ----------------------------------------------------------------- */
 
+/* Numbers of the learned vectors; the other remainders have no table. */
 static ptrdiff_t numbers(const struct config *c)
 {
     return to_vector(c) ? (ptrdiff_t)c->heads * c->value_dim : 0;
@@ -66,6 +69,7 @@ static void fold(const struct prep *p)
 
 /* ---- The row's own key ----------------------------------------------------------------------- */
 
+/* Rising keys can be searched by halving; any others are looked at in turn. */
 static bool rising_keys(const struct call *c, const struct sequence *q)
 {
     for (ptrdiff_t j = 1; j < q->nk; j++)
@@ -76,6 +80,8 @@ static bool rising_keys(const struct call *c, const struct sequence *q)
 static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool rising, ptrdiff_t row)
 {
     const int64_t pos = pos_q(c, q->b, row);
+    /* Halving leaves the last key at or before the
+     * position; other keys are looked at one by one. */
     ptrdiff_t low = q->k0, end = q->k0 + q->nk;
     while (rising && end - low > 1) {
         const ptrdiff_t middle = low + (end - low) / 2;
@@ -94,6 +100,8 @@ static bool before_first(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
     return c->lens && !c->in->q_pos && pos_q(c, b, i) < first_pos(c, b);
 }
+/* With remainder=value every row needs a key of its own, or its
+ * remainder would go nowhere.  Padding has no output and needs none. */
 static loci_status accept(const struct call *c, int enc)
 {
     if (!to_value(c, enc)) return LOCI_OK;
@@ -115,6 +123,7 @@ static size_t scratch(const struct call *c, int enc)
 {
     return to_value(c, enc) ? (size_t)(c->B * c->Lq) * sizeof(ptrdiff_t) : 0;
 }
+/* The own key of each row, [B][Lq], which the term adds the remainder to. */
 static void begin(struct call *c, int enc)
 {
     if (!to_value(c, enc)) return;
@@ -126,7 +135,8 @@ static void begin(struct call *c, int enc)
             own[q->b * c->Lq + i] = own_key(c, q, rising, i);
     }
 }
-/* dv of the own key += rem do, heads and rows ascending. */
+/* dv of the own key += rem do, heads and rows ascending, so that sums
+ * have one order.  It runs after the backward pass has written dv. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
@@ -146,22 +156,9 @@ static void end(struct call *c, int enc)
 }
 
 const struct loci_pe loci_pe_sba = {
-    .name = "sba",
-    .cite = "Tan et al., ICLR 2025",
-    .brief = "weights break a stick from the newest key on, no softmax",
-    .example = "sba",
-    .places = LOCI_PLACE_WEIGHT,
-    .causal_only = true,
-    .tol = 4e-6,
-    .opts = opts,
-    .strict = strict,
-    .tensors = tensors,
-    .terms = terms,
-    .size = size,
-    .prepare = prepare,
-    .fold = fold,
-    .accept = accept,
-    .scratch = scratch,
-    .begin = begin,
-    .end = end,
+    .name = "sba", .cite = "Tan et al., ICLR 2025",
+    .brief = "weights break a stick from the newest key on, no softmax", .example = "sba",
+    .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts, .strict = strict,
+    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .accept = accept, .scratch = scratch, .begin = begin, .end = end,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* shaw.c -- learned vectors per clipped distance, added to keys and values.  Shaw et al., NAACL
- * 2018.
+/* shaw.c -- learned vectors per clipped distance,
+ * added to keys and values.  Shaw et al., NAACL 2018.
  *
  *     S_ij = scale q_i.(k_j + ak[r])       o_i = sum_j P_ij (v_j + av[r])
  *     r = clip(d, -left, right) + left
@@ -22,17 +22,19 @@ static const loci_option opts[] = {
     { 0 }
 };
 
-static void add_vectors(struct tensors *t, const struct config *c, const char *name, int width,
-                        bool heads)
+/* Adds a tensor [rows][width], or [H][rows][width]. */
+static void add_vectors(struct tensors *t, const struct config *c, const char *name,
+                        int width, bool heads)
 {
     ptrdiff_t rows = (ptrdiff_t)(c->opt[LEFT_SIDE] + c->opt[RIGHT_SIDE]) + 1;
-    double bound = sqrt(6.0 / (double)(rows + width));     /* Glorot's */
+    double bound = sqrt(6.0 / (double)(rows + width));     /* of Glorot and Bengio */
     if (heads)
         loci_add_tensor(t, c, name, LOCI_LEARNED, INIT_UNIFORM, bound, 0,
                         SHAPE(c->heads, rows, width));
     else loci_add_tensor(t, c, name, LOCI_LEARNED, INIT_UNIFORM, bound, 0, SHAPE(rows, width));
 }
 
+/* Keys and values have heads together, as the keys' tensor says. */
 static bool per_head(const struct config *c)
 {
     const loci_tensor *k = loci_have(c, "k");
@@ -51,11 +53,10 @@ static struct vectors vectors(const struct config *c)
 {
     const int left = (int)c->opt[LEFT_SIDE], right = (int)c->opt[RIGHT_SIDE];
     const bool ij = c->opt[SIGN];
-    return (struct vectors){ .lo = ij ? -left : -right,
-                             .hi = ij ? right : left,
-                             .rows = left + right + 1,
-                             .tables = per_head(c) ? c->heads : 1,
-                             .values = c->opt[VALUES] };
+    return (struct vectors){
+        .lo = ij ? -left : -right, .hi = ij ? right : left, .rows = left + right + 1,
+        .tables = per_head(c) ? c->heads : 1, .values = c->opt[VALUES],
+    };
 }
 
 static void terms(const struct config *c, struct termlist *t)
@@ -71,6 +72,8 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return vectors_size(&v, c->dim, c->value_dim, real);
 }
 
+/* The index by distance, rising or falling with it; then query vectors transposed, as the term
+ * multiplies queries with all rows at once, and value vectors as they are.  Padding is 0. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -96,12 +99,14 @@ static void prepare(const struct prep *p)
     }
 }
 
+/* Parts have padded rows, tensors do not. */
 static void add_gradient(double *to, const double *from, ptrdiff_t rows, int width)
 {
     for (ptrdiff_t n = 0; to && n < rows; n++)
         for (int d = 0; d < width; d++)
             to[n * width + d] += from[n * (ptrdiff_t)vectors_padded(width) + d];
 }
+/* A part has the query vectors, then the value vectors, of one table. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

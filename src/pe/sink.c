@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* sink.c -- a learned logit per head that takes part in the softmax and has no value, as in
- * gpt-oss.
+/* sink.c -- a learned logit per head that takes part
+ * in the softmax and has no value, as in gpt-oss.
  *
  *     w_ij = e^S_ij / (e^logit[h] + sum_k e^S_ik)       lse_i = log(e^logit[h] + sum_k e^S_ik)
  *
- * A row can so give its weight to nobody.  A logit of 0 is the softmax with 1 added to its sum, one
+ * So a row can give its weight to nobody.  A logit of 0 is the softmax with 1 added to its sum, one
  * of -inf the plain softmax.  A row that sees no key has o 0 and the logit as its lse. */
 #include "plan/encoding.h"
 
@@ -21,7 +21,7 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_sink, GROUP_SINK);
 }
 
-/* Table: the logits. */
+/* Table: the logits.  The gradient of each is the sum over its rows, made by the term. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     (void)range;

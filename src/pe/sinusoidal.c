@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* sinusoidal.c -- sines and cosines of the position, added to the embedding.  Vaswani et al.,
- * NeurIPS 2017.
+/* sinusoidal.c -- sines and cosines of the position,
+ * added to the embedding.  Vaswani et al., NeurIPS 2017.
  *
  *     x[pos][2t] += sin(pos w[t])      x[pos][2t+1] += cos(pos w[t])      w[t] = base^(-2t/Dm),
  *     t = 0 .. ceil(Dm/2) - 1
@@ -25,23 +25,26 @@ static const loci_option opts[] = {
     { 0 }
 };
 
+/* The paper rounds the number of waves up, t2t down. */
 static int waves(const struct config *c)
 {
     return c->opt[FREQ] == T2T ? c->model_dim / 2 : (c->model_dim + 1) / 2;
 }
 
-/* Table: how many digits to base 64 it has; the frequencies, each the sum of two doubles, so that
- * angles are right at any position; then per digit, for its 64 values, a row of cosines and one of
- * sines of what it adds to the angle.  A position turns by one digit after the other, and what is
- * left of one with more digits is computed. */
+/* Table: how many digits to base 64 it has; the frequencies, each the sum of two doubles, so
+ * that angles are right at any position; then per digit, for its 64 values, a row of cosines
+ * and one of sines of what it adds to the angle.  So a position takes one complex product per
+ * digit instead of a cos and a sin; what is left of a position with more digits is computed. */
 enum { STEPS = 64, MOST_DIGITS = 4 };
 
+/* Enough digits for the positions that are expected, at most 2^24 of them. */
 static int digits(ptrdiff_t range)
 {
     int n = 1;
     while (n < MOST_DIGITS && range >> 6 * n) n++;
     return n;
 }
+/* The row of cosines of a digit's value; the sines follow. */
 static double *steps(const double *table, int n, int digit, ptrdiff_t value)
 {
     return (double *)table + 1 + 2 * n + (digit * STEPS + value) * 2 * n;
@@ -53,6 +56,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return (1 + (size_t)waves(c) * 2 * (1 + STEPS * (size_t)digits(range))) * sizeof(double);
 }
 
+/* ldexp() makes value 64^digit, the position that a row is for. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -60,6 +64,7 @@ static void prepare(const struct prep *p)
     const int n = waves(c);
     table[0] = digits(p->range);
     for (int t = 0; t < n; t++) {
+        /* t2t: n waves in n - 1 equal steps of the logarithm; a single wave has frequency 1 */
         if (c->opt[FREQ] == T2T)
             loci_pow_dd(c->opt[BASE], t, n > 1 ? n - 1 : 1, &w[2 * t], &w[2 * t + 1]);
         else loci_pow_dd(c->opt[BASE], 2.0 * t, c->model_dim, &w[2 * t], &w[2 * t + 1]);
@@ -72,7 +77,8 @@ static void prepare(const struct prep *p)
         }
 }
 
-/* cos and sin of waves from .. from + count - 1 at a position. */
+/* cos and sin of waves from .. from + count - 1 at a position: first by what
+ * its table lacks, then by one digit after the other, largest first. */
 static void turn(const double *table, int n, int64_t pos, int from, int count, double *cos_x,
                  double *sin_x)
 {
@@ -93,12 +99,14 @@ static void turn(const double *table, int n, int64_t pos, int from, int count, d
     }
 }
 
+/* Fills n columns from `from` on in blocks of waves.  t is the wave of the first
+ * column, `some` how many follow until the columns, the block or the half ends. */
 static void embed(const struct config *c, const void *table, bool f64, int64_t pos, int from, int n,
                   double *row)
 {
     (void)f64;
     enum { BLOCK = 64 };
-    /* columns that a wave has side by side */
+    /* columns that a wave has side by side: its sine and cosine, or in halves one */
     const int all = waves(c), each = c->opt[LAYOUT] == HALVES ? 1 : 2;
     double cos_x[BLOCK], sin_x[BLOCK];
     for (int i = 0; i < n; ) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* softcap.c -- scores that stay below a cap.  Gemma Team, Gemma 2, 2024; Grok and others have it
- * too.
+/* softcap.c -- scores that stay below a cap.  Gemma
+ * Team, Gemma 2, 2024; Grok and others have it too.
  *
  *     S_ij = cap tanh(scale q_i.k_j / cap)        then what other encodings add
  *
@@ -9,6 +9,7 @@
 #include "shape/softcap.h"
 #include "plan/encoding.h"
 
+/* The cap has no usual value: a model that has one says which. */
 static const loci_option opts[] = {
     [SOFTCAP_CAP] = { "cap", LOCI_NUMBER, 1, NAN, 1e-3, 1e6, NULL,
                       "what scores stay below: 50 in Gemma 2, 30 in Grok" },
@@ -22,13 +23,7 @@ static void terms(const struct config *c, struct termlist *t)
 }
 
 const struct loci_pe loci_pe_softcap = {
-    .name = "softcap",
-    .cite = "Gemma Team, 2024",
-    .brief = "S = cap tanh(scale q.k / cap), and then biases",
-    .example = "softcap:cap=50",
-    .places = LOCI_PLACE_SCORE,
-    .beside = true,
-    .tol = 2e-6,
-    .opts = opts,
-    .terms = terms,
+    .name = "softcap", .cite = "Gemma Team, 2024",
+    .brief = "S = cap tanh(scale q.k / cap), and then biases", .example = "softcap:cap=50",
+    .places = LOCI_PLACE_SCORE, .beside = true, .tol = 2e-6, .opts = opts, .terms = terms,
 };

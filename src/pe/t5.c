@@ -8,7 +8,7 @@
  * everything beyond shares the last.  (A description in circulation numbers that last bucket N, one
  * past the table; the official code clamps to N-1, and so do we.)  Keys ahead of the query, if the
  * mask shows them, fall into bucket 0, or with bidirectional=1 into the upper half of the table;
- * which, the text must say.  Ports that divide the scores by sqrt(D) have bias_scale = sqrt(D). */
+ * the text must say which.  Ports that divide the scores by sqrt(D) have bias_scale = sqrt(D). */
 #include "base/trig.h"
 #include "shape/distances.h"
 
@@ -18,13 +18,13 @@ static const loci_option opts[] = {
     [MAX_DISTANCE] = { "max_distance", LOCI_WHOLE, 0, 128, 2, 1e9, NULL,
                        "distances from here on share a bias" },
     [BIDIRECTIONAL] = { "bidirectional", LOCI_WORD, 0, 0, 0, 0, "0|1",
-                        "1: half of the buckets are for keys ahead; must be said with a full "
-                        "mask" },
+                        "1: half of the buckets are for keys "
+                        "ahead; must be said with a full mask" },
     [BIAS_SCALE] = { "bias_scale", LOCI_NUMBER, 0, 1, -1e6, 1e6, NULL, "multiplies the biases" },
     { 0 }
 };
 
-/* buckets of one direction */
+/* Buckets of one direction. */
 static int side(const double *opt) { return (int)opt[BUCKETS] / (opt[BIDIRECTIONAL] ? 2 : 1); }
 
 static loci_status check(struct config *c, loci_error *e)
@@ -42,6 +42,7 @@ static loci_status check(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
+/* T5 does not divide scores by sqrt(D); its start of the projections makes up for that. */
 static double scale(const struct config *c)
 {
     (void)c;
@@ -49,6 +50,7 @@ static double scale(const struct config *c)
 }
 
 enum { TABLE };
+/* As T5 starts: N(0, 1/sqrt(model width)). */
 static void tensors(const struct config *c, struct tensors *t)
 {
     double width = c->model_dim ? c->model_dim : (double)c->heads * c->dim;
@@ -62,18 +64,20 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_distance, GROUP_ADD);
 }
 
-/* First distance of bucket b, ceil(e (max_distance / e)^((b - e) / (n - e))), of n buckets a side,
- * e of them exact.  The powers have 100 bits, so that a first distance that is a whole number stays
- * it. */
+/* First distance of bucket b, ceil(e (max_distance / e)^((b - e) / (n - e))),
+ * of n buckets a side, e of them exact.  The powers have 100 bits: where the
+ * exact value is a whole number, rounding must not make it the next. */
 static double first(const double *opt, int b)
 {
     const int n = side(opt), e = n / 2;
+    /* The exact buckets, and the first one behind them. */
     if (b <= e) return b;
     double far, far_rest, exact, exact_rest;
     loci_pow_dd(opt[MAX_DISTANCE], -(b - e), n - e, &far, &far_rest);
     loci_pow_dd(e, -(n - b), n - e, &exact, &exact_rest);
     const double x = far * exact, rest = fma(far, exact, -x) + far * exact_rest + far_rest * exact,
                  whole = rint(x);
+    /* ceil(x), where x within the error of the powers of a whole number counts as that. */
     return x - whole + rest > 1e-20 * x ? whole + 1 : whole;
 }
 
@@ -82,14 +86,16 @@ static double first(const double *opt, int b)
 static struct distances layout(const struct config *c, ptrdiff_t range, size_t real)
 {
     const int64_t max = (int64_t)c->opt[MAX_DISTANCE], hi = range < max ? range : max;
-    return distances_layout(c->heads, c->full && c->opt[BIDIRECTIONAL] ? -hi : 0, hi, true, 0, 0,
-                            real);
+    return distances_layout(c->heads, c->full && c->opt[BIDIRECTIONAL] ? -hi : 0, hi, true, 0,
+                            0, real);
 }
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     return distances_size(layout(c, range, real).bytes);
 }
 
+/* Bucket by distance once, rather than a logarithm per score: `next` is the first
+ * distance of the next bucket.  Ahead, in both directions, bucket b is b + n. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -110,6 +116,7 @@ static void prepare(const struct prep *p)
                                       (ptrdiff_t)distances_classes(t)[d - t->lo] * c->heads + h));
 }
 
+/* The term sums by class, which is the bucket. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -121,18 +128,9 @@ static void fold(const struct prep *p)
 }
 
 const struct loci_pe loci_pe_t5 = {
-    .name = "t5",
-    .cite = "Raffel et al., JMLR 2020",
+    .name = "t5", .cite = "Raffel et al., JMLR 2020",
     .brief = "S += table[bucket(i - j)][h], buckets widen with the distance",
-    .example = "t5:bidirectional=0",
-    .places = LOCI_PLACE_SCORE,
-    .tol = 2e-6,
-    .opts = opts,
-    .check = check,
-    .scale = scale,
-    .tensors = tensors,
-    .terms = terms,
-    .size = size,
-    .prepare = prepare,
-    .fold = fold,
+    .example = "t5:bidirectional=0", .places = LOCI_PLACE_SCORE, .tol = 2e-6, .opts = opts,
+    .check = check, .scale = scale, .tensors = tensors, .terms = terms, .size = size,
+    .prepare = prepare, .fold = fold,
 };

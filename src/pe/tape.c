@@ -26,6 +26,7 @@ static loci_status check(struct config *c, loci_error *e)
           "tape: the head's %d channels must be even, as they turn in pairs", c->dim);
     return LOCI_OK;
 }
+/* States come with each call: for queries and for keys, by query head. */
 static void tensors(const struct config *c, struct tensors *t)
 {
     loci_add_tensor(t, c, "eq", LOCI_INPUT, INIT_ZERO, 0, 0,
@@ -39,7 +40,8 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_states, GROUP_ROTATE);
 }
 
-/* What turning gives is there already; the total has P^T dae. */
+/* The gradient of a key's state has two parts.  What turning gives is in
+ * dtensor already; the total of the term has P^T dae, from the average. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* xl.c -- sinusoids of the distance, projected per head, with two learned queries.  Dai et al., ACL
- * 2019.
+/* xl.c -- sinusoids of the distance, projected per head,
+ * with two learned queries.  Dai et al., ACL 2019.
  *
  *     S_ij = scale (q_i.k_j + u.k_j + (q_i + v).(W R_d))        d = i - j
  *     R_d = [sin(d w[0]) .. | cos(d w[0]) ..], [Dm]
  *     w[t] = base^(-2t/Dm), sines first: ceil(Dm/2) of them
  *
  * W is [H][D][Dm], u and v are [H][D].  With clamp=C distances beyond C count as C.  The authors'
- * code meets keys behind the query only (its shift leaves nonsense ahead); for keys ahead d is
+ * code has keys behind the query only (its shift leaves nonsense ahead); for keys ahead d is
  * negative here, in sine and cosine alike. */
 #include "base/arena.h"
 #include "base/trig.h"
@@ -43,7 +43,7 @@ static void tensors(const struct config *c, struct tensors *t)
 
 /* ---- Tables: a header, u for band_k, v and W R_d of each head, R_d --------------------------- */
 
-/* u meets keys as a vector that all distances share. */
+/* u.k_j is a product of keys with one vector for all distances: a table of a single distance. */
 static const struct key_vectors everywhere = { .lo = 0, .hi = 0, .at = ROLL_HEADER };
 static void terms(const struct config *c, struct termlist *t)
 {
@@ -52,18 +52,18 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_shaped(t, TERM_band_k, GROUP_RAW, &everywhere, sizeof everywhere);
 }
 
-/* False when it is larger than memory can be. */
+/* Where everything is in the table; false when it is larger than memory can be. */
 static bool layout(const struct config *c, ptrdiff_t range, size_t real, struct roll *v,
                    size_t *bytes)
 {
-    const int64_t far = c->opt[CLAMP] > 0 && c->opt[CLAMP] < (double)range ? (int64_t)c->opt[CLAMP]
-                                                                           : range;
-    *v = (struct roll){ .lo = c->full ? -far : 0,
-                        .hi = far,
+    const double clamp = c->opt[CLAMP];
+    const int64_t far = clamp > 0 && clamp < (double)range ? (int64_t)clamp : range;
+    *v = (struct roll){ .lo = c->full ? -far : 0, .hi = far,
                         .width = (ptrdiff_t)vectors_padded(c->dim),
                         .waves_width = (ptrdiff_t)vectors_padded(waves(c)) };
     v->heads = round_up(ROLL_HEADER + (size_t)c->heads * key_table(&everywhere, c->dim) * real);
     const size_t each = (size_t)(c->heads * v->width + v->waves_width) * real;
+    /* Half of it is for the vectors of the heads and the waves, so no sum below overflows. */
     if ((size_t)(v->hi - v->lo + 2) > (PTRDIFF_MAX - v->heads) / 2 / each) return false;
     v->waves = v->heads + (size_t)c->heads * (size_t)roll_head(v) * real;
     *bytes = v->waves + (size_t)(v->hi - v->lo + 1) * (size_t)v->waves_width * real;
@@ -76,6 +76,7 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return layout(c, range, real, &v, &bytes) ? bytes : SIZE_MAX;
 }
 
+/* The R_d of all distances, sines first; an odd width has one cosine less. */
 static void fill_waves(const struct prep *p, const struct roll *v, void *to)
 {
     const int Dm = waves(p->cfg), half = (Dm + 1) / 2;
@@ -91,7 +92,9 @@ static void fill_waves(const struct prep *p, const struct roll *v, void *to)
     }
 }
 
-/* W R_d for a few distances at once, so that numbers of W are read once for them. */
+/* W R_d for a few distances at once, so that numbers of W are read once for
+ * them, and for a few rows of W at a time, whose sums fit on the stack.
+ * Largest distance first, like the oldest keys, as the term reads them. */
 enum { FEW = 8 };
 static void project(const struct prep *p, const struct roll *v, int h, const void *from,
                     ptrdiff_t first, int n, void *rows)
@@ -118,6 +121,8 @@ static void project(const struct prep *p, const struct roll *v, int h, const voi
     }
 }
 
+/* u goes into every column of its table, as band_k reads it;
+ * the waves come before the vectors that are made of them. */
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
@@ -151,6 +156,8 @@ static void prepare(const struct prep *p)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
+/* dW and dv come from the term roll by head, du from band_k: its columns,
+ * and the pairs beyond both ends, which all have the same vector. */
 static void fold(const struct prep *p)
 {
     const struct config *c = p->cfg;

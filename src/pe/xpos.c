@@ -6,7 +6,7 @@
  *
  * so that pair t of a score carries z[t]^((i - j)/scale_base): slow pairs last, fast ones fade.  R
  * is rope's, interleaved from channel 0.  Only differences of positions count, but z^pos itself
- * leaves the floats soon.  So both sides fade from the position of a key near the key: the first of
+ * leaves the floats soon.  So both sides fade from the position of a nearby key: the first of
  * its block of tiles, as many tiles as keep z[0] within 10^6.  A cache keeps keys that are turned,
  * never faded.  Alone, in stage ROTATE, positions count from 0. */
 #include "base/trig.h"
@@ -26,6 +26,7 @@ static const loci_option opts[] = {
     { 0 }
 };
 
+/* z of pair 0, the one that fades fastest. */
 static double z0(const struct config *c) { return c->opt[GAMMA] / (1 + c->opt[GAMMA]); }
 
 static loci_status check(struct config *c, loci_error *e)
@@ -36,9 +37,10 @@ static loci_status check(struct config *c, loci_error *e)
           "xpos: dim %g must be even, as channels turn in pairs", o[DIM]);
     CHECK(e, o[DIM] <= c->dim, LOCI_BAD_ARG, "xpos: dim %g must not exceed the head's %d channels",
           o[DIM], c->dim);
+    /* Within one tile both sides fade from one key: more would leave the floats. */
     CHECK(e, -log(z0(c)) * KT / o[SCALE_BASE] <= log(1e15), LOCI_BAD_ARG,
-          "xpos: with scale_base %g and gamma %g scores fade by more than 10^15 within %d "
-          "positions",
+          "xpos: with scale_base %g and gamma %g scores "
+          "fade by more than 10^15 within %d positions",
           o[SCALE_BASE], o[GAMMA], KT);
     return LOCI_OK;
 }
@@ -58,6 +60,7 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     (void)axis, (void)group;
     loci_pow_dd(p->cfg->opt[BASE], 2.0 * t, p->cfg->opt[DIM], hi, lo);
 }
+/* z[t]^(1/scale_base), so that its powers by whole distances are those of the formula. */
 static void fading(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     const double *o = p->cfg->opt;
@@ -67,20 +70,20 @@ static void fading(const struct prep *p, int axis, int group, int t, double *hi,
 static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
+    /* As many tiles as keep z[0] within 10^6: a power of two up to
+     * a chunk, so that no block crosses the border of a chunk. */
     int span = CHUNK / KT;
     while (span > 1 && -log(z0(c)) * KT * span / c->opt[SCALE_BASE] > log(1e6)) span /= 2;
     loci_fading_pairs_prepare(p,
-                              (struct pairs){ .count = (int)c->opt[DIM] / 2,
-                                              .interleaved = true,
-                                              .axes = 1,
-                                              .groups = 1,
-                                              .factor = 1,
-                                              .span = span },
+                              (struct pairs){
+                                  .count = (int)c->opt[DIM] / 2, .interleaved = true, .axes = 1,
+                                  .groups = 1, .factor = 1, .span = span,
+                              },
                               frequency, fading);
 }
 
-/* Positions with gaps can be so far apart within a block that one side would be 0 and the other
- * infinite. */
+/* Keys of a block share a reference.  Positions with gaps can be so far apart within it that
+ * one side would be 0 and the other infinite; on runs check() and the span rule that out. */
 static loci_status accept(const struct call *c, int enc)
 {
     const struct config *cfg = &c->plan->enc[enc];

@@ -3,9 +3,8 @@
  *
  *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; a softcap bends it
  *     s_ij = a_ij + add_ij, or what a mix makes of the two
- *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij), without a sink exp
- *     sink = 0,
- *                                or another weight rule (sba)
+ *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij); without a sink its exp
+ *                                is 0; or another weight rule (sba)
  *     o_i  = sum_j w_ij v_j + what the encodings add,
  *     ae_i = sum_j w_ij (the state of key j), where keys have states
  *
@@ -18,6 +17,7 @@
 
 /* ---- Room ------------------------------------------------------------------------------------ */
 
+/* n doubles more of `base`; with NULL they are only counted. */
 static double *take(double *base, ptrdiff_t *used, ptrdiff_t n)
 {
     double *x = base ? base + *used : NULL;
@@ -26,15 +26,17 @@ static double *take(double *base, ptrdiff_t *used, ptrdiff_t n)
 }
 
 /* Lays everything out at `base`, or with NULL only measures.  Returns the number of doubles. */
-static ptrdiff_t carve(struct problem *p, double *base)
+static ptrdiff_t lay_out(struct problem *p, double *base)
 {
     ptrdiff_t used = p->backward ? loci_reference_dtensors(p, base) : 0;
     ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hk * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
+    /* For the whole batch entry: rows after rotation, and their gradients. */
     double **whole[] = { &p->q, &p->dq, &p->k, &p->dk, &p->v, &p->dv };
     ptrdiff_t size[] = { q, q, k, k, v, v };
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = take(base, &used, size[i]);
 
-    p->seen = (bool *)take(base, &used, p->Lk);
+    p->seen = (bool *)take(base, &used, p->Lk);          /* a double each is more than enough */
+    /* For one row in all heads: a number per key. */
     double **row[] = { &p->raw, &p->log_mul, &p->add, &p->flat, &p->a, &p->s, &p->w,
                        &p->dadd, &p->draw, &p->dlog_mul, &p->da, &p->ds, &p->dw };
     for (int i = 0; i < COUNT(row); i++) *row[i] = take(base, &used, p->H * p->Lk);
@@ -45,6 +47,7 @@ static ptrdiff_t carve(struct problem *p, double *base)
     p->ae = take(base, &used, p->H * p->D);
     p->dae = take(base, &used, p->H * p->D);
 
+    /* Encodings use scratch for a row of keys, of channels, or of a tensor. */
     ptrdiff_t longest = p->Lk > p->D ? p->Lk : p->D;
     if (p->Dv > longest) longest = p->Dv;
     for (int t = 0; t < p->plan->tensors.n; t++)
@@ -63,17 +66,21 @@ static void zero(double *x, ptrdiff_t n)
 
 /* ---- Who sees whom --------------------------------------------------------------------------- */
 
+/* The mask: same segment, causal unless the plan is full, and within the window.  Negative
+ * segments are padding and see nothing; strict rows do not see their own position. */
 static bool visible(const struct problem *p, ptrdiff_t j)
 {
     int64_t segment = q_segment(p, p->i), d = distance(p, j);
     if (segment < 0 || segment != k_segment(p, j)) return false;
+    /* strict is 1 where a row does not see its own key. */
     if (!p->plan->full && d < p->plan->strict) return false;
     return d <= p->plan->window_left && -d <= p->plan->window_right;
 }
 
 /* ---- Rotation of all rows of a batch entry --------------------------------------------------- */
 
-/* Each of the heads of x comes `copies` times. */
+/* Reads rows of one batch entry as a dense array.  Each head of x comes `copies`
+ * times, where query heads turn the keys of their group each their own way. */
 static void read_rows(const struct problem *p, loci_view x, int heads, int copies, ptrdiff_t rows,
                       int width, double *y)
 {
@@ -83,7 +90,7 @@ static void read_rows(const struct problem *p, loci_view x, int heads, int copie
             memcpy(y, view_row(x, p->b, h / copies, i), (size_t)width * sizeof *y);
 }
 
-/* The sum of its copies goes to each head of x. */
+/* The adjoint: the sum of its copies goes to each head of x. */
 static void write_rows(const struct problem *p, loci_view x, int heads, int copies, ptrdiff_t rows,
                        int width, const double *y)
 {
@@ -96,6 +103,8 @@ static void write_rows(const struct problem *p, loci_view x, int heads, int copi
         }
 }
 
+/* Reads rows and turns them.  Keys that are turned already, as a
+ * cache keeps them, get what is left to do (xpos: the fading). */
 static void read_turned(const struct problem *p, loci_which which, loci_view x, int heads,
                         int copies, ptrdiff_t rows, double *y)
 {
@@ -109,12 +118,13 @@ static void read_turned(const struct problem *p, loci_which which, loci_view x, 
                 if (p->def[e]->cached) p->def[e]->cached(p, e, i, row);
                 continue;
             }
+            /* turn() wants x and y apart */
             memcpy(p->scratch[0], row, (size_t)p->D * sizeof *row);
             p->def[e]->turn(p, e, which, h, i, p->scratch[0], row);
         }
 }
 
-/* dy holds the gradients by the turned rows, and by those of x when it returns. */
+/* The adjoint, in place: dy holds the gradients by the turned rows, and on return those by x. */
 static void turn_back(const struct problem *p, loci_which which, loci_view x, int heads, int copies,
                       ptrdiff_t rows, double *dy)
 {
@@ -136,6 +146,7 @@ static void turn_back(const struct problem *p, loci_which which, loci_view x, in
 
 /* ---- Scores of row i, all heads -------------------------------------------------------------- */
 
+/* A plan has one softcap at most; without one, a score is not bent. */
 static double bend(const struct problem *p, double flat, double *slope)
 {
     *slope = 1;
@@ -144,6 +155,7 @@ static double bend(const struct problem *p, double flat, double *slope)
     return flat;
 }
 
+/* Every encoding adds first; then the scores of all heads are made, as a mix reads across heads. */
 static void score(struct problem *p)
 {
     double slope;
@@ -154,6 +166,7 @@ static void score(struct problem *p)
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j;
+            /* log_mul is 0 unless an encoding multiplies, so mul is 1. */
             double qk = dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D);
             p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
             p->a[hj] = bend(p, p->flat[hj], &slope);
@@ -163,6 +176,9 @@ static void score(struct problem *p)
         if (p->def[e]->mix) p->def[e]->mix(p, e);
 }
 
+/* ds becomes da and dadd, which a mix changes; then each factor of flat = mul
+ * scale (q.k + raw) gets its derivative: d log mul is flat, d raw is mul
+ * scale.  The encodings come last, as they read draw, dlog_mul and dadd. */
 static void score_backward(struct problem *p)
 {
     memcpy(p->da, p->ds, (size_t)(p->H * p->Lk) * sizeof *p->da);
@@ -175,6 +191,7 @@ static void score_backward(struct problem *p)
             ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
             double slope;
             bend(p, p->flat[hj], &slope);
+            /* raw and q.k enter flat alike, so draw is the gradient by q.k too. */
             p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
             p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
             add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
@@ -195,6 +212,8 @@ static int sinking(const struct problem *p)
     return -1;
 }
 
+/* `top` is NaN if any score is, which makes the whole row NaN.  If all scores are -inf because
+ * products overflowed and not because of the encodings, the row is NaN as well and not empty. */
 static void softmax(struct problem *p, int h)
 {
     const int e = sinking(p);
@@ -207,6 +226,7 @@ static void softmax(struct problem *p, int h)
             top = NAN;
     p->lse[h] = -INFINITY;
     if (top == -INFINITY) return;
+    /* Without a sink this is exp(-inf) = 0. */
     sum = exp(sink - top);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) sum += w[j] = exp(s[j] - top);
@@ -214,6 +234,8 @@ static void softmax(struct problem *p, int h)
     p->lse[h] = top + log(sum);
 }
 
+/* ds = w (dw - sum of w dw + dlse).  The sink is a key whose value is
+ * 0, so its dw is 0; a row that is empty has no weights to change. */
 static void softmax_backward(struct problem *p, int h)
 {
     const double *w = of_head(p, p->w, h), *dw = of_head(p, p->dw, h);
@@ -237,6 +259,8 @@ static int weighing(const struct problem *p)
 
 /* ---- One row --------------------------------------------------------------------------------- */
 
+/* Row i of all heads.  Unseen keys keep weight 0 and are skipped,
+ * so that their values, which may be NaN, do not reach o. */
 static void forward_row(struct problem *p)
 {
     ptrdiff_t n = p->H * p->Lk;
@@ -247,7 +271,7 @@ static void forward_row(struct problem *p)
     score(p);
     int rule = weighing(p);
     for (int h = 0; h < p->H; h++) {
-        p->rem[h] = 0;
+        p->rem[h] = 0;                                   /* a softmax leaves nothing */
         if (rule >= 0) p->def[rule]->weigh(p, rule, h);
         else softmax(p, h);
         double *o = p->o + h * p->Dv;
@@ -260,7 +284,7 @@ static void forward_row(struct problem *p)
     }
 }
 
-/* Cotangents of the row: dout, dlse, drem, dae. */
+/* Reads the cotangents of the row: dout, dlse, drem, dae; 0 where they are not given. */
 static void read_cotangents(struct problem *p, const loci_grad *g)
 {
     loci_view dout = dense(g->dout, p->H, p->Lq, p->Dv);
@@ -278,6 +302,8 @@ static void read_cotangents(struct problem *p, const loci_grad *g)
     }
 }
 
+/* The forward row once more from its end: values, weights,
+ * scores.  It uses what forward_row() left in the arrays. */
 static void backward_row(struct problem *p)
 {
     ptrdiff_t n = p->H * p->Lk;
@@ -289,6 +315,7 @@ static void backward_row(struct problem *p)
         const double *dout = p->dout + h * p->Dv;
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
+            /* o = sum of w v, so dw = dout.v and dv = w dout. */
             of_head(p, p->dw, h)[j] = dot(dout, p->v + v_row(p, h, j), p->Dv);
             add_scaled(p->dv + v_row(p, h, j), of_head(p, p->w, h)[j], dout, p->Dv);
         }
@@ -302,6 +329,7 @@ static void backward_row(struct problem *p)
 
 /* ---- All of it ------------------------------------------------------------------------------- */
 
+/* lse belongs to a softmax, rem to a weight rule, ae to encodings with states. */
 static void write_outputs(const struct problem *p)
 {
     loci_view o = dense(p->call->o, p->H, p->Lq, p->Dv);
@@ -317,6 +345,8 @@ static void write_outputs(const struct problem *p)
     }
 }
 
+/* Gradients are summed over the rows in double and
+ * turned back at the end, since turning is linear. */
 static void batch_entry(struct problem *p, const loci_grad *grad)
 {
     const loci_call *c = p->call;
@@ -327,6 +357,8 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     zero(p->dq, p->H * p->Lq * p->D);
     zero(p->dk, p->Hk * p->Lk * p->D);
     zero(p->dv, p->Hkv * p->Lk * p->Dv);
+    /* Backward goes row by row as well, right after the
+     * row's forward pass, whose arrays it needs. */
     for (p->i = 0; p->i < p->Lq; p->i++) {
         forward_row(p);
         write_outputs(p);
@@ -354,9 +386,10 @@ loci_status loci_reference(const loci_plan *plan, const void *const *tensors, co
         if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
 
     p->backward = grad != NULL;
-    double *room = calloc((size_t)carve(p, NULL) + 1, sizeof *room);
+    /* one double more, as calloc(0) may return NULL; zeros, as gradients are added */
+    double *room = calloc((size_t)lay_out(p, NULL) + 1, sizeof *room);
     CHECK(call->error, room, LOCI_NO_MEMORY, "no memory for the reference");
-    carve(p, room);
+    lay_out(p, room);
     for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, grad);
     if (grad) loci_reference_give(p, grad->dtensors);
     free(room);

@@ -19,6 +19,7 @@ static double slope(int rule, int H, int h)
     return h < p ? pow(2, -8.0 * (h + 1) / p) : pow(2, -8.0 * (2 * (h - p) + 1) / (2 * p));
 }
 
+/* Keys ahead have slopes of their own only if these are learned. */
 static void alibi(struct problem *p, int e, int h)
 {
     int rule = (int)option(p, e, "slopes", OFFICIAL);
@@ -27,10 +28,12 @@ static void alibi(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         double d = (double)distance(p, j);
+        /* Distances ahead are negative; their size counts. */
         double m = rule != GIVEN ? slope(rule, p->H, h) : d < 0 && right ? right[h] : left[h];
         add[j] -= m * fabs(d);
     }
 }
+/* The derivative by a slope is -|d|; rules have none. */
 static void alibi_backward(struct problem *p, int e, int h)
 {
     double *left = dtensor(p, e, "slopes"), *right = dtensor(p, e, "slopes_right");
@@ -58,10 +61,13 @@ static ptrdiff_t t5_bucket(int64_t d, int buckets, double max, bool both)
     int64_t n = both ? llabs(d) : d > 0 ? d : 0;
     ptrdiff_t first = both && d < 0 ? side : 0;
     if (n < exact) return first + n;
+    /* floor() of the logarithm between exact and max,
+     * in as many steps as there are buckets left. */
     double far = floor(log((double)n / exact) / log(max / exact) * (side - exact));
     return first + (ptrdiff_t)fmin(exact + far, side - 1);
 }
 
+/* Where the table has the number of head h for key j. */
 static ptrdiff_t t5_number(const struct problem *p, int e, int h, ptrdiff_t j)
 {
     return t5_bucket(distance(p, j), (int)option(p, e, "buckets", 32),
@@ -69,6 +75,7 @@ static ptrdiff_t t5_number(const struct problem *p, int e, int h, ptrdiff_t j)
              * p->H
          + h;
 }
+/* The gradient of a number is the sum of dadd over the pairs that used it. */
 static void t5(struct problem *p, int e, int h)
 {
     const double *table = tensor(p, e, "table");
@@ -89,12 +96,14 @@ const struct definition loci_define_t5 = { .name = "t5",
 
 /* ---- clip: one number per distance, those from `max` on share one ---------------------------- */
 
+/* Where the table has the number of head h for key j: by |d|, or by d from -max on. */
 static ptrdiff_t clip_number(const struct problem *p, int e, int h, ptrdiff_t j)
 {
     double max = option(p, e, "max", 16), d = (double)distance(p, j);
     double row = option(p, e, "sided", 1) == 1 ? clip(fabs(d), 0, max) : clip(d, -max, max) + max;
     return (ptrdiff_t)row * p->H + h;
 }
+/* The table has a row per distance and a column per head. */
 static void clip_table(struct problem *p, int e, int h)
 {
     const double *table = tensor(p, e, "table");
@@ -111,10 +120,10 @@ const struct definition loci_define_clip = { .name = "clip",
                                              .score = clip_table,
                                              .score_backward = clip_table_backward };
 
-/* ---- kerple ---------------------------------------------------------------------------------- */
-
-/* -r1 log(1 + r2 |d|), -r1 |d|^r2 or -r1 log(1 + r2 |d|^r3); with weight=1 also mul = exp(-w1
- * |d|^w2). */
+/* ---- kerple ------------------------------------------------------------------------------------
+ *
+ * -r1 log(1 + r2 |d|), -r1 |d|^r2 or -r1 log(1 + r2 |d|^r3); with weight=1 also
+ * mul = exp(-w1 |d|^w2). */
 
 enum { KERPLE_LOG, KERPLE_POWER, KERPLE_LOG3 };
 
@@ -122,6 +131,7 @@ enum { KERPLE_LOG, KERPLE_POWER, KERPLE_LOG3 };
 static double power(double d, double x) { return d == 0 ? 0 : pow(d, x); }
 static double power_slope(double d, double x) { return d == 0 ? 0 : pow(d, x) * log(d); }
 
+/* The weight is kept as a logarithm, so that several encodings could multiply. */
 static void kerple(struct problem *p, int e, int h)
 {
     int kernel = (int)option(p, e, "kernel", KERPLE_LOG);
@@ -131,11 +141,12 @@ static void kerple(struct problem *p, int e, int h)
         if (!p->seen[j]) continue;
         double d = fabs((double)distance(p, j)),
                inner = kernel == KERPLE_LOG3 ? power(d, r3[h]) : d;
-        of_head(p, p->add,
-                h)[j] -= r1[h] * (kernel == KERPLE_POWER ? power(d, r2[h]) : log1p(r2[h] * inner));
+        of_head(p, p->add, h)[j] -=
+            r1[h] * (kernel == KERPLE_POWER ? power(d, r2[h]) : log1p(r2[h] * inner));
         if (w1) of_head(p, p->log_mul, h)[j] -= w1[h] * power(d, w2[h]);
     }
 }
+/* Derivatives by r1, r2, r3 of the bias and by w1, w2 of log mul. */
 static void kerple_backward(struct problem *p, int e, int h)
 {
     int kernel = (int)option(p, e, "kernel", KERPLE_LOG);
@@ -149,15 +160,18 @@ static void kerple_backward(struct problem *p, int e, int h)
                inner = kernel == KERPLE_LOG3 ? power(d, r3[h]) : d;
         double g = of_head(p, p->dadd, h)[j], gm = of_head(p, p->dlog_mul, h)[j];
         if (kernel == KERPLE_POWER) {
+            /* b = -r1 d^r2 */
             dr1[h] -= g * power(d, r2[h]);
             dr2[h] -= g * r1[h] * power_slope(d, r2[h]);
         } else {
+            /* d/dx of r1 log(1 + x) is r1 / (1 + x). */
             double slope = r1[h] / (1 + r2[h] * inner);
             dr1[h] -= g * log1p(r2[h] * inner);
             dr2[h] -= g * slope * inner;
             if (kernel == KERPLE_LOG3) dr3[h] -= g * slope * r2[h] * power_slope(d, r3[h]);
         }
         if (!w1) continue;
+        /* log mul = -w1 d^w2 */
         dw1[h] -= gm * power(d, w2[h]);
         dw2[h] -= gm * w1[h] * power_slope(d, w2[h]);
     }
@@ -168,6 +182,7 @@ const struct definition loci_define_kerple = { .name = "kerple",
 
 /* ---- sandwich: (sum over t of cos(d base^(-2t/dim)) - dim/2) / (8 (h + 1) / H) --------------- */
 
+/* long double, as is every angle of the reference. */
 static void sandwich(struct problem *p, int e, int h)
 {
     int dim = (int)option(p, e, "dim", 128), first = (int)option(p, e, "first", 1);
@@ -189,9 +204,9 @@ const struct definition loci_define_sandwich = {
     .name = "sandwich", .score = sandwich, .score_backward = sandwich_backward,
 };
 
-/* ---- fire: f_h(x), x = log(|c| |d| + 1) / N_i, N_i = log(|c| max(T, pos_i) + 1) + 1e-6, T = |l|
- * threshold ------- *
+/* ---- fire ---------------------------------------------------------------------------------------
  *
+ * f_h(x), x = log(|c| |d| + 1) / N_i, N_i = log(|c| max(T, pos_i) + 1) + 1e-6, T = |l| threshold.
  * f is a network with relu, of one or two hidden layers that the heads share. */
 
 static double relu(double x) { return x > 0 ? x : 0; }
@@ -203,19 +218,16 @@ struct fire {
     double c, limit, far, norm;          /* |c|; T; max(T, pos_i); N_i */
     const double *w1, *b1, *w2, *b2, *w3, *b3;   /* w2 NULL: one hidden layer */
 };
+/* What all pairs of row i have in common. */
 static struct fire fire_of(const struct problem *p, int e)
 {
     struct fire f = {
-        .hidden = (int)option(p, e, "hidden", 32),
-        .c = fabs(*tensor(p, e, "c")),
+        .hidden = (int)option(p, e, "hidden", 32), .c = fabs(*tensor(p, e, "c")),
         .limit = fabs(*tensor(p, e, "l")) * option(p, e, "threshold", 512),
-        .w1 = tensor(p, e, "w1"),
-        .b1 = tensor(p, e, "b1"),
-        .w2 = tensor(p, e, "w2"),
-        .b2 = tensor(p, e, "b2"),
-        .w3 = tensor(p, e, "w3"),
-        .b3 = tensor(p, e, "b3"),
+        .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"), .w2 = tensor(p, e, "w2"),
+        .b2 = tensor(p, e, "b2"), .w3 = tensor(p, e, "w3"), .b3 = tensor(p, e, "b3"),
     };
+    /* Any infinity makes every bias NaN, whether or not it would reach the output. */
     f.finite = true;
     for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
         for (ptrdiff_t i = 0; i < tensor_count(&p->plan->tensors.list[t]); i++)
@@ -244,9 +256,10 @@ static void fire(struct problem *p, int e, int h)
         of_head(p, p->add, h)[j] += fire_network(&f, x, h, p->scratch[0], p->scratch[1]);
     }
 }
-/* Gradients of the network's tensors for one pair; returns that by x. */
-static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x, int h,
-                                    double g)
+/* Adds the gradients of the network's tensors for one pair, whose bias has the
+ * gradient g, and returns the gradient by x.  A unit at exactly 0 counts as closed. */
+static double fire_network_backward(struct problem *p, int e, const struct fire *f, double x,
+                                    int h, double g)
 {
     double *y1 = p->scratch[0], *y2 = p->scratch[1], *dy1 = p->scratch[2], dx = 0;
     double *dw1 = dtensor(p, e, "w1"), *db1 = dtensor(p, e, "b1"), *dw2 = dtensor(p, e, "w2"),
@@ -256,6 +269,7 @@ static double fire_network_backward(struct problem *p, int e, const struct fire 
     add_scaled(dtensor(p, e, "w3") + h * f->hidden, g, y2, f->hidden);
     for (int n = 0; n < f->hidden; n++) dy1[n] = f->w2 ? 0 : g * f->w3[h * f->hidden + n];
     for (int n = 0; n < f->hidden && f->w2; n++) {
+        /* From the output to the second layer, through the units that are open. */
         if (y2[n] <= 0) continue;
         double dt = g * f->w3[h * f->hidden + n];
         db2[n] += dt;
@@ -263,24 +277,27 @@ static double fire_network_backward(struct problem *p, int e, const struct fire 
         add_scaled(dy1, dt, f->w2 + n * f->hidden, f->hidden);
     }
     for (int n = 0; n < f->hidden; n++) {
-        if (y1[n] <= 0) continue;
+        if (y1[n] <= 0) continue;        /* likewise from the second to the first, and to x */
         db1[n] += dy1[n];
         dw1[n] += dy1[n] * x;
         dx += dy1[n] * f->w1[n];
     }
     return dx;
 }
+/* c enters by x and by N_i, l by N_i alone. */
 static void fire_backward(struct problem *p, int e, int h)
 {
     struct fire f = fire_of(p, e);
-    /* of T in the max */
+    /* The share of T in the max: where both are equal, half, between the slopes of either side. */
     double pos = (double)q_position(p, p->i), share = f.limit > pos ? 1 : f.limit == pos ? 0.5 : 0;
     double dc = 0, dfar = 0;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         double d = fabs((double)distance(p, j)), x = log1p(f.c * d) / f.norm;
         double dx = fire_network_backward(p, e, &f, x, h, of_head(p, p->dadd, h)[j]);
+        /* x = log(..) / N, so dx/dN = -x / N. */
         double dnorm = -dx * x / f.norm;
+        /* d/dc log(c d + 1) = d / (c d + 1), in x and in N_i. */
         dc += dx * d / ((f.c * d + 1) * f.norm) + dnorm * f.far / (f.c * f.far + 1);
         dfar += dnorm * f.c / (f.c * f.far + 1);
     }

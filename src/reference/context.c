@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* context.c -- encodings that read the content: what lies between key and query counts, not how far
- * they are apart. fox, cope and sba count the keys that the row sees, in index order; `the last` is
- * the last of these. */
+/* context.c -- encodings that read the content: what lies between key and
+ * query counts, not how far they are apart.  fox, cope and sba count the keys
+ * that the row sees, in index order; `the last` is the last of these. */
 #include "reference/problem.h"
 
 /* ---- fox: add_ij = sum of log_f over the keys after j up to the last ----------------------------
  *
  * From -10^4 on down a gate is shut, as with -inf; from 10^4 on upwards it is no number. */
 
+/* Where the gates of a head begin. */
 static ptrdiff_t fox_gates(const struct problem *p, int h) { return (p->b * p->H + h) * p->Lk; }
 
 static double fox_gate(double log_f)
@@ -15,6 +16,7 @@ static double fox_gate(double log_f)
     return log_f <= -1e4 ? -INFINITY : log_f >= 1e4 ? NAN : log_f;
 }
 
+/* From the newest key on: `after` is the sum of the gates of the keys after j. */
 static void fox(struct problem *p, int e, int h)
 {
     const double *log_f = tensor(p, e, "log_f") + fox_gates(p, h);
@@ -25,6 +27,7 @@ static void fox(struct problem *p, int e, int h)
         after += fox_gate(log_f[j]);
     }
 }
+/* Gate j is in add of all seen keys before it, so it gets the sum of their dadd. */
 static void fox_backward(struct problem *p, int e, int h)
 {
     double *dlog_f = dtensor(p, e, "log_f") + fox_gates(p, h), before = 0;
@@ -39,9 +42,10 @@ const struct definition loci_define_fox = { .name = "fox",
                                             .score = fox,
                                             .score_backward = fox_backward };
 
-/* ---- cope: add_ij = pos_scale z_i(p_ij), p_ij = min(sum of the gates of the keys from j to the
- * last, npos - 1) -- *
+/* ---- cope ---------------------------------------------------------------------------------------
  *
+ *     add_ij = pos_scale z_i(p_ij)
+ *     p_ij = min(sum of the gates of the keys from j to the last, npos - 1)
  *     gate_ij = sigmoid(gate_scale q_i.g_j)     g: keys, values, or an input
  *     z_i(p) = q_i.e[p], in between on the straight line of its neighbours */
 
@@ -52,20 +56,21 @@ struct cope {
     const double *e, *g;                 /* [npos][D]; row j of g at j * D */
     double *de, *dg;
 };
+/* What head h of the batch entry reads and, backward, adds to.
+ * Gates by k or v share their gradients with keys or values. */
 static struct cope cope_of(const struct problem *p, int e, int h)
 {
     ptrdiff_t table = table_of_head(form(p, e, "e"), h), keys = k_row(p, h, 0),
               values = kv_head(p, h) * p->Lk * p->D;
     int gates = (int)option(p, e, "gates", GATES_K);
     struct cope c = {
-        .npos = option(p, e, "npos", 64),
-        .gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
-        .pos_scale = option(p, e, "pos_scale", 1),
-        .e = tensor(p, e, "e") + table,
+        .npos = option(p, e, "npos", 64), .gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
+        .pos_scale = option(p, e, "pos_scale", 1), .e = tensor(p, e, "e") + table,
         .g = gates == GATES_K ? p->k + keys : p->v + values,
         .dg = gates == GATES_K ? p->dk + keys : p->dv + values,
     };
     ptrdiff_t batch = p->b * p->Hkv * p->Lk * p->D;
+    /* gate_k is [B][Hkv][Lk][D], laid out like keys of the call. */
     if (gates == GATES_GIVEN) c.g = tensor(p, e, "gate_k") + batch + values;
     if (!p->backward) return c;
     c.de = dtensor(p, e, "e") + table;
@@ -79,10 +84,12 @@ static void cope_count(struct problem *p, const struct cope *c, int h)
     for (ptrdiff_t j = p->Lk; j-- > 0;) {
         if (!p->seen[j]) continue;
         p->scratch[0][j] = sigmoid(c->gate_scale * dot(p->q + q_row(p, h), c->g + j * p->D, p->D));
+        /* From the newest key on, so sum holds the gates from j on. */
         p->scratch[1][j] = sum += p->scratch[0][j];
     }
 }
 
+/* On the straight line between the rows of e at either side; a whole position has one row. */
 static void cope(struct problem *p, int e, int h)
 {
     struct cope c = cope_of(p, e, h);
@@ -97,12 +104,14 @@ static void cope(struct problem *p, int e, int h)
         of_head(p, p->add, h)[j] += c.pos_scale * z;
     }
 }
+/* A gate moves the positions of all keys up to its own, so its gradient
+ * is summed from the oldest key on.  Where the position is cut off, low
+ * and high are the same row and no gradient flows to gates. */
 static void cope_backward(struct problem *p, int e, int h)
 {
     struct cope c = cope_of(p, e, h);
     const double *q = p->q + q_row(p, h);
-    double *dq = p->dq + q_row(p, h), dgate = 0;         /* a gate moves the positions of all keys
-                                                            up to its own */
+    double *dq = p->dq + q_row(p, h), dgate = 0;
     cope_count(p, &c, h);
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
@@ -110,11 +119,13 @@ static void cope_backward(struct problem *p, int e, int h)
                t = at - low;
         double dz = c.pos_scale * of_head(p, p->dadd, h)[j];
         ptrdiff_t l = (ptrdiff_t)low * p->D, u = (ptrdiff_t)high * p->D;
+        /* z by q and by e. */
         add_scaled(dq, dz * (1 - t), c.e + l, p->D);
         add_scaled(dq, dz * t, c.e + u, p->D);
         add_scaled(c.de + l, dz * (1 - t), q, p->D);
         add_scaled(c.de + u, dz * t, q, p->D);
 
+        /* z by the position is the slope of the line, and the position by each gate is 1. */
         dgate += dz * (dot(q, c.e + u, p->D) - dot(q, c.e + l, p->D));
         double gate = p->scratch[0][j], dlogit = c.gate_scale * dgate * gate * (1 - gate);
         add_scaled(dq, dlogit, c.g + j * p->D, p->D);
@@ -132,6 +143,7 @@ const struct definition loci_define_cope = { .name = "cope",
 
 enum { REMAINDER_NONE, REMAINDER_VALUE, REMAINDER_VECTOR };
 
+/* `left` is what is left of the stick; 1 - beta is sigmoid(-s), which keeps its digits. */
 static void sba(struct problem *p, int e, int h)
 {
     const double *s = of_head(p, p->s, h);
@@ -148,6 +160,7 @@ static void sba(struct problem *p, int e, int h)
 static void sba_backward(struct problem *p, int e, int h)
 {
     const double *s = of_head(p, p->s, h), *w = of_head(p, p->w, h), *dw = of_head(p, p->dw, h);
+    /* Like the weight of an older key, rem has the factor 1 - beta of every key. */
     double *ds = of_head(p, p->ds, h), before = p->rem[h] * p->drem[h];
     (void)e;
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
@@ -157,8 +170,8 @@ static void sba_backward(struct problem *p, int e, int h)
     }
 }
 
-/* The row's own key: the first with its position, in its segment.  -1: none.  Padding has none and
- * needs none. */
+/* The row's own key: the first with its position, in its
+ * segment.  -1: none.  Padding has none and needs none. */
 static ptrdiff_t sba_own(const struct problem *p)
 {
     for (ptrdiff_t j = 0; j < p->Lk; j++)
@@ -166,6 +179,7 @@ static ptrdiff_t sba_own(const struct problem *p)
             return j;
     return -1;
 }
+/* Asked for all rows before any is written. */
 static loci_status sba_check(const struct problem *p, int e, loci_error *error)
 {
     struct problem at = *p;
@@ -177,6 +191,7 @@ static loci_status sba_check(const struct problem *p, int e, loci_error *error)
                   (long long)q_position(&at, at.i), at.i);
     return LOCI_OK;
 }
+/* The remainder goes to the own value or to the vector of the head. */
 static void sba_value(struct problem *p, int e, int h)
 {
     double remainder = option(p, e, "remainder", REMAINDER_NONE), *o = p->o + h * p->Dv;
@@ -186,6 +201,7 @@ static void sba_value(struct problem *p, int e, int h)
     if (remainder == REMAINDER_VECTOR && q_segment(p, p->i) >= 0)
         add_scaled(o, p->rem[h], tensor(p, e, "r") + h * p->Dv, p->Dv);
 }
+/* drem grows here, which sba_backward() reads: so values go first. */
 static void sba_value_backward(struct problem *p, int e, int h)
 {
     double remainder = option(p, e, "remainder", REMAINDER_NONE);
@@ -207,6 +223,7 @@ const struct definition loci_define_sba = {
 
 /* ---- cape: s = a + add + W2 leaky(W1 [a; add] + b1) + b2, across the heads of a pair --------- */
 
+/* What all pairs of a call have in common. */
 struct cape {
     int hidden, H, width;                /* width 2H, or H where no encoding adds anything */
     bool add_bias;
@@ -216,15 +233,10 @@ struct cape {
 static struct cape cape_of(const struct problem *p, int e)
 {
     return (struct cape){
-        .hidden = (int)form(p, e, "w1")->shape[0],
-        .H = p->H,
-        .width = (int)form(p, e, "w1")->shape[1],
-        .add_bias = option(p, e, "add_bias", 1) == 1,
-        .leak = option(p, e, "leak", 0.01),
-        .w1 = tensor(p, e, "w1"),
-        .b1 = tensor(p, e, "b1"),
-        .w2 = tensor(p, e, "w2"),
-        .b2 = tensor(p, e, "b2"),
+        .hidden = (int)form(p, e, "w1")->shape[0], .H = p->H,
+        .width = (int)form(p, e, "w1")->shape[1], .add_bias = option(p, e, "add_bias", 1) == 1,
+        .leak = option(p, e, "leak", 0.01), .w1 = tensor(p, e, "w1"), .b1 = tensor(p, e, "b1"),
+        .w2 = tensor(p, e, "w2"), .b2 = tensor(p, e, "b2"),
     };
 }
 /* Number x of what the network reads at key j. */
@@ -232,6 +244,7 @@ static double cape_input(const struct problem *p, int x, ptrdiff_t j)
 {
     return x < p->H ? of_head(p, p->a, x)[j] : of_head(p, p->add, x - p->H)[j];
 }
+/* A hidden unit before its activation. */
 static double cape_unit(const struct problem *p, const struct cape *c, int u, ptrdiff_t j)
 {
     double t = c->b1[u];
@@ -239,6 +252,7 @@ static double cape_unit(const struct problem *p, const struct cape *c, int u, pt
     return t;
 }
 
+/* The network runs per pair, over all heads at once. */
 static void cape(struct problem *p, int e)
 {
     struct cape c = cape_of(p, e);
@@ -253,6 +267,8 @@ static void cape(struct problem *p, int e)
         }
     }
 }
+/* da and dadd hold ds on entry, the part that does not go through the
+ * network; without add_bias add enters through the network alone. */
 static void cape_backward(struct problem *p, int e)
 {
     struct cape c = cape_of(p, e);
@@ -270,6 +286,7 @@ static void cape_backward(struct problem *p, int e)
                 dg += c.w2[h * c.hidden + u] * of_head(p, p->ds, h)[j];
                 dw2[h * c.hidden + u] += g * of_head(p, p->ds, h)[j];
             }
+            /* Back through leaky and the first layer, to a of each head and to add. */
             double dt = t > 0 ? dg : c.leak * dg;
             db1[u] += dt;
             for (int x = 0; x < c.width; x++) {

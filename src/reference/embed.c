@@ -4,18 +4,19 @@
 
 #include "reference/problem.h"
 
-/* ---- sinusoidal: sines and cosines of pos w_t ------------------------------------------------ */
-
-/* The paper has w_t = base^(-2t/d) and pairs side by side; tensor2tensor ends exactly at 1/base and
+/* ---- sinusoidal: sines and cosines of pos w_t --------------------------------------------------
+ *
+ * The paper has w_t = base^(-2t/d) and pairs side by side; tensor2tensor ends exactly at 1/base and
  * leaves the last channel of an odd width zero. */
 static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
 {
     int d = p->plan->model_dim;
     bool t2t = option(p, e, "freq", 0) == 1, halves = option(p, e, "layout", 0) == 1;
     double base = option(p, e, "base", 10000), steps = d / 2 > 1 ? d / 2 - 1 : 1;
+    /* Waves: the last sine of an odd width has no cosine, and with t2t is not there either. */
     int count = t2t ? d / 2 : (d + 1) / 2;
     for (int t = 0; t < count; t++) {
-        /* right at 2^40, too */
+        /* long double: right at position 2^40, too */
         const long double angle = pos * powl(base, t2t ? -t / (long double)steps : -2.0L * t / d);
         int sine = halves ? t : 2 * t, cosine = halves ? count + t : 2 * t + 1;
         y[sine] += (double)sinl(angle);
@@ -39,6 +40,7 @@ static loci_status learned_check(const struct problem *p, int e, loci_error *err
         }
     return LOCI_OK;
 }
+/* x += table[pos], and dtable[pos] += dx. */
 static void learned(const struct problem *p, int e, int64_t pos, double *y)
 {
     add_scaled(y, 1, tensor(p, e, "table") + pos * p->plan->model_dim, p->plan->model_dim);
@@ -53,6 +55,7 @@ const struct definition loci_define_learned = {
 
 /* ---- The position itself, as a part of the length, and in binary ----------------------------- */
 
+/* Refuses positions that have no row or code, before any row is written. */
 static loci_status below(const struct problem *p, const char *name, int64_t limit,
                          loci_error *error)
 {
@@ -66,6 +69,7 @@ static loci_status below(const struct problem *p, const char *name, int64_t limi
         }
     return LOCI_OK;
 }
+/* Adds one number to all channels. */
 static void add_everywhere(const struct problem *p, double x, double *y)
 {
     for (int c = 0; c < p->plan->model_dim; c++) y[c] += x;
@@ -74,7 +78,7 @@ static void add_everywhere(const struct problem *p, double x, double *y)
 static loci_status index_check(const struct problem *p, int e, loci_error *error)
 {
     (void)e;
-    return below(p, "index", (1 << 24) + 1, error);
+    return below(p, "index", (1 << 24) + 1, error);      /* all whole numbers that floats hold */
 }
 static void whole_index(const struct problem *p, int e, int64_t pos, double *y)
 {
@@ -99,11 +103,11 @@ const struct definition loci_define_normalised = { .name = "normalised",
 
 static loci_status binary_check(const struct problem *p, int e, loci_error *error)
 {
+    const int bits = p->plan->model_dim;
     (void)e;
-    return below(p, "binary",
-                 p->plan->model_dim < 62 ? (int64_t)1 << p->plan->model_dim : (int64_t)1 << 62,
-                 error);
+    return below(p, "binary", bits < 62 ? (int64_t)1 << bits : (int64_t)1 << 62, error);
 }
+/* Lowest bit first; positions are not negative, so / and % give the bits. */
 static void binary(const struct problem *p, int e, int64_t pos, double *y)
 {
     (void)e;
@@ -115,6 +119,7 @@ const struct definition loci_define_binary = { .name = "binary",
 
 /* ---- The adding ------------------------------------------------------------------------------ */
 
+/* y = x + what the encodings add, row by row; x and y may be the same rows. */
 loci_status loci_reference_embed(const loci_plan *plan, const void *const *tensors,
                                  const loci_call *call, loci_view x, loci_view y, loci_view dy,
                                  void *const *dtensors)

@@ -12,10 +12,12 @@
 
 #include "reference/problem.h"
 
+/* elu(x) + 1, and its slope. */
 static double feature(double x) { return x > 0 ? x + 1 : exp(x); }
 static double slope(double x) { return x > 0 ? 1 : exp(x); }
 
-/* Rows [heads][rows][D] of a view: f of them, and the same turned. */
+/* Rows [heads][rows][D] of a view: f of them, and f turned.
+ * The denominator has f as it is, the numerator f turned. */
 static void features(const struct problem *p, loci_which which, loci_view x, int heads,
                      ptrdiff_t rows, double *f, double *turned)
 {
@@ -27,7 +29,7 @@ static void features(const struct problem *p, loci_which which, loci_view x, int
             else memcpy(turned, f, (size_t)p->D * sizeof *f);
         }
 }
-/* dx from the gradients of f (df) and of what was turned (dturned). */
+/* dx from the gradients of f (df) and of f turned (dturned), which turns back first. */
 static void features_backward(struct problem *p, loci_which which, loci_view x, int heads,
                               ptrdiff_t rows, const double *f, const double *dturned,
                               const double *df, loci_view dx)
@@ -35,6 +37,8 @@ static void features_backward(struct problem *p, loci_which which, loci_view x, 
     x = dense(x, heads, rows, p->D), dx = dense(dx, heads, rows, p->D);
     for (int h = 0; h < heads; h++)
         for (ptrdiff_t i = 0; i < rows; i++, f += p->D, dturned += p->D, df += p->D) {
+            /* f reaches the loss twice, turned and as it is, and
+             * dx is the sum of both times the slope of f. */
             double *back = p->scratch[0];
             if (p->def[0]->turn) p->def[0]->turn_backward(p, 0, which, h, i, f, dturned, back);
             else memcpy(back, dturned, (size_t)p->D * sizeof *back);
@@ -43,6 +47,7 @@ static void features_backward(struct problem *p, loci_which which, loci_view x, 
         }
 }
 
+/* Windows have no meaning here: what a row sees must be a running sum. */
 static bool sees(const struct problem *p, ptrdiff_t j)
 {
     return q_segment(p, p->i) >= 0 && q_segment(p, p->i) == k_segment(p, j)
@@ -52,7 +57,9 @@ static bool sees(const struct problem *p, ptrdiff_t j)
 /* Room of one batch entry.  f, turned, and their gradients, of queries and keys; rows of dv. */
 struct room { double *q, *tq, *k, *tk, *dq, *dtq, *dk, *dtk, *dv, *o, *g; };
 
-static ptrdiff_t carve(struct problem *p, struct room *r, double *base)
+/* Gives everything its place behind the gradients of tensors; with base NULL it only measures.
+ * dq and dtq lie together, as do dk, dtk and dv: batch_entry() zeroes them at once. */
+static ptrdiff_t lay_out(struct problem *p, struct room *r, double *base)
 {
     const ptrdiff_t q = p->H * p->Lq * p->D, k = p->Hkv * p->Lk * p->D, v = p->Hkv * p->Lk * p->Dv;
     double **part[] = { &r->q,   &r->tq, &r->dq, &r->dtq, &r->k,          &r->tk,  &r->dk,
@@ -68,7 +75,7 @@ static ptrdiff_t carve(struct problem *p, struct room *r, double *base)
     return used;
 }
 
-/* Row p->i of head h: o, and the denominator. */
+/* Row p->i of head h: o; returns the denominator, 0 for a row that sees nothing. */
 static double forward_row(const struct problem *p, const struct room *r, int h, loci_view v)
 {
     double den = 0;
@@ -79,10 +86,11 @@ static double forward_row(const struct problem *p, const struct room *r, int h, 
         add_scaled(r->o, dot(r->tq + q_row(p, h), r->tk + k_row(p, h, j), p->D),
                    view_row(v, p->b, (int)kv_head(p, h), j), p->Dv);
     }
+    /* A denominator of 0 is a row that sees nothing: o stays 0. */
     for (int c = 0; c < p->Dv && den != 0; c++) r->o[c] /= den;
     return den;
 }
-/* g is the cotangent over the denominator. */
+/* g is the cotangent over the denominator; dn and dm as in the header. */
 static void backward_row(const struct problem *p, const struct room *r, int h, loci_view v)
 {
     const double dm = -dot(r->g, r->o, p->Dv);
@@ -90,6 +98,7 @@ static void backward_row(const struct problem *p, const struct room *r, int h, l
         if (!sees(p, j)) continue;
         const ptrdiff_t q = q_row(p, h), k = k_row(p, h, j);
         const double dn = dot(r->g, view_row(v, p->b, (int)kv_head(p, h), j), p->Dv);
+        /* n through the turned features, m through those that are not */
         add_scaled(r->dtq + q, dn, r->tk + k, p->D);
         add_scaled(r->dtk + k, dn, r->tq + q, p->D);
         add_scaled(r->dq + q, dm, r->k + k, p->D);
@@ -111,8 +120,10 @@ static void batch_entry(struct problem *p, const struct room *r, const loci_grad
         for (p->i = 0; p->i < p->Lq; p->i++) {
             const double den = forward_row(p, r, h, v);
             if (o.data) memcpy(view_row(o, p->b, h, p->i), r->o, (size_t)p->Dv * sizeof(double));
+            /* A row that sees nothing has no gradient. */
             if (!grad || den == 0 || !grad->dout.data) continue;
             const loci_view dout = dense(grad->dout, p->H, p->Lq, p->Dv);
+            /* Cotangent over the denominator, as both gradients have it. */
             for (int x = 0; x < p->Dv; x++) r->g[x] = view_row(dout, p->b, h, p->i)[x] / den;
             backward_row(p, r, h, v);
         }
@@ -135,9 +146,9 @@ loci_status loci_reference_linear(const loci_plan *plan, const void *const *tens
     if (status) return status;
     CHECK(call->error, plan->stage == LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
           "the plan is not one of stage linear_attention");
-    double *base = calloc((size_t)carve(p, &room, NULL) + 1, sizeof *base);
+    double *base = calloc((size_t)lay_out(p, &room, NULL) + 1, sizeof *base);
     CHECK(call->error, base, LOCI_NO_MEMORY, "no memory for the reference");
-    carve(p, &room, base);
+    lay_out(p, &room, base);
     for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, &room, grad);
     if (grad) loci_reference_give(p, grad->dtensors);
     free(base);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* problem.h -- what the files of the reference share: the problem, row by row, and how an encoding
- * is defined. */
+/* problem.h -- what the files of the reference share: the
+ * problem, row by row, and how an encoding is defined. */
 #ifndef LOCI_REFERENCE_PROBLEM_H
 #define LOCI_REFERENCE_PROBLEM_H
 
 #include "plan/plan.h"
 #include "reference/reference.h"
 
-/* One call.  b and i say which batch entry and which of its query rows the arrays hold at the
- * moment.  Numbers of keys that the row does not see are never read: every loop over keys asks
- * seen[j] first. */
+/* One call.  b and i say which batch entry and which of its query rows
+ * the arrays hold at the moment.  Numbers of keys that the row does
+ * not see are never read: every loop over keys asks seen[j] first. */
 struct problem {
     const loci_plan *plan;
     const loci_call *call;
@@ -21,14 +21,14 @@ struct problem {
     double *dtensor[MAX_TENSORS];        /* sums, for all tensors; NULL in a forward pass */
 
     ptrdiff_t b;
-    double *q, *k, *v;                   /* [H][Lq][D] and [Hk][Lk][D] after rotation,
-                                            [Hkv][Lk][Dv] */
+    /* [H][Lq][D] and [Hk][Lk][D] after rotation, [Hkv][Lk][Dv] */
+    double *q, *k, *v;
     double *dq, *dk, *dv;
 
     ptrdiff_t i;
     bool *seen;                          /* [Lk] */
-    double *raw, *log_mul, *add;         /* [H][Lk], as are the next two lines: what score() adds
-                                            to */
+    /* [H][Lk], as are the next two lines: what score() adds to */
+    double *raw, *log_mul, *add;
     double *flat, *a, *s, *w;            /* flat = mul scale (q.k + raw); a, the same or bent; s,
                                             the final score; w, the weight */
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
@@ -39,9 +39,9 @@ struct problem {
     double *room;                        /* what the encoding that turns asked for */
 };
 
-/* An encoding, by the places where it enters attention; NULL where it does not.  e is its number in
- * the plan.  Each backward function stands next to its forward and adds to dq, dk, dv and
- * dtensor(). */
+/* An encoding, by the places where it enters attention; NULL where it
+ * does not.  e is its number in the plan.  Each backward function
+ * stands next to its forward and adds to dq, dk, dv and dtensor(). */
 struct definition {
     const char *name;
     /* What only a call can do wrong; before anything is written. */
@@ -82,8 +82,8 @@ struct definition {
 /* Checks what every call needs and finds the definitions. */
 loci_status loci_reference_open(struct problem *, const loci_plan *, const void *const *tensors,
                                 const loci_call *);
-/* Gives dtensor[] its room at `base`, or with NULL only measures.  Returns the number of
- * doubles. */
+/* Gives dtensor[] its room at `base`, or with NULL
+ * only measures.  Returns the number of doubles. */
 ptrdiff_t loci_reference_dtensors(struct problem *, double *base);
 /* The encoding that turns vectors, or -1; and how many doubles that takes. */
 int loci_reference_turning(const struct problem *);
@@ -93,6 +93,8 @@ void loci_reference_give(const struct problem *, void *const *dtensors);
 
 /* ---- Options and tensors by name ------------------------------------------------------------- */
 
+/* The value of an option by its name; by_rule, if the plan left it to a rule or the encoding has
+ * none of that name.  By name, so that the reference shares no enum with the encodings' files. */
 static inline double option(const struct problem *p, int e, const char *name, double by_rule)
 {
     const struct config *cfg = &p->plan->enc[e];
@@ -124,8 +126,8 @@ static inline double *dtensor(const struct problem *p, int e, const char *name)
     int t = tensor_number(p, e, name);
     return t < 0 ? NULL : p->dtensor[t];
 }
-/* Where head h begins in a tensor that has one table for all heads (rank 2), or a table per head
- * (rank 3). */
+/* Where head h begins in a tensor that has one table for
+ * all heads (rank 2), or a table per head (rank 3). */
 static inline ptrdiff_t table_of_head(const loci_tensor *t, int h)
 {
     return t->rank == 3 ? h * t->shape[1] * t->shape[2] : 0;
@@ -140,6 +142,8 @@ static inline ptrdiff_t sequence_of(const struct problem *p, const int64_t *star
     while (s + 1 < p->call->sequences && starts[s + 1] <= i) s++;
     return s;
 }
+/* Positions as given, or counted: in each packed sequence,
+ * or in the batch entry, rows are the last of the keys. */
 static inline int64_t q_position(const struct problem *p, ptrdiff_t i)
 {
     const loci_call *c = p->call;
@@ -149,8 +153,7 @@ static inline int64_t q_position(const struct problem *p, ptrdiff_t i)
         return keys ? keys - (c->q_starts[s + 1] - i) : i - c->q_starts[s];
     }
     if (c->q_pos) return c->q_pos[(c->per_batch ? p->b * p->Lq : 0) + i];
-    return p->Lk ? p->Lk - p->Lq + i : i;                /* without keys, as in stage EMBED, rows
-                                                            count from 0 */
+    return p->Lk ? p->Lk - p->Lq + i : i;                /* stage EMBED: rows count from 0 */
 }
 static inline int64_t k_position(const struct problem *p, ptrdiff_t j)
 {
@@ -186,7 +189,9 @@ static inline int64_t distance(const struct problem *p, ptrdiff_t j)
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
 static inline int kv_head(const struct problem *p, int h) { return h / (p->H / p->Hkv); }
+/* The numbers of a head in an array [H][Lk]. */
 static inline double *of_head(const struct problem *p, double *x, int h) { return x + h * p->Lk; }
+/* Where the rows of q, k and v for head h begin. */
 static inline ptrdiff_t q_row(const struct problem *p, int h) { return (h * p->Lq + p->i) * p->D; }
 static inline ptrdiff_t k_row(const struct problem *p, int h, ptrdiff_t j)
 {
@@ -203,6 +208,7 @@ static inline double dot(const double *x, const double *y, ptrdiff_t n)
     for (ptrdiff_t c = 0; c < n; c++) sum += x[c] * y[c];
     return sum;
 }
+/* y += a x, n numbers. */
 static inline void add_scaled(double *y, double a, const double *x, ptrdiff_t n)
 {
     for (ptrdiff_t c = 0; c < n; c++) y[c] += a * x[c];
@@ -211,6 +217,7 @@ static inline double clip(double x, double low, double high)
 {
     return x < low ? low : x > high ? high : x;
 }
+/* exp() of a negative number only: it cannot overflow. */
 static inline double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
 
 /* ---- Views ----------------------------------------------------------------------------------- */
@@ -219,9 +226,8 @@ static inline double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 
 static inline loci_view dense(loci_view x, ptrdiff_t heads, ptrdiff_t rows, ptrdiff_t width)
 {
     if (x.batch || x.head || x.row) return x;
-    return (loci_view){
-        .data = x.data, .batch = heads * rows * width, .head = rows * width, .row = width
-    };
+    return (loci_view){ .data = x.data, .batch = heads * rows * width, .head = rows * width,
+                        .row = width };
 }
 static inline double *view_row(loci_view x, ptrdiff_t b, int h, ptrdiff_t i)
 {

@@ -8,6 +8,7 @@
 
 /* ---- Pairs of channels: each turns by the sum over axes of coordinate times frequency -------- */
 
+/* How an encoding turns its pairs. */
 struct pairs {
     int count, offset, axes;
     bool interleaved, single;            /* single: angles are products of floats, rounded */
@@ -20,6 +21,7 @@ struct pairs {
     long double (*formula)(const struct problem *, int e, int number);
 };
 
+/* The two channels of pair t. */
 static int first_channel(const struct pairs *r, int t)
 {
     return r->offset + (r->interleaved ? 2 * t : t);
@@ -29,10 +31,13 @@ static int second_channel(const struct pairs *r, int t)
     return r->offset + (r->interleaved ? 2 * t + 1 : t + r->count);
 }
 
+/* The kv head whose frequencies a row of q or k uses. */
 static int kv_of(const struct problem *p, loci_which which, int head)
 {
     return which == LOCI_QUERY ? kv_head(p, head) : head;
 }
+/* phi of pair t in a row.  With `single` frequency, coordinate and product are rounded
+ * to float, as float32 code has them; the cos and sin of that are still exact. */
 static long double angle(const struct problem *p, int e, const struct pairs *r, loci_which which,
                          int head, ptrdiff_t row, int t)
 {
@@ -48,6 +53,7 @@ static long double angle(const struct problem *p, int e, const struct pairs *r, 
     return phi;
 }
 
+/* Channels that are in no pair stay as they are. */
 static void turn_pairs(const struct problem *p, int e, const struct pairs *r, loci_which which,
                        int head, ptrdiff_t row, const double *x, double *y)
 {
@@ -60,6 +66,7 @@ static void turn_pairs(const struct problem *p, int e, const struct pairs *r, lo
         y[b] = r->factor * (x[a] * sine + x[b] * cosine);
     }
 }
+/* The inverse turn, times the factor.  dphi sums over the axes by their coordinates. */
 static void turn_pairs_backward(const struct problem *p, int e, const struct pairs *r,
                                 loci_which which, int head, ptrdiff_t row, const double *x,
                                 const double *dy, double *dx)
@@ -102,13 +109,14 @@ static void turn_pairs_backward(const struct problem *p, int e, const struct pai
 
 /* ---- rope: frequency t is base^(-2t/dim), or given ------------------------------------------- */
 
+/* Pair t has frequency number t. */
 static int one_axis(const struct problem *p, int e, int kv, int axis, int t)
 {
     (void)p, (void)e, (void)kv, (void)axis;
     return t;
 }
 
-/* Number t of a list option; 1 where it is absent. */
+/* Number t of a list option, which has one per pair or per axis; 1 where it is absent. */
 static double listed(const struct problem *p, int e, const char *name, int t)
 {
     const struct config *cfg = &p->plan->enc[e];
@@ -116,6 +124,7 @@ static double listed(const struct problem *p, int e, const char *name, int t)
         if (strcmp(cfg->pe->opts[i].name, name) == 0 && cfg->list[i]) return cfg->list[i][t];
     return 1;
 }
+/* Did the text give this option? */
 static bool is_given(const struct problem *p, int e, const char *name)
 {
     const struct config *cfg = &p->plan->enc[e];
@@ -125,7 +134,7 @@ static bool is_given(const struct problem *p, int e, const char *name)
 }
 
 enum scaling { NONE, LINEAR, NTK, NTK_FIXED, DYNAMIC, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
-static const double turn_around = 6.283185307179586;
+static const double turn_around = 6.283185307179586;     /* 2 pi */
 
 /* The share of its frequency that pair t keeps, from 1 to 0 between the pairs that make beta_fast
  * and beta_slow turns in the trained length. */
@@ -133,6 +142,7 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
 {
     double length = option(p, e, "original_length", 1), bounds[2];
     for (int slow = 0; slow < 2; slow++) {
+        /* bounds[0], bounds[1]: the pairs that make beta_fast and beta_slow turns. */
         double turns = slow ? option(p, e, "beta_slow", 1) : option(p, e, "beta_fast", 32);
         bounds[slow] = dim * log(length / (turns * turn_around)) / (2 * log(base));
         if (option(p, e, "truncate", 1) != 0)
@@ -140,20 +150,24 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
     }
     if (bounds[0] < 0) bounds[0] = 0;
     if (bounds[1] > dim - 1) bounds[1] = dim - 1;
+    /* As the models' code does, to avoid a division by 0. */
     if (bounds[0] == bounds[1]) bounds[1] += 0.001;
     return (1 - clip((t - bounds[0]) / (bounds[1] - bounds[0]), 0, 1))
          * option(p, e, "extrapolation_factor", 1);
 }
+/* By wavelengths: long ones are stretched, short ones stay, and those between are blended. */
 static long double llama3_frequency(const struct problem *p, int e, long double w)
 {
     const double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1),
                  wavelength = turn_around / (double)w;
     double low = option(p, e, "low_freq_factor", 1), high = option(p, e, "high_freq_factor", 4);
+    /* Fewer than low turns in the trained length: stretched; at least high turns: as it was. */
     if (wavelength > length / low) return w / s;
     if (wavelength <= length / high) return w;
     double share = (length / wavelength - low) / (high - low);
     return (1 - share) * w / s + share * w;
 }
+/* The frequency of pair t under the plan's scaling. */
 static long double rope_frequency(const struct problem *p, int e, int t)
 {
     const long double base = option(p, e, "base", 10000), dim = option(p, e, "dim", p->D);
@@ -168,10 +182,12 @@ static long double rope_frequency(const struct problem *p, int e, int t)
         return w / s;
     case DYNAMIC:
     case NTK:
+        /* dynamic is ntk with a factor that grows with the length. */
         if (scaling == DYNAMIC) s = s * fmax(length, original) / original - (s - 1);
         return powl(base * powl(s, dim / (dim - 2)), -2 * t / dim);
     case NTK_FIXED: {
         const long double b = option(p, e, "mixed_b", 0);
+        /* w exp(-ln s ((t + 1) / (dim/2))^b) */
         return b == 0 ? w * powl(s, -2 * (t + 1) / dim)
                       : w / expl(logl(s) / powl(dim / 2, b) * powl(t + 1, b));
     }
@@ -189,6 +205,7 @@ static long double rope_frequency(const struct problem *p, int e, int t)
     return w;
 }
 static double yarn_magnitude(double s, double c) { return s <= 1 ? 1 : 0.1 * c * log(s) + 1; }
+/* attention_factor as given, or by the rule of the scaling. */
 static double rope_factor(const struct problem *p, int e)
 {
     double s = option(p, e, "factor", 1), m = option(p, e, "mscale", 0),
@@ -202,17 +219,13 @@ static double rope_factor(const struct problem *p, int e)
         return s <= 1 ? 1 : sqrt(1 + log(s) / log(option(p, e, "original_length", 1)));
     return 1;
 }
+/* mrope and xpos begin with the same pairs. */
 static struct pairs pairs_of_rope(const struct problem *p, int e)
 {
     return (struct pairs){
-        .count = (int)option(p, e, "dim", p->D) / 2,
-        .offset = (int)option(p, e, "offset", 0),
-        .axes = 1,
-        .interleaved = option(p, e, "pairing", 0) == 1,
-        .factor = rope_factor(p, e),
-        .single = option(p, e, "angles", 0) == 1,
-        .learned = "freq",
-        .number = one_axis,
+        .count = (int)option(p, e, "dim", p->D) / 2, .offset = (int)option(p, e, "offset", 0),
+        .axes = 1, .interleaved = option(p, e, "pairing", 0) == 1, .factor = rope_factor(p, e),
+        .single = option(p, e, "angles", 0) == 1, .learned = "freq", .number = one_axis,
         .formula = rope_frequency,
     };
 }
@@ -220,6 +233,7 @@ DEFINE_PAIRS(rope)
 
 /* ---- mrope: rope, but each pair listens to one of three axes --------------------------------- */
 
+/* -1 on the two axes that pair t does not listen to. */
 static int mrope_number(const struct problem *p, int e, int kv, int axis, int t)
 {
     double times = listed(p, e, "sections", 0), heights = listed(p, e, "sections", 1),
@@ -240,9 +254,9 @@ static struct pairs pairs_of_mrope(const struct problem *p, int e)
 }
 DEFINE_PAIRS(mrope)
 
-/* ---- xpos ------------------------------------------------------------------------------------ */
-
-/* Rope, and pair t of a query at pos times z_t^(pos / scale_base), of a key times the inverse. */
+/* ---- xpos --------------------------------------------------------------------------------------
+ *
+ * Rope, and pair t of a query at pos times z_t^(pos / scale_base), of a key times the inverse. */
 
 static struct pairs pairs_of_xpos(const struct problem *p, int e)
 {
@@ -250,6 +264,7 @@ static struct pairs pairs_of_xpos(const struct problem *p, int e)
     r.interleaved = true;
     return r;
 }
+/* Multiplies the pairs of a row; its own adjoint. */
 static void fade_row(const struct problem *p, int e, loci_which which, ptrdiff_t row, double *x)
 {
     double dim = option(p, e, "dim", p->D), gamma = option(p, e, "gamma", 0.4);
@@ -263,6 +278,7 @@ static void fade_row(const struct problem *p, int e, loci_which which, ptrdiff_t
         x[2 * t + 1] *= z;
     }
 }
+/* Rows for a cache are turned but never faded. */
 static void xpos(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
                  const double *x, double *y)
 {
@@ -270,6 +286,7 @@ static void xpos(const struct problem *p, int e, loci_which which, int head, ptr
     turn_pairs(p, e, &r, which, head, row, x, y);
     if (which != LOCI_CACHE) fade_row(p, e, which, row, y);
 }
+/* Fading is its own adjoint and comes first on the way back. */
 static void xpos_backward(const struct problem *p, int e, loci_which which, int head, ptrdiff_t row,
                           const double *x, const double *dy, double *dx)
 {
@@ -288,9 +305,9 @@ const struct definition loci_define_xpos = {
     .name = "xpos", .turn = xpos, .turn_backward = xpos_backward, .cached = fade_cached,
 };
 
-/* ---- rope2d ---------------------------------------------------------------------------------- */
-
-/* Half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1. */
+/* ---- rope2d ------------------------------------------------------------------------------------
+ *
+ * Half of the pairs turn by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1. */
 
 static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t)
 {
@@ -323,24 +340,22 @@ static int mixed_number(const struct problem *p, int e, int kv, int axis, int t)
 static struct pairs pairs_of_mixed(const struct problem *p, int e)
 {
     return (struct pairs){
-        .count = p->D / 2,
-        .axes = (int)option(p, e, "axes", 2),
-        .interleaved = option(p, e, "pairing", 1) == 1,
-        .factor = 1,
-        .learned = "freq",
+        .count = p->D / 2, .axes = (int)option(p, e, "axes", 2),
+        .interleaved = option(p, e, "pairing", 1) == 1, .factor = 1, .learned = "freq",
         .number = mixed_number,
     };
 }
 DEFINE_PAIRS(mixed)
 
-/* ---- fope ------------------------------------------------------------------------------------ */
-
-/* Pair (t, t + D/2) as a complex number, times c + is: sums of waves for t < sums, then 1 + i
- * pad_sin. */
+/* ---- fope --------------------------------------------------------------------------------------
+ *
+ * Pair (t, t + D/2) as a complex number, times c + is:
+ * sums of waves for t < sums, then 1 + i pad_sin. */
 
 /* One row's cos or sin: how many waves there are, and sums of them. */
 struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
 
+/* Frequency l; 0 below the floor. */
 static long double fope_frequency(const struct fope *f, int l)
 {
     const long double w = powl(option(f->p, f->e, "base", 10000), -(long double)l / f->all);
@@ -348,23 +363,22 @@ static long double fope_frequency(const struct fope *f, int l)
                  * option(f->p, f->e, "floor_ratio", 1);
     return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;
 }
+/* Counts the waves that are left and the pairs that are sums of them. */
 static struct fope fope_of(const struct problem *p, int e, loci_which which, int head,
                            ptrdiff_t row)
 {
-    struct fope f = { .p = p,
-                      .e = e,
-                      .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2,
-                      .kv = kv_of(p, which, head),
-                      .x = coordinate(p, which, 0, row) };
+    struct fope f = { .p = p, .e = e, .all = (int)fmax(option(p, e, "fourier_dim", 0), p->D) / 2,
+                      .kv = kv_of(p, which, head), .x = coordinate(p, which, 0, row) };
     bool ignore = option(p, e, "ignore_zero", 1) != 0;
     f.waves = f.all;
+    /* Frequencies fall, so zeros are at the end. */
     while (ignore && f.waves > 0 && fope_frequency(&f, f.waves - 1) == 0) f.waves--;
     f.sums = !ignore ? p->D / 2 : f.waves < p->D / 4 ? f.waves : p->D / 4;
     return f;
 }
 
-/* The coefficients of cos or sin of the head: of wave 0 and column t, and what the column adds up
- * to where it is divided by that. */
+/* The coefficients of cos or sin of the head: which tensor has them, where those
+ * of column t begin, and what the column adds up to where norm divides by that. */
 static const char *fope_tensor(const struct fope *f, bool cosine)
 {
     return cosine && tensor(f->p, f->e, "cos") ? "cos" : "sin";
@@ -381,11 +395,13 @@ static double fope_whole(const struct fope *f, bool cosine, int t)
     for (int l = 0; l < f->waves; l++) sum += C[l * f->sums];
     return sum;
 }
+/* cos or sin of wave l at this row. */
 static double fope_wave(const struct fope *f, bool cosine, int l)
 {
     const long double phi = f->x * fope_frequency(f, l);
     return (double)(cosine ? cosl(phi) : sinl(phi));
 }
+/* cos or sin of pair t: a sum of waves, or what the pairs beyond have. */
 static double fope_sum(const struct fope *f, bool cosine, int t)
 {
     if (t >= f->sums) return cosine ? 1 : option(f->p, f->e, "pad_sin", 1);
@@ -405,7 +421,8 @@ static void fope(const struct problem *p, int e, loci_which which, int head, ptr
         y[t + half] = x[t] * s + x[t + half] * c;
     }
 }
-/* d is the gradient by the cos or sin of pair t. */
+/* d is the gradient by the cos or sin of pair t.  Under norm the sum is a
+ * mean of the waves, so each coefficient counts by its distance from it. */
 static void give_coefficients(const struct fope *f, bool cosine, int t, double d)
 {
     double *dC = dtensor(f->p, f->e, fope_tensor(f, cosine)) + fope_column(f, cosine, t),
@@ -425,6 +442,7 @@ static void fope_backward(const struct problem *p, int e, loci_which which, int 
         dx[t + half] = -a * s + b * c;
         /* Padding, which need not hold numbers, has no gradient. */
         if (t >= f.sums || option(p, e, "learn", 0) == 0 || (a == 0 && b == 0)) continue;
+        /* y = x (c + i s): dc and ds are the real and imaginary parts of dy conj(x). */
         give_coefficients(&f, true, t, a * x[t] + b * x[t + half]);
         give_coefficients(&f, false, t, b * x[t] - a * x[t + half]);
     }
@@ -435,6 +453,7 @@ const struct definition loci_define_fope = { .name = "fope",
 
 /* ---- tape: rows turn by states, by query head; ae = sum_j w_ij ek_j -------------------------- */
 
+/* Where the states of a row begin: they belong to query heads, for keys too. */
 static ptrdiff_t tape_row(const struct problem *p, loci_which which, int head, ptrdiff_t row)
 {
     return ((p->b * p->H + head) * (which == LOCI_QUERY ? p->Lq : p->Lk) + row) * p->D;
@@ -462,11 +481,13 @@ static void tape_backward(const struct problem *p, int e, loci_which which, int 
         if (a == 0 && b == 0) continue;
         dx[t] = state[0] * a + state[1] * b;
         dx[t + half] = state[0] * b - state[1] * a;
+        /* The same for states: a turn by (c, s) is a complex product. */
         dstate[0] += a * x[t] + b * x[t + half];
         dstate[1] += b * x[t] - a * x[t + half];
     }
 }
 
+/* ae averages the states of keys with the weights of the values. */
 static void tape_value(struct problem *p, int e, int h)
 {
     for (ptrdiff_t j = 0; j < p->Lk; j++)
@@ -480,21 +501,18 @@ static void tape_value_backward(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++) {
         if (!p->seen[j]) continue;
         of_head(p, p->dw, h)[j] += dot(dae, tensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), p->D);
-        add_scaled(dtensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), of_head(p, p->w, h)[j], dae,
-                   p->D);
+        add_scaled(dtensor(p, e, "ek") + tape_row(p, LOCI_KEY, h, j), of_head(p, p->w, h)[j],
+                   dae, p->D);
     }
 }
 const struct definition loci_define_tape = {
-    .name = "tape",
-    .turn = tape,
-    .turn_backward = tape_backward,
-    .value = tape_value,
+    .name = "tape", .turn = tape, .turn_backward = tape_backward, .value = tape_value,
     .value_backward = tape_value_backward,
 };
 
 /* ---- The rotation alone ---------------------------------------------------------------------- */
 
-/* One row; x and dy are copies, since y may be x and dx may be dy. */
+/* One row.  dx NULL: the gradient goes to `unused`, as the tensors' gradients are made with it. */
 static void rotate_row(const struct problem *p, int e, loci_which which, int h, ptrdiff_t i,
                        const double *x, const double *dy, double *y, double *dx, double *unused)
 {
@@ -506,6 +524,7 @@ static void rotate_row(const struct problem *p, int e, loci_which which, int h, 
     else if (y) memcpy(y, x, bytes);
 }
 
+/* Rows are independent.  With dy the gradients of tensors are summed over all of them. */
 loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tensors,
                                   const loci_call *call, loci_which which, loci_view x, loci_view y,
                                   loci_view dy, loci_view dx, void *const *dtensors)
@@ -532,6 +551,7 @@ loci_status loci_reference_rotate(const loci_plan *plan, const void *const *tens
     for (p->b = 0; p->b < p->B; p->b++)
         for (int h = 0; h < heads; h++)
             for (ptrdiff_t i = 0; i < rows; i++) {
+                /* Copies, as y may be x and dx may be dy. */
                 memcpy(x1, view_row(x, p->b, h, i), (size_t)p->D * sizeof *x1);
                 if (dy.data) memcpy(dy1, view_row(dy, p->b, h, i), (size_t)p->D * sizeof *dy1);
                 rotate_row(p, turning, which, h, i, x1, dy.data ? dy1 : NULL,

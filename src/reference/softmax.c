@@ -4,6 +4,7 @@
 
 /* ---- softcap: C tanh(a / C) in the place of a ------------------------------------------------ */
 
+/* The slope of C tanh(x / C) is 1 - tanh^2. */
 static double softcap(const struct problem *p, int e, double flat, double *slope)
 {
     double cap = option(p, e, "cap", NAN), x = tanh(flat / cap);

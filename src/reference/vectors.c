@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* vectors.c -- encodings that give every distance a vector, which meets the query, the key or the
- * weights. */
+/* vectors.c -- encodings that give every distance a vector, which is
+ * multiplied with the query or the key, or added up with the weights. */
 #include "reference/problem.h"
 
 /* ---- shaw: raw_ij = q_i.aK[r_ij], o_i += sum_j w_ij aV[r_ij] --------------------------------- */
 
+/* The row of a distance: clipped, and counted from the left end. */
 static ptrdiff_t shaw_row(const struct problem *p, int e, ptrdiff_t j)
 {
     double left = option(p, e, "left", 16), right = option(p, e, "right", 16);
@@ -19,6 +20,7 @@ static void shaw(struct problem *p, int e, int h)
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) raw[j] += dot(p->q + q_row(p, h), k + shaw_row(p, e, j) * p->D, p->D);
 }
+/* raw is a product of q and aK: each gets the other. */
 static void shaw_backward(struct problem *p, int e, int h)
 {
     ptrdiff_t first = table_of_head(form(p, e, "k"), h);
@@ -32,6 +34,7 @@ static void shaw_backward(struct problem *p, int e, int h)
     }
 }
 
+/* values=0: there is no tensor v. */
 static void shaw_value(struct problem *p, int e, int h)
 {
     const double *v = tensor(p, e, "v");
@@ -39,8 +42,8 @@ static void shaw_value(struct problem *p, int e, int h)
     v += table_of_head(form(p, e, "v"), h);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j])
-            add_scaled(p->o + h * p->Dv, of_head(p, p->w, h)[j], v + shaw_row(p, e, j) * p->Dv,
-                       p->Dv);
+            add_scaled(p->o + h * p->Dv, of_head(p, p->w, h)[j],
+                       v + shaw_row(p, e, j) * p->Dv, p->Dv);
 }
 static void shaw_value_backward(struct problem *p, int e, int h)
 {
@@ -61,9 +64,9 @@ const struct definition loci_define_shaw = {
     .value = shaw_value, .value_backward = shaw_value_backward,
 };
 
-/* ---- xl -------------------------------------------------------------------------------------- */
-
-/* raw_ij = u.k_j + (q_i + v).(W R_d), R_d = [sin(d w_0) .. | cos(d w_0) ..] of width Dm. */
+/* ---- xl ----------------------------------------------------------------------------------------
+ *
+ * raw_ij = u.k_j + (q_i + v).(W R_d), R_d = [sin(d w_0) .. | cos(d w_0) ..] of width Dm. */
 
 struct xl { ptrdiff_t width; const double *w, *u, *v; };   /* of the head */
 
@@ -73,7 +76,7 @@ static struct xl xl_of(const struct problem *p, int e, int h)
     return (struct xl){ width, tensor(p, e, "w") + h * p->D * width, tensor(p, e, "u") + h * p->D,
                         tensor(p, e, "v") + h * p->D };
 }
-/* R_d in scratch[0], W R_d in scratch[1]. */
+/* R_d of key j in scratch[0], W R_d in scratch[1]; an odd width has one sine more. */
 static void xl_distance(struct problem *p, int e, const struct xl *x, ptrdiff_t j)
 {
     double limit = option(p, e, "clamp", -1), base = option(p, e, "base", 10000),
@@ -88,6 +91,7 @@ static void xl_distance(struct problem *p, int e, const struct xl *x, ptrdiff_t 
         p->scratch[1][c] = dot(x->w + c * x->width, p->scratch[0], x->width);
 }
 
+/* u.k, then q and v against the projected wave. */
 static void xl(struct problem *p, int e, int h)
 {
     struct xl x = xl_of(p, e, h);
@@ -99,6 +103,7 @@ static void xl(struct problem *p, int e, int h)
                                   + dot(x.v, p->scratch[1], p->D);
     }
 }
+/* (q + v).(W R): dW is the outer product of q + v and R. */
 static void xl_backward(struct problem *p, int e, int h)
 {
     struct xl x = xl_of(p, e, h);
@@ -125,20 +130,21 @@ const struct definition loci_define_xl = { .name = "xl",
 enum { V1, V2 };
 enum { P2C_IJ, P2C_JI };
 
-/* v1: d itself.  v2: d up to span/2, then logarithmically wider up to max_distance.  The first
- * release of v2, and transformers, let it go on beyond (saturate=0), so that far keys ahead use row
- * 0 instead of row 1. */
+/* The row of a signed distance.  v1: d itself.  v2: d up to span/2, then logarithmically
+ * wider up to max_distance.  The first release of v2, and transformers, let it go on
+ * beyond (saturate=0), so that far keys ahead use row 0 instead of row 1. */
 static ptrdiff_t deberta_row(const struct problem *p, int e, double d)
 {
     int kind = (int)option(p, e, "kind", V2),
         span = (int)option(p, e, "span", kind == V1 ? 512 : 256);
+    /* `middle` distances have a row of their own. */
     double max = option(p, e, "max_distance", 512), middle = span / 2, size = fabs(d);
     if (kind == V2 && option(p, e, "saturate", 1) == 1) size = fmin(size, max - 1);
     if (kind == V2 && size > middle)
         size = middle + ceil(log(size / middle) / log((max - 1) / middle) * (middle - 1));
     return (ptrdiff_t)clip((d < 0 ? -size : size) + span, 0, 2 * span - 1);
 }
-/* Where the rows of head h for key j are in K and Q. */
+/* Where the row of head h for key j begins in K or Q; p2c=ji turns the distance around for Q. */
 static ptrdiff_t deberta_at(const struct problem *p, int e, const char *name, int h, ptrdiff_t j)
 {
     double d = (double)distance(p, j);
@@ -146,6 +152,7 @@ static ptrdiff_t deberta_at(const struct problem *p, int e, const char *name, in
     return table_of_head(form(p, e, name), h) + deberta_row(p, e, d) * p->D;
 }
 
+/* A product is there if its tensor is. */
 static void deberta(struct problem *p, int e, int h)
 {
     const double *k = tensor(p, e, "k"), *q = tensor(p, e, "q");

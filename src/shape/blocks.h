@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* blocks.h -- the table of the term `blocks`: blocks of channels that turn about one generator
- * each.
+/* blocks.h -- the table of the term `blocks`: blocks
+ * of channels that turn about one generator each.
  *
  * Block j of head group g turns by exp(x S), S skew [block][block], x = sum over axes a of
  * coordinate[a] weight[a][j].  With S = U N U^T (base/skew_form.h) that is U exp(x N) U^T, where
@@ -26,6 +26,8 @@ enum { PANEL = 16, MAX_BLOCK = 256 };
 /* What the encoding says: the size and number of blocks, coordinates, and 1 or the kv heads. */
 struct blocks { int block, count, axes, groups; };
 
+/* Pairs of a block; whole lanes; blocks that share a panel,
+ * as many as fit but at least one; panels of a head. */
 static inline int blocks_half(const struct blocks *b) { return (b->block + 1) / 2; }
 static inline int blocks_lanes(int n) { return (n + PANEL - 1) / PANEL * PANEL; }
 static inline int blocks_per_panel(const struct blocks *b)
@@ -37,7 +39,7 @@ static inline int blocks_panels(const struct blocks *b)
 {
     return (b->count + blocks_per_panel(b) - 1) / blocks_per_panel(b);
 }
-/* of a panel */
+/* Channels of a panel, and its width in the basis, in whole lanes. */
 static inline int blocks_channels(const struct blocks *b) { return blocks_per_panel(b) * b->block; }
 static inline int blocks_width(const struct blocks *b)
 {
@@ -63,7 +65,7 @@ static inline const double *blocks_lambda(const struct blocks *b, const void *ta
 {
     return blocks_weight(b, table) + b->axes * b->count;
 }
-/* the low parts of lambda */
+/* The low parts of lambda, then the bases U. */
 static inline const double *blocks_rest(const struct blocks *b, const void *table)
 {
     return blocks_lambda(b, table) + b->groups * b->count * blocks_half(b);
@@ -93,7 +95,7 @@ static inline ptrdiff_t blocks_part(const struct blocks *b)
     const ptrdiff_t half = blocks_half(b);
     return half * (b->axes + 2 * (half - 1));
 }
-/* where those of k and l start */
+/* Where the four sums of k and l start: rows of a triangle without its diagonal. */
 static inline ptrdiff_t blocks_two(const struct blocks *b, int k, int l)
 {
     const ptrdiff_t half = blocks_half(b);
@@ -104,6 +106,7 @@ static inline ptrdiff_t blocks_two(const struct blocks *b, int k, int l)
 typedef double blocks_generator(const struct prep *, int group, int j, int row, int column);
 typedef double blocks_weights(const struct prep *, int axis, int j);
 
+/* Bytes of the table; `each` is the size of a real. prepare() writes all of it. */
 size_t loci_blocks_size(const struct blocks *, size_t each);
 void loci_blocks_prepare(const struct prep *, blocks_generator *, blocks_weights *);
 /* For fold(): adds a row of the skew gradient by S of block j, summed over the kv heads of group g,

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* gate.h -- the sums of log_f that fox makes once per call and its term reads.
  *
- * Per head and key tile of a run: the sum over all keys up to the end of the tile, and how many
- * gates up to there were shut or no numbers: those count as 0 in the sum, so that they forget what
- * lies before them and nothing else.  Per key: the sum over the later keys of its tile. */
+ * Two levels of sums make every bias a difference of few rounded numbers.  Per head
+ * and key tile of a run: the sum over all keys up to the end of the tile, in
+ * double, and how many gates up to there were shut or no numbers.  Those count as 0
+ * in the sum, as -inf would never leave it again; so they forget what lies before
+ * them and nothing else.  Per key: the sum over the later keys of its tile. */
 #ifndef LOCI_SHAPE_GATE_H
 #define LOCI_SHAPE_GATE_H
 
@@ -11,12 +13,12 @@
 
 enum { GATE_STOP };                      /* the option */
 
-/* A gate from -SHUT on down is shut, as -inf is.  Sums of those between are at most SHUT times the
- * number of keys, so that a double still has the small ones behind them.  From SHUT on upwards, as
- * NaN, it is no gate, and shows. */
+/* A gate of at most -SHUT is shut, as -inf is: e^-10000 is 0 in any float.  Sums of those
+ * between are at most SHUT times the number of keys, so that a double still has the small
+ * ones behind them.  From SHUT on upwards, as NaN, it is no gate, and the row becomes NaN. */
 static const double SHUT = 1e4;
-static const int64_t NOT_A_GATE = (int64_t)1 << 40;      /* what it counts for; one that is shut
-                                                            counts 1 */
+/* What a gate that is none counts for, more than all shut ones together; a shut one counts 1. */
+static const int64_t NOT_A_GATE = (int64_t)1 << 40;
 static inline int64_t gate_mark(double log_f)
 {
     return log_f <= -SHUT ? 1 : log_f < SHUT ? 0 : NOT_A_GATE;
@@ -32,13 +34,14 @@ struct gate_sums {
     void *later;                         /* [B][H][Lk] reals */
     void *top;                           /* [H][ktiles] reals: the largest of `later` in the tile */
     bool stops;                          /* rows may end early; then also: */
-    double *rise;                        /* [H][ktiles]: most that D of a key up to this tile's end
-                                            exceeds D of the tile's last key, plus the log of how
-                                            many these keys are */
+    /* [H][ktiles]: most that D of a key up to this tile's end exceeds D
+     * of the tile's last key, plus the log of how many these keys are */
+    double *rise;
     double *knorm;                       /* [key_heads][ktiles]: largest |k| up to the tile's end */
 };
 
-/* Newest key that a row of a run sees, both counted in the sequence; negative: none. */
+/* The newest key that a row of a run sees, both counted in the sequence;
+ * negative: none.  On a run distance d0 + row - key falls by 1 per key. */
 static inline ptrdiff_t gate_newest(const struct call *c, const struct sequence *q, ptrdiff_t row)
 {
     const struct loci_plan *p = c->plan;

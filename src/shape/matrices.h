@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* matrices.h -- what the term `matrices` finds in the scratch of its encoding: a matrix for every
- * block of every distinct coordinate of a call, made by the encoding's begin(); and room for the
- * rows that turn with their gradients, from which end() makes the gradient of the matrices. */
+/* matrices.h -- what the term `matrices` finds in the scratch of its encoding: a matrix for
+ * every block of every distinct coordinate of a call, made by begin(), as tokens of a picture
+ * share coordinates across heads, batch entries and often rows; and room for the rows that
+ * turn with their gradients, from which end() makes the gradient of the matrices. */
 #ifndef LOCI_SHAPE_MATRICES_H
 #define LOCI_SHAPE_MATRICES_H
 
@@ -10,8 +11,8 @@
 struct matrices {
     int block, count, groups;            /* groups: 1, or the kv heads */
     int64_t slots;                       /* distinct coordinates */
-    int64_t *slot[2];                    /* of queries and of keys, [batch entries that
-                                            differ][length] */
+    /* of queries and of keys, [batch entries that differ][length] */
+    int64_t *slot[2];
     int64_t *first, *next;               /* rows of a slot: numbers in slot[0], then in slot[1]; -1
                                             after the last */
     int64_t *hash, hashes;
@@ -23,6 +24,7 @@ struct matrices {
     size_t each;
 };
 
+/* The number of a row in slot[]: entries that share their coordinates share its rows. */
 static inline int64_t matrices_row(const struct call *c, bool query, ptrdiff_t b, ptrdiff_t i)
 {
     return (c->in->per_batch ? b * (query ? c->Lq : c->Lk) : 0) + i;

@@ -10,32 +10,34 @@
  * coordinate x turns by its last six bits after it has turned by x & ~63, so that cos and sin of a
  * row cost four products per pair.
  *
- * The term `fading_pairs` has after that, for each digit of a distance to base 64, 64 rows:
- * z[t]^(digit 64^place). */
+ * The term `fading_pairs` has after that, for each digit of
+ * a distance to base 64, 64 rows: z[t]^(digit 64^place). */
 #ifndef LOCI_SHAPE_PAIRS_H
 #define LOCI_SHAPE_PAIRS_H
 
 #include "plan/encoding.h"
 
+/* PAIR_LANES: a row is whole vectors of double on every instruction set.  FADE_DIGITS: distances up
+ * to 64^7 = 2^42, which positions within 2^40 do not exceed. */
 enum { PAIR_STEPS = 64, PAIR_LANES = 8, MAX_PAIRS = 512, FADE_DIGITS = 7 };
 
 struct pairs {
     int count, offset;                   /* pairs, and the first channel that turns */
-    bool interleaved;                    /* pair t is (2t, 2t + 1), else (t, t + count); counted
-                                            from offset */
+    /* pair t is (2t, 2t + 1), else (t, t + count); counted from offset */
+    bool interleaved;
     int axes, groups;                    /* groups: 1, or the kv heads */
-    int width;                           /* count in whole lanes; pairs that are not there have
-                                            frequency 0 */
+    /* count in whole lanes; pairs that are not there have frequency 0 */
+    int width;
     double factor;                       /* m */
     bool angles_f32;                     /* as code in float has them: see terms/angles.h.
                                             Frequencies come as floats */
-    int span;                            /* of a rotation that fades: key tiles that share a
-                                            reference */
+    /* of a rotation that fades: key tiles that share a reference */
+    int span;
 };
 _Static_assert(sizeof(struct pairs) <= 64, "rows start 64 bytes behind the struct");
 
-/* The frequency of a pair in two parts: hi + lo, the second at most half an ulp of the first.  They
- * come as 0, for pairs that an axis does not turn. */
+/* The frequency of a pair in two parts: hi + lo, the second at most half an ulp of the
+ * first.  Both are 0 on entry and stay so for pairs that an axis does not turn. */
 typedef void pairs_frequency(const struct prep *, int axis, int group, int t, double *hi,
                              double *lo);
 
@@ -63,8 +65,8 @@ static inline const double *pairs_rows(const struct pairs *p, int group, int axi
          + (ptrdiff_t)(group * p->axes + axis) * (2 + 2 * PAIR_STEPS) * p->width;
 }
 
-/* Parts of the gradient are [axes][dim / 2] per kv head, whatever count is: its size must not
- * depend on tables. */
+/* Parts of the gradient are [axes][dim / 2] per kv head, whatever count is:
+ * their size must not depend on tables, which loci_workspace() does not see. */
 static inline ptrdiff_t pairs_part(int dim, int axes) { return (ptrdiff_t)axes * (dim / 2); }
 
 #endif

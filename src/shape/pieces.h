@@ -5,9 +5,9 @@
  *
  *     b_h(x) = a[h][p] x + b[h][p]          where end[p] <= x < end[p + 1]
  *
- * All is made in double and rounded once.  1 / N_i is not in the table, since positions are not
- * bounded by what it was prepared for: begin() puts it, as doubles [B][Lq], into the scratch of the
- * call. */
+ * All is made in double and rounded once.  1 / N_i is not in the table,
+ * since positions are not bounded by what it was prepared for: begin()
+ * puts it, as doubles [B][Lq], into the scratch of the call. */
 #ifndef LOCI_SHAPE_PIECES_H
 #define LOCI_SHAPE_PIECES_H
 
@@ -23,16 +23,17 @@ static inline int32_t pieces_room(const struct config *c)
     return 1 + (c->opt[PIECES_LAYERS] == 2 ? (n + 1) * (n + 1) : n + 1);
 }
 
-/* Beyond the distances that can be visible, psi goes on as far as a tile with one visible pair can
- * reach. */
+/* Beyond the distances that can be visible, psi goes on as far as a tile with one
+ * visible pair can reach: the term reads it for whole tiles and masks later. */
 enum { MARGIN = KT + ROWS };
 
-/* The head of a table.  All blocks start on 64 bytes.  ends: [room]; lines: [H][a, b][room]; psi
- * and its derivative by c: [hi - lo + 1]; after them, what else the encoding keeps. */
+/* The head of a table.  All blocks start on 64 bytes.  ends: [room];
+ * lines: [H][a, b][room]; psi and its derivative by c: [hi - lo + 1];
+ * behind them comes what else the encoding needs in fold(). */
 struct pieces {
     int64_t lo, hi;
-    double c, far;                                 /* psi(d) = log(|c| d + 1); N_i is that of
-                                                      max(|far|, pos_i) */
+    /* psi(d) = log(|c| d + 1); N_i is that of max(|far|, pos_i) */
+    double c, far;
     uint64_t lines, psi, bytes;                    /* bytes from here */
     int32_t count, room;                           /* pieces, and the most that there can be */
 };
@@ -45,8 +46,7 @@ static inline uint64_t pieces_row(const struct pieces *t, size_t each)
 }
 static inline struct pieces pieces_layout(const struct config *c, int64_t range, size_t each)
 {
-    struct pieces t = { .lo = (c->full ? -range : 0) - MARGIN,
-                        .hi = range + MARGIN,
+    struct pieces t = { .lo = (c->full ? -range : 0) - MARGIN, .hi = range + MARGIN,
                         .room = pieces_room(c) };
     t.lines = sizeof t + pieces_row(&t, each);
     t.psi = t.lines + 2 * (uint64_t)c->heads * pieces_row(&t, each);
@@ -70,8 +70,9 @@ static inline void *pieces_psi(const struct pieces *t, bool slope, size_t each)
     return pieces_at(t, t->psi + (slope ? pieces_line((uint64_t)(t->hi - t->lo + 1) * each) : 0));
 }
 
-/* A part, for each head: sums of dS by piece, then of dS x, then dc and dT (as if c and T were
- * positive). */
+/* A part of the gradient, for each head: sums of dS by piece, sums of dS x
+ * by piece, then dc and dT (as if c and T were positive).  Both are sums of
+ * all that fold() needs, as within a piece everything is linear in x. */
 static inline ptrdiff_t pieces_part(int32_t room) { return 2 * (ptrdiff_t)room + 2; }
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* roll.h -- what the term `roll` finds at the start of an encoding's table: a vector for every
- * distance, a product of learned weights and waves.
+/* roll.h -- what the term `roll` finds at the start of an encoding's table:
+ * a vector for every distance, a product of learned weights and waves.
  *
- * For each head the table has, from `heads` on, v, real [width], and for the distances hi .. lo,
- * largest first like the oldest keys, the vectors W R_d, real [hi - lo + 1][width]; and for all
- * heads, from `waves` on, the R_d, real [hi - lo + 1][waves_width].  The sums of a head are those
- * of dW, [D][waves_width], and of dv, [width]. */
+ * For each head, from `heads` on, the table has v, real [width], and then the vectors W R_d of
+ * the distances hi .. lo, real [hi - lo + 1][width], the largest distance first like the oldest
+ * keys.  For all heads, from `waves` on, it has the R_d, real [hi - lo + 1][waves_width].  The
+ * sums of a head are those of dW, [D][waves_width], and of dv, [width]. */
 #ifndef LOCI_SHAPE_ROLL_H
 #define LOCI_SHAPE_ROLL_H
 
@@ -20,7 +20,7 @@ struct roll {
 enum { ROLL_HEADER = 64 };
 _Static_assert(sizeof(struct roll) <= ROLL_HEADER, "what comes next starts on 64 bytes");
 
-/* reals */
+/* Reals of one head: v and a vector per distance. */
 static inline ptrdiff_t roll_head(const struct roll *v)
 {
     return (ptrdiff_t)(v->hi - v->lo + 2) * v->width;

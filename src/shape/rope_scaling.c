@@ -10,8 +10,9 @@
 enum scaling { NONE, LINEAR, NTK, NTK_FIXED, DYNAMIC, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
 static const double start_base = 10000, two_pi = 6.28318530717958648;
 
+/* Which options a rule has, and their usual values: MUST be given, or computed LATER. */
 #define MUST NAN
-#define LATER (-1)                       /* filled in by code */
+#define LATER (-1)
 static const struct rule {
     const char *name;
     struct { int option; double usual; } has[12];      /* ends with option 0 */
@@ -21,21 +22,20 @@ static const struct rule {
     [NTK]          = { "ntk", { { ROPE_FACTOR, MUST } } },
     [NTK_FIXED]    = { "ntk_fixed", { { ROPE_FACTOR, MUST }, { ROPE_MIXED_B, 0 } } },
     [DYNAMIC]      = { "dynamic", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
-    { ROPE_LENGTH, LATER } } },
+                                    { ROPE_LENGTH, LATER } } },
     [YARN]         = { "yarn", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
-    { ROPE_BETA_FAST, 32 }, { ROPE_BETA_SLOW, 1 },
+                                 { ROPE_BETA_FAST, 32 }, { ROPE_BETA_SLOW, 1 },
                                  { ROPE_TRUNCATE, 1 }, { ROPE_EXTRAPOLATION_FACTOR, 1 },
-                                 { ROPE_MSCALE, 0 },
-                                 { ROPE_MSCALE_ALL_DIM, 0 } } },
+                                 { ROPE_MSCALE, 0 }, { ROPE_MSCALE_ALL_DIM, 0 } } },
     [LONGROPE]     = { "longrope", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
-    { ROPE_SHORT, MUST }, { ROPE_LONG, MUST },
+                                     { ROPE_SHORT, MUST }, { ROPE_LONG, MUST },
                                      { ROPE_LENGTH, LATER } } },
     [LLAMA3]       = { "llama3", { { ROPE_FACTOR, MUST }, { ROPE_ORIGINAL_LENGTH, MUST },
-    { ROPE_LOW_FREQ_FACTOR, 1 },
-                                   { ROPE_HIGH_FREQ_FACTOR, 4 } } },
+                                   { ROPE_LOW_FREQ_FACTOR, 1 }, { ROPE_HIGH_FREQ_FACTOR, 4 } } },
     [PROPORTIONAL] = { "proportional", { { ROPE_PARTIAL, MUST }, { ROPE_FACTOR, 1 } } },
 };
 
+/* freq=given has no rule: then the option is NaN. */
 static enum scaling scaling_of(const struct config *c)
 {
     const double word = c->opt[ROPE_SCALING];
@@ -44,6 +44,8 @@ static enum scaling scaling_of(const struct config *c)
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
+/* An option that the rule does not have must not be given: ignoring it would hide a mistake in
+ * a model's configuration.  Options that it has and that are left out get their usual value. */
 static loci_status check_given(struct config *c, loci_error *e)
 {
     const struct rule *rule = &rules[scaling_of(c)];
@@ -61,7 +63,7 @@ static loci_status check_given(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
-/* What the rules divide by. */
+/* What ranges cannot say: whatever a rule divides by or takes the logarithm of must not be 0. */
 static loci_status check_scaling(struct config *c, loci_error *e)
 {
     double *o = c->opt;
@@ -91,10 +93,12 @@ static loci_status check_scaling(struct config *c, loci_error *e)
     return LOCI_OK;
 }
 
+/* f(c) = 1 + 0.1 c ln s, 1 where nothing is stretched. */
 static double yarn_mscale(double factor, double c)
 {
     return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor);
 }
+/* The factor on q and k that belongs to a rule. */
 static double attention_factor(const struct config *c)
 {
     const double *o = c->opt, s = o[ROPE_FACTOR];
@@ -127,12 +131,13 @@ loci_status loci_rope_check(struct config *c, loci_error *e)
     CHECK(e, !given || !c->given[ROPE_SCALING], LOCI_BAD_ARG,
           "%s: scaling has no meaning with freq=given; leave one out", name);
     CHECK(e, !given || o[ROPE_ANGLES] == ROPE_EXACT, LOCI_BAD_ARG,
-          "%s: angles=f32 has no meaning with freq=given, as rounded angles have no gradient; "
-          "leave one out",
+          "%s: angles=f32 has no meaning with freq=given, as "
+          "rounded angles have no gradient; leave one out",
           name);
     const loci_status status = check_scaling(c, e);
     if (status) return status;
     if (!c->given[ROPE_ATTENTION_FACTOR]) o[ROPE_ATTENTION_FACTOR] = attention_factor(c);
+    /* Options without a meaning are left out of the plan's text. */
     if (given) o[ROPE_BASE] = o[ROPE_SCALING] = o[ROPE_ANGLES] = BY_RULE;
     return LOCI_OK;
 }
@@ -146,14 +151,17 @@ static struct dd power(double base, double num, double den)      /* base^(-num/d
     return w;
 }
 
-/* w (keep + (1 - keep)/s): a share of the frequency stays, the rest is stretched. */
-static struct dd blend(struct dd w, double keep, double s)
+/* w (share + (1 - share)/s): a share of the frequency stays, the rest is stretched. */
+static struct dd blend(struct dd w, double share, double s)
 {
-    const struct dd stretched = dd_div(dd_norm(1, -keep), s);
-    return dd_mul(w, dd_add(stretched, (struct dd){ keep, 0 }));
+    const struct dd stretched = dd_div(dd_norm(1, -share), s);
+    return dd_mul(w, dd_add(stretched, (struct dd){ share, 0 }));
 }
 
-static double yarn_keep(const double *o, int t)
+/* The share of pair t, from 1 to 0 between the pairs that make beta_fast and
+ * beta_slow turns in the trained length.  The order of rounding, cutting and
+ * the 0.001 that avoids a division by 0 is that of the models' code. */
+static double yarn_share(const double *o, int t)
 {
     const double dim = o[ROPE_DIM], per_turn = dim / (2 * log(o[ROPE_BASE]));
     double low = per_turn * log(o[ROPE_ORIGINAL_LENGTH] / (o[ROPE_BETA_FAST] * two_pi));
@@ -163,13 +171,15 @@ static double yarn_keep(const double *o, int t)
     if (low == high) high += 0.001;
     return o[ROPE_EXTRAPOLATION_FACTOR] * (1 - fmin(fmax((t - low) / (high - low), 0), 1));
 }
+/* By turns in the trained context instead of wavelengths: turns = original_length / wavelength. */
 static struct dd llama3(const double *o, struct dd w)
 {
-    const double turns = o[ROPE_ORIGINAL_LENGTH] * w.hi / two_pi;      /* in the trained context */
+    const double turns = o[ROPE_ORIGINAL_LENGTH] * w.hi / two_pi;
     const double low = o[ROPE_LOW_FREQ_FACTOR], high = o[ROPE_HIGH_FREQ_FACTOR];
     if (turns >= high) return w;
     return blend(w, turns <= low ? 0 : (turns - low) / (high - low), o[ROPE_FACTOR]);
 }
+/* The frequency of pair t under the rule, as in the table of rope_scaling.h. */
 static struct dd scaled(const struct config *c, int t)
 {
     const double *o = c->opt, s = o[ROPE_FACTOR], dim = o[ROPE_DIM];
@@ -187,10 +197,10 @@ static struct dd scaled(const struct config *c, int t)
         return dd_mul(w, power(1 + s * (length - original) / original, 2.0 * t, dim - 2));
     }
     case YARN:
-        return blend(w, yarn_keep(o, t), s);
+        return blend(w, yarn_share(o, t), s);
     case LONGROPE:
-        return dd_div(w, c->list[o[ROPE_LENGTH] > o[ROPE_ORIGINAL_LENGTH] ? ROPE_LONG : ROPE_SHORT]
-                                [t]);
+        return dd_div(
+            w, c->list[o[ROPE_LENGTH] > o[ROPE_ORIGINAL_LENGTH] ? ROPE_LONG : ROPE_SHORT][t]);
     case LLAMA3:
         return llama3(o, w);
     case PROPORTIONAL:
@@ -200,6 +210,8 @@ static struct dd scaled(const struct config *c, int t)
     }
 }
 
+/* A learned frequency is exact as it is.  With angles=f32
+ * it is rounded to a float, which code in float does. */
 void loci_rope_frequency(const struct prep *p, int t, double *hi, double *lo)
 {
     struct dd w = { 0, 0 };
@@ -211,6 +223,7 @@ void loci_rope_frequency(const struct prep *p, int t, double *hi, double *lo)
 
 /* ---- freq=given ------------------------------------------------------------------------------ */
 
+/* What learned frequencies start from: base 10000, rope's own. */
 static double usual_frequency(const struct config *c, ptrdiff_t t)
 {
     return power(start_base, 2.0 * (double)t, c->opt[ROPE_DIM]).hi;
@@ -227,13 +240,10 @@ void loci_rope_tensors(const struct config *c, struct tensors *t)
 void loci_rope_prepare(const struct prep *p, int axes, pairs_frequency *frequency)
 {
     const double *o = p->cfg->opt;
-    loci_pairs_prepare(p,
-                       (struct pairs){ .count = (int)o[ROPE_DIM] / 2,
-                                       .offset = (int)o[ROPE_OFFSET],
-                                       .axes = axes,
-                                       .groups = 1,
-                                       .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
-                                       .angles_f32 = o[ROPE_ANGLES] == ROPE_F32,
-                                       .factor = o[ROPE_ATTENTION_FACTOR] },
-                       frequency);
+    const struct pairs form = {
+        .count = (int)o[ROPE_DIM] / 2, .offset = (int)o[ROPE_OFFSET], .axes = axes, .groups = 1,
+        .interleaved = o[ROPE_PAIRING] == ROPE_INTERLEAVED,
+        .angles_f32 = o[ROPE_ANGLES] == ROPE_F32, .factor = o[ROPE_ATTENTION_FACTOR],
+    };
+    loci_pairs_prepare(p, form, frequency);
 }

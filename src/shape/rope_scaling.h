@@ -7,7 +7,7 @@
  *     ntk_fixed     w s^(-2(t+1)/dim), with mixed_b w s^(-((t+1)/(dim/2))^mixed_b)
  *     dynamic       ntk with s' = 1 + s (length/original_length - 1), length at least
  *                   original_length
- *     yarn          w (keep + (1 - keep)/s), keep falling from 1 to 0 between two pairs
+ *     yarn          w (share + (1 - share)/s), share falling from 1 to 0 between two pairs
  *     longrope      w / short[t], or w / long[t] when length > original_length
  *     llama3        w / s for wavelengths beyond original_length/low_freq_factor, w for those below
  *                   original_length/high_freq_factor, and in between a blend linear in
@@ -38,8 +38,8 @@ enum { ROPE_HALF, ROPE_INTERLEAVED };    /* words of pairing, and of freq */
 enum { ROPE_FORMULA, ROPE_GIVEN };
 enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
 
-/* All but pairing.  What belongs to a scaling has its usual value by rule, so that texts without it
- * stay short. */
+/* All but pairing.  What belongs to a scaling has its usual
+ * value by rule, so that texts without it stay short. */
 #define ROPE_ROWS                                                                                  \
     [ROPE_BASE]             = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,                      \
                                 "frequencies fall from 1 to about 1/base" },                       \
@@ -91,12 +91,12 @@ enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
     [ROPE_PARTIAL]          = { "partial", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1, NULL,                 \
                                 "proportional: share of the pairs that turn; must be given" }
 
-/* Every rule of these options; fills in what they leave out. */
+/* Holds the options to all of these rules, and fills in what they leave out. */
 loci_status loci_rope_check(struct config *, loci_error *);
 /* Adds the tensor `freq` where freq=given. */
 void loci_rope_tensors(const struct config *, struct tensors *);
-/* Pair t turns by its coordinate times hi + lo, with angles=f32 a float; data is that of this
- * encoding's tensors. */
+/* Pair t turns by its coordinate times hi + lo, with angles=f32
+ * a float; data is that of this encoding's tensors. */
 void loci_rope_frequency(const struct prep *, int t, double *hi, double *lo);
 /* Writes the table of the term `pairs`, the same for all heads. */
 void loci_rope_prepare(const struct prep *, int axes, pairs_frequency *);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* scan.h -- what cope and its term `scan` know of each other: options, tensors, and how gradients
+/* scan.h -- what cope and its term `scan` share: options, tensors, and how gradients
  * are laid out.
  *
  * The table is e as it is, [npos][D] or [H][npos][D].  A part of the gradient is npos rows of de
@@ -22,24 +22,25 @@ struct scan {
     ptrdiff_t part;                      /* numbers in one part */
 };
 
+/* What scan and cope read from a call.  Scores are computed as scale
+ * q.k, so scales of gates and positions are taken over that. */
 static inline struct scan scan_of(const struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
     const double *o = p->enc[enc].opt;
     struct scan a = {
-        .npos = (int)o[SCAN_NPOS],
-        .width = (p->dim + 15) / 16 * 16,
+        .npos = (int)o[SCAN_NPOS], .width = (p->dim + 15) / 16 * 16,
         .gates = (enum gates)o[SCAN_GATES],
         .per_head = p->tensors.list[p->first_tensor[enc] + SCAN_E].rank == 3,
-        .gate = o[SCAN_GATE_SCALE] / p->scale,
-        .pos = o[SCAN_POS_SCALE] / p->scale,
+        .gate = o[SCAN_GATE_SCALE] / p->scale, .pos = o[SCAN_POS_SCALE] / p->scale,
     };
     a.part = (a.npos + (a.gates == GATES_GIVEN ? c->Lk : 0)) * a.width;
     return a;
 }
 
-/* Places of the total: of each batch entry if the gates have keys, and of each head, kv head, or
- * all heads. */
+/* How many places the total has per batch entry: one per head if e has
+ * heads, else one per kv head if the gates have keys of their own, else one.
+ * scan_home() is where head h adds, scan_total() all numbers of it. */
 static inline int scan_places(const struct call *c, const struct scan *a)
 {
     return a->per_head ? c->plan->heads : a->gates == GATES_GIVEN ? c->plan->kv_heads : 1;

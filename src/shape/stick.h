@@ -8,6 +8,7 @@
 enum { STICK_CURRENT, STICK_REMAINDER, STICK_STOP };
 enum { REMAINDER_NONE, REMAINDER_VALUE, REMAINDER_VECTOR };
 
+/* The options of the encoding that use x belongs to. */
 static inline const struct config *stick_config(const struct call *c, int x)
 {
     return &c->plan->enc[c->plan->use[x].enc];

@@ -21,17 +21,18 @@
 struct vectors { int lo, hi, rows, tables; bool values; };
 
 static inline size_t vectors_padded(int n) { return ((size_t)n + 15) / 16 * 16; }
-/* Products read both down their columns, and an odd number of cache lines from row to row keeps
- * these in the cache. */
+/* Products read tables down their columns: an odd number of cache lines
+ * from row to row spreads a column over all sets of the cache. */
 static inline size_t vectors_odd(size_t padded) { return (padded / 16 | 1) * 16; }
-/* whole vectors from any row on */
+/* 16 columns more, so that whole vectors may be read from any row on. */
 static inline size_t vectors_columns(const struct vectors *v)
 {
     return vectors_odd(vectors_padded(v->rows) + 16);
 }
 static inline size_t vectors_width(int value_dim) { return vectors_odd(vectors_padded(value_dim)); }
 
-/* bytes before the first table */
+/* Bytes of the index before the first table, in whole lines,
+ * and reals of the query vectors before the values. */
 static inline size_t vectors_index(const struct vectors *v)
 {
     return ((size_t)(v->hi - v->lo + 1) * sizeof(int32_t) + 63) / 64 * 64;
@@ -40,7 +41,7 @@ static inline size_t vectors_values(const struct vectors *v, int dim)
 {
     return (size_t)dim * vectors_columns(v);
 }
-/* reals of one table */
+/* Reals of one table; bytes of all. */
 static inline size_t vectors_table(const struct vectors *v, int dim, int value_dim)
 {
     return vectors_values(v, dim) + (v->values ? (size_t)v->rows * vectors_width(value_dim) : 0);
@@ -49,21 +50,21 @@ static inline size_t vectors_size(const struct vectors *v, int dim, int value_di
 {
     return vectors_index(v) + (size_t)v->tables * vectors_table(v, dim, value_dim) * each;
 }
-/* reals of a part */
+/* Reals of a part of the gradients. */
 static inline size_t vectors_part(const struct vectors *v, int dim, int value_dim)
 {
     return (size_t)v->rows * (vectors_padded(dim) + (v->values ? vectors_padded(value_dim) : 0));
 }
 
-struct key_vectors { int lo, hi; size_t at; };           /* at: bytes before them in the table of
-                                                            the encoding */
-enum { KEY_MARGIN = 80 };
+/* at: bytes before them in the table of the encoding */
+struct key_vectors { int lo, hi; size_t at; };
+enum { KEY_MARGIN = 80 };                /* distances of 16 keys to 64 rows, one product */
 
 static inline size_t key_columns(const struct key_vectors *v)
 {
     return vectors_odd(vectors_padded(v->hi - v->lo + 1 + 2 * KEY_MARGIN));
 }
-/* reals of one head */
+/* Reals of one head in the table, transposed and as rows; and in a part. */
 static inline size_t key_table(const struct key_vectors *v, int dim)
 {
     return key_columns(v) * ((size_t)dim + vectors_width(dim));
@@ -72,7 +73,7 @@ static inline size_t key_part(const struct key_vectors *v, int dim)
 {
     return (size_t)dim * key_columns(v) + 2 * vectors_padded(dim);
 }
-/* Distance of a column, as far as it counts. */
+/* The distance of a column; those in the margin have that of the nearer end. */
 static inline int key_distance(const struct key_vectors *v, ptrdiff_t column)
 {
     const ptrdiff_t d = v->lo - KEY_MARGIN + column;

@@ -5,7 +5,7 @@
 typedef float real;
 typedef __m256 vf;
 #define VL 8
-enum { MR = 4, NR = 2 };
+enum { MR = 4, NR = 2 };                 /* 8 sums: there are 16 registers */
 
 static inline vf vf_load(const real *p) { return _mm256_loadu_ps(p); }
 static inline void vf_store(real *p, vf x) { _mm256_storeu_ps(p, x); }
@@ -22,6 +22,7 @@ static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 }
 static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
 {
+    /* Unpacking works within halves of 128 bits too. */
     const vf a = _mm256_unpacklo_ps(even, odd), b = _mm256_unpackhi_ps(even, odd);
     *low = _mm256_permute2f128_ps(a, b, 0x20), *high = _mm256_permute2f128_ps(a, b, 0x31);
 }
@@ -35,11 +36,13 @@ static inline void vf_store_bf16(uint16_t *p, vf x)
 {
     const __m256i bits = _mm256_castps_si256(x),
                   odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    /* See to_bf16() in base/half.h. */
     const __m256i rounded = _mm256_add_epi32(bits,
                                              _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
     const __m256i all = _mm256_blendv_epi8(rounded, quiet,
                                            _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+    /* Packing works within halves of 128 bits; the permutation brings the two results together. */
     const __m256i high = _mm256_srli_epi32(all, 16), pairs = _mm256_packus_epi32(high, high);
     _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(_mm256_permute4x64_epi64(pairs, 0x08)));
 }
@@ -48,7 +51,6 @@ static inline void vf_store_f16(uint16_t *p, vf x)
     _mm_storeu_si128((__m128i *)p,
                      _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* Past the caches, p on a multiple of a vector's size; vf_streamed() ends a series of them. */
 static inline void vf_stream(real *p, vf x) { _mm256_stream_ps(p, x); }
 static inline void vf_streamed(void) { _mm_sfence(); }
 static inline vf vf_set1(real x) { return _mm256_set1_ps(x); }
@@ -79,6 +81,7 @@ static inline vf vf_pick(int bit, vf lo, vf hi)
     default: return _mm256_blend_ps(lo, hi, 0xf0);
     }
 }
+/* bit 0 and 1 stay within halves of 128 bits, bit 2 swaps these. */
 static inline vf vf_swap(int bit, vf x)
 {
     switch (bit) {

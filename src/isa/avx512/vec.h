@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h for AVX-512: 16 floats.  The vocabulary is the same in every isa/ folder; isa/num.h builds
- * on it. */
+/* vec.h for AVX-512: 16 floats.  The vocabulary is the same in every isa/ folder and is
+ * explained here; isa/num.h builds on it.  What one instruction set rounds, all must
+ * round alike: fma is fused everywhere, and no word uses an approximate instruction. */
 #include <immintrin.h>
 
 typedef float real;
 typedef __m512 vf;
 #define VL 16
-enum { MR = 4, NR = 4 };                 /* register block of a product: rows, vectors */
+/* The register block of a product, rows x vectors: 16 sums, 4 vectors of one side and one of the
+ * other fit into 32 registers, and 16 chains hide the latency of an fma. */
+enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return _mm512_loadu_ps(p); }
 static inline void vf_store(real *p, vf x) { _mm512_storeu_ps(p, x); }
-/* Numbers of 16 bits, see half.h. */
+/* VL numbers of 16 bits as floats, see base/half.h: a bf16 is the upper half of a float. */
 static inline vf vf_load_bf16(const uint16_t *p)
 {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
-/* Twice as many: the even ones and the odd ones, and from those back into line. */
+/* 2 VL numbers at once, the even and the odd ones apart, which takes
+ * no widening; vf_zip() puts two such vectors back into line. */
 static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 {
     const __m512i x = _mm512_loadu_si512(p);
@@ -25,17 +29,19 @@ static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 }
 static inline void vf_zip(vf even, vf odd, vf *low, vf *high)
 {
+    /* Indices from 16 on mean the second operand, odd. */
     const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     *low = _mm512_permutex2var_ps(even, first, odd);
     *high = _mm512_permutex2var_ps(even, _mm512_add_epi32(first, _mm512_set1_epi32(8)), odd);
 }
-/* The even lanes twice each, and the odd ones. */
+/* The even lanes twice each, and the odd ones twice each: for pairs of channels that turn. */
 static inline vf vf_evens(vf x) { return _mm512_moveldup_ps(x); }
 static inline vf vf_odds(vf x) { return _mm512_movehdup_ps(x); }
 static inline vf vf_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+/* Rounds to nearest, ties to even, as to_bf16(); NaN becomes quiet instead of being rounded. */
 static inline void vf_store_bf16(uint16_t *p, vf x)
 {
     const __m512i bits = _mm512_castps_si512(x),
@@ -51,7 +57,8 @@ static inline void vf_store_f16(uint16_t *p, vf x)
     _mm256_storeu_si256((__m256i *)p,
                         _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* Past the caches, p on a multiple of a vector's size; vf_streamed() ends a series of them. */
+/* Stores past the caches what is not read again soon, p on a multiple of a vector's
+ * size; vf_streamed() ends a series of such stores, before other threads read them. */
 static inline void vf_stream(real *p, vf x) { _mm512_stream_ps(p, x); }
 static inline void vf_streamed(void) { _mm_sfence(); }
 static inline vf vf_set1(real x) { return _mm512_set1_ps(x); }
@@ -82,6 +89,7 @@ static inline vf vf_scale2(vf y, vf t)
 /* Lanes whose number has the bit set come from hi, the others from lo. */
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {
+    /* Lanes whose number has bit 0, 1, 2 or 3 set. */
     static const unsigned short mask[4] = { 0xaaaa, 0xcccc, 0xf0f0, 0xff00 };
     return _mm512_mask_blend_ps(mask[bit], lo, hi);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h: the f64 build, one double at a time and no fma needed: same sources, libm's exp. */
+/* vec.h: the f64 build, one double at a time: same sources, libm's exp.  Products round
+ * twice instead of being fused, as nobody compares its bits with those of another set. */
 #include "base/half.h"
 
 typedef double real;
@@ -9,6 +10,7 @@ enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return *p; }
 static inline void vf_store(real *p, vf x) { *p = x; }
+/* f64 plans store no numbers of 16 bits; the shared sources still name these words. */
 static inline vf vf_load_bf16(const uint16_t *p) { return (double)from_bf16(*p); }
 static inline void vf_load2_bf16(const uint16_t *p, vf *even, vf *odd)
 {
@@ -29,4 +31,4 @@ static inline vf vf_div(vf a, vf b) { return a / b; }
 static inline vf vf_max(vf a, vf b) { return a > b ? a : b; }
 static inline vf vf_negative(vf x, vf a, vf b) { return x < 0 ? a : b; }
 enum { VBITS = 0 };
-#define LOCI_DOUBLE 1
+#define LOCI_DOUBLE 1                    /* num.h: no constants for float */

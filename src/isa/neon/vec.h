@@ -9,6 +9,7 @@ enum { MR = 4, NR = 4 };
 
 static inline vf vf_load(const real *p) { return vld1q_f32(p); }
 static inline void vf_store(real *p, vf x) { vst1q_f32(p, x); }
+/* A bf16 is the upper half of a float. */
 static inline vf vf_load_bf16(const uint16_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
@@ -34,6 +35,7 @@ static inline void vf_store_bf16(uint16_t *p, vf x)
     const uint32x4_t bits = vreinterpretq_u32_f32(x),
                      odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
     const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+    /* only NaN differs from itself */
     const uint32x4_t all = vbslq_u32(vceqq_f32(x, x), rounded,
                                      vorrq_u32(bits, vdupq_n_u32(0x400000)));
     vst1_u16(p, vshrn_n_u32(all, 16));
@@ -42,6 +44,7 @@ static inline void vf_store_f16(uint16_t *p, vf x)
 {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
 }
+/* There are no stores past the caches in C for this CPU. */
 static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
 static inline void vf_streamed(void) {}
 static inline vf vf_set1(real x) { return vdupq_n_f32(x); }
@@ -50,6 +53,7 @@ static inline vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }
 static inline vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
 static inline vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
 static inline vf vf_div(vf a, vf b) { return vdivq_f32(a, b); }
+/* vmaxq_f32() would return NaN where either is; all sets must agree on a > b ? a : b. */
 static inline vf vf_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 static inline vf vf_negative(vf x, vf a, vf b)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vec.h: plain C, one float at a time; fma() where the CPU has none is exact and slow. */
+/* vec.h: plain C, one float at a time, for CPUs without a set of their own and to compare the
+ * others with.  Where the CPU has no fma the one of libm is exact and slow, but bits must agree. */
 #include "base/half.h"
 
 typedef float real;
