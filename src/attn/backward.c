@@ -23,7 +23,7 @@ static void open_gradient(struct tile *t)
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
     const real *lse = c->in->lse, *dlse = c->grad->dlse;
 
-    if (c->dout.data) load_rows(c, &c->dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dout.rows);
+    if (c->g.dout.data) load_rows(c, &c->g.dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dout.rows);
     else zero(t->dout.rows, (ptrdiff_t)QT * Dvp);
     transpose(t->dout.rows, Dvp, QT, Dv, t->dout.across, QT);
     load_rows(c, &c->o, t->seq->b, t->h, t->i0, t->rows, Dv, t->scratch);
@@ -107,7 +107,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
                           struct keyrange range)
 {
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
+    const ptrdiff_t tiles = (c->seqs.longest + KT - 1) / KT;
     for (ptrdiff_t j = range.last >= range.first ? range.last / KT : -1;
          j >= range.first / KT && j >= 0; j--) {
         bool seen = true;
@@ -136,7 +136,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
 {
     const struct loci_plan *p = c->plan;
     const int n = locked(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
-    const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
+    const ptrdiff_t tiles = (c->seqs.longest + KT - 1) / KT;
     for (int i = 0; i < n; i++) {
         if (!set_keys(&t[i], j * KT, range.last)) return;
         EACH_USE(c, x, term) {
@@ -158,21 +158,21 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
     for (int i = 0; i < n; i++) {
         const ptrdiff_t kh = t[i].kh % item_key_heads(p), kvh = t[i].kvh % item_kv_heads(p);
-        t[i].dk_part = c->dk.data ? w->dk + (kh * c->longest + j * KT) * Dp : NULL;
-        t[i].dv_part = c->dv.data ? w->dv + (kvh * c->longest + j * KT) * Dvp : NULL;
+        t[i].dk_part = c->g.dk.data ? w->dk + (kh * c->seqs.longest + j * KT) * Dp : NULL;
+        t[i].dv_part = c->g.dv.data ? w->dv + (kvh * c->seqs.longest + j * KT) * Dvp : NULL;
         EACH_USE(c, x, term) {
-            const ptrdiff_t slot = t[i].h % item_heads(p) * c->longest + j * KT;
-            t[i].own[x].keys = term->keyed && c->total[x]
+            const ptrdiff_t slot = t[i].h % item_heads(p) * c->seqs.longest + j * KT;
+            t[i].own[x].keys = term->keyed && c->g.total[x]
                                  ? w->keys[x] + slot * padded(term->keyed(c, x))
                                  : NULL;
         }
         weigh_gradient(&t[i]);
-        if (c->dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
+        if (c->g.dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
     for (int i = 0; i < n; i++) {
         score_gradient(&t[i]);
-        if (c->dk.data) outer_safe(&t[i], t[i].ds, t[i].q.faded, Dp, t[i].dk_part);
+        if (c->g.dk.data) outer_safe(&t[i], t[i].ds, t[i].q.faded, Dp, t[i].dk_part);
         mix_safe(&t[i], t[i].k.at, t[i].k.row, p->dim, t[i].ds, t[i].dq, t[i].alpha, t[i].next);
     }
 }
@@ -207,9 +207,9 @@ static void close_gradient(struct tile *t)
         rotation_of(c)->turn_bwd(c, p->rotate, t->angles, t->seq->b, t->h, true, t->i0, t->rows,
                                  t->q.rows, t->scratch, Dp, part);
     }
-    if (!c->dq.data) return;
+    if (!c->g.dq.data) return;
     for (int n = 0; n < t->rows * Dp; n++) t->scratch[n] *= scale;
-    store_rows(c, t->scratch, Dp, &c->dq, t->seq->b, t->h, t->i0, t->rows, D);
+    store_rows(c, t->scratch, Dp, &c->g.dq, t->seq->b, t->h, t->i0, t->rows, D);
 }
 
 /* The rows of one query tile, all keys they see, oldest first. */
@@ -228,7 +228,7 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
         EACH_USE(c, x, term) {
             const ptrdiff_t size = term->part ? term->part(c, x) : 0;
             const int slot = p->mix >= 0 ? i : h % p->group;
-            one->own[x].part = size && c->total[x] ? w->part[x] + slot * size : NULL;
+            one->own[x].part = size && c->g.total[x] ? w->part[x] + slot * size : NULL;
         }
         open_rows(one, q, h + i, row, rows);
         if (skips(c)) measure_rows(one);
@@ -266,7 +266,7 @@ struct item { const struct sequence *q; ptrdiff_t row, rows; int kvh; };
 static struct item item_of(const struct call *c, ptrdiff_t i)
 {
     const int groups = c->plan->kv_heads / item_kv_heads(c->plan);
-    const ptrdiff_t chunk = c->chunks - 1 - i / groups;
+    const ptrdiff_t chunk = c->seqs.chunks - 1 - i / groups;
     struct item a = { .q = find_sequence(c, BY_CHUNK, chunk), .kvh = (int)(i % groups) };
     a.row = (chunk - a.q->first_chunk) * ROW_CHUNK;
     a.rows = a.q->nq - a.row < ROW_CHUNK ? a.q->nq - a.row : ROW_CHUNK;
@@ -285,7 +285,7 @@ static void zero_keys(const struct call *c, real *x, int heads, struct keyrange 
 {
     const ptrdiff_t first = keys.first / KT * KT;
     for (int h = 0; h < heads && keys.last >= keys.first; h++)
-        zero(x + (h * c->longest + first) * width, (keys.last + 1 - first) * width);
+        zero(x + (h * c->seqs.longest + first) * width, (keys.last + 1 - first) * width);
 }
 
 static void item_job(void *arg, int index)
@@ -312,7 +312,7 @@ static void item_job(void *arg, int index)
             backward_rows(c, d.tile, &d.sums, item.q, item.kvh * p->group + h, item.row + row);
         }
     EACH_USE(c, x, term)
-        for (int h = 0; h < item_heads(p) && term->finish && c->total[x]; h++)
+        for (int h = 0; h < item_heads(p) && term->finish && c->g.total[x]; h++)
             term->finish(c, x, item.q, item.row, item.kvh * p->group + h,
                          d.sums.part[x] + h * term->part(c, x));
 }
@@ -322,7 +322,7 @@ static void item_job(void *arg, int index)
 struct share { const struct call *c; const struct sequence *q; ptrdiff_t first, end; };
 static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int width)
 {
-    return from + (h * s->c->longest + j) * padded(width);
+    return from + (h * s->c->seqs.longest + j) * padded(width);
 }
 static void add_to_view(const struct share *s, const real *from, const loci_view *to, int h0,
                         int heads, int width)
@@ -363,13 +363,13 @@ static void add_job(void *arg, int index)
             const ptrdiff_t tile = (item.q->k0 + s.end) / KT, end = (tile + 1) * KT - item.q->k0;
             s.first = s.end, s.end = end <= keys.last ? end : keys.last + 1;
             if (tile % c->threads != index) continue;
-            add_to_view(&s, sums.dk, &c->dk, item.kvh * (p->key_heads / p->kv_heads),
+            add_to_view(&s, sums.dk, &c->g.dk, item.kvh * (p->key_heads / p->kv_heads),
                         item_key_heads(p), p->dim);
-            add_to_view(&s, sums.dv, &c->dv, item.kvh, item_kv_heads(p), p->value_dim);
+            add_to_view(&s, sums.dv, &c->g.dv, item.kvh, item_kv_heads(p), p->value_dim);
             EACH_USE(c, x, term)
-                if (term->keyed && c->total[x])
-                    add_to_total(&s, sums.keys[x], c->total[x], item.kvh * p->group, item_heads(p),
-                                 term->keyed(c, x));
+                if (term->keyed && c->g.total[x])
+                    add_to_total(&s, sums.keys[x], c->g.total[x], item.kvh * p->group,
+                                 item_heads(p), term->keyed(c, x));
         }
     }
 }
@@ -379,10 +379,10 @@ static void add_parts(struct call *c, int index, ptrdiff_t b, int h0, int heads)
 {
     const struct sums sums = N(sums_of)(c, index);
     EACH_USE(c, x, term) {
-        if (!c->total[x] || !term->part) continue;
+        if (!c->g.total[x] || !term->part) continue;
         const ptrdiff_t size = term->part(c, x), added = term->added ? term->added(c, x) : size;
         for (int h = 0; h < heads; h++) {
-            double *to = c->total[x] + term->home(c, x, b, h0 + h);
+            double *to = c->g.total[x] + term->home(c, x, b, h0 + h);
             const real *from = sums.part[x] + h * size;
             for (ptrdiff_t i = 0; i < added; i++) to[i] += (double)from[i];
         }
@@ -392,7 +392,7 @@ static void add_parts(struct call *c, int index, ptrdiff_t b, int h0, int heads)
 static loci_status run_items(struct call *c)
 {
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t items = c->chunks * (p->kv_heads / item_kv_heads(p));
+    const ptrdiff_t items = c->seqs.chunks * (p->kv_heads / item_kv_heads(p));
     bool stop[MAX_THREADS] = { false };
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         struct wave a = { .c = c,
@@ -425,14 +425,14 @@ static void unturn_job(void *arg, int index)
     const ptrdiff_t j = q->k0 + (tile - q->first_ktile) * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     const ptrdiff_t size = rotation_part(c);
-    real *part = size && c->total[p->rotate] ? d.sums.part[p->rotate] : NULL;
+    real *part = size && c->g.total[p->rotate] ? d.sums.part[p->rotate] : NULL;
     if (part) zero(part, size);
 
-    real *dk = (real *)c->dk.data + q->b * c->dk.batch + kh * c->dk.head + j * c->dk.row;
+    real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
     const int Dp = padded(p->dim);
     real *g = d.tile->scratch, *x = d.tile->q.rows;
     for (int k = 0; k < n; k++) {
-        memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->dk.row, sizeof(real) * (size_t)p->dim);
+        memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
         if (wants_input(c, part))
             to_reals(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
                       x + (ptrdiff_t)k * Dp);
@@ -447,25 +447,25 @@ static void unturn_job(void *arg, int index)
     if (!p->keys_rotated)
         rotation->turn_bwd(c, p->rotate, d.tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
     for (int k = 0; k < n; k++)
-        memcpy(dk + k * c->dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
+        memcpy(dk + k * c->g.dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
 
 static void unturn_keys(struct call *c)
 {
     const struct loci_plan *p = c->plan;
-    if (!c->turned || !c->dk.data) return;
+    if (!c->turned || !c->g.dk.data) return;
     const struct term *term = term_of(c, p->rotate);
-    const ptrdiff_t items = c->ktiles * p->key_heads;
+    const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         struct wave a = { .c = c,
                           .first = first,
                           .n = items - first < c->threads ? items - first : c->threads };
         N(run)(c, (int)a.n, unturn_job, &a);
-        if (!c->total[p->rotate] || !term->part) continue;
+        if (!c->g.total[p->rotate] || !term->part) continue;
         for (int i = 0; i < a.n; i++) {
             const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
             const struct sums sums = N(sums_of)(c, i);
-            double *to = c->total[p->rotate]
+            double *to = c->g.total[p->rotate]
                        + term->home(c, p->rotate, q->b,
                                     (int)((first + i) % p->key_heads) * (p->heads / p->key_heads));
             for (ptrdiff_t n = 0; n < term->part(c, p->rotate); n++)
@@ -497,21 +497,22 @@ static void store_job(void *arg, int index)
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const ptrdiff_t first = c->Lk * index / c->threads, end = c->Lk * (index + 1) / c->threads;
-    store_sums(c, &c->dk, &c->dk_out, p->kv_heads, p->key_heads / p->kv_heads, p->dim, first, end);
-    store_sums(c, &c->dv, &c->dv_out, p->kv_heads, 1, p->value_dim, first, end);
+    store_sums(c, &c->g.dk, &c->g.dk_out, p->kv_heads, p->key_heads / p->kv_heads, p->dim, first,
+               end);
+    store_sums(c, &c->g.dv, &c->g.dv_out, p->kv_heads, 1, p->value_dim, first, end);
 }
 void N(store_gradients)(struct call *c)
 {
-    if (c->dk_out.data || c->dv_out.data)
+    if (c->g.dk_out.data || c->g.dv_out.data)
         N(run)(c, c->threads, store_job, &(struct wave){ .c = c });
 }
 
 loci_status N(backward)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
-    clear(&c->dq, c->B, p->heads, c->Lq, p->dim, p->stored);
-    clear(&c->dk, c->B, p->key_heads, c->Lk, p->dim, sizeof(real));
-    clear(&c->dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));
+    clear(&c->g.dq, c->B, p->heads, c->Lq, p->dim, p->stored);
+    clear(&c->g.dk, c->B, p->key_heads, c->Lk, p->dim, sizeof(real));
+    clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));
     loci_status status = run_items(c);
     if (status != LOCI_OK) return status;
     unturn_keys(c);

@@ -670,7 +670,7 @@ ptrdiff_t N(chunk_reals)(const struct call *c)
 /* Does a row have to meet its chunks one after the other? */
 bool N(decode_in_turn)(const struct call *c)
 {
-    if (c->longest <= CHUNK || packed(c)) return true;
+    if (c->seqs.longest <= CHUNK || packed(c)) return true;
     EACH_USE(c, x, term) {
         if (term->carry && term->carry(c, x)) return true;
         if (term->value && term->mem) return true;       /* what it saw of the weights may be there
@@ -744,7 +744,7 @@ static void decode_job(void *arg, int index)
             return;
         }
         const ptrdiff_t item = i / per;
-        const struct sequence *q = &c->seq[item / a->groups];
+        const struct sequence *q = &c->seqs.list[item / a->groups];
         if (q->nq) decode_item(a, &d, q, (int)(item % a->groups), item, i % per);
     }
 }
@@ -752,8 +752,8 @@ static void decode_job(void *arg, int index)
 loci_status N(forward)(struct call *c)
 {
     struct pass a = { .c = c, .groups = c->plan->heads / item_heads(c->plan), .chunks = 1 };
-    a.items = c->sequences * a.groups;
-    if (!N(decode_in_turn)(c)) a.chunks = (c->longest + CHUNK - 1) / CHUNK;
+    a.items = c->seqs.n * a.groups;
+    if (!N(decode_in_turn)(c)) a.chunks = (c->seqs.longest + CHUNK - 1) / CHUNK;
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);
     N(run)(c, c->threads, decode_job, &a);

@@ -42,7 +42,7 @@ static size_t chunk_sums(const struct call *c)
 {
     if (!c->decode || NARROW(decode_in_turn)(c)) return 0;
     const size_t items = (size_t)(c->B * (c->plan->heads / item_heads(c->plan))
-                                  * ((c->longest + CHUNK - 1) / CHUNK));
+                                  * ((c->seqs.longest + CHUNK - 1) / CHUNK));
     return items * (size_t)decode_rows(c) * (size_t)NARROW(chunk_reals)(c);
 }
 static ptrdiff_t total(const struct call *c, int x)

@@ -102,7 +102,7 @@ INLINE loci_status forward_all(struct call *c, void (*job)(void *, int))
     struct pass a = { .c = c,
                       .locked = locked(c->plan),
                       .groups = c->plan->heads / locked(c->plan) };
-    a.items = c->tiles * a.groups;
+    a.items = c->seqs.tiles * a.groups;
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);
     N(run)(c, c->threads, job, &a);

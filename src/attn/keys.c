@@ -69,7 +69,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
                                   p->value_dim);
         }
         if (!finite || !(most < INFINITY)) most = NAN;
-        c->knorm[kh * c->ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
+        c->knorm[kh * c->seqs.ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
     }
 }
 static void keys_job(void *arg, int index)
@@ -78,7 +78,7 @@ static void keys_job(void *arg, int index)
     struct call *c = a->c;
     struct angles *angles = N(angles_of)(c, index);
     const int heads = c->plan->key_heads;
-    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->ktiles * heads;) {
+    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.ktiles * heads;) {
         const ptrdiff_t tile = s / heads;
         const struct sequence *q = find_sequence(c, BY_KTILE, tile);
         keys_item(c, angles, q, tile - q->first_ktile, (int)(s % heads));

@@ -184,7 +184,7 @@ static void turn_back(const struct call *c, struct linear *d, bool query, ptrdif
     if (x < 0) return;
     const struct rotation *rotation = rotation_of(c);
     rotation->turn_bwd(c, x, d->angles, b, h, query, i, n, rotation->of_input ? f : turned, g,
-                       padded(c->plan->dim), c->total[x] ? d->part : NULL);
+                       padded(c->plan->dim), c->g.total[x] ? d->part : NULL);
 }
 
 /* The rows `row` .. of a query head, with `last` keys of their sequence in memory. */
@@ -342,7 +342,7 @@ static const struct sequence *open_item(const struct call *c, struct linear *d, 
                                         int *kvh)
 {
     const struct loci_plan *p = c->plan;
-    const struct sequence *q = &c->seq[item / p->kv_heads];
+    const struct sequence *q = &c->seqs.list[item / p->kv_heads];
     *kvh = (int)(item % p->kv_heads);
     if (d->angles) *d->angles = (struct angles){ .room = d->room };
     d->count = c->linear.past;
@@ -404,7 +404,7 @@ static void open_cotangents(const struct call *c, struct linear *d, const struct
 {
     const struct loci_plan *p = c->plan;
     const int Dv = p->value_dim, Dvp = padded(Dv);
-    if (c->dout.data) load(c, &c->dout, q->b, h, q->q0 + row, d->rows, Dv, d->g);
+    if (c->g.dout.data) load(c, &c->g.dout, q->b, h, q->q0 + row, d->rows, Dv, d->g);
     else zero(d->g, (ptrdiff_t)d->rows * Dvp);
     load(c, &c->o, q->b, h, q->q0 + row, d->rows, Dv, d->o);
     for (int r = 0; r < d->rows; r++) {
@@ -441,7 +441,7 @@ static void dq_rows(const struct call *c, struct linear *d, const struct sequenc
             through_feature(D, d->q + r * Dp, d->h[r], d->zk + (d->seen[r] - 1) * Dp,
                             d->dq + r * Dp);
     }
-    store(c, &c->dq, q->b, h, q->q0 + row, n, D, d->dq);
+    store(c, &c->g.dq, q->b, h, q->q0 + row, n, D, d->dq);
 }
 
 /* The rows add to dk and dv of their tile, to df at the last key they see, and to what the tiles
@@ -490,8 +490,8 @@ static void dk_tile(const struct call *c, struct linear *d, const struct sequenc
         add_to(d->df + k * Dp, d->y, D);
         through_feature(D, d->mem.f + k * Dp, 1, d->df + k * Dp, d->dk + k * Dp);
     }
-    store(c, &c->dk, q->b, kvh, q->k0 + first, d->keys, D, d->dk);
-    store(c, &c->dv, q->b, kvh, q->k0 + first, d->keys, Dv, d->dv);
+    store(c, &c->g.dk, q->b, kvh, q->k0 + first, d->keys, D, d->dk);
+    store(c, &c->g.dv, q->b, kvh, q->k0 + first, d->keys, Dv, d->dv);
     if (first % SPAN == 0) age(p, &d->behind);
 }
 static bool backward_item(const struct call *c, struct linear *d, ptrdiff_t item)
@@ -500,7 +500,7 @@ static bool backward_item(const struct call *c, struct linear *d, ptrdiff_t item
     int kvh;
     const struct sequence *q = open_item(c, d, item, &kvh);
     const ptrdiff_t *seen = c->linear.seen + q->b * c->Lq + q->q0;
-    if (p->rotate >= 0 && c->total[p->rotate])
+    if (p->rotate >= 0 && c->g.total[p->rotate])
         zero(d->part, rotation_part(c));
     if (!walk_forward(c, d, q, kvh, dq_rows, true)) return false;
 
@@ -545,7 +545,7 @@ static loci_status run_line(struct line *a, ptrdiff_t first, ptrdiff_t end)
 loci_status N(linear)(struct call *c)
 {
     struct line a = { .c = c, .item = forward_item };
-    return run_line(&a, 0, c->sequences * c->plan->kv_heads);
+    return run_line(&a, 0, c->seqs.n * c->plan->kv_heads);
 }
 
 /* One item of a wave, with its part of the rotation's gradient. */
@@ -559,11 +559,11 @@ loci_status N(linear_backward)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     const int x = p->rotate;
-    const ptrdiff_t items = c->sequences * p->kv_heads;
+    const ptrdiff_t items = c->seqs.n * p->kv_heads;
     struct line a = { .c = c, .item = backward_item };
-    clear(&c->dk, c->B, p->kv_heads, c->Lk, p->dim, p->stored);
-    clear(&c->dv, c->B, p->kv_heads, c->Lk, p->value_dim, p->stored);
-    if (x < 0 || !c->total[x]) return run_line(&a, 0, items);
+    clear(&c->g.dk, c->B, p->kv_heads, c->Lk, p->dim, p->stored);
+    clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, p->stored);
+    if (x < 0 || !c->g.total[x]) return run_line(&a, 0, items);
     const struct term *term = term_of(c, x);
     for (; a.first < items; a.first += c->threads) {
         const int n = items - a.first < c->threads ? (int)(items - a.first) : c->threads;
@@ -572,8 +572,8 @@ loci_status N(linear_backward)(struct call *c)
         for (int i = 0; i < n; i++) {
             const ptrdiff_t item = a.first + i;
             const struct linear d = open_workspace(c, i);
-            double *to = c->total[x]
-                       + term->home(c, x, c->seq[item / p->kv_heads].b,
+            double *to = c->g.total[x]
+                       + term->home(c, x, c->seqs.list[item / p->kv_heads].b,
                                     (int)(item % p->kv_heads) * p->group);
             for (ptrdiff_t k = 0; k < term->part(c, x); k++) to[k] += (double)d.part[k];
         }

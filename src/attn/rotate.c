@@ -156,7 +156,7 @@ loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view
     struct rows a = all_rows(c, which, x, dy, dx);
     const int u = c->plan->rotate;
     const struct term *term = term_of(c, u);
-    double *total = c->total[u];
+    double *total = c->g.total[u];
     if (!total || !term->part) {
         N(run)(c, c->threads, rotate_job, &a);
         return a.stop ? LOCI_CANCELLED : LOCI_OK;

@@ -121,7 +121,8 @@ INLINE bool negligible(const struct tile *t, const real *floor)
     const struct sequence *q = t->seq;
     const real most = ceilings(t);
     if (!(most < INFINITY)) return false;
-    const real knorm = t->c->knorm[t->kh * t->c->ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
+    const real knorm =
+        t->c->knorm[t->kh * t->c->seqs.ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
     for (int r = 0; r < t->rows; r++) {
         real bound = t->q.norm[r] * knorm + most;
         bound += abs_(bound) * (real)1e-5 + (real)1e-3;

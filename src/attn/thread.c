@@ -93,15 +93,15 @@ static size_t lay_out_all(const struct call *c, char *base, bool backward, bool 
         d->chunk.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
     }
     if (backward) {
-        const ptrdiff_t tiles = (c->longest + KT - 1) / KT;
-        d->sums.dk = take_bytes(&a, (size_t)(item_key_heads(p) * c->longest),
+        const ptrdiff_t tiles = (c->seqs.longest + KT - 1) / KT;
+        d->sums.dk = take_bytes(&a, (size_t)(item_key_heads(p) * c->seqs.longest),
                                  (size_t)padded(p->dim) * sizeof(real));
-        d->sums.dv = take_bytes(&a, (size_t)(item_kv_heads(p) * c->longest),
+        d->sums.dv = take_bytes(&a, (size_t)(item_kv_heads(p) * c->seqs.longest),
                                  (size_t)padded(p->value_dim) * sizeof(real));
         EACH_USE(c, x, term) {
             d->sums.part[x] = reals(&a, item_heads(p) * ask(term->part, c, x));
             if (term->keyed)
-                d->sums.keys[x] = take_bytes(&a, (size_t)(item_heads(p) * c->longest),
+                d->sums.keys[x] = take_bytes(&a, (size_t)(item_heads(p) * c->seqs.longest),
                                               (size_t)padded(term->keyed(c, x)) * sizeof(real));
             if (term->carry)
                 d->sums.carry[x] = take_bytes(&a, (size_t)(n * tiles),

@@ -81,13 +81,13 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     loci_add_view(&r, "k", &c->k, entries, p->kv_heads, length, p->dim, stored, READ);
     loci_add_view(&r, "v", &c->v, entries, p->kv_heads, length, p->value_dim, stored, READ);
     if (grad) {
-        loci_add_view(&r, "dout", &c->dout, c->B, p->heads, c->Lq, p->value_dim, stored, READ);
+        loci_add_view(&r, "dout", &c->g.dout, c->B, p->heads, c->Lq, p->value_dim, stored, READ);
         loci_add_list(&r, "dlse", grad->dlse, n, real, READ);
         loci_add_list(&r, "drem", grad->drem, n, real, READ);
         loci_add_list(&r, "dae", grad->dae, n * (size_t)p->dim, real, READ);
-        loci_add_view(&r, "dq", &c->dq, c->B, p->heads, c->Lq, p->dim, stored, WRITTEN);
-        loci_add_view(&r, "dk", &c->dk, c->B, p->kv_heads, c->Lk, p->dim, stored, WRITTEN);
-        loci_add_view(&r, "dv", &c->dv, c->B, p->kv_heads, c->Lk, p->value_dim, stored, WRITTEN);
+        loci_add_view(&r, "dq", &c->g.dq, c->B, p->heads, c->Lq, p->dim, stored, WRITTEN);
+        loci_add_view(&r, "dk", &c->g.dk, c->B, p->kv_heads, c->Lk, p->dim, stored, WRITTEN);
+        loci_add_view(&r, "dv", &c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, stored, WRITTEN);
     }
     /* The last entry of the table may be shorter than the stride between entries. */
     const loci_pages *pages = in->pages;
@@ -205,11 +205,11 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
      * own way, are summed as reals in the workspace and stored at the end: rounding after each
      * addition would lose small ones.  dk is summed too if only the rotation learns from it. */
     const bool apart = p->stored != p->real;
-    if (apart || p->key_heads != p->kv_heads) c.dk_out = c.dk, c.dk.data = NULL;
-    if (!c.dk.data && (c.dk_out.data || (p->rotate >= 0 && c.total[p->rotate])))
-        c.dk = dense(c.dk_sum, p->key_heads, c.Lk, p->dim);
-    if (apart && c.dv.data)
-        c.dv_out = c.dv, c.dv = dense(c.dv_sum, p->kv_heads, c.Lk, p->value_dim);
+    if (apart || p->key_heads != p->kv_heads) c.g.dk_out = c.g.dk, c.g.dk.data = NULL;
+    if (!c.g.dk.data && (c.g.dk_out.data || (p->rotate >= 0 && c.g.total[p->rotate])))
+        c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->dim);
+    if (apart && c.g.dv.data)
+        c.g.dv_out = c.g.dv, c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);
     loci_begin(&c, true);
     const loci_status status = p->engine->backward(&c);
     if (status) return loci_fail(in.error, status, "cancelled by the host");

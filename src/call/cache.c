@@ -84,7 +84,7 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     }
     /* Encodings that keep sums ask a call for its shapes: this one has those of the whole cache. */
     const struct call like = { .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity,
-                               .ktiles = (ptrdiff_t)keys / KT };
+                               .seqs.ktiles = (ptrdiff_t)keys / KT };
     for (int e = 0; e < p->encs; e++) {
         const size_t bytes = p->enc[e].pe->kept ? p->enc[e].pe->kept(&like, e) : 0;
         if (bytes) c->made[e] = reserve(&a, bytes, 1);
@@ -308,7 +308,7 @@ static void keep_inputs(const loci_plan *p, const struct loci_cache *c, const in
 {
     const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
     const struct call all = { .plan = p, .B = batch, .Lk = cache_capacity(c),
-                              .ktiles = batch * (ptrdiff_t)c->form.tiles, .cache = c };
+                              .seqs.ktiles = batch * (ptrdiff_t)c->form.tiles, .cache = c };
     for (int e = 0; e < p->encs; e++)
         if (c->made[e]) p->enc[e].pe->keep(&all, e, from);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
@@ -388,7 +388,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
      * at the end, so this may lie before its first new key, even below 0. */
     int64_t *first = cache_list(to, to->first), *done = cache_list(to, to->done);
     for (ptrdiff_t b = 0; b < c.B; b++) first[b] = lengths(to)[b] + count_of(in, b) - c.Lk;
-    c.firsts = first;
+    c.where.firsts = first;
     loci_begin(&c, false);
     const loci_status status = p->engine->keep(&c, &a);
     if (status) {

@@ -57,8 +57,8 @@ static loci_status check_states(const loci_plan *p, const loci_call *in, const s
 static loci_status check_order(const struct call *c)
 {
     loci_error *e = c->in->error;
-    for (ptrdiff_t s = 0; s < c->sequences; s++) {
-        const struct sequence *q = &c->seq[s];
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
         CHECK(e, !q->segments, LOCI_BAD_ARG,
               "linear attention wants segments as runs of "
               "neighbours, in rising order on both sides");
@@ -81,8 +81,8 @@ static loci_status check_order(const struct call *c)
  * rise, so one pass over the keys serves all rows. */
 static void find_seen(struct call *c)
 {
-    for (ptrdiff_t s = 0; s < c->sequences; s++) {
-        const struct sequence *q = &c->seq[s];
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
         ptrdiff_t j = 0;
         for (ptrdiff_t i = 0; i < q->nq; i++) {
             while (j < q->nk

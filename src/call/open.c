@@ -81,13 +81,13 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     void *seq = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
     loci_take_positions(c, &a);
     if (base) {
-        c->seq = seq;
+        c->seqs.list = seq;
         loci_find_sequences(c);
     } else {
-        c->longest = c->Lk;
-        c->ktiles = loci_most_ktiles(c);
+        c->seqs.longest = c->Lk;
+        c->seqs.ktiles = loci_most_ktiles(c);
     }
-    const ptrdiff_t longest = c->longest;
+    const ptrdiff_t longest = c->seqs.longest;
     const bool linear = p->stage == LOCI_LINEAR_ATTENTION;
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
@@ -104,20 +104,20 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             const ptrdiff_t total = engine->total(c, x);
             if (!total) continue;
             if (x == p->rotate) learns = true;
-            c->total[x] = take_bytes(&a, (size_t)total, sizeof(double));
+            c->g.total[x] = take_bytes(&a, (size_t)total, sizeof(double));
         }
         for (int i = 0; i < p->tensors.n; i++) {
-            c->dtensor_count[i] = (ptrdiff_t)tensor_numbers(c, &p->tensors.list[i]);
-            c->dtensor[i] = take_bytes(&a, (size_t)c->dtensor_count[i], sizeof(double));
+            c->g.dtensor_count[i] = (ptrdiff_t)tensor_numbers(c, &p->tensors.list[i]);
+            c->g.dtensor[i] = take_bytes(&a, (size_t)c->g.dtensor_count[i], sizeof(double));
         }
         const bool apart = p->stored != p->real;
         if ((learns || apart) && !linear)
-            c->dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+            c->g.dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
         if (apart && !linear)
-            c->dv_sum = take_bytes(&a, (size_t)rows,
+            c->g.dv_sum = take_bytes(&a, (size_t)rows,
                                    (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
-    c->longest = c->Lk;                           /* the workspace depends on shapes only */
+    c->seqs.longest = c->Lk;                           /* the workspace depends on shapes only */
     if (linear) {
         c->linear.seen = take_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
         if (backward)
@@ -129,7 +129,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     }
     if (c->workspace == SIZE_MAX) return SIZE_MAX;
     c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
-    c->longest = longest;
+    c->seqs.longest = longest;
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
 }
 
@@ -151,9 +151,11 @@ static loci_status open_cache(struct call *c)
           "q_pos must be given, as the cache's keys have positions of their own");
     c->cache = cache;
     c->Lk = cache_room(cache);
-    c->lens = cache_list(cache, cache->kept), c->firsts = cache_list(cache, cache->base);
+    c->where.lens = cache_list(cache, cache->kept),
+    c->where.firsts = cache_list(cache, cache->base);
     if (cache->placed)
-        c->k_pos = cache_list(cache, cache->pos), c->k_pos_entry = cache_capacity(cache);
+        c->where.k_pos = cache_list(cache, cache->pos),
+        c->where.k_pos_entry = cache_capacity(cache);
     for (int i = 0; i < c->plan->tensors.n; i++)
         if (cache->input[i].at) c->input[i] = (const char *)cache + cache->input[i].at;
     return LOCI_OK;
@@ -181,11 +183,11 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
                         .B = in->batch,
                         .Lq = in->q_len,
                         .Lk = in->k_len,
-                        .lens = in->k_lens,
-                        .q_pos = in->q_pos,
-                        .k_pos = in->k_pos,
-                        .k_pos_entry = in->per_batch ? in->k_len : 0,
-                        .k_coord = in->cache ? NULL : in->k_coord };
+                        .where = { .lens = in->k_lens,
+                                   .q_pos = in->q_pos,
+                                   .k_pos = in->k_pos,
+                                   .k_pos_entry = in->per_batch ? in->k_len : 0,
+                                   .k_coord = in->cache ? NULL : in->k_coord } };
     TRY(check_straight(in));
     for (int i = 0; i < p->tensors.n && in->tensors; i++) c->input[i] = in->tensors[i];
     CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG,
@@ -204,9 +206,9 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
           "q_pos and k_pos must be given together");
     CHECK(e, !in->q_seg || (!in->k_lens && !in->cache), LOCI_BAD_ARG,
           "segments exclude k_lens and a cache");
-    for (ptrdiff_t b = 0; b < c->B && c->lens && in->k_len; b++)
-        CHECK(e, c->lens[b] >= 0 && c->lens[b] <= in->k_len, LOCI_BAD_ARG,
-              "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)c->lens[b],
+    for (ptrdiff_t b = 0; b < c->B && c->where.lens && in->k_len; b++)
+        CHECK(e, c->where.lens[b] >= 0 && c->where.lens[b] <= in->k_len, LOCI_BAD_ARG,
+              "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)c->where.lens[b],
               in->k_len);
     if (in->cache) TRY(open_cache(c));
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
@@ -274,7 +276,7 @@ loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *la
 }
 void loci_use_room(struct call *c, void *work, lay_out_room *lay_out, bool backward)
 {
-    c->knorm = NULL, c->dk_sum = c->dv_sum = NULL;
+    c->knorm = NULL, c->g.dk_sum = c->g.dv_sum = NULL;
     lay_out(c, work, backward);
 }
 
@@ -344,7 +346,7 @@ void loci_fold(struct call *c, void *const *out)
         const void *data[MAX_TENSORS];
         int uses = 0;
         for (int x = 0; x < p->uses; x++)
-            if (p->use[x].enc == e) totals[uses++] = c->total[x];
+            if (p->use[x].enc == e) totals[uses++] = c->g.total[x];
         for (int i = 0; i < n; i++) data[i] = c->input[first + i];
         const struct prep prep = { .cfg = &p->enc[e],
                                    .tensor = p->tensors.list + first,
@@ -354,12 +356,12 @@ void loci_fold(struct call *c, void *const *out)
                                    .shape = loci_shape_of(p, e),
                                    .table = (void *)c->table[e],
                                    .dtable = totals,
-                                   .dtensor = c->dtensor + first };
+                                   .dtensor = c->g.dtensor + first };
         if (p->enc[e].pe->fold) p->enc[e].pe->fold(&prep);
         for (int i = 0; i < n; i++) {
             if (!out || !out[first + i]) continue;
-            for (ptrdiff_t k = 0; k < c->dtensor_count[first + i]; k++)
-                store_real(out[first + i], p->f64, k, c->dtensor[first + i][k]);
+            for (ptrdiff_t k = 0; k < c->g.dtensor_count[first + i]; k++)
+                store_real(out[first + i], p->f64, k, c->g.dtensor[first + i][k]);
         }
     }
 }
@@ -370,13 +372,15 @@ void loci_want(struct call *c, void *const *out)
     for (int e = 0; e < p->encs; e++) {
         bool any = false;
         for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++) {
-            if (!out || !out[i]) c->dtensor[i] = NULL;
-            else any = true, memset(c->dtensor[i], 0, sizeof(double) * (size_t)c->dtensor_count[i]);
+            if (!out || !out[i]) c->g.dtensor[i] = NULL;
+            else
+                any = true,
+                memset(c->g.dtensor[i], 0, sizeof(double) * (size_t)c->g.dtensor_count[i]);
         }
         for (int x = 0; x < p->uses; x++) {
-            if (p->use[x].enc != e || !c->total[x]) continue;
-            if (!any) c->total[x] = NULL;
-            else memset(c->total[x], 0, sizeof(double) * (size_t)p->engine->total(c, x));
+            if (p->use[x].enc != e || !c->g.total[x]) continue;
+            if (!any) c->g.total[x] = NULL;
+            else memset(c->g.total[x], 0, sizeof(double) * (size_t)p->engine->total(c, x));
         }
     }
 }
@@ -390,9 +394,9 @@ loci_status loci_open_grad(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     const loci_grad *grad = c->grad;
-    TRY(loci_open_view(c, &c->dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim));
-    TRY(loci_open_view(c, &c->dq, &grad->dq, "dq", p->heads, c->Lq, p->dim));
-    TRY(loci_open_view(c, &c->dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim));
-    TRY(loci_open_view(c, &c->dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim));
+    TRY(loci_open_view(c, &c->g.dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim));
+    TRY(loci_open_view(c, &c->g.dq, &grad->dq, "dq", p->heads, c->Lq, p->dim));
+    TRY(loci_open_view(c, &c->g.dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim));
+    TRY(loci_open_view(c, &c->g.dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim));
     return LOCI_OK;
 }

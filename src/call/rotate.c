@@ -37,8 +37,8 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     TRY(loci_open_call(c, p, in, true));
     TRY(loci_check_inputs(c, p->use[p->rotate].enc,
                           which == LOCI_QUERY ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS));
-    CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->k_coord), LOCI_BAD_ARG,
-          "coordinates must be given: the encoding has %d axes", p->axes);
+    CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->where.k_coord),
+          LOCI_BAD_ARG, "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(loci_open_tables(c, tables));
     TRY(loci_measure_room(c, work, backward ? loci_lay_out : lay_out, backward));
     return loci_accept(c, p->use[p->rotate].enc);

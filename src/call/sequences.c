@@ -18,7 +18,7 @@ static bool consecutive_q(const struct call *c, ptrdiff_t b, ptrdiff_t i, ptrdif
 }
 static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdiff_t n)
 {
-    if (!c->k_pos) return true;
+    if (!c->where.k_pos) return true;
     for (ptrdiff_t k = 1; k < n; k++)
         if ((uint64_t)pos_k(c, b, j + k) != (uint64_t)pos_k(c, b, j) + (uint64_t)k) return false;
     return true;
@@ -29,19 +29,27 @@ static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdif
 static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq, ptrdiff_t k0,
                          ptrdiff_t nk, bool segments)
 {
-    struct sequence *s = &c->seq[c->sequences++];
+    struct sequence *s = &c->seqs.list[c->seqs.n++];
     *s = (struct sequence){
-        .b = b, .q0 = q0, .nq = nq, .k0 = k0, .nk = nk, .segments = segments, .first_row = c->rows,
-        .first_tile = c->tiles, .first_chunk = c->chunks, .first_ktile = c->ktiles,
+        .b = b,
+        .q0 = q0,
+        .nq = nq,
+        .k0 = k0,
+        .nk = nk,
+        .segments = segments,
+        .first_row = c->seqs.rows,
+        .first_tile = c->seqs.tiles,
+        .first_chunk = c->seqs.chunks,
+        .first_ktile = c->seqs.ktiles,
     };
     s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, k0, nk);
     /* Unsigned, as above.  Without rows or keys there is no distance. */
     if (s->run && nq && nk)
         s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, k0));
-    c->rows += nq, c->tiles += tiles(nq, ROWS), c->chunks += tiles(nq, ROW_CHUNK);
+    c->seqs.rows += nq, c->seqs.tiles += tiles(nq, ROWS), c->seqs.chunks += tiles(nq, ROW_CHUNK);
     /* A cache numbers its tiles by capacity, so what is kept by tile stays where it is. */
-    c->ktiles += tiles(c->cache ? c->Lk : nk, KT);
-    if (nk > c->longest) c->longest = nk;
+    c->seqs.ktiles += tiles(c->cache ? c->Lk : nk, KT);
+    if (nk > c->seqs.longest) c->seqs.longest = nk;
 }
 
 /* How many neighbours from row i, or key j, on share a segment. */
@@ -96,11 +104,12 @@ static bool rising(const struct call *c, ptrdiff_t b)
         }
     return true;
 }
-/* Fills c->seq, and counts from 0 what all sequences have together. */
+/* Fills c->seqs.list, and counts from 0 what all sequences have together. */
 void loci_find_sequences(struct call *c)
 {
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
-    c->sequences = c->rows = c->tiles = c->chunks = c->ktiles = c->longest = 0;
+    c->seqs.n = c->seqs.rows = c->seqs.tiles = c->seqs.chunks = c->seqs.ktiles = c->seqs.longest =
+        0;
     for (ptrdiff_t s = 0; qs && s < c->in->sequences; s++)
         add_sequence(c, 0, qs[s], qs[s + 1] - qs[s], ks[s], ks[s + 1] - ks[s], false);
     if (qs) return;
@@ -145,7 +154,7 @@ void loci_take_positions(struct call *c, struct arena *a)
     int64_t *q_pos = take_bytes(a, (size_t)(c->Lq + c->Lk), sizeof *q_pos);
     if (!a->base) return;                /* measuring */
     int64_t *k_pos = q_pos + c->Lq;
-    c->q_pos = q_pos, c->k_pos = k_pos;
+    c->where.q_pos = q_pos, c->where.k_pos = k_pos;
     for (ptrdiff_t s = 0; s < c->in->sequences; s++) {
         const int64_t nq = qs[s + 1] - qs[s], nk = ks[s + 1] - ks[s];
         for (int64_t i = 0; i < nq; i++) q_pos[qs[s] + i] = nk ? nk - nq + i : i;
@@ -160,8 +169,8 @@ loci_status loci_check_positions(const struct call *c)
 {
     const struct loci_plan *p = c->plan;
     loci_error *e = c->in->error;
-    for (ptrdiff_t s = 0; s < c->sequences; s++) {
-        const struct sequence *q = &c->seq[s];
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
         int64_t qlow = INT64_MAX, qhigh = INT64_MIN, klow = INT64_MAX, khigh = INT64_MIN;
         if (!q->nq || !q->nk) continue;
         for (ptrdiff_t i = 0; i < q->nq; i += q->run && q->nq > 1 ? q->nq - 1 : 1) {
@@ -196,11 +205,11 @@ loci_status loci_check_given(const struct call *c)
     TRY(loci_check_near(in->q_pos, each * in->q_len, "q_pos", e));
     TRY(loci_check_near(in->k_pos, each * in->k_len, "k_pos", e));
     for (ptrdiff_t b = 0; b < c->B; b++) {
-        if (c->cache && c->k_pos)
-            TRY(loci_check_near(c->k_pos + b * c->k_pos_entry, keys_in(c, b), "the cache's k_pos",
-                                e));
+        if (c->cache && c->where.k_pos)
+            TRY(loci_check_near(c->where.k_pos + b * c->where.k_pos_entry, keys_in(c, b),
+                                "the cache's k_pos", e));
         const int64_t keys = first_pos(c, b) + keys_in(c, b);
-        CHECK(e, c->k_pos || keys <= FAR, LOCI_BAD_ARG,
+        CHECK(e, c->where.k_pos || keys <= FAR, LOCI_BAD_ARG,
               "entry %td has %lld keys, and positions must lie within 2^40", b, (long long)keys);
     }
     if (c->plan->rotate < 0) return LOCI_OK;

@@ -75,10 +75,11 @@ static void end(struct call *c, int enc)
     const int places = scan_places(c, &a);
     const double *from = NULL;
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].enc == enc) from = c->total[x];
+        if (p->use[x].enc == enc) from = c->g.total[x];
     if (!from) return;
-    double *de = c->dtensor[p->first_tensor[enc] + SCAN_E];
-    double *dgate = a.gates == GATES_GIVEN ? c->dtensor[p->first_tensor[enc] + SCAN_GATE_K] : NULL;
+    double *de = c->g.dtensor[p->first_tensor[enc] + SCAN_E];
+    double *dgate = a.gates == GATES_GIVEN ? c->g.dtensor[p->first_tensor[enc] + SCAN_GATE_K]
+                                           : NULL;
     for (ptrdiff_t n = 0; n < scan_total(c, &a) / a.part; n++, from += a.part) {
         const ptrdiff_t place = n % places,
                         kvh = n / places * p->kv_heads + place * p->kv_heads / places;

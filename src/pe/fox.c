@@ -54,7 +54,7 @@ static bool stops(const struct call *c, int enc)
 static void lay_out_sums(const struct call *c, struct arena *a, struct gate_sums *to)
 {
     const struct loci_plan *p = c->plan;
-    const size_t tiles = (size_t)p->heads * (size_t)c->ktiles;
+    const size_t tiles = (size_t)p->heads * (size_t)c->seqs.ktiles;
     to->sum = take_bytes(a, tiles, sizeof *to->sum);
     to->marks = take_bytes(a, tiles, sizeof *to->marks);
     to->top = take_bytes(a, tiles, p->real);
@@ -71,14 +71,14 @@ static void *made(const struct call *c, int enc)
 static struct gate_sums *lay_out(const struct call *c, int enc, struct arena *a)
 {
     const struct loci_plan *p = c->plan;
-    const size_t tiles = (size_t)p->heads * (size_t)c->ktiles;
+    const size_t tiles = (size_t)p->heads * (size_t)c->seqs.ktiles;
     struct gate_sums *g = take_bytes(a, 1, sizeof *g), spare, *to = a->base ? g : &spare;
     *to = (struct gate_sums){ .stops = stops(c, enc) };
     lay_out_sums(c, a, to);
     if (a->base && made(c, enc)) lay_out_sums(c, &(struct arena){ .base = made(c, enc) }, to);
     if (to->stops) {
         to->rise = take_bytes(a, tiles, sizeof *to->rise);
-        to->knorm = take_bytes(a, (size_t)p->key_heads * (size_t)c->ktiles, sizeof *to->knorm);
+        to->knorm = take_bytes(a, (size_t)p->key_heads * (size_t)c->seqs.ktiles, sizeof *to->knorm);
     }
     return g;
 }
@@ -122,7 +122,7 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
                             const bool f64)
 {
     const ptrdiff_t first = (q->b * c->plan->heads + h) * c->Lk + q->k0,
-                    slot = h * c->ktiles + q->first_ktile;
+                    slot = h * c->seqs.ktiles + q->first_ktile;
     double C = J0 ? g->sum[slot + J0 - 1] : 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
     int64_t marks = J0 ? g->marks[slot + J0 - 1] : 0;
     /* 64 (J + 1) keys are at most 2^doublings, which bounds the log of how many they are. */
@@ -195,7 +195,7 @@ static void measure_keys(const struct call *c, const struct gate_sums *g,
                                   : key_at(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
         most = higher(norm_squared(k, dtype, step, p->dim), most);
         if (j % KT == KT - 1 || j == q->nk - 1)
-            g->knorm[kh * c->ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
+            g->knorm[kh * c->seqs.ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
     }
 }
 
@@ -207,8 +207,8 @@ static void head_job(void *arg, int index)
 {
     const struct job *a = arg;
     const struct loci_plan *p = a->c->plan;
-    for (ptrdiff_t s = 0; s < a->c->sequences; s++) {
-        const struct sequence *q = &a->c->seq[s];
+    for (ptrdiff_t s = 0; s < a->c->seqs.n; s++) {
+        const struct sequence *q = &a->c->seqs.list[s];
         if (!whole(q) || !q->nq) continue;
         for (int h = index; h < p->heads; h += a->jobs)
             if (p->f64) sum_keys(a->c, a->g, q, h, 0, a->log_f, true);
@@ -270,13 +270,13 @@ static void keep(const struct call *c, int enc, const int64_t *from)
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
-    double *dlog_f = c->dtensor[p->first_tensor[enc] + LOG_F];
+    double *dlog_f = c->g.dtensor[p->first_tensor[enc] + LOG_F];
     const double *total = NULL;
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].enc == enc) total = c->total[x];
+        if (p->use[x].enc == enc) total = c->g.total[x];
     if (!dlog_f || !total) return;
-    for (ptrdiff_t s = 0; s < c->sequences; s++) {
-        const struct sequence *q = &c->seq[s];
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
         const ptrdiff_t seen = whole(q) ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
         for (int h = 0; h < p->heads && q->nq; h++) {
             const ptrdiff_t first = (q->b * p->heads + h) * c->Lk + q->k0;

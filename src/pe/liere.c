@@ -257,7 +257,8 @@ static loci_status accept(const struct call *c, int enc)
     const struct blocks b = blocks(&c->plan->enc[enc]);
     const double *largest = (const double *)c->table[enc] + generators(&b);
     const int64_t queries = rows_of(c, true), rows = queries + rows_of(c, false);
-    for (int64_t row = c->in->q_coord ? 0 : queries; row < (c->k_coord ? rows : queries); row++) {
+    for (int64_t row = c->in->q_coord ? 0 : queries; row < (c->where.k_coord ? rows : queries);
+         row++) {
         double reach = 0;
         for (int a = 0; a < b.axes; a++) reach += fabs(coordinate(c, row, a)) * largest[a];
         CHECK(c->in->error, !(reach > most), LOCI_UNSUPPORTED,
@@ -350,7 +351,7 @@ static void begin(struct call *c, int enc)
     for (int64_t i = 0; c->in->q_coord && i < rows_of(c, true); i++)
         w->slot[0][i] = find_slot(c, w, i);
     for (int64_t i = 0;
-         c->k_coord && (!c->plan->keys_rotated || !c->k.data) && i < rows_of(c, false); i++)
+         c->where.k_coord && (!c->plan->keys_rotated || !c->k.data) && i < rows_of(c, false); i++)
         w->slot[1][i] = find_slot(c, w, rows_of(c, true) + i);
     struct job job = { .c = c, .enc = enc, .w = w };
     atomic_init(&job.next, 0);
@@ -426,7 +427,7 @@ static void gradient_job(void *arg, int index)
  * then added in the order of the slots, so the bits do not depend on the threads. */
 static void end(struct call *c, int enc)
 {
-    double *draw = c->dtensor[c->plan->first_tensor[enc]];
+    double *draw = c->g.dtensor[c->plan->first_tensor[enc]];
     if (way(&c->plan->enc[enc]) != TERM_matrices || !draw) return;
     struct matrices *w = c->scratch[enc];
     const ptrdiff_t count = (ptrdiff_t)c->plan->axes * w->groups * w->count * w->block * w->block;

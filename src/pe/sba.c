@@ -98,15 +98,15 @@ static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool ri
 /* Rows before the first key of an entry are there only because others are longer. */
 static bool before_first(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
-    return c->lens && !c->in->q_pos && pos_q(c, b, i) < first_pos(c, b);
+    return c->where.lens && !c->in->q_pos && pos_q(c, b, i) < first_pos(c, b);
 }
 /* With remainder=value every row needs a key of its own, or its
  * remainder would go nowhere.  Padding has no output and needs none. */
 static loci_status accept(const struct call *c, int enc)
 {
     if (!to_value(c, enc)) return LOCI_OK;
-    for (ptrdiff_t s = 0; s < c->sequences; s++) {
-        const struct sequence *q = &c->seq[s];
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
         const bool rising = rising_keys(c, q);
         for (ptrdiff_t i = q->q0; i < q->q0 + q->nq; i++)
             CHECK(c->in->error,
@@ -128,8 +128,8 @@ static void begin(struct call *c, int enc)
 {
     if (!to_value(c, enc)) return;
     ptrdiff_t *own = c->scratch[enc];
-    for (ptrdiff_t s = 0; s < c->sequences; s++) {
-        const struct sequence *q = &c->seq[s];
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
         const bool rising = rising_keys(c, q);
         for (ptrdiff_t i = q->q0; i < q->q0 + q->nq; i++)
             own[q->b * c->Lq + i] = own_key(c, q, rising, i);
@@ -141,17 +141,17 @@ static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t *own = c->scratch[enc];
-    if (!to_value(c, enc) || !c->dv.data || !c->dout.data) return;
+    if (!to_value(c, enc) || !c->g.dv.data || !c->g.dout.data) return;
     for (ptrdiff_t i = 0; i < c->B * p->heads * c->Lq; i++) {
         const ptrdiff_t b = i / c->Lq / p->heads, h = i / c->Lq % p->heads, row = i % c->Lq,
                         key = own[b * c->Lq + row];
-        const ptrdiff_t dout = b * c->dout.batch + h * c->dout.head + row * c->dout.row;
-        const ptrdiff_t dv = b * c->dv.batch + h / p->group * c->dv.head + key * c->dv.row;
+        const ptrdiff_t dout = b * c->g.dout.batch + h * c->g.dout.head + row * c->g.dout.row;
+        const ptrdiff_t dv = b * c->g.dv.batch + h / p->group * c->g.dv.head + key * c->g.dv.row;
         const double rem = load_real(c->in->rem, p->f64, i);
         for (int n = 0; key >= 0 && n < p->value_dim; n++)
-            store_real(c->dv.data, p->f64, dv + n,
-                       load_real(c->dv.data, p->f64, dv + n)
-                           + rem * load_stored(c->dout.data, p->dtype, dout + n));
+            store_real(c->g.dv.data, p->f64, dv + n,
+                       load_real(c->g.dv.data, p->f64, dv + n)
+                           + rem * load_stored(c->g.dout.data, p->dtype, dout + n));
     }
 }
 

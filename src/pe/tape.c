@@ -46,9 +46,9 @@ static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
     const int which = p->first_tensor[enc] + STATES_K;
-    const double *total = c->total[p->rotate];
-    for (ptrdiff_t i = 0; c->dtensor[which] && i < c->dtensor_count[which]; i++)
-        c->dtensor[which][i] += total[i];
+    const double *total = c->g.total[p->rotate];
+    for (ptrdiff_t i = 0; c->g.dtensor[which] && i < c->g.dtensor_count[which]; i++)
+        c->g.dtensor[which][i] += total[i];
 }
 
 const struct loci_pe loci_pe_tape = {

@@ -88,8 +88,8 @@ static loci_status accept(const struct call *c, int enc)
 {
     const struct config *cfg = &c->plan->enc[enc];
     const ptrdiff_t keys = (ptrdiff_t)KT * ((const struct pairs *)c->table[enc])->span;
-    for (ptrdiff_t s = 0; s < c->sequences; s++) {
-        const struct sequence *q = &c->seq[s];
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
         for (ptrdiff_t j = 0; j < q->nk && !q->run; j++) {
             const int64_t first = pos_k(c, q->b, q->k0 + j / keys * keys),
                           pos = pos_k(c, q->b, q->k0 + j);

@@ -21,6 +21,41 @@ struct sequence {
                                             neighbours */
 };
 
+/* Where rows and keys are, as the caller says or as it is counted. */
+struct where {
+    const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL:
+                                            Lk, and 0 */
+    const int64_t *q_pos;                /* of the queries: the caller's, or, as k_pos then, made
+                                            from starts; NULL: the last of the keys */
+    const int64_t *k_pos;                /* of the keys, NULL: they are counted; those of entry b
+                                            are at b k_pos_entry */
+    ptrdiff_t k_pos_entry;
+    const double *k_coord;
+};
+
+/* All sequences, and what they have together: query rows, their tiles and chunks, and key tiles. */
+struct sequences {
+    ptrdiff_t n;
+    struct sequence *list;
+    ptrdiff_t rows, tiles, chunks, ktiles;
+    ptrdiff_t longest;                   /* most keys of one */
+};
+
+/* Backward: gradients that come and go. */
+struct gradients {
+    loci_view dout, dq, dk, dv;          /* dk has key_heads */
+    loci_view dk_out, dv_out;            /* the caller's, where dk and dv are summed elsewhere:
+                                            stored in 16 bits, or dk for kv_heads that are fewer
+                                            than key_heads */
+    void *dk_sum, *dv_sum;               /* dense [B][key_heads][Lk][D], [B][kv_heads][Lk][Dv]
+                                            reals: where they are summed then, and dk also when a
+                                            rotation learns and nobody wants dk */
+    double *total[MAX_USES];             /* sums of a term's parts over all work items, in item
+                                            order */
+    double *dtensor[MAX_TENSORS];        /* of tensors, zeroed; NULL where not wanted */
+    ptrdiff_t dtensor_count[MAX_TENSORS];
+};
+
 struct call {
     const struct loci_plan *plan;
     const loci_call *in;
@@ -31,46 +66,28 @@ struct call {
     bool decode;                         /* few rows: attn/decode.c walks them one by one */
     bool fast, packed;                   /* bf16 dot products; turned keys are bf16, each in the
                                             first half of its row */
+
+    loci_view q, k, v, o;                /* strides resolved */
     const struct loci_cache *cache;
-    const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL:
-                                            Lk, and 0 */
-    const int64_t *k_pos;                /* of the keys, NULL: they are counted; those of entry b
-                                            are at b k_pos_entry */
-    ptrdiff_t k_pos_entry;
-    const double *k_coord;
+    struct where where;
+    struct sequences seqs;
+    struct gradients g;
+
     const void *input[MAX_TENSORS];      /* INPUT tensors; those by key have room for Lk keys */
-    loci_view q, k, v, o, dout, dq, dk, dv;    /* strides resolved; dk has key_heads */
-    loci_view dk_out, dv_out;            /* the caller's, where dk and dv are summed elsewhere:
-                                            stored in 16 bits, or dk for kv_heads that are fewer
-                                            than key_heads */
     const void *table[MAX_ENCODINGS];    /* prepared */
     ptrdiff_t range;                     /* that they were prepared for */
     void *scratch[MAX_ENCODINGS];        /* made by begin() */
-    double *total[MAX_USES];             /* backward: sums of a term's parts over all work items, in
-                                            item order */
-    double *dtensor[MAX_TENSORS];        /* backward: gradients in double, zeroed; NULL where not
-                                            wanted */
-    ptrdiff_t dtensor_count[MAX_TENSORS];
-    const int64_t *q_pos;                /* of the queries: the caller's, or, as k_pos then, made
-                                            from starts; NULL: the last of the keys */
-    ptrdiff_t sequences;
-    struct sequence *seq;
-    ptrdiff_t rows, tiles, chunks, ktiles;     /* query rows, their tiles and chunks, and key tiles
-                                                  of all sequences */
+
+    size_t work_bytes;                   /* of the workspace, as this call needs it */
+    char *workspaces;                    /* one per thread: tiles and sums */
+    size_t workspace;                    /* bytes of each */
     void *turned;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL:
                                             k is read in place */
     float *knorm;                        /* [key_heads][ktiles]: largest |k| of a tile, rounded up,
                                             NaN where k or v are not all finite; NULL: nobody
                                             asks */
     void *chunk_sums;                    /* decode: the sums of every chunk until they join */
-    size_t work_bytes;                   /* of the workspace, as this call needs it */
-    char *workspaces;                    /* one per thread: tiles and sums; `workspace` bytes
-                                            each */
-    size_t workspace;
-    ptrdiff_t longest;                   /* most keys of a sequence */
-    void *dk_sum, *dv_sum;               /* dense [B][key_heads][Lk][D], [B][kv_heads][Lk][Dv]
-                                            reals: where they are summed then, and dk also when a
-                                            rotation learns and nobody wants dk */
+
     struct {                             /* stage LINEAR_ATTENTION */
         ptrdiff_t past;                  /* keys in the state that was given; default positions go
                                             on from there */
@@ -94,14 +111,14 @@ static inline ptrdiff_t first_of(const struct sequence *q, enum count by)
 }
 static inline const struct sequence *find_sequence(const struct call *c, enum count by, ptrdiff_t i)
 {
-    ptrdiff_t low = 0, high = c->sequences;          /* first_of(low) <= i < first_of(high); empty
+    ptrdiff_t low = 0, high = c->seqs.n;          /* first_of(low) <= i < first_of(high); empty
                                                         ones share a first */
     while (high - low > 1) {
         const ptrdiff_t middle = low + (high - low) / 2;
-        if (first_of(&c->seq[middle], by) <= i) low = middle;
+        if (first_of(&c->seqs.list[middle], by) <= i) low = middle;
         else high = middle;
     }
-    return &c->seq[low];
+    return &c->seqs.list[low];
 }
 
 /* May a batch entry be more than one sequence? */
@@ -109,21 +126,21 @@ static inline bool packed(const struct call *c) { return c->in->q_seg || c->in->
 
 static inline ptrdiff_t keys_in(const struct call *c, ptrdiff_t b)
 {
-    return c->lens ? (ptrdiff_t)c->lens[b] : c->Lk;
+    return c->where.lens ? (ptrdiff_t)c->where.lens[b] : c->Lk;
 }
 static inline int64_t first_pos(const struct call *c, ptrdiff_t b)
 {
-    return c->firsts ? c->firsts[b] : c->linear.past;
+    return c->where.firsts ? c->where.firsts[b] : c->linear.past;
 }
 static inline int64_t pos_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
-    if (c->q_pos) return c->q_pos[(c->in->per_batch ? b * c->Lq : 0) + i];
+    if (c->where.q_pos) return c->where.q_pos[(c->in->per_batch ? b * c->Lq : 0) + i];
     /* Without keys, as in a rotation of queries alone, rows count from 0. */
     return first_pos(c, b) + (c->Lk ? keys_in(c, b) - c->Lq + i : i);
 }
 static inline int64_t pos_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
 {
-    return c->k_pos ? c->k_pos[b * c->k_pos_entry + j] : first_pos(c, b) + j;
+    return c->where.k_pos ? c->where.k_pos[b * c->where.k_pos_entry + j] : first_pos(c, b) + j;
 }
 static inline int64_t seg_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
@@ -143,8 +160,9 @@ static inline double coord_q(const struct call *c, ptrdiff_t b, int axis, ptrdif
 }
 static inline double coord_k(const struct call *c, ptrdiff_t b, int axis, ptrdiff_t j)
 {
-    return c->k_coord ? c->k_coord[((c->in->per_batch ? b * c->plan->axes : 0) + axis) * c->Lk + j]
-                      : (double)pos_k(c, b, j);
+    return c->where.k_coord
+             ? c->where.k_coord[((c->in->per_batch ? b * c->plan->axes : 0) + axis) * c->Lk + j]
+             : (double)pos_k(c, b, j);
 }
 /* an INPUT tensor of an encoding */
 static inline const void *input(const struct call *c, int enc, int which)

@@ -60,7 +60,7 @@ static int64_t *row_marks(const struct tile *t, int x)
 static const struct gate_sums *sums_of(const struct tile *t, int x) { return t->own[x].scratch; }
 static ptrdiff_t slot(const struct tile *t, ptrdiff_t J)
 {
-    return t->h * t->c->ktiles + t->seq->first_ktile + J;
+    return t->h * t->c->seqs.ktiles + t->seq->first_ktile + J;
 }
 static ptrdiff_t key_slot(const struct tile *t)
 {
@@ -160,7 +160,7 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
                         : find_row(c, KEYS, q->b, t->kvh, j, room);
     real newest = 0;
     for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->q.across[d * QT + r], newest);
-    const double *knorm = a->knorm + t->kh * c->ktiles + q->first_ktile;
+    const double *knorm = a->knorm + t->kh * c->seqs.ktiles + q->first_ktile;
     ptrdiff_t low = 0, high = g->newest[r] / KT;     /* tiles before low are forgotten, high is
                                                         not */
     while (low < high) {

@@ -75,7 +75,7 @@ static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b
     const int half = c->plan->dim / 2;
     const real *e = states(c, x, query, b, h, i0);
     double *de =
-        c->dtensor[c->plan->first_tensor[c->plan->use[x].enc] + (query ? STATES_Q : STATES_K)];
+        c->g.dtensor[c->plan->first_tensor[c->plan->use[x].enc] + (query ? STATES_Q : STATES_K)];
     (void)at, (void)part;
     for (int r = 0; r < n; r++) {
         real *row = d + r * stride;
