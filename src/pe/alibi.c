@@ -10,6 +10,7 @@
  * the query; they use slopes_right when the caller holds it, else the same slopes. */
 #include "base/trig.h"
 #include "plan/encoding.h"
+#include "shape/numbers.h"
 
 enum { SLOPES };
 enum { OFFICIAL, GEOMETRIC, GIVEN };
@@ -50,12 +51,11 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_affine, GROUP_ADD);
 }
 
-/* Table: slopes for keys behind [H], then for keys ahead
- * [H]; without slopes of their own these are the same. */
+/* Keys ahead without slopes of their own have those of keys behind. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     (void)range;
-    return 2 * (size_t)c->heads * real;
+    return AFFINE_COUNT * (size_t)c->heads * real;
 }
 
 static void prepare(const struct prep *p)
@@ -63,21 +63,21 @@ static void prepare(const struct prep *p)
     const struct config *c = p->cfg;
     bool given = c->opt[SLOPES] == GIVEN, two_sides = given && loci_have(c, "slopes_right");
     for (int h = 0; h < c->heads; h++) {
-        put(p, h, given ? param(p, LEFT, h) : slope(c, h));
-        put(p, c->heads + h,
-            two_sides ? param(p, RIGHT, h) : given ? param(p, LEFT, h) : slope(c, h));
+        const double left = given ? param(p, LEFT, h) : slope(c, h);
+        put(p, numbers_at(AFFINE_COUNT, h, AFFINE_BEHIND), left);
+        put(p, numbers_at(AFFINE_COUNT, h, AFFINE_AHEAD), two_sides ? param(p, RIGHT, h) : left);
     }
 }
 
 /* The term has the gradient of each side; with one tensor both sides add to it. */
 static void fold(const struct prep *p)
 {
-    const double *sum = p->dtable[0];               /* [H][2]: left, right */
+    const double *sum = p->dtable[0];
     double *left = p->dtensor[LEFT],
            *right = loci_have(p->cfg, "slopes_right") ? p->dtensor[RIGHT] : left;
     for (int h = 0; h < p->cfg->heads && sum && p->cfg->opt[SLOPES] == GIVEN; h++) {
-        if (left) left[h] += sum[2 * h];
-        if (right) right[h] += sum[2 * h + 1];
+        if (left) left[h] += sum[numbers_at(AFFINE_COUNT, h, AFFINE_BEHIND)];
+        if (right) right[h] += sum[numbers_at(AFFINE_COUNT, h, AFFINE_AHEAD)];
     }
 }
 

@@ -7,6 +7,7 @@
  * So a row can give its weight to nobody.  A logit of 0 is the softmax with 1 added to its sum, one
  * of -inf the plain softmax.  A row that sees no key has o 0 and the logit as its lse. */
 #include "plan/encoding.h"
+#include "shape/numbers.h"
 
 static const loci_option opts[] = { { 0 } };
 
@@ -21,19 +22,20 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_sink, GROUP_SINK);
 }
 
-/* Table: the logits.  The gradient of each is the sum over its rows, made by the term. */
 static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 {
     (void)range;
-    return (size_t)c->heads * real;
+    return SINK_COUNT * (size_t)c->heads * real;
 }
 static void prepare(const struct prep *p)
 {
-    for (int h = 0; h < p->cfg->heads; h++) put(p, h, param(p, 0, h));
+    for (int h = 0; h < p->cfg->heads; h++)
+        put(p, numbers_at(SINK_COUNT, h, SINK_LOGIT), param(p, 0, h));
 }
 static void fold(const struct prep *p)
 {
-    for (int h = 0; h < p->cfg->heads && p->dtensor[0]; h++) p->dtensor[0][h] += p->dtable[0][h];
+    for (int h = 0; h < p->cfg->heads && p->dtensor[0]; h++)
+        p->dtensor[0][h] += p->dtable[0][numbers_at(SINK_COUNT, h, SINK_LOGIT)];
 }
 
 const struct loci_pe loci_pe_sink = {

@@ -3,10 +3,10 @@
  * keys ahead.
  *
  *     s -= left[h] d  where d >= 0       s -= right[h] |d|  where d < 0
- *     the table is left[H], right[H]
  *
  * Backward, where slopes are learned: dleft = -sum dS d, dright = -sum dS |d|, summed per row. */
 #include "attn/visible.h"
+#include "shape/numbers.h"
 
 /* Distances of a run's tile are exact reals up to here, and so is stepping from one to the next. */
 static bool near(const struct tile *t)
@@ -25,10 +25,14 @@ static void ramp(const struct tile *t, real *d)
  * see. */
 static bool falls(real slope) { return slope >= 0 && slope < INFINITY; }
 
+static real slope_of(const struct tile *t, int x, int side)
+{
+    return ((const real *)t->own[x].table)[numbers_at(AFFINE_COUNT, t->h, side)];
+}
+
 static void score(struct tile *t, int x)
 {
-    const real *slope = t->own[x].table, behind = -slope[t->h],
-               ahead = slope[t->c->plan->heads + t->h];
+    const real behind = -slope_of(t, x, AFFINE_BEHIND), ahead = slope_of(t, x, AFFINE_AHEAD);
     real *restrict s = t->s;
     if (near(t)) {
         real first[QT];
@@ -67,8 +71,7 @@ static struct band span(const struct tile *t)
 /* Linear on both sides of distance 0, so the largest is at an end, or there. */
 static real ceiling(const struct tile *t, int x)
 {
-    const real *slope = t->own[x].table, behind = -slope[t->h],
-               ahead = slope[t->c->plan->heads + t->h];
+    const real behind = -slope_of(t, x, AFFINE_BEHIND), ahead = slope_of(t, x, AFFINE_AHEAD);
     const struct band d = span(t);
     const real low = (d.lo < 0 ? ahead : behind) * (real)d.lo,
                high = (d.hi < 0 ? ahead : behind) * (real)d.hi;
@@ -76,16 +79,15 @@ static real ceiling(const struct tile *t, int x)
     return d.lo < 0 && d.hi > 0 ? max_(most, 0) : most;
 }
 
-/* A part is left, right. */
 static ptrdiff_t part(const struct call *c, int x)
 {
     const int e = c->plan->use[x].enc;
-    return c->plan->first_tensor[e + 1] > c->plan->first_tensor[e] ? 2 : 0;
+    return c->plan->first_tensor[e + 1] > c->plan->first_tensor[e] ? AFFINE_COUNT : 0;
 }
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)c, (void)x, (void)b;
-    return 2 * h;
+    return numbers_at(AFFINE_COUNT, h, 0);
 }
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
@@ -121,7 +123,7 @@ static void score_bwd(struct tile *t, int x)
 static void close_bwd(struct tile *t, int x)
 {
     if (!t->own[x].part) return;
-    for (int side = 0; side < 2; side++) {
+    for (int side = AFFINE_BEHIND; side < AFFINE_COUNT; side++) {
         double sum = 0;
         for (int r = 0; r < t->rows; r++) sum += (double)t->own[x].grads[side * QT + r];
         t->own[x].part[side] -= (real)sum;

@@ -12,32 +12,28 @@
  * distances of a tile and the chains go on from there, to the same bits.  Backward, the gradient of
  * b is then summed by distance first, and each sum is put on one pair of that distance. */
 #include "attn/visible.h"
+#include "shape/mix.h"
 
 enum { LINE = 64, SPAN = 128 };          /* pairs of a line; distances of a tile, padded */
+_Static_assert(MIX_LINE % PAD == 0, "units are worked on in whole rows of PAD");
 
-/* The encoding's table: leak, add, padding up to 16; b1 [Gp]; b2 [H] padded to 16; W1 [in][Gp], b
- * before a; W2 [H][Gp]. */
+/* The network of shape/mix.h, with its table. */
 struct net {
-    int H, in, G, Gp, own;               /* heads; inputs, H or 2H; units; padded to 16; inputs
-                                            before the first of a */
+    int H, in, G, Gp, own;               /* own: inputs before the first of a */
     real leak, add;
     const real *b1, *b2, *w1, *w2;
+    struct mix form;
 };
 static struct net net_of(const struct call *c, int x)
 {
-    const struct loci_plan *p = c->plan;
-    const int e = p->use[x].enc;
-    /* of w1: [units][inputs] */
-    const ptrdiff_t *shape = p->tensors.list[p->first_tensor[e]].shape;
-    struct net n = {
-        .H = p->heads, .in = (int)shape[1], .G = (int)shape[0], .Gp = padded((int)shape[0])
-    };
+    const int e = c->plan->use[x].enc;
+    const struct mix m = mix_of(&c->plan->enc[e]);
     const real *table = c->table[e];
-    n.own = n.in - n.H;
-    if (!table) return n;                /* only sizes are asked for */
-    n.leak = table[0], n.add = table[1];
-    n.b1 = table + PAD, n.b2 = n.b1 + n.Gp, n.w1 = n.b2 + padded(n.H),
-    n.w2 = n.w1 + (ptrdiff_t)n.in * n.Gp;
+    struct net n = { .H = m.H, .in = m.in, .G = m.G, .Gp = m.Gp, .own = m.in - m.H,
+                     .leak = (real)m.leak, .add = (real)m.add, .form = m };
+    if (table)                           /* else only sizes are asked for */
+        n.b1 = table, n.b2 = table + mix_b2(&m), n.w1 = table + mix_w1(&m, 0),
+        n.w2 = table + mix_w2(&m, 0);
     return n;
 }
 
@@ -397,20 +393,21 @@ static void mix_gradient(struct tile *t, int x)
     if (flat) distance_gradient(t, &n, &w, learns);
     if (!learns) return;
 
-    /* A head's part: its row of W2, its columns of W1 for b and a, b1 (head 0), its b2. */
     for (int h = 0; h < n.H; h++) {
-        real *part = t[h].own[x].part;
+        real *part = t[h].own[x].part, *dw2 = part + mix_row(&n.form, MIX_DW2),
+             *dw1_add = part + mix_row(&n.form, MIX_DW1_ADD),
+             *dw1 = part + mix_row(&n.form, MIX_DW1);
         const ptrdiff_t Gp = n.Gp;
         for (int g = 0; g < n.Gp; g++) {
-            part[g] += w.dw[h * Gp + g];
-            if (n.own) part[Gp + g] += w.dw[(n.H + h) * Gp + g];
-            part[2 * Gp + g] += w.dw[(n.in + h) * Gp + g];
+            dw2[g] += w.dw[h * Gp + g];
+            if (n.own) dw1_add[g] += w.dw[(n.H + h) * Gp + g];
+            dw1[g] += w.dw[(n.in + h) * Gp + g];
         }
         real sum = 0;
         for (int l = 0; l < LINE; l++) sum += w.sum[h * LINE + l];
-        part[4 * Gp] += sum;
+        part[mix_row(&n.form, MIX_DB2)] += sum;
     }
-    real *db1 = t->own[x].part + 3 * n.Gp;
+    real *db1 = t->own[x].part + mix_row(&n.form, MIX_DB1);
     for (int g = 0; g < n.Gp; g++) {
         real sum = 0;
         for (int l = 0; l < SPAN; l++) sum += w.dflat_rows[l * n.Gp + g];
@@ -419,7 +416,11 @@ static void mix_gradient(struct tile *t, int x)
 }
 #endif
 
-static ptrdiff_t part(const struct call *c, int x) { return 4 * net_of(c, x).Gp + PAD; }
+static ptrdiff_t part(const struct call *c, int x)
+{
+    const struct net n = net_of(c, x);
+    return mix_part(&n.form);
+}
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
