@@ -64,22 +64,3 @@ loci_status loci_io_read(const struct source *from, void *to, uint64_t bytes, ui
     }
     return LOCI_OK;
 }
-
-bool loci_io_too_deep(const char *s, size_t n, int most)
-{
-    int depth = 0;
-    bool string = false;
-    for (size_t i = 0; i < n; i++) {
-        if (string) {
-            if (s[i] == '\\') i++;
-            else if (s[i] == '"') string = false;
-        } else if (s[i] == '"') {
-            string = true;
-        } else if (s[i] == '{' || s[i] == '[') {
-            if (++depth > most) return true;
-        } else if (s[i] == '}' || s[i] == ']') {
-            depth--;
-        }
-    }
-    return false;
-}

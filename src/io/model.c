@@ -17,6 +17,13 @@ double loci_yarn_mscale(double factor, double c)
     return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor);
 }
 
+loci_status loci_check_head(const struct settings *s, loci_error *e)
+{
+    IO_CHECK(e, s->head_dim <= MAX_HEAD, "a head of %d channels is none; 1 to %d can be",
+             s->head_dim, MAX_HEAD);
+    return LOCI_OK;
+}
+
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 static loci_status open_source(loci_model **to, const struct source *from, loci_error *e)
@@ -149,8 +156,6 @@ static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error 
 
 static loci_status rotation(const struct settings *s, double length, loci_rope *r, loci_error *e)
 {
-    IO_CHECK(e, s->head_dim >= 1 && s->head_dim <= MAX_HEAD,
-             "a head of %d channels is none; 1 to %d can be", s->head_dim, MAX_HEAD);
     IO_CHECK(e, s->dim >= 2 && s->dim <= s->head_dim,
              "%d of %d channels cannot turn; it must be an even number of them", s->dim,
              s->head_dim);
