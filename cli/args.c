@@ -328,10 +328,19 @@ bool args_output(const struct args *a, int flag)
         || refuse("%s: %s", *path ? path : a->command->name, e.text);
 }
 
-bool args_no_rest(const struct args *a)
+bool args_rest(const struct args *a, int most)
 {
-    if (a->rest_count == 0) return true;
-    fail("%s: '%s' is one argument too many; 'loci %s --help' shows what it takes",
-         a->command->name, a->rest[0], a->command->name);
-    return false;
+    const char *name = a->command->name;
+    return a->rest_count <= most
+        || refuse("%s: '%s' is one argument too many; 'loci %s --help' shows what it takes", name,
+                  a->rest[most], name);
+}
+
+bool start_threads(const struct args *a, int threads, loci_host *pool, const loci_host **host)
+{
+    if (threads < 2) return true;
+    if (loci_pool_create(pool, threads))
+        return refuse("%s: %d threads cannot be started", a->command->name, threads);
+    *host = pool;
+    return true;
 }

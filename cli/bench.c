@@ -64,7 +64,8 @@ struct bench {
     bool dots;                           /* it is the bf16 dot products that count */
     const char *isa;
     ptrdiff_t len, rows;                 /* rows: queries per sequence, its last ones */
-    loci_host pool, *host;
+    loci_host pool;
+    const loci_host *host;
     float *stream;                       /* decode: beyond every cache of the processor */
     size_t stream_bytes;
     int copies, turn;                    /* decode, chunk: of K and V, used in turn, so that they
@@ -104,6 +105,8 @@ static loci_dtype dtype_of(const struct bench *b)
 }
 /* New tokens against keys that are there. */
 static bool inference(const struct bench *b) { return b->pass == DECODE || b->pass == CHUNK; }
+/* Limited by what is read and written, not by arithmetic. */
+static bool by_memory(const struct bench *b) { return b->pass == DECODE || b->pass == ROTATE; }
 
 /* With all keys in each; what else belongs to a token is random too. */
 static bool open_caches(const struct bench *b, struct contender *c)
@@ -150,13 +153,7 @@ static bool open_contender(const struct bench *b, struct contender *c, const cha
     if (b->cached && !open_caches(b, c)) return false;
     if (!ready(b, &c->main, backward)) return false;
     if (!c->embeds) return true;
-    loci_desc e = { .size = sizeof e,
-                    .encoding = encoding,
-                    .stage = LOCI_EMBED,
-                    .model_dim = b->heads * b->dim,
-                    .dtype = d.dtype,
-                    .max_len = b->len,
-                    .isa = b->isa };
+    const loci_desc e = task_embedding(&d, encoding);
     return task_open(&c->embed, &e, b->batch, b->rows, b->len, NULL)
         && ready(b, &c->embed, backward);
 }
@@ -314,7 +311,7 @@ static bool measure(struct bench *b, struct contender *plain, struct contender *
 {
     double seconds[MAX_ROUNDS], gflops[MAX_ROUNDS], peak[MAX_ROUNDS], percent[MAX_ROUNDS],
         gbytes[MAX_ROUNDS], percent_bytes[MAX_ROUNDS], ratio[MAX_ROUNDS];
-    bool bytes = b->pass == DECODE || b->pass == ROTATE, flops = b->pass != ROTATE;
+    bool bytes = by_memory(b), flops = b->pass != ROTATE;
     int plain_times = flops ? warm_up(b, plain) : 1, times = plain_times ? warm_up(b, c) : 0;
     if (!times) return false;
     for (int i = 0; i < b->rounds; i++) {
@@ -381,7 +378,7 @@ static void print_json(const struct bench *b, const char *encoding, const struct
 
 static void print_title(const struct bench *b)
 {
-    bool bytes = b->pass == DECODE || b->pass == ROTATE;
+    bool bytes = by_memory(b);
     char rows[32] = "";
     if (b->pass == CHUNK) snprintf(rows, sizeof rows, " of %td rows", b->rows);
     printf("loci %s  %s, %s%s, %d thread%s, %s%s%s, batch %d, heads %d/%d, width %d, %s\n",
@@ -402,7 +399,7 @@ static void print_row(struct bench *b, const char *encoding, const struct row *r
 {
     if (!b->titled) print_title(b);
     b->titled = true;
-    bool bytes = b->pass == DECODE || b->pass == ROTATE;
+    bool bytes = by_memory(b);
     char ratio[16] = "-";
     if (isfinite(r->ratio)) snprintf(ratio, sizeof ratio, "%.3f", r->ratio);
     printf("%-34.34s %8td %10.3f %9.1f %10.1f %8s %8.1f KiB\n", encoding, b->len, 1e3 * r->seconds,
@@ -492,11 +489,7 @@ static int run(const struct args *a)
     for (int i = 0; i < lens && b.pass == CHUNK; i++)
         if (rows > len[i])
             return fail("bench: --rows %d must be at most --len, which is %td", rows, len[i]);
-    if (b.threads > 1) {
-        if (loci_pool_create(&b.pool, b.threads))
-            return fail("bench: %d threads cannot be started", b.threads);
-        b.host = &b.pool;
-    }
+    if (!start_threads(a, b.threads, &b.pool, &b.host)) return EXIT_ERROR;
 
     const loci_encoding_info *list;
     int known = loci_encodings(&list), count = a->rest_count ? a->rest_count : known;
@@ -508,7 +501,7 @@ static int run(const struct args *a)
             if (!bench_one(&b, a->rest_count ? runnable_text(a->rest[k]) : list[k].example))
                 code = EXIT_ERROR;
         }
-    if (b.host) loci_pool_destroy(b.host);
+    if (b.host) loci_pool_destroy(&b.pool);
     return code;
 }
 

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "cli/check.h"
 #include "cli/json.h"
-#include "loci/io.h"
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
@@ -79,20 +79,16 @@ bool text_with(char *text, size_t room, const char *key, const char *value)
 
 enum { MOST = 1 << 24 };
 
-static double number(enum safetensors_type type, const char *p)
+static double number(enum safetensors_type type, const void *data, ptrdiff_t i)
 {
-    union { float f; double d; uint32_t u; int32_t i; int64_t l; uint16_t h; } v = { .l = 0 };
-    memcpy(&v, p, loci_safetensors_type_size(type));
-    if (type == ST_F32) return v.f;
-    if (type == ST_F64) return v.d;
-    if (type == ST_I32) return v.i;
-    if (type == ST_I64) return (double)v.l;
-    if (type == ST_BF16) return v.u <<= 16, (double)v.f;
-    const int power = v.h >> 10 & 31, n = v.h & 1023;
-    const double x = power == 31 ? (n ? NAN : INFINITY)
-                   : power       ? ldexp(n + 1024, power - 25)
-                                 : ldexp(n, -24);
-    return v.h & 0x8000 ? -x : x;
+    switch (type) {
+    case ST_I32:  return ((const int32_t *)data)[i];
+    case ST_I64:  return (double)((const int64_t *)data)[i];
+    case ST_F64:  return load_stored(data, LOCI_F64, i);
+    case ST_F32:  return load_stored(data, LOCI_F32, i);
+    case ST_BF16: return load_stored(data, LOCI_BF16, i);
+    default:      return load_stored(data, LOCI_F16, i);
+    }
 }
 
 static bool read_numbers(struct check *c, struct numbers *n, const char *given, const char *usual)
@@ -116,13 +112,11 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
                       "part",
                       c->path, t->name, t->count, MOST);
     n->unit = types[k].unit;
-    const size_t bytes = loci_safetensors_type_size(t->type);
-    char *raw = take((size_t)t->count, bytes);
+    void *raw = take((size_t)t->count, loci_safetensors_type_size(t->type));
     loci_error e;
     const bool read = !loci_safetensors_read(&c->file, t, raw, &e);
     if (read) n->x = take((size_t)t->count, sizeof(double));
-    for (ptrdiff_t i = 0; i < t->count && read; i++)
-        n->x[i] = number(t->type, raw + (size_t)i * bytes);
+    for (ptrdiff_t i = 0; i < t->count && read; i++) n->x[i] = number(t->type, raw, i);
     free(raw);
     return read || refuse("%s: %s", c->path, e.text);
 }
@@ -214,16 +208,26 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
+/* The tensors that may be there: where their numbers go, which option and which name says so. */
+static const struct { size_t at; int flag; const char *usual; } inputs[] = {
+    { offsetof(struct check, before), BEFORE, "before" },
+    { offsetof(struct check, after), AFTER, "after" },
+    { offsetof(struct check, cos), COS, "cos" },
+    { offsetof(struct check, sin), SIN, "sin" },
+    { offsetof(struct check, slopes), SLOPES, "slopes" },
+    { offsetof(struct check, bias), BIAS, "bias" },
+    { offsetof(struct check, table), TABLE, "table" },
+    { offsetof(struct check, pos), POS, "pos" },
+};
+static struct numbers *input(struct check *c, int i)
+{
+    return (struct numbers *)((char *)c + inputs[i].at);
+}
+
 static bool read_all(struct check *c, const struct args *a)
 {
-    const struct { struct numbers *n; int flag; const char *usual; } list[] = {
-        { &c->before, BEFORE, "before" }, { &c->after, AFTER, "after" }, { &c->cos, COS, "cos" },
-        { &c->sin, SIN, "sin" },
-        { &c->slopes, SLOPES, "slopes" }, { &c->bias, BIAS, "bias" }, { &c->table, TABLE, "table" },
-        { &c->pos, POS, "pos" },
-    };
-    for (int i = 0; i < COUNT(list); i++)
-        if (!read_numbers(c, list[i].n, a->value[list[i].flag], list[i].usual)) return false;
+    for (int i = 0; i < COUNT(inputs); i++)
+        if (!read_numbers(c, input(c, i), a->value[inputs[i].flag], inputs[i].usual)) return false;
     const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x) + (c->slopes.x != NULL)
                     + (c->bias.x != NULL);
     if (kinds == 0)
@@ -258,14 +262,8 @@ static int look(struct check *c, const struct args *a)
 static bool read_config(const struct args *a, const char *path, loci_rope *rope)
 {
     int layer = 0, length = 0;
-    loci_error e;
-    loci_model *model;
-    if (!args_whole(a, LAYER, 0, 1 << 20, &layer) || !args_whole(a, LENGTH, 0, 1 << 30, &length))
-        return false;
-    if (loci_model_open(&model, path, &e)) return refuse("%s: %s", path, e.text);
-    const loci_status status = loci_model_rope(model, layer, length, rope, &e);
-    loci_model_close(model);
-    return !status || refuse("%s: %s", path, e.text);
+    return args_whole(a, LAYER, 0, 1 << 20, &layer) && args_whole(a, LENGTH, 0, 1 << 30, &length)
+        && read_rope(path, layer, length, rope);
 }
 
 static int check_file(struct check *c, const struct args *a)
@@ -273,9 +271,7 @@ static int check_file(struct check *c, const struct args *a)
     loci_error e;
     if (loci_safetensors_open(&c->file, c->path, &e)) return fail("%s: %s", c->path, e.text);
     const int code = look(c, a);
-    struct numbers *const all[] = { &c->before, &c->after, &c->cos,   &c->sin,
-                                    &c->slopes, &c->bias,  &c->table, &c->pos };
-    for (int i = 0; i < COUNT(all); i++) free(all[i]->x);
+    for (int i = 0; i < COUNT(inputs); i++) free(input(c, i)->x);
     loci_safetensors_close(&c->file);
     return code;
 }
@@ -285,10 +281,7 @@ static int run(const struct args *a)
     int layout = 0;
     struct check c = { .encoding = a->value[ENCODING], .tolerance = -1 };
     if (a->rest_count == 0) return fail("check: no file given; 'loci check --help' shows how");
-    if (a->rest_count > 2)
-        return fail("check: '%s' is one argument too many; 'loci check --help' shows what it takes",
-                    a->rest[2]);
-    if (!args_word(a, LAYOUT, "bhld|blhd", &layout)) return EXIT_ERROR;
+    if (!args_rest(a, 2) || !args_word(a, LAYOUT, "bhld|blhd", &layout)) return EXIT_ERROR;
     if (a->value[TOL] && (!parse_number(a->value[TOL], &c.tolerance) || c.tolerance < 0))
         return fail("check: --tol must be a number, not negative, as in 1e-5, not '%s'",
                     a->value[TOL]);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "loci/io.h"
 #include "loci/loci.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -35,15 +36,19 @@ struct args {
 extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_check,
     cmd_convert, cmd_version;
 
-/* These five print their own error and return false. */
+/* These six print their own error and return false. */
 bool args_parse(struct args *, const struct command *, int argc, char **argv);
 /* value stays when absent */
 bool args_whole(const struct args *, int flag, int low, int high, int *value);
 /* words: "a|b|c" */
 bool args_word(const struct args *, int flag, const char *words, int *index);
-bool args_output(const struct args *, int flag);   /* can the file be written, and is it none of
-                                                      those that are read? */
-bool args_no_rest(const struct args *);
+/* can the file be written, and is it none of those that are read? */
+bool args_output(const struct args *, int flag);
+/* at most so many arguments that are no options */
+bool args_rest(const struct args *, int most);
+/* A pool for more threads than one, which *host then is; the pool is the caller's to destroy. */
+bool start_threads(const struct args *, int threads, loci_host *pool, const loci_host **host);
+
 /* finite, nothing before or after */
 bool parse_number(const char *text, double *);
 bool parse_whole(const char *text, int64_t *);
@@ -79,6 +84,8 @@ int text_places(const char *text);
 const char *runnable_text(const char *text);
 const char *best_isa(void);
 bool  runs_fast(const char *isa);        /* does a plan with `fast` use bf16 dot products there? */
+/* What a model's file says of a layer (rope.c); prints its error and returns false. */
+bool read_rope(const char *path, int layer, double length, loci_rope *);
 /* The processor's name, or "unknown": printable ASCII, cut to the room.  The second one reads a
  * file like /proc/cpuinfo. */
 const char *cpu_name(char *buffer, size_t room);

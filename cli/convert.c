@@ -362,10 +362,7 @@ static bool read_wish(struct job *j)
     int to = 0;
     if (a->rest_count == 0)
         return refuse("convert: no file given; 'loci convert --help' shows how");
-    if (a->rest_count > 2)
-        return refuse("convert: '%s' is one argument too many; 'loci convert --help' shows what it "
-                      "takes",
-                      a->rest[2]);
+    if (!args_rest(a, 2)) return false;
     if (!a->value[CONVERT_TO])
         return refuse("convert: --to half or --to interleaved says which pairing is wanted");
     if (!a->value[CONVERT_OUTPUT] && !a->value[CONVERT_DRY_RUN])

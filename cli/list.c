@@ -249,7 +249,7 @@ static const struct flag info_flags[] = {
 
 static int info_run(const struct args *a)
 {
-    if (!args_no_rest(a)) return EXIT_ERROR;
+    if (!args_rest(a, 0)) return EXIT_ERROR;
     char cpu[128];
     const char *names[16];
     struct utsname os;
@@ -298,7 +298,7 @@ const struct command cmd_info = {
 
 static int version_run(const struct args *a)
 {
-    if (!args_no_rest(a)) return EXIT_ERROR;
+    if (!args_rest(a, 0)) return EXIT_ERROR;
     printf("loci %s\n", loci_version_text());
     return EXIT_DONE;
 }

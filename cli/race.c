@@ -162,13 +162,7 @@ static bool open_fused(const struct race *r, struct fused *f, const char *encodi
                     .fast = r->fast,
                     .max_len = r->len,
                     .isa = r->isa };
-    loci_desc e = { .size = sizeof e,
-                    .encoding = encoding,
-                    .stage = LOCI_EMBED,
-                    .model_dim = r->heads * r->dim,
-                    .dtype = dtype,
-                    .max_len = r->len,
-                    .isa = r->isa };
+    const loci_desc e = task_embedding(&d, encoding);
     if (!task_open(&f->main, &d, 1, r->len, r->len, NULL) || !ready(r, &f->main)) return false;
     return !f->embeds || (task_open(&f->embed, &e, 1, r->len, r->len, NULL) && ready(r, &f->embed));
 }
@@ -346,11 +340,7 @@ static int run(const struct args *a)
     if (!args_whole(a, LEN, 1, 16384, &r.len) || !args_whole(a, DIM, 1, 1024, &r.dim) ||
         !args_whole(a, HEADS, 1, 256, &r.heads) || !args_whole(a, THREADS, 1, 256, &r.threads))
         return EXIT_ERROR;
-    if (r.threads > 1) {
-        if (loci_pool_create(&pool, r.threads))
-            return fail("race: %d threads cannot be started", r.threads);
-        r.host = &pool;
-    }
+    if (!start_threads(a, r.threads, &pool, &r.host)) return EXIT_ERROR;
     int code = run_all(&r, a);
     if (r.host) loci_pool_destroy(&pool);
     return code;

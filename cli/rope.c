@@ -222,9 +222,13 @@ static bool alike(const loci_rope *a, const loci_rope *b)
         && a->window == b->window && a->chunk == b->chunk && a->scale == b->scale;
 }
 
-static const char *instead_of(const loci_rope *r)
+static bool print_layer(const loci_rope *r)
 {
-    return strncmp(r->encoding, "nope", 4) ? r->encoding : "positions play no role here";
+    if (r->rotates) return print_rotation(r);
+    const bool nothing = !strncmp(r->encoding, "nope", 4);
+    printf("    %-20s%s\n", "no rotation", nothing ? "positions play no role here" : r->encoding);
+    print_beside(r);
+    return true;
 }
 
 /* Layers alike are described once. */
@@ -264,11 +268,7 @@ static bool print_all(const loci_model *m, const char *path, double length)
             shown++;
         }
         printf(" (%d)\n", count);
-        if (kind[k].rotates) ok = print_rotation(&kind[k]);
-        else {
-            printf("    %-20s%s\n", "no rotation", instead_of(&kind[k]));
-            print_beside(&kind[k]);
-        }
+        ok = print_layer(&kind[k]);
     }
     for (int k = 0; k < kinds; k++) loci_rope_free(&kind[k]);
     free(of);
@@ -287,6 +287,16 @@ static const struct flag rope_flags[] = {
                         "the text that makes loci attend as this layer does" },
     { NULL, NULL, NULL, NULL }
 };
+
+bool read_rope(const char *path, int layer, double length, loci_rope *r)
+{
+    loci_error e;
+    loci_model *m;
+    if (loci_model_open(&m, path, &e)) return refuse("%s: %s", path, e.text);
+    const loci_status s = loci_model_rope(m, layer, length, r, &e);
+    loci_model_close(m);
+    return !s || refuse("%s: %s", path, e.text);
+}
 
 static int rope_run(const struct args *a)
 {
@@ -316,10 +326,7 @@ static int rope_run(const struct args *a)
         else {
             printf("%s%s%s  layer %d, %s\n", PAINT("1"), loci_model_type(m), PAINT("0"), layer,
                    layer_words(&r));
-            if (!r.rotates) {
-                printf("    %-20s%s\n", "no rotation", instead_of(&r));
-                print_beside(&r);
-            } else if (!print_rotation(&r)) code = EXIT_ERROR;
+            if (!print_layer(&r)) code = EXIT_ERROR;
         }
         loci_rope_free(&r);
     }

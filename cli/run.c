@@ -61,15 +61,13 @@ static void summarize(const struct output *o)
  * them. */
 static bool write_output(const struct case_file *c, const char *path)
 {
-    static const enum safetensors_type types[] = {
-        [LOCI_F32] = ST_F32, [LOCI_F64] = ST_F64, [LOCI_BF16] = ST_BF16, [LOCI_F16] = ST_F16
-    };
     struct safetensor tensor[COUNT(c->output)];
     const void *data[COUNT(c->output)];
     for (int i = 0; i < c->outputs; i++) {
         const struct output *o = &c->output[i];
-        tensor[i] =
-            (struct safetensor){ .name = o->name, .type = types[o->dtype], .rank = o->rank };
+        tensor[i] = (struct safetensor){ .name = o->name,
+                                         .type = loci_safetensors_type_of(o->dtype),
+                                         .rank = o->rank };
         memcpy(tensor[i].shape, o->shape, sizeof o->shape);
         data[i] = o->data;
     }
@@ -174,11 +172,7 @@ static int run(const struct args *a)
     w.reference = reference;
 
     loci_host pool;
-    if (threads > 1) {
-        if (loci_pool_create(&pool, threads))
-            return fail("run: %d threads cannot be started", threads);
-        w.host = &pool;
-    }
+    if (!start_threads(a, threads, &pool, &w.host)) return EXIT_ERROR;
     for (int i = 0; i < a->rest_count; i++) {
         int one = run_case(a->rest[i], &w);
         if (one > code) code = one;

@@ -62,6 +62,17 @@ bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_
     return true;
 }
 
+loci_desc task_embedding(const loci_desc *d, const char *encoding)
+{
+    return (loci_desc){ .size = sizeof *d,
+                        .encoding = encoding,
+                        .stage = LOCI_EMBED,
+                        .model_dim = d->heads * d->dim,
+                        .dtype = d->dtype,
+                        .max_len = d->max_len,
+                        .isa = d->isa };
+}
+
 void task_gradients(struct task *t)
 {
     for (int i = 0; i < t->tensors; i++)

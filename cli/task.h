@@ -38,6 +38,8 @@ struct task {
 bool task_open(struct task *, const loci_desc *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len,
                const char *about);
 void task_close(struct task *);
+/* Of an encoding that works on embeddings: what is added to them before an attention like this. */
+loci_desc task_embedding(const loci_desc *attention, const char *encoding);
 
 /* zeroed, freed by task_close() */
 void *task_take(struct task *, size_t count, size_t each);

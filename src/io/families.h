@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-/* What a layer does.  Files name more kinds than these, whose words come first in config_layer.c. */
+/* What a layer does.  Files name more kinds, whose words come first in config_layer.c. */
 enum kind { FULL, SLIDING, CHUNKED, WITHOUT };
 
 /* Of which kind layers are where the file has no list of them; n is the family's period. */

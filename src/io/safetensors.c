@@ -29,6 +29,14 @@ enum { TYPES = sizeof types / sizeof *types };
 const char *loci_safetensors_type_name(enum safetensors_type type) { return types[type].name; }
 size_t loci_safetensors_type_size(enum safetensors_type type) { return types[type].size; }
 
+enum safetensors_type loci_safetensors_type_of(loci_dtype dtype)
+{
+    static const enum safetensors_type of[] = {
+        [LOCI_F32] = ST_F32, [LOCI_F64] = ST_F64, [LOCI_BF16] = ST_BF16, [LOCI_F16] = ST_F16
+    };
+    return of[dtype];
+}
+
 /* ---- JSON, as far as a header has any -------------------------------------------------------- */
 
 /* Strings are put into their final form where they stand, which is never longer, so that a header
@@ -242,6 +250,15 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* A name that is there twice, or NULL. */
+static const char *find_twin(const char **name, int count)
+{
+    qsort(name, (size_t)count, sizeof *name, by_name);
+    for (int i = 1; i < count; i++)
+        if (!strcmp(name[i - 1], name[i])) return name[i];
+    return NULL;
+}
+
 static loci_status check_names(const struct safetensors *f, loci_error *e)
 {
     loci_status s = LOCI_OK;
@@ -250,14 +267,9 @@ static loci_status check_names(const struct safetensors *f, loci_error *e)
     const char **key = name + f->count;
     for (int i = 0; i < f->count; i++) name[i] = f->tensor[i].name;
     for (int i = 0; i < f->meta_count; i++) key[i] = f->meta[i].key;
-    qsort(name, (size_t)f->count, sizeof *name, by_name);
-    qsort(key, (size_t)f->meta_count, sizeof *key, by_name);
-    for (int i = 1; i < f->count && !s; i++)
-        if (!strcmp(name[i - 1], name[i]))
-            s = loci_io_fail(e, LOCI_BAD_ARG, "tensor '%.64s' is there twice", name[i]);
-    for (int i = 1; i < f->meta_count && !s; i++)
-        if (!strcmp(key[i - 1], key[i]))
-            s = loci_io_fail(e, LOCI_BAD_ARG, "__metadata__ has '%.64s' twice", key[i]);
+    const char *tensor = find_twin(name, f->count), *meta = find_twin(key, f->meta_count);
+    if (tensor) s = loci_io_fail(e, LOCI_BAD_ARG, "tensor '%.64s' is there twice", tensor);
+    else if (meta) s = loci_io_fail(e, LOCI_BAD_ARG, "__metadata__ has '%.64s' twice", meta);
     free(name);
     return s;
 }
