@@ -11,6 +11,7 @@
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
+/* Below 2^-126 the last place of float32 no longer shrinks with the number. */
 double ulps_f32(double got, double want)
 {
     int e;
@@ -18,6 +19,8 @@ double ulps_f32(double got, double want)
     return fabs(got - want) / ldexp(1, (want == 0 || e < -125 ? -125 : e) - 24);
 }
 
+/* NaN and infinity are off by infinity; squares are cut, so that one of them does not make all
+ * rules equally bad. */
 void score_add(struct score *s, struct place at, double got, double want, double tolerance,
                double loose)
 {
@@ -61,6 +64,7 @@ bool text_has(const char *text, const char *key)
     return has;
 }
 
+/* The old value goes first, comma and all; the new one is put at the end. */
 bool text_with(char *text, size_t room, const char *key, const char *value)
 {
     char *at = find_key(text, key);
@@ -77,8 +81,9 @@ bool text_with(char *text, size_t room, const char *key, const char *value)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-enum { MOST = 1 << 24 };
+enum { MOST = 1 << 24 };                 /* every rule that is tried computes as many */
 
+/* Number i of a tensor of any type that is read. */
 static double number(enum safetensors_type type, const void *data, ptrdiff_t i)
 {
     switch (type) {
@@ -91,6 +96,8 @@ static double number(enum safetensors_type type, const void *data, ptrdiff_t i)
     }
 }
 
+/* Half the distance from 1 to the next number of each type is what a rounding may cost.  A tensor
+ * under its usual name need not be there; one that is named must be. */
 static bool read_numbers(struct check *c, struct numbers *n, const char *given, const char *usual)
 {
     n->name = given ? given : usual;
@@ -108,8 +115,8 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
         return refuse("%s: tensor '%s' is %s; F32, F64, BF16, F16, I32 and I64 are read", c->path,
                       t->name, loci_safetensors_type_name(t->type));
     if (t->count < 1 || t->count > MOST)
-        return refuse("%s: tensor '%s' has %td numbers; from 1 to %d are looked at, so cut out a "
-                      "part",
+        return refuse("%s: tensor '%s' has %td numbers; "
+                      "from 1 to %d are looked at, so cut out a part",
                       c->path, t->name, t->count, MOST);
     n->unit = types[k].unit;
     void *raw = take((size_t)t->count, loci_safetensors_type_size(t->type));
@@ -123,8 +130,10 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
 
 /* ---- What is said ---------------------------------------------------------------------------- */
 
+/* Right, as far as the numbers go: explained, and by what was wanted. */
 static bool follows(const struct finding *f) { return f->explains && !f->mistake[0]; }
 
+/* For people: what it is, what was wanted, how well it fits; the first number that does not. */
 static void print_text(const struct check *c, const struct finding *f)
 {
     const struct score *s = &f->score;
@@ -145,8 +154,8 @@ static void print_text(const struct check *c, const struct finding *f)
                f->where, s->got, s->want, fabs(s->got - s->want), ulps_f32(s->got, s->want));
     printf("  worst      %.3g off, or %.3g ulps of float32 there\n", s->worst, s->worst_ulps);
     if (f->explains && f->others)
-        printf("  note       %d other rule%s would explain what was sampled; more positions tell "
-               "them apart\n",
+        printf("  note       %d other rule%s would explain what was sampled; "
+               "more positions tell them apart\n",
                f->others, f->others == 1 ? "" : "s");
 }
 
@@ -224,19 +233,20 @@ static struct numbers *input(struct check *c, int i)
     return (struct numbers *)((char *)c + inputs[i].at);
 }
 
+/* One kind of thing at a time: which of several a sentence is about would not be clear. */
 static bool read_all(struct check *c, const struct args *a)
 {
     for (int i = 0; i < COUNT(inputs); i++)
         if (!read_numbers(c, input(c, i), a->value[inputs[i].flag], inputs[i].usual)) return false;
-    const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x) + (c->slopes.x != NULL)
-                    + (c->bias.x != NULL);
+    const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x)
+                      + (c->slopes.x != NULL) + (c->bias.x != NULL);
     if (kinds == 0)
-        return refuse("%s: nothing to look at; name tensors with --before and --after, --cos and "
-                      "--sin, --slopes or --bias",
+        return refuse("%s: nothing to look at; name tensors with "
+                      "--before and --after, --cos and --sin, --slopes or --bias",
                       c->path);
     if (kinds > 1)
-        return refuse("%s: more than one thing to look at; before and after, cos and sin, slopes, "
-                      "or bias, one at a time",
+        return refuse("%s: more than one thing to look at; "
+                      "before and after, cos and sin, slopes, or bias, one at a time",
                       c->path);
     if (!c->before.x != !c->after.x)
         return refuse("%s: '%s' is there and '%s' is not; both are needed", c->path,
@@ -245,6 +255,7 @@ static bool read_all(struct check *c, const struct args *a)
     return true;
 }
 
+/* What is there decides which rules are tried. */
 static int look(struct check *c, const struct args *a)
 {
     struct finding f = { .what = "" };
@@ -276,6 +287,7 @@ static int check_file(struct check *c, const struct args *a)
     return code;
 }
 
+/* CONFIG stands for the encoding of one of its layers. */
 static int run(const struct args *a)
 {
     int layout = 0;
@@ -305,8 +317,8 @@ const struct command cmd_check = {
     .name = "check",
     .brief = "which rule do an engine's numbers follow, and where do they leave it",
     .synopsis =
-        "loci check FILE [CONFIG | --encoding TEXT] [--before NAME --after NAME | --cos NAME --sin "
-        "NAME |\n"
+        "loci check FILE [CONFIG | --encoding TEXT] "
+        "[--before NAME --after NAME | --cos NAME --sin NAME |\n"
         "               --slopes NAME | --bias NAME --table NAME] [--pos NAME] [--tol X] [--json]",
     .about =
         "    For engines whose output looks wrong.  Dump q or k before and after the\n"
@@ -329,8 +341,8 @@ const struct command cmd_check = {
         "    count as a mistake; --tol accepts them.  Exit code 1: the numbers follow no\n"
         "    rule, or a mistake, or not the encoding that was given.\n",
     .examples =
-        "    loci check dump.safetensors --before q --after q_rot -e "
-        "rope:pairing=half,base=500000\n"
+        "    loci check dump.safetensors --before q --after q_rot "
+        "-e rope:pairing=half,base=500000\n"
         "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
         "    loci check dump.safetensors --slopes slopes --json\n",
     .flags = flags, .run = run,

@@ -21,14 +21,12 @@ struct flag { const char *name, *letter, *value, *help; };
 struct args;
 struct command {
     const char *name, *brief, *synopsis, *about, *examples;
-    const struct flag *flags;            /* ends with a NULL name; indexed by the command's own
-                                            enum */
+    const struct flag *flags;            /* ends with a NULL name; indexed by the command's enum */
     int (*run)(const struct args *);
 };
 struct args {
     const struct command *command;
-    const char *value[MAX_FLAGS];        /* per flag: NULL when absent, "" for one without a
-                                            value */
+    const char *value[MAX_FLAGS];        /* per flag: NULL when absent, "" if it takes no value */
     bool help;
     int rest_count;
     const char **rest;
@@ -63,12 +61,11 @@ int  fail(const char *format, ...)
     __attribute__((format(printf, 1, 2)))
 #endif
     ;
-void print_plain(FILE *, const char *text);      /* paths, and what comes from a file: they must not
-                                                    steer a terminal */
+/* For paths, and for what comes from a file: they must not steer a terminal. */
+void print_plain(FILE *, const char *text);
 /* the same for functions that return bool */
 #define refuse(...) (fail(__VA_ARGS__), false)
-void *take(size_t count, size_t each);   /* 64-byte aligned, zeroed; out of memory ends the
-                                            program */
+void *take(size_t count, size_t each);   /* on 64 bytes, zeroed; without memory the program ends */
 double now(void);                        /* seconds */
 double median(double *, int count);      /* sorts */
 bool  colours(void);                     /* is stdout a terminal that wants them? */

@@ -14,6 +14,7 @@ struct table {
     loci_rope_table form;
 };
 
+/* The rotation of one layer; one that does not turn has no table. */
 static bool read_config(const struct args *a, int64_t length, loci_rope *r)
 {
     int layer = 0;
@@ -31,6 +32,7 @@ static int width_of(const struct table *t)
     return t->form.layout == LOCI_TABLE_SPLIT ? t->dim / 2 : t->dim;
 }
 
+/* cos or sin of all rows, a piece at a time: a table may be larger than memory. */
 static loci_status write_part(const loci_plan *plan, const struct table *t, bool sin, int64_t piece,
                               int64_t *pos, void *room, struct safetensors_writer *w, loci_error *e)
 {
@@ -48,12 +50,15 @@ static loci_status write_part(const loci_plan *plan, const struct table *t, bool
     return s;
 }
 
+/* Pieces of about 2^16 numbers, and at least one row.  The metadata say what the table is of. */
 static int write_table(const loci_plan *plan, const struct table *t)
 {
     const enum safetensors_type type = loci_safetensors_type_of(t->form.dtype);
-    static const char *const layouts[] = { [LOCI_TABLE_SPLIT] = "split",
-                                           [LOCI_TABLE_HALF] = "half",
-                                           [LOCI_TABLE_INTERLEAVED] = "interleaved" };
+    static const char *const layouts[] = {
+        [LOCI_TABLE_SPLIT] = "split",
+        [LOCI_TABLE_HALF] = "half",
+        [LOCI_TABLE_INTERLEAVED] = "interleaved",
+    };
     const int width = width_of(t), piece = 1 + (1 << 16) / width;
     const struct safetensor tensor[] = {
         { .name = "cos", .type = type, .rank = 2, .shape = { t->rows, width } },
@@ -84,8 +89,8 @@ static int plan_table(const struct args *a, struct table *t)
         .encoding = t->encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = t->head_dim
     };
     if (loci_plan_create(&plan, &d, &e)) return fail("%s", e.text);
-    loci_rope_table none = t->form;      /* no rows: what is wrong with the plan is said before
-                                            anything is opened */
+    /* A table of no rows: what is wrong with the plan is said before anything is opened. */
+    loci_rope_table none = t->form;
     const double nothing[1] = { 0 };
     none.cos = (void *)nothing;
     int code = EXIT_ERROR;
@@ -102,6 +107,7 @@ static int plan_table(const struct args *a, struct table *t)
     return code;
 }
 
+/* Rows and lengths may pass what an int holds; 2^40 is the library's bound on positions. */
 static bool parse_count(const struct args *a, int flag, int64_t *to)
 {
     const int64_t most = (int64_t)1 << 40;
@@ -111,11 +117,14 @@ static bool parse_count(const struct args *a, int flag, int64_t *to)
                   a->command->flags[flag].name, (long long)most, given);
 }
 
+/* Rows without --rows are those that the model was trained on. */
 int convert_table(const struct args *a)
 {
-    static const loci_rope_table forms[] = { { .layout = LOCI_TABLE_HALF },
-                                             { .layout = LOCI_TABLE_INTERLEAVED },
-                                             { .layout = LOCI_TABLE_SPLIT } };
+    static const loci_rope_table forms[] = {
+        { .layout = LOCI_TABLE_HALF },
+        { .layout = LOCI_TABLE_INTERLEAVED },
+        { .layout = LOCI_TABLE_SPLIT },
+    };
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
     struct table t = { .path = a->value[CONVERT_OUTPUT], .encoding = a->value[CONVERT_ENCODING] };
     int layout = 0, dtype = 0;
@@ -130,8 +139,8 @@ int convert_table(const struct args *a)
     if (!t.path && !a->value[CONVERT_DRY_RUN])
         return fail("convert: -o FILE says where the table goes");
     if (a->rest_count + (t.encoding != NULL) != 1)
-        return fail("convert: one config.json or GGUF file, or an encoding text with --encoding, "
-                    "says what the table is of");
+        return fail("convert: one config.json or GGUF file, "
+                    "or an encoding text with --encoding, says what the table is of");
     if (!args_output(a, CONVERT_OUTPUT)) return EXIT_ERROR;
     if (t.encoding) {
         if (!t.head_dim || !t.rows)

@@ -98,6 +98,7 @@ static loci_status find_type(struct dict *d, loci_error *e)
                         d->where, known);
 }
 
+/* The list is of what this type heeds: the likeliest is a key of another one. */
 static loci_status unknown_key(const struct dict *d, const char *name, loci_error *e)
 {
     char known[192] = "";
@@ -124,7 +125,7 @@ static loci_status read_dict(struct dict *d, loci_error *e)
         while (k < KEYS && strcmp(keys[k].name, name)) k++;
         if (k == KEYS && SOUND(1, false)) continue;
         if (k == KEYS) return unknown_key(d, name, e);
-        if (json_is_null(v)) continue;
+        if (json_is_null(v)) continue;   /* as if it were not there */
         switch (keys[k].kind) {
         case NUMBER: case OR_ZERO:
             s = loci_json_number(d->json, name, keys[k].kind == OR_ZERO, &d->value[k], e);
@@ -150,6 +151,7 @@ bool loci_dict_heeds(const struct dict *d, enum key k)
     return !isnan(d->value[k]) && keys[k].in & IN(d->type);
 }
 
+/* Of what is no number -1 is made, which is none that may be there. */
 loci_status loci_dict_list(const struct dict *d, enum key k, int count, double *to, loci_error *e)
 {
     const json_t *v = json_object_get(d->json, keys[k].name);

@@ -164,7 +164,7 @@ static loci_status listed_turn(const struct config *c, int layer, bool *turns, l
     if (s || (s = find_period(c, &period, e))) return s;
     IO_CHECK(e, one == 0 || one == 1,
              "no_rope_layers must be numbers 0 and 1, where 1 means that a layer rotates");
-    *turns = there ? one == 1 : (layer + 1) % period != 0;
+    *turns = there ? one == 1 : (layer + 1) % period != 0;       /* the last of a period does not */
     return LOCI_OK;
 }
 
@@ -303,6 +303,7 @@ static loci_status find_head(const struct config *c, const struct layer *l, stru
             if (c->family->full_head_dim > 0) t->head_dim = c->family->full_head_dim;
             s = loci_json_whole(c->text, "global_head_dim", 1, MAX_HEAD, &t->head_dim, e);
         }
+        /* a layer's own width goes before every rule, and what is left is shared out evenly */
         if (!s && l->over) s = loci_json_whole(l->over, "head_dim", 1, MAX_HEAD, &t->head_dim, e);
         if (s) return s;
         if (t->head_dim == 0 && heads > 0 && hidden > 0) t->head_dim = hidden / heads;
@@ -472,7 +473,7 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
     t->note = c->note;
     t->values = c->note && (c->family->own == ROFORMER || c->family->own == DEEPSEEK_V4);
     if (c->alibi || c->family->instead) {
-        set_kind(&l, FULL);
+        set_kind(&l, FULL);              /* a bias counts in every layer alike */
         if ((s = find_head(c, &l, t, &rope, e)) || (s = find_company(c, &l, t, e))) return s;
         return read_instead(c, t, e);
     }
@@ -483,6 +484,7 @@ loci_status loci_config_layer(const struct loci_model *m, int layer, double leng
         || (s = unscale(c, &l, &d, e)) || (s = find_head(c, &l, t, &rope, e))
         || (s = find_company(c, &l, t, e)))
         return s;
+    /* rule of the family, switch of the file, dictionary of the layer: each can keep it still */
     turns = turns && c->turns && !kept_still(c, &d);
     if ((s = find_warmth(c, &d, turns, t, e))) return s;
     if (!turns) return t->instead = "nope", LOCI_OK;

@@ -45,6 +45,7 @@ static loci_status check_end(const struct source *from, uint64_t at, uint64_t n,
     return LOCI_OK;
 }
 
+/* n is compared before the first byte is taken, so that nothing is left half read. */
 static loci_status take(struct reader *r, void *to, uint64_t n)
 {
     loci_status s = check_end(r->from, r->at, n, r->e);
@@ -190,6 +191,7 @@ static loci_status array(struct reader *r, struct entry *to)
     return LOCI_OK;
 }
 
+/* The name first: sentences about the value have it in them. */
 static loci_status read_entry(struct reader *r, struct entry *to)
 {
     uint32_t type;
@@ -294,6 +296,7 @@ loci_status loci_gguf_floats(const struct source *from, const struct place *p, f
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
+/* In the order of the file. */
 static loci_status read_file(struct reader *r, struct gguf *g)
 {
     uint32_t magic, version;

@@ -22,6 +22,7 @@ static loci_status find_kind(const struct gguf_model *g, int layer, bool *full, 
     loci_status s = loci_gguf_whole(g, "attention.sliding_window", layer, 0, INT32_MAX, &window, e);
     *full = true;
     if (s) return s;
+    /* a wrong guess would give layers the other kind's base */
     IO_CHECK(e, v || g->arch->layers != LOCAL_BASE || period > 0,
              "attention.sliding_window_pattern is missing; it says which layers are full");
     if (v && v->array) {                 /* per layer: does its window slide? */
@@ -87,6 +88,7 @@ static loci_status find_head(const struct gguf_model *g, int layer, bool full, s
     return loci_check_head(t, e);
 }
 
+/* All of the head turns unless the file says how much does. */
 static loci_status find_channels(const struct gguf_model *g, int layer, bool full,
                                  struct settings *t, loci_error *e)
 {
@@ -147,6 +149,7 @@ static bool find_still(const struct gguf_model *g, double all, struct settings *
     return true;
 }
 
+/* One list.  What holds a pair still would be a frequency of 0, which longrope has not. */
 static loci_status divide_by(const struct gguf_model *g, enum factors k, double all, int pairs,
                              double *to, loci_error *e)
 {
@@ -198,7 +201,7 @@ static loci_status find_yarn(const struct gguf_model *g, int layer, double facto
     for (int i = 0; i < (int)(sizeof options / sizeof *options); i++) {
         double x = NAN;
         if ((s = loci_gguf_number(g, options[i].key, layer, 0, 1e6, &x, e))) return s;
-        if (x > 0) set_option(t, options[i].option, x);
+        if (x > 0) set_option(t, options[i].option, x);          /* 0 stands for the usual */
     }
     /* It stands for mscale_all_dim: a tenth of it in DeepSeek's files, whose mscale is the same. */
     if (log_multiplier > 0) {
@@ -231,6 +234,8 @@ static loci_status find_linear(const struct gguf_model *g, double factor, double
     return LOCI_OK;
 }
 
+/* rope.scale_linear is the factor of older files, and attn_factor multiplies what a rule makes of
+ * the attention factor, but for longrope, where it is the whole of it. */
 static loci_status find_scaling(const struct gguf_model *g, int layer, struct settings *t,
                                 loci_error *e)
 {
@@ -268,6 +273,7 @@ static loci_status find_scaling(const struct gguf_model *g, int layer, struct se
     IO_CHECK(e, !strcmp(type, "longrope"),
              "unknown rope.scaling.type '%.32s'; known: none linear yarn longrope", type);
     if ((s = divide(g, SHORT, LONG, 1, t, e))) return s;
+    /* as config.json's rule: how much longer the model became */
     set_option(t, "factor", factor > 0 ? factor : fmax(context / original, 1));
     set_option(t, "original_length", original);
     if (attention > 0) set_option(t, "attention_factor", attention);
@@ -389,13 +395,14 @@ loci_status loci_gguf_layer(const struct loci_model *m, int layer, double length
         t->instead = "nope";
         return LOCI_OK;
     }
+    /* scale and window are of every layer that attends, whether or not it rotates */
     if ((s = find_head(g, layer, full, t, e)) || (s = find_company(g, layer, full, turns, t, e))
         || (s = find_switch(g, t, e)))
         return s;
     if (!turns && !t->instead) t->instead = "nope";
     if (t->instead) return LOCI_OK;
     t->interleaved = g->arch->interleaved;
-    t->base = 10000;
+    t->base = 10000;                     /* of files without rope.freq_base */
     if ((s = find_channels(g, layer, full, t, e)) || (s = find_sections(g, t, e))) return s;
     if (how == LOCAL_BASE && !full) return find_local_base(g, layer, t, e);
     if ((s = loci_gguf_number(g, "rope.freq_base", layer, 1, 1e18, &t->base, e))) return s;

@@ -16,6 +16,7 @@
 
 /* ---- What architectures decide --------------------------------------------------------------- */
 
+/* A name alone turns plain halves of whole heads in every layer. */
 static const struct arch archs[] = {
     { "afmoe", .layers = SLIDING_TURN, .period = 4 },
     { .name = "apertus" },
@@ -157,6 +158,7 @@ const struct entry *loci_gguf_setting(const struct gguf_model *g, const char *na
     return loci_gguf_find(&g->file, full);
 }
 
+/* A list that is too long to be kept has count 0, and so no number for any layer. */
 loci_status loci_gguf_number(const struct gguf_model *g, const char *name, int layer, double low,
                              double high, double *to, loci_error *e)
 {
@@ -262,6 +264,7 @@ static loci_status read_file(struct gguf_model *g, const struct source *from, lo
     return LOCI_OK;
 }
 
+/* All or nothing: what was read of a file that fails is freed at once. */
 loci_status loci_gguf_open(struct loci_model *m, const struct source *from, loci_error *e)
 {
     struct gguf_model *g = calloc(1, sizeof *g);
