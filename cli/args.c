@@ -38,12 +38,13 @@ int fail(const char *format, ...)
         va_end(args);
     }
     make_plain(text ? text : brief);
-    fflush(stdout);
+    fflush(stdout);                      /* or the sentence would come before what led to it */
     fprintf(stderr, "loci: %s\n", text ? text : brief);
     free(text);
     return EXIT_ERROR;
 }
 
+/* The library wants tables and workspaces on 64 bytes; aligned_alloc() wants whole multiples. */
 void *take(size_t count, size_t each)
 {
     size_t bytes;
@@ -56,6 +57,7 @@ void *take(size_t count, size_t each)
     return memset(p, 0, bytes);
 }
 
+/* Monotonic: a clock that is set while something is measured changes nothing. */
 double now(void)
 {
     struct timespec t;
@@ -69,12 +71,14 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* Of an even number, the mean of the two in the middle. */
 double median(double *x, int count)
 {
     qsort(x, (size_t)count, sizeof *x, by_size);
     return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
 }
 
+/* NO_COLOR counts unless it is empty, as its convention has it. */
 bool colours(void)
 {
     const char *term = getenv("TERM"), *off = getenv("NO_COLOR");
@@ -110,6 +114,7 @@ const char *runnable_text(const char *text)
     return text;
 }
 
+/* A plan knows best: its text says so where it has chosen them. */
 bool runs_fast(const char *isa)
 {
     const loci_desc d = {
@@ -122,6 +127,7 @@ bool runs_fast(const char *isa)
     return fast;
 }
 
+/* The last one: loci_isas() has the worst first. */
 const char *best_isa(void)
 {
     const char *names[16];
@@ -147,6 +153,7 @@ static void tidy(const char *text, char *buffer, size_t room)
     buffer[n] = 0;
 }
 
+/* The first line "model name : ..."; other lines may hold these words further on. */
 const char *cpu_name_in(const char *file, char *buffer, size_t room)
 {
     FILE *f = fopen(file, "r");
@@ -192,6 +199,7 @@ static int edits(const char *a, const char *b)
     return row[n];
 }
 
+/* Nothing is suggested if more than half of the letters would have to change. */
 const char *nearest(const char *word, const char *(*name)(int), int count)
 {
     const char *best = NULL;
@@ -208,6 +216,7 @@ const char *nearest(const char *word, const char *(*name)(int), int count)
 static const struct flag *flags;         /* of the command being parsed, for nearest() */
 static const char *flag_name(int i) { return flags[i].name; }
 
+/* A single letter gets no suggestion: any other one would be as near. */
 static bool unknown_flag(const struct command *c, const char *given, const char *name)
 {
     int n = 0;
@@ -262,17 +271,17 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
 bool args_parse(struct args *a, const struct command *c, int argc, char **argv)
 {
     *a = (struct args){ .command = c, .rest = (const char **)argv };
-    bool options = true;                 /* "--" ends them; what is no option is gathered at the
-                                            front of argv */
+    bool options = true;                 /* "--" ends them */
     for (int i = 0; i < argc; i++) {
         if (options && !strcmp(argv[i], "--")) options = false;
         else if (options && argv[i][0] == '-' && argv[i][1]) {
             if (!parse_flag(a, argc, argv, &i)) return false;
-        } else a->rest[a->rest_count++] = argv[i];
+        } else a->rest[a->rest_count++] = argv[i];       /* in argv's own place: never behind i */
     }
     return true;
 }
 
+/* strtoll() alone would take blanks and a plus sign in front. */
 bool parse_whole(const char *text, int64_t *value)
 {
     char *end;
@@ -286,6 +295,7 @@ bool parse_whole(const char *text, int64_t *value)
     return true;
 }
 
+/* strtod() alone would take blanks, "inf" and "nan". */
 bool parse_number(const char *text, double *value)
 {
     char *end;
@@ -294,6 +304,7 @@ bool parse_number(const char *text, double *value)
     return !*end && isfinite(*value);
 }
 
+/* The sentence names the command, the option, its range and what was given. */
 bool args_whole(const struct args *a, int flag, int low, int high, int *value)
 {
     int64_t v;
@@ -307,6 +318,7 @@ bool args_whole(const struct args *a, int flag, int low, int high, int *value)
     return true;
 }
 
+/* Whole words only: a beginning of one may be that of another some day. */
 bool args_word(const struct args *a, int flag, const char *words, int *index)
 {
     const char *given = a->value[flag];
@@ -320,6 +332,7 @@ bool args_word(const struct args *a, int flag, const char *words, int *index)
     return false;
 }
 
+/* Asked before anything is computed, so that no work is lost for a folder that is closed. */
 bool args_output(const struct args *a, int flag)
 {
     loci_error e;
@@ -328,10 +341,19 @@ bool args_output(const struct args *a, int flag)
         || refuse("%s: %s", *path ? path : a->command->name, e.text);
 }
 
-bool args_no_rest(const struct args *a)
+bool args_rest(const struct args *a, int most)
 {
-    if (a->rest_count == 0) return true;
-    fail("%s: '%s' is one argument too many; 'loci %s --help' shows what it takes",
-         a->command->name, a->rest[0], a->command->name);
-    return false;
+    const char *name = a->command->name;
+    return a->rest_count <= most
+        || refuse("%s: '%s' is one argument too many; 'loci %s --help' shows what it takes", name,
+                  a->rest[most], name);
+}
+
+bool start_threads(const struct args *a, int threads, loci_host *pool, const loci_host **host)
+{
+    if (threads < 2) return true;
+    if (loci_pool_create(pool, threads))
+        return refuse("%s: %d threads cannot be started", a->command->name, threads);
+    *host = pool;
+    return true;
 }

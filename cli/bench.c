@@ -50,11 +50,12 @@ static const struct flag flags[] = {
 
 enum pass { FORWARD, BACKWARD, BOTH, DECODE, CHUNK, ROTATE };
 static const char pass_words[] = "forward|backward|both|decode|prefill-chunk|rotate";
-static const char *const pass_names[] = { "forward", "backward",      "both",
-                                          "decode",  "prefill-chunk", "rotate" };
+static const char *const pass_names[] = {
+    "forward", "backward", "both", "decode", "prefill-chunk", "rotate"
+};
 static const char *const dtype_names[] = { "f32", "bf16", "f16" };
-static const double atom = 0.01;         /* seconds: a step is repeated until one measurement takes
-                                            about this long */
+/* Seconds: a step is repeated until one measurement takes about this long. */
+static const double atom = 0.01;
 enum { MAX_ROUNDS = 1000, MAX_LENS = 32 };
 
 struct bench {
@@ -64,11 +65,11 @@ struct bench {
     bool dots;                           /* it is the bf16 dot products that count */
     const char *isa;
     ptrdiff_t len, rows;                 /* rows: queries per sequence, its last ones */
-    loci_host pool, *host;
+    loci_host pool;
+    const loci_host *host;
     float *stream;                       /* decode: beyond every cache of the processor */
     size_t stream_bytes;
-    int copies, turn;                    /* decode, chunk: of K and V, used in turn, so that they
-                                            come from memory */
+    int copies, turn;                    /* decode, chunk: K and V, in turn, come from memory */
     void **k, **v;
 };
 
@@ -76,8 +77,8 @@ struct bench {
 struct contender {
     struct task main, embed;
     bool embeds;
-    loci_cache **cache, *current;        /* with --cache: its copies of K and V; the task has the
-                                            new tokens alone */
+    /* with --cache: its copies of K and V; the task has the new tokens alone */
+    loci_cache **cache, *current;
 };
 
 static void close_contender(struct contender *c)
@@ -86,6 +87,7 @@ static void close_contender(struct contender *c)
     task_close(&c->embed);
 }
 
+/* The same seeds for every contender, so that they attend to the same numbers. */
 static bool ready(const struct bench *b, struct task *t, bool backward)
 {
     task_random_tensors(t, 1);
@@ -104,8 +106,11 @@ static loci_dtype dtype_of(const struct bench *b)
 }
 /* New tokens against keys that are there. */
 static bool inference(const struct bench *b) { return b->pass == DECODE || b->pass == CHUNK; }
+/* Limited by what is read and written, not by arithmetic. */
+static bool by_memory(const struct bench *b) { return b->pass == DECODE || b->pass == ROTATE; }
 
-/* With all keys in each; what else belongs to a token is random too. */
+/* Caches with all keys in each; what else belongs to a token is random too.  They are filled by a
+ * task of one query that has every key, since the contender's own has the new ones only. */
 static bool open_caches(const struct bench *b, struct contender *c)
 {
     struct task all, *t = &c->main;
@@ -126,11 +131,12 @@ static bool open_caches(const struct bench *b, struct contender *c)
     return ok;
 }
 
+/* An encoding of embeddings is measured as its embedding, and plain attention after it. */
 static bool open_contender(const struct bench *b, struct contender *c, const char *encoding)
 {
-    bool backward = b->pass == BACKWARD || b->pass == BOTH;
-    *c = (struct contender){ .embeds = b->pass != ROTATE
-                                    && text_places(encoding) == LOCI_PLACE_EMBED };
+    const bool backward = b->pass == BACKWARD || b->pass == BOTH;
+    const bool embeds = b->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED;
+    *c = (struct contender){ .embeds = embeds };
     loci_desc d = { .size = sizeof d,
                     .encoding = c->embeds ? "nope" : encoding,
                     .heads = b->heads,
@@ -142,21 +148,16 @@ static bool open_contender(const struct bench *b, struct contender *c, const cha
                     .full = b->full,
                     .max_len = b->len,
                     .isa = b->isa };
-    const int turned = b->kv_heads == b->heads ? LOCI_PLACE_ROTATE | LOCI_PLACE_STATE
-                                               : LOCI_PLACE_ROTATE;
+    /* Keys that are there were turned when they came; by states only where no heads share them. */
+    int turned = LOCI_PLACE_ROTATE;
+    if (b->kv_heads == b->heads) turned |= LOCI_PLACE_STATE;
     d.keys_rotated = inference(b) && text_places(encoding) & turned;
     if (!task_open(&c->main, &d, b->batch, b->rows, b->cached ? b->rows : b->len, NULL))
         return false;
     if (b->cached && !open_caches(b, c)) return false;
     if (!ready(b, &c->main, backward)) return false;
     if (!c->embeds) return true;
-    loci_desc e = { .size = sizeof e,
-                    .encoding = encoding,
-                    .stage = LOCI_EMBED,
-                    .model_dim = b->heads * b->dim,
-                    .dtype = d.dtype,
-                    .max_len = b->len,
-                    .isa = b->isa };
+    const loci_desc e = task_embedding(&d, encoding);
     return task_open(&c->embed, &e, b->batch, b->rows, b->len, NULL)
         && ready(b, &c->embed, backward);
 }
@@ -178,11 +179,13 @@ static loci_status turn_to_next(struct bench *b, struct contender *c)
     return s;
 }
 
+/* The step of a decode with a cache: new tokens enter it, and then attend to all. */
 static loci_status append(struct task *t, loci_cache *to)
 {
     return loci_cache_append(t->plan, t->tables, t->work, to, &t->call);
 }
 
+/* What is timed: a forward pass, but where only the backward one is asked for. */
 static loci_status step(const struct bench *b, struct contender *c)
 {
     loci_status s = LOCI_OK;
@@ -198,7 +201,8 @@ static loci_status step(const struct bench *b, struct contender *c)
     return s;
 }
 
-/* Seconds of one step, over `times` of them; negative after an error. */
+/* Seconds of one step, over `times` of them; negative after an error.  Turning to the next copy of
+ * the keys is no part of a step, and its time is taken off. */
 static double time_steps(struct bench *b, struct contender *c, int times)
 {
     double start = now(), aside = 0;
@@ -235,6 +239,7 @@ static int warm_up(struct bench *b, struct contender *c)
 
 /* ---- Limits of the machine ------------------------------------------------------------------- */
 
+/* What the machine can do at most, in the unit that counts: bytes or flops per second. */
 static double limit(struct bench *b, const struct contender *c, int times)
 {
     if (b->pass == DECODE)
@@ -250,6 +255,7 @@ static double limit(struct bench *b, const struct contender *c, int times)
     return b->dots ? probe_dots(b->host, b->threads) : probe_flops(b->isa, b->host, b->threads);
 }
 
+/* Of K, or of V. */
 static size_t keys_bytes(const struct bench *b)
 {
     return (size_t)b->batch * (size_t)b->kv_heads * (size_t)b->len * (size_t)b->dim
@@ -276,6 +282,7 @@ static void open_copies(struct bench *b, const struct task *t)
     }
 }
 
+/* May be called twice, or with none open. */
 static void close_copies(struct bench *b)
 {
     for (int i = 0; i < b->copies && b->k; i++) free(b->k[i]), free(b->v[i]);
@@ -303,6 +310,7 @@ static double useful_flops(const struct bench *b)
     return pairs * each * b->dim * b->heads * b->batch;
 }
 
+/* What must be moved at least, however often a cache helps. */
 static double moved_bytes(const struct bench *b)
 {
     double rows = (double)b->batch * (double)b->len * b->dim * (double)stored_size(dtype_of(b)) * 2;
@@ -310,19 +318,21 @@ static double moved_bytes(const struct bench *b)
     return rows * (b->pass == DECODE ? b->kv_heads : b->heads);
 }
 
+/* The rounds; see the top.  NaN stands for what a pass does not have. */
 static bool measure(struct bench *b, struct contender *plain, struct contender *c, struct row *r)
 {
     double seconds[MAX_ROUNDS], gflops[MAX_ROUNDS], peak[MAX_ROUNDS], percent[MAX_ROUNDS],
         gbytes[MAX_ROUNDS], percent_bytes[MAX_ROUNDS], ratio[MAX_ROUNDS];
-    bool bytes = b->pass == DECODE || b->pass == ROTATE, flops = b->pass != ROTATE;
+    bool bytes = by_memory(b), flops = b->pass != ROTATE;
     int plain_times = flops ? warm_up(b, plain) : 1, times = plain_times ? warm_up(b, c) : 0;
     if (!times) return false;
     for (int i = 0; i < b->rounds; i++) {
-        double before = limit(b, c, times), base = flops ? time_steps(b, plain, plain_times) : 1,
-               mine = time_steps(b, c, times);
+        double before = limit(b, c, times);
+        double base = flops ? time_steps(b, plain, plain_times) : 1;
+        double mine = time_steps(b, c, times);
         if (base < 0 || mine < 0) return false;
-        double most = fmax(before, limit(b, c, times)),
-               fma = b->pass == DECODE ? probe_flops(b->isa, b->host, b->threads) : most;
+        double most = fmax(before, limit(b, c, times));
+        double fma = b->pass == DECODE ? probe_flops(b->isa, b->host, b->threads) : most;
         seconds[i] = mine;
         ratio[i] = mine / base;
         gflops[i] = useful_flops(b) / mine * 1e-9;
@@ -331,14 +341,8 @@ static bool measure(struct bench *b, struct contender *plain, struct contender *
         gbytes[i] = moved_bytes(b) / mine * 1e-9;
         percent_bytes[i] = 100 * moved_bytes(b) / mine / most;
     }
-    *r = (struct row){ .seconds = median(seconds, b->rounds),
-                       .gflops = NAN,
-                       .peak = NAN,
-                       .percent = NAN,
-                       .gbytes = NAN,
-                       .percent_bytes = NAN,
-                       .ratio = NAN,
-                       .workspace = c->main.work_bytes };
+    *r = (struct row){ median(seconds, b->rounds), NAN, NAN, NAN, NAN, NAN, NAN,
+                       c->main.work_bytes };
     if (flops) {
         r->gflops = median(gflops, b->rounds);
         r->peak = median(peak, b->rounds);
@@ -379,9 +383,11 @@ static void print_json(const struct bench *b, const char *encoding, const struct
     json_print(j);
 }
 
+/* Everything that is the same in all rows stands above them. */
 static void print_title(const struct bench *b)
 {
-    bool bytes = b->pass == DECODE || b->pass == ROTATE;
+    bool bytes = by_memory(b);
+    const char *of = !bytes ? "% of peak" : b->pass == DECODE ? "% of read" : "% of copy";
     char rows[32] = "";
     if (b->pass == CHUNK) snprintf(rows, sizeof rows, " of %td rows", b->rows);
     printf("loci %s  %s, %s%s, %d thread%s, %s%s%s, batch %d, heads %d/%d, width %d, %s\n",
@@ -390,19 +396,16 @@ static void print_title(const struct bench *b)
            b->cached ? " with a cache" : "", b->batch, b->heads, b->kv_heads, b->dim,
            b->full ? "full" : "causal");
     printf("%s%-34s %8s %10s %9s %10s %8s %12s%s\n", PAINT("1"), "encoding", "len", "ms",
-           bytes ? "GB/s" : "GFLOP/s",
-           !bytes              ? "% of peak"
-           : b->pass == DECODE ? "% of read"
-                               : "% of copy",
-           "x nope", "workspace", PAINT("0"));
+           bytes ? "GB/s" : "GFLOP/s", of, "x nope", "workspace", PAINT("0"));
     fflush(stdout);
 }
 
+/* The title waits for the first row, so that an error comes without a table. */
 static void print_row(struct bench *b, const char *encoding, const struct row *r)
 {
     if (!b->titled) print_title(b);
     b->titled = true;
-    bool bytes = b->pass == DECODE || b->pass == ROTATE;
+    bool bytes = by_memory(b);
     char ratio[16] = "-";
     if (isfinite(r->ratio)) snprintf(ratio, sizeof ratio, "%.3f", r->ratio);
     printf("%-34.34s %8td %10.3f %9.1f %10.1f %8s %8.1f KiB\n", encoding, b->len, 1e3 * r->seconds,
@@ -411,6 +414,7 @@ static void print_row(struct bench *b, const char *encoding, const struct row *r
     fflush(stdout);
 }
 
+/* Plain attention is opened anew beside every encoding: a rotation has none to be compared with. */
 static bool bench_one(struct bench *b, const char *encoding)
 {
     struct contender plain = { 0 }, c = { 0 };
@@ -430,6 +434,7 @@ static bool bench_one(struct bench *b, const char *encoding)
 
 /* ---- The command ----------------------------------------------------------------------------- */
 
+/* How many lengths there are, 0: the text is no such list. */
 static int parse_lens(const char *text, ptrdiff_t *len)
 {
     int n = 0;
@@ -451,6 +456,7 @@ static bool fits(const struct bench *b, const loci_encoding_info *e)
     return (b->pass != ROTATE || e->places & LOCI_PLACE_ROTATE) && !(b->full && e->causal_only);
 }
 
+/* All numbers of the command line, before anything is allocated by them. */
 static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
 {
     return args_word(a, PASS, pass_words, pass) && args_whole(a, ROWS, 1, 1 << 24, rows)
@@ -464,11 +470,7 @@ static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
 
 static int run(const struct args *a)
 {
-    struct bench b = { .dim = 64,
-                       .heads = 8,
-                       .batch = 1,
-                       .threads = 1,
-                       .rounds = 7,
+    struct bench b = { .dim = 64, .heads = 8, .batch = 1, .threads = 1, .rounds = 7,
                        .full = a->value[FULL] != NULL,
                        .cached = a->value[CACHE] != NULL,
                        .lasting = a->value[LASTING] != NULL,
@@ -479,24 +481,22 @@ static int run(const struct args *a)
     ptrdiff_t len[MAX_LENS];
     if (!parse(a, &b, &pass, &rows)) return EXIT_ERROR;
     b.pass = (enum pass)pass;
+    /* only forward passes have dot products of bf16, and only some processors */
     b.dots = b.fast && (b.pass == FORWARD || b.pass == CHUNK) && runs_fast(b.isa);
     if (a->value[ROWS] && b.pass != CHUNK) return fail("bench: --rows is for --pass prefill-chunk");
     if (b.cached && !inference(&b))
         return fail("bench: --cache is for --pass decode and prefill-chunk");
+    /* a rotation turns queries, and has no keys to share */
     if (!a->value[KV_HEADS] || b.pass == ROTATE) b.kv_heads = b.heads;
     int lens = parse_lens(a->value[LEN] ? a->value[LEN] : "4096", len);
     if (!lens)
-        return fail("bench: --len must be up to %d whole numbers from 1 to %d, as in 1024,4096, "
-                    "not '%s'",
+        return fail("bench: --len must be up to %d whole numbers from 1 to %d, "
+                    "as in 1024,4096, not '%s'",
                     MAX_LENS, 1 << 24, a->value[LEN]);
     for (int i = 0; i < lens && b.pass == CHUNK; i++)
         if (rows > len[i])
             return fail("bench: --rows %d must be at most --len, which is %td", rows, len[i]);
-    if (b.threads > 1) {
-        if (loci_pool_create(&b.pool, b.threads))
-            return fail("bench: %d threads cannot be started", b.threads);
-        b.host = &b.pool;
-    }
+    if (!start_threads(a, b.threads, &b.pool, &b.host)) return EXIT_ERROR;
 
     const loci_encoding_info *list;
     int known = loci_encodings(&list), count = a->rest_count ? a->rest_count : known;
@@ -508,7 +508,7 @@ static int run(const struct args *a)
             if (!bench_one(&b, a->rest_count ? runnable_text(a->rest[k]) : list[k].example))
                 code = EXIT_ERROR;
         }
-    if (b.host) loci_pool_destroy(b.host);
+    if (b.host) loci_pool_destroy(&b.pool);
     return code;
 }
 
@@ -516,8 +516,8 @@ const struct command cmd_bench = {
     .name = "bench", .brief = "measure encodings against plain attention and this machine's limits",
     .synopsis =
         "loci bench [ENCODING...] [--pass PASS] [--len N[,N...]] [--rows N] [--cache] [--dim D]\n"
-        "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] [--threads "
-        "N]\n"
+        "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] "
+        "[--threads N]\n"
         "               [--isa NAME] [--full] [--lasting] [--repeat R] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Each is\n"

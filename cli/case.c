@@ -10,12 +10,13 @@
 
 /* ---- Metadata -------------------------------------------------------------------------------- */
 
-static const char *const keys[] = { "loci.case",   "loci.encoding",    "loci.stage",
-                                    "loci.mask",   "loci.window_left", "loci.window_right",
-                                    "loci.scale",  "loci.role",        "loci.tol",
-                                    "loci.source", "loci.note" };
+static const char *const keys[] = {
+    "loci.case", "loci.encoding", "loci.stage", "loci.mask", "loci.window_left",
+    "loci.window_right", "loci.scale", "loci.role", "loci.tol", "loci.source", "loci.note"
+};
 static const char *key_name(int i) { return keys[i]; }
 
+/* A key of ours that is misspelt would leave its setting at the usual value. */
 static bool check_keys(const struct case_file *c)
 {
     for (int i = 0; i < c->file.meta_count; i++) {
@@ -31,18 +32,21 @@ static bool check_keys(const struct case_file *c)
     return true;
 }
 
+/* The value of a key, or the usual one. */
 static const char *meta(const struct case_file *c, const char *key, const char *usual)
 {
     const char *value = loci_safetensors_meta(&c->file, key);
     return value ? value : usual;
 }
 
+/* Prints what a key must be and is not; returns false. */
 static bool bad_meta(const struct case_file *c, const char *key, const char *wanted)
 {
     fail("%s: %s must be %s, not '%.64s'", c->path, key, wanted, meta(c, key, ""));
     return false;
 }
 
+/* A case says -1 where the library says 0 (open), and 0 where it says LOCI_NONE. */
 static bool parse_window(const struct case_file *c, const char *key, int64_t *window)
 {
     int64_t w;
@@ -52,6 +56,7 @@ static bool parse_window(const struct case_file *c, const char *key, int64_t *wi
     return true;
 }
 
+/* The first bound is of results, the second of gradients. */
 static bool parse_tol(struct case_file *c)
 {
     char f[64], g[64], more;
@@ -62,11 +67,14 @@ static bool parse_tol(struct case_file *c)
     return true;
 }
 
+/* What the metadata say of the problem goes into the plan's description; what they leave out is
+ * the usual. */
 static bool parse_meta(struct case_file *c, loci_desc *d)
 {
     if (!check_keys(c)) return false;
-    const char *version = meta(c, "loci.case", NULL), *stage = meta(c, "loci.stage", "attention"),
-               *mask = meta(c, "loci.mask", "causal");
+    /* first of all: without it this is some other safetensors file */
+    const char *version = meta(c, "loci.case", NULL);
+    const char *stage = meta(c, "loci.stage", "attention"), *mask = meta(c, "loci.mask", "causal");
     if (!version) return refuse("%s: this is no case file: its metadata lacks loci.case", c->path);
     if (strcmp(version, "1")) return bad_meta(c, "loci.case", "1, the one version there is");
     d->encoding = meta(c, "loci.encoding", NULL);
@@ -86,8 +94,8 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
     if (strcmp(mask, "causal") && strcmp(mask, "full"))
         return bad_meta(c, "loci.mask", "causal or full");
     d->full = *mask == 'f';
-    if (!parse_window(c, "loci.window_left", &d->window_left) ||
-        !parse_window(c, "loci.window_right", &d->window_right))
+    if (!parse_window(c, "loci.window_left", &d->window_left)
+        || !parse_window(c, "loci.window_right", &d->window_right))
         return false;
     const char *scale = meta(c, "loci.scale", NULL), *role = meta(c, "loci.role", "query");
     if (scale && (!parse_number(scale, &d->scale) || d->scale == 0))
@@ -110,6 +118,7 @@ static const char *shape_text(int rank, const ptrdiff_t *shape, char *text, size
     return text;
 }
 
+/* A tensor that is found has a use; NULL: there is none of this name. */
 static const struct safetensor *find(struct case_file *c, const char *name)
 {
     for (int i = 0; i < c->file.count; i++) {
@@ -174,6 +183,7 @@ static void *load(struct case_file *c, const struct safetensor *t, loci_dtype dt
 
 /* ---- The problem ----------------------------------------------------------------------------- */
 
+/* Heads and widths are ints of a plan. */
 static bool fits_int(const struct case_file *c, const struct safetensor *t)
 {
     for (int i = 0; i < t->rank; i++)
@@ -228,6 +238,7 @@ static void say_all(struct case_file *c, loci_desc *d)
     loci_plan_destroy(plan);
 }
 
+/* The plan, told of the learned tensors that the file has, and the tensors that it wants. */
 static bool open_task(struct case_file *c, loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len,
                       ptrdiff_t k_len)
 {
@@ -283,6 +294,7 @@ static bool cotangent(struct case_file *c, const char *name, int rank, const ptr
     return check_shape(c, t, rank, shape) && (*data = load(c, t, dtype)) != NULL;
 }
 
+/* Gradients of all tensors that are not fixed. */
 static void param_results(struct case_file *c)
 {
     struct task *t = &c->task;
@@ -300,16 +312,18 @@ static bool attends(const struct case_file *c)
     return c->stage == LOCI_ATTENTION || c->stage == LOCI_LINEAR_ATTENTION;
 }
 
-/* stage linear_attention too */
+/* Stages attention and linear_attention: inputs, results, and with a cotangent gradients.  A stick
+ * has what remains of it in the place of lse, states have averages of their own, linear attention
+ * has no sum of weights. */
 static bool open_attention(struct case_file *c, loci_desc *d)
 {
     const struct safetensor *q = required(c, "q", 4), *k = q ? required(c, "k", 4) : NULL,
                             *v = k ? required(c, "v", 4) : NULL;
     if (!v || !fits_int(c, q) || !fits_int(c, k) || !fits_int(c, v)) return false;
-    ptrdiff_t B = q->shape[0], H = q->shape[1], Lq = q->shape[2], D = q->shape[3], Lk = k->shape[2],
-              Dv = v->shape[3];
-    if (!check_shape(c, k, 4, (ptrdiff_t[]){ B, k->shape[1], Lk, D }) ||
-        !check_shape(c, v, 4, (ptrdiff_t[]){ B, k->shape[1], Lk, Dv }))
+    ptrdiff_t B = q->shape[0], H = q->shape[1], Lq = q->shape[2], D = q->shape[3];
+    ptrdiff_t Lk = k->shape[2], Dv = v->shape[3];
+    if (!check_shape(c, k, 4, (ptrdiff_t[]){ B, k->shape[1], Lk, D })
+        || !check_shape(c, v, 4, (ptrdiff_t[]){ B, k->shape[1], Lk, Dv }))
         return false;
     d->heads = (int)H, d->kv_heads = (int)k->shape[1], d->dim = (int)D, d->value_dim = (int)Dv;
     if (!open_task(c, d, B, Lq, Lk)) return false;
@@ -320,18 +334,16 @@ static bool open_attention(struct case_file *c, loci_desc *d)
         || !(t->call.v.data = load(c, v, stored)))
         return false;
     ptrdiff_t out[] = { B, H, Lq, Dv }, ae[] = { B, H, Lq, D / 2, 2 };
-    bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT,
-         states = text_places(d->encoding) & LOCI_PLACE_STATE,
-         linear = c->stage == LOCI_LINEAR_ATTENTION;
+    bool stick = text_places(d->encoding) & LOCI_PLACE_WEIGHT;
+    bool states = text_places(d->encoding) & LOCI_PLACE_STATE;
+    bool linear = c->stage == LOCI_LINEAR_ATTENTION;
     t->call.o.data = result(c, "out", 4, out, stored);
     if (!linear)
         *(stick ? &t->call.rem : &t->call.lse) = result(c, stick ? "rem" : "lse", 3, out, reals);
     if (states) t->call.ae = result(c, "ae", 5, ae, reals);
-    const void *dout = NULL;
+    const void *dout = NULL, **drow = stick ? &t->grad.drem : &t->grad.dlse;
     if (!cotangent(c, "dout", 4, out, stored, &dout)
-        || (!linear
-            && !cotangent(c, stick ? "drem" : "dlse", 3, out, reals,
-                          stick ? &t->grad.drem : &t->grad.dlse))
+        || (!linear && !cotangent(c, stick ? "drem" : "dlse", 3, out, reals, drow))
         || (states && !cotangent(c, "dae", 5, ae, reals, &t->grad.dae)))
         return false;
     t->grad.dout.data = (void *)dout;
@@ -343,7 +355,7 @@ static bool open_attention(struct case_file *c, loci_desc *d)
     return true;
 }
 
-/* stages rotate and embed */
+/* Stages rotate and embed. */
 static bool open_rows(struct case_file *c, loci_desc *d)
 {
     bool embed = c->stage == LOCI_EMBED;
@@ -370,9 +382,9 @@ static bool open_rows(struct case_file *c, loci_desc *d)
 /* ---- Positions and segments ------------------------------------------------------------------ */
 
 /* I64 [L] or [B,L], or F64 [N,L] or [B,N,L]; either way the batch is in front when the rank is one
- * more. */
-static const struct safetensor *find_places(struct case_file *c, const char *name, ptrdiff_t length,
-                                            bool axes, bool *ok)
+ * more.  `axes`: these are positions, which F64 coordinates may be; segments are I64 always. */
+static const struct safetensor *find_places(struct case_file *c, const char *name,
+                                            ptrdiff_t length, bool axes, bool *ok)
 {
     const struct safetensor *t = find(c, name);
     if (!t) return NULL;
@@ -380,15 +392,15 @@ static const struct safetensor *find_places(struct case_file *c, const char *nam
     char have[200];
     if (t->type != ST_I64 && !(axes && t->type == ST_F64)) {
         *ok = check_type(c, t, ST_I64);
-    } else if (!(t->rank == rank || t->rank == rank + 1) || t->shape[t->rank - 1] != length ||
-               (t->rank > rank && t->shape[0] != c->task.batch)) {
+    } else if (!(t->rank == rank || t->rank == rank + 1) || t->shape[t->rank - 1] != length
+               || (t->rank > rank && t->shape[0] != c->task.batch)) {
         fail("%s: tensor '%s' has shape %s, which fits neither the length %td nor a batch of %td",
              c->path, name, shape_text(t->rank, t->shape, have, sizeof have), length,
              c->task.batch);
         *ok = false;
     } else if (rank == 2 && !(text_places(c->task.desc.encoding) & LOCI_PLACE_ROTATE)) {
-        fail("%s: tensor '%s' must be I64: F64 coordinates turn vectors, and this encoding turns "
-             "none",
+        fail("%s: tensor '%s' must be I64: F64 coordinates turn vectors, "
+             "and this encoding turns none",
              c->path, name);
         *ok = false;
     } else if (rank == 2 && t->shape[t->rank - 2] != wanted) {
@@ -396,8 +408,8 @@ static const struct safetensor *find_places(struct case_file *c, const char *nam
              c->path, name, t->shape[t->rank - 2], wanted);
         *ok = false;
     } else if (axes && rank == 1 && wanted > 1) {
-        fail("%s: tensor '%s' must be F64 [%d,%td], as this encoding wants %d coordinates per "
-             "position",
+        fail("%s: tensor '%s' must be F64 [%d,%td], "
+             "as this encoding wants %d coordinates per position",
              c->path, name, wanted, length, wanted);
         *ok = false;
     }
@@ -416,6 +428,7 @@ static void *load_places(struct case_file *c, const struct safetensor *t, bool *
     return data;
 }
 
+/* Queries without keys' positions, or the other way round, would be measured from nowhere. */
 static bool both(const struct case_file *c, const struct safetensor *q, const struct safetensor *k,
                  const char *what)
 {
@@ -429,12 +442,10 @@ static bool open_places(struct case_file *c)
     struct task *t = &c->task;
     bool ok = true, attention = attends(c);
     const struct safetensor *qp = find_places(c, attention ? "q_pos" : "pos", t->q_len, true, &ok);
-    const struct safetensor *kp = ok && attention ? find_places(c, "k_pos", t->k_len, true, &ok)
-                                                  : qp;
-    const struct safetensor *qs = ok && attention ? find_places(c, "q_seg", t->q_len, false, &ok)
-                                                  : NULL;
-    const struct safetensor *ks = ok && attention ? find_places(c, "k_seg", t->k_len, false, &ok)
-                                                  : NULL;
+    const struct safetensor *kp = qp, *qs = NULL, *ks = NULL;        /* of rows: their one list */
+    if (ok && attention) kp = find_places(c, "k_pos", t->k_len, true, &ok);
+    if (ok && attention) qs = find_places(c, "q_seg", t->q_len, false, &ok);
+    if (ok && attention) ks = find_places(c, "k_seg", t->k_len, false, &ok);
     if (!ok || !both(c, qp, kp, "q_pos and k_pos") || !both(c, qs, ks, "q_seg and k_seg"))
         return false;
     t->call.per_batch = c->batched;
@@ -452,6 +463,7 @@ static bool open_places(struct case_file *c)
     return ok;
 }
 
+/* The smallest and the largest of n positions. */
 static void range_of(const int64_t *pos, ptrdiff_t n, int64_t *low, int64_t *high)
 {
     *low = *high = pos[0];
@@ -461,13 +473,15 @@ static void range_of(const int64_t *pos, ptrdiff_t n, int64_t *low, int64_t *hig
     }
 }
 
+/* Positions are any numbers of 64 bits: their distance may be none. */
 static ptrdiff_t distance(int64_t a, int64_t b)
 {
     ptrdiff_t d;
     return __builtin_sub_overflow(a, b, &d) ? PTRDIFF_MAX : d;
 }
 
-/* The largest |pos_q - pos_k| of the call. */
+/* The largest |pos_q - pos_k| of the call, for which tables are prepared.  Without positions the
+ * last query is at the last key. */
 static ptrdiff_t max_distance(const struct task *t)
 {
     ptrdiff_t most = 0, entries = t->call.q_pos && t->call.per_batch ? t->batch : 1;
@@ -485,15 +499,15 @@ static ptrdiff_t max_distance(const struct task *t)
 
 /* ---- Expectations ---------------------------------------------------------------------------- */
 
+/* expect.NAME is what the result NAME should be, as F32 or F64. */
 static bool load_expectation(struct case_file *c, const struct safetensor *t)
 {
     int k = 0;
     while (k < c->outputs && strcmp(c->output[k].name, t->name + 7)) k++;
+    const bool gradient = !strncmp(t->name + 7, "d.", 2) && !c->backward;
     if (k == c->outputs)
         return refuse("%s: tensor '%.64s' expects what this case does not give%s", c->path, t->name,
-                      !strncmp(t->name + 7, "d.", 2) && !c->backward ? ": gradients need a "
-                                                                       "cotangent, for example dout"
-                                                                     : "");
+                      gradient ? ": gradients need a cotangent, for example dout" : "");
     struct output *o = &c->output[k];
     if (t->type != ST_F32 && t->type != ST_F64) return check_type(c, t, ST_F64);
     if (!check_shape(c, t, o->rank, o->shape)) return false;
@@ -510,6 +524,7 @@ static bool load_expectation(struct case_file *c, const struct safetensor *t)
     return true;
 }
 
+/* Comes last: by now every tensor with another use has had it. */
 static bool open_expectations(struct case_file *c)
 {
     for (int i = 0; i < c->file.count; i++) {
@@ -524,6 +539,8 @@ static bool open_expectations(struct case_file *c)
 
 /* ---- The case -------------------------------------------------------------------------------- */
 
+/* In the order in which things are known: metadata, plan and tensors, positions, then what is left
+ * over can only be an expectation. */
 bool case_open(struct case_file *c, const char *path, loci_dtype dtype, bool fast, const char *isa)
 {
     *c = (struct case_file){ .path = path };
@@ -531,8 +548,8 @@ bool case_open(struct case_file *c, const char *path, loci_dtype dtype, bool fas
     loci_error e;
     if (loci_safetensors_open(&c->file, path, &e)) return refuse("%s: %s", path, e.text);
     c->used = take((size_t)c->file.count, sizeof *c->used);
-    if (!parse_meta(c, &d) || !(attends(c) ? open_attention(c, &d) : open_rows(c, &d)) ||
-        !open_places(c))
+    if (!parse_meta(c, &d) || !(attends(c) ? open_attention(c, &d) : open_rows(c, &d))
+        || !open_places(c))
         return false;
     c->max_distance = max_distance(&c->task);
     return open_expectations(c);

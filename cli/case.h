@@ -18,8 +18,7 @@ struct output {
 
 struct case_file {
     const char *path;
-    char text[1024];                     /* the encoding, where the file's own text does not say all
-                                            that a plan asks for */
+    char text[1024];                     /* the encoding, where the file's does not say enough */
     struct safetensors file;
     bool *used;                          /* per tensor of the file */
     loci_stage stage;

@@ -5,12 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "cli/check.h"
 #include "cli/json.h"
-#include "loci/io.h"
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
+/* Below 2^-126 the last place of float32 no longer shrinks with the number. */
 double ulps_f32(double got, double want)
 {
     int e;
@@ -18,6 +19,8 @@ double ulps_f32(double got, double want)
     return fabs(got - want) / ldexp(1, (want == 0 || e < -125 ? -125 : e) - 24);
 }
 
+/* NaN and infinity are off by infinity; squares are cut, so that one of them does not make all
+ * rules equally bad. */
 void score_add(struct score *s, struct place at, double got, double want, double tolerance,
                double loose)
 {
@@ -61,6 +64,7 @@ bool text_has(const char *text, const char *key)
     return has;
 }
 
+/* The old value goes first, comma and all; the new one is put at the end. */
 bool text_with(char *text, size_t room, const char *key, const char *value)
 {
     char *at = find_key(text, key);
@@ -77,24 +81,23 @@ bool text_with(char *text, size_t room, const char *key, const char *value)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-enum { MOST = 1 << 24 };
+enum { MOST = 1 << 24 };                 /* every rule that is tried computes as many */
 
-static double number(enum safetensors_type type, const char *p)
+/* Number i of a tensor of any type that is read. */
+static double number(enum safetensors_type type, const void *data, ptrdiff_t i)
 {
-    union { float f; double d; uint32_t u; int32_t i; int64_t l; uint16_t h; } v = { .l = 0 };
-    memcpy(&v, p, loci_safetensors_type_size(type));
-    if (type == ST_F32) return v.f;
-    if (type == ST_F64) return v.d;
-    if (type == ST_I32) return v.i;
-    if (type == ST_I64) return (double)v.l;
-    if (type == ST_BF16) return v.u <<= 16, (double)v.f;
-    const int power = v.h >> 10 & 31, n = v.h & 1023;
-    const double x = power == 31 ? (n ? NAN : INFINITY)
-                   : power       ? ldexp(n + 1024, power - 25)
-                                 : ldexp(n, -24);
-    return v.h & 0x8000 ? -x : x;
+    switch (type) {
+    case ST_I32:  return ((const int32_t *)data)[i];
+    case ST_I64:  return (double)((const int64_t *)data)[i];
+    case ST_F64:  return load_stored(data, LOCI_F64, i);
+    case ST_F32:  return load_stored(data, LOCI_F32, i);
+    case ST_BF16: return load_stored(data, LOCI_BF16, i);
+    default:      return load_stored(data, LOCI_F16, i);
+    }
 }
 
+/* Half the distance from 1 to the next number of each type is what a rounding may cost.  A tensor
+ * under its usual name need not be there; one that is named must be. */
 static bool read_numbers(struct check *c, struct numbers *n, const char *given, const char *usual)
 {
     n->name = given ? given : usual;
@@ -112,25 +115,25 @@ static bool read_numbers(struct check *c, struct numbers *n, const char *given, 
         return refuse("%s: tensor '%s' is %s; F32, F64, BF16, F16, I32 and I64 are read", c->path,
                       t->name, loci_safetensors_type_name(t->type));
     if (t->count < 1 || t->count > MOST)
-        return refuse("%s: tensor '%s' has %td numbers; from 1 to %d are looked at, so cut out a "
-                      "part",
+        return refuse("%s: tensor '%s' has %td numbers; "
+                      "from 1 to %d are looked at, so cut out a part",
                       c->path, t->name, t->count, MOST);
     n->unit = types[k].unit;
-    const size_t bytes = loci_safetensors_type_size(t->type);
-    char *raw = take((size_t)t->count, bytes);
+    void *raw = take((size_t)t->count, loci_safetensors_type_size(t->type));
     loci_error e;
     const bool read = !loci_safetensors_read(&c->file, t, raw, &e);
     if (read) n->x = take((size_t)t->count, sizeof(double));
-    for (ptrdiff_t i = 0; i < t->count && read; i++)
-        n->x[i] = number(t->type, raw + (size_t)i * bytes);
+    for (ptrdiff_t i = 0; i < t->count && read; i++) n->x[i] = number(t->type, raw, i);
     free(raw);
     return read || refuse("%s: %s", c->path, e.text);
 }
 
 /* ---- What is said ---------------------------------------------------------------------------- */
 
+/* Right, as far as the numbers go: explained, and by what was wanted. */
 static bool follows(const struct finding *f) { return f->explains && !f->mistake[0]; }
 
+/* For people: what it is, what was wanted, how well it fits; the first number that does not. */
 static void print_text(const struct check *c, const struct finding *f)
 {
     const struct score *s = &f->score;
@@ -151,8 +154,8 @@ static void print_text(const struct check *c, const struct finding *f)
                f->where, s->got, s->want, fabs(s->got - s->want), ulps_f32(s->got, s->want));
     printf("  worst      %.3g off, or %.3g ulps of float32 there\n", s->worst, s->worst_ulps);
     if (f->explains && f->others)
-        printf("  note       %d other rule%s would explain what was sampled; more positions tell "
-               "them apart\n",
+        printf("  note       %d other rule%s would explain what was sampled; "
+               "more positions tell them apart\n",
                f->others, f->others == 1 ? "" : "s");
 }
 
@@ -214,25 +217,36 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
+/* The tensors that may be there: where their numbers go, which option and which name says so. */
+static const struct { size_t at; int flag; const char *usual; } inputs[] = {
+    { offsetof(struct check, before), BEFORE, "before" },
+    { offsetof(struct check, after), AFTER, "after" },
+    { offsetof(struct check, cos), COS, "cos" },
+    { offsetof(struct check, sin), SIN, "sin" },
+    { offsetof(struct check, slopes), SLOPES, "slopes" },
+    { offsetof(struct check, bias), BIAS, "bias" },
+    { offsetof(struct check, table), TABLE, "table" },
+    { offsetof(struct check, pos), POS, "pos" },
+};
+static struct numbers *input(struct check *c, int i)
+{
+    return (struct numbers *)((char *)c + inputs[i].at);
+}
+
+/* One kind of thing at a time: which of several a sentence is about would not be clear. */
 static bool read_all(struct check *c, const struct args *a)
 {
-    const struct { struct numbers *n; int flag; const char *usual; } list[] = {
-        { &c->before, BEFORE, "before" }, { &c->after, AFTER, "after" }, { &c->cos, COS, "cos" },
-        { &c->sin, SIN, "sin" },
-        { &c->slopes, SLOPES, "slopes" }, { &c->bias, BIAS, "bias" }, { &c->table, TABLE, "table" },
-        { &c->pos, POS, "pos" },
-    };
-    for (int i = 0; i < COUNT(list); i++)
-        if (!read_numbers(c, list[i].n, a->value[list[i].flag], list[i].usual)) return false;
-    const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x) + (c->slopes.x != NULL)
-                    + (c->bias.x != NULL);
+    for (int i = 0; i < COUNT(inputs); i++)
+        if (!read_numbers(c, input(c, i), a->value[inputs[i].flag], inputs[i].usual)) return false;
+    const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x)
+                      + (c->slopes.x != NULL) + (c->bias.x != NULL);
     if (kinds == 0)
-        return refuse("%s: nothing to look at; name tensors with --before and --after, --cos and "
-                      "--sin, --slopes or --bias",
+        return refuse("%s: nothing to look at; name tensors with "
+                      "--before and --after, --cos and --sin, --slopes or --bias",
                       c->path);
     if (kinds > 1)
-        return refuse("%s: more than one thing to look at; before and after, cos and sin, slopes, "
-                      "or bias, one at a time",
+        return refuse("%s: more than one thing to look at; "
+                      "before and after, cos and sin, slopes, or bias, one at a time",
                       c->path);
     if (!c->before.x != !c->after.x)
         return refuse("%s: '%s' is there and '%s' is not; both are needed", c->path,
@@ -241,6 +255,7 @@ static bool read_all(struct check *c, const struct args *a)
     return true;
 }
 
+/* What is there decides which rules are tried. */
 static int look(struct check *c, const struct args *a)
 {
     struct finding f = { .what = "" };
@@ -258,14 +273,8 @@ static int look(struct check *c, const struct args *a)
 static bool read_config(const struct args *a, const char *path, loci_rope *rope)
 {
     int layer = 0, length = 0;
-    loci_error e;
-    loci_model *model;
-    if (!args_whole(a, LAYER, 0, 1 << 20, &layer) || !args_whole(a, LENGTH, 0, 1 << 30, &length))
-        return false;
-    if (loci_model_open(&model, path, &e)) return refuse("%s: %s", path, e.text);
-    const loci_status status = loci_model_rope(model, layer, length, rope, &e);
-    loci_model_close(model);
-    return !status || refuse("%s: %s", path, e.text);
+    return args_whole(a, LAYER, 0, 1 << 20, &layer) && args_whole(a, LENGTH, 0, 1 << 30, &length)
+        && read_rope(path, layer, length, rope);
 }
 
 static int check_file(struct check *c, const struct args *a)
@@ -273,22 +282,18 @@ static int check_file(struct check *c, const struct args *a)
     loci_error e;
     if (loci_safetensors_open(&c->file, c->path, &e)) return fail("%s: %s", c->path, e.text);
     const int code = look(c, a);
-    struct numbers *const all[] = { &c->before, &c->after, &c->cos,   &c->sin,
-                                    &c->slopes, &c->bias,  &c->table, &c->pos };
-    for (int i = 0; i < COUNT(all); i++) free(all[i]->x);
+    for (int i = 0; i < COUNT(inputs); i++) free(input(c, i)->x);
     loci_safetensors_close(&c->file);
     return code;
 }
 
+/* CONFIG stands for the encoding of one of its layers. */
 static int run(const struct args *a)
 {
     int layout = 0;
     struct check c = { .encoding = a->value[ENCODING], .tolerance = -1 };
     if (a->rest_count == 0) return fail("check: no file given; 'loci check --help' shows how");
-    if (a->rest_count > 2)
-        return fail("check: '%s' is one argument too many; 'loci check --help' shows what it takes",
-                    a->rest[2]);
-    if (!args_word(a, LAYOUT, "bhld|blhd", &layout)) return EXIT_ERROR;
+    if (!args_rest(a, 2) || !args_word(a, LAYOUT, "bhld|blhd", &layout)) return EXIT_ERROR;
     if (a->value[TOL] && (!parse_number(a->value[TOL], &c.tolerance) || c.tolerance < 0))
         return fail("check: --tol must be a number, not negative, as in 1e-5, not '%s'",
                     a->value[TOL]);
@@ -312,8 +317,8 @@ const struct command cmd_check = {
     .name = "check",
     .brief = "which rule do an engine's numbers follow, and where do they leave it",
     .synopsis =
-        "loci check FILE [CONFIG | --encoding TEXT] [--before NAME --after NAME | --cos NAME --sin "
-        "NAME |\n"
+        "loci check FILE [CONFIG | --encoding TEXT] "
+        "[--before NAME --after NAME | --cos NAME --sin NAME |\n"
         "               --slopes NAME | --bias NAME --table NAME] [--pos NAME] [--tol X] [--json]",
     .about =
         "    For engines whose output looks wrong.  Dump q or k before and after the\n"
@@ -336,8 +341,8 @@ const struct command cmd_check = {
         "    count as a mistake; --tol accepts them.  Exit code 1: the numbers follow no\n"
         "    rule, or a mistake, or not the encoding that was given.\n",
     .examples =
-        "    loci check dump.safetensors --before q --after q_rot -e "
-        "rope:pairing=half,base=500000\n"
+        "    loci check dump.safetensors --before q --after q_rot "
+        "-e rope:pairing=half,base=500000\n"
         "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
         "    loci check dump.safetensors --slopes slopes --json\n",
     .flags = flags, .run = run,

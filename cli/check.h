@@ -13,8 +13,7 @@ struct numbers {
     const char *name;
     const struct safetensor *tensor;     /* NULL: not there */
     double *x;
-    double unit;                         /* half the distance from 1 to the next number of its type;
-                                            0: integers */
+    double unit;                         /* unit roundoff of its type; 0: integers */
 };
 
 struct place { ptrdiff_t head, row, column; };
@@ -33,8 +32,7 @@ double ulps_f32(double got, double want);
 struct finding {
     const char *what;                    /* "rotation", "split table", "slopes", ... */
     char rule[RULE_TEXT], wanted[RULE_TEXT];       /* of the nearest rule; as given, or "" */
-    char mistake[320];                   /* what of the nearest is not as wanted, or not as it
-                                            should be; "" */
+    char mistake[320];                   /* what of the nearest is not as it should be; or "" */
     bool explains;                       /* the nearest explains all */
     int others;                          /* rules that explain what was sampled as well */
     char tolerance[160];
@@ -52,8 +50,7 @@ struct check {
     struct numbers before, after, cos, sin, slopes, bias, table, pos;
 };
 
-/* They print their own error and return false. */
-/* before and after, or cos and sin */
+/* They print their own error and return false.  Rotations are before and after, or cos and sin. */
 bool check_rotation(const struct check *, struct finding *);
 bool check_slopes(const struct check *, struct finding *);
 bool check_buckets(const struct check *, struct finding *);

@@ -9,10 +9,11 @@
 
 #include "cli/check.h"
 
-enum { MAX_HEADS = 4096 };
+enum { MAX_HEADS = 4096 };               /* a plan with so many heads is made for every rule */
 
 /* ---- Biases from the library ----------------------------------------------------------------- */
 
+/* A plan of one query and one key, ready to be asked at any distance up to `reach`. */
 struct biases {
     loci_plan *plan;
     int heads;
@@ -22,6 +23,7 @@ struct biases {
     loci_call call;
 };
 
+/* One block of zeros is query, key and value; its second half takes the output. */
 static bool biases_open(struct biases *b, const char *text, int heads, const double *table,
                         ptrdiff_t reach, loci_error *e)
 {
@@ -33,15 +35,8 @@ static bool biases_open(struct biases *b, const char *text, int heads, const dou
     b->tables = take(loci_tables_size(b->plan, reach), 1);
     b->zero = take((size_t)heads * 8, sizeof(double)), b->lse = take((size_t)heads, sizeof(double));
     const loci_view zero = { b->zero, 0, 0, 0 }, out = { b->zero + heads * 4, 0, 0, 0 };
-    b->call = (loci_call){ .batch = 1,
-                           .q_len = 1,
-                           .k_len = 1,
-                           .q = zero,
-                           .k = zero,
-                           .v = zero,
-                           .o = out,
-                           .lse = b->lse,
-                           .error = e };
+    b->call = (loci_call){ .batch = 1, .q_len = 1, .k_len = 1, .q = zero, .k = zero, .v = zero,
+                           .o = out, .lse = b->lse, .error = e };
     b->work = take(loci_workspace(b->plan, &b->call, 0), 1);
     return !loci_prepare(b->plan, reach, table ? b->tensors : NULL, b->tables);
 }
@@ -60,6 +55,7 @@ static bool biases_at(struct biases *b, int64_t distance)
 
 /* ---- Slopes ---------------------------------------------------------------------------------- */
 
+/* A slope is what one step back costs. */
 static bool slopes_of(const char *text, int heads, double *m)
 {
     struct biases b;
@@ -70,6 +66,7 @@ static bool slopes_of(const char *text, int heads, double *m)
     return done;
 }
 
+/* for qsort: the largest first, as slopes usually are */
 static int falling(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -83,6 +80,9 @@ static double slope_tolerance(const struct check *c, int h, double m)
     return fabs(m) * (c->slopes.unit + (h + 3) * fmin(c->slopes.unit, 0x1p-24));
 }
 
+/* Tries the rule that is wanted, the other one, and the mistakes known from other programs, until
+ * one explains every head.  `low` and `high` are the powers of two around the number of heads:
+ * where it is none itself, rules differ behind head `low`. */
 bool check_slopes(const struct check *c, struct finding *f)
 {
     if (c->slopes.tensor->count > MAX_HEADS || !c->slopes.unit)
@@ -98,12 +98,8 @@ bool check_slopes(const struct check *c, struct finding *f)
     while (2 * low <= H) low *= 2;
     const int high = low < H ? 2 * low : H;
     double *m = take((size_t)high * 2, sizeof *m), *base = m + high;
-    const char *const right = geometric ? "alibi:slopes=geometric" : "alibi", *const other =
-                                                                                  geometric
-                                                                                      ? "alibi"
-                                                                                      : "alibi:"
-                                                                                        "slopes="
-                                                                                        "geometric";
+    const char *const rules[] = { "alibi", "alibi:slopes=geometric" };
+    const char *const right = rules[geometric], *const other = rules[!geometric];
     static const char *const kinds[] = {
         "",
         "the other rule for a number of heads that is no power of two",
@@ -137,11 +133,10 @@ bool check_slopes(const struct check *c, struct finding *f)
             const double tolerance = slope_tolerance(c, h, m[h]);
             score_add(&s, (struct place){ h, 0, h }, c->slopes.x[h], m[h], tolerance, tolerance);
         }
-        if (!made
-            || (k
-                && (s.within < f->score.within
-                    || (s.within == f->score.within && s.squares >= f->score.squares))))
-            continue;
+        /* the nearest one yet: more heads explained, then the smaller errors */
+        const bool nearer = s.within > f->score.within
+                            || (s.within == f->score.within && s.squares < f->score.squares);
+        if (!made || (k && !nearer)) continue;
         f->score = s, f->explains = s.within == s.total;
         snprintf(f->rule, sizeof f->rule, "%s", k == 1 ? other : right);
         snprintf(f->mistake, sizeof f->mistake, "%s", k == 1 && !c->encoding ? "" : kinds[k]);
@@ -158,6 +153,7 @@ bool check_slopes(const struct check *c, struct finding *f)
 
 /* ---- Buckets --------------------------------------------------------------------------------- */
 
+/* A bias [heads][queries][keys], whose last query is at the last key, as in decoding. */
 struct bias_problem {
     const struct check *check;
     ptrdiff_t heads, queries, keys, buckets;
@@ -165,8 +161,8 @@ struct bias_problem {
     double scale;
 };
 
-/* Buckets by distance, from -(keys + 1) to queries + keys, of a text; NULL when it is
- * impossible. */
+/* Buckets by distance, of a text; NULL when it is impossible.  A table that holds the number of
+ * each bucket makes the bias that number.  Distances go one further than they occur, for slips. */
 static int *buckets_of(const struct bias_problem *p, const char *text, loci_error *e)
 {
     const ptrdiff_t back = p->queries + p->keys + 1;
@@ -186,6 +182,7 @@ static int *buckets_of(const struct bias_problem *p, const char *text, loci_erro
     return NULL;
 }
 
+/* Mistakes that a bucket number may hold. */
 enum slip { RIGHT, NEARER, FARTHER, MIRRORED, LOWER, HIGHER, SLIPS };
 static const char *const slip_names[] = {
     [RIGHT] = "",
@@ -201,12 +198,13 @@ static void score_buckets(const struct bias_problem *p, const int *bucket, enum 
 {
     const struct check *c = p->check;
     const ptrdiff_t back = p->queries + p->keys + 1;
+    /* one rounding of the product with the scale, and one of storing it */
     const double unit = c->tolerance >= 0 ? c->tolerance : 2 * c->bias.unit;
     for (ptrdiff_t h = 0; h < p->heads; h++)
         for (ptrdiff_t i = 0; i < p->queries; i++)
             for (ptrdiff_t j = 0; j < p->keys; j++) {
-                const ptrdiff_t d = i + p->keys - p->queries - j,
-                                far = slip == MIRRORED ? -d
+                const ptrdiff_t d = i + p->keys - p->queries - j;
+                const ptrdiff_t far = slip == MIRRORED ? -d
                                                        : d + (slip == FARTHER) - (slip == NEARER);
                 ptrdiff_t b = bucket[far + back] + (slip == HIGHER) - (slip == LOWER);
                 b = b < 0 ? 0 : b < p->buckets ? b : p->buckets - 1;
@@ -218,19 +216,21 @@ static void score_buckets(const struct bias_problem *p, const int *bucket, enum 
             }
 }
 
+/* How many buckets there are: the text's word, else the table's, else the usual 32. */
 static bool shape_bias(struct bias_problem *p, const char *text)
 {
     const struct check *c = p->check;
     const struct safetensor *t = c->bias.tensor;
     if (t->rank < 2 || t->rank > 4 || (t->rank == 4 && t->shape[0] != 1))
         return refuse("%s: '%s' must be [heads][queries][keys]", c->path, c->bias.name);
-    p->keys = t->shape[t->rank - 1], p->queries = t->shape[t->rank - 2],
+    p->keys = t->shape[t->rank - 1];
+    p->queries = t->shape[t->rank - 2];
     p->heads = t->count / (p->keys * p->queries);
     p->numbers = c->bias.unit == 0;
     const char *said = strstr(text, "buckets=");
-    p->buckets = said                                     ? (ptrdiff_t)strtod(said + 8, NULL)
-               : c->table.x && c->table.tensor->rank == 2 ? c->table.tensor->shape[0]
-                                                          : 32;
+    p->buckets = 32;
+    if (said) p->buckets = (ptrdiff_t)strtod(said + 8, NULL);
+    else if (c->table.x && c->table.tensor->rank == 2) p->buckets = c->table.tensor->shape[0];
     if (p->buckets < 2 || p->buckets > 65536)
         return refuse("check: %td buckets; 2 to 65536 are possible", p->buckets);
     if (!p->numbers && !c->table.x)
@@ -244,6 +244,8 @@ static bool shape_bias(struct bias_problem *p, const char *text)
     return true;
 }
 
+/* Tries the forms of T5's rule with every slip, until one explains all.  The scale is taken out of
+ * the text, and multiplied here: buckets are asked of the library as plain numbers. */
 bool check_buckets(const struct check *c, struct finding *f)
 {
     struct bias_problem p = { .check = c, .scale = 1 };
@@ -275,10 +277,10 @@ bool check_buckets(const struct check *c, struct finding *f)
             score_buckets(&p, bucket, slip, &s);
             if ((form || slip) && s.within <= f->score.within) continue;
             f->score = s, f->explains = s.within == s.total;
-            const char *a = form % 2 == 0 || !c->encoding ? ""
-                          : two                           ? "buckets are one-sided, not two-sided"
-                                                          : "buckets are two-sided, not one-sided";
+            const char *a = two ? "buckets are one-sided, not two-sided"
+                                : "buckets are two-sided, not one-sided";
             const char *b = form / 2 ? "max_distance is 128" : "";
+            if (form % 2 == 0 || !c->encoding) a = "";       /* nothing was said to be otherwise */
             snprintf(f->rule, sizeof f->rule, "%s", other);
             snprintf(f->mistake, sizeof f->mistake, "%s%s%s%s%s", a, *a && *b ? "; " : "", b,
                      (*a || *b) && slip ? "; " : "", slip_names[slip]);

@@ -10,6 +10,7 @@
 #include "cli/check.h"
 #include "loci/convert.h"
 
+/* Candidates are told apart by a sample of rows, and the best is compared with all of them. */
 enum { SAMPLE = 96, MAX_CANDIDATES = 256, TEXT = RULE_TEXT };
 enum shift { AS_GIVEN, ONE_LESS, ONE_MORE, NEGATIVE, ZERO, BFLOAT, HALF_FLOAT, SHIFTS };
 static const char *const shift_names[] = {
@@ -23,7 +24,7 @@ static const char *const shift_names[] = {
 };
 enum order { SAME, TO_INTERLEAVED, TO_HALF };      /* of the channels of `after` */
 
-struct candidate { char text[TEXT], mistake[256]; enum shift shift; enum order order; bool full; };
+struct candidate { char text[TEXT], mistake[256]; enum shift shift; enum order order; };
 
 /* What is looked at: `rows` positions of `heads` heads (batch entries counted in), of `width`
  * channels. */
@@ -43,6 +44,8 @@ struct problem {
 
 struct turns { int pairs, offset; bool interleaved; double m; double *cos, *sin, *slack; };
 
+/* Rounding of positions is a mistake of programs that hold them in the type of the model: from 257
+ * on bfloat16 misses some, from 2049 on float16. */
 static double moved(double pos, enum shift shift)
 {
     uint16_t h;
@@ -85,6 +88,8 @@ static loci_plan *plan_of(const struct problem *p, const char *text, loci_error 
     return loci_plan_create(&plan, &d, e) ? NULL : plan;
 }
 
+/* cos and sin of some rows (`row` NULL: of the first n), and what an angle in float32 may be off.
+ * The rule's own w is read off position 1. */
 static bool turns_of(const struct problem *p, const struct candidate *c, const ptrdiff_t *row,
                      ptrdiff_t n, struct turns *t, loci_error *e)
 {
@@ -93,20 +98,20 @@ static bool turns_of(const struct problem *p, const struct candidate *c, const p
     *t = (struct turns){ .pairs = (int)option(c->text, "dim", p->dim) / 2,
                          .offset = (int)option(c->text, "offset", 0),
                          .interleaved = strstr(c->text, "pairing=interleaved") != NULL };
-    const ptrdiff_t size = n * t->pairs;
+    const size_t size = (size_t)(n * t->pairs);
     int64_t *pos = take((size_t)n, sizeof *pos), ends[] = { 0, 1 };
     double *rates = take((size_t)t->pairs * 4, sizeof(double)), *sin = rates + 2 * t->pairs;
-    t->cos = take((size_t)size, sizeof(double)), t->sin = take((size_t)size, sizeof(double)),
-    t->slack = take((size_t)size, sizeof(double));
+    t->cos = take(size, sizeof(double));
+    t->sin = take(size, sizeof(double));
+    t->slack = take(size, sizeof(double));
     for (ptrdiff_t r = 0; r < n; r++) pos[r] = (int64_t)moved(p->pos[row ? row[r] : r], c->shift);
     loci_rope_table table = {
         .dtype = LOCI_F64, .count = n, .pos = pos, .cos = t->cos, .sin = t->sin
     };
     bool done = !loci_export_rope(plan, NULL, &table, e);
-    table =
-        (loci_rope_table){ .dtype = LOCI_F64, .count = 2, .pos = ends, .cos = rates, .sin = sin };
+    table.count = 2, table.pos = ends, table.cos = rates, table.sin = sin;
     done = done && !loci_export_rope(plan, NULL, &table, e);
-    t->m = rates[0];
+    t->m = rates[0];                     /* cos 0, times the attention factor */
     /* w from one position on, for the error of a float32 angle */
     for (int i = 0; i < t->pairs && done; i++) {
         const double w = atan2(sin[t->pairs + i], rates[t->pairs + i]);
@@ -120,6 +125,7 @@ static void release(struct turns *t) { free(t->cos), free(t->sin), free(t->slack
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
+/* Where a number of `before` or `after` lies, in either layout. */
 static ptrdiff_t index_of(const struct problem *p, ptrdiff_t head, ptrdiff_t row, int channel)
 {
     const struct safetensor *t = p->check->before.tensor;
@@ -138,18 +144,17 @@ static int ordered(const struct turns *t, enum order order, int i)
          + (order == TO_INTERLEAVED ? k % t->pairs * 2 + k / t->pairs : k / 2 + k % 2 * t->pairs);
 }
 
+/* Two tolerances for each number: that of exact angles, and a looser one for angles in float32. */
 static void score_row(const struct problem *p, const struct candidate *c, const struct turns *t,
                       ptrdiff_t head, ptrdiff_t row, ptrdiff_t at, struct score *s)
 {
-    const double *x = p->check->before.x, *y = p->check->after.x, tol = p->check->tolerance,
-                 unit = tol >= 0 ? tol : 6 * p->unit;
-    const struct place place = { head, row, 0 };
+    const double *x = p->check->before.x, *y = p->check->after.x, tol = p->check->tolerance;
+    const double unit = tol >= 0 ? tol : 6 * p->unit;
     for (int i = 0; i < p->width; i++) {
         const int k = i - t->offset;
-        struct place here = place;
-        here.column = ordered(t, c->order, i);
+        const struct place here = { head, row, ordered(t, c->order, i) };
         const double got = y[index_of(p, head, row, (int)here.column)];
-        if (k < 0 || k >= 2 * t->pairs) {
+        if (k < 0 || k >= 2 * t->pairs) {            /* a channel that stays */
             const double want = x[index_of(p, head, row, i)];
             score_add(s, here, got, want, unit * fabs(want), unit * fabs(want));
             continue;
@@ -157,8 +162,8 @@ static void score_row(const struct problem *p, const struct candidate *c, const 
         const int pair = t->interleaved ? k / 2 : k % t->pairs;
         const bool second = t->interleaved ? k % 2 : k / t->pairs;
         const int first = t->offset + (t->interleaved ? 2 * pair : pair);
-        const double a = x[index_of(p, head, row, first)],
-                     b = x[index_of(p, head, row, first + (t->interleaved ? 1 : t->pairs))];
+        const double a = x[index_of(p, head, row, first)];
+        const double b = x[index_of(p, head, row, first + (t->interleaved ? 1 : t->pairs))];
         const double cos = t->cos[at * t->pairs + pair], sin = t->sin[at * t->pairs + pair];
         const double reach = (fabs(a) + fabs(b)) * t->m, angle = t->slack[at * t->pairs + pair];
         score_add(s, here, got, second ? a * sin + b * cos : a * cos - b * sin, unit * reach,
@@ -166,12 +171,13 @@ static void score_row(const struct problem *p, const struct candidate *c, const 
     }
 }
 
+/* cos is place 0, sin is place 1.  A pair of a table is its column, by the layout. */
 static void score_table_row(const struct problem *p, const struct turns *t, ptrdiff_t row,
                             ptrdiff_t at, struct score *s)
 {
     const double tol = p->check->tolerance, unit = (tol >= 0 ? tol : 4 * p->unit) * t->m;
-    const double *const data[] = { p->check->cos.x, p->check->sin.x }, *const exact[] = { t->cos,
-                                                                                          t->sin };
+    const double *const data[] = { p->check->cos.x, p->check->sin.x };
+    const double *const exact[] = { t->cos, t->sin };
     for (int which = 0; which < 2; which++)
         for (int i = 0; i < p->width && data[which]; i++) {
             const int pair = p->layout == LOCI_TABLE_INTERLEAVED ? i / 2 : i % t->pairs;
@@ -199,6 +205,8 @@ static bool score_candidate(const struct problem *p, const struct candidate *c,
 
 /* ---- Candidates ------------------------------------------------------------------------------ */
 
+/* A candidate, unless it is there: the first one's words for a mistake are the simplest.  `a` and
+ * `b` are said one behind the other. */
 static void add(struct problem *p, const char *text, enum shift shift, enum order order,
                 const char *a, const char *b)
 {
@@ -213,6 +221,7 @@ static void add(struct problem *p, const char *text, enum shift shift, enum orde
     c->shift = shift, c->order = order;
 }
 
+/* The text with one option changed, in the digits that a person would write where these do. */
 static void add_with(struct problem *p, const char *text, const char *key, double value,
                      const char *a, const char *b)
 {
@@ -238,7 +247,9 @@ static void plain_text(const char *text, char *plain)
     }
 }
 
-/* The base that the row nearest to position 0 tells, in the pairing given; NaN if none does. */
+/* The base that the row nearest to position 0 tells, in the pairing given; NaN if none does.  Each
+ * pair's angle gives one, and the median of them counts: a pair near zero tells nothing.  Angles
+ * near half a turn and very slow pairs are left out, as their w would be anything. */
 static double guess_base(const struct problem *p, bool interleaved, int offset, int pairs)
 {
     ptrdiff_t row = -1;
@@ -253,13 +264,14 @@ static double guess_base(const struct problem *p, bool interleaved, int offset, 
             if (!p->check->cos.x || !p->check->sin.x) break;
             angle = atan2(p->check->sin.x[at], p->check->cos.x[at]);
         } else {
-            const int first = offset + (interleaved ? 2 * t : t),
-                      second = first + (interleaved ? 1 : pairs);
+            const int first = offset + (interleaved ? 2 * t : t);
+            const int second = first + (interleaved ? 1 : pairs);
             const double *x = p->check->before.x, *y = p->check->after.x;
             const ptrdiff_t a = index_of(p, 0, row, first), b = index_of(p, 0, row, second);
             angle = atan2(x[a] * y[b] - x[b] * y[a], x[a] * y[a] + x[b] * y[b]);
         }
         const double w = fabs(angle / p->pos[row]);
+        /* w = base^(-t/pairs) */
         if (w > 1e-3 && w < 1 && fabs(angle) < 3) base[n++] = pow(w, -(double)pairs / t);
     }
     const double found = n ? median(base, n) : NAN;
@@ -267,6 +279,7 @@ static double guess_base(const struct problem *p, bool interleaved, int offset, 
     return found;
 }
 
+/* x in n digits: a guess of 9999.7 stands for 10000. */
 static double digits(double x, int n)
 {
     char text[40];
@@ -274,11 +287,13 @@ static double digits(double x, int n)
     return strtod(text, NULL);
 }
 
-/* The text in one pairing, and what may be wrong with it. */
+/* The text in one pairing, and what may be wrong with it, the likeliest first.  Without an encoding
+ * that was asked for, another base or width is no mistake, only the rule. */
 static void add_family(struct problem *p, const char *text, const char *said)
 {
-    static const double bases[] = { 1e4,   5e5,   1e6, 1e5, 2.5e4, 4e4, 5e4,
-                                    1.5e5, 1.6e5, 2e5, 5e6, 1e7,   8e6 };
+    static const double bases[] = {
+        1e4, 5e5, 1e6, 1e5, 2.5e4, 4e4, 5e4, 1.5e5, 1.6e5, 2e5, 5e6, 1e7, 8e6
+    };
     static const double widths[] = { 1, 0.5, 0.25, 0.75, 0.4 };
     char plain[TEXT], what[128];
     const bool wanted = p->check->encoding != NULL;
@@ -287,14 +302,16 @@ static void add_family(struct problem *p, const char *text, const char *said)
     for (enum shift s = ONE_LESS; s < SHIFTS; s++) add(p, text, s, SAME, said, shift_names[s]);
     if (!p->table) {
         const bool inter = strstr(text, "pairing=interleaved");
-        add(p, text, AS_GIVEN, inter ? TO_HALF : TO_INTERLEAVED, said,
-            inter ? "after is in the order of half pairing, as from weights permuted for it"
-                  : "after is in the order of interleaved pairing, as from weights permuted for "
-                    "it");
+        if (inter)
+            add(p, text, AS_GIVEN, TO_HALF, said,
+                "after is in the order of half pairing, as from weights permuted for it");
+        else
+            add(p, text, AS_GIVEN, TO_INTERLEAVED, said,
+                "after is in the order of interleaved pairing, as from weights permuted for it");
     }
     const bool scaled = strstr(text, "scaling=") && !strstr(text, "scaling=none");
     if (scaled) add(p, plain, AS_GIVEN, SAME, said, "the scaling is ignored");
-    struct candidate one = { .shift = ZERO };
+    struct candidate one = { .shift = ZERO };        /* asked for its attention factor only */
     struct turns t = { 0 };
     loci_error e;
     snprintf(one.text, sizeof one.text, "%s", text);
@@ -314,16 +331,15 @@ static void add_family(struct problem *p, const char *text, const char *said)
         snprintf(what, sizeof what, "%d channels turn, not %d", width, dim);
         add_with(p, text, "dim", width, said, wanted ? what : "");
     }
+    /* the right number of channels, with exponents that divide by the head's width */
     if (dim < p->dim && !scaled)
         add_with(p, text, "base", pow(option(text, "base", 10000), (double)dim / p->dim), said,
                  "frequencies are spread over the whole head, not over the channels that turn");
     double guesses[COUNT(bases) + 4];
     memcpy(guesses, bases, sizeof bases);
     const double guess = guess_base(p, strstr(text, "pairing=interleaved"), offset, dim / 2);
-    for (int i = 0; i < 4; i++)
-        guesses[COUNT(bases) + i] = isfinite(guess) && guess >= 1 && guess < 1e18
-                                      ? digits(guess, i + 2)
-                                      : 1e4;
+    const bool guessed = isfinite(guess) && guess >= 1 && guess < 1e18;
+    for (int i = 0; i < 4; i++) guesses[COUNT(bases) + i] = guessed ? digits(guess, i + 2) : 1e4;
     for (int i = 0; i < COUNT(guesses); i++) {
         if (guesses[i] == option(text, "base", 10000)) continue;
         snprintf(what, sizeof what, "the base is %.10g, not %.10g", guesses[i],
@@ -342,13 +358,12 @@ static void add_candidates(struct problem *p, const char *text)
     char other[TEXT];
     const bool inter = strstr(text, "pairing=interleaved");
     add_family(p, text, "");
-    if (p->table) return;
+    if (p->table) return;                /* has its pairs in its layout */
     snprintf(other, sizeof other, "%s", text);
     if (!text_with(other, sizeof other, "pairing", inter ? "half" : "interleaved")) return;
-    add_family(p, other,
-               !p->check->encoding ? ""
-               : inter             ? "the pairing is half, not interleaved"
-                                   : "the pairing is interleaved, not half");
+    const char *said = inter ? "the pairing is half, not interleaved"
+                             : "the pairing is interleaved, not half";
+    add_family(p, other, p->check->encoding ? said : "");
 }
 
 /* ---- The search ------------------------------------------------------------------------------ */
@@ -357,15 +372,16 @@ static void add_candidates(struct problem *p, const char *text)
  * exact angles. */
 static bool search(struct problem *p, struct finding *f, loci_error *e)
 {
+    /* all rows, or the first ones, where fast pairs show, and others evenly up to the last */
     ptrdiff_t row[SAMPLE], n = p->rows < SAMPLE ? p->rows : SAMPLE;
-    for (ptrdiff_t i = 0; i < n; i++)
-        row[i] = n == p->rows   ? i
-               : i < SAMPLE / 2 ? i
-                                : i + (p->rows - SAMPLE) * (i - SAMPLE / 2 + 1) / (SAMPLE / 2);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const ptrdiff_t later = i - SAMPLE / 2 + 1;
+        row[i] = n < p->rows && later > 0 ? i + (p->rows - SAMPLE) * later / (SAMPLE / 2) : i;
+    }
     struct score *score = take((size_t)p->count, sizeof *score), all;
     const struct candidate *best = NULL;
     int nearest = -1;
-    /* what was asked for must be possible */
+    /* the first candidate is what was asked for, and must be possible; others may fail */
     bool made = score_candidate(p, &p->list[0], row, n, &score[0], e);
     for (int i = 0; i < p->count && made; i++) {
         loci_error ignored;
@@ -380,6 +396,7 @@ static bool search(struct problem *p, struct finding *f, loci_error *e)
         for (int i = 0; i < p->count && !best; i++) {
             if (!score[i].total || (pass ? score[i].loose : score[i].within) < score[i].total)
                 continue;
+            /* it explains the sample; does it explain everything? */
             if (!score_candidate(p, &p->list[i], NULL, p->rows, &all, e)) continue;
             if ((pass ? all.loose : all.within) < all.total) continue;
             best = &p->list[i];
@@ -400,11 +417,12 @@ static bool search(struct problem *p, struct finding *f, loci_error *e)
     return made;
 }
 
+/* The first number off, in words of the one who dumped it: the pair as well as the channel. */
 static void describe_place(const struct problem *p, struct finding *f)
 {
     const struct place *at = &f->score.first;
-    const int dim = (int)option(f->rule, "dim", p->dim), offset = (int)option(f->rule, "offset", 0),
-              k = (int)at->column - offset;
+    const int dim = (int)option(f->rule, "dim", p->dim);
+    const int k = (int)at->column - (int)option(f->rule, "offset", 0);
     const bool inter = p->table ? p->layout == LOCI_TABLE_INTERLEAVED
                                 : strstr(f->rule, "pairing=interleaved") != NULL;
     char pair[64] = "no pair";
@@ -420,6 +438,7 @@ static void describe_place(const struct problem *p, struct finding *f)
 
 /* ---- Reading the problem --------------------------------------------------------------------- */
 
+/* Of the rows: given, or 0, 1, 2 and so on.  The bound keeps slips within the library's, 2^40. */
 static bool read_positions(struct problem *p)
 {
     const struct numbers *n = &p->check->pos;
@@ -436,6 +455,8 @@ static bool read_positions(struct problem *p)
     return true;
 }
 
+/* before and after are [rows][channels], with heads and a batch in front, or, rows_first, with
+ * heads behind the rows. */
 static bool shape_rotation(struct problem *p)
 {
     const struct check *c = p->check;
@@ -446,8 +467,8 @@ static bool shape_rotation(struct problem *p)
         return refuse("%s: '%s' and '%s' must have the same shape", c->path, c->before.name,
                       c->after.name);
     if (x->rank < 2 || x->rank > 4 || (c->rows_first && x->rank < 3))
-        return refuse("%s: '%s' has %d dimensions; [rows][channels], with heads and batch in front "
-                      "at most, are read",
+        return refuse("%s: '%s' has %d dimensions; "
+                      "[rows][channels], with heads and batch in front at most, are read",
                       c->path, c->before.name, x->rank);
     const ptrdiff_t width = x->shape[x->rank - 1];
     if (width < 2 || width > 65536)
@@ -466,6 +487,8 @@ static bool shape_rotation(struct problem *p)
     return true;
 }
 
+/* The layout of a table is in its numbers: halves that repeat, neighbours that do, or neither.  Its
+ * pairs are all that turn, so that width and offset of the head do not matter. */
 static bool shape_table(struct problem *p, char *text)
 {
     const struct check *c = p->check;
@@ -489,8 +512,8 @@ static bool shape_table(struct problem *p, char *text)
     p->width = (int)width, p->dim = p->layout == LOCI_TABLE_SPLIT ? 2 * (int)width : (int)width;
     p->rows = t->count / width, p->heads = 1, p->table = true;
     if (c->head_dim && !text_has(text, "dim") && c->head_dim != p->dim)
-        return refuse("%s: the table has %d pairs, and the model's heads have %d channels that "
-                      "turn",
+        return refuse("%s: the table has %d pairs, "
+                      "and the model's heads have %d channels that turn",
                       c->path, p->dim / 2, c->head_dim);
     p->unit = fmax(c->cos.unit, c->sin.unit);
     const double turned = option(text, "dim", p->dim);
@@ -500,13 +523,14 @@ static bool shape_table(struct problem *p, char *text)
     return text_with(text, TEXT, "dim", NULL) && text_with(text, TEXT, "offset", NULL);
 }
 
+/* The plan is made once for its sentence only: what is asked for may be impossible. */
 static bool solve(struct problem *p, char *text, struct finding *f)
 {
     const struct check *c = p->check;
     loci_error e;
     if (!(c->before.x ? shape_rotation(p) : shape_table(p, text)) || !read_positions(p))
         return false;
-    loci_plan *plan = plan_of(p, text, &e);
+    loci_plan *plan = plan_of(p, text, &e);          /* candidates would fail without a word */
     if (!plan) return refuse("%s", e.text);
     loci_plan_destroy(plan);
     if (strstr(text, "freq=given")) return refuse("check: freq=given has no rule to compare with");
@@ -520,20 +544,24 @@ static bool solve(struct problem *p, char *text, struct finding *f)
     else
         snprintf(f->tolerance, sizeof f->tolerance, "%s with u = %.3g",
                  p->table ? "4u m" : "6u (|a| + |b|) m", p->unit);
-    static const char *const tables[] = { [LOCI_TABLE_SPLIT] = "split table",
-                                          [LOCI_TABLE_HALF] = "half-duplicated table",
-                                          [LOCI_TABLE_INTERLEAVED] = "interleaved table" };
+    static const char *const tables[] = {
+        [LOCI_TABLE_SPLIT] = "split table",
+        [LOCI_TABLE_HALF] = "half-duplicated table",
+        [LOCI_TABLE_INTERLEAVED] = "interleaved table",
+    };
     f->what = p->table ? tables[p->layout] : "rotation";
     if (c->encoding) snprintf(f->wanted, sizeof f->wanted, "%s", text);
     return true;
 }
 
+/* Without an encoding the search begins at plain rope, and finds pairing and base itself. */
 bool check_rotation(const struct check *c, struct finding *f)
 {
     char *part = part_of(c->encoding ? c->encoding : "rope:pairing=half", "rope"), text[TEXT];
     if (!part)
         return refuse("check: rotations and tables are compared with rope, which '%s' has not",
                       c->encoding);
+    /* candidates have an option more */
     const bool fits = snprintf(text, sizeof text, "%s", part) < (int)sizeof text - 128;
     free(part);
     if (!fits) return refuse("check: the encoding's text is too long");

@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "loci/io.h"
 #include "loci/loci.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -20,14 +21,12 @@ struct flag { const char *name, *letter, *value, *help; };
 struct args;
 struct command {
     const char *name, *brief, *synopsis, *about, *examples;
-    const struct flag *flags;            /* ends with a NULL name; indexed by the command's own
-                                            enum */
+    const struct flag *flags;            /* ends with a NULL name; indexed by the command's enum */
     int (*run)(const struct args *);
 };
 struct args {
     const struct command *command;
-    const char *value[MAX_FLAGS];        /* per flag: NULL when absent, "" for one without a
-                                            value */
+    const char *value[MAX_FLAGS];        /* per flag: NULL when absent, "" if it takes no value */
     bool help;
     int rest_count;
     const char **rest;
@@ -35,15 +34,19 @@ struct args {
 extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_check,
     cmd_convert, cmd_version;
 
-/* These five print their own error and return false. */
+/* These six print their own error and return false. */
 bool args_parse(struct args *, const struct command *, int argc, char **argv);
 /* value stays when absent */
 bool args_whole(const struct args *, int flag, int low, int high, int *value);
 /* words: "a|b|c" */
 bool args_word(const struct args *, int flag, const char *words, int *index);
-bool args_output(const struct args *, int flag);   /* can the file be written, and is it none of
-                                                      those that are read? */
-bool args_no_rest(const struct args *);
+/* can the file be written, and is it none of those that are read? */
+bool args_output(const struct args *, int flag);
+/* at most so many arguments that are no options */
+bool args_rest(const struct args *, int most);
+/* A pool for more threads than one, which *host then is; the pool is the caller's to destroy. */
+bool start_threads(const struct args *, int threads, loci_host *pool, const loci_host **host);
+
 /* finite, nothing before or after */
 bool parse_number(const char *text, double *);
 bool parse_whole(const char *text, int64_t *);
@@ -58,12 +61,11 @@ int  fail(const char *format, ...)
     __attribute__((format(printf, 1, 2)))
 #endif
     ;
-void print_plain(FILE *, const char *text);      /* paths, and what comes from a file: they must not
-                                                    steer a terminal */
+/* For paths, and for what comes from a file: they must not steer a terminal. */
+void print_plain(FILE *, const char *text);
 /* the same for functions that return bool */
 #define refuse(...) (fail(__VA_ARGS__), false)
-void *take(size_t count, size_t each);   /* 64-byte aligned, zeroed; out of memory ends the
-                                            program */
+void *take(size_t count, size_t each);   /* on 64 bytes, zeroed; without memory the program ends */
 double now(void);                        /* seconds */
 double median(double *, int count);      /* sorts */
 bool  colours(void);                     /* is stdout a terminal that wants them? */
@@ -79,6 +81,8 @@ int text_places(const char *text);
 const char *runnable_text(const char *text);
 const char *best_isa(void);
 bool  runs_fast(const char *isa);        /* does a plan with `fast` use bf16 dot products there? */
+/* What a model's file says of a layer (rope.c); prints its error and returns false. */
+bool read_rope(const char *path, int layer, double length, loci_rope *);
 /* The processor's name, or "unknown": printable ASCII, cut to the room.  The second one reads a
  * file like /proc/cpuinfo. */
 const char *cpu_name(char *buffer, size_t room);

@@ -22,19 +22,17 @@ static const char pairing_key[] = "loci.pairing";
 
 enum role { OTHER, QUERY, KEY };
 
-static const char *const homes[] = { "model.layers.",
-                                     "model.language_model.layers.",
-                                     "language_model.model.layers.",
-                                     "language_model.layers.",
-                                     "transformer.h.",
-                                     "layers." };
+static const char *const homes[] = {
+    "model.layers.", "model.language_model.layers.", "language_model.model.layers.",
+    "language_model.layers.", "transformer.h.", "layers."
+};
 static const struct { const char *name; enum role role; } usual[] = {
-    { "self_attn.q_proj", QUERY }, { "self_attn.k_proj", KEY }, { "attn.q_proj", QUERY },
-    { "attn.k_proj", KEY },
-    { "attention.wq", QUERY }, { "attention.wk", KEY }, { "self_attn.q_b_proj", QUERY },
-    { "self_attn.kv_a_proj_with_mqa", KEY },
-    { "self_attn.q_norm", QUERY }, { "self_attn.k_norm", KEY }, { "self_attn.q_layernorm", QUERY },
-    { "self_attn.k_layernorm", KEY },
+    { "self_attn.q_proj", QUERY }, { "self_attn.k_proj", KEY },
+    { "attn.q_proj", QUERY }, { "attn.k_proj", KEY },
+    { "attention.wq", QUERY }, { "attention.wk", KEY },
+    { "self_attn.q_b_proj", QUERY }, { "self_attn.kv_a_proj_with_mqa", KEY },
+    { "self_attn.q_norm", QUERY }, { "self_attn.k_norm", KEY },
+    { "self_attn.q_layernorm", QUERY }, { "self_attn.k_layernorm", KEY },
     { "self_attn.query_layernorm", QUERY }, { "self_attn.key_layernorm", KEY },
 };
 
@@ -42,8 +40,8 @@ static const struct { const char *name; enum role role; } usual[] = {
 static enum role usual_role(const char *name)
 {
     for (int h = 0; h < COUNT(homes); h++) {
-        const size_t n = strlen(homes[h]),
-                     digits = strncmp(name, homes[h], n) ? 0 : strspn(name + n, "0123456789");
+        const size_t n = strlen(homes[h]);
+        const size_t digits = strncmp(name, homes[h], n) ? 0 : strspn(name + n, "0123456789");
         if (digits == 0 || name[n + digits] != '.') continue;
         const char *rest = name + n + digits + 1;
         for (int u = 0; u < COUNT(usual); u++) {
@@ -66,6 +64,7 @@ static bool fits(const char *patterns, const char *name)
     }
     return false;
 }
+/* Patterns take the place of the usual names of their role: what they leave out is not moved. */
 static enum role role_of(const struct args *a, const char *name)
 {
     if (a->value[CONVERT_Q] && fits(a->value[CONVERT_Q], name)) return QUERY;
@@ -105,18 +104,16 @@ struct job {
     int heads[2], moved;
 };
 
+/* Weights are in CONFIG's pairing unless the file says that it was converted: if that is the one
+ * wanted, they would be moved away from it. */
 static bool read_layer(struct job *j, int number, struct layer *to)
 {
     loci_rope r;
     loci_error e;
     if (loci_model_rope(j->model, number, 0, &r, &e))
         return refuse("%s: %s", j->args->rest[1], e.text);
-    *to = (struct layer){ .known = true,
-                          .rotates = r.rotates,
-                          .heads = r.heads,
-                          .dim = r.head_dim,
-                          .turned = r.dim,
-                          .offset = r.offset };
+    *to = (struct layer){ .known = true, .rotates = r.rotates, .heads = r.heads,
+                          .dim = r.head_dim, .turned = r.dim, .offset = r.offset };
     const loci_pairing is = r.interleaved ? LOCI_INTERLEAVED : LOCI_HALF;
     loci_rope_free(&r);
     if (to->rotates && is == j->to && !loci_safetensors_meta(&j->file, pairing_key))
@@ -143,6 +140,8 @@ static bool layer_of(struct job *j, const char *name, const struct layer **to)
     return l->known || read_layer(j, (int)number, l);
 }
 
+/* What happens to one tensor, whose rows are heads of l->dim.  A conversion to the pairing that it
+ * has moves nothing: it lets the library say what is wrong before a file is begun. */
 static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
 {
     const struct layer *l;
@@ -151,9 +150,8 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
     if (!l->rotates) return true;
     const bool norm = is_norm(t->name);
     if (t->rank < 1 || t->rank > 2 || t->count == 0)
-        return refuse("%s: tensor '%.64s' has %d dimensions and %td numbers; a weight [heads * "
-                      "dim][model], a bias [heads * dim] or a norm "
-                      "[dim] was expected",
+        return refuse("%s: tensor '%.64s' has %d dimensions and %td numbers; a weight "
+                      "[heads * dim][model], a bias [heads * dim] or a norm [dim] was expected",
                       j->path, t->name, t->rank, t->count);
     const ptrdiff_t rows = norm ? t->count : t->shape[0];
     loci_channels c = { .element = loci_safetensors_type_size(t->type),
@@ -169,13 +167,13 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
     if (rows != heads * c.dim)
         return refuse("%s: tensor '%.64s' has %td rows, which are no whole number of heads of %d",
                       j->path, t->name, rows, c.dim);
-    const int wanted = j->heads[m->role == KEY] ? j->heads[m->role == KEY]
-                     : m->role == QUERY         ? l->heads
-                                                : 0;
+    /* The model says how many heads queries have; keys may have fewer. */
+    int wanted = j->heads[m->role == KEY];
+    if (!wanted && m->role == QUERY) wanted = l->heads;
     if (wanted && heads != wanted && !(heads == 1 && t->rank == 1))
         return refuse("%s: tensor '%.64s' has %td rows, %td heads of %d, and not %d heads", j->path,
                       t->name, rows, heads, c.dim, wanted);
-    c.heads = (int)(heads < 65537 ? heads : 65537);
+    c.heads = (int)(heads < 65537 ? heads : 65537);      /* one too many, for the library to say */
     if (loci_convert_channels(&c, j->to, j->to, t, (void *)t, &e))
         return refuse("%s: tensor '%.64s': %s", j->path, t->name, e.text);
     m->channels = c;
@@ -185,11 +183,12 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
 
 /* ---- What would be half a conversion --------------------------------------------------------- */
 
+/* By name, the shorter one first. */
 static int by_block(const void *a, const void *b)
 {
     const struct block *x = a, *y = b;
-    const int n = x->length < y->length ? x->length : y->length,
-              order = memcmp(x->name, y->name, (size_t)n);
+    const int n = x->length < y->length ? x->length : y->length;
+    const int order = memcmp(x->name, y->name, (size_t)n);
     return order ? order : x->length - y->length;
 }
 
@@ -204,6 +203,9 @@ static bool follows_weight(const struct args *a, const char *name)
     return false;
 }
 
+/* Every attention whose weights move must have both of them, and nothing that belongs to them may
+ * stay: scales of quantised rows, and norms per channel.  Norms of a latent (q_a, kv_a) do, since
+ * they come before the weight whose rows move. */
 static bool check_rest(const struct job *j, struct block *blocks)
 {
     int n = 0;
@@ -213,7 +215,7 @@ static bool check_rest(const struct job *j, struct block *blocks)
             blocks[n++] = (struct block){ name, block_length(name), j->move[i].role };
     }
     qsort(blocks, (size_t)n, sizeof *blocks, by_block);
-    int kept = 0;
+    int kept = 0;                        /* one entry for each attention, with both roles in it */
     for (int i = 0; i < n; i++) {
         if (kept && !by_block(&blocks[kept - 1], &blocks[i]))
             blocks[kept - 1].roles |= blocks[i].roles;
@@ -221,28 +223,29 @@ static bool check_rest(const struct job *j, struct block *blocks)
     }
     for (int i = 0; i < kept && !j->args->value[CONVERT_PART]; i++)
         if (blocks[i].roles != (QUERY | KEY))
-            return refuse("%s: '%.*s' has weights of %s only; both must be converted (--part: the "
-                          "rest is in another file)",
+            return refuse("%s: '%.*s' has weights of %s only; both must be converted "
+                          "(--part: the rest is in another file)",
                           j->path, blocks[i].length < 64 ? blocks[i].length : 64, blocks[i].name,
                           blocks[i].roles == QUERY ? "queries" : "keys");
     for (int i = 0; i < j->file.count; i++) {
         const struct safetensor *t = &j->file.tensor[i];
-        if (j->move[i].role || t->count <= 1) continue;
+        if (j->move[i].role || t->count <= 1) continue;      /* one number has no rows */
         if (follows_weight(j->args, t->name))
-            return refuse("%s: tensor '%.64s' goes with a weight whose rows move, and no pattern "
-                          "of --q or --k takes it",
+            return refuse("%s: tensor '%.64s' goes with a weight whose rows move, "
+                          "and no pattern of --q or --k takes it",
                           j->path, t->name);
         const struct block b = { t->name, block_length(t->name), 0 };
         const char *last = t->name + b.length + (t->name[b.length] == '.');
         if (is_norm(t->name) && strchr("qk", *last) && strncmp(last, "q_a_", 4)
             && strncmp(last, "kv_a_", 5) && bsearch(&b, blocks, (size_t)kept, sizeof b, by_block))
-            return refuse("%s: tensor '%.64s' looks like a norm of queries or keys, and no pattern "
-                          "of --q or --k takes it",
+            return refuse("%s: tensor '%.64s' looks like a norm of queries or keys, "
+                          "and no pattern of --q or --k takes it",
                           j->path, t->name);
     }
     return true;
 }
 
+/* All is planned before anything is written: a file that is refused leaves nothing behind. */
 static bool plan_all(struct job *j)
 {
     const struct safetensors *f = &j->file;
@@ -265,8 +268,8 @@ static bool plan_all(struct job *j)
         if (j->move[i].role && f->tensor[i].count != 1 && !plan_move(j, &f->tensor[i], &j->move[i]))
             return false;
     if (!j->moved && !j->args->value[CONVERT_PART])
-        return refuse("%s: no tensor is a weight of queries or keys that turn; --q and --k say how "
-                      "they are called",
+        return refuse("%s: no tensor is a weight of queries or keys that turn; "
+                      "--q and --k say how they are called",
                       j->path);
     struct block *blocks = take((size_t)f->count + 1, sizeof *blocks);
     const bool whole = check_rest(j, blocks);
@@ -276,6 +279,7 @@ static bool plan_all(struct job *j)
 
 /* ---- The new file ---------------------------------------------------------------------------- */
 
+/* In pieces: a tensor that only passes through need not fit into memory. */
 static loci_status copy(const struct job *j, const struct safetensor *t,
                         struct safetensors_writer *w, char *room, size_t size, loci_error *e)
 {
@@ -289,6 +293,7 @@ static loci_status copy(const struct job *j, const struct safetensor *t,
     return s;
 }
 
+/* What moves is held whole: its rows change places. */
 static loci_status put_tensor(const struct job *j, int i, struct safetensors_writer *w, char *room,
                               size_t size, loci_error *e)
 {
@@ -298,14 +303,14 @@ static loci_status put_tensor(const struct job *j, int i, struct safetensors_wri
     char *data = malloc((size_t)t->bytes);
     if (!data) return *e = (loci_error){ LOCI_NO_MEMORY, "out of memory" }, LOCI_NO_MEMORY;
     loci_status s = loci_safetensors_read(&j->file, t, data, e);
-    if (!s)
-        s = loci_convert_channels(c, j->to == LOCI_HALF ? LOCI_INTERLEAVED : LOCI_HALF, j->to, data,
-                                  data, e);
+    const loci_pairing from = j->to == LOCI_HALF ? LOCI_INTERLEAVED : LOCI_HALF;
+    if (!s) s = loci_convert_channels(c, from, j->to, data, data, e);
     if (!s) s = loci_safetensors_put(w, data, t->bytes, e);
     free(data);
     return s;
 }
 
+/* The same tensors and metadata, but for the pairing that the file now says it has. */
 static bool write_all(const struct job *j, const char *path)
 {
     enum { PIECE = 1 << 20 };
@@ -328,6 +333,7 @@ static bool write_all(const struct job *j, const char *path)
     return !s || refuse("%s: %s", path, e.text);
 }
 
+/* For -n: every tensor that would move, and which of its channels. */
 static void print_moves(const struct job *j)
 {
     for (int i = 0; i < j->file.count; i++) {
@@ -356,21 +362,20 @@ static bool is_gguf(const char *path)
     return is;
 }
 
+/* The command line, and what it leaves open: with CONFIG the model says how wide heads are and what
+ * turns, without it the options do; both would be two answers. */
 static bool read_wish(struct job *j)
 {
     const struct args *a = j->args;
     int to = 0;
     if (a->rest_count == 0)
         return refuse("convert: no file given; 'loci convert --help' shows how");
-    if (a->rest_count > 2)
-        return refuse("convert: '%s' is one argument too many; 'loci convert --help' shows what it "
-                      "takes",
-                      a->rest[2]);
+    if (!args_rest(a, 2)) return false;
     if (!a->value[CONVERT_TO])
         return refuse("convert: --to half or --to interleaved says which pairing is wanted");
     if (!a->value[CONVERT_OUTPUT] && !a->value[CONVERT_DRY_RUN])
-        return refuse("convert: -o FILE says where the result goes, and -n only shows what would "
-                      "be done");
+        return refuse("convert: -o FILE says where the result goes, "
+                      "and -n only shows what would be done");
     if (!args_word(a, CONVERT_TO, "half|interleaved", &to)
         || !args_whole(a, CONVERT_DIM, 2, 65536, &j->all.dim)
         || !args_whole(a, CONVERT_HEADS, 1, 65536, &j->heads[0])
@@ -395,6 +400,7 @@ static bool read_wish(struct job *j)
     return true;
 }
 
+/* -n does all but the writing, so that it finds the same errors. */
 static int convert_file(struct job *j)
 {
     const char *output = j->args->value[CONVERT_DRY_RUN] ? NULL : j->args->value[CONVERT_OUTPUT];
@@ -412,6 +418,7 @@ static int convert_file(struct job *j)
     return done ? EXIT_DONE : EXIT_ERROR;
 }
 
+/* Tables are convert_table.c's. */
 int convert_weights(const struct args *a)
 {
     struct job j = { .args = a };
@@ -449,13 +456,13 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
+/* An option of the other form would be passed over without a word. */
 static int run(const struct args *a)
 {
     static const struct { int flag; bool table; } one_form[] = {
         { CONVERT_TO, false }, { CONVERT_HEADS, false }, { CONVERT_KV_HEADS, false },
-        { CONVERT_TURNED, false },
-        { CONVERT_OFFSET, false }, { CONVERT_Q, false }, { CONVERT_K, false },
-        { CONVERT_PART, false }, { CONVERT_ENCODING, true },
+        { CONVERT_TURNED, false }, { CONVERT_OFFSET, false }, { CONVERT_Q, false },
+        { CONVERT_K, false }, { CONVERT_PART, false }, { CONVERT_ENCODING, true },
         { CONVERT_ROWS, true }, { CONVERT_DTYPE, true }, { CONVERT_LAYER, true },
         { CONVERT_LENGTH, true },
     };
@@ -471,11 +478,11 @@ const struct command cmd_convert = {
     .name = "convert", .brief = "weights for the other pairing, tables of cos and sin",
     .synopsis =
         "loci convert FILE CONFIG --to PAIRING -o OUT [-n] [--part]\n"
-        "    loci convert FILE --to PAIRING (--dim D | --heads H) [--kv-heads K] [--turned N] "
-        "[--offset N]\n"
+        "    loci convert FILE --to PAIRING (--dim D | --heads H) [--kv-heads K] "
+        "[--turned N] [--offset N]\n"
         "                 [--q NAMES] [--k NAMES] -o OUT [-n] [--part]\n"
-        "    loci convert --table LAYOUT (CONFIG [--layer N] [--length N] | -e TEXT --dim D) "
-        "[--rows N]\n"
+        "    loci convert --table LAYOUT "
+        "(CONFIG [--layer N] [--length N] | -e TEXT --dim D) [--rows N]\n"
         "                 [--dtype TYPE] -o OUT",
     .about =
         "    FILE is a safetensors file.  The rows of W_q and W_k, their biases and norms per\n"
@@ -495,8 +502,8 @@ const struct command cmd_convert = {
         "    c1 .., split c0 c1 ...\n",
     .examples =
         "    loci convert model.safetensors config.json --to interleaved -n\n"
-        "    loci convert model.safetensors --to half --dim 128 --heads 32 --kv-heads 8 -o "
-        "half.safetensors\n"
+        "    loci convert model.safetensors --to half --dim 128 --heads 32 --kv-heads 8 "
+        "-o half.safetensors\n"
         "    loci convert --table half config.json --rows 4096 --dtype bf16 -o table.safetensors\n",
     .flags = flags, .run = run,
 };

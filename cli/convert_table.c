@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "cli/convert.h"
 #include "loci/convert.h"
-#include "loci/io.h"
 
 struct table {
     const char *path, *encoding;
@@ -14,27 +14,29 @@ struct table {
     loci_rope_table form;
 };
 
+/* The rotation of one layer; one that does not turn has no table. */
 static bool read_config(const struct args *a, int64_t length, loci_rope *r)
 {
     int layer = 0;
-    loci_error e;
-    loci_model *m;
-    if (!args_whole(a, CONVERT_LAYER, 0, 1 << 20, &layer)) return false;
     const char *path = a->rest[0];
-    if (loci_model_open(&m, path, &e)) return refuse("%s: %s", path, e.text);
-    const loci_status s = loci_model_rope(m, layer, (double)length, r, &e);
-    loci_model_close(m);
-    if (s) return refuse("%s: %s", path, e.text);
+    if (!args_whole(a, CONVERT_LAYER, 0, 1 << 20, &layer)) return false;
+    if (!read_rope(path, layer, (double)length, r)) return false;
     if (r->rotates) return true;
     loci_rope_free(r);
     return refuse("%s: layer %d does not turn, so it has no table", path, layer);
 }
 
+/* Columns of a table: split ones have each pair once. */
+static int width_of(const struct table *t)
+{
+    return t->form.layout == LOCI_TABLE_SPLIT ? t->dim / 2 : t->dim;
+}
+
+/* cos or sin of all rows, a piece at a time: a table may be larger than memory. */
 static loci_status write_part(const loci_plan *plan, const struct table *t, bool sin, int64_t piece,
                               int64_t *pos, void *room, struct safetensors_writer *w, loci_error *e)
 {
-    const size_t row = (size_t)t->dim / (t->form.layout == LOCI_TABLE_SPLIT ? 2 : 1) *
-                       (t->form.dtype == LOCI_F64 ? 8 : t->form.dtype == LOCI_F32 ? 4 : 2);
+    const size_t row = (size_t)width_of(t) * stored_size(t->form.dtype);
     loci_status s = LOCI_OK;
     for (int64_t first = 0; first < t->rows && !s; first += piece) {
         loci_rope_table part = t->form;
@@ -48,19 +50,19 @@ static loci_status write_part(const loci_plan *plan, const struct table *t, bool
     return s;
 }
 
+/* Pieces of about 2^16 numbers, and at least one row.  The metadata say what the table is of. */
 static int write_table(const loci_plan *plan, const struct table *t)
 {
-    static const enum safetensors_type types[] = {
-        [LOCI_F32] = ST_F32, [LOCI_F64] = ST_F64, [LOCI_BF16] = ST_BF16, [LOCI_F16] = ST_F16
+    const enum safetensors_type type = loci_safetensors_type_of(t->form.dtype);
+    static const char *const layouts[] = {
+        [LOCI_TABLE_SPLIT] = "split",
+        [LOCI_TABLE_HALF] = "half",
+        [LOCI_TABLE_INTERLEAVED] = "interleaved",
     };
-    static const char *const layouts[] = { [LOCI_TABLE_SPLIT] = "split",
-                                           [LOCI_TABLE_HALF] = "half",
-                                           [LOCI_TABLE_INTERLEAVED] = "interleaved" };
-    const int width = t->dim / (t->form.layout == LOCI_TABLE_SPLIT ? 2 : 1),
-              piece = 1 + (1 << 16) / width;
+    const int width = width_of(t), piece = 1 + (1 << 16) / width;
     const struct safetensor tensor[] = {
-        { .name = "cos", .type = types[t->form.dtype], .rank = 2, .shape = { t->rows, width } },
-        { .name = "sin", .type = types[t->form.dtype], .rank = 2, .shape = { t->rows, width } },
+        { .name = "cos", .type = type, .rank = 2, .shape = { t->rows, width } },
+        { .name = "sin", .type = type, .rank = 2, .shape = { t->rows, width } },
     };
     const struct safetensors_meta meta[] = { { "loci.encoding", t->encoding },
                                              { "loci.layout", layouts[t->form.layout] } };
@@ -87,8 +89,8 @@ static int plan_table(const struct args *a, struct table *t)
         .encoding = t->encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = t->head_dim
     };
     if (loci_plan_create(&plan, &d, &e)) return fail("%s", e.text);
-    loci_rope_table none = t->form;      /* no rows: what is wrong with the plan is said before
-                                            anything is opened */
+    /* A table of no rows: what is wrong with the plan is said before anything is opened. */
+    loci_rope_table none = t->form;
     const double nothing[1] = { 0 };
     none.cos = (void *)nothing;
     int code = EXIT_ERROR;
@@ -98,14 +100,14 @@ static int plan_table(const struct args *a, struct table *t)
              t->encoding);
     else if (loci_export_rope(plan, NULL, &none, &e)) fail("%s", e.text);
     else if (a->value[CONVERT_DRY_RUN])
-        code = printf("cos, sin  [%lld,%d]  %s\n", (long long)t->rows,
-                      t->dim / (t->form.layout == LOCI_TABLE_SPLIT ? 2 : 1), loci_plan_text(plan))
-             < 0;
+        code = printf("cos, sin  [%lld,%d]  %s\n", (long long)t->rows, width_of(t),
+                      loci_plan_text(plan)) < 0;
     else code = write_table(plan, t);
     loci_plan_destroy(plan);
     return code;
 }
 
+/* Rows and lengths may pass what an int holds; 2^40 is the library's bound on positions. */
 static bool parse_count(const struct args *a, int flag, int64_t *to)
 {
     const int64_t most = (int64_t)1 << 40;
@@ -115,11 +117,14 @@ static bool parse_count(const struct args *a, int flag, int64_t *to)
                   a->command->flags[flag].name, (long long)most, given);
 }
 
+/* Rows without --rows are those that the model was trained on. */
 int convert_table(const struct args *a)
 {
-    static const loci_rope_table forms[] = { { .layout = LOCI_TABLE_HALF },
-                                             { .layout = LOCI_TABLE_INTERLEAVED },
-                                             { .layout = LOCI_TABLE_SPLIT } };
+    static const loci_rope_table forms[] = {
+        { .layout = LOCI_TABLE_HALF },
+        { .layout = LOCI_TABLE_INTERLEAVED },
+        { .layout = LOCI_TABLE_SPLIT },
+    };
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
     struct table t = { .path = a->value[CONVERT_OUTPUT], .encoding = a->value[CONVERT_ENCODING] };
     int layout = 0, dtype = 0;
@@ -134,8 +139,8 @@ int convert_table(const struct args *a)
     if (!t.path && !a->value[CONVERT_DRY_RUN])
         return fail("convert: -o FILE says where the table goes");
     if (a->rest_count + (t.encoding != NULL) != 1)
-        return fail("convert: one config.json or GGUF file, or an encoding text with --encoding, "
-                    "says what the table is of");
+        return fail("convert: one config.json or GGUF file, "
+                    "or an encoding text with --encoding, says what the table is of");
     if (!args_output(a, CONVERT_OUTPUT)) return EXIT_ERROR;
     if (t.encoding) {
         if (!t.head_dim || !t.rows)

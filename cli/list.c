@@ -20,6 +20,7 @@ static const struct { int place; const char *name; } places[] = {
     { LOCI_PLACE_STATE, "state" }, { LOCI_PLACE_SUM, "sum" },
 };
 
+/* "rotate,score", or "-": the encoding enters nowhere. */
 static const char *place_names(int set, char *buffer, size_t room)
 {
     buffer[0] = 0;
@@ -45,29 +46,28 @@ static const char *usual(const loci_option *o, char *buffer, size_t room)
     return buffer;
 }
 
+/* What an option may be: its words, or its range. */
 static const char *accepted(const loci_option *o, char *buffer, size_t room)
 {
+    const bool whole = o->kind == LOCI_WHOLE, list = o->kind == LOCI_LIST;
+    const char *kind = whole ? "whole" : list ? "list of" : "number";
     if (o->kind == LOCI_WORD) snprintf(buffer, room, "%s", o->words);
     else
-        snprintf(buffer, room, "%s %.10g .. %.10g",
-                 o->kind == LOCI_WHOLE  ? "whole"
-                 : o->kind == LOCI_LIST ? "list of"
-                                        : "number",
-                 o->low, o->high);
+        snprintf(buffer, room, "%s %.10g .. %.10g", kind, o->low, o->high);
     return buffer;
 }
 
 /* The tensors of an encoding's example, for 8 heads of width 64. */
 enum { HEADS = 8, WIDTH = 64, LENGTH = 512, MAX_TENSORS = 32 };
+/* How many there are; the plan is the caller's to destroy, and holds the names. */
 static int tensors_of(const loci_encoding_info *e, loci_tensor *list, loci_plan **plan)
 {
     const bool embeds = e->places == LOCI_PLACE_EMBED;
-    const loci_desc d = { .encoding = e->example,
-                          .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION,
-                          .heads = embeds ? 0 : HEADS,
-                          .dim = embeds ? 0 : WIDTH,
-                          .model_dim = HEADS * WIDTH,
-                          .max_len = LENGTH };
+    const loci_desc d = {
+        .encoding = e->example, .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION,
+        .heads = embeds ? 0 : HEADS, .dim = embeds ? 0 : WIDTH, .model_dim = HEADS * WIDTH,
+        .max_len = LENGTH
+    };
     if (loci_plan_create(plan, &d, NULL)) return 0;
     return loci_tensors(*plan, list, MAX_TENSORS);
 }
@@ -75,22 +75,24 @@ static const char *role_of(const loci_tensor *t)
 {
     return t->role == LOCI_INPUT ? "input" : t->role == LOCI_FIXED ? "fixed" : "learned";
 }
+/* What a call decides has a letter: B batch entries, Lq queries, Lk keys. */
 static const char *shape_of(const loci_tensor *t, char *buffer, size_t room)
 {
     size_t n = 0;
     buffer[0] = 0;
     for (int i = 0; i < t->rank && n < room; i++) {
         const ptrdiff_t size = t->shape[i];
-        const char *letter = size == LOCI_DIM_BATCH   ? "B"
-                           : size == LOCI_DIM_QUERIES ? "Lq"
-                           : size == LOCI_DIM_KEYS    ? "Lk"
-                                                      : NULL;
+        const char *letter = NULL;
+        if (size == LOCI_DIM_BATCH) letter = "B";
+        else if (size == LOCI_DIM_QUERIES) letter = "Lq";
+        else if (size == LOCI_DIM_KEYS) letter = "Lk";
         if (letter) n += (size_t)snprintf(buffer + n, room - n, "%s%s", i ? "," : "", letter);
         else n += (size_t)snprintf(buffer + n, room - n, "%s%td", i ? "," : "", size);
     }
     return buffer;
 }
 
+/* Two lines of the overview: what it does, and where it is from. */
 static void print_line(const loci_encoding_info *e)
 {
     char where[64];
@@ -104,6 +106,7 @@ static void print_line(const loci_encoding_info *e)
     loci_plan_destroy(plan);
 }
 
+/* Everything that a text of this encoding may say. */
 static void print_details(const loci_encoding_info *e)
 {
     char a[128], b[128];
@@ -113,8 +116,8 @@ static void print_details(const loci_encoding_info *e)
     printf("%s%s%s  %s\n", PAINT("1"), e->name, PAINT("0"), e->brief);
     printf("    enters at   %s%s\n", place_names(e->places, a, sizeof a),
            e->causal_only ? "; causal masks only" : "");
-    printf("    from        %s\n    example     %s\n    tolerance   %g of 1 + the largest exact "
-           "value\n",
+    printf("    from        %s\n    example     %s\n"
+           "    tolerance   %g of 1 + the largest exact value\n",
            e->cite, e->example, e->tolerance);
     for (int i = 0; i < n; i++)
         printf("    %s%-18s %-20s [%s]%s\n", i ? "            " : "tensors     ", list[i].name,
@@ -128,6 +131,7 @@ static void print_details(const loci_encoding_info *e)
     printf("\n");
 }
 
+/* A word has its words, a number its range; what is not finite is null. */
 static json_t *option_json(const loci_option *o)
 {
     static const char *const kinds[] = { "number", "whole", "word", "list" };
@@ -137,9 +141,8 @@ static json_t *option_json(const loci_option *o)
     json_object_set_new(j, "kind", json_string(kinds[o->kind]));
     json_object_set_new(j, "must", json_boolean(o->must));
     if (o->kind == LOCI_WORD) {
-        json_object_set_new(j, "usual",
-                            isnan(o->usual) || o->must ? json_null()
-                                                       : json_string(usual(o, a, sizeof a)));
+        const bool none = isnan(o->usual) || o->must;
+        json_object_set_new(j, "usual", none ? json_null() : json_string(usual(o, a, sizeof a)));
         json_object_set_new(j, "words", json_string(o->words));
     } else {
         json_object_set_new(j, "usual", o->must ? json_null() : json_number_or_null(o->usual));
@@ -150,10 +153,11 @@ static json_t *option_json(const loci_option *o)
     return j;
 }
 
+/* The same as print_details(), for scripts. */
 static void print_encoding_json(const loci_encoding_info *e)
 {
-    json_t *j = json_object(), *where = json_array(), *options = json_array(),
-           *tensors = json_array();
+    json_t *j = json_object(), *where = json_array();
+    json_t *options = json_array(), *tensors = json_array();
     loci_plan *plan = NULL;
     loci_tensor list[MAX_TENSORS];
     const int n = tensors_of(e, list, &plan);
@@ -193,6 +197,7 @@ static const struct flag list_flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
+/* All names are looked at before anything is printed. */
 static int list_run(const struct args *a)
 {
     const loci_encoding_info *list;
@@ -247,9 +252,10 @@ static const struct flag info_flags[] = {
 #define COMPILER "unknown compiler"
 #endif
 
+/* Nothing here is measured: it is what the system and the library say. */
 static int info_run(const struct args *a)
 {
-    if (!args_no_rest(a)) return EXIT_ERROR;
+    if (!args_rest(a, 0)) return EXIT_ERROR;
     char cpu[128];
     const char *names[16];
     struct utsname os;
@@ -298,7 +304,7 @@ const struct command cmd_info = {
 
 static int version_run(const struct args *a)
 {
-    if (!args_no_rest(a)) return EXIT_ERROR;
+    if (!args_rest(a, 0)) return EXIT_ERROR;
     printf("loci %s\n", loci_version_text());
     return EXIT_DONE;
 }

@@ -9,36 +9,39 @@
 
 #include "cli/cli.h"
 
-static const struct command *const commands[] = { &cmd_race,    &cmd_list, &cmd_run,
-                                                  &cmd_bench,   &cmd_rope, &cmd_check,
-                                                  &cmd_convert, &cmd_info, &cmd_version };
+/* In the order of the help: what shows the most at once comes first. */
+static const struct command *const commands[] = {
+    &cmd_race, &cmd_list, &cmd_run, &cmd_bench, &cmd_rope, &cmd_check, &cmd_convert, &cmd_info,
+    &cmd_version
+};
 
 static const char exit_codes[] =
     "    0   done, and every expectation held\n"
-    "    1   loci run: a result differs from what the case expects; loci check: numbers follow no "
-    "rule\n"
+    "    1   loci run: a result differs from what the case expects; "
+    "loci check: numbers follow no rule\n"
     "    2   error: one sentence on stderr, and no file is changed\n";
 
 static void print_program_help(void)
 {
-    printf("loci %s: every positional encoding for Transformers, fused into attention, forward "
-           "and backward\n\n"
+    printf("loci %s: every positional encoding for Transformers, fused into attention, "
+           "forward and backward\n\n"
            "%sSYNOPSIS%s\n    loci COMMAND [OPTION...]\n    loci COMMAND --help\n\n%sCOMMANDS%s\n",
            loci_version_text(), PAINT("1"), PAINT("0"), PAINT("1"), PAINT("0"));
     for (int i = 0; i < COUNT(commands); i++)
         printf("    %-10s%s\n", commands[i]->name, commands[i]->brief);
     printf("\n%sOPTIONS%s\n    -h, --help      this text\n        --version   the version\n"
-           "\n%sEXAMPLES%s\n    loci race                       see what fusing buys, in under a "
-           "minute\n"
+           "\n%sEXAMPLES%s\n"
+           "    loci race                       see what fusing buys, in under a minute\n"
            "    loci list                       the encodings\n"
-           "    loci run case.safetensors       compute a case and compare it with what it "
-           "expects\n"
+           "    loci run case.safetensors       compute a case and compare it with what it expects"
+           "\n"
            "    loci bench --len 4096 --json    measure all encodings for a script\n"
            "    loci rope config.json           how a model turns queries and keys\n"
            "\n%sEXIT CODES%s\n%s",
            PAINT("1"), PAINT("0"), PAINT("1"), PAINT("0"), PAINT("1"), PAINT("0"), exit_codes);
 }
 
+/* All from the command's own tables, so that help and parser cannot disagree. */
 static void print_command_help(const struct command *c)
 {
     printf("%sNAME%s\n    loci %s - %s\n\n%sSYNOPSIS%s\n    "
@@ -56,6 +59,7 @@ static void print_command_help(const struct command *c)
            PAINT("1"), PAINT("0"), c->examples, PAINT("1"), PAINT("0"), exit_codes);
 }
 
+/* for nearest() */
 static const char *command_name(int i) { return commands[i]->name; }
 
 static int run_command(int argc, char **argv)
@@ -66,7 +70,7 @@ static int run_command(int argc, char **argv)
     const char *name = strcmp(argv[1], "--version") ? argv[1] : "version";
     for (int i = 0; i < COUNT(commands); i++) {
         if (strcmp(commands[i]->name, name)) continue;
-        struct args a;
+        struct args a;                   /* --help counts even if the rest would not do */
         if (!args_parse(&a, commands[i], argc - 2, argv + 2)) return EXIT_ERROR;
         if (a.help) return print_command_help(commands[i]), EXIT_DONE;
         return commands[i]->run(&a);
@@ -88,6 +92,7 @@ static bool hold_streams(void)
     return true;
 }
 
+/* A result that did not reach a full disk or a closed pipe is an error, however it was computed. */
 int main(int argc, char **argv)
 {
     if (!hold_streams()) return EXIT_ERROR;

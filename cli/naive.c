@@ -37,12 +37,14 @@ WIDE static void product_turned(const float *restrict a, const float *restrict b
             for (ptrdiff_t j = 0; j < n; j++) c[i * n + j] += a[x * m + i] * b[x * n + j];
 }
 
+/* t = a^T: then both products run along rows. */
 static void turn(const float *a, float *t, ptrdiff_t rows, ptrdiff_t columns)
 {
     for (ptrdiff_t i = 0; i < rows; i++)
         for (ptrdiff_t j = 0; j < columns; j++) t[j * rows + i] = a[i * columns + j];
 }
 
+/* One square of scores for all heads in turn, but all weights: backward reads them again. */
 void naive_open(struct naive *n, int heads, ptrdiff_t len, int dim)
 {
     size_t square = (size_t)len * (size_t)len, wide = (size_t)len * (size_t)dim;
@@ -60,6 +62,7 @@ void naive_close(struct naive *n)
     free(n->turned);
 }
 
+/* As a textbook has it: all scores, the largest of a row, e to the difference, the sum. */
 void naive_forward(struct naive *n)
 {
     ptrdiff_t L = n->len, D = n->dim;
@@ -72,6 +75,7 @@ void naive_forward(struct naive *n)
             const float *s = n->scores + i * L;
             float most = -INFINITY, sum = 0;
             for (ptrdiff_t j = 0; j <= i; j++) most = fmaxf(most, s[j] * scale);
+            /* what is masked is 0, and so drops out of all products */
             for (ptrdiff_t j = 0; j < L; j++) p[i * L + j] = j <= i ? expf(s[j] * scale - most) : 0;
             for (ptrdiff_t j = 0; j <= i; j++) sum += p[i * L + j];
             for (ptrdiff_t j = 0; j <= i; j++) p[i * L + j] /= sum;
@@ -81,6 +85,7 @@ void naive_forward(struct naive *n)
     }
 }
 
+/* dV = P^T dO; dS = P (dO V^T - rowsum(P dO V^T)), scaled; dQ = dS K; dK = dS^T Q. */
 void naive_backward(struct naive *n)
 {
     ptrdiff_t L = n->len, D = n->dim;

@@ -39,6 +39,7 @@ static float flops_base(float a, float b)
     return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
+/* Eight sums, so that additions do not wait for each other, only for memory. */
 static float read_base(const float *p, size_t n)
 {
     four s[8] = { { 0 } }, v;
@@ -138,6 +139,7 @@ static const struct kernels {
     { NULL, 4, flops_base, read_base },  /* everything else */
 };
 
+/* The last one is for every name that is not there. */
 static const struct kernels *find_kernels(const char *isa)
 {
     const struct kernels *k = kernels;
@@ -183,6 +185,7 @@ static void dots_job(void *arg, int i)
 }
 #endif
 
+/* Without a host, on this thread alone. */
 static double seconds(struct work *w, void (*job)(void *, int), const loci_host *host, int pieces)
 {
     volatile float sink[MAX_THREADS * JOBS];
@@ -200,6 +203,7 @@ double probe_flops(const char *isa, const loci_host *host, int threads)
     return 2.0 * w.kernels->lanes * CHAINS * STEPS * pieces / seconds(&w, flops_job, host, pieces);
 }
 
+/* Four flops a lane: two products and two sums. */
 double probe_dots(const loci_host *host, int threads)
 {
 #if defined __x86_64__
@@ -212,6 +216,7 @@ double probe_dots(const loci_host *host, int threads)
 #endif
 }
 
+/* Pieces are whole steps of the widest kernel, 128 floats. */
 double probe_read(const char *isa, const float *from, size_t bytes, const loci_host *host,
                   int threads)
 {
@@ -228,6 +233,7 @@ double probe_copy(float *to, const float *from, size_t bytes, const loci_host *h
     return 2.0 * (double)(w.count * sizeof *from) * pieces / seconds(&w, copy_job, host, pieces);
 }
 
+/* Four times the last cache, so that what is met again has been driven out in between. */
 size_t beyond_caches(void)
 {
     double cache = 0, memory = 0;

@@ -31,10 +31,10 @@ struct race {
 /* milliseconds, of the fastest try */
 struct score { double forward, step, megabytes, error; };
 
-static const double patience = 0.3;      /* seconds for the tries of one pass; at least two are
-                                            made */
-enum { SEED = 7, MAX_TRIES = 20, JUDGED = 512 };        /* tokens of the task on which errors are
-                                                           measured, at most */
+/* Seconds for the tries of one pass; at least two are made. */
+static const double patience = 0.3;
+enum { SEED = 7, MAX_TRIES = 20 };
+enum { JUDGED = 512 };                   /* tokens on which errors are measured, at most */
 
 /* ---- The exact result ------------------------------------------------------------------------ */
 
@@ -46,14 +46,14 @@ static double error_of(const void *results, loci_dtype dtype, const double *exac
         if (isfinite(exact[i])) most = fmax(most, fabs(exact[i]));
     for (ptrdiff_t i = 0; i < n; i++) {
         const double got = load_stored(results, dtype, i);
-        /* equal infinities are no error */
+        /* equal infinities are no error, and NaN is the largest one */
         double d = got == exact[i] ? 0 : fabs(got - exact[i]);
-        /* and NaN is the largest one */
         if (!(d <= worst)) worst = d;
     }
     return worst / (1 + most);
 }
 
+/* Learned tensors are the same numbers for both. */
 static double *widen(struct task *t, const void *from, ptrdiff_t n)
 {
     double *d = task_take(t, (size_t)n, sizeof *d);
@@ -69,16 +69,15 @@ static bool judge(const struct task *t, double *error)
     d.dtype = LOCI_F64, d.fast = 0;
     bool ok = task_open(&e, &d, t->batch, t->q_len, t->k_len, NULL);
     if (ok) {
-        ptrdiff_t wide = t->batch * t->q_len
-                       * (d.stage == LOCI_EMBED ? d.model_dim : (ptrdiff_t)d.heads * d.dim),
-                  rows = t->batch * t->q_len * d.heads;
+        const ptrdiff_t width = d.stage == LOCI_EMBED ? d.model_dim : (ptrdiff_t)d.heads * d.dim;
+        const ptrdiff_t wide = t->batch * t->q_len * width, rows = t->batch * t->q_len * d.heads;
         task_random_inputs(&e, SEED);
         task_gradients(&e);
-        /* The numbers as they are stored. */
+        /* The numbers as they are stored: rounding the inputs is no error of the encoding. */
         void *const numbers[][2] = {
-            { t->x.data, e.x.data },           { t->dy.data, e.dy.data },
-            { t->call.q.data, e.call.q.data }, { t->call.k.data, e.call.k.data },
-            { t->call.v.data, e.call.v.data }, { t->grad.dout.data, e.grad.dout.data }
+            { t->x.data, e.x.data }, { t->dy.data, e.dy.data }, { t->call.q.data, e.call.q.data },
+            { t->call.k.data, e.call.k.data }, { t->call.v.data, e.call.v.data },
+            { t->grad.dout.data, e.grad.dout.data }
         };
         for (int i = 0; i < COUNT(numbers); i++)
             for (ptrdiff_t k = 0; numbers[i][0] && k < wide; k++)
@@ -96,14 +95,16 @@ static bool judge(const struct task *t, double *error)
             { t->grad.dk.data, e.grad.dk.data, wide, t->desc.dtype },
             { t->grad.dv.data, e.grad.dv.data, wide, t->desc.dtype },
         };
-        for (int i = 0; i < COUNT(pairs); i++)
-            if (ok && pairs[i].got)
-                *error = fmax(*error,
-                              error_of(pairs[i].got, pairs[i].dtype, pairs[i].exact, pairs[i].n));
-        for (int i = 0; ok && i < t->tensors; i++)
-            if (t->ddata[i])
-                *error = fmax(*error, error_of(t->ddata[i], t->reals, e.ddata[i],
-                                               shape_count(t->tensor[i].rank, t->tensor[i].shape)));
+        for (int i = 0; i < COUNT(pairs); i++) {
+            if (!ok || !pairs[i].got) continue;
+            const double x = error_of(pairs[i].got, pairs[i].dtype, pairs[i].exact, pairs[i].n);
+            *error = fmax(*error, x);
+        }
+        for (int i = 0; ok && i < t->tensors; i++) {
+            if (!t->ddata[i]) continue;
+            const ptrdiff_t n = shape_count(t->tensor[i].rank, t->tensor[i].shape);
+            *error = fmax(*error, error_of(t->ddata[i], t->reals, e.ddata[i], n));
+        }
     }
     task_close(&e);
     return ok;
@@ -129,7 +130,7 @@ static void naive_pass(void *arg, bool backward)
     if (backward) naive_backward(arg);
 }
 
-/* Milliseconds of the fastest try. */
+/* Milliseconds of the fastest try: what disturbs a try only makes it slower. */
 static double run_fastest(void (*pass)(void *, bool), void *runner, bool backward)
 {
     double best = INFINITY, until = now() + patience;
@@ -150,25 +151,16 @@ static bool ready(const struct race *r, struct task *t)
     return !task_prepare(t, r->len, true) || refuse("%s: %s", t->desc.encoding, t->error.text);
 }
 
+/* A training step needs the whole of a task: tensors, inputs, cotangents, room for gradients. */
 static bool open_fused(const struct race *r, struct fused *f, const char *encoding)
 {
     *f = (struct fused){ .embeds = text_places(encoding) == LOCI_PLACE_EMBED };
     const loci_dtype dtype = r->fast ? LOCI_BF16 : LOCI_F32;
-    loci_desc d = { .size = sizeof d,
-                    .encoding = f->embeds ? "nope" : encoding,
-                    .heads = r->heads,
-                    .dim = r->dim,
-                    .dtype = dtype,
-                    .fast = r->fast,
-                    .max_len = r->len,
-                    .isa = r->isa };
-    loci_desc e = { .size = sizeof e,
-                    .encoding = encoding,
-                    .stage = LOCI_EMBED,
-                    .model_dim = r->heads * r->dim,
-                    .dtype = dtype,
-                    .max_len = r->len,
-                    .isa = r->isa };
+    loci_desc d = {
+        .size = sizeof d, .encoding = f->embeds ? "nope" : encoding, .heads = r->heads,
+        .dim = r->dim, .dtype = dtype, .fast = r->fast, .max_len = r->len, .isa = r->isa
+    };
+    const loci_desc e = task_embedding(&d, encoding);
     if (!task_open(&f->main, &d, 1, r->len, r->len, NULL) || !ready(r, &f->main)) return false;
     return !f->embeds || (task_open(&f->embed, &e, 1, r->len, r->len, NULL) && ready(r, &f->embed));
 }
@@ -194,6 +186,7 @@ static struct race shorter(const struct race *r)
     return few;
 }
 
+/* Timed at full length, then judged at a shorter one. */
 static bool run_fused(const struct race *r, const char *encoding, struct score *s)
 {
     struct fused f;
@@ -202,9 +195,8 @@ static bool run_fused(const struct race *r, const char *encoding, struct score *
     if (ok) {
         s->forward = run_fastest(fused_pass, &f, false);
         s->step = run_fastest(fused_pass, &f, true);
-        s->megabytes = 1e-6
-                     * (double)(f.main.table_bytes + f.main.work_bytes + f.embed.table_bytes
-                                + f.embed.work_bytes);
+        s->megabytes = 1e-6 * (double)(f.main.table_bytes + f.main.work_bytes
+                                       + f.embed.table_bytes + f.embed.work_bytes);
         ok = fine(&f);
     }
     close_fused(&f);
@@ -237,6 +229,7 @@ static bool open_naive(const struct race *r, struct task *t, struct naive *n)
     return true;
 }
 
+/* As run_fused(), by the textbook. */
 static bool run_naive(const struct race *r, struct score *s)
 {
     struct task t;
@@ -269,22 +262,21 @@ static void print_line(void)
 static void print_header(const struct race *r)
 {
     char cpu[86];                        /* with the label, what 100 columns hold */
+    const char *numbers = "float32";
+    if (r->fast) numbers = runs_fast(r->isa) ? "bf16, by dot products" : "bf16";
     printf("%sloci race%s  what fusing the position encoding into attention buys\n\n", PAINT("1"),
            PAINT("0"));
-    printf("  the task   %d tokens, %d heads of width %d, causal: attention, and a training step "
-           "(forward and\n"
-           "             backward with the gradients of q, k, v and of everything the encoding "
-           "learns)\n"
-           "  naive      textbook attention in float32, one thread, and %sno encoding at all%s: "
-           "all scores in\n"
+    printf("  the task   %d tokens, %d heads of width %d, causal: "
+           "attention, and a training step (forward and\n"
+           "             backward with the gradients of q, k, v "
+           "and of everything the encoding learns)\n"
+           "  naive      textbook attention in float32, one thread, "
+           "and %sno encoding at all%s: all scores in\n"
            "             memory, softmax, product; whatever an encoding costs would come on top\n"
            "  fused      loci %s in %s, %s, %d thread%s, %swith the encoding%s\n"
            "  processor  %s\n\n",
            r->len, r->heads, r->dim, PAINT("1"), PAINT("0"), loci_version_text(),
-           !r->fast            ? "float32"
-           : runs_fast(r->isa) ? "bf16, by dot products"
-                               : "bf16",
-           r->isa, r->threads, r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"),
+           numbers, r->isa, r->threads, r->threads > 1 ? "s" : "", PAINT("1"), PAINT("0"),
            cpu_name(cpu, sizeof cpu));
     printf("%-26s  %18s  %20s  %17s  %8s\n", "", "forward    ", "training step    ", "memory    ",
            "error");
@@ -307,17 +299,18 @@ static void print_closing(void)
 {
     print_line();
     printf(
-        "How to read it: a row is one encoding, fused; 'faster' and 'less' compare it with the "
-        "naive row on\n"
-        "top.  Memory is what a training step allocates beside its inputs and results.  The error "
-        "is the\n"
-        "largest difference from the same computation in float64, over all results and gradients "
-        "of the\n"
-        "first %d tokens, relative to 1 + the largest value; float32 itself resolves 6e-08.  "
-        "Next:\n"
+        "How to read it: a row is one encoding, fused; "
+        "'faster' and 'less' compare it with the naive row on\n"
+        "top.  Memory is what a training step allocates beside its inputs and results.  "
+        "The error is the\n"
+        "largest difference from the same computation in float64, "
+        "over all results and gradients of the\n"
+        "first %d tokens, relative to 1 + the largest value; "
+        "float32 itself resolves 6e-08.  Next:\n"
         "'loci list' explains the encodings, 'loci bench' measures them in earnest.\n", JUDGED);
 }
 
+/* The naive row comes first, since all others are compared with it. */
 static int run_all(const struct race *r, const struct args *a)
 {
     const loci_encoding_info *list;
@@ -343,14 +336,11 @@ static int run(const struct args *a)
         .len = 2048, .dim = 64, .heads = 2, .threads = 1, .fast = a->value[FAST] != NULL, .isa = isa
     };
     loci_host pool;
-    if (!args_whole(a, LEN, 1, 16384, &r.len) || !args_whole(a, DIM, 1, 1024, &r.dim) ||
-        !args_whole(a, HEADS, 1, 256, &r.heads) || !args_whole(a, THREADS, 1, 256, &r.threads))
+    /* the naive runner keeps [heads][len][len] weights */
+    if (!args_whole(a, LEN, 1, 16384, &r.len) || !args_whole(a, DIM, 1, 1024, &r.dim)
+        || !args_whole(a, HEADS, 1, 256, &r.heads) || !args_whole(a, THREADS, 1, 256, &r.threads))
         return EXIT_ERROR;
-    if (r.threads > 1) {
-        if (loci_pool_create(&pool, r.threads))
-            return fail("race: %d threads cannot be started", r.threads);
-        r.host = &pool;
-    }
+    if (!start_threads(a, r.threads, &pool, &r.host)) return EXIT_ERROR;
     int code = run_all(&r, a);
     if (r.host) loci_pool_destroy(&pool);
     return code;
@@ -359,8 +349,8 @@ static int run(const struct args *a)
 const struct command cmd_race = {
     .name = "race",
     .brief = "every encoding, fused, against naive attention: time, memory, error",
-    .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--fast] [--threads N] "
-                "[--isa NAME]",
+    .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--fast] "
+                "[--threads N] [--isa NAME]",
     .about = "    Runs each encoding (without names: all of them) forward, and forward with\n"
              "    backward.  Time and memory are compared with textbook attention that has no\n"
              "    encoding at all, all results and gradients with the float64 reference.  Takes\n"

@@ -39,8 +39,8 @@ static void print_json(const loci_rope *r)
         print_company(r);
         return;
     }
-    printf("{\"rope\":true,\"pairing\":\"%s\",\"head_dim\":%d,\"dim\":%d,\"offset\":%d,\"base\":%."
-           "17g,\"inv_freq\":[",
+    printf("{\"rope\":true,\"pairing\":\"%s\",\"head_dim\":%d,\"dim\":%d,\"offset\":%d,"
+           "\"base\":%.17g,\"inv_freq\":[",
            r->interleaved ? "interleaved" : "half", r->head_dim, r->dim, r->offset, r->base);
     for (int t = 0; t < r->dim / 2; t++) printf("%s%.17g", t ? "," : "", r->frequency[t]);
     printf("],\"attention_factor\":%.17g,\"softmax_factor\":%.17g,", r->attention_factor,
@@ -55,13 +55,17 @@ static void print_json(const loci_rope *r)
 
 /* ---- For people ------------------------------------------------------------------------------ */
 
+/* A kind of layer for people; a word that is not here speaks for itself. */
 static const char *layer_words(const loci_rope *r)
 {
     static const char *const words[][2] = {
-        { "full_attention", "full attention" }, { "sliding_attention", "sliding window" },
-        { "chunked_attention", "chunked attention" }, { "linear_attention", "linear attention" },
+        { "full_attention", "full attention" },
+        { "sliding_attention", "sliding window" },
+        { "chunked_attention", "chunked attention" },
+        { "linear_attention", "linear attention" },
         { "conv", "convolution" },
-        { "indexed_attention", "indexed attention" }, { "hybrid", "attention and a state" },
+        { "indexed_attention", "indexed attention" },
+        { "hybrid", "attention and a state" },
         { "hybrid_sliding", "sliding window, and a state" },
     };
     for (int i = 0; i < COUNT(words); i++)
@@ -69,6 +73,7 @@ static const char *layer_words(const loci_rope *r)
     return r->layer;
 }
 
+/* The text of an encoding says what it is; asking it keeps this file free of rules. */
 static bool has(const loci_rope *r, const char *text) { return strstr(r->encoding, text) != NULL; }
 
 /* The frequencies without the scaling: the library's rule again, with the base of the text, which
@@ -88,6 +93,7 @@ static bool unscaled(const loci_rope *r, double *list)
     return true;
 }
 
+/* A range of pairs, or one, or none. */
 static void print_pairs(const char *what, int first, int last, int pairs, const char *note)
 {
     printf("    %-20s", what);
@@ -98,7 +104,7 @@ static void print_pairs(const char *what, int first, int last, int pairs, const 
 
 static void print_wavelength(double w)
 {
-    if (w > 0) printf("%14.6g", two_pi / w);
+    if (w > 0) printf("%14.6g", two_pi / w);         /* positions per turn */
     else printf("%14s", "does not turn");
 }
 
@@ -141,21 +147,26 @@ static bool leftovers(const loci_rope *r)
 static void print_differences(const loci_rope *r)
 {
     const struct { bool holds; const char *text; } notes[] = {
-        { r->spread && leftovers(r), "ggml leaves pairs beyond the interleaved sections still; "
-                                     "here and in transformers they turn by time" },
-        { has(r, "scaling=dynamic"), "transformers follows the growing context, and cached keys "
-                                     "were turned otherwise; here --length decides" },
-        { has(r, "scaling=longrope"), "transformers changes lists in mid-generation, vLLM goes by "
-                                      "the longest context; here --length decides" },
-        { has(r, "scaling=yarn") && has(r, "truncate=0"), "llama.cpp rounds the ends of yarn's "
-                                                          "ramp although this model was trained "
-                                                          "without (truncate=0)" },
-        { has(r, "scaling=yarn"), "yarn's ramp is linear in the pair, as in all code; the paper's "
-                                  "text is linear in turns" },
-        { r->interleaved && r->offset == 0, "files for engines with the other pairing have the "
-                                            "channels of q and k permuted" },
-        { has(r, "scaling=proportional"), "partial rotary elsewhere means the first channels; "
-                                          "proportional keeps the pairs of the whole head" },
+        { r->spread && leftovers(r),
+          "ggml leaves pairs beyond the interleaved sections still; "
+          "here and in transformers they turn by time" },
+        { has(r, "scaling=dynamic"),
+          "transformers follows the growing context, and cached keys were turned otherwise; "
+          "here --length decides" },
+        { has(r, "scaling=longrope"),
+          "transformers changes lists in mid-generation, vLLM goes by the longest context; "
+          "here --length decides" },
+        { has(r, "scaling=yarn") && has(r, "truncate=0"),
+          "llama.cpp rounds the ends of yarn's ramp "
+          "although this model was trained without (truncate=0)" },
+        { has(r, "scaling=yarn"),
+          "yarn's ramp is linear in the pair, as in all code; "
+          "the paper's text is linear in turns" },
+        { r->interleaved && r->offset == 0,
+          "files for engines with the other pairing have the channels of q and k permuted" },
+        { has(r, "scaling=proportional"),
+          "partial rotary elsewhere means the first channels; "
+          "proportional keeps the pairs of the whole head" },
     };
     const char *label = "engines differ";
     for (int i = 0; i < COUNT(notes); i++) {
@@ -184,6 +195,8 @@ static void print_beside(const loci_rope *r)
     if (r->note) printf("    %-20s%s\n", "note", r->note);
 }
 
+/* slow: the pairs from there on complete no turn within the trained length.  moved to stays: those
+ * whose frequency the scaling changed, which lie together in every rule. */
 static bool print_rotation(const loci_rope *r)
 {
     const int pairs = r->dim / 2;
@@ -216,18 +229,24 @@ static bool print_rotation(const loci_rope *r)
     return true;
 }
 
+/* What would be printed the same. */
 static bool alike(const loci_rope *a, const loci_rope *b)
 {
     return !strcmp(a->attention, b->attention) && !strcmp(a->layer, b->layer)
         && a->window == b->window && a->chunk == b->chunk && a->scale == b->scale;
 }
 
-static const char *instead_of(const loci_rope *r)
+static bool print_layer(const loci_rope *r)
 {
-    return strncmp(r->encoding, "nope", 4) ? r->encoding : "positions play no role here";
+    if (r->rotates) return print_rotation(r);
+    const bool nothing = !strncmp(r->encoding, "nope", 4);
+    printf("    %-20s%s\n", "no rotation", nothing ? "positions play no role here" : r->encoding);
+    print_beside(r);
+    return true;
 }
 
-/* Layers alike are described once. */
+/* Layers alike are described once, in the order in which their kinds appear; of[l] is the kind of
+ * layer l.  The list of layers has at most 12 ranges, and their number behind it. */
 static bool print_all(const loci_model *m, const char *path, double length)
 {
     enum { MAX_KINDS = 8 };
@@ -264,11 +283,7 @@ static bool print_all(const loci_model *m, const char *path, double length)
             shown++;
         }
         printf(" (%d)\n", count);
-        if (kind[k].rotates) ok = print_rotation(&kind[k]);
-        else {
-            printf("    %-20s%s\n", "no rotation", instead_of(&kind[k]));
-            print_beside(&kind[k]);
-        }
+        ok = print_layer(&kind[k]);
     }
     for (int k = 0; k < kinds; k++) loci_rope_free(&kind[k]);
     free(of);
@@ -288,6 +303,18 @@ static const struct flag rope_flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
+/* The model is closed: what a loci_rope holds is its own. */
+bool read_rope(const char *path, int layer, double length, loci_rope *r)
+{
+    loci_error e;
+    loci_model *m;
+    if (loci_model_open(&m, path, &e)) return refuse("%s: %s", path, e.text);
+    const loci_status s = loci_model_rope(m, layer, length, r, &e);
+    loci_model_close(m);
+    return !s || refuse("%s: %s", path, e.text);
+}
+
+/* --layer alone describes one layer for people; without it, all kinds of layers. */
 static int rope_run(const struct args *a)
 {
     int64_t length = 0;
@@ -316,10 +343,7 @@ static int rope_run(const struct args *a)
         else {
             printf("%s%s%s  layer %d, %s\n", PAINT("1"), loci_model_type(m), PAINT("0"), layer,
                    layer_words(&r));
-            if (!r.rotates) {
-                printf("    %-20s%s\n", "no rotation", instead_of(&r));
-                print_beside(&r);
-            } else if (!print_rotation(&r)) code = EXIT_ERROR;
+            if (!print_layer(&r)) code = EXIT_ERROR;
         }
         loci_rope_free(&r);
     }

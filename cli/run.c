@@ -22,7 +22,8 @@ static const struct flag flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-/* Prints the line of one result; false when its bound is broken. */
+/* Prints the line of one result; false when its bound is broken.  What is expected to be infinite
+ * or NaN must be exactly that, and counts for nothing else. */
 static bool compare(const struct output *o, double factor)
 {
     double largest = 0, error = 0;
@@ -44,6 +45,7 @@ static bool compare(const struct output *o, double factor)
     return ok;
 }
 
+/* Of a result that the case expects nothing of. */
 static void summarize(const struct output *o)
 {
     double low = INFINITY, high = -INFINITY;
@@ -61,15 +63,12 @@ static void summarize(const struct output *o)
  * them. */
 static bool write_output(const struct case_file *c, const char *path)
 {
-    static const enum safetensors_type types[] = {
-        [LOCI_F32] = ST_F32, [LOCI_F64] = ST_F64, [LOCI_BF16] = ST_BF16, [LOCI_F16] = ST_F16
-    };
     struct safetensor tensor[COUNT(c->output)];
     const void *data[COUNT(c->output)];
     for (int i = 0; i < c->outputs; i++) {
         const struct output *o = &c->output[i];
-        tensor[i] =
-            (struct safetensor){ .name = o->name, .type = types[o->dtype], .rank = o->rank };
+        const enum safetensors_type type = loci_safetensors_type_of(o->dtype);
+        tensor[i] = (struct safetensor){ .name = o->name, .type = type, .rank = o->rank };
         memcpy(tensor[i].shape, o->shape, sizeof o->shape);
         data[i] = o->data;
     }
@@ -83,6 +82,7 @@ static bool write_output(const struct case_file *c, const char *path)
     return !status || refuse("%s: %s", path, e.text);
 }
 
+/* The sentence stands for failures without one of their own: the reference's. */
 static loci_status compute(struct case_file *c, bool reference, const loci_host *host)
 {
     struct task *t = &c->task;
@@ -94,6 +94,7 @@ static loci_status compute(struct case_file *c, bool reference, const loci_host 
     return !status && c->backward ? task_backward(t) : status;
 }
 
+/* quiet: the results are in a file, so that only what was expected is worth a line. */
 static int report(const struct case_file *c, bool quiet)
 {
     bool expected = false, ok = true;
@@ -122,13 +123,12 @@ struct wish {
  * place; rounding the weights, too, doubles that. */
 static void allow_storage(loci_dtype dtype, bool fast, double tol[2])
 {
-    const double half = (dtype == LOCI_BF16  ? 0x1p-9
-                         : dtype == LOCI_F16 ? 0x1p-12
-                                             : 0)
-                      * (fast ? 2 : 1);
+    double half = dtype == LOCI_BF16 ? 0x1p-9 : dtype == LOCI_F16 ? 0x1p-12 : 0;
+    if (fast) half *= 2;
     tol[0] += 8 * half, tol[1] += 64 * half;
 }
 
+/* Results that break a bound are written all the same: they are what one wants to look at. */
 static int run_case(const char *path, const struct wish *w)
 {
     struct case_file c;
@@ -146,19 +146,21 @@ static int run_case(const char *path, const struct wish *w)
 static bool parse_tol(const char *text, double tol[2])
 {
     char f[64], g[64], more;
-    if (!text || (sscanf(text, "%63[^,],%63[^,]%c", f, g, &more) == 2 && parse_number(f, &tol[0]) &&
-                  parse_number(g, &tol[1]) && tol[0] >= 0 && tol[1] >= 0))
+    if (!text) return true;
+    if (sscanf(text, "%63[^,],%63[^,]%c", f, g, &more) == 2 && parse_number(f, &tol[0])
+        && parse_number(g, &tol[1]) && tol[0] >= 0 && tol[1] >= 0)
         return true;
     return refuse("run: --tol must be two numbers, none negative, as in 1e-5,1e-4, not '%s'", text);
 }
 
+/* A broken case does not stop the ones behind it; the worst of their codes is the program's. */
 static int run(const struct args *a)
 {
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
-    struct wish w = { .fast = a->value[FAST] != NULL,
-                      .isa = a->value[ISA],
-                      .output = a->value[OUTPUT],
-                      .tol = { -1, -1 } };
+    struct wish w = {
+        .fast = a->value[FAST] != NULL, .isa = a->value[ISA], .output = a->value[OUTPUT],
+        .tol = { -1, -1 }
+    };
     int dtype = 0, threads = 1, reference = 0, code = EXIT_DONE;
     if (!args_word(a, DTYPE, "f32|f64|bf16|f16", &dtype)
         || !args_whole(a, THREADS, 1, 256, &threads)
@@ -174,11 +176,7 @@ static int run(const struct args *a)
     w.reference = reference;
 
     loci_host pool;
-    if (threads > 1) {
-        if (loci_pool_create(&pool, threads))
-            return fail("run: %d threads cannot be started", threads);
-        w.host = &pool;
-    }
+    if (!start_threads(a, threads, &pool, &w.host)) return EXIT_ERROR;
     for (int i = 0; i < a->rest_count; i++) {
         int one = run_case(a->rest[i], &w);
         if (one > code) code = one;

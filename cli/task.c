@@ -7,6 +7,7 @@
 #include "reference/reference.h"
 #include "cli/task.h"
 
+/* The list of what is to be freed doubles when it is full. */
 void *task_take(struct task *t, size_t count, size_t each)
 {
     if (t->owned == t->room) {
@@ -34,6 +35,7 @@ ptrdiff_t shape_count(int rank, const ptrdiff_t *shape)
     return n;
 }
 
+/* Sizes that a call decides are filled in here, once, so that nobody after meets a placeholder. */
 bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_len,
                ptrdiff_t k_len, const char *about)
 {
@@ -60,6 +62,17 @@ bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_
                            .tensors = (const void *const *)t->data, .error = &t->error };
     t->grad = (loci_grad){ .size = sizeof t->grad, .dtensors = t->ddata };
     return true;
+}
+
+loci_desc task_embedding(const loci_desc *d, const char *encoding)
+{
+    return (loci_desc){ .size = sizeof *d,
+                        .encoding = encoding,
+                        .stage = LOCI_EMBED,
+                        .model_dim = d->heads * d->dim,
+                        .dtype = d->dtype,
+                        .max_len = d->max_len,
+                        .isa = d->isa };
 }
 
 void task_gradients(struct task *t)
@@ -102,6 +115,7 @@ void fill_normal(void *data, loci_dtype dtype, ptrdiff_t count, uint64_t seed, d
     for (ptrdiff_t i = 0; i < count; i++) store(data, dtype, i, scale * normal(&seed));
 }
 
+/* Compared with itself, one byte further. */
 static bool all_zero(const void *data, size_t bytes)
 {
     const char *p = data;
@@ -129,6 +143,7 @@ void task_random_tensors(struct task *t, uint64_t seed)
     }
 }
 
+/* Seed 0: room for a result, which stays zero. */
 static void *random_numbers(struct task *t, loci_dtype dtype, ptrdiff_t count, uint64_t seed)
 {
     void *data = task_take(t, (size_t)count, stored_size(dtype));
@@ -147,8 +162,8 @@ static void picture(struct task *t)
     ptrdiff_t axes = loci_axes(t->plan), side = 1;
     if (axes < 2) return;
     while (side * side < t->k_len) side++;
-    double *k = task_take(t, (size_t)(axes * t->k_len), sizeof *k),
-           *q = task_take(t, (size_t)(axes * t->q_len), sizeof *q);
+    double *k = task_take(t, (size_t)(axes * t->k_len), sizeof *k);
+    double *q = task_take(t, (size_t)(axes * t->q_len), sizeof *q);
     for (ptrdiff_t a = 0; a < axes; a++) {
         for (ptrdiff_t j = 0; j < t->k_len; j++)
             k[a * t->k_len + j] = (double)(a == axes - 1 ? j / side : j % side);
@@ -158,13 +173,14 @@ static void picture(struct task *t)
     t->call.q_coord = q, t->call.k_coord = k;
 }
 
+/* Everything that a call of this stage reads or writes; a stick has `rem` in the place of lse. */
 void task_random_inputs(struct task *t, uint64_t seed)
 {
     const loci_desc *d = &t->desc;
     picture(t);
     int kv_heads = d->kv_heads ? d->kv_heads : d->heads;
-    ptrdiff_t rows = t->batch * t->q_len, keys = t->batch * t->k_len,
-              value_dim = d->value_dim ? d->value_dim : d->dim;
+    ptrdiff_t rows = t->batch * t->q_len, keys = t->batch * t->k_len;
+    ptrdiff_t value_dim = d->value_dim ? d->value_dim : d->dim;
     if (d->stage != LOCI_ATTENTION) {
         ptrdiff_t n = rows * (d->stage == LOCI_EMBED ? d->model_dim : d->heads * d->dim);
         t->x = random_view(t, n, seed + 1);
@@ -191,9 +207,10 @@ void task_random_inputs(struct task *t, uint64_t seed)
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-enum { MAX_TABLE_BYTES = 1 << 28 };      /* a small file must not ask for a huge table: positions
-                                            can be any numbers */
+/* A small file must not ask for a huge table: positions can be any numbers. */
+enum { MAX_TABLE_BYTES = 1 << 28 };
 
+/* For what the library says by a size of 0, without a sentence. */
 static loci_status impossible(struct task *t, const char *what)
 {
     t->error.status = LOCI_BAD_ARG;
@@ -201,12 +218,13 @@ static loci_status impossible(struct task *t, const char *what)
     return LOCI_BAD_ARG;
 }
 
+/* A workspace for both passes is as large as the larger one: they never run at once. */
 loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
 {
     t->table_bytes = loci_tables_size(t->plan, max_distance);
     if (t->table_bytes == 0 || t->table_bytes > MAX_TABLE_BYTES)
-        return impossible(t, "positions are so far apart that the encoding's tables would not fit "
-                             "into 256 MiB");
+        return impossible(t, "positions are so far apart "
+                             "that the encoding's tables would not fit into 256 MiB");
     t->tables = task_take(t, t->table_bytes, 1);
     loci_status status = loci_prepare(t->plan, max_distance, (const void *const *)t->data,
                                       t->tables);
@@ -225,6 +243,7 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
     return LOCI_OK;
 }
 
+/* By the stage, whose call wants other arguments. */
 loci_status task_forward(struct task *t)
 {
     if (t->desc.stage == LOCI_EMBED) return loci_embed(t->plan, t->tables, &t->call, t->x, t->y);
@@ -242,6 +261,7 @@ static size_t x_bytes(const struct task *t)
     return (size_t)(t->batch * t->q_len * width) * stored_size(t->desc.dtype);
 }
 
+/* An embedding is added, so that its input's gradient is the output's. */
 loci_status task_backward(struct task *t)
 {
     if (t->desc.stage == LOCI_EMBED) {
@@ -256,6 +276,7 @@ loci_status task_backward(struct task *t)
     return loci_backward(t->plan, t->tables, t->work, &t->call, &t->grad);
 }
 
+/* The same call by the definition, which needs neither tables nor a workspace. */
 loci_status task_reference(struct task *t, bool backward)
 {
     const void *const *data = (const void *const *)t->data;
@@ -273,6 +294,7 @@ loci_status task_reference(struct task *t, bool backward)
     return loci_reference(t->plan, data, &t->call, backward ? &t->grad : NULL);
 }
 
+/* Gates near 1 and scores near -9 keep every key in play, so that no walk ends early. */
 void task_lasting(struct task *t)
 {
     const loci_desc *d = &t->desc;
@@ -283,7 +305,7 @@ void task_lasting(struct task *t)
             gate[k] *= 0x1p-12f;
     }
     if (d->stage != LOCI_ATTENTION) return;
-    /* Channel 0 takes 9 from every score. */
+    /* Channel 0 takes 9 from every score: root^2 / sqrt(dim) = 9. */
     const double root = 3 * sqrt(sqrt(d->dim));
     const ptrdiff_t keys = t->batch * t->k_len * (d->kv_heads ? d->kv_heads : d->heads);
     for (ptrdiff_t i = 0; i < t->batch * t->q_len * d->heads; i++)

@@ -10,15 +10,13 @@
 struct task {
     loci_desc desc;
     loci_plan *plan;
-    loci_dtype reals;                    /* of tensors and rows: F32 or F64; of q, k, v, o and the
-                                            like it is desc.dtype */
+    loci_dtype reals;                    /* of tensors and rows, F32 or F64; desc.dtype is q's */
     size_t real;                         /* bytes of one */
     ptrdiff_t batch, q_len, k_len;
 
     int tensors;                         /* of the plan, in its order */
     loci_tensor *tensor;                 /* shapes are those of this call, nothing negative */
-    void **data, **ddata;                /* gradients: NULL for fixed tensors and before
-                                            task_gradients() */
+    void **data, **ddata;                /* ddata[i] NULL: fixed, or before task_gradients() */
 
     loci_call call;
     loci_grad grad;
@@ -38,17 +36,19 @@ struct task {
 bool task_open(struct task *, const loci_desc *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len,
                const char *about);
 void task_close(struct task *);
+/* Of an encoding that works on embeddings: what is added to them before an attention like this. */
+loci_desc task_embedding(const loci_desc *attention, const char *encoding);
 
-/* zeroed, freed by task_close() */
+/* Zeroed, freed by task_close(). */
 void *task_take(struct task *, size_t count, size_t each);
 ptrdiff_t shape_count(int rank, const ptrdiff_t *shape);            /* 0 when it does not fit */
-/* ddata, for all tensors that are not fixed */
+/* ddata, for all tensors that are not fixed. */
 void task_gradients(struct task *);
 void task_random_tensors(struct task *, uint64_t seed);             /* fills data */
-/* q, k, v or x; outputs and cotangents too */
+/* q, k, v or x; outputs and cotangents too. */
 void task_random_inputs(struct task *, uint64_t seed);
-void task_lasting(struct task *);        /* then: gates that hardly forget, scores at which a stick
-                                            lasts; for f32 */
+/* Then: gates that hardly forget, scores at which a stick lasts; for f32. */
+void task_lasting(struct task *);
 
 /* Tables and workspace, the larger one of both passes if backward; tables are prepared from
  * data. */

@@ -388,9 +388,11 @@ static const struct family families[] = {
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
+/* The whole word first: a type that ends in _text may be listed as it is. */
 const struct family *loci_find_family(const char *type)
 {
-    const size_t n = strlen(type), short_n = n > 5 && !strcmp(type + n - 5, "_text") ? n - 5 : n;
+    const size_t n = strlen(type);
+    const size_t short_n = n > 5 && !strcmp(type + n - 5, "_text") ? n - 5 : n;
     for (int i = 0; i < FAMILIES; i++)
         if (!strcmp(families[i].type, type)) return &families[i];
     for (int i = 0; i < FAMILIES; i++)

@@ -30,8 +30,8 @@ loci_status loci_io_open(struct source *from, const char *path, loci_error *e)
 {
     struct stat st;
     from->bytes = NULL;
-    /* Opening alone does something to some devices, and waits at a FIFO: that may have come since
-     * we looked. */
+    /* Opening alone does something to some devices, and waits at a FIFO.  One of them may come
+     * after stat(): hence O_NONBLOCK, and a second look at what was opened. */
     IO_CHECK(e, !stat(path, &st), "cannot open: %s", strerror(errno));
     IO_CHECK(e, !S_ISDIR(st.st_mode), "this is a folder, not a file");
     IO_CHECK(e, S_ISREG(st.st_mode), "this is not a regular file");
@@ -53,7 +53,7 @@ loci_status loci_io_read(const struct source *from, void *to, uint64_t bytes, ui
         memcpy(to, from->bytes + at, (size_t)bytes);
         return LOCI_OK;
     }
-    while (bytes > 0) {
+    while (bytes > 0) {                  /* a read may return less than was asked for */
         size_t part = bytes < (1 << 30) ? (size_t)bytes : 1 << 30;
         ssize_t n = pread(from->fd, p, part, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
@@ -63,23 +63,4 @@ loci_status loci_io_read(const struct source *from, void *to, uint64_t bytes, ui
         p += n, at += (uint64_t)n, bytes -= (uint64_t)n;
     }
     return LOCI_OK;
-}
-
-bool loci_io_too_deep(const char *s, size_t n, int most)
-{
-    int depth = 0;
-    bool string = false;
-    for (size_t i = 0; i < n; i++) {
-        if (string) {
-            if (s[i] == '\\') i++;
-            else if (s[i] == '"') string = false;
-        } else if (s[i] == '"') {
-            string = true;
-        } else if (s[i] == '{' || s[i] == '[') {
-            if (++depth > most) return true;
-        } else if (s[i] == '}' || s[i] == ']') {
-            depth--;
-        }
-    }
-    return false;
 }

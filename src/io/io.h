@@ -30,8 +30,4 @@ loci_status loci_io_open(struct source *, const char *path, loci_error *);
 loci_status loci_io_read(const struct source *, void *to, uint64_t bytes, uint64_t at,
                          loci_error *);
 
-/* JSON with more than `most` objects and lists inside each other: refused before a parser that
- * recurses sees it. */
-bool loci_io_too_deep(const char *text, size_t length, int most);
-
 #endif

@@ -17,8 +17,16 @@ double loci_yarn_mscale(double factor, double c)
     return factor <= 1 ? 1 : 1 + 0.1 * c * log(factor);
 }
 
+loci_status loci_check_head(const struct settings *s, loci_error *e)
+{
+    IO_CHECK(e, s->head_dim <= MAX_HEAD, "a head of %d channels is none; 1 to %d can be",
+             s->head_dim, MAX_HEAD);
+    return LOCI_OK;
+}
+
 /* ---- Opening --------------------------------------------------------------------------------- */
 
+/* By its first bytes, whatever the name says. */
 static loci_status open_source(loci_model **to, const struct source *from, loci_error *e)
 {
     char magic[4] = "";
@@ -32,12 +40,13 @@ static loci_status open_source(loci_model **to, const struct source *from, loci_
     return s;
 }
 
+/* The file is closed again: a model keeps what it needs of it. */
 loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 {
     struct source from;
     IO_CHECK(e, m,
-             "loci_model_open: there is no place for the model; give the address of a loci_model "
-             "*");
+             "loci_model_open: there is no place for the model; "
+             "give the address of a loci_model *");
     *m = NULL;
     IO_CHECK(e, path, "loci_model_open: the path is NULL; a config.json or a GGUF file is wanted");
     loci_status s = loci_io_open(&from, path, e);
@@ -50,8 +59,8 @@ loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 loci_status loci_model_parse(loci_model **m, const void *bytes, size_t size, loci_error *e)
 {
     IO_CHECK(e, m,
-             "loci_model_parse: there is no place for the model; give the address of a loci_model "
-             "*");
+             "loci_model_parse: there is no place for the model; "
+             "give the address of a loci_model *");
     *m = NULL;
     IO_CHECK(e, bytes || size == 0,
              "loci_model_parse: the bytes are NULL, but there are to be %zu of them", size);
@@ -70,6 +79,7 @@ const char *loci_model_type(const loci_model *m) { return m ? m->type : ""; }
 
 /* ---- The text -------------------------------------------------------------------------------- */
 
+/* A double has at most 24 characters in %.17g; what is no list takes far less than 1024. */
 enum { NUMBER_ROOM = 32, TEXT_ROOM = 1024 + 2 * MAX_PAIRS_READ * NUMBER_ROOM };
 
 /* In as few digits as read back to the same double. */
@@ -89,6 +99,7 @@ static void add_option(char **at, const char *name, double x)
     *at += sprintf(*at, ",%s=", name);
     add_number(at, x);
 }
+/* Numbers with slashes between them; of none, nothing. */
 static void add_list(char **at, const char *name, const double *x, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -97,11 +108,14 @@ static void add_list(char **at, const char *name, const double *x, int n)
     }
 }
 
+/* The options in one order always, so that equal layers have equal texts.  A length is written only
+ * where the rule asks for it; attention_factor 0 leaves that to the rule. */
 static void write_text(const struct settings *s, double length, double attention_factor, char *at)
 {
     const bool sections = s->sections[0] + s->sections[1] + s->sections[2] > 0;
     at += sprintf(at, "%s:pairing=%s", sections ? "mrope" : "rope",
                   s->interleaved ? "interleaved" : "half");
+    /* exponents that divide by fewer channels than turn: base^(dim/fewer) over dim is the same */
     add_option(&at, "base", s->stretch > 1 ? pow(s->base, s->stretch) : s->base);
     add_option(&at, "dim", s->dim);
     if (s->offset) add_option(&at, "offset", s->offset);
@@ -131,6 +145,7 @@ static void write_attention(const struct settings *s, const char *encoding, char
 
 /* ---- One layer ------------------------------------------------------------------------------- */
 
+/* A plan checks the text, and its frequencies are those that the library turns by. */
 static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error *e)
 {
     const loci_desc d = {
@@ -147,10 +162,10 @@ static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error 
     return status;
 }
 
+/* A factor on the attention factor needs a second plan: what the rule gives is known only by the
+ * first. */
 static loci_status rotation(const struct settings *s, double length, loci_rope *r, loci_error *e)
 {
-    IO_CHECK(e, s->head_dim >= 1 && s->head_dim <= MAX_HEAD,
-             "a head of %d channels is none; 1 to %d can be", s->head_dim, MAX_HEAD);
     IO_CHECK(e, s->dim >= 2 && s->dim <= s->head_dim,
              "%d of %d channels cannot turn; it must be an even number of them", s->dim,
              s->head_dim);
@@ -184,7 +199,7 @@ static loci_status write_slopes(const struct settings *s, loci_rope *r, loci_err
     return LOCI_OK;
 }
 
-/* All but the rotation. */
+/* All but the text and the frequencies, which rotation() has made. */
 static loci_status fill(const struct settings *s, loci_rope *r, loci_error *e)
 {
     r->layer = s->layer, r->trained_length = s->trained_length;
@@ -194,7 +209,7 @@ static loci_status fill(const struct settings *s, loci_rope *r, loci_error *e)
     r->scale = s->scale * s->softmax_factor, r->softcap = s->cap, r->sink = s->sink;
     r->window = s->window, r->chunk = s->chunk;
     r->values = s->values && r->rotates, r->note = s->note;
-    r->attention = malloc(strlen(r->encoding) + 64);
+    r->attention = malloc(strlen(r->encoding) + 64);     /* softcap with a number, and sink */
     if (!r->attention) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     write_attention(s, r->encoding, r->attention);
     if (s->slope_scale > 0) return write_slopes(s, r, e);
@@ -207,6 +222,7 @@ static loci_status fill(const struct settings *s, loci_rope *r, loci_error *e)
     return LOCI_OK;
 }
 
+/* The locale is this thread's alone, and it is put back. */
 loci_status loci_model_rope(const loci_model *m, int layer, double length, loci_rope *r,
                             loci_error *e)
 {

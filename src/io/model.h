@@ -12,15 +12,13 @@ enum {
 };
 
 struct settings {
-    const char *instead;                 /* no rotation: the encoding that the layer has, "nope" or
-                                            a bias */
-    double slope_scale;                  /* of ALiBi's slopes, in bfloat16, where they are given; 0:
-                                            they are not */
-    const char *layer;
+    const char *instead;                 /* without rotation: the encoding, "nope" or a bias */
+    double slope_scale;                  /* ALiBi's slopes in bfloat16 times this; 0: not stated */
+    const char *layer;                   /* its kind, in the words of config.json */
     bool interleaved, spread;
     int heads, head_dim, dim, offset, sections[3];
     double base;
-    const char *scaling;                 /* a name of the grammar */
+    const char *scaling;                 /* a name of the grammar; NULL: none */
     /* of the scaling, in the order of the text */
     struct { const char *name; double value; } option[MAX_SETTINGS];
     int options;
@@ -53,6 +51,9 @@ static inline void set_option(struct settings *s, const char *name, double value
     s->option[s->options].name = name;
     s->option[s->options++].value = value;
 }
+
+/* Refuses a head that is wider than what this reader, and the lists of settings, are made for. */
+loci_status loci_check_head(const struct settings *, loci_error *);
 
 /* YaRN's growth of the scores with the logarithm of the factor. */
 double loci_yarn_mscale(double factor, double c);

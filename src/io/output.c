@@ -42,7 +42,7 @@ static char *join(const char *path, int folder, const char *name, const char *en
  * many. */
 static char *follow(const char *path)
 {
-    enum { MOST = 40 };
+    enum { MOST = 40 };                  /* as the system itself */
     char to[4096], *at = join(path, 0, path, "");
     for (int links = 0; at; links++) {
         const ssize_t n = readlink(at, to, sizeof to - 1);
@@ -56,6 +56,7 @@ static char *follow(const char *path)
     return NULL;
 }
 
+/* A file beside the target, and its renaming, take a folder that can be written. */
 static loci_status check_folder(const char *path, loci_error *e)
 {
     char *folder = join(path, folder_length(path), ".", "");
@@ -71,8 +72,8 @@ static loci_status look(const char *path, char **target, struct stat *old, loci_
 {
     IO_CHECK(e, *path, "cannot write: the name is empty");
     IO_CHECK(e, strcmp(path, "-"),
-             "cannot write to standard output, as the result appears whole or not at all; ./- is a "
-             "file of that name");
+             "cannot write to standard output, as the result appears whole or not at all; "
+             "./- is a file of that name");
     IO_CHECK(e, path[strlen(path) - 1] != '/', "cannot write: this names a folder, not a file");
     if (stat(path, old)) {
         if (errno != ENOENT) return system_error(e, "write");
@@ -90,6 +91,7 @@ static loci_status look(const char *path, char **target, struct stat *old, loci_
     return s;
 }
 
+/* The same file under another name, by a link or by dots, has the same number. */
 loci_status loci_output_check(const char *path, int inputs, const char *const *input, loci_error *e)
 {
     char *target;
@@ -110,6 +112,7 @@ enum { ENDING = sizeof ending / sizeof *ending };
 static bool caught[ENDING];
 static struct new_file *volatile unfinished;       /* changed only while these signals wait */
 
+/* unlink() is allowed in handlers; the signal is sent again to do what it usually does. */
 static void on_ending(int number)
 {
     for (const struct new_file *o = unfinished; o; o = o->next) unlink(o->temp);
@@ -117,6 +120,7 @@ static void on_ending(int number)
     raise(number);                       /* comes when this function returns */
 }
 
+/* While the list changes, and between making a file and listing it, the handler must wait. */
 static sigset_t hold_signals(void)
 {
     sigset_t set, before;
@@ -140,6 +144,7 @@ static void catch_signals(void)
     }
 }
 
+/* The first file of the list catches the signals, and the last one lets them go. */
 static void list(struct new_file *o)
 {
     if (!unfinished) catch_signals();
@@ -170,7 +175,7 @@ static bool inherit(int fd, const struct stat *old)
 /* Makes a file under a name that nobody has; *temp and the descriptor, or -1 and errno. */
 static int open_beside(const char *path, const struct stat *old, char **temp)
 {
-    enum { TRIES = 100, LONGEST = 200 };         /* a longer name would leave no room for ours */
+    enum { TRIES = 100, LONGEST = 200 };         /* a longer name leaves no room for ours */
     const int folder = folder_length(path);
     const char *name = strlen(path + folder) > LONGEST ? "loci" : path + folder;
     int fd = -1;
@@ -191,6 +196,7 @@ static int open_beside(const char *path, const struct stat *old, char **temp)
     return fd;
 }
 
+/* Signals wait from before the new file is there until it is listed, lest one leave it behind. */
 loci_status loci_output_begin(struct new_file *o, const char *path, loci_error *e)
 {
     struct stat old;
@@ -221,18 +227,20 @@ loci_status loci_output_put(struct new_file *o, const void *data, size_t bytes, 
     return LOCI_OK;
 }
 
+/* So that the new name, too, outlives a crash of the machine. */
 static void sync_folder(const char *path)
 {
     char *folder = join(path, folder_length(path), ".", "");
     const int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
-        fsync(fd);                       /* a filesystem that cannot is no reason to fail: the data
-                                            is safe already */
+        /* where a filesystem cannot, the data is safe all the same */
+        fsync(fd);
         close(fd);
     }
     free(folder);
 }
 
+/* The data are on the disk before the name is theirs: a crash in between leaves the old file. */
 loci_status loci_output_end(struct new_file *o, loci_status so_far, loci_error *e)
 {
     if (!so_far && fsync(o->fd)) so_far = system_error(e, "write");

@@ -11,16 +11,16 @@
 #include "base/plain.h"
 #include "io/io.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are stored little-endian and "
-                                                          "read as they are");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "tensors are stored little-endian and read as they are");
 _Static_assert(sizeof(ptrdiff_t) == 8, "sizes of tensors need 64 bits");
 
 static const struct { const char *name; size_t size; } types[] = {
     [ST_BOOL] = { "BOOL", 1 }, [ST_U8] = { "U8", 1 }, [ST_I8] = { "I8", 1 },
-    [ST_F8_E4M3] = { "F8_E4M3", 1 }, [ST_F8_E5M2] = { "F8_E5M2", 1 }, [ST_F8_E8M0] = { "F8_E8M0",
-                     1 },
-    [ST_U16] = { "U16", 2 }, [ST_I16] = { "I16", 2 }, [ST_F16] = { "F16", 2 }, [ST_BF16] = { "BF16",
-                 2 },
+    [ST_F8_E4M3] = { "F8_E4M3", 1 }, [ST_F8_E5M2] = { "F8_E5M2", 1 },
+    [ST_F8_E8M0] = { "F8_E8M0", 1 },
+    [ST_U16] = { "U16", 2 }, [ST_I16] = { "I16", 2 }, [ST_F16] = { "F16", 2 },
+    [ST_BF16] = { "BF16", 2 },
     [ST_U32] = { "U32", 4 }, [ST_I32] = { "I32", 4 }, [ST_F32] = { "F32", 4 },
     [ST_U64] = { "U64", 8 }, [ST_I64] = { "I64", 8 }, [ST_F64] = { "F64", 8 },
 };
@@ -29,12 +29,21 @@ enum { TYPES = sizeof types / sizeof *types };
 const char *loci_safetensors_type_name(enum safetensors_type type) { return types[type].name; }
 size_t loci_safetensors_type_size(enum safetensors_type type) { return types[type].size; }
 
+enum safetensors_type loci_safetensors_type_of(loci_dtype dtype)
+{
+    static const enum safetensors_type of[] = {
+        [LOCI_F32] = ST_F32, [LOCI_F64] = ST_F64, [LOCI_BF16] = ST_BF16, [LOCI_F16] = ST_F16
+    };
+    return of[dtype];
+}
+
 /* ---- JSON, as far as a header has any -------------------------------------------------------- */
 
 /* Strings are put into their final form where they stand, which is never longer, so that a header
  * needs no other room. */
 struct parser { char *text, *at; loci_error *e; };
 
+/* A sentence with the place where reading stopped. */
 static loci_status expected(const struct parser *p, const char *what)
 {
     return loci_io_fail(p->e, LOCI_BAD_ARG,
@@ -43,6 +52,7 @@ static loci_status expected(const struct parser *p, const char *what)
 }
 
 static void skip_space(struct parser *p) { p->at += strspn(p->at, " \t\r\n"); }
+/* Blanks in front of a character belong to it. */
 static bool take(struct parser *p, char c)
 {
     skip_space(p);
@@ -66,12 +76,14 @@ static int take_escape(const char *s, uint32_t *code)
             unit[k] = unit[k] << 4 | (uint32_t)((d - digits) & 15);
         }
         if (k == 0 && (unit[0] < 0xd800 || unit[0] >= 0xe000))
-            return *code = unit[0], *code ? 5 : 0;
+            return *code = unit[0], *code ? 5 : 0;       /* zero would end the string */
     }
+    /* a pair of surrogates; alone, or in the wrong order, they are no character */
     *code = 0x10000 + ((unit[0] & 0x3ff) << 10) + (unit[1] & 0x3ff);
     return unit[0] < 0xdc00 && unit[1] >= 0xdc00 && unit[1] < 0xe000 ? 11 : 0;
 }
 
+/* Never longer than what it was written as: \uXXXX has 6 bytes, and a character of it 3. */
 static char *put_utf8(char *to, uint32_t c)
 {
     if (c < 0x80) return *to++ = (char)c, to;
@@ -105,6 +117,7 @@ static const char *take_string(struct parser *p)
     return text;
 }
 
+/* A whole number as JSON has it, without a sign or a zero in front; false if it does not fit. */
 static bool take_whole(struct parser *p, ptrdiff_t *x)
 {
     skip_space(p);
@@ -128,7 +141,8 @@ static int take_list(struct parser *p, ptrdiff_t *to, int most)
     return take(p, ']') ? n : -1;
 }
 
-/* How often `what` stands outside of strings, before `end` or the end of the text. */
+/* How often `what` stands outside of strings, before `end` or the end of the text.  So many tensors
+ * or entries there can be at most, and room is made for no more. */
 static size_t count_outside(const char *s, char what, char end)
 {
     size_t count = 0;
@@ -145,6 +159,7 @@ static size_t count_outside(const char *s, char what, char end)
 enum { DTYPE, SHAPE, OFFSETS, KEYS };
 static const char *const keys[KEYS] = { "dtype", "shape", "data_offsets" };
 
+/* The value of one key of an entry; the data's range is compared later, when the shape is known. */
 static loci_status parse_value(struct parser *p, struct safetensor *t, int key, ptrdiff_t range[2])
 {
     if (key == DTYPE) {
@@ -185,8 +200,8 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
         if (!key || !take(p, ':')) return expected(p, "a key and a colon");
         while (k < KEYS && strcmp(keys[k], key)) k++;
         IO_CHECK(p->e, k < KEYS && !seen[k],
-                 "the entry of tensor '%.64s' must hold dtype, shape and data_offsets, each once "
-                 "and nothing else",
+                 "the entry of tensor '%.64s' must hold dtype, shape and data_offsets, "
+                 "each once and nothing else",
                  name);
         seen[k] = true;
         const loci_status s = parse_value(p, t, k, range);
@@ -203,6 +218,7 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
     IO_CHECK(p->e, range[0] <= range[1] && (uint64_t)range[1] <= room,
              "the data_offsets of tensor '%.64s' do not lie in the data of %llu bytes", name,
              (unsigned long long)room);
+    /* a shape whose product does not fit has no data of that size either */
     IO_CHECK(p->e, fits && bytes == range[1] - range[0],
              "tensor '%.64s' has %lld bytes of data, but its shape says otherwise", name,
              (long long)(range[1] - range[0]));
@@ -211,11 +227,12 @@ static loci_status parse_tensor(struct parser *p, struct safetensor *t, const ch
     return LOCI_OK;
 }
 
+/* Strings only: other values of __metadata__ are none of the format's. */
 static loci_status parse_meta(struct parser *p, struct safetensors *f)
 {
     IO_CHECK(p->e, !f->meta, "__metadata__ is there twice");
     if (!take(p, '{')) return expected(p, "the '{' of __metadata__");
-    const size_t count = count_outside(p->at, ':', '}');
+    const size_t count = count_outside(p->at, ':', '}');         /* one per entry */
     IO_CHECK(p->e, count <= ST_MAX_META, "__metadata__ has %zu entries, more than %d", count,
              ST_MAX_META);
     f->meta = calloc(count + 1, sizeof *f->meta);
@@ -242,6 +259,16 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* A name that is there twice, or NULL. */
+static const char *find_twin(const char **name, int count)
+{
+    qsort(name, (size_t)count, sizeof *name, by_name);
+    for (int i = 1; i < count; i++)
+        if (!strcmp(name[i - 1], name[i])) return name[i];
+    return NULL;
+}
+
+/* Twins are found by sorting: comparing each with each would let a header take hours. */
 static loci_status check_names(const struct safetensors *f, loci_error *e)
 {
     loci_status s = LOCI_OK;
@@ -250,18 +277,14 @@ static loci_status check_names(const struct safetensors *f, loci_error *e)
     const char **key = name + f->count;
     for (int i = 0; i < f->count; i++) name[i] = f->tensor[i].name;
     for (int i = 0; i < f->meta_count; i++) key[i] = f->meta[i].key;
-    qsort(name, (size_t)f->count, sizeof *name, by_name);
-    qsort(key, (size_t)f->meta_count, sizeof *key, by_name);
-    for (int i = 1; i < f->count && !s; i++)
-        if (!strcmp(name[i - 1], name[i]))
-            s = loci_io_fail(e, LOCI_BAD_ARG, "tensor '%.64s' is there twice", name[i]);
-    for (int i = 1; i < f->meta_count && !s; i++)
-        if (!strcmp(key[i - 1], key[i]))
-            s = loci_io_fail(e, LOCI_BAD_ARG, "__metadata__ has '%.64s' twice", key[i]);
+    const char *tensor = find_twin(name, f->count), *meta = find_twin(key, f->meta_count);
+    if (tensor) s = loci_io_fail(e, LOCI_BAD_ARG, "tensor '%.64s' is there twice", tensor);
+    else if (meta) s = loci_io_fail(e, LOCI_BAD_ARG, "__metadata__ has '%.64s' twice", meta);
     free(name);
     return s;
 }
 
+/* End to end, in the order of the data: no byte belongs to two tensors, or to none. */
 static loci_status check_data(struct safetensors *f, uint64_t room, loci_error *e)
 {
     qsort(f->tensor, (size_t)f->count, sizeof *f->tensor, by_offset);
@@ -281,11 +304,12 @@ static loci_status parse_header(struct safetensors *f, size_t length, uint64_t r
 {
     struct parser p = { f->text, f->text, e };
     IO_CHECK(e, f->text[0] == '{', "the header does not start with '{'");
-    const size_t count = count_outside(f->text, '{', 0) - 1;       /* the metadata's among them */
+    /* one object per tensor, and perhaps the metadata's, inside of the header's own */
+    const size_t count = count_outside(f->text, '{', 0) - 1;
     IO_CHECK(e, count <= ST_MAX_TENSORS, "the file has more than %d tensors", ST_MAX_TENSORS);
     f->tensor = malloc((count + 1) * sizeof *f->tensor);
     if (!f->tensor) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    take(&p, '{');
+    take(&p, '{');                       /* it is there */
     if (!take(&p, '}')) {
         do {
             const char *name = take_string(&p);
@@ -299,11 +323,13 @@ static loci_status parse_header(struct safetensors *f, size_t length, uint64_t r
         if (!take(&p, '}')) return expected(&p, "',' or '}'");
     }
     skip_space(&p);
+    /* a zero inside of the header ends the text, but not the header */
     if (p.at != f->text + length) return expected(&p, "the end");
     const loci_status s = check_names(f, e);
     return s ? s : check_data(f, room, e);
 }
 
+/* The length is compared with the file before anything of that size is allocated. */
 static loci_status read_header(struct safetensors *f, const struct source *from, loci_error *e)
 {
     const uint64_t size = from->size;
@@ -331,7 +357,7 @@ loci_status loci_safetensors_open(struct safetensors *f, const char *path, loci_
     *f = (struct safetensors){ .fd = -1 };
     loci_status s = loci_io_open(&from, path, e);
     if (s) return s;
-    f->fd = from.fd;
+    f->fd = from.fd;                     /* stays open: tensors are read when they are asked for */
     s = read_header(f, &from, e);
     if (s) loci_safetensors_close(f);
     return s;

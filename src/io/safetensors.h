@@ -14,6 +14,7 @@
 
 #include "io/output.h"
 #include "loci/loci.h"
+
 enum safetensors_type {
     ST_BOOL, ST_U8, ST_I8, ST_F8_E4M3, ST_F8_E5M2, ST_F8_E8M0, ST_U16, ST_I16, ST_F16, ST_BF16,
     ST_U32, ST_I32, ST_F32, ST_U64, ST_I64, ST_F64
@@ -51,6 +52,7 @@ void        loci_safetensors_close(struct safetensors *);
 const char *loci_safetensors_meta(const struct safetensors *, const char *key);
 const char *loci_safetensors_type_name(enum safetensors_type);
 size_t      loci_safetensors_type_size(enum safetensors_type);
+enum safetensors_type loci_safetensors_type_of(loci_dtype);
 
 /* Reads t->count elements as they are stored. */
 loci_status loci_safetensors_read(const struct safetensors *, const struct safetensor *, void *data,

@@ -20,6 +20,7 @@ static void put_bytes(struct text *t, const char *bytes, size_t n)
 }
 static void put_text(struct text *t, const char *text) { put_bytes(t, text, strlen(text)); }
 
+/* JSON's escapes; all else is UTF-8 already (check_all). */
 static void put_string(struct text *t, const char *string)
 {
     put_text(t, "\"");
@@ -27,9 +28,10 @@ static void put_string(struct text *t, const char *string)
         char escape[8];
         const unsigned char c = (unsigned char)*s;
         if (c >= 0x20 && c != '"' && c != '\\') put_bytes(t, s, 1);
-        else
-            put_bytes(t, escape,
-                      (size_t)snprintf(escape, sizeof escape, c < 0x20 ? "\\u%04x" : "\\%c", c));
+        else {
+            const int n = snprintf(escape, sizeof escape, c < 0x20 ? "\\u%04x" : "\\%c", c);
+            put_bytes(t, escape, (size_t)n);
+        }
     }
     put_text(t, "\"");
 }
@@ -37,12 +39,13 @@ static void put_string(struct text *t, const char *string)
 static void put_numbers(struct text *t, int n, const uint64_t *x)
 {
     char number[24];
-    for (int i = 0; i < n; i++)
-        put_bytes(t, number,
-                  (size_t)snprintf(number, sizeof number, "%s%" PRIu64, i ? "," : "", x[i]));
+    for (int i = 0; i < n; i++) {
+        const int length = snprintf(number, sizeof number, "%s%" PRIu64, i ? "," : "", x[i]);
+        put_bytes(t, number, (size_t)length);
+    }
 }
 
-/* The type and shape must be possible. */
+/* The type and shape must be possible (check_tensor). */
 static uint64_t data_bytes(const struct safetensor *t)
 {
     uint64_t bytes = loci_safetensors_type_size(t->type);
@@ -50,6 +53,7 @@ static uint64_t data_bytes(const struct safetensor *t)
     return bytes;
 }
 
+/* `at`: where its data begin, in the data part. */
 static void put_entry(struct text *to, const struct safetensor *t, uint64_t at)
 {
     uint64_t shape[ST_MAX_RANK];
@@ -64,6 +68,7 @@ static void put_entry(struct text *to, const struct safetensor *t, uint64_t at)
     put_text(to, "]}");
 }
 
+/* Written twice, first without a place, so that size and text cannot disagree. */
 static void put_header(struct text *to, int count, const struct safetensor *t, int meta_count,
                        const struct safetensors_meta *meta)
 {
@@ -87,6 +92,7 @@ static void put_header(struct text *to, int count, const struct safetensor *t, i
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
+/* What the reader refuses is not written. */
 static loci_status check_tensor(const struct safetensor *t, uint64_t *total, loci_error *e)
 {
     IO_CHECK(e, *t->name && strlen(t->name) <= ST_MAX_NAME && is_utf8(t->name),
@@ -105,6 +111,7 @@ static loci_status check_tensor(const struct safetensor *t, uint64_t *total, loc
     return LOCI_OK;
 }
 
+/* *total: bytes of all data. */
 static loci_status check_all(int count, const struct safetensor *t, int meta_count,
                              const struct safetensors_meta *meta, uint64_t *total, loci_error *e)
 {
@@ -119,6 +126,7 @@ static loci_status check_all(int count, const struct safetensor *t, int meta_cou
     return LOCI_OK;
 }
 
+/* The length, then the header; a failure takes the new file with it. */
 static loci_status begin(struct safetensors_writer *w, const char *path, const struct text *head,
                          loci_error *e)
 {
@@ -130,6 +138,7 @@ static loci_status begin(struct safetensors_writer *w, const char *path, const s
     return s ? loci_output_end(&w->out, s, e) : LOCI_OK;
 }
 
+/* Everything is checked, and the header made, before a file is touched. */
 loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *path, int count,
                                    const struct safetensor *t, int meta_count,
                                    const struct safetensors_meta *meta, loci_error *e)
@@ -149,6 +158,7 @@ loci_status loci_safetensors_begin(struct safetensors_writer *w, const char *pat
     return s;
 }
 
+/* More or fewer bytes than the shapes say would make a file that no reader takes. */
 loci_status loci_safetensors_put(struct safetensors_writer *w, const void *data, uint64_t bytes,
                                  loci_error *e)
 {

@@ -4,7 +4,7 @@
  *
  * Each input ends where a page begins that must not be touched, so that reading past it is noticed
  * in every build.  The first input that crashes, breaks a check or takes too long ends the run and
- * is kept.  Built with LOCI_PLANT the run is to find the mistake within a number of inputs, and
+ * is kept.  Built with LOCI_PLANTED the run is to find the mistake within a number of inputs, and
  * fails if it does not.  The inputs come from a fixed seed. */
 #define _DEFAULT_SOURCE
 #include <signal.h>
@@ -18,6 +18,9 @@
 #include "tests/scratch.h"
 #include "fuzz.h"
 
+#ifndef LOCI_PLANTED
+#define LOCI_PLANTED 0
+#endif
 #ifdef LOCI_SANITIZED
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -68,32 +71,14 @@ static void replace(unsigned char *data, size_t *length, size_t at, size_t gone,
 
 static void change(unsigned char *data, size_t *length)
 {
-    static const uint64_t numbers[] = { 0,
-                                        1,
-                                        7,
-                                        8,
-                                        9,
-                                        32,
-                                        127,
-                                        128,
-                                        255,
-                                        256,
-                                        1024,
-                                        65535,
-                                        65536,
-                                        INT32_MAX,
-                                        UINT32_MAX,
-                                        UINT64_C(1) << 32,
-                                        UINT64_C(1) << 60,
-                                        INT64_MAX,
-                                        UINT64_C(1) << 63,
-                                        UINT64_MAX,
-                                        UINT64_MAX - 31 };
+    static const uint64_t numbers[] = {
+        0, 1, 7, 8, 9, 32, 127, 128, 255, 256, 1024, 65535, 65536, INT32_MAX, UINT32_MAX,
+        UINT64_C(1) << 32, UINT64_C(1) << 60, INT64_MAX, UINT64_C(1) << 63, UINT64_MAX,
+        UINT64_MAX - 31
+    };
     static const char *const words[] = {
-        "0",    "-1",   "1e999", "1e-300",    "null",
-        "true", "[]",   "{}",    "\"\"",      "18446744073709551615",
-        "0.1",  ",",    "+",     ":",         "/",
-        "=",    "1024", "nan",   "999999999", "2147483648"
+        "0", "-1", "0.1", "1e999", "1e-300", "1024", "999999999", "2147483648",
+        "18446744073709551615", "nan", "null", "true", "[]", "{}", "\"\"", ",", "+", ":", "/", "="
     };
     const size_t at = below(*length), left = *length - at, part = 1 + below(left < 64 ? left : 64);
     if (*length == 0) return;
@@ -149,9 +134,8 @@ static void change(unsigned char *data, size_t *length)
 static void found(const char *how)
 {
     feeding = 0;
-#if LOCI_PLANT
-    printf("planted mistake %d found: %s, after %ld inputs\n1 passed, 0 failed\n", LOCI_PLANT, how,
-           inputs);
+#if LOCI_PLANTED
+    printf("planted mistake found: %s, after %ld inputs\n1 passed, 0 failed\n", how, inputs);
     fflush(stdout);
     _exit(0);
 #else
@@ -217,7 +201,7 @@ int main(int argc, char **argv)
 #ifdef LOCI_SANITIZED
     __sanitizer_set_death_callback(on_death);
 #endif
-    if (LOCI_PLANT && !freopen("/dev/null", "w", stderr)) return 2;
+    if (LOCI_PLANTED && !freopen("/dev/null", "w", stderr)) return 2;
 
     static char room[1 << 12];
     /* after a crash there may be no malloc() */
@@ -226,7 +210,7 @@ int main(int argc, char **argv)
     if (seed_count == 0) return printf("fuzz: no seeds\n0 passed, 1 failed\n"), 1;
     for (int i = 0; i < seed_count; i++) feed(seeds[i].data, seeds[i].size);
     for (const double end = spent() + seconds;
-         LOCI_PLANT ? inputs < FOUND_WITHIN : spent() < end;) {
+         LOCI_PLANTED ? inputs < FOUND_WITHIN : spent() < end;) {
         const struct seed *s = &seeds[below((size_t)seed_count)];
         size_t n = s->size;
         memcpy(data, s->data, n);
@@ -234,9 +218,9 @@ int main(int argc, char **argv)
         feed(data, n);
     }
     for (int i = 0; i < seed_count; i++) free(seeds[i].data);
-    if (LOCI_PLANT)
-        printf("fuzz: the planted mistake %d was not found in %ld inputs\n0 passed, 1 failed\n",
-               LOCI_PLANT, inputs);
+    if (LOCI_PLANTED)
+        printf("fuzz: the planted mistake was not found in %ld inputs\n0 passed, 1 failed\n",
+               inputs);
     else printf("%ld inputs from %d seeds\n1 passed, 0 failed\n", inputs, seed_count);
-    return LOCI_PLANT != 0;
+    return LOCI_PLANTED;
 }
