@@ -14,7 +14,8 @@
 
 static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
 
-/* dO, delta and lse of the rows. */
+/* dO, delta and lse of the rows, and the terms begin.  delta = dO.o - dlse is what every dP
+ * of the row is compared with: dS = P (dP - delta), since dlse reaches S by P as well. */
 static void open_gradient(struct tile *t)
 {
     const struct call *c = t->c;
@@ -23,6 +24,7 @@ static void open_gradient(struct tile *t)
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
     const real *lse = c->in->lse, *dlse = c->grad->dlse;
 
+    /* without dO only dlse and what terms bring have a gradient */
     if (c->g.dout.data) load_rows(c, &c->g.dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dout.rows);
     else zero(t->dout.rows, (ptrdiff_t)QT * Dvp);
     transpose(t->dout.rows, Dvp, QT, Dv, t->dout.across, QT);
@@ -34,9 +36,12 @@ static void open_gradient(struct tile *t)
             t->delta[r] = fma_(t->dout.across[n * QT + r], t->chunk.o[n * QT + r], t->delta[r]);
     for (int r = 0; r < QT; r++) {
         const bool live = r < t->rows;
+        /* A row that sees no key has lse -inf; its scores are -inf, and -inf - 0 gives weight 0. */
         t->lse[r] = live && lse && lse[at + r] != -INFINITY ? lse[at + r] : 0;
         if (live && dlse) t->delta[r] -= dlse[at + r];
     }
+    /* outer() sums over all rows of the tile: one that is not finite must not reach keys
+     * that it does not see. */
     t->finite = finite_rows(t->q.rows, padded(p->dim), t->rows, p->dim)
              && finite_rows(t->dout.rows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
 
@@ -48,7 +53,8 @@ static void open_gradient(struct tile *t)
     }
 }
 
-/* p and ds of a tile whose scores are there. */
+/* p and ds of a tile whose scores are there.  The mask on ds sets pairs to 0 that nobody sees:
+ * their p is 0, but dP may be inf or NaN. */
 static void weigh_gradient(struct tile *t)
 {
     const struct call *c = t->c;
@@ -81,18 +87,20 @@ static void score_gradient(struct tile *t)
             const struct term *term = term_of(c, x);
             if (p->use[x].group == g && term->score_bwd) term->score_bwd(t, x);
         }
+        /* mix_bwd() has left the gradient of the ADD terms in ds and that of the scores in da. */
         if (g == GROUP_ADD && p->mix >= 0) {
             real *ds = t->ds;
             t->ds = t->da, t->da = ds;
         }
     }
+    /* What terms read of q.k is not part of any stage, so it comes after all of them. */
     for (int x = p->uses - 1; x >= 0; x--)
         if (term_of(c, x)->read_bwd) term_of(c, x)->read_bwd(t, x);
 }
 
 /* ---- One query tile -------------------------------------------------------------------------- */
 
-/* Will no scan move its carry any more? */
+/* Will no scan move its carry any more?  Then the carries of older tiles are those of this one. */
 static bool all_settled(const struct tile *t, int n)
 {
     for (int i = 0; i < n; i++)
@@ -101,8 +109,8 @@ static bool all_settled(const struct tile *t, int n)
     return true;
 }
 
-/* Newest to oldest: the carries of all scans before each tile, for the sweep that runs the other
- * way. */
+/* Newest to oldest: the carries of all scans before each tile, for the sweep
+ * that runs the other way. */
 static void sweep_carries(const struct call *c, struct tile *t, int n, const struct sums *w,
                           struct keyrange range)
 {
@@ -112,6 +120,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
          j >= range.first / KT && j >= 0; j--) {
         bool seen = true;
         for (int i = 0; i < n; i++) {
+            /* the newest tile of a chunk */
             if (j == range.last / KT || j % (CHUNK / KT) == CHUNK / KT - 1)
                 EACH_USE(c, x, term) if (term->weights) term->weights->chunk(&t[i], x);
             seen &= set_keys(&t[i], j * KT, range.last);
@@ -122,6 +131,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
                            t[i].own[x].carry, rows * sizeof(real));
             }
         }
+        /* Tiles that move no carry need no scores, but their carries are stored all the same. */
         if (!seen || all_spent(t, n) || all_settled(t, n)) continue;
         if (w->scores) t->s = w->scores + j * KT * QT;
         for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
@@ -131,6 +141,8 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
     }
 }
 
+/* One tile of keys, in all heads that go together: scores as in the forward pass, then weights and
+ * their gradients, then the hooks in reverse order. */
 static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
                           const struct keyrange range, ptrdiff_t j)
 {
@@ -147,9 +159,11 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
                        rows * sizeof(real));
         }
     }
+    /* e^(s - lse) is an exact 0 for all pairs, and so is what it would add. */
     if (skips(c) && negligible(t, t->lse)) return;
     if (all_spent(t, n)) return;
 
+    /* The sweep has left the scores where they are, or they are made again. */
     if (w->scores) t->s = w->scores + j * KT * QT;
     for (int i = 0; i < n; i++) {
         find_keys(&t[i]), find_values(&t[i]), fade_queries(&t[i]);
@@ -157,6 +171,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
     for (int i = 0; i < n; i++) {
+        /* Parts begin at the item's own heads, and sums by key at the first key of the sequence. */
         const ptrdiff_t kh = t[i].kh % item_key_heads(p), kvh = t[i].kvh % item_kv_heads(p);
         t[i].dk_part = c->g.dk.data ? w->dk + (kh * c->seqs.longest + j * KT) * Dp : NULL;
         t[i].dv_part = c->g.dv.data ? w->dv + (kvh * c->seqs.longest + j * KT) * Dvp : NULL;
@@ -177,7 +192,8 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     }
 }
 
-/* dq of the tiles up to j that share a reference, out of their fading and into dqs. */
+/* Takes dq of the tiles up to j, which share a reference, out of their fading and adds it to dqs.
+ * z^(pos - ref) multiplies each pair of channels, so its adjoint is itself. */
 static void unfade(struct tile *t, ptrdiff_t j)
 {
     const struct call *c = t->c;
@@ -190,6 +206,9 @@ static void unfade(struct tile *t, ptrdiff_t j)
     zero(t->dq, (ptrdiff_t)D * QT);
 }
 
+/* The rows are done: terms add to dq what they summed, and it goes back through
+ * the rotation.  q.rows hold the scaled queries, turned, and dqs is the gradient by these;
+ * so parameters of the rotation get theirs before dq is multiplied by scale. */
 static void close_gradient(struct tile *t)
 {
     const struct call *c = t->c;
@@ -200,6 +219,7 @@ static void close_gradient(struct tile *t)
     const real scale = (real)p->scale;
     if (p->rotate >= 0) {
         real *part = t->own[p->rotate].part;
+        /* q.rows have turned; as they came they are in the caller's view only. */
         if (wants_input(c, part)) {
             load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->q.rows);
             for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
@@ -212,7 +232,8 @@ static void close_gradient(struct tile *t)
     store_rows(c, t->scratch, Dp, &c->g.dq, t->seq->b, t->h, t->i0, t->rows, D);
 }
 
-/* The rows of one query tile, all keys they see, oldest first. */
+/* The rows of one query tile, all keys they see, oldest first: the scans run backwards.  dq
+ * is summed in three levels like o, over keys, tiles and chunks, so float loses as little. */
 static void backward_rows(const struct call *c, struct tile *t, const struct sums *w,
                           const struct sequence *q, int h, ptrdiff_t row)
 {
@@ -227,22 +248,26 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
         struct tile *one = &t[i];
         EACH_USE(c, x, term) {
             const ptrdiff_t size = term->part ? term->part(c, x) : 0;
+            /* parts of an item lie by head, from its first one on */
             const int slot = p->mix >= 0 ? i : h % p->group;
             one->own[x].part = size && c->g.total[x] ? w->part[x] + slot * size : NULL;
         }
         open_rows(one, q, h + i, row, rows);
         if (skips(c)) measure_rows(one);
         open_gradient(one);
+        /* for products that fade what they add to: dq never does */
         for (int r = 0; r < QT; r++) one->alpha[r] = 1;
     }
     if (scans) sweep_carries(c, t, n, w, range);
     for (ptrdiff_t j = range.first / KT; j <= range.last / KT && range.last >= range.first; j++) {
+        /* the oldest tile of a chunk: its sums start at 0 */
         if (j == range.first / KT || j % (CHUNK / KT) == 0)
             for (int i = 0; i < n; i++) {
                 zero(t[i].dq, (ptrdiff_t)p->dim * QT);
                 EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
             }
         backward_tile(c, t, w, range, j);
+        /* the last tile of a reference, then of a chunk */
         if (span && (j % span == span - 1 || j == range.last / KT))
             for (int i = 0; i < n; i++) unfade(&t[i], j);
         if (j % (CHUNK / KT) == CHUNK / KT - 1 || j == range.last / KT)
@@ -258,7 +283,8 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
 
 /* ---- Work items and waves -------------------------------------------------------------------- */
 
-/* kvh: its only, or its first kv head */
+/* Rows of a sequence, ROW_CHUNK at most, and the heads of one kv head, or all heads.  kvh: its
+ * only, or its first kv head. */
 struct item { const struct sequence *q; ptrdiff_t row, rows; int kvh; };
 
 /* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that a
@@ -278,9 +304,12 @@ static struct keyrange item_keys(const struct call *c, const struct item *a)
     return keys_of(c, a->q, a->row, (int)a->rows);
 }
 
+/* Items that run at the same time, one per thread: each sums in its thread's workspace.  stop: one
+ * per item, set when the host has cancelled. */
 struct wave { struct call *c; ptrdiff_t first, n; bool *stop; };
 
-/* Rows of the tiles that hold the keys first .. last, in every head of [heads][longest][width]. */
+/* Zeroes the rows of the tiles that hold the keys first .. last, in every head
+ * of [heads][longest][width].  An item touches no others, and with a window they are few. */
 static void zero_keys(const struct call *c, real *x, int heads, struct keyrange keys, int width)
 {
     const ptrdiff_t first = keys.first / KT * KT;
@@ -288,6 +317,7 @@ static void zero_keys(const struct call *c, real *x, int heads, struct keyrange 
         zero(x + (h * c->seqs.longest + first) * width, (keys.last + 1 - first) * width);
 }
 
+/* One item of a wave: all its sums, from 0. */
 static void item_job(void *arg, int index)
 {
     const struct wave *a = arg;
@@ -303,6 +333,7 @@ static void item_job(void *arg, int index)
         if (term->keyed)
             zero_keys(c, d.sums.keys[x], item_heads(p), keys, padded(term->keyed(c, x)));
     }
+    /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item.rows; row += QT) {
             if (cancelled(c)) {
@@ -317,13 +348,15 @@ static void item_job(void *arg, int index)
                          d.sums.part[x] + h * term->part(c, x));
 }
 
-/* Some keys of an item's sequence, and its sums of a gradient by key: [heads][longest][padded
- * width]. */
+/* Some keys of an item's sequence, and its sums of a gradient by key:
+ * [heads][longest][padded width]. */
 struct share { const struct call *c; const struct sequence *q; ptrdiff_t first, end; };
 static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int width)
 {
     return from + (h * s->c->seqs.longest + j) * padded(width);
 }
+/* Adds the sums of some heads to a gradient of keys or values, or, in double,
+ * to the total of a term. */
 static void add_to_view(const struct share *s, const real *from, const loci_view *to, int h0,
                         int heads, int width)
 {
@@ -347,8 +380,8 @@ static void add_to_total(const struct share *s, const real *from, double *total,
         }
 }
 
-/* Adds every item's gradients by key to the totals, in the order of the items.  A tile of keys is
- * the affair of one job, whichever items have seen it. */
+/* Adds every item's gradients by key to the totals, in the order of the items.  A tile of keys
+ * belongs to one job, whichever items have seen it, so jobs write apart and sums have one order. */
 static void add_job(void *arg, int index)
 {
     const struct wave *a = arg;
@@ -359,6 +392,8 @@ static void add_job(void *arg, int index)
         const struct item item = item_of(c, a->first + i);
         const struct keyrange keys = item_keys(c, &item);
         struct share s = { .c = c, .q = item.q, .end = keys.first };
+        /* From border to border of tiles, counted from the entry's key 0, so that items of one
+         * sequence agree on who owns a key. */
         while (s.end <= keys.last) {
             const ptrdiff_t tile = (item.q->k0 + s.end) / KT, end = (tile + 1) * KT - item.q->k0;
             s.first = s.end, s.end = end <= keys.last ? end : keys.last + 1;
@@ -389,19 +424,20 @@ static void add_parts(struct call *c, int index, ptrdiff_t b, int h0, int heads)
     }
 }
 
+/* All items, in waves of as many as there are threads.  Which items run together depends on the
+ * threads, the order in which their parts are added does not. */
 static loci_status run_items(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t items = c->seqs.chunks * (p->kv_heads / item_kv_heads(p));
     bool stop[MAX_THREADS] = { false };
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
-        struct wave a = { .c = c,
-                          .first = first,
-                          .n = items - first < c->threads ? items - first : c->threads,
-                          .stop = stop };
+        struct wave a = { .c = c, .first = first, .stop = stop,
+                          .n = items - first < c->threads ? items - first : c->threads };
         N(run)(c, (int)a.n, item_job, &a);
         for (int i = 0; i < a.n; i++) if (stop[i]) return LOCI_CANCELLED;
         N(run)(c, c->threads, add_job, &a);
+        /* What is not by key is short, and one thread adds it. */
         for (int i = 0; i < a.n; i++) {
             const struct item item = item_of(c, first + i);
             add_parts(c, i, item.q->b, item.kvh * p->group, item_heads(p));
@@ -412,6 +448,8 @@ static loci_status run_items(struct call *c)
 
 /* ---- dK through the rotation ----------------------------------------------------------------- */
 
+/* dK has been summed over all rows as scores read keys: turned and faded.  One tile of one key head
+ * goes back, where it is, and leaves its part of the parameters' gradient. */
 static void unturn_job(void *arg, int index)
 {
     const struct wave *a = arg;
@@ -431,6 +469,7 @@ static void unturn_job(void *arg, int index)
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
     const int Dp = padded(p->dim);
     real *g = d.tile->scratch, *x = d.tile->q.rows;
+    /* x: the keys as turn_bwd() wants them, as they came or turned */
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
         if (wants_input(c, part))
@@ -450,6 +489,7 @@ static void unturn_job(void *arg, int index)
         memcpy(dk + k * c->g.dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
 
+/* All tiles of keys, in waves as above, so that parts are added in one order. */
 static void unturn_keys(struct call *c)
 {
     const struct loci_plan *p = c->plan;
@@ -457,11 +497,11 @@ static void unturn_keys(struct call *c)
     const struct term *term = term_of(c, p->rotate);
     const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
-        struct wave a = { .c = c,
-                          .first = first,
+        struct wave a = { .c = c, .first = first,
                           .n = items - first < c->threads ? items - first : c->threads };
         N(run)(c, (int)a.n, unturn_job, &a);
         if (!c->g.total[p->rotate] || !term->part) continue;
+        /* home() goes by query heads: that of a key head is that of its first one */
         for (int i = 0; i < a.n; i++) {
             const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
             const struct sums sums = N(sums_of)(c, i);
@@ -474,8 +514,9 @@ static void unturn_keys(struct call *c)
     }
 }
 
-/* Gradients that were summed apart from where they go: those of keys that a group shares, once each
- * of its heads has turned its own back, are added up, and all are stored. */
+/* Stores gradients that were summed apart from where they go.  Where each head of a group
+ * has keys of its own, turned by its own states, the group's gradients are added up here,
+ * once each has turned back. */
 static void store_sums(const struct call *c, const loci_view *from, const loci_view *to, int heads,
                        int each, int width, ptrdiff_t first, ptrdiff_t end)
 {
@@ -510,6 +551,7 @@ void N(store_gradients)(struct call *c)
 loci_status N(backward)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
+    /* Rows without keys, and keys without rows, are in no item: their gradient is 0. */
     clear(&c->g.dq, c->B, p->heads, c->Lq, p->dim, p->stored);
     clear(&c->g.dk, c->B, p->key_heads, c->Lk, p->dim, sizeof(real));
     clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));

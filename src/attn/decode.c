@@ -5,14 +5,14 @@
  * What costs is to read the keys and values, so they are streamed, oldest first, once for all rows
  * that share a kv head:
  *
- *     scores of a whole chunk   K ascending, each 16 x 16 block turned in registers once for all
- *                               rows, and terms; terms that go from key to key, and sticks, tile by
+ *     scores of a whole chunk   K ascending, each 16 x 16 block transposed in registers once for
+ *                               all rows, and terms; terms that go from key to key, and sticks,
+ *                               tile by tile, newest first
+ *     softmax                   all tiles of the chunk at once; only max and sum go from tile to
  *                               tile, newest first
- *     softmax                   all tiles of the chunk at once, but for what goes from tile to
- *                               tile, newest first
- *     sums of values            V ascending; a tile's sum is a chain of its own, so their order is
- *                               free
- *     o = o alpha + sum              newest first
+ *     sums of values            V ascending: the sum of a tile is a chain of its own, so the order
+ *                               of tiles is free
+ *     o = o alpha + sum         newest first
  *
  * Where no term carries anything from key to key, chunks are work items of their own, and their
  * sums join newest first. */
@@ -23,14 +23,14 @@
 
 /* ---- Products for several rows at once ------------------------------------------------------- */
 
-/* Keys and values are worked on in blocks of some keys, 64 bytes of one row after those of another.
- * The prefetchers of a processor do not see a plain stream in that, so rows are fetched in the
- * order in which they lie in memory, some at each step of the work.  With little work per row, and
- * no other stream beside it, it is better (`light`) to load a number of the lines of the next
- * block: that is a plain stream. */
+/* Keys and values are worked on in blocks of BLOCK keys, LINE bytes of one row after those
+ * of another.  The prefetchers of a processor do not see a plain stream in that, so rows
+ * are fetched AHEAD of the work in the order in which they lie in memory, some at each step.
+ * With little work per row, and no other stream beside it, it is better (`light`) to load one
+ * number of each line of the next block: that is a plain stream. */
 enum { BLOCK = 16, AHEAD = 64, LINE = 64 };
-enum { MOST = VL == 16 ? 8 : 4 };        /* rows that meet a block at once, as registers have room
-                                            for their sums */
+/* Rows that share one reading of a block: as many as have their sums in registers. */
+enum { MOST = VL == 16 ? 8 : 4 };
 
 /* Number i from p on, in each form. */
 INLINE size_t size_of(const enum form f) { return f == REALS ? sizeof(real) : sizeof(uint16_t); }
@@ -72,6 +72,7 @@ INLINE void line_up(const enum form f, const int n, vf *x)
     }
 }
 
+/* Asks for a row by a load of one number per line, or by prefetches, which wait for nothing. */
 INLINE void touch(const void *row, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += LINE) (void)*((const volatile char *)row + i);
@@ -82,13 +83,13 @@ INLINE void fetch(const void *row, size_t bytes)
 }
 
 /* Rows read whole, and keys across, are a plain stream as they are, unless a visit leaves out some
- * of a row.  But prefetchers stop at the end of a page, and where reading and multiplying take the
- * same time nothing makes up for that.  So then the next tile is fetched while this one is worked
- * on. */
+ * of a row.  But prefetchers stop at the end of a page, and where reading and multiplying take
+ * the same time nothing makes up for that.  In that case (`hurried`) the next tile is fetched while
+ * this one is worked on. */
 INLINE bool hurried(const enum form f, const int rows) { return f != REALS && rows >= 4; }
 
-/* C[s][k] = sum over d of a[k][d] q[s][d] for subs * VL keys, in n * subs chains.  There are `rest`
- * rows. */
+/* C[s][k] = sum over d of a[k][d] q[s][d] for n rows and subs * VL keys, in n * subs chains.
+ * `rest` rows may be read from a on: what is fetched lies among them. */
 INLINE void dot_block(const int n, const int subs, const enum form form, const bool light,
                       const void *a, ptrdiff_t as, int D, const real *const *q, real *const *c,
                       ptrdiff_t rest)
@@ -100,6 +101,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
     UNROLL for (int b = 0; b < subs; b++)
         UNROLL for (int s = 0; s < n; s++) acc[b][s] = vf_set1(0);
     for (; d + VL <= D; d += VL) {
+        /* the share of rows ahead that belongs to this step */
         for (; ahead + row < rest && row * (D / VL) < subs * VL * (d / VL + 1); row++) {
             if (light) touch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
             else fetch(number_at(form, a, (ahead + row) * as), size_of(form) * (size_t)D);
@@ -123,10 +125,11 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
     UNROLL for (int b = 0; b < subs; b++)
         UNROLL for (int s = 0; s < n; s++) vf_store(c[s] + b * VL, acc[b][s]);
 }
-/* A vector that all keys of a tile meet, and where their numbers go. */
+/* A vector whose dot product with every key of a tile is wanted, and where the numbers go. */
 struct dot { const real *with; real *to; };
 
-/* n of them, and a block of keys from k on. */
+/* n such vectors, and a block of keys from k on.  Fewer than four vectors take more keys at once:
+ * four chains are the least that keeps an fma busy. */
 INLINE void dots_block(const int n, const enum form form, const bool light,
                        const struct dot *list, const struct source *key, int D, int k,
                        ptrdiff_t rest)
@@ -140,6 +143,8 @@ INLINE void dots_block(const int n, const enum form form, const bool light,
                   key->stride, D, q, c, rest - k - b);
     }
 }
+/* All keys of a tile, as rows.  Only the first visit to a block asks for what comes next; a tile's
+ * last keys, fewer than a block, go one by one. */
 INLINE void dots_rows(const enum form form, const struct dot *list, int n,
                       const struct source *key, int D, int keys, ptrdiff_t rest)
 {
@@ -163,8 +168,8 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n,
             list[i].to[k] = sum;
         }
 }
-/* Keys in the lanes already: n rows meet nv vectors of them.  What lies behind the last key is
- * computed and not looked at. */
+/* Keys that lie across, in the lanes already: n vectors against nv vectors of keys.  Numbers behind
+ * the last key are computed, too, as the tile is there as a whole; nobody looks at them. */
 INLINE void dots_lanes(const int n, const int nv, const enum form form, const struct dot *list,
                        const void *keys, int D, int k)
 {
@@ -173,6 +178,7 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
         UNROLL for (int v = 0; v < nv; v++) acc[s][v] = vf_set1(0);
     for (int d = 0; d < D; d++) {
         vf x[8];
+        /* the same channel of the next tile */
         if (nv * VL < KT || hurried(form, n))
             fetch(number_at(form, keys, (ptrdiff_t)(D + d) * KT + k),
                   size_of(form) * (size_t)(nv * VL));
@@ -190,7 +196,7 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
 INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *keys,
                         int D)
 {
-    /* vectors, as registers have room */
+    /* vectors of keys at a time: fewer where more rows share them, as registers have room */
     enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };
     for (int i = 0, m; i < n; i += m) {
         m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
@@ -208,7 +214,8 @@ INLINE void dots_across(const enum form form, const struct dot *list, int n, con
                 dots_lanes(MOST, FEW, form, list + i, keys, D, k);
     }
 }
-/* first: these keys have not met anybody yet. */
+/* The dot products of n vectors with the keys of a tile, in whatever form these are stored.  first:
+ * nobody has read these keys yet, so that what comes next is worth asking for. */
 static void dots(const struct dot *list, int n, const struct source *key, int D, int keys,
                  bool first)
 {
@@ -228,7 +235,8 @@ static void dots(const struct dot *list, int n, const struct source *key, int D,
     }
 }
 
-/* What is fetched next of rows that are read in strips. */
+/* What is fetched next of rows that are read in strips: strips of the same width,
+ * in the order in which they lie in memory. */
 struct ahead { const void *row; int d; };
 
 INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride, int width, int n)
@@ -239,7 +247,8 @@ INLINE void fetch_strip(const enum form form, struct ahead *a, ptrdiff_t stride,
 }
 
 /* C[s][d] += sum over k of v[k][d] p[s][k] for nv vectors of d and a block of keys; = with `first`.
- * Until the `last` block C is in the order in which vectors are loaded. */
+ * Until the `last` block C is in the order in which vectors are loaded.  Between blocks the sum
+ * waits in memory, and its chain goes on from there. */
 INLINE void sum_block(const int n, const int nv, const enum form form, bool first, bool last,
                       int keys, const void *v, ptrdiff_t vs, int D, const real *const *p,
                       real *const *c, int d, struct ahead *ahead)
@@ -262,7 +271,7 @@ INLINE void sum_block(const int n, const int nv, const enum form form, bool firs
         UNROLL for (int i = 0; i < nv; i++) vf_store(c[s] + d + i * VL, acc[s][i]);
     }
 }
-/* Rows that meet the values of a tile: their weights, CHUNK apart, and the sums, `apart`. */
+/* Rows that sum the same values of a tile: their weights are CHUNK apart, their sums `apart`. */
 struct summing {
     const struct source *value;
     int D, keys;
@@ -271,7 +280,7 @@ struct summing {
     ptrdiff_t apart;
 };
 
-/* The same for n rows from `row` on and a block from key k on. */
+/* The same for n rows from `row` on and all channels, for a block from key k on. */
 INLINE void sum_rows(const int n, const enum form form, const struct summing *a, int row, int k,
                      int block)
 {
@@ -298,7 +307,8 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
 }
 INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
 {
-    const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;       /* one visit is enough */
+    /* If all rows go in one visit, a tile is one block; else later visits should find it cached. */
+    const int block = n == 1 || n == 2 || n == 4 ? KT : BLOCK;
     for (int k = 0; k < a->keys; k += block)
         for (int i = 0, m; i < n; i += m) {
             m = n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
@@ -307,14 +317,14 @@ INLINE void sum_values_as(const enum form form, const struct summing *a, int n)
             else sum_rows(1, form, a, i, k, block);
         }
 }
-/* The sums of values of n rows that meet the same ones. */
+/* The sums of values of n rows that share a kv head. */
 static void sum_values(const struct summing *a, int n)
 {
     if (a->value->form == REALS) sum_values_as(REALS, a, n);
     else if (a->value->form == BITS_BF16) sum_values_as(BITS_BF16, a, n);
     else sum_values_as(BITS_F16, a, n);
 }
-/* The same over visible keys only, where hidden ones hold what is no number. */
+/* The same for one row over visible keys only, where others hold numbers that are not finite. */
 static void sum_visible(const struct tile *t, int D, real *c)
 {
     for (int d = 0; d < D; d++) {
@@ -327,17 +337,17 @@ static void sum_visible(const struct tile *t, int D, real *c)
 
 /* ---- One chunk of keys, all rows of an item -------------------------------------------------- */
 
-/* Scores, weights and sums of values by tile, of every row of the item. */
+/* The rows of an item, with scores and weights by key and sums of values by tile. */
 struct rows {
     struct tile *t;
-    int n;                               /* rows: those of a kv head's group, or of all heads, row
-                                            by row */
+    int n;                               /* of a group's heads, or of all heads, row by row */
     real *s, *p;                         /* [n][CHUNK] */
     real *alpha, *sums;                  /* [n][tiles of a chunk], [n][tiles of a chunk][Dv] */
 };
 enum { TILES = CHUNK / KT };
 
-/* Does the row see any key of tile j?  Positions that do not run may leave tiles out. */
+/* Puts row i on tile j, with its share of scores and weights.  Does it see any key of it?
+ * Positions that do not run may leave tiles out. */
 static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
 {
     struct tile *t = &w->t[i];
@@ -345,20 +355,21 @@ static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
     t->s = w->s + at, t->p = w->p + at;
     return set_keys(t, j * KT, last);
 }
-/* Do this row and the one before meet the same keys and values? */
+/* Does this row read the same keys and values as the one before? */
 static bool shares(const struct rows *w, int i)
 {
     return i > 0 && w->t[i].kvh == w->t[i - 1].kvh && w->t[i].kh == w->t[i - 1].kh;
 }
 
-/* Keys or values of a tile as they are stored, or rows of reals where they lie in several
- * pieces. */
+/* Keys or values of a tile as they are stored, or rows of reals where they
+ * lie in several pieces. */
 static struct source source_of(const struct tile *t, enum side side)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const ptrdiff_t b = t->seq->b, width = side_width(c, side);
     const enum form form = in_place(c) ? REALS : p->dtype == LOCI_BF16 ? BITS_BF16 : BITS_F16;
+    /* staged keys are reals, whatever the caller's are */
     if (side == KEYS && c->turned)
         return (struct source){ .at = (const real *)c->turned
                                     + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width,
@@ -376,7 +387,8 @@ static struct source source_of(const struct tile *t, enum side side)
     load_keys(c, side, b, t->kvh, t->j0, t->keys, room);
     return (struct source){ .at = room, .stride = width };
 }
-/* Keys as reals, for a term that has not met them as they came by. */
+/* Finds the keys of a tile as reals, for a term whose hooks read them.  A term that had them
+ * multiplied by a vector of its own has what it wants already. */
 static void find_for_terms(const struct rows *w, int x)
 {
     const struct term *term = term_of(w->t->c, x);
@@ -391,8 +403,8 @@ static void find_for_terms(const struct rows *w, int x)
         else find_keys(t), found = t;
     }
 }
-/* What the rows make of a tile: does any see a key of it, and does any not see all?  Heads of a row
- * see the same. */
+/* Puts all rows on tile j: does any row see a key of it, and does any not see all?
+ * Heads of a row see the same, so on a run they copy what the first has found. */
 struct sight { bool some, partial; };
 static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
@@ -410,14 +422,14 @@ static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last
     return a;
 }
 
-/* Rows from the tile's first key on that may be read: those of the tile, or up to the last of all,
- * where they lie in line. */
+/* Rows from the tile's first key on that may be read: up to the last key where all lie in line,
+ * else those of the tile. */
 static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
     return t->c->turned || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
 }
-/* The scores before any term, and what terms want from the keys, or from vectors of their own, as
- * they come by. */
+/* The scores before any term, and what terms want multiplied by the keys, or by vectors of their
+ * own.  Vectors are collected as long as rows share their keys, MOST at a time. */
 static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = w->t->c;
@@ -431,6 +443,8 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
         if (!shares(w, i))
             keys = source_of(t, KEYS), keys.rest = rows_from(t, j, last), first = true;
         list[n++] = (struct dot){ t->q.across, t->s };
+        /* One round more than there are terms: what has been collected goes when the list is full,
+         * and after the last row that shares these keys. */
         for (int x = 0; x <= c->plan->uses; x++) {
             const bool end = x == c->plan->uses;
             if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1))))
@@ -443,7 +457,8 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
         }
     }
 }
-/* Terms; and no weight for the keys that a tile lacks. */
+/* Terms add to the scores.  Keys that a tile lacks get -inf, as the
+ * softmax works on whole tiles. */
 static void add_to_tiles(const struct rows *w, ptrdiff_t j)
 {
     const struct loci_plan *p = w->t->c->plan;
@@ -462,7 +477,8 @@ static void add_to_tiles(const struct rows *w, ptrdiff_t j)
     }
 }
 
-/* Largest of every tile's scores. */
+/* The largest score of every tile: vectors of a tile first, then lanes, with tiles in the lanes.
+ * The max of numbers is the same in any order. */
 static void find_most(const real *s, int first, int end, real *most)
 {
     real lanes[TILES * VL], turned[VL * TILES];
@@ -476,7 +492,7 @@ static void find_most(const real *s, int first, int end, real *most)
     for (int i = 1; i < VL; i++)
         for (int j = first; j < end; j++) most[j] = max_(most[j], turned[i * TILES + j]);
 }
-/* Weights of a tile. */
+/* Weights of a tile under a base, some vectors at once, so that their chains overlap. */
 static void soften_tile(const real *s, real base, real *p)
 {
     enum { AT_ONCE = KT / VL < 8 ? KT / VL : 8 };
@@ -484,7 +500,8 @@ static void soften_tile(const real *s, real base, real *p)
         UNROLL for (int v = 0; v < AT_ONCE; v++)
             vf_store(p + k + v * VL, vf_exp(vf_sub(vf_load(s + k + v * VL), vf_set1(base))));
 }
-/* Sums of the weights of VL tiles, keys ascending; tiles lie in the lanes. */
+/* Sums of the weights of VL tiles.  Each is one chain over ascending keys, as in softmax.h;
+ * tiles lie in the lanes. */
 static vf sum_weights(const real *p)
 {
     vf all = vf_set1(0);
@@ -506,6 +523,7 @@ static void soften(const struct rows *w, int i, int first, int end, const bool *
     real most[TILES], base[TILES], fall[TILES] = { 0 }, sum[TILES];
     real m = *t->chunk.m, l = *t->chunk.l;
     find_most(s, first, end, most);
+    /* Each tile's base is the max of it and of the newer ones, fall what m rises by. */
     for (int j = end - 1; j >= first; j--) {
         if (!seen[j]) continue;
         const real before = m;
@@ -513,6 +531,7 @@ static void soften(const struct rows *w, int i, int first, int end, const bool *
         base[j] = m == -INFINITY ? 0 : m;
         fall[j] = before - base[j];
     }
+    /* Lanes of tiles that nobody saw hold old memory, and their sums are not used. */
     for (int from = first / VL * VL; from < end; from += VL) {
         for (int j = from; j < from + VL; j++)
             if (j >= first && j < end && seen[j]) soften_tile(s + j * KT, base[j], p + j * KT);
@@ -523,7 +542,7 @@ static void soften(const struct rows *w, int i, int first, int end, const bool *
         if (seen[j]) l = fma_(l, alpha[j], sum[j]);
     *t->chunk.m = m, *t->chunk.l = l;
 }
-/* The same for other weights, and what terms make of any. */
+/* Weights that a term makes, tile by tile; or, after soften(), what terms make of weights. */
 static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 {
     const int x = w->t->c->plan->weight;
@@ -536,6 +555,8 @@ static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
         value_tile(t);
     }
 }
+/* The sums of values of tile j, for all rows.  Only where some row does not see all of it does it
+ * matter whether the values are finite. */
 static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool partial)
 {
     const int Dv = w->t->c->plan->value_dim;
@@ -544,12 +565,14 @@ static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool pa
         struct tile *t = &w->t[i];
         real *sums = w->sums + i * apart + j % TILES * Dv;
         place_row(w, i, j, last);
-        for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) {}
+        for (n = 1; i + n < w->n && t[n].kvh == t->kvh; n++) {}      /* rows that share values */
         if (partial) find_values(t);
         if (partial && !finite_rows(t->v.at, t->v.row, t->keys, Dv)) {
-            for (int s = 0; s < n; s++)
-                place_row(w, i + s, j, last), t[s].v.at = t->v.at, t[s].v.row = t->v.row,
-                                              sum_visible(&t[s], Dv, sums + s * apart);
+            for (int s = 0; s < n; s++) {
+                place_row(w, i + s, j, last);
+                t[s].v.at = t->v.at, t[s].v.row = t->v.row;
+                sum_visible(&t[s], Dv, sums + s * apart);
+            }
         } else {
             const struct source value = source_of(t, VALUES);
             sum_values(&(struct summing){ &value, Dv, t->keys, t->p, sums, apart }, n);
@@ -570,6 +593,7 @@ INLINE void join_block(const int n, const real *alpha, const real *sums, int D, 
     }
     UNROLL for (int v = 0; v < n; v++) vf_store(o + v * VL, all[v]);
 }
+/* The chunk's o of one row, from the sums of its tiles: the same chain as in forward.h. */
 static void join_tiles(const struct rows *w, int i, int first, int end, const bool *seen)
 {
     const int D = w->t->c->plan->value_dim;
@@ -583,8 +607,8 @@ static void join_tiles(const struct rows *w, int i, int first, int end, const bo
             if (seen[j]) o[d] = fma_(o[d], alpha[j], sums[j * D + d]);
 }
 
-/* Does an earlier tile depend on what newer ones left behind?  May rows end before their oldest
- * key?  Do terms want weights? */
+/* What the terms of a call ask of a chunk.  order: scores of a tile depend on what newer tiles left
+ * behind; ends: rows may end before their oldest key; values: terms want weights. */
 struct needs { bool order, ends, values; };
 static struct needs needs_of(const struct call *c)
 {
@@ -597,9 +621,10 @@ static struct needs needs_of(const struct call *c)
     return a;
 }
 
-/* Rows of one item may end at different keys: each takes part up to its own last one.  Where rows
- * may end early, tiles are scored in groups, newest first, each as long as all before it, those of
- * newer chunks too. */
+/* Scores, weights and sums of one chunk for all rows of an item.  Rows may end at different keys:
+ * each takes part up to its own last one.  Where rows may end early, tiles are scored in groups,
+ * newest first, each as long as all before it, those of newer chunks too: at most twice the work
+ * that is needed, and still long streams. */
 static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdiff_t chunk)
 {
     const struct needs needs = needs_of(w->t->c);
@@ -612,11 +637,9 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
     ptrdiff_t oldest = end;
     for (int i = 0; i < n; i++) open_chunk(&w->t[i]);
     while (oldest > start && !spent) {
-        const ptrdiff_t newer = last / KT + 1 - oldest,
-                        size = !needs.ends || newer > TILES ? TILES
-                             : newer                        ? newer
-                                                            : 1,
-                        high = oldest;
+        const ptrdiff_t newer = last / KT + 1 - oldest, high = oldest;
+        ptrdiff_t size = TILES;
+        if (needs.ends && newer <= TILES) size = newer ? newer : 1;
         const ptrdiff_t low = high - size > start ? high - size : start;
         for (ptrdiff_t j = low; j < high; j++) {
             const struct sight a = place_rows(w, j, last);
@@ -625,6 +648,7 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
             score_tiles(w, j, last);
             if (!needs.order) add_to_tiles(w, j);
         }
+        /* what goes from tile to tile */
         const bool again = needs.order || needs.ends || weight >= 0;
         for (ptrdiff_t j = high - 1; j >= low; j--) {
             if (see[j - base] && again) {
@@ -650,35 +674,38 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
 /* ---- Work items ------------------------------------------------------------------------------ */
 
 /* An item has the rows of one sequence and one kv head (or, with a mix, all heads), and one chunk
- * of keys or all.  What is saved of a chunk for the join: m, l, o and the terms' sums. */
+ * of keys or all.  What a chunk leaves for the join is m, l, o and the terms' sums. */
 struct pass {
     struct call *c;
-    ptrdiff_t items, chunks;             /* chunks > 1: items are chunks, joined in a second
-                                            round */
+    /* chunks > 1: items are chunks, joined in a second round */
+    ptrdiff_t items, chunks;
     int groups;
     bool joining;
     atomic_llong next;
     atomic_bool stop;
 };
 
+/* Reals that a chunk leaves, per row. */
 ptrdiff_t N(chunk_reals)(const struct call *c)
 {
     ptrdiff_t n = 2 + c->plan->value_dim;
     EACH_USE(c, x, term) n += term->out ? term->out(c, x) : 0;
     return n;
 }
-/* Does a row have to meet its chunks one after the other? */
+/* Does a row have to walk its chunks one after the other?  One chunk is no choice,
+ * and packed sequences are items enough. */
 bool N(decode_in_turn)(const struct call *c)
 {
     if (c->seqs.longest <= CHUNK || packed(c)) return true;
     EACH_USE(c, x, term) {
         if (term->carry && term->carry(c, x)) return true;
-        if (term->value && term->mem) return true;       /* what it saw of the weights may be there
-                                                            until close() */
+        /* what it found in the weights may lie in its memory until close() */
+        if (term->value && term->mem) return true;
     }
     return false;
 }
 
+/* Copies what a chunk leaves to c->chunk_sums, or back from there. */
 static void save_chunk(struct tile *t, real *to, bool back)
 {
     real *block[3 + MAX_USES] = { t->chunk.m, t->chunk.l, t->chunk.o };
@@ -690,6 +717,9 @@ static void save_chunk(struct tile *t, real *to, bool back)
     }
 }
 
+/* Three ways of one item: all chunks, newest first; one chunk, whose sums are stored; and, when
+ * joining, all chunks from what was stored.  A chunk's sums are the same whoever made them, so the
+ * three give the same bits. */
 static void decode_item(const struct pass *a, const struct workspace *d, const struct sequence *q,
                      int group, ptrdiff_t item, ptrdiff_t chunk)
 {
@@ -697,12 +727,9 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
     const struct loci_plan *p = c->plan;
     const int heads = item_heads(p), first = group * heads, n = (int)q->nq * heads;
     const struct keyrange range = keys_of(c, q, 0, (int)q->nq);
-    const struct rows w = { .t = d->tile,
-                            .n = n,
-                            .s = d->chunk.s,
-                            .p = d->chunk.p,
-                            .alpha = d->chunk.alpha,
-                            .sums = d->chunk.sums };
+
+    const struct rows w = { .t = d->tile, .n = n, .s = d->chunk.s, .p = d->chunk.p,
+                            .alpha = d->chunk.alpha, .sums = d->chunk.sums };
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;
     const ptrdiff_t reals = N(chunk_reals)(c);
@@ -714,7 +741,7 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
         open_total(t);
     }
     for (ptrdiff_t k = newest; k >= oldest && k >= 0; k--) {
-        if (a->chunks > 1 && !a->joining) k = chunk;
+        if (a->chunks > 1 && !a->joining) k = chunk;     /* and return after it */
         if (!a->joining) chunk_rows(&w, range, k);
         for (int i = 0; i < n; i++) {
             real *saved = a->chunks > 1
@@ -749,6 +776,7 @@ static void decode_job(void *arg, int index)
     }
 }
 
+/* Few rows make few items, so where chunks may go apart they are items of their own. */
 loci_status N(forward)(struct call *c)
 {
     struct pass a = { .c = c, .groups = c->plan->heads / item_heads(c->plan), .chunks = 1 };

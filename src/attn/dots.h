@@ -6,7 +6,9 @@
 
 #include "attn/visible.h"
 
-/* One vector q: C[k] = sum over d of a[d][k] q[d], rows of A being `ad` apart, lanes over keys. */
+/* One vector q: C[k] = sum over d of a[d][k] q[d], rows of A being `ad` apart, lanes over keys.
+ * Four vectors at a time, as an fma waits for the one before it in its chain; the last keys go one
+ * by one, in the same chain and so with the same bits. */
 INLINE void dot_across(int keys, const real *a, ptrdiff_t ad, int D, const real *q, real *c)
 {
     int k = 0;
@@ -29,7 +31,8 @@ INLINE void dot_across(int keys, const real *a, ptrdiff_t ad, int D, const real 
         c[k] = sum;
     }
 }
-/* The same with a[k][d], VL x VL blocks turned in registers. */
+/* The same with a[k][d]: VL x VL blocks are transposed in registers, so that the lanes are keys
+ * here, too, and every sum is one chain over the channels. */
 INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q, real *c)
 {
     int k = 0;
@@ -58,8 +61,8 @@ INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q
     }
 }
 
-/* Rows of an array of reals, by key, before those of the tile at a: what comes next where older
- * tiles follow. */
+/* For an array of reals with a row per key, whose row a belongs to the tile's first key:
+ * the rows of the next older tile, or nothing if none follows. */
 INLINE struct next rows_before(const struct tile *t, const real *a, ptrdiff_t as)
 {
     if (!t->next.first) return t->next;
@@ -67,7 +70,8 @@ INLINE struct next rows_before(const struct tile *t, const real *a, ptrdiff_t as
                           sizeof(real) };
 }
 
-/* next: the rows of a of the next tile, if the product is to ask for them. */
+/* Queries with keys, and weights with values.  next: what the product asks for as it goes, the rows
+ * of the next tile.  With one row per tile it asks for nothing: decode has loops of its own. */
 #if QT == 1
 INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *q, real *c,
                 const struct next next)
@@ -104,16 +108,19 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
     }
 }
 #else
+/* Keys or rows that leave out the same part of a tile on the diagonal: small enough to leave out
+ * most of what is masked, large enough for the blocks of a product. */
 enum { STRIP = 16 };
 
+/* The same from a later key on. */
 INLINE struct next from_row(struct next next, int row)
 {
     if (next.first) next.first += row * next.row;
     return next;
 }
 /* C[k][r] = sum over d of a[k * as + d * ad] b[d][r], or C + it.  In a tile that the diagonal
- * crosses, rows before the first that sees any key of a strip are left alone: the mask overwrites
- * them. */
+ * crosses, rows before the first that sees any key of a strip are left as they are:
+ * the mask overwrites them. */
 INLINE void dot_as(const enum then then, const struct tile *t, const real *a, ptrdiff_t as,
                    ptrdiff_t ad, struct next next, int D, const real *b, real *c)
 {
@@ -123,6 +130,7 @@ INLINE void dot_as(const enum then then, const struct tile *t, const real *a, pt
     }
     struct band w = band(t->c->plan);
     for (int k = 0; k < t->keys; k += STRIP) {
+        /* the strip's oldest key has the first row that sees any of it */
         int n = t->keys - k < STRIP ? t->keys - k : STRIP, first = rows_of(t, w, k).first / VL * VL;
         if (first >= t->live) continue;
         product_on(then, n, t->live - first, D, a + k * as, as, ad, b + first, QT,
@@ -139,7 +147,7 @@ INLINE void dot(const struct tile *t, const real *a, ptrdiff_t as, int D, const 
 INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
                      real *c, const real *fade, const struct next rows)
 {
-    /* A is the array across */
+    /* A is read down its columns, so its steps and rows change places. */
     const struct next next = { rows.first, rows.step, rows.row, rows.size };
     if (!t->partial || !t->run || t->qg) {
         product_on(FADE, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, next);
@@ -147,6 +155,7 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
     }
     struct band w = band(t->c->plan);
     for (int r = 0; r < t->live; r += STRIP) {
+        /* the newest key that the strip's last row sees */
         int64_t last = t->d + r + STRIP - 1 - w.lo;
         int keys = last + 1 < t->keys ? (int)(last + 1 > 0 ? last + 1 : 0) : t->keys;
         product_on(FADE, D, STRIP, keys, a, 1, as, p + r, QT, c + r, QT, fade + r, next);
@@ -154,8 +163,9 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 }
 #endif
 
-/* Is every number of these rows finite?  Where not, 0 * NaN must not reach rows that do not see the
- * key. */
+/* Is every number of these rows finite?  Where not, 0 * NaN must not reach rows that do
+ * not see the key.  A finite number times 0 is 0 and any other NaN, so one sum tells for
+ * all, without a branch. */
 INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
 {
     vf zeros[4] = { vf_set1(0), vf_set1(0), vf_set1(0), vf_set1(0) };
@@ -171,7 +181,8 @@ INLINE bool finite_rows(const real *x, ptrdiff_t stride, int rows, int width)
     for (int v = 0; v < VL; v++) bad += lanes[v];
     return bad == 0;
 }
-/* mix_tile() over visible keys only: the same sums where all is finite. */
+/* mix_tile() over visible keys only.  Where all is finite the sums are the same,
+ * as a masked key has the weight 0. */
 INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
                         real *c, const real *fade)
 {
@@ -183,6 +194,7 @@ INLINE void mix_visible(const struct tile *t, const real *a, ptrdiff_t as, int D
             c[n * QT + r] = fma_(c[n * QT + r], fade[r], sum);
         }
 }
+/* Chooses: rows that hold no numbers only matter where some row must not see them. */
 INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, const real *p,
                      real *c, const real *fade, const struct next next)
 {
@@ -191,8 +203,8 @@ INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 }
 
 #if QT > 1
-/* C[k][n] += sum over r of w[k][r] rows[r][n]: rows before the first that sees a key of the strip
- * have w = 0. */
+/* C[k][n] += sum over r of w[k][r] rows[r][n], as in dV += P^T dO and dK += dS^T Q.  Rows before
+ * the first that sees a key of the strip have w = 0 and are left out. */
 INLINE void outer(const struct tile *t, const real *w, const real *rows, int width, real *c)
 {
     if (!t->partial || !t->run || t->qg) {
@@ -206,6 +218,7 @@ INLINE void outer(const struct tile *t, const real *w, const real *rows, int wid
                 c + k * width, width, NULL);
     }
 }
+/* The same; where a query, its dO or its lse is not finite, over visible pairs only. */
 INLINE void outer_safe(const struct tile *t, const real *w, const real *rows, int width, real *c)
 {
     if (!t->partial || t->finite) {
@@ -220,8 +233,8 @@ INLINE void outer_safe(const struct tile *t, const real *w, const real *rows, in
             c[k * width + n] += sum;
         }
 }
-/* C[n][d] += sum over r of w[n][r] rows[r][d]; rows that are not finite are left out where w is
- * 0. */
+/* The same for n rows of weights that are not by key, for instance by distance.
+ * Rows that are not finite are left out where w is 0. */
 INLINE void add_outer(const struct tile *t, int n, const real *w, const real *rows, int width,
                       real *c)
 {

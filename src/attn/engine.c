@@ -10,12 +10,15 @@ const struct term *const N(terms)[TERM_COUNT] = {
 };
 
 #if QT > 1
+/* The wide build has the table; decode is the same sources with tiles one row wide, and its globals
+ * go by that width. */
 #define NARROW(name) PASTE(name, LOCI_ISA, 1)
 #define ENGINE2(isa) loci_engine_##isa
 #define ENGINE(isa) ENGINE2(isa)
 #define TEXT2(x) #x
 #define TEXT(x) TEXT2(x)
 
+/* What the other files of this build give to the table and to nobody else. */
 struct workspace;
 size_t NARROW(lay_out)(const struct call *, char *base, bool backward, struct workspace *);
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *),
@@ -38,6 +41,7 @@ static size_t workspace(const struct call *c, bool backward)
 }
 ptrdiff_t NARROW(chunk_reals)(const struct call *);
 bool NARROW(decode_in_turn)(const struct call *);
+/* Reals for what chunks leave until they join; none where one item walks all chunks of its rows. */
 static size_t chunk_sums(const struct call *c)
 {
     if (!c->decode || NARROW(decode_in_turn)(c)) return 0;
@@ -56,6 +60,7 @@ static loci_status forward(struct call *c)
 }
 static bool asks(const struct call *c) { return !c->decode && skips(c); }
 
+/* What the rest of the library sees of this build, and all of it. */
 const struct engine ENGINE(LOCI_ISA) = {
     .isa = TEXT(LOCI_ISA),
     .workspace = workspace,

@@ -6,11 +6,11 @@
  *     O^T[d][r] =          sum over pairs of keys       V[2k][d] p[2k][r] + V[2k+1][d] p[2k+1][r]
  *
  * One instruction does both multiply-adds of a pair in each of 16 lanes.  Rows stay in the lanes: a
- * word of K or V, which holds a pair, is broadcast and meets a vector of pairs of 16 rows.  K is
- * read in place, or packed from a cache, where it lies channel by channel; V is packed by pairs of
- * keys tile by tile, Q once, the weights as they are made.  Sums, scores, max and log of the sum
- * are f32, and so is all that terms see.  What is rounded to bf16 beside the caller's numbers:
- * weights, and queries and keys that were turned.
+ * word of K or V, which holds a pair, is broadcast and multiplied by a vector of pairs of 16 rows.
+ * K is read in place, or packed from a cache, where it lies channel by channel.  V is packed by
+ * pairs of keys, tile by tile, Q once, and weights as they are made.  Sums, scores, max and log of
+ * the sum are f32, and so is all that terms see.  Weights are rounded to bf16, and so are queries
+ * and keys that have turned.
  *
  * A skipped tile has weights of at most e^-87 of the largest, which the sums do not notice. */
 #include <immintrin.h>
@@ -30,7 +30,8 @@ INLINE uint32_t load_word(const char *p)
     memcpy(&word, p, sizeof word);
     return word;
 }
-/* Vectors of neighbours, of the first and the second numbers of pairs: lanes (a, b). */
+/* Words (a, b) of two vectors, each number rounded to bf16, a in the lower half.
+ * The conversion puts b's numbers behind a's; the permutation interleaves them. */
 INLINE __m512i round_pairs(vf a, vf b)
 {
     static const _Alignas(64)
@@ -41,15 +42,15 @@ INLINE __m512i round_pairs(vf a, vf b)
 
 /* ---- The product ----------------------------------------------------------------------------- */
 
-/* Before a loop that is worth 3 % when every other of its branches goes. */
+/* Unrolls a loop by two: leaving out every other branch is worth 3 % there. */
 #if defined __clang__
 #define TWICE _Pragma("clang loop unroll_count(2)")
 #else
 #define TWICE _Pragma("GCC unroll 2")
 #endif
 
-/* C[m][n] = sum * factor, or with fade C[m][n] * fade[n] + sum in one chain, over K words of A at a
- * + m * am + k * ak bytes and B[k][n]. */
+/* C[m][n] = sum * factor, or with fade C[m][n] * fade[n] + sum in one chain.  The sum goes over K
+ * words of A, which are at a + m * am + k * ak bytes, and of B[k][n]. */
 INLINE void pairs_block(const int mb, const int nb, int K, const char *a, ptrdiff_t am,
                         ptrdiff_t ak, const uint32_t *b, real *c, real factor, const real *fade)
 {
@@ -82,7 +83,8 @@ INLINE void pairs_columns(const int mb, const int nb, int M, int K, const char *
         pairs_block(mb, nb, K, a + m * am, am, ak, b, c + m * QT, factor, fade);
     for (; m < M; m++) pairs_block(1, nb, K, a + m * am, am, ak, b, c + m * QT, factor, fade);
 }
-/* In blocks of 15 or 16 vectors, whatever the columns. */
+/* In blocks of 15 or 16 vectors of sums, whatever the number of columns: so many chains hide
+ * the latency of the instruction. */
 INLINE void pairs_product(int columns, int M, int K, const char *a, ptrdiff_t am, ptrdiff_t ak,
                           const uint32_t *b, real *c, real factor, const real *fade)
 {
@@ -96,14 +98,14 @@ INLINE void pairs_product(int columns, int M, int K, const char *a, ptrdiff_t am
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* What scores are multiplied by, so that queries that were not turned are exact: they are scaled by
- * powers of two only. */
+/* What scores are multiplied by.  Queries that were not turned would be exact in bf16 but for their
+ * scale: unless that is a power of two, it is taken out again and multiplied into the scores. */
 static real factor_of(const struct loci_plan *p)
 {
     int exponent;
     return p->rotate >= 0 || frexp(p->scale, &exponent) == 0.5 ? 1 : (real)p->scale;
 }
-/* Packs the queries, scaled and faded as they are in qt. */
+/* Packs the queries, scaled and faded as they are in q.across. */
 static void pack_queries(struct tile *t)
 {
     const int D = t->c->plan->dim;
@@ -129,14 +131,15 @@ static bool reads_weights(const struct call *c)
     return false;
 }
 
-/* Turned keys that nobody else reads become bf16 where they lie, each in the first half of its
- * row. */
+/* Turned keys that nobody else reads become bf16 where they lie, each in the first half of its row.
+ * That is done once per call, and not once per query tile. */
 static bool packs_keys(const struct call *c)
 {
     bool others = reads_rows(c) || c->plan->dim % 2;
     for (int x = 0; x < c->plan->uses; x++) others |= term_is(c->plan->use[x].term, READS_STAGED);
     return c->turned && !others;
 }
+/* Writing follows reading, at half the pace, so `to` may be `from`. */
 static void pairs_to_bf16(const real *from, int n, uint16_t *to)
 {
     int d = 0;
@@ -155,7 +158,8 @@ static void pack_job(void *arg, int index)
     }
 }
 
-/* Two rows of 16-bit numbers become one of words; without y the second halves are 0. */
+/* Two rows of 16-bit numbers become one of words, x in the lower halves; without y the upper halves
+ * are 0.  Indices from 32 on are those of the second vector. */
 INLINE void pack_two(const uint16_t *x, const uint16_t *y, int width, uint32_t *to)
 {
     static const _Alignas(64)
@@ -174,21 +178,23 @@ INLINE void pack_two(const uint16_t *x, const uint16_t *y, int width, uint32_t *
     for (int d = whole; d < width; d++) to[d] = x[d] | (uint32_t)(y ? y[d] : 0) << 16;
 }
 
-/* Words of two channels: those of key k start at first + k * key bytes and are `word` bytes
- * apart. */
+/* Words of two channels: those of key k start at first + k * key bytes and
+ * are `word` bytes apart. */
 struct key_words { const char *first; ptrdiff_t key, word; };
-/* The keys of the tile: in place, as a cache has them, or from the rows of reals that find_keys()
- * found. */
+/* The keys of the tile: packed once for all, or from the channels of a cache, or in place,
+ * or from the rows of reals that find_keys() makes.  `found`: it has. */
 static struct key_words find_words(struct tile *t, bool found)
 {
     const struct call *c = t->c;
     const ptrdiff_t D = c->plan->dim, b = t->seq->b, size = sizeof(uint16_t),
                     word = sizeof(uint32_t), width = D + D % 2;
+    /* two bf16 to a word, so a turned key fills the first half of its row */
     if (c->packed) {
         const real *first = (const real *)c->turned
                           + ((b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D;
         return (struct key_words){ (const char *)first, D * (ptrdiff_t)sizeof(real), word };
     }
+    /* channels in lines: two of them give a line of words, one per key */
     if (!c->turned && c->cache) {
         ptrdiff_t step;
         const uint16_t *first = key_at(c, b, t->kvh, t->j0, &step);
@@ -206,6 +212,7 @@ static struct key_words find_words(struct tile *t, bool found)
     }
     return (struct key_words){ (const char *)t->fast.k, width * size, word };
 }
+/* All scores of the tile before its terms; on the diagonal in strips, as in dots.h. */
 static void dot_pairs(struct tile *t, struct key_words k)
 {
     const struct loci_plan *p = t->c->plan;
@@ -233,6 +240,7 @@ static void rows(struct tile *t)
 static void scores(struct tile *t, bool more)
 {
     (void)more;
+    /* Queries are packed again when their fading has changed. */
     const ptrdiff_t block = t->q.block;
     const bool reads = reads_rows(t->c);
     fade_queries(t);
@@ -244,12 +252,12 @@ static void scores(struct tile *t, bool more)
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* e^(x - base) from x and base * log2(e).  Exactly 0 from 2^-127 on, where the lane's bits are
- * those of 1 less 127 exponents. */
+/* e^(x - base) from x and base * log2(e), for four vectors at once, so that their chains overlap.
+ * It is exactly 0 from 2^-127 on, where the lane's bits are those of 1 less 127 exponents. */
 INLINE void pow_below(vf x[4], const vf base[2])
 {
     vf n[4], f[4], y[4];
-    /* NaN stays */
+    /* the order of the arguments lets NaN through */
     UNROLL for (int i = 0; i < 4; i++)
         f[i] = vf_max(vf_set1(-127), _mm512_fmsub_ps(x[i], vf_set1(EXP_LOG2E), base[i / 2]));
     UNROLL for (int i = 0; i < 4; i++) n[i] = vf_add(f[i], vf_set1(EXP_MAGIC));
@@ -261,8 +269,8 @@ INLINE void pow_below(vf x[4], const vf base[2])
     UNROLL for (int i = 0; i < 4; i++) x[i] = vf_scale2(y[i], n[i]);
 }
 
-/* The new max of each row; base is it, or 0 where nothing was seen, and alpha what older sums are
- * multiplied by. */
+/* The new max of each row, and alpha, what older sums are multiplied by.  base is the max too,
+ * or 0 where nothing was seen. */
 static void find_max(struct tile *t, real *base)
 {
     vf m[QT / VL];
@@ -277,8 +285,9 @@ static void find_max(struct tile *t, real *base)
         vf_store(base + n * VL, b);
     }
 }
-/* softmax() whose weights go to p2, and to p where somebody reads them. */
-INLINE void softmax_pairs(struct tile *t, const bool keep)
+/* softmax() whose weights go to fast.p, two keys to a word, and also to p where somebody reads them
+ * (`whole`).  l sums them before they are rounded. */
+INLINE void softmax_pairs(struct tile *t, const bool whole)
 {
     real base[QT];
     find_max(t, base);
@@ -298,7 +307,7 @@ INLINE void softmax_pairs(struct tile *t, const bool keep)
                                     round_pairs(x[2 * i], x[2 * i + 1]));
                 sum[i] = vf_add(sum[i], vf_add(x[2 * i], x[2 * i + 1]));
             }
-            if (keep)
+            if (whole)
                 UNROLL for (int i = 0; i < 4; i++)
                     vf_store(t->p + (k + i % 2) * QT + r + i / 2 * VL, x[i]);
         }
@@ -307,6 +316,7 @@ INLINE void softmax_pairs(struct tile *t, const bool keep)
                                                      vf_load(t->alpha + r + i * VL), sum[i]));
     }
 }
+/* The same for weights that a term has made. */
 static void pack_weights(struct tile *t)
 {
     for (int k = 0; k < t->keys; k += 2)
@@ -339,13 +349,14 @@ static void pack_values(struct tile *t)
     if (k < t->keys) pack_two(value_row(t, k), NULL, D, t->fast.v + k / 2 * D);
 }
 
+/* Is one half of a word inf or NaN?  Then its exponent is all ones. */
 static bool infinite(uint32_t word)
 {
     return (word & 0x7f80) == 0x7f80 || (word & 0x7f800000) == 0x7f800000;
 }
-/* Numbers that are not finite must not meet rows that do not see their key, for 0 * NaN is NaN.
- * They are taken out, and go to the rows that do see it when all is added up.  True if there are
- * any. */
+/* Numbers that are not finite must not reach rows that do not see their key, for 0 * NaN is NaN.
+ * take_out() sets them to 0, and put_back() adds them to the rows that do see it when all is summed
+ * up.  True if there are any. */
 static bool take_out(struct tile *t)
 {
     const ptrdiff_t n = (ptrdiff_t)((t->keys + 1) / 2) * t->c->plan->value_dim;
@@ -358,6 +369,7 @@ static bool take_out(struct tile *t)
     }
     return some;
 }
+/* Weights as the products have them: rounded to bf16. */
 static void put_back(struct tile *t)
 {
     for (int k = 0; k < t->keys; k++)
@@ -372,6 +384,8 @@ static void put_back(struct tile *t)
                              t->chunk.o[d * QT + r]);
         }
 }
+/* o = o alpha + sum over the keys, in one chain; on the diagonal in strips of rows, each up to the
+ * newest key that it sees. */
 static void mix_pairs(struct tile *t)
 {
     const int D = t->c->plan->value_dim, K = (t->keys + 1) / 2;
@@ -390,6 +404,8 @@ static void mix_pairs(struct tile *t)
     }
 }
 
+/* Weights, what terms make of them, and the sums of values.  Terms see
+ * weights that are not rounded. */
 static void sums(struct tile *t, bool more)
 {
     (void)more;

@@ -4,6 +4,8 @@
 
 #if QT > 1
 
+/* The products of scores ask for the keys of the next tile as they go, those
+ * of sums for its values. */
 static void scores(struct tile *t, bool more)
 {
     find_keys(t);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* forward.h -- the fused pass over tiles of 64 rows: each meets its keys, newest first, in chunks
- * of 4096 and tiles of 64. What a file that includes it brings is how a tile is multiplied. */
+/* forward.h -- the fused pass over tiles of 64 rows: the rows of a tile walk over the keys they
+ * see, newest first, in chunks of 4096 and tiles of 64.  The file that includes this one says
+ * how a tile is multiplied. */
 #ifndef LOCI_ATTN_FORWARD_H
 #define LOCI_ATTN_FORWARD_H
 
 #include "attn/softmax.h"
 #include "attn/thread.h"
 
+/* How a tile is multiplied: forward.c does it in f32, fast.c with bf16 dot products. */
 struct products {
     void (*rows)(struct tile *);                     /* once per query tile, after open_rows() */
     void (*scores)(struct tile *, bool more);        /* finds the keys and makes s, all but mix;
@@ -39,19 +41,21 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
         open_total(&t[i]);
     }
     const struct weights *weights = weights_of(c);
+    /* Borders of chunks and tiles are multiples of CHUNK and KT whatever the rows see, as the bits
+     * of a row depend on them.  Rows that see no key have no chunk. */
     for (ptrdiff_t chunk = range.last >= range.first ? range.last / CHUNK : -1;
          chunk >= range.first / CHUNK && chunk >= 0; chunk--) {
-        const ptrdiff_t end = range.last / KT < chunk * (CHUNK / KT) + CHUNK / KT - 1
-                                ? range.last / KT
-                                : chunk * (CHUNK / KT) + CHUNK / KT - 1;
-        const ptrdiff_t start = range.first / KT > chunk * (CHUNK / KT) ? range.first / KT
-                                                                        : chunk * (CHUNK / KT);
+        const ptrdiff_t high = chunk * (CHUNK / KT) + CHUNK / KT - 1, low = chunk * (CHUNK / KT);
+        const ptrdiff_t end = range.last / KT < high ? range.last / KT : high;
+        const ptrdiff_t start = range.first / KT > low ? range.first / KT : low;
         if (skip && negligible_chunk(t, start, end, range.last)) continue;
         for (int i = 0; i < n; i++) open_chunk(&t[i]);
         for (ptrdiff_t j = end; j >= start; j--) {
             bool seen = true;
             for (int i = 0; i < n; i++) seen &= set_keys(&t[i], j * KT, range.last);
             if (!seen) continue;
+            /* An older tile than one that is negligible may matter again,
+             * but what is spent stays so. */
             if (skip && negligible(t, t->chunk.m)) continue;
             if (all_spent(t, n)) break;
             const bool more = j > range.first / KT;
@@ -69,15 +73,17 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
 
 /* ---- All of them ----------------------------------------------------------------------------- */
 
+/* What threads share. */
 struct pass {
     struct call *c;
-    ptrdiff_t items, groups;
-    int locked;
+    ptrdiff_t items, groups;             /* groups of heads that go together */
+    int locked;                          /* heads of one */
     atomic_llong next;
-    atomic_bool stop;
+    atomic_bool stop;                    /* the host cancelled */
 };
 
-/* Items go from the rows that see most keys to those that see fewest. */
+/* Items go from the rows that see most keys to those that see fewest, so that threads end at about
+ * the same time.  The heads of a tile follow one another: those of a group read the same keys. */
 INLINE void forward_job(void *arg, int index, const struct products *by)
 {
     struct pass *a = arg;
@@ -97,10 +103,10 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
     }
 }
 
+/* job is forward_job() with the products of the file that includes this. */
 INLINE loci_status forward_all(struct call *c, void (*job)(void *, int))
 {
-    struct pass a = { .c = c,
-                      .locked = locked(c->plan),
+    struct pass a = { .c = c, .locked = locked(c->plan),
                       .groups = c->plan->heads / locked(c->plan) };
     a.items = c->seqs.tiles * a.groups;
     atomic_init(&a.next, 0);

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* keep.c -- puts keys and values into a cache: turned where the plan keeps them so, keys channel by
- * channel. */
+/* keep.c -- puts keys and values into a cache: turned where the plan keeps them so,
+ * keys channel by channel. */
 #include "attn/thread.h"
 #include "plan/engine.h"
 
 #if QT > 1
 
+/* What threads share: the call, what is to be done, and the next item. */
 struct keep {
     struct call *c;
     const struct keeping *a;
-    ptrdiff_t tiles;
+    ptrdiff_t tiles;                     /* of a head; removal walks a head in one item */
     atomic_llong next;
     atomic_bool stop;
 };
 
-/* Keys `at` .. of the sequence, n of one tile, from padded rows that have the positions of the
- * call's keys j .. */
+/* Stores n keys of one tile, from key `at` of the sequence on.  They come as padded rows in
+ * t->q.rows, and turn by the positions of the call's keys j .. */
 static void put_keys(const struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b,
                      int h, ptrdiff_t at, ptrdiff_t j, int n)
 {
@@ -24,6 +25,7 @@ static void put_keys(const struct call *c, const struct keeping *a, struct tile 
     char *tile = cache_keys(a->to, b, h, at);
     if (a->turn)
         rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, j, n, t->q.rows, Dp);
+    /* What turn() stretched a second time (engine.h). */
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)
             t->q.rows[i * Dp + d] *= (real)a->undo;
@@ -31,13 +33,15 @@ static void put_keys(const struct call *c, const struct keeping *a, struct tile 
     for (int d = 0; d < D; d++)
         from_reals(c, t->q.across + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
 }
+/* Where the cache has value `at` of a sequence. */
 static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at)
 {
     return (char *)cache_values(to, b, h, at)
          + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
 }
 
-/* The new keys of one tile of the cache. */
+/* The new keys of one tile of the cache.  `tile` counts from the tile that holds the end of the old
+ * keys; a thread owns whole tiles, so no two write the same line. */
 static void append_item(struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h,
                         ptrdiff_t tile)
 {
@@ -48,6 +52,7 @@ static void append_item(struct call *c, const struct keeping *a, struct tile *t,
     if (from < old) from = old;
     if (end > old + count) end = old + count;
     if (from >= end) return;
+    /* the last `count` rows of the call are the new ones */
     const ptrdiff_t j = from - old + c->Lk - count;
     const int n = (int)(end - from);
     load_rows(c, &a->k, b, h, j, n, p->dim, t->q.rows);
@@ -56,7 +61,8 @@ static void append_item(struct call *c, const struct keeping *a, struct tile *t,
         memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
                p->stored * (size_t)p->value_dim);
 }
-/* The keys of a head behind those that go, oldest first, each tile in two pieces at most. */
+/* Moves the keys of a head up over those that go.  It starts with the oldest, as each goes
+ * to a place before its own, and takes pieces that stay within one tile on both sides. */
 static void remove_item(struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h)
 {
     const struct loci_plan *p = c->plan;
@@ -67,6 +73,7 @@ static void remove_item(struct call *c, const struct keeping *a, struct tile *t,
         ptrdiff_t n = KT - at % KT;
         if (n > KT - from % KT) n = KT - from % KT;
         if (n > end - at) n = end - at;
+        /* Dense rows become padded ones, the last first, so that none is written over. */
         load_keys(c, KEYS, b, h, from, (int)n, t->q.rows);
         for (ptrdiff_t i = n - 1; i > 0; i--)
             memmove(t->q.rows + i * Dp, t->q.rows + i * D, sizeof(real) * (size_t)D);
@@ -86,7 +93,7 @@ static void keep_job(void *arg, int index)
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);
-        /* half of a removal would leave no cache at all */
+        /* Half of a removal would leave no cache at all. */
         if (!k->a->remove && cancelled(c)) {
             k->stop = true;
             return;
@@ -97,6 +104,7 @@ static void keep_job(void *arg, int index)
 }
 loci_status N(keep)(struct call *c, const struct keeping *a)
 {
+    /* New keys may begin and end inside a tile, hence two more. */
     struct keep k = { .c = c, .a = a, .tiles = a->remove ? 1 : c->Lk / KT + 2 };
     atomic_init(&k.next, 0), atomic_init(&k.stop, false);
     N(run)(c, c->threads, keep_job, &k);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* keys.c -- before the pass: keys are turned and staged, and measured, where the plan asks for
- * it. */
+/* keys.c -- before the pass: keys are turned and staged, and measured,
+ * where the plan asks for it. */
 #include "attn/thread.h"
 
 struct keys { struct call *c; atomic_llong next; };
 
-/* |x|^2, for bounds: in any order of sums. */
+/* |x|^2.  It serves bounds only, which are rounded up, so the order of its sum may depend on VL. */
 static double square(const real *x, int n)
 {
     vf sum = vf_set1(0);
@@ -19,7 +19,7 @@ static double square(const real *x, int n)
     return all;
 }
 
-/* The largest |x|^2 of the keys of a tile in a cache, which lie across. */
+/* The largest |x|^2 of the keys of a tile in a cache, which lie across; NaN if any is NaN. */
 static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n)
 {
     ptrdiff_t step;
@@ -35,6 +35,8 @@ static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t
     return most;
 }
 
+/* One tile of keys of one key head: it is turned and faded into c->turned, once for all query tiles
+ * and all heads that share it, and its largest norm goes to c->knorm. */
 static void keys_item(struct call *c, struct angles *angles, const struct sequence *q,
                       ptrdiff_t tile, int kh)
 {
@@ -45,6 +47,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     if (n <= 0) return;
     real *turned = c->turned ? (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j) * D
                              : NULL;
+    /* With keys_rotated they have turned already, and only fading is left to do. */
     if (turned) {
         load_keys(c, KEYS, q->b, kvh, j, n, turned);
         const struct rotation *rotation = rotation_of(c);
@@ -63,15 +66,20 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
                 const double sum = square(turned ? turned + (ptrdiff_t)k * D
                                                  : find_row(c, KEYS, q->b, kvh, j + k, room),
                                           D);
-                most = sum > most || sum != sum ? sum : most;
+                most = sum > most || sum != sum ? sum : most;        /* NaN stays to the end */
             }
             finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, room), p->value_dim, 1,
                                   p->value_dim);
         }
+        /* A skipped tile adds nothing, but a tile with inf or NaN must make NaN.  A norm of NaN
+         * fails every comparison, so such a tile is never skipped.  The factor covers what sums
+         * and root were rounded by. */
         if (!finite || !(most < INFINITY)) most = NAN;
         c->knorm[kh * c->seqs.ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
     }
 }
+/* Threads take tiles one after the other; the heads of a tile follow each other, so that they find
+ * cos and sin of its positions made. */
 static void keys_job(void *arg, int index)
 {
     struct keys *a = arg;

@@ -7,7 +7,7 @@
 #include "attn/stored.h"
 #include "plan/cache.h"
 
-/* Which of the two, for what follows. */
+/* Which of the two a function works on. */
 enum side { KEYS, VALUES };
 INLINE int side_width(const struct call *c, enum side side)
 {
@@ -18,8 +18,8 @@ INLINE const loci_view *side_view(const struct call *c, enum side side)
     return side == KEYS ? &c->k : &c->v;
 }
 
-/* Row j of entry b: of a view, in pages or not, or a value in a cache; j is counted in the call's
- * keys. */
+/* Row j of entry b: of a view, in pages or not, or a value in a cache;
+ * j is counted in the call's keys. */
 INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
 {
     const loci_pages *p = c->in->pages;
@@ -38,6 +38,7 @@ INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, i
     const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b], from = at % KT;
     const int D = c->plan->dim;
     const char *tile = cache_keys(c->cache, b, h, at);
+    /* Channels lie in lines there: VL of them are transposed at once. */
     real lines[VL * KT];
     for (int d = 0; d < D; d += VL) {
         const int m = D - d < VL ? D - d : VL;
@@ -59,13 +60,14 @@ INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, 
     for (int k = 0; k < n; k++)
         to_reals(c, stored_key(c, side, b, h, j + k), width, to + (ptrdiff_t)k * width);
 }
-/* Are rows j .. j + n - 1 of a tile a constant stride apart? */
+/* Are rows j .. j + n - 1 of a tile a constant stride apart?  Without pages always; with pages,
+ * if one page has them all. */
 INLINE bool in_one_piece(const struct call *c, ptrdiff_t j, int n)
 {
     const loci_pages *p = c->in->pages;
     return !p || j / p->length == (j + n - 1) / p->length;
 }
-/* Are they reals, too? */
+/* Are they reals, too?  A cache has keys by channel, so its rows of keys have to be made. */
 INLINE bool rows_in_place(const struct call *c, enum side side, ptrdiff_t j, int n)
 {
     return in_place(c) && !(c->cache && side == KEYS) && in_one_piece(c, j, n);
@@ -82,6 +84,7 @@ INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, 
     load_keys(c, side, b, h, j, n, room);
     return room;
 }
+/* The same for one row. */
 INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
                             real *room)
 {
@@ -103,6 +106,8 @@ INLINE void find_keys(struct tile *t)
     } else if (c->cache) {
         t->k.at = key_at(c, q->b, t->kvh, t->j0, &t->k.step);
         t->k.row = 1;
+        /* A call's key 0 is a multiple of CHUNK in the cache, so its tiles are those of the cache,
+         * and whole: numbers past the last key may be converted, and nobody looks at them. */
         if (in_place(c)) return;
         to_reals(c, t->k.at, p->dim * KT, t->k.room);
         t->k.at = t->k.room;
@@ -115,8 +120,8 @@ INLINE void find_values(struct tile *t)
     t->v.at = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.room, &t->v.row);
 }
 
-/* What the next tile reads, which is the one before: no processor's prefetcher sees a stream in
- * blocks of rows, newest first. */
+/* What the next tile reads.  That is the tile before this one in memory, as tiles come newest
+ * first: no processor's prefetcher sees a stream in that. */
 INLINE struct next to_older(const struct tile *t, enum side side)
 {
     const struct call *c = t->c;
@@ -134,6 +139,7 @@ INLINE struct next to_older(const struct tile *t, enum side side)
         const char *first = key_at(c, b, t->kvh, j, &step);
         return (struct next){ first, stored, step * stored, (int)stored };
     }
+    /* Rows of several pages have no common stride to ask by. */
     if (!in_one_piece(c, j, KT)) return (struct next){ 0 };
     return (struct next){ stored_key(c, side, b, t->kvh, j),
                           (c->cache ? width : side_view(c, side)->row) * stored, stored,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* linear.c -- linear attention: rows meet sums over the keys, and pair by pair only those of their
- * own tile.
+/* linear.c -- linear attention: a row meets the keys of its own tile pair by pair, and all keys
+ * before as one sum.
  *
  *     o_i = sum_j (R f(q_i)).(R f(k_j)) v_j / den_i      den_i = sum_j f(q_i).f(k_j)
  *     f = elu + 1
@@ -12,28 +12,28 @@
  *     o_i den_i = S^T R f(q_i) + sum_k p_ik v_k          den_i = (z + sum_k f(k_k)).f(q_i)
  *
  * so the bits of a row depend on its query and the keys it sees, however the keys were handed in.
- * Sums are kept in two parts, since the last multiple of SPAN keys and before, so that those of
- * long texts in float lose little.
+ * Sums have two parts, since the last multiple of SPAN keys and before, so that those of long texts
+ * lose little in float.
  *
  * Backward, with g = dO / den, h = -(dO.o) / den, and G = sum of (R f(q_i)) g_i^T over the rows
  * behind a tile:
  *
- *     d R f(q_i) = S g_i + ...     d f(q_i) = h_i z + ...     d R f(k_k) = G v_k + ...
+ *     d R f(q_i) = S g_i + ...    d f(q_i) = h_i z + ...    d R f(k_k) = G v_k + ...
  *     dv_k = G^T R f(k_k) + ...
  *
- * One walk from the first tile to the last for dq, another one back for dk and dv. */
+ * dq is made on a walk from the first tile to the last, dk and dv on another one back. */
 #include "attn/thread.h"
 
 #if QT > 1
 
-enum { SPAN = 1024 };
+enum { SPAN = 1024 };                    /* keys after which a sum is no longer recent */
 
-/* A sum [D][Dvp] and one [Dp], each in two parts: since the last multiple of SPAN keys, and
- * before. */
+/* A sum [D][Dvp] and one [Dp], each in two parts: since the last multiple
+ * of SPAN keys, and before. */
 struct running { real *recent, *older, *zrecent, *zolder; };
 
-/* All that later rows have to know of the keys so far; in a state it lies in this order, without
- * gaps. */
+/* All that later rows have to know of the keys so far; in a state it lies
+ * in this order, without gaps. */
 struct memory {
     struct running sum;                  /* of all tiles but the last */
     real *f, *turned, *v;                /* the last tile: [KT][Dp], [KT][Dp], [KT][Dvp] */
@@ -46,9 +46,9 @@ struct linear {
     ptrdiff_t count;                     /* keys in memory */
     int keys;                            /* of them in the last tile */
 
-    real *S, *z;                         /* the sums before the tile, both parts together */
-    real *zk;                            /* [KT][Dp]: z for a row that sees the keys 0 .. k of the
-                                            tile */
+    real *S, *z;                         /* the sums before the tile, both parts added */
+    /* [KT][Dp]: z for a row that sees the keys 0 .. k of the tile */
+    real *zk;
     real *keys_t;                        /* [D][KT]: turned keys, transposed */
     bool finite;                         /* all of the tile's keys and values */
 
@@ -83,6 +83,7 @@ static struct memory lay_out_memory(const struct loci_plan *p, struct arena *a)
     m.v = reals(a, (ptrdiff_t)KT * Dvp);
     return m;
 }
+/* Bytes of the state of a kv head: the memory as it is. */
 size_t N(linear_state)(const struct loci_plan *p)
 {
     struct arena a = { 0 };
@@ -90,6 +91,8 @@ size_t N(linear_state)(const struct loci_plan *p)
     return a.used;
 }
 
+/* Lays out what a thread has; with base NULL it only measures.  Where the caller wants a state,
+ * open_memory() puts the memory there. */
 static size_t lay_out_all(const struct call *c, char *base, bool backward, struct linear *d)
 {
     const struct loci_plan *p = c->plan;
@@ -133,11 +136,12 @@ static struct linear open_workspace(const struct call *c, int index)
 
 /* ---- Rows of queries and keys ---------------------------------------------------------------- */
 
+/* f(x) = elu(x) + 1, and f'(x) from f(x): below 0 both are e^x. */
 INLINE real feature(real x) { return x > 0 ? x + 1 : exp_(x); }
-INLINE real slope(real f) { return f < 1 ? f : 1; }     /* f'(x), from f(x) */
+INLINE real slope(real f) { return f < 1 ? f : 1; }
 
-/* One sum in PAD lanes, so that its bits are the same for every width of vectors; n counts whole
- * lanes. */
+/* One sum in PAD lanes, so that its bits are the same for every width of
+ * vectors; n counts whole lanes. */
 static real dot_row(const real *a, const real *b, int n)
 {
     real lane[PAD] = { 0 };
@@ -177,6 +181,8 @@ static void load_features(const struct call *c, struct linear *d, bool query, pt
     if (p->rotate >= 0)
         rotation_of(c)->turn(c, p->rotate, d->angles, b, h, query, i, n, turned, Dp);
 }
+/* g, the gradient by n turned rows, becomes that by the rows, and the part gets
+ * what is the rotation's. */
 static void turn_back(const struct call *c, struct linear *d, bool query, ptrdiff_t b, int h,
                       ptrdiff_t i, int n, const real *f, const real *turned, real *g)
 {
@@ -187,7 +193,8 @@ static void turn_back(const struct call *c, struct linear *d, bool query, ptrdif
                        padded(c->plan->dim), c->g.total[x] ? d->part : NULL);
 }
 
-/* The rows `row` .. of a query head, with `last` keys of their sequence in memory. */
+/* Brings n rows of a query head into hand, from `row` on, with `last` keys of their sequence
+ * in memory.  A row sees the first keys of the tile, seen[r] of them, and all tiles before it. */
 static void open_rows_of(const struct call *c, struct linear *d, const struct sequence *q,
                          int h, ptrdiff_t row, int n, ptrdiff_t last)
 {
@@ -208,6 +215,8 @@ static void clear_sums(const struct loci_plan *p, const struct running *s)
     const ptrdiff_t n = (ptrdiff_t)p->dim * padded(p->value_dim), m = padded(p->dim);
     zero(s->recent, n), zero(s->older, n), zero(s->zrecent, m), zero(s->zolder, m);
 }
+/* The recent part joins the older one.  Each sum then has few addends of one size, and what a long
+ * text has summed up does not swallow a single key. */
 static void age(const struct loci_plan *p, const struct running *s)
 {
     const ptrdiff_t n = (ptrdiff_t)p->dim * padded(p->value_dim), m = padded(p->dim);
@@ -221,7 +230,9 @@ static void both(const struct loci_plan *p, const struct running *s, real *S, re
     for (int i = 0; i < padded(p->dim); i++) z[i] = s->zolder[i] + s->zrecent[i];
 }
 
-/* The last tile, which is full, goes into the sums. */
+/* The last tile, which is full, goes into the sums: first it is summed by itself,
+ * from 0 over ascending keys, then added once.  So the bits do not depend on how many
+ * keys came with each call. */
 static void add_tile(const struct loci_plan *p, struct linear *d)
 {
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
@@ -247,7 +258,8 @@ static int add_keys(const struct call *c, struct linear *d, const struct sequenc
     d->keys += n, d->count += n;
     return n;
 }
-/* What rows want of the tile and of all before it. */
+/* Makes what rows want of the tile and of all before it: S and z, z for every number of keys
+ * of the tile that a row may see, and the turned keys across. */
 static void open_tile(const struct loci_plan *p, struct linear *d)
 {
     const int D = p->dim, Dp = padded(D), Dvp = padded(p->value_dim);
@@ -262,12 +274,13 @@ static void open_tile(const struct loci_plan *p, struct linear *d)
              && finite_rows(m->v, Dvp, d->keys, p->value_dim);
 }
 
-/* Weights of pairs that are not to be: an exact 0. */
+/* Weights of pairs that a row does not see become an exact 0. */
 static void hide(const struct linear *d, real *w)
 {
     for (int r = 0; r < d->rows; r++) zero(w + r * KT + d->seen[r], KT - d->seen[r]);
 }
-/* C[r] += sum over the keys k that row r sees of w[r][k] B[k]. */
+/* C[r] += sum over the keys k that row r sees of w[r][k] B[k].  Where all is finite, hidden keys
+ * have weight 0 and one product does for all rows. */
 static void add_seen_keys(const struct linear *d, const real *w, const real *b, int width,
                           real *c)
 {
@@ -277,8 +290,8 @@ static void add_seen_keys(const struct linear *d, const real *w, const real *b, 
             product(ADD, 1, width, d->seen[r], w + r * KT, KT, 1, b, width, c + r * width, width,
                     NULL);
 }
-/* C[k] += sum over the rows r that see key k of w[r][k] B[r]; rows never see less than the row
- * before them. */
+/* C[k] += sum over the rows r that see key k of w[r][k] B[r]; rows never see less
+ * than the row before them. */
 static void add_seeing_rows(const struct linear *d, const real *w, const real *b, int width,
                             real *c)
 {
@@ -293,13 +306,14 @@ static void add_seeing_rows(const struct linear *d, const real *w, const real *b
     }
 }
 
+/* p of the rows against the tile's keys. */
 static void score(const struct loci_plan *p, const struct linear *d)
 {
     product(SET, d->rows, KT, p->dim, d->turned, padded(p->dim), 1, d->keys_t, KT, d->p, KT, NULL);
     hide(d, d->p);
 }
-/* 0 for a row that sees no key, and where f vanishes in all channels of the row or of all its
- * keys. */
+/* f(q).z over the keys that row r sees.  It is 0 for a row that sees no key, and where f vanishes
+ * in all channels of the row or of all its keys. */
 static real denominator(const struct loci_plan *p, const struct linear *d, int r)
 {
     const int Dp = padded(p->dim);
@@ -308,6 +322,7 @@ static real denominator(const struct loci_plan *p, const struct linear *d, int r
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
+/* Rows in hand: S^T R f(q) from the tiles before, then the keys of the tile, then the division. */
 static void forward_rows(const struct call *c, struct linear *d, const struct sequence *q,
                          int h, ptrdiff_t row, int n, ptrdiff_t last)
 {
@@ -324,7 +339,9 @@ static void forward_rows(const struct call *c, struct linear *d, const struct se
     store(c, &c->o, q->b, h, q->q0 + row, n, p->value_dim, d->o);
 }
 
-/* Memory number i of the call: in the state that is asked for, else in the workspace. */
+/* Memory number i of the call stands in the state that the call leaves, if one is wanted,
+ * else in the workspace.  It begins with the state that the call was given, or with
+ * nothing; the two may be one. */
 static void open_memory(const struct call *c, struct linear *d, size_t i)
 {
     const size_t bytes = N(linear_state)(c->plan);
@@ -337,7 +354,7 @@ static void open_memory(const struct call *c, struct linear *d, size_t i)
     if (!before) memset(to, 0, bytes);
     else if (before != to) memcpy(to, before, bytes);
 }
-/* A kv head of a sequence, and the query heads that read it. */
+/* Begins a work item: a kv head of a sequence, and the query heads that read it. */
 static const struct sequence *open_item(const struct call *c, struct linear *d, ptrdiff_t item,
                                         int *kvh)
 {
@@ -346,6 +363,7 @@ static const struct sequence *open_item(const struct call *c, struct linear *d, 
     *kvh = (int)(item % p->kv_heads);
     if (d->angles) *d->angles = (struct angles){ .room = d->room };
     d->count = c->linear.past;
+    /* a tile that is full has not been added yet: 1 .. KT keys, unless there are none */
     d->keys = d->count ? (int)((d->count - 1) % KT) + 1 : 0;
     open_memory(c, d, (size_t)(q->b * p->kv_heads + *kvh));
     return q;
@@ -358,20 +376,24 @@ static ptrdiff_t rows_within(const struct call *c, const struct sequence *q, ptr
     while (row < q->nq && seen[row] <= keys) row++;
     return row;
 }
+/* Rows in hand from `row` on. */
 static int rows_from(ptrdiff_t row, ptrdiff_t end)
 {
     return end - row < QT ? (int)(end - row) : QT;
 }
 
+/* What walk_forward() does with rows and their tile: forward_rows() or dq_rows(). */
 typedef void rows_job(const struct call *, struct linear *, const struct sequence *, int h,
                       ptrdiff_t row, int n, ptrdiff_t last);
 
-/* Every row with its tile, the first ones first.  False: cancelled. */
+/* Walks over the keys, tile by tile, and hands over the rows whose last key is in the tile,
+ * of all heads that share it.  False: cancelled. */
 INLINE bool walk_forward(const struct call *c, struct linear *d, const struct sequence *q,
                          int kvh, rows_job *job, bool backward)
 {
     const struct loci_plan *p = c->plan;
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
+    /* i rows are done, j keys are in memory.  Rows that see no key come first, with none. */
     for (ptrdiff_t i = 0, j = 0;; j += add_keys(c, d, q, kvh, j)) {
         if (cancelled(c)) return false;
         const ptrdiff_t end = rows_within(c, q, i, j);
@@ -386,6 +408,7 @@ INLINE bool walk_forward(const struct call *c, struct linear *d, const struct se
                     job(c, d, q, h, row, rows_from(row, end), j);
         }
         i = end;
+        /* Keys behind the last row matter to a state only. */
         if (j == q->nk || (i == q->nq && !c->linear.after)) return true;
     }
 }
@@ -407,6 +430,7 @@ static void open_cotangents(const struct call *c, struct linear *d, const struct
     if (c->g.dout.data) load(c, &c->g.dout, q->b, h, q->q0 + row, d->rows, Dv, d->g);
     else zero(d->g, (ptrdiff_t)d->rows * Dvp);
     load(c, &c->o, q->b, h, q->q0 + row, d->rows, Dv, d->o);
+    /* g = dO / den and h = -(dO.o) / den = -g.o: both 0 where the row had no denominator. */
     for (int r = 0; r < d->rows; r++) {
         const real over = den[r];
         d->h[r] = over == 0 ? 0 : -dot_row(d->g + r * Dvp, d->o + r * Dvp, Dvp) / over;
@@ -423,6 +447,8 @@ static void through_feature(int D, const real *restrict f, real h, const real *r
     for (int x = 0; x < D; x++) g[x] = fma_(h, df[x], g[x]) * slope(f[x]);
 }
 
+/* dq of the rows in hand: d R f(q) = S g + sum of dp R f(k), back through the rotation, then with
+ * h z through f.  Denominators are stored for the walk back, which has no z. */
 static void dq_rows(const struct call *c, struct linear *d, const struct sequence *q, int h,
                     ptrdiff_t row, int n, ptrdiff_t last)
 {
@@ -444,8 +470,8 @@ static void dq_rows(const struct call *c, struct linear *d, const struct sequenc
     store(c, &c->g.dq, q->b, h, q->q0 + row, n, D, d->dq);
 }
 
-/* The rows add to dk and dv of their tile, to df at the last key they see, and to what the tiles
- * before them get. */
+/* Rows on the walk back.  They add to dk and dv of their tile; to df at the last key that each
+ * sees, from where it will be summed to the keys before; and to G, for the tiles before. */
 static void dk_rows(const struct call *c, struct linear *d, const struct sequence *q, int h,
                     ptrdiff_t row, int n, ptrdiff_t last)
 {
@@ -462,14 +488,17 @@ static void dk_rows(const struct call *c, struct linear *d, const struct sequenc
         real *df = d->df + (d->seen[r] - 1) * Dp;
         for (int x = 0; x < Dp; x++) df[x] = fma_(d->h[r], d->q[r * Dp + x], df[x]);
     }
+    /* G is used for a tile before its rows are added, and so holds later rows only */
     product(ADD, D, Dvp, n, d->turned, 1, Dp, d->g, Dvp, d->behind.recent, Dvp, NULL);
 }
-/* The tile that ends with key last - 1, and its rows. */
+/* Gradients of the keys first .. last - 1, a tile, from the rows row .. end - 1 whose last key
+ * is in it and the sums over all later rows. */
 static void dk_tile(const struct call *c, struct linear *d, const struct sequence *q, int kvh,
                     ptrdiff_t first, ptrdiff_t last, ptrdiff_t row, ptrdiff_t end)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
+    /* The tile as it was for its rows: read again, and no key behind `last`. */
     const struct sequence tile = { .b = q->b, .k0 = q->k0, .nk = last };
     d->keys = 0;
     add_keys(c, d, &tile, kvh, first);
@@ -483,6 +512,7 @@ static void dk_tile(const struct call *c, struct linear *d, const struct sequenc
     for (int h = kvh * p->group; h < (kvh + 1) * p->group; h++)
         for (ptrdiff_t i = row; i < end; i += QT) dk_rows(c, d, q, h, i, rows_from(i, end), last);
 
+    /* A key gets h f(q) of every row whose last key is this one or a later one. */
     for (int k = d->keys - 2; k >= 0; k--) add_to(d->df + k * Dp, d->df + (k + 1) * Dp, Dp);
     add_to(d->behind.zrecent, d->df, Dp);
     turn_back(c, d, false, q->b, kvh, q->k0 + first, d->keys, d->mem.f, d->mem.turned, d->dk);
@@ -494,6 +524,7 @@ static void dk_tile(const struct call *c, struct linear *d, const struct sequenc
     store(c, &c->g.dv, q->b, kvh, q->k0 + first, d->keys, Dv, d->dv);
     if (first % SPAN == 0) age(p, &d->behind);
 }
+/* The two walks of a kv head.  False: cancelled. */
 static bool backward_item(const struct call *c, struct linear *d, ptrdiff_t item)
 {
     const struct loci_plan *p = c->plan;
@@ -506,6 +537,7 @@ static bool backward_item(const struct call *c, struct linear *d, ptrdiff_t item
 
     ptrdiff_t end = q->nq;
     clear_sums(p, &d->behind);
+    /* Keys behind the last row's last one have no gradient; the caller's dk was cleared. */
     for (ptrdiff_t last = q->nq ? seen[q->nq - 1] : 0, first; last > 0; last = first) {
         if (cancelled(c)) return false;
         first = (last - 1) / KT * KT;
@@ -519,6 +551,7 @@ static bool backward_item(const struct call *c, struct linear *d, ptrdiff_t item
 
 /* ---- Work items ------------------------------------------------------------------------------ */
 
+/* Items that threads take one after the other. */
 struct line {
     struct call *c;
     /* false: cancelled */
@@ -563,6 +596,7 @@ loci_status N(linear_backward)(struct call *c)
     struct line a = { .c = c, .item = backward_item };
     clear(&c->g.dk, c->B, p->kv_heads, c->Lk, p->dim, p->stored);
     clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, p->stored);
+    /* Without parameters to learn, items share nothing; else they run in waves as in backward.c. */
     if (x < 0 || !c->g.total[x]) return run_line(&a, 0, items);
     const struct term *term = term_of(c, x);
     for (; a.first < items; a.first += c->threads) {

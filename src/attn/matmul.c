@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* matmul.c -- to += x y for n x n matrices in double, as exponentials need them: sums run over the
- * rows of y in their order, with plain products, so that every instruction set has the same
- * bits. */
+/* matmul.c -- to += x y for n x n matrices in double, as exponentials need them:
+ * sums run over the rows of y in their order, with plain products, so that every instruction
+ * set has the same bits. */
 #include "attn/thread.h"
 
 #if QT > 1
 enum { COLUMNS = 32 };
 
-/* So many columns of y and to: their number is a constant, so that the sums stay in registers. */
+/* to[i][j] += sum of x[i][m] y[m][j] for some columns j.  Their number is a constant where this
+ * is compiled, so that the sums stay in registers. */
 INLINE void add_columns(const int columns, int n, const double *restrict x,
                         const double *restrict y, double *restrict to)
 {

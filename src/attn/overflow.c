@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* overflow.c -- rows whose weights are all 0 though they see keys: are they so because products
- * left the reals? */
+/* overflow.c -- rows whose weights are all 0 though they see keys: is that because
+ * products left the reals? */
 #include "attn/thread.h"
 
-/* Number d of key k of the tile; fast.c has turned keys as bf16, each in the first half of its
- * row. */
+/* Number d of key k of the tile; fast.c has turned keys as bf16, each in the
+ * first half of its row. */
 static double key_number(const struct tile *t, int k, int d)
 {
     if (t->c->packed) return (double)from_bf16(((const uint16_t *)(t->k.at + k * t->k.row))[d]);
     return (double)t->k.at[k * t->k.row + d * t->k.step];
 }
-/* From here on a sum of products may be infinite, in whatever order it is made; fast.c scales it
- * afterwards. */
+/* From here on a sum of products may be infinite, in whatever order it is made;
+ * fast.c multiplies by the scale only afterwards. */
 static double limit(const struct call *c)
 {
     const double most = sizeof(real) == sizeof(double) ? DBL_MAX : FLT_MAX;
     return c->fast && fabs(c->plan->scale) < 1 ? most * fabs(c->plan->scale) : most;
 }
 
+/* Such a row has scores of -inf only.  If biases make them so, its output is 0;
+ * if an overflow does, the row must become NaN.  The sum of |q k|, in double, bounds every partial
+ * sum of the products.  This takes time, but only rows whose sum is 0 come here. */
 bool N(overflows)(struct tile *t, int r)
 {
     const struct call *c = t->c;

@@ -8,7 +8,9 @@
 
 #if QT > 1
 
-/* At step k of a block of mb rows of A from row m on: a line of it. */
+/* At step k of a block of mb rows of A from row m on: asks for a line of the next A.  Where its
+ * rows are contiguous their lines are spread evenly over the steps; down columns each step is a
+ * line of its own. */
 INLINE void fetch_next(const int mb, const int size, const struct next *next, int m, int k)
 {
     const int line = 64 / size;
@@ -18,6 +20,8 @@ INLINE void fetch_next(const int mb, const int size, const struct next *next, in
         __builtin_prefetch(from + k % line * mb / line * next->row + k / line * 64, 0, 2);
 }
 
+/* mb rows of C and nb vectors of its columns.  All sums stay in registers over k: mb nb chains,
+ * enough to hide the latency of an fma, and each number that is loaded serves several of them. */
 INLINE void product_block(const int mb, const int nb, const enum then then, int K, const real *a,
                           ptrdiff_t am, ptrdiff_t ak, const real *b, ptrdiff_t bk, real *c,
                           ptrdiff_t cm, const real *factor, const int fetch,
@@ -45,8 +49,9 @@ INLINE void product_block(const int mb, const int nb, const enum then then, int 
         }
 }
 
-/* All rows of one column block of nb vectors.  Fewer vectors than NR go with more rows, as an fma
- * waits for the one before it in its chain. */
+/* All rows of one column block of nb vectors.  With fewer vectors than NR a block has more rows,
+ * so that there are as many chains: an fma waits for the one before it in its chain.
+ * The few rows left over do not ask for the next A. */
 INLINE void product_column(const int nb, const enum then then, int M, int K, const real *a,
                            ptrdiff_t am, ptrdiff_t ak, const real *b, ptrdiff_t bk, real *c,
                            ptrdiff_t cm, const real *factor, const int fetch,
@@ -65,7 +70,8 @@ INLINE void product_column(const int nb, const enum then then, int M, int K, con
                       0);
 }
 
-/* n counts columns and is a multiple of VL. */
+/* All columns, in the widest blocks that there are.  b and factor move on with
+ * the columns, a does not. */
 INLINE void product_all(const enum then then, int M, int n, int K, const real *a, ptrdiff_t am,
                         ptrdiff_t ak, const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm,
                         const real *factor, const int fetch, const struct next *next)
@@ -85,6 +91,7 @@ INLINE void product_all(const enum then then, int M, int n, int K, const real *a
 
 /* ---- The ways -------------------------------------------------------------------------------- */
 
+/* Constants reach product_all() through functions that are compiled for them, one per way. */
 #define WAY(name)                                                                                  \
     void name(int M, int n, int K, const real *a, ptrdiff_t stride, const real *b, ptrdiff_t bk,   \
               real *c, ptrdiff_t cm, const real *factor, const struct next *next)
@@ -113,24 +120,27 @@ COLUMNS_OF_A(columns_fade, FADE, 0)
 COLUMNS_OF_A(columns_fade_on, FADE, sizeof(real))
 COLUMNS_OF_A(columns_fade_on16, FADE, sizeof(uint16_t))
 
-/* By then, and whether nothing, reals or 16 bits are asked for.  Where nobody asks, asking is
- * missing. */
-static way *const by_rows[][3] = { [SET] = { rows_set, rows_set_on, rows_set_on16 },
-                                   [ADD] = { rows_add, rows_add_on, NULL },
-                                   [FADE] = { NULL } };
-static way *const by_columns[][3] = { [SET] = { columns_set, columns_set_on, columns_set_on16 },
-                                      [ADD] = { columns_add, NULL, NULL },
-                                      [FADE] = { columns_fade, columns_fade_on,
-                                                 columns_fade_on16 } };
+/* The ways, by `then` and by what is asked for: nothing, reals, or numbers of 16 bits.
+ * Ways that nobody uses are NULL, and then the one that asks for nothing serves. */
+static way *const by_rows[][3] = {
+    [SET] = { rows_set, rows_set_on, rows_set_on16 },
+    [ADD] = { rows_add, rows_add_on, NULL },
+    [FADE] = { NULL },
+};
+static way *const by_columns[][3] = {
+    [SET] = { columns_set, columns_set_on, columns_set_on16 },
+    [ADD] = { columns_add, NULL, NULL },
+    [FADE] = { columns_fade, columns_fade_on, columns_fade_on16 },
+};
 
 void N(product)(enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
                 const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor,
                 const struct next *next)
 {
     const int asks = !next ? 0 : next->size == sizeof(real) ? 1 : 2;
-    const bool rows = ak == 1 && am != 1;            /* both, where A is one number wide */
-    way *const *const ways = (rows ? by_rows : by_columns)[then], *const f = ways[asks] ? ways[asks]
-                                                                                        : ways[0];
+    const bool rows = ak == 1 && am != 1;            /* both are 1 where A is one number wide */
+    way *const *const ways = (rows ? by_rows : by_columns)[then];
+    way *const f = ways[asks] ? ways[asks] : ways[0];
     assert(f && (rows || am == 1 || M == 1));
     f(M, n, K, a, rows ? am : ak, b, bk, c, cm, factor, next);
 }

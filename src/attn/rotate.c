@@ -3,30 +3,32 @@
 #include "attn/thread.h"
 
 #if QT > 1
+/* What threads share: which rows, and the next item. */
 struct rows {
     struct call *c;
-    const loci_view *x, *y, *dx;         /* forward: x to y; back: y is the gradient that becomes
-                                            dx */
-    bool query, back, fades;             /* fades: a cache keeps keys as they were before that */
-    ptrdiff_t items, tiles, len, first;
+    /* forward: x to y; back: y is the gradient that becomes dx */
+    const loci_view *x, *y, *dx;
+    bool query, back;
+    bool fades;                          /* a cache has keys that have turned, but not faded */
+    ptrdiff_t items, tiles, len, first;  /* first: of the items of a wave */
     int heads;
     atomic_llong next;
     atomic_bool stop;                    /* the host cancelled */
 };
 
-/* A few heads of a tile, for one thread all of them, are an item, and the others follow, so that
- * they share cos and sin. */
+/* An item is a few heads of a tile of rows, for one thread all of them: they follow each other,
+ * so that they share cos and sin. */
 enum { TOGETHER = 8 };
 static int together(const struct rows *a)
 {
     return a->c->threads == 1 || a->heads < TOGETHER ? a->heads : TOGETHER;
 }
+/* The rows i .. i + n - 1 of some heads of a batch entry: those of item number `item`. */
 struct block { ptrdiff_t b, i; int h, heads, n; };
 static struct block block_of(const struct rows *a, ptrdiff_t item, int heads)
 {
     const ptrdiff_t each = (a->heads + heads - 1) / heads, tile = item / each;
-    struct block at = { .b = tile / a->tiles,
-                        .i = tile % a->tiles * QT,
+    struct block at = { .b = tile / a->tiles, .i = tile % a->tiles * QT,
                         .h = (int)(item % each) * heads };
     at.heads = a->heads - at.h < heads ? a->heads - at.h : heads;
     at.n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
@@ -37,6 +39,8 @@ static ptrdiff_t items(const struct rows *a, int heads)
     return a->c->B * a->tiles * ((a->heads + heads - 1) / heads);
 }
 
+/* One head's rows, where they are.  Fading is diagonal and its own adjoint, so it comes last on the
+ * way there and first on the way back. */
 static void turn_rows(const struct rows *a, const struct block at, int h, struct angles *angles,
                       real *rows, ptrdiff_t stride)
 {
@@ -48,8 +52,8 @@ static void turn_rows(const struct rows *a, const struct block at, int h, struct
     if (a->back)
         rotation->turn_bwd(c, x, angles, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
 }
-/* Turns the rows of a block on their way, or where they are; what is stored in 16 bits in the rows
- * of t. */
+/* Turns the rows of a block on their way from one view to the other, or where they are.
+ * What is stored in 16 bits is turned in the rows of t. */
 static void rotate_block(const struct rows *a, const struct block at, struct angles *angles,
                          struct tile *t)
 {
@@ -69,6 +73,7 @@ static void rotate_block(const struct rows *a, const struct block at, struct ang
         if (rotation->move) {
             const struct rows_at here = { source, from->row, from->head },
                                  there = { rows, to->row, to->head };
+            /* all heads at once, so the loop ends here */
             rotation->move(c, c->plan->rotate, angles, at.b, h, at.heads, a->query, a->back, at.i,
                            at.n, here, there);
             return;
@@ -78,8 +83,9 @@ static void rotate_block(const struct rows *a, const struct block at, struct ang
         turn_rows(a, at, h, angles, rows, to->row);
     }
 }
-/* The way back of one head where it needs the rows themselves, with its part of the parameters'
- * gradient. */
+/* The way back of one head where it needs the rows themselves: for its part of the parameters'
+ * gradient, or as turn_bwd() wants to see them.  Where the hook wants what turn()
+ * gave, they turn once more. */
 static void unturn_block(const struct rows *a, const struct block at, struct angles *angles,
                          struct tile *t, real *part)
 {
@@ -94,6 +100,7 @@ static void unturn_block(const struct rows *a, const struct block at, struct ang
     rotation->turn_bwd(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
     if (a->dx->data) store_rows(c, g, Dp, a->dx, at.b, at.h, at.i, at.n, D);
 }
+/* Threads take items one after the other; no item writes what another reads or writes. */
 static void rotate_job(void *arg, int index)
 {
     struct rows *a = arg;
@@ -122,16 +129,12 @@ static void wave_job(void *arg, int index)
     unturn_block(a, block_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
 }
 
+/* All rows of a call: keys are turned by kv head, whatever the heads. */
 static struct rows all_rows(struct call *c, loci_which which, const loci_view *x,
                             const loci_view *y, const loci_view *dx)
 {
-    struct rows a = { .c = c,
-                      .x = x,
-                      .y = y,
-                      .dx = dx,
-                      .query = which == LOCI_QUERY,
-                      .back = dx != NULL,
-                      .fades = which != LOCI_CACHE && fading(c) };
+    struct rows a = { .c = c, .x = x, .y = y, .dx = dx, .query = which == LOCI_QUERY,
+                      .back = dx != NULL, .fades = which != LOCI_CACHE && fading(c) };
     a.heads = a.query ? c->plan->heads : c->plan->kv_heads;
     a.len = a.query ? c->Lq : c->Lk;
     a.tiles = (a.len + QT - 1) / QT;
@@ -157,10 +160,13 @@ loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view
     const int u = c->plan->rotate;
     const struct term *term = term_of(c, u);
     double *total = c->g.total[u];
+    /* Without parameters to learn, rows do not depend on each other.  Else items run in waves, and
+     * parts are added in the order of the items: the sums do not depend on the threads. */
     if (!total || !term->part) {
         N(run)(c, c->threads, rotate_job, &a);
         return a.stop ? LOCI_CANCELLED : LOCI_OK;
     }
+    /* One head per item here: a part is that of a kv head. */
     for (; a.first < a.items; a.first += c->threads) {
         if (cancelled(c)) return LOCI_CANCELLED;
         const int n = a.items - a.first < c->threads ? (int)(a.items - a.first) : c->threads;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* rotation.h -- what a rotation is: rows of queries and keys turned by their positions before they
- * meet, and gradients turned back.  It knows rows only, and no tile. */
+/* rotation.h -- what a rotation is: it turns rows of queries and keys by their positions before
+ * their dot products are taken, and turns gradients back.  It knows rows only, and no tile. */
 #ifndef LOCI_ATTN_ROTATION_H
 #define LOCI_ATTN_ROTATION_H
 
@@ -42,6 +42,7 @@ struct rotation {
                  int n, real *rows, ptrdiff_t stride);
 };
 
+/* The kv head of a query head or of a key head: a group shares rates that are learned by head. */
 INLINE int kv_head(const struct call *c, int h, bool query)
 {
     return query ? h / c->plan->group : h;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* scores.h -- what forward, backward and decode share: a query tile begins, meets the keys of a
- * tile, and its terms add to the scores.  And which tiles need not be looked at. */
+/* scores.h -- what forward, backward and decode share: how a query tile begins, how the scores
+ * of a tile of keys are made, and which tiles need not be looked at. */
 #ifndef LOCI_ATTN_SCORES_H
 #define LOCI_ATTN_SCORES_H
 
@@ -9,7 +9,8 @@
 
 /* ---- Queries --------------------------------------------------------------------------------- */
 
-/* Begins a query tile: positions, Q turned, scaled and transposed. */
+/* Begins a query tile: positions, Q turned, scaled and transposed.  Dead rows are 0.
+ * All columns are live until open_columns() says otherwise. */
 INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t row, int rows)
 {
     const struct call *c = t->c;
@@ -18,6 +19,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     t->seq = q, t->h = h, t->kvh = h / p->group, t->kh = key_head(p, h);
     t->i0 = q->q0 + row, t->rows = rows, t->live = QT, t->run = q->run;
     t->qg = NULL, t->kg = NULL, t->q.block = -1, t->next = (struct next){ 0 };
+    /* On a run t->d says it all; with segments set_keys() still looks at positions. */
     if (!q->run || q->segments) {
         int64_t *qp = (int64_t *)t->qp;
         for (int r = 0; r < rows; r++) qp[r] = pos_q(c, q->b, t->i0 + r);
@@ -35,7 +37,9 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     transpose(t->q.rows, Dp, QT, p->dim, t->q.across, QT);
 }
 
-/* Fades the queries from the reference of the tile's keys. */
+/* Fades the queries from the reference of the tile's keys.  Tiles share references in blocks,
+ * so it is done anew only when the block changes, and always from the rows as they were:
+ * what a row is like does not depend on the tiles before. */
 INLINE void fade_queries(struct tile *t)
 {
     const struct call *c = t->c;
@@ -53,8 +57,8 @@ INLINE void fade_queries(struct tile *t)
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
-/* The tile's s, all but mix, from scale q.k: masked, then the hooks.  With a mix, a gets the scores
- * and s the sum of ADDs. */
+/* The tile's s, all but mix, from scale q.k: masked, then the hooks in the order read, RAW, MUL,
+ * CAP, ADD.  With a mix, a gets the scores and s the sum of ADDs. */
 INLINE void add_terms(struct tile *t)
 {
     const struct call *c = t->c;
@@ -65,20 +69,24 @@ INLINE void add_terms(struct tile *t)
     bool mul = false;
     for (enum group g = GROUP_RAW; g <= GROUP_ADD; g++) {
         if (g == GROUP_ADD && p->mix >= 0) {
+            /* From here on terms add to a tile of its own. */
             real *a = t->a;
             t->a = t->s, t->s = a;
             memset(t->s, 0, sizeof(real) * KT * QT);
         }
         EACH_USE(c, x, term) {
             if (p->use[x].group != g || !term->score) continue;
+            /* The gradient of a factor needs what it multiplied. */
             if (g == GROUP_MUL && !mul && t->pre) memcpy(t->pre, t->s, sizeof(real) * KT * QT);
             mul |= g == GROUP_MUL;
             term->score(t, x);
         }
+        /* A factor of 0 or less has made NaN or +inf of -inf. */
         if (g == GROUP_MUL && mul) mask(t, t->s, -INFINITY);
     }
 }
 #if QT > 1
+/* All scores of a tile whose keys have been found, all but mix. */
 INLINE void score_tile(struct tile *t)
 {
     const int D = t->c->plan->dim;
@@ -102,7 +110,9 @@ INLINE real ceilings(const struct tile *t)
     return sum;
 }
 
-/* Is it worth asking for ceilings at all? */
+/* Is it worth asking for ceilings at all?  Not in decode, which scores whole chunks; nor where
+ * a bound on |q.k| plus what terms add says nothing: heads that mix, weights without a softmax,
+ * queries that fade, factors. */
 INLINE bool skips(const struct call *c)
 {
     if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0 || fading(c)) return false;
@@ -115,7 +125,7 @@ INLINE bool skips(const struct call *c)
     return fades;
 }
 /* No score of the tile can come closer than EXP_LOW to `floor` of its row, so all its weights are
- * exact zeros. */
+ * exact zeros, and skipping it changes no bit.  |q.k| is at most |q| max |k|. */
 INLINE bool negligible(const struct tile *t, const real *floor)
 {
     const struct sequence *q = t->seq;
@@ -125,12 +135,14 @@ INLINE bool negligible(const struct tile *t, const real *floor)
         t->c->knorm[t->kh * t->c->seqs.ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
     for (int r = 0; r < t->rows; r++) {
         real bound = t->q.norm[r] * knorm + most;
+        /* more than scores and terms are rounded by; NaN skips nothing */
         bound += abs_(bound) * (real)1e-5 + (real)1e-3;
         if (!(bound - floor[r] < EXP_LOW)) return false;
     }
     return true;
 }
-/* Does some term see to it that no tile has a weight left? */
+/* Has some term of every head used up all weight, so that this tile and the older ones
+ * of the chunk would only get zeros? */
 INLINE bool all_spent(const struct tile *t, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -13,7 +13,9 @@
 #include "attn/scores.h"
 
 #if QT > 1
-/* Softmax of one tile against the chunk's running max. */
+/* Softmax of one tile against the chunk's running max: p, the new m and l, and in alpha what sums
+ * under the old max are worth.  A NaN score may get lost in the max, but its weight is NaN, and so
+ * is the sum. */
 INLINE void softmax(struct tile *t)
 {
     for (int r = 0; r < t->live; r += VL) {
@@ -23,6 +25,7 @@ INLINE void softmax(struct tile *t)
         vf_store(base, m);
         vf_store(old, vf_load(t->chunk.m + r));
         vf_store(t->chunk.m + r, m);
+        /* A row that has seen no key yet: -inf - -inf would be NaN. */
         for (int i = 0; i < VL; i++) base[i] = base[i] == -INFINITY ? 0 : base[i];
         m = vf_load(base);
         const vf alpha = vf_exp(vf_sub(vf_load(old), m));
@@ -37,7 +40,8 @@ INLINE void softmax(struct tile *t)
 }
 #endif
 
-/* Rows x[n][QT] that were summed under an older max. */
+/* Rows x[n][QT] that were summed under an older max.  Most tiles leave the max as it is;
+ * times 1 is exact, so leaving that out keeps the bits. */
 INLINE void fade_rows(real *x, int n, const real *alpha)
 {
     bool same = true;
@@ -54,6 +58,8 @@ INLINE void join_rows(real *total, const real *chunk, int n, const real *a, cons
         for (int r = 0; r < QT; r++)
             total[i * QT + r] = fma_(chunk[i * QT + r], b[r], total[i * QT + r] * a[r]);
 }
+/* The chunk joins the total.  The factor of the larger max is exactly 1, and a chunk that lies
+ * further below the total than EXP_LOW joins with an exact 0: that is why chunks may be skipped. */
 INLINE void softmax_join(struct tile *t)
 {
     real a[QT], b[QT];
@@ -71,12 +77,14 @@ INLINE void fill(real *x, ptrdiff_t n, real with)
 {
     for (ptrdiff_t i = 0; i < n; i++) x[i] = with;
 }
-/* Leaves the columns that no live row needs out of a forward pass. */
+/* Leaves the columns that no live row needs out of a forward pass.  Their weights are 0,
+ * once for all tiles, as sums of terms run over all columns. */
 INLINE void open_columns(struct tile *t)
 {
     t->live = padded(t->rows);
     if (t->live < QT) fill(t->p, KT * QT, 0);
 }
+/* Nothing seen yet, by the row and by a chunk; terms begin with the row, weights with the chunk. */
 INLINE void open_total(struct tile *t)
 {
     fill(t->total.m, QT, -INFINITY), fill(t->total.l, QT, 0);
@@ -96,7 +104,7 @@ INLINE void open_chunk(struct tile *t)
     }
 }
 
-/* What terms make of the weights of the tile. */
+/* What terms make of the weights of the tile.  Their sums so far fade before they add to them. */
 INLINE void value_tile(struct tile *t)
 {
     EACH_USE(t->c, x, term) {
@@ -115,6 +123,7 @@ INLINE void close_rows(struct tile *t)
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
     for (int r = 0; r < t->rows && p->weight < 0; r++)
         if (t->total.l[r] == 0 && N(overflows)(t, r)) t->total.l[r] = NAN;
+    /* What terms add to o is summed under the same max, so it comes before the division. */
     EACH_USE(c, x, term) if (term->close && x != p->weight) term->close(t, x);
     if (p->weight >= 0) {
         term_of(c, p->weight)->close(t, p->weight);
@@ -133,6 +142,7 @@ INLINE void close_rows(struct tile *t)
         transpose(t->total.o, QT, p->value_dim, t->rows,
                   stored_row(c, &c->o, t->seq->b, t->h, t->i0), c->o.row);
     } else {
+        /* the chunk's sums have joined, so their memory is free */
         transpose(t->total.o, QT, p->value_dim, t->rows, t->chunk.o, p->value_dim);
         store_rows(c, t->chunk.o, p->value_dim, &c->o, t->seq->b, t->h, t->i0, t->rows,
                    p->value_dim);

@@ -2,14 +2,15 @@
 /* term.h -- what a term is: hooks on the tile (tile.h) at the places where position enters.  Those
  * that are NULL do nothing; x is the term's use in the plan.
  *
- * Forward, per query tile: open; per key tile, newest first: read, score, mix, weigh, value; close.
- * Backward the same with _bwd, oldest first and in the other order within a tile. */
+ * Forward, per query tile: open; per key tile, newest first: read, score, mix, weigh, value; then
+ * close.  Backward, per query tile: open, open_bwd; per key tile, oldest first: the hooks above
+ * once more, as scores are computed again, then their _bwd in reverse order; then close_bwd. */
 #ifndef LOCI_ATTN_TERM_H
 #define LOCI_ATTN_TERM_H
 
 #include "attn/tile.h"
 
-/* A weight term: what stands in the place of the engine's softmax. */
+/* A weight term: hooks that the engine calls instead of its own softmax. */
 struct weights {
     void (*chunk)(struct tile *, int x);             /* begins a chunk */
     void (*weigh)(struct tile *, int x);             /* s -> p, and what the chunk has in sum */
@@ -31,48 +32,49 @@ struct term {
     /* Gradient of tables: each work item sums a part per head, and parts are added to the total in
      * the order of the items. */
     ptrdiff_t (*part)(const struct call *, int x);   /* reals per head */
-    /* its offset in the total */
+    /* Where a head's part goes in the total: parts that are shared have one home. */
     ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);
     ptrdiff_t (*total)(const struct call *, int x);  /* reals of the total */
-    /* A part may begin with what is added to the total and have something else behind it: how much
-     * is added (NULL: all), and what makes the one of the other when all rows of a work item, from
-     * `row` on, are done. */
+    /* A part may begin with what is added to the total and have something else behind it.  added()
+     * says how much is added (NULL: all).  finish() makes the one from the other, when all rows of
+     * a work item, from `row` on, are done. */
     ptrdiff_t (*added)(const struct call *, int x);
     void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row, int h,
                    real *part);
-    /* Numbers per key and head of a gradient that is summed in own.keys.  The total is [B][H][Lk]
-     * of them. */
+    /* Numbers per key and head of a gradient that is summed in own.keys.
+     * The total is [B][H][Lk] of them. */
     int (*keyed)(const struct call *, int x);
 
-    /* Once per query tile; dO is there in _bwd. */
+    /* Once per query tile, when Q is there, and in _bwd dO, delta and lse. */
     void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x);
-    /* Sees scale q.k alone; adds to ds, last. */
+    /* Sees scale q.k alone, before any term adds to it; adds its gradient to ds, last of all. */
     void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x);
-    /* s += or s *= ; reads ds. */
+    /* s += or s *= , in the order of the groups; reads ds, the gradient of its own stage. */
     void (*score)(struct tile *, int x), (*score_bwd)(struct tile *, int x);
-    /* All heads at once; t is the first tile. */
+    /* Once for all heads of the item; t is the tile of the first. */
     void (*mix)(struct tile *, int x), (*mix_bwd)(struct tile *, int x);
-    /* p -> out ; dp += */
+    /* Adds up what it wants of p in out; adds to dp. */
     void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);
-    /* outs -> O ; grads -> dqs, part. */
+    /* Adds to O from outs; adds to dqs and to the part from grads. */
     void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);
 
-    /* Decode: a vector that all keys of this tile multiply beside the query, and where the products
-     * go; NULL: none, and then its hooks may read k.  What `keys` is set to takes the place of the
-     * tile's keys. */
+    /* Decode asks, while it reads the keys of a tile, for a vector to multiply them by beside
+     * the query, and where the numbers go.  NULL: none, and then the term's hooks may read k.
+     * If `keys` is set, its rows are multiplied instead of the tile's keys. */
     const real *(*extra_query)(struct tile *, int x, struct source *keys, real **numbers);
     bool reads_keys;                     /* its hooks read k */
 
     /* What need not be computed. */
-    real (*ceiling)(const struct tile *, int x);     /* most it adds to any score of this tile;
-                                                        NULL: no promise */
-    bool fades;                          /* its ceiling falls with the distance: worth asking for */
-    bool (*settled)(const struct tile *, int x);     /* no tile moves the carry any more: the sweep
-                                                        for it can end */
-    bool (*spent)(const struct tile *, int x);       /* every weight from here on in this chunk is
-                                                        an exact 0 */
-    bool (*ends)(const struct call *, int x);        /* can that happen in this call?  NULL: yes, if
-                                                        it has spent */
+    /* The most it adds to any score of this tile; NULL: no promise.  fades: that falls with the
+     * distance, so asking is worth the time. */
+    real (*ceiling)(const struct tile *, int x);
+    bool fades;
+    /* No older tile moves the carry any more, so the backward pass need not sweep on. */
+    bool (*settled)(const struct tile *, int x);
+    /* Every weight from this tile on in this chunk is an exact 0.  ends: can that happen in this
+     * call?  NULL: yes, if there is a spent hook. */
+    bool (*spent)(const struct tile *, int x);
+    bool (*ends)(const struct call *, int x);
 
     const struct weights *weights;       /* of a weight term */
     const struct rotation *rotation;     /* of a term that turns rows */
@@ -89,11 +91,12 @@ INLINE const struct term *term_of(const struct call *c, int x)
     extern const struct term *const N(terms)[TERM_COUNT];
     return N(terms)[c->plan->use[x].term];
 }
+/* The body for every use x of a term, in the order of the plan; `break` leaves one use only. */
 #define EACH_USE(c, x, term) \
     for (int x = 0; x < (c)->plan->uses; x++) \
         for (const struct term *term = term_of(c, x); term; term = NULL)
 
-/* What weighs in the place of the softmax, or NULL. */
+/* The hooks of the plan's weight term; NULL: softmax. */
 INLINE const struct weights *weights_of(const struct call *c)
 {
     return c->plan->weight >= 0 ? term_of(c, c->plan->weight)->weights : NULL;
@@ -103,7 +106,7 @@ INLINE const struct rotation *rotation_of(const struct call *c)
 {
     return c->plan->rotate >= 0 ? term_of(c, c->plan->rotate)->rotation : NULL;
 }
-/* Reals of its part of the gradient of tables, per head. */
+/* Reals of the rotation's part of the gradient of tables, per head. */
 INLINE ptrdiff_t rotation_part(const struct call *c)
 {
     const struct term *term = term_of(c, c->plan->rotate);
@@ -120,7 +123,8 @@ INLINE const struct rotation *fading(const struct call *c)
     const struct rotation *r = rotation_of(c);
     return r && r->fade ? r : NULL;
 }
-/* The position that key tile number `tile` of a sequence, and queries that meet it, fade from. */
+/* The position that key tile number `tile` of a sequence fades from, and so do queries
+ * that it is multiplied by. */
 INLINE int64_t fade_from(const struct call *c, const struct sequence *q, ptrdiff_t tile)
 {
     const int span = fading(c)->span(c, c->plan->rotate);

@@ -5,12 +5,13 @@
 
 static real *reals(struct arena *a, ptrdiff_t n) { return take_bytes(a, (size_t)n, sizeof(real)); }
 
+/* What a hook says, 0 if there is none. */
 static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct call *c, int x)
 {
     return size ? size(c, x) : 0;
 }
 
-/* first: of its work item; a mix works in the first tile's mem. */
+/* One tile of a work item.  first: the first of them; a mix works in that tile's mem. */
 static void lay_out_tile(const struct call *c, struct arena *a, bool backward, bool first,
                        struct tile *t)
 {
@@ -30,12 +31,14 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
         t->fast.v = take_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->fast.v),
         t->fast.k = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->fast.k);
     }
+    /* Scores and weights are two arrays, as sticks need a score after its weight is written. */
     t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
     if (p->mix >= 0) t->a = reals(a, KT * QT);
     t->chunk.m = reals(a, QT), t->chunk.l = reals(a, QT), t->total.m = reals(a, QT),
     t->total.l = reals(a, QT);
     t->alpha = reals(a, QT), t->q.norm = reals(a, QT);
     t->chunk.o = reals(a, (ptrdiff_t)Dv * QT), t->total.o = reals(a, (ptrdiff_t)Dv * QT);
+    /* positions, and segments behind them */
     t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
     if (backward) {
         t->dout.across = reals(a, (ptrdiff_t)Dv * QT), t->dout.rows = reals(a, (ptrdiff_t)QT * Dvp);
@@ -60,6 +63,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     }
 }
 
+/* Angles stand first, so that engines of both widths, and a rotation alone, find them. */
 static struct angles *lay_out_angles(const struct call *c, struct arena *a, bool write)
 {
     const int x = c->plan->rotate;
@@ -70,8 +74,8 @@ static struct angles *lay_out_angles(const struct call *c, struct arena *a, bool
     return angles;
 }
 
-/* In a workspace that another thread may be looking at, too, nothing is written: `write` false
- * finds what is there. */
+/* Lays out all that one thread has, or with base NULL measures it.  With `write` false it only
+ * finds what is there, as another thread may be looking at it, too. */
 static size_t lay_out_all(const struct call *c, char *base, bool backward, bool write,
                           struct workspace *d)
 {
@@ -86,12 +90,14 @@ static size_t lay_out_all(const struct call *c, char *base, bool backward, bool 
         one->all = t, one->tiles = n, one->angles = angles;
     }
     *d = (struct workspace){ .tile = t };
+    /* Decode streams a chunk as a whole, for all rows that share its keys. */
     if (QT == 1) {
         d->chunk.s = take_bytes(&a, (size_t)n, CHUNK * sizeof(real)),
         d->chunk.p = take_bytes(&a, (size_t)n, CHUNK * sizeof(real));
         d->chunk.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
         d->chunk.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
     }
+    /* for the longest sequence: which item a thread gets is not known */
     if (backward) {
         const ptrdiff_t tiles = (c->seqs.longest + KT - 1) / KT;
         d->sums.dk = take_bytes(&a, (size_t)(item_key_heads(p) * c->seqs.longest),
@@ -144,6 +150,7 @@ struct angles *N(angles_of)(const struct call *c, int index)
 
 void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)
 {
+    /* One job needs no other thread to be woken. */
     if (c->in->host && c->in->host->run && n > 1) {
         c->in->host->run(c->in->host->user, n, job, arg);
         return;

@@ -12,18 +12,20 @@ struct sums {
     real *dk, *dv;                       /* [key heads, kv heads of an item][longest][Dp], [Dvp]:
                                             this item's part */
     real *part[MAX_USES];                /* [heads of an item][part of the term] */
-    real *keys[MAX_USES];                /* [heads of an item][longest][what the term sums by key,
-                                            padded] */
-    real *carry[MAX_USES];               /* [key tiles][carry rows][QT], per head of an item when
-                                            they mix */
-    real *scores;                        /* [key tiles][KT][QT], kept by the sweep of carries; NULL:
-                                            made twice */
+    /* [heads of an item][longest][what the term sums by key, padded] */
+    real *keys[MAX_USES];
+    /* [key tiles][carry rows][QT], per head of an item when they mix */
+    real *carry[MAX_USES];
+    /* [key tiles][KT][QT], left by the sweep of carries; NULL: made twice */
+    real *scores;
 };
 /* What it has in decode: scores, weights and sums of a whole chunk. */
 struct chunk { real *s, *p, *alpha, *sums; };
 struct workspace { struct tile *tile; struct sums sums; struct chunk chunk; };
 
-/* Heads that an item handles in lockstep; heads and kv heads that a backward item owns. */
+/* Heads that an item handles in lockstep; heads and kv heads that a backward item owns.
+ * A mix ties all heads together; otherwise a backward item has all heads of one kv head,
+ * as they add to the same dK and dV. */
 INLINE int locked(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : 1; }
 INLINE int item_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->heads : p->group; }
 INLINE int item_kv_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->kv_heads : 1; }
@@ -56,8 +58,8 @@ struct sums N(sums_of)(const struct call *, int index);
 struct angles *N(angles_of)(const struct call *, int index);
 size_t N(angles_bytes)(const struct call *);    /* its bytes */
 
-/* Does the host want no more of it?  Asked at least once for the rows of a tile and the keys they
- * see. */
+/* Has the host cancelled?  It is asked at least once for the rows of a tile
+ * and the keys they see. */
 INLINE bool cancelled(const struct call *c)
 {
     const loci_host *host = c->in->host;

@@ -7,9 +7,9 @@
  * loop over keys.
  *
  * The law of pure rows: the bits of row r depend on its query, the keys it sees and the parameters,
- * on nothing else.  So every shortcut (far tile, spent stick) gives the bits of the long way, and
- * sums over the keys of a tile start at 0, run over ascending keys, and are added to what came
- * before once. */
+ * on nothing else.  So every shortcut (far tile, spent stick) gives the bits of the long way,
+ * and sums over the keys of a tile start at 0, run over ascending keys, and are added
+ * to what came before once. */
 #ifndef LOCI_ATTN_TILE_H
 #define LOCI_ATTN_TILE_H
 
@@ -17,17 +17,18 @@
 #include "attn/rotation.h"
 #include "plan/call.h"
 
-/* One term's own memory beside a tile. */
+/* One term's own memory beside a tile.  The engine clears and joins the sums;
+ * `mem` it never looks at. */
 struct own {
     const void *table;                   /* of its encoding, prepared */
     void *scratch;                       /* of its encoding, made by begin() for this call */
     real *mem;                           /* [mem rows][QT], of this query tile */
-    real *out, *outs;                    /* [out rows][QT]: sums of weights, of this chunk and in
-                                            all */
+    /* [out rows][QT]: sums of weights, of this chunk and in all */
+    real *out, *outs;
     real *grad, *grads;                  /* [grad rows][QT]: sums of gradients, likewise */
-    real *carry;                         /* [carry rows][QT] reals, or doubles in twice the rows:
-                                            state of a scan, newest to oldest; the backward pass
-                                            restores it before each tile */
+    /* [carry rows][QT] reals, or doubles in twice the rows: state of a scan, newest to oldest;
+     * the backward pass restores it before each tile */
+    real *carry;
     real *part;                          /* gradient of tables: this work item's part for this head;
                                             NULL: not wanted */
     real *keys;                          /* gradient by key: likewise, from the tile's first key on,
@@ -43,7 +44,7 @@ struct source {
     ptrdiff_t stride, rest;              /* rest: rows from the first on that may be read, those of
                                             the next tiles too */
     enum form form;
-    bool across, beside;                 /* beside: another stream comes by with it */
+    bool across, beside;                 /* beside: another stream is read at the same time */
 };
 
 /* Rows of queries and gradients are padded to whole vectors of every ISA. */
@@ -61,16 +62,17 @@ struct queries {
 /* The keys or the values of a tile as reals: number d of key i is at[i * row + d * step]. */
 struct operand {
     const real *at;
-    ptrdiff_t row, step;                 /* step: 1; or KT, and row 1, where keys lie across as in a
-                                            cache */
-    real *room;                          /* [KT][width]: where what is stored otherwise becomes rows
-                                            of reals */
+    /* step: 1; or KT, and row 1, where keys lie across as in a cache */
+    ptrdiff_t row, step;
+    /* [KT][width]: where what is stored otherwise becomes rows of reals */
+    real *room;
 };
 /* What a row has of some keys: the largest score m, the sum l of e^(s - m), and o, the sum of
  * values with these weights; [QT], [QT], [Dv][QT].  (stick: the stick that is left, nothing, o.) */
 struct state { real *m, *l, *o; };
-/* The same for bf16 dot products (fast.c): pairs of bf16 in words.  [D / 2 rounded up][QT], [KT /
- * 2][QT], [KT / 2][Dv]; and [KT][D + 1] keys that are stored otherwise, or of an odd width. */
+/* The same for bf16 dot products (fast.c), pairs of bf16 in words: q [D / 2 rounded up][QT],
+ * p [KT / 2][QT], v [KT / 2][Dv]; and k [KT][D + 1], for keys that are stored
+ * otherwise or have an odd width. */
 struct bf16_pairs { uint32_t *q, *p, *v; uint16_t *k; };
 
 struct tile {
@@ -83,11 +85,11 @@ struct tile {
     ptrdiff_t i0, j0;                    /* first row and key, counted in the batch entry */
     int rows, keys;                      /* live ones.  Dead rows have q = 0 and are masked; keys
                                             past `keys` are not there */
-    int live;                            /* columns that products and softmax work on: those of live
-                                            rows in whole vectors of every ISA; in the others p = 0
-                                            (backward: all, as sums run over rows) */
-    bool run;                            /* distance of (key k, row r): d + r - k; else qp[r] -
-                                            kp[k] */
+    /* columns that products and softmax work on: those of live rows in whole vectors of every ISA;
+     * in the others p = 0 (backward: all, as sums run over rows) */
+    int live;
+    /* distance of (key k, row r): d + r - k; else qp[r] - kp[k] */
+    bool run;
     int64_t d;
     const int64_t *qp, *kp;              /* positions; only when !run, or with segments */
     const int64_t *qg, *kg;              /* segments, or NULL */
@@ -96,9 +98,9 @@ struct tile {
 
     /* What they hold. */
     struct queries q;
-    struct operand k, v;                 /* k is turned */
-    struct next next;                    /* keys or values of the next tile, rows being keys, that
-                                            products ask for as they go */
+    struct operand k, v;                 /* k has turned */
+    struct next next;                    /* keys or values of the next tile, that products ask for;
+                                            its rows are keys */
     struct bf16_pairs fast;
     struct angles *angles;               /* of the rotation */
 
@@ -130,7 +132,7 @@ struct tile {
 
 #define S(t, k, r) ((t)->s[(k) * QT + (r)])
 
-/* Distance of a pair, and whether the row sees the key. */
+/* Distance of a pair, and whether the row sees the key: the mask, pair by pair. */
 INLINE int64_t distance(const struct tile *t, int k, int r)
 {
     return t->run ? t->d + r - k : t->qp[r] - t->kp[k];

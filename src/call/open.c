@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* open.c -- from a public call to the engine's: everything is checked, and the workspace is
- * laid out, before anything is written.  What the stages share; those are attention.c, linear.c and
- * rotate.c. */
+/* open.c -- from a public call to the engine's: everything is checked,
+ * and the workspace is laid out, before anything is written.  Here is what the stages share;
+ * they themselves are in attention.c, linear.c and rotate.c. */
 #include "call/steps.h"
 #include "call/tables.h"
 #include "plan/cache.h"
 
-enum { FEW_ROWS = 4, FEW_HEADS = 64 };            /* up to here, rows share one pass over the keys
-                                                     (one row always does) */
+/* Up to so many rows, and rows times heads that share keys, a call goes as decode,
+ * where all rows share one pass over the keys; one row always does. */
+enum { FEW_ROWS = 4, FEW_HEADS = 64 };
 
 /* ---- Views ----------------------------------------------------------------------------------- */
 
@@ -25,6 +26,8 @@ loci_status loci_need(const struct call *c, const void *p, const char *name)
 
 /* ---- What it reads and writes ---------------------------------------------------------------- */
 
+/* How many numbers a tensor has in this call.  Keys are counted as the caller gives them, not as a
+ * cache has them. */
 static size_t tensor_numbers(const struct call *c, const loci_tensor *t)
 {
     size_t n = 1;
@@ -37,6 +40,7 @@ static size_t tensor_numbers(const struct call *c, const loci_tensor *t)
     }
     return n;
 }
+/* Learned tensors are read by prepare() and not by a call; their gradients are written. */
 void loci_add_tensors(const struct call *c, struct regions *r, void *const *out)
 {
     const struct tensors *t = &c->plan->tensors;
@@ -49,6 +53,7 @@ void loci_add_tensors(const struct call *c, struct regions *r, void *const *out)
 }
 void loci_add_call(const struct call *c, struct regions *r, const void *tables, const void *work)
 {
+    /* Lists that are NULL have no region, whatever their size would be. */
     const loci_call *in = c->in;
     const size_t B = (size_t)c->B, each = in->per_batch ? B : 1, axes = (size_t)c->plan->axes,
                  Lq = (size_t)in->q_len, Lk = (size_t)in->k_len;
@@ -69,14 +74,16 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
 
 /* ---- Workspace ------------------------------------------------------------------------------- */
 
-/* Lays out the workspace; with base NULL it only measures, for the worst contents that these shapes
- * can have. */
+/* Lays out the workspace; with base NULL it only measures, for the worst contents
+ * that these shapes can have. */
 size_t loci_lay_out(struct call *c, char *base, bool backward)
 {
     const struct loci_plan *p = c->plan;
     const struct engine *engine = p->engine;
     struct arena a = { .base = base };
     const ptrdiff_t rows = c->B * c->Lk;
+    /* What is taken must not depend on base, or the measured size would not
+     * be that of the layout. */
     c->backward = backward;
     void *seq = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
     loci_take_positions(c, &a);
@@ -93,6 +100,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         const struct loci_pe *pe = p->enc[e].pe;
         c->scratch[e] = pe->scratch ? take_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
+    /* Keys that fade have to be staged even if a cache has them turned. */
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
         c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
     if (!linear && engine->skips(c))
@@ -110,6 +118,8 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             c->g.dtensor_count[i] = (ptrdiff_t)tensor_numbers(c, &p->tensors.list[i]);
             c->g.dtensor[i] = take_bytes(&a, (size_t)c->g.dtensor_count[i], sizeof(double));
         }
+        /* Gradients of 16 bits are summed as reals and rounded once; and a rotation that learns
+         * needs dK, whether or not the caller wants it. */
         const bool apart = p->stored != p->real;
         if ((learns || apart) && !linear)
             c->g.dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
@@ -117,7 +127,8 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             c->g.dv_sum = take_bytes(&a, (size_t)rows,
                                    (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
-    c->seqs.longest = c->Lk;                           /* the workspace depends on shapes only */
+    /* The workspace of a thread depends on shapes only: sequences have been found or not. */
+    c->seqs.longest = c->Lk;
     if (linear) {
         c->linear.seen = take_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
         if (backward)
@@ -130,13 +141,14 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     if (c->workspace == SIZE_MAX) return SIZE_MAX;
     c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
     c->seqs.longest = longest;
+    /* never 0, which loci_workspace() returns for calls that are refused */
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
 }
 
 /* ---- Checks that all calls share ------------------------------------------------------------- */
 
-/* Keys and values in a cache take the place of k, v, k_len and k_lens, which are those of
- * append(). */
+/* Keys and values in a cache take the place of k, v, k_len and k_lens, which
+ * are those of append(). */
 static loci_status open_cache(struct call *c)
 {
     const loci_call *in = c->in;
@@ -147,26 +159,32 @@ static loci_status open_cache(struct call *c)
     CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG,
           "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
     CHECK(e, !in->pages, LOCI_BAD_ARG, "pages and a cache exclude each other");
+    /* Where keys have positions of their own, "the last of the keys" is no position. */
     CHECK(e, !cache->placed || in->q_pos, LOCI_BAD_ARG,
           "q_pos must be given, as the cache's keys have positions of their own");
     c->cache = cache;
+    /* The workspace is laid out for all that the cache can hold, so one
+     * of it serves every token. */
     c->Lk = cache_room(cache);
-    c->where.lens = cache_list(cache, cache->kept),
+    c->where.lens = cache_list(cache, cache->kept);
     c->where.firsts = cache_list(cache, cache->base);
-    if (cache->placed)
-        c->where.k_pos = cache_list(cache, cache->pos),
+    if (cache->placed) {
+        c->where.k_pos = cache_list(cache, cache->pos);
         c->where.k_pos_entry = cache_capacity(cache);
+    }
     for (int i = 0; i < c->plan->tensors.n; i++)
         if (cache->input[i].at) c->input[i] = (const char *)cache + cache->input[i].at;
     return LOCI_OK;
 }
-/* Lists that are read before it is clear what overlaps. */
+/* Lists that are read before it is clear what overlaps must at least be aligned.
+ * All their numbers have 64 bits. */
 static loci_status check_straight(const loci_call *in)
 {
     const struct { const char *name; const void *p; } lists[] = {
-        { "q_pos", in->q_pos }, { "k_pos", in->k_pos }, { "q_coord", in->q_coord },
-        { "k_coord", in->k_coord }, { "q_seg", in->q_seg },
-        { "k_seg", in->k_seg }, { "k_lens", in->k_lens }, { "q_starts", in->q_starts },
+        { "q_pos", in->q_pos },       { "k_pos", in->k_pos },
+        { "q_coord", in->q_coord },   { "k_coord", in->k_coord },
+        { "q_seg", in->q_seg },       { "k_seg", in->k_seg },
+        { "k_lens", in->k_lens },     { "q_starts", in->q_starts },
         { "k_starts", in->k_starts },
     };
     for (int i = 0; i < COUNT(lists); i++)
@@ -178,14 +196,8 @@ static loci_status check_straight(const loci_call *in)
 loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
     loci_error *e = in->error;
-    *c = (struct call){ .plan = p,
-                        .in = in,
-                        .B = in->batch,
-                        .Lq = in->q_len,
-                        .Lk = in->k_len,
-                        .where = { .lens = in->k_lens,
-                                   .q_pos = in->q_pos,
-                                   .k_pos = in->k_pos,
+    *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len,
+                        .where = { .lens = in->k_lens, .q_pos = in->q_pos, .k_pos = in->k_pos,
                                    .k_pos_entry = in->per_batch ? in->k_len : 0,
                                    .k_coord = in->cache ? NULL : in->k_coord } };
     TRY(check_straight(in));
@@ -193,6 +205,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG,
           "batch %td, q_len %td and k_len %td must not be negative", in->batch, in->q_len,
           in->k_len);
+    /* Below 2^48 numbers no size or index that is made of these can overflow. */
     const ptrdiff_t most = (ptrdiff_t)1 << 48,
                     longer = in->q_len > in->k_len ? in->q_len : in->k_len;
     ptrdiff_t n = p->heads;
@@ -202,6 +215,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
               && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < most,
           LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch,
           p->heads, longer);
+    /* A cache has the positions of its keys. */
     CHECK(e, in->cache || !in->q_pos == !in->k_pos, LOCI_BAD_ARG,
           "q_pos and k_pos must be given together");
     CHECK(e, !in->q_seg || (!in->k_lens && !in->cache), LOCI_BAD_ARG,
@@ -211,6 +225,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
               "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)c->where.lens[b],
               in->k_len);
     if (in->cache) TRY(open_cache(c));
+    /* Each way of packing says where sequences end; two of them could disagree. */
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
     CHECK(e, !in->q_starts == !in->k_starts, LOCI_BAD_ARG,
           "q_starts and k_starts must be given together");
@@ -232,9 +247,12 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
              && (in->q_len == 1
                  || (in->q_len <= FEW_ROWS
                      && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
+    /* Few rows wait for memory, not for products. */
     c->fast = p->fast && !wide && !c->decode;
     return LOCI_OK;
 }
+/* A rotation alone of queries does not want the inputs that come by key,
+ * and the other way round. */
 loci_status loci_check_inputs(const struct call *c, int e, ptrdiff_t rows)
 {
     const struct loci_plan *p = c->plan;
@@ -276,6 +294,7 @@ loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *la
 }
 void loci_use_room(struct call *c, void *work, lay_out_room *lay_out, bool backward)
 {
+    /* What the measuring left; NULL means that nobody asks for it. */
     c->knorm = NULL, c->g.dk_sum = c->g.dv_sum = NULL;
     lay_out(c, work, backward);
 }
@@ -285,12 +304,12 @@ void loci_use_room(struct call *c, void *work, lay_out_room *lay_out, bool backw
 static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward)
 {
     size_t most = 0;
-    /* Every pass that the caller may then make. */
-    const struct {
-        bool pass, backward, wide;
-    } passes[] = { { true, false, false },
-                   { p->rotate >= 0 || in->cache, false, true },
-                   { backward, true, true } };
+    /* Every pass that the caller may then make: forward; a rotation, or append(); and backward. */
+    const struct { bool pass, backward, wide; } passes[] = {
+        { true, false, false },
+        { p->rotate >= 0 || in->cache, false, true },
+        { backward, true, true },
+    };
     for (int i = 0; i < COUNT(passes); i++) {
         struct call c;
         if (!passes[i].pass) continue;
@@ -309,8 +328,9 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
     if (!p || p->magic != PLAN_MAGIC || loci_take_call(&in, given)) return 0;
     size_t most = workspace_of(p, &in, backward);
     if (!in.cache || !most) return most;
-    fewer = in;                          /* with a cache, calls of fewer rows share it; those that
-                                            go row by row may want more */
+    /* With a cache, calls of fewer rows share its workspace, and those that go as in decode may
+     * want more of it than tiles do. */
+    fewer = in;
     for (fewer.q_len = 1; fewer.q_len < in.q_len && fewer.q_len <= FEW_ROWS; fewer.q_len++) {
         const size_t n = workspace_of(p, &fewer, backward);
         if (n > most) most = n;
@@ -323,6 +343,7 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
 void loci_begin(struct call *c, bool keys)
 {
     const struct loci_plan *p = c->plan;
+    /* Keys turn by what the rotation begins with, and others may read them turned. */
     const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
     if (rotation >= 0 && p->enc[rotation].pe->begin) p->enc[rotation].pe->begin(c, rotation);
     if (!keys) return;
@@ -339,6 +360,8 @@ static void end(struct call *c)
 void loci_fold(struct call *c, void *const *out)
 {
     const struct loci_plan *p = c->plan;
+    /* end() turns sums of a call into gradients of its inputs, fold() those of tables into
+     * gradients of learned tensors; both add in double. */
     end(c);
     for (int e = 0; e < p->encs; e++) {
         const int first = p->first_tensor[e], n = p->first_tensor[e + 1] - first;
@@ -348,6 +371,7 @@ void loci_fold(struct call *c, void *const *out)
         for (int x = 0; x < p->uses; x++)
             if (p->use[x].enc == e) totals[uses++] = c->g.total[x];
         for (int i = 0; i < n; i++) data[i] = c->input[first + i];
+        /* what prepare() had, and beside it the totals of the encoding's terms, in their order */
         const struct prep prep = { .cfg = &p->enc[e],
                                    .tensor = p->tensors.list + first,
                                    .data = data,
@@ -368,6 +392,7 @@ void loci_fold(struct call *c, void *const *out)
 
 void loci_want(struct call *c, void *const *out)
 {
+    /* The terms of an encoding sum parts if any of its tensors is wanted: fold() makes them all. */
     const struct loci_plan *p = c->plan;
     for (int e = 0; e < p->encs; e++) {
         bool any = false;
@@ -390,6 +415,8 @@ loci_status loci_take_grad(loci_grad *to, const loci_call *in, const loci_grad *
     CHECK(in->error, from, LOCI_BAD_ARG, "grad must not be NULL");
     return TAKE(loci_grad, to, from, dtensors, in->error);
 }
+/* Gradients have the shapes of what they belong to; dk is by kv head, also where each head turns
+ * keys of its own. */
 loci_status loci_open_grad(struct call *c)
 {
     const struct loci_plan *p = c->plan;

@@ -16,16 +16,15 @@ enum { CACHE_MAGIC = 0x6c6f6361 };
 struct cache_form {
     int64_t magic, batch, tiles, ring, kv_heads, dim, value_dim, dtype, rotated;
 };
-/* an INPUT tensor by key: [B][outer][capacity][inner] reals */
+/* An INPUT tensor by key: [B][outer][capacity][inner] reals. */
 struct cache_input { ptrdiff_t at, outer, inner; };
 
 struct loci_cache {
     struct cache_form form;
     int placed;                          /* some key's position is not its number */
-    ptrdiff_t len, most, base, kept, first;      /* [B] numbers each: keys so far; the most there
-                                                    have been; where a call's key 0 is, a multiple
-                                                    of CHUNK, and how many it has; what append()
-                                                    makes of its positions */
+    /* [B] numbers each: keys so far; the most there have been; where a call's key 0 is,
+     * a multiple of CHUNK, and how many it has; what append() makes of its positions */
+    ptrdiff_t len, most, base, kept, first;
     ptrdiff_t pos;                       /* [B][capacity], where placed */
     ptrdiff_t keys, values;
     struct cache_input input[MAX_TENSORS];
@@ -57,7 +56,8 @@ static inline void *cache_made(const struct loci_cache *c, int enc)
     return whole ? (char *)c + c->made[enc] : NULL;
 }
 
-/* The first key that a ring still holds. */
+/* The first key that a ring still holds.  Keys go by whole tiles: a new tile takes
+ * the place of the oldest. */
 static inline int64_t cache_oldest(const struct loci_cache *c, ptrdiff_t b)
 {
     const int64_t beyond = cache_list(c, c->most)[b] - cache_capacity(c);

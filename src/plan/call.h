@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* call.h -- a call as encodings and the engine see it: sequences, positions, and where everything
- * is. */
+/* call.h -- a call as encodings and the engine see it: sequences, positions,
+ * and where everything is. */
 #ifndef LOCI_PLAN_CALL_H
 #define LOCI_PLAN_CALL_H
 
@@ -8,27 +8,27 @@
 #include "base/given.h"
 #include "plan/plan.h"
 
-/* Rows and keys that attend to each other alone: a whole batch entry, or one packed segment.  The
- * tile grid starts at its first key.  run: positions are consecutive on both sides, so distance(key
- * k, row r) = d0 + r - k. */
+/* Rows and keys that attend to each other alone: a whole batch entry, or one packed segment.
+ * The tile grid starts at its first key, so a row has the same bits wherever its sequence lies.
+ * run: positions are consecutive on both sides, so distance(key k, row r) = d0 + r - k. */
 struct sequence {
     ptrdiff_t b, q0, nq, k0, nk;
     /* query rows, their tiles and chunks, and key tiles of all sequences before it */
     ptrdiff_t first_row, first_tile, first_chunk, first_ktile;
     int64_t d0;
     bool run;
-    bool segments;                       /* ids must be compared: segments here are no runs of
-                                            neighbours */
+    /* ids must be compared: segments here are no runs of neighbours */
+    bool segments;
 };
 
 /* Where rows and keys are, as the caller says or as it is counted. */
 struct where {
     const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL:
                                             Lk, and 0 */
-    const int64_t *q_pos;                /* of the queries: the caller's, or, as k_pos then, made
-                                            from starts; NULL: the last of the keys */
-    const int64_t *k_pos;                /* of the keys, NULL: they are counted; those of entry b
-                                            are at b k_pos_entry */
+    /* of the queries and the keys: the caller's, or made from starts.  NULL: keys are counted, and
+     * the queries are the last of them.  Keys of entry b are at b * k_pos_entry. */
+    const int64_t *q_pos;
+    const int64_t *k_pos;
     ptrdiff_t k_pos_entry;
     const double *k_coord;
 };
@@ -44,14 +44,14 @@ struct sequences {
 /* Backward: gradients that come and go. */
 struct gradients {
     loci_view dout, dq, dk, dv;          /* dk has key_heads */
-    loci_view dk_out, dv_out;            /* the caller's, where dk and dv are summed elsewhere:
-                                            stored in 16 bits, or dk for kv_heads that are fewer
-                                            than key_heads */
-    void *dk_sum, *dv_sum;               /* dense [B][key_heads][Lk][D], [B][kv_heads][Lk][Dv]
-                                            reals: where they are summed then, and dk also when a
-                                            rotation learns and nobody wants dk */
-    double *total[MAX_USES];             /* sums of a term's parts over all work items, in item
-                                            order */
+    /* the caller's, where dk and dv are summed elsewhere: stored in 16 bits, or dk for kv_heads
+     * that are fewer than key_heads */
+    loci_view dk_out, dv_out;
+    /* dense [B][key_heads][Lk][D], [B][kv_heads][Lk][Dv] reals: where they are summed then,
+     * and dk also when a rotation learns and nobody wants dk */
+    void *dk_sum, *dv_sum;
+    /* sums of a term's parts over all work items, in item order */
+    double *total[MAX_USES];
     double *dtensor[MAX_TENSORS];        /* of tensors, zeroed; NULL where not wanted */
     ptrdiff_t dtensor_count[MAX_TENSORS];
 };
@@ -83,9 +83,9 @@ struct call {
     size_t workspace;                    /* bytes of each */
     void *turned;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL:
                                             k is read in place */
-    float *knorm;                        /* [key_heads][ktiles]: largest |k| of a tile, rounded up,
-                                            NaN where k or v are not all finite; NULL: nobody
-                                            asks */
+    /* [key_heads][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not all
+     * finite; NULL: nobody asks */
+    float *knorm;
     void *chunk_sums;                    /* decode: the sums of every chunk until they join */
 
     struct {                             /* stage LINEAR_ATTENTION */
@@ -111,8 +111,9 @@ static inline ptrdiff_t first_of(const struct sequence *q, enum count by)
 }
 static inline const struct sequence *find_sequence(const struct call *c, enum count by, ptrdiff_t i)
 {
-    ptrdiff_t low = 0, high = c->seqs.n;          /* first_of(low) <= i < first_of(high); empty
-                                                        ones share a first */
+    /* first_of(low) <= i < first_of(high).  Empty sequences share their first with the one that
+     * follows; the search ends at the last of them, which is not empty. */
+    ptrdiff_t low = 0, high = c->seqs.n;
     while (high - low > 1) {
         const ptrdiff_t middle = low + (high - low) / 2;
         if (first_of(&c->seqs.list[middle], by) <= i) low = middle;
@@ -124,6 +125,7 @@ static inline const struct sequence *find_sequence(const struct call *c, enum co
 /* May a batch entry be more than one sequence? */
 static inline bool packed(const struct call *c) { return c->in->q_seg || c->in->q_starts; }
 
+/* Keys of a batch entry, and the position of its first key if positions are counted. */
 static inline ptrdiff_t keys_in(const struct call *c, ptrdiff_t b)
 {
     return c->where.lens ? (ptrdiff_t)c->where.lens[b] : c->Lk;
@@ -150,8 +152,8 @@ static inline int64_t seg_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
 {
     return c->in->k_seg ? c->in->k_seg[(c->in->per_batch ? b * c->Lk : 0) + j] : 0;
 }
-/* Coordinate of a row or key on one axis: coordinates if the encoding has axes, else the
- * position. */
+/* Coordinate of a row or key on one axis: coordinates if the encoding has
+ * axes, else the position. */
 static inline double coord_q(const struct call *c, ptrdiff_t b, int axis, ptrdiff_t i)
 {
     const loci_call *in = c->in;
@@ -164,7 +166,7 @@ static inline double coord_k(const struct call *c, ptrdiff_t b, int axis, ptrdif
              ? c->where.k_coord[((c->in->per_batch ? b * c->plan->axes : 0) + axis) * c->Lk + j]
              : (double)pos_k(c, b, j);
 }
-/* an INPUT tensor of an encoding */
+/* An INPUT tensor of an encoding, by its number among the encoding's own. */
 static inline const void *input(const struct call *c, int enc, int which)
 {
     return c->input[c->plan->first_tensor[enc] + which];

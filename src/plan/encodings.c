@@ -16,9 +16,10 @@ static const struct loci_pe *const encodings[] = {
 #include "pe/list.h"
 #undef PE
 };
-static loci_encoding_info infos[COUNT(encodings)];      /* written once, and constant from then
-                                                           on */
+/* Written once, when somebody asks first, and constant from then on. */
+static loci_encoding_info infos[COUNT(encodings)];
 
+/* The list as programs see it, from the encodings' own tables. */
 static void fill_infos(void)
 {
     for (int i = 0; i < COUNT(encodings); i++) {

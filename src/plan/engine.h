@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.h -- one build of the engine: the same sources for every instruction set, and once more in
- * double. */
+/* engine.h -- one build of the engine: the same sources for every instruction set,
+ * and once more in double. */
 #ifndef LOCI_PLAN_ENGINE_H
 #define LOCI_PLAN_ENGINE_H
 
 #include "plan/call.h"
 
-enum { LATER_TILES = 16 };
+enum { LATER_TILES = 16 };               /* tiles that sum_later() works on at once */
 
 /* What append and remove do with the rows of a cache. */
 struct keeping {
     struct loci_cache *to;
     loci_view k, v;                      /* append: strides resolved */
-    const int64_t *counts;               /* append: how many of the last rows count, by entry; NULL:
-                                            all */
+    /* append: how many of the last rows count, by entry; NULL: all */
+    const int64_t *counts;
     bool remove;
     ptrdiff_t entry, first, count;       /* remove */
-    bool turn;                           /* keys turn as they are put there; those of remove are
-                                            then multiplied by `undo` in */
-    double undo;                         /* the channels that turn, `channels` of them from
-                                            `channel` on */
+    bool turn;                           /* keys turn as they are put there */
+    /* remove: keys turn on from where they are.  A rotation that also multiplies would do so twice,
+     * so the channels that turn, `channels` of them from `channel` on, are multiplied by `undo`. */
+    double undo;
     int channel, channels;
 };
 
 struct engine {
-    const char *isa;                     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double
-                                            build */
+    /* "scalar", "avx2", "avx512", "neon"; "f64" for the double build */
+    const char *isa;
     /* Bytes of one thread's workspace, SIZE_MAX when too many; in decode, reals that are stored of
      * every chunk; reals of the total of a term's parts (0: it has none). */
     size_t    (*workspace)(const struct call *, bool backward);

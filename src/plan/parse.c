@@ -5,14 +5,15 @@
  *     encoding = name [ ":" option "=" value { "," option "=" value } ]
  *     value    = number | word | number { "/" number }
  *
- * A "+" before a digit or a point belongs to a number (1e+5); before anything else it starts an
- * encoding. */
+ * A "+" before a digit or a point belongs to a number (1e+5); before anything else
+ * it starts an encoding. */
 #include "plan/parse.h"
 #include "base/mutation.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Bytes of a text; letters of a word in a sentence; bytes of a number; numbers of a list. */
 enum { MAX_TEXT = 65536, MAX_NAME = 48, MAX_NUMBER = 64, MAX_LIST = 4096 };
 
 static const struct loci_pe *const encodings[] = {
@@ -23,6 +24,7 @@ static const struct loci_pe *const encodings[] = {
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
+/* A piece of the text, which is not copied. */
 struct span { const char *at; int n; };
 
 #define SHOWN(s) (s).n < MAX_NAME ? (s).n : MAX_NAME, (s).at    /* for %.*s in a sentence */
@@ -42,7 +44,8 @@ static struct span next_word(const char **words)
     return w;
 }
 
-/* Letters to insert, delete or change until a is b. */
+/* Letters to insert, delete or change until a is b.  Only one row of the table is held,
+ * and corner is what stood diagonally before.  Words longer than any name are far from all. */
 static int edit_distance(struct span a, struct span b)
 {
     int row[MAX_NAME + 1];
@@ -61,15 +64,17 @@ static int edit_distance(struct span a, struct span b)
     return row[b.n];
 }
 
-/* Ends a sentence about an unknown word: the nearest of the "a|b|c" that are known, or all of
- * them. */
+/* Ends a sentence about an unknown word: the nearest of the "a|b|c" that are
+ * known, or all of them. */
 static void hint(char *text, size_t room, struct span word, const char *known)
 {
     struct span best = { "", 0 };
+    /* One letter wrong in a short word, one more for every four. */
     int least = 1 + (word.n + 1) / 4;
     const char *rest = known;
     for (struct span w; (w = next_word(&rest)).n >= 0;) {
         int distance = edit_distance(word, w);
+        /* a guess has a letter in common with the word at least */
         if (distance <= least && distance < w.n
             && (best.n == 0 || distance < edit_distance(word, best)))
             best = w;
@@ -78,6 +83,7 @@ static void hint(char *text, size_t room, struct span word, const char *known)
     else snprintf(text, room, "known: %s", known);
 }
 
+/* The names that hint() chooses from, as "a|b|c".  What does not fit is left out. */
 static void known_encodings(char *text, size_t room)
 {
     size_t n = 0;
@@ -94,6 +100,7 @@ static void known_options(const struct loci_pe *pe, char *text, size_t room)
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
+/* Skips digits and says how many. */
 static int digits(const char **s, const char *end)
 {
     int n = 0;
@@ -121,6 +128,7 @@ static bool is_number(struct span v)
     return s == end;
 }
 
+/* One number, within the range of its option.  It is copied, as strtod() needs its end marked. */
 static loci_status read_number(const struct config *c, const loci_option *o, struct span v,
                                double *x, loci_error *e)
 {
@@ -140,6 +148,7 @@ static loci_status read_number(const struct config *c, const loci_option *o, str
     return LOCI_OK;
 }
 
+/* The value of a word is its number among those that are known. */
 static loci_status read_word(const struct config *c, const loci_option *o, struct span v, double *x,
                              loci_error *e)
 {
@@ -154,6 +163,7 @@ static loci_status read_word(const struct config *c, const loci_option *o, struc
                      SHOWN(v), o->words);
 }
 
+/* "1/2/3".  The plan owns the list from here on, also when a number in it is refused. */
 static loci_status read_list(struct config *c, int which, struct span v, loci_error *e)
 {
     const loci_option *o = &c->pe->opts[which];
@@ -164,6 +174,7 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
     c->list[which] = malloc((size_t)n * sizeof(double));
     CHECK(e, c->list[which], LOCI_NO_MEMORY, "no memory for the plan");
     c->count[which] = n;
+    /* After the last number v.n is -1, and nothing looks at it. */
     for (int i = 0; i < n; i++) {
         const char *slash = memchr(v.at, '/', (size_t)v.n);
         struct span item = { v.at, slash ? (int)(slash - v.at) : v.n };
@@ -176,6 +187,7 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
 
 /* ---- Encodings ------------------------------------------------------------------------------- */
 
+/* Finds the option and reads its value, or says which options there are. */
 static loci_status read_option(struct config *c, struct span name, struct span value, loci_error *e)
 {
     const struct loci_pe *pe = c->pe;
@@ -197,6 +209,7 @@ static loci_status read_option(struct config *c, struct span name, struct span v
     return loci_fail(e, LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s", pe->name, SHOWN(name), end);
 }
 
+/* The encoding of a name, or a sentence that knows a better one. */
 static loci_status find_encoding(struct config *c, struct span name, loci_error *e)
 {
     CHECK(e, name.n > 0, LOCI_BAD_ARG,
@@ -210,6 +223,7 @@ static loci_status find_encoding(struct config *c, struct span name, loci_error 
     return loci_fail(e, LOCI_BAD_ARG, "unknown encoding '%.*s'; %s", SHOWN(name), end);
 }
 
+/* The text up to one of `stops`, where a "+" that belongs to a number does not count. */
 static struct span take(const char **s, const char *stops)
 {
     struct span word = { *s, 0 };
@@ -223,6 +237,7 @@ static struct span take(const char **s, const char *stops)
     return word;
 }
 
+/* One encoding with its options.  Those that are not given have their usual values. */
 static loci_status read_encoding(struct config *c, const char **s, loci_error *e)
 {
     loci_status status = find_encoding(c, take(s, ":+"), e);
@@ -234,6 +249,7 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
             ++*s;
             struct span name = take(s, "=,+");
             CHECK(e, name.n > 0, LOCI_BAD_ARG, "%s: an option has no name", pe->name);
+            /* without "=" the value is empty, and read_option() refuses that */
             struct span value = { *s, 0 };
             if (**s == '=') {
                 ++*s;
@@ -253,11 +269,13 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
 
 loci_status loci_parse(struct loci_plan *p, const char *text, loci_error *e)
 {
+    /* No text is read further than MAX_TEXT, so numbers of letters fit into an int. */
     CHECK(e, memchr(text, 0, MAX_TEXT), LOCI_BAD_ARG, "the encoding text is longer than %d bytes",
           MAX_TEXT - 1);
     for (const char *s = text;; s++) {
         CHECK(e, p->encs < MAX_ENCODINGS, LOCI_BAD_ARG,
               "the encoding text names more than %d encodings", MAX_ENCODINGS);
+        /* Counted before it is read: the plan frees its lists also if it is refused. */
         struct config *c = &p->enc[p->encs++];
         loci_status status = read_encoding(c, &s, e);
         if (status) return status;
@@ -272,6 +290,7 @@ loci_status loci_parse(struct loci_plan *p, const char *text, loci_error *e)
 
 const char *loci_number_text(double x, char text[NUMBER_TEXT])
 {
+    /* 17 digits are enough for every double, and 6 for most that people write. */
     for (int precision = 6; precision <= 17; precision++) {
         snprintf(text, NUMBER_TEXT, "%.*g", precision, x);
         if (strtod(text, NULL) == x) break;
@@ -279,6 +298,7 @@ const char *loci_number_text(double x, char text[NUMBER_TEXT])
     return text;
 }
 
+/* Counts what it writes, also what there is no room for: that is how text is measured. */
 struct writer { char *text; size_t n, room; };
 
 static void write_text(struct writer *w, const char *s, int n)
@@ -289,6 +309,7 @@ static void write_text(struct writer *w, const char *s, int n)
 
 static void write_word(struct writer *w, const char *s) { write_text(w, s, (int)strlen(s)); }
 
+/* A value as read_option() would read it. */
 static void write_value(struct writer *w, const struct config *c, int which)
 {
     const loci_option *o = &c->pe->opts[which];
@@ -317,6 +338,8 @@ size_t loci_print(const struct loci_plan *p, char *text, size_t room)
         if (e) write_word(&w, "+");
         write_word(&w, c->pe->name);
         for (int i = 0; c->pe->opts[i].name; i++) {
+            /* NaN, or no list: a rule of the encoding decides, and the same
+             * text will ask it again. */
             if (c->pe->opts[i].kind == LOCI_LIST ? !c->list[i] : isnan(c->opt[i])) continue;
             write_word(&w, before);
             write_word(&w, c->pe->opts[i].name);

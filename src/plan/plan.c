@@ -15,6 +15,7 @@ enum { MAX_HEADS = 65536, MAX_MODEL_DIM = 1 << 20, MAX_ISAS = 8 };
 
 /* ---- What encodings call --------------------------------------------------------------------- */
 
+/* A tensor by the names of its encoding and its own; NULL: not among these n. */
 static const loci_tensor *find_tensor(const loci_tensor *list, int n, const char *encoding,
                                       const char *name)
 {
@@ -23,6 +24,8 @@ static const loci_tensor *find_tensor(const loci_tensor *list, int n, const char
     return NULL;
 }
 
+/* A tensor of the encoding: while a plan is made as the caller lists it, afterwards as the plan has
+ * it.  Encodings ask whether an optional one is there, and for shapes that say what it is. */
 const loci_tensor *loci_have(const struct config *c, const char *name)
 {
     return find_tensor(c->have, c->have_count, c->pe->name, name);
@@ -32,6 +35,7 @@ loci_tensor *loci_add_tensor(struct tensors *t, const struct config *c, const ch
                              loci_role role, enum init kind, double a, double b, int rank,
                              const ptrdiff_t *shape)
 {
+    /* Encodings ask for a fixed number, which MAX_TENSORS covers. */
     assert(t->n < MAX_TENSORS && rank <= COUNT(t->list->shape));
     int i = t->n++;
     t->init[i].kind = kind;
@@ -58,6 +62,7 @@ void loci_add_shaped(struct termlist *t, enum term_id term, enum group group, co
 
 /* ---- The problem ----------------------------------------------------------------------------- */
 
+/* Stage, numbers and scale.  Enums come from callers, so they may hold any int. */
 static loci_status check_kind(const loci_desc *d, loci_error *e)
 {
     CHECK(e, (int)d->stage >= LOCI_ATTENTION && d->stage <= LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
@@ -67,10 +72,8 @@ static loci_status check_kind(const loci_desc *d, loci_error *e)
           "dtype %d is none of LOCI_F32, LOCI_F64, LOCI_BF16 and LOCI_F16", (int)d->dtype);
     CHECK(e, !d->fast || d->dtype == LOCI_BF16, LOCI_BAD_ARG,
           "fast wants dtype BF16, not %s: it means dot products of bf16 numbers",
-          d->dtype == LOCI_F32   ? "F32"
-          : d->dtype == LOCI_F64 ? "F64"
-                                 : "F16");
-    /* reals hold it, and what options up to 10^6 make of it */
+          d->dtype == LOCI_F32 ? "F32" : d->dtype == LOCI_F64 ? "F64" : "F16");
+    /* Reals must hold it, and what options up to 10^6 make of it, and the inverse of both. */
     const double most = d->dtype == LOCI_F64 ? 1e300 : 1e30;
     CHECK(e, d->scale == 0 || (fabs(d->scale) >= 1 / most && fabs(d->scale) <= most), LOCI_BAD_ARG,
           "scale %g must be from %g to %g in size in this dtype, or 0 for the encoding's own",
@@ -88,6 +91,7 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
     p->dim = d->dim;
     p->value_dim = d->value_dim == 0 ? d->dim : d->value_dim;
     p->model_dim = d->model_dim;
+    /* Heads times a width is an int in many places, and fits. */
     CHECK(e, p->heads >= 1 && p->heads <= MAX_HEADS, LOCI_BAD_ARG, "heads %d must be from 1 to %d",
           p->heads, MAX_HEADS);
     CHECK(e, p->kv_heads >= 1 && p->heads % p->kv_heads == 0, LOCI_BAD_ARG,
@@ -104,6 +108,8 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
+/* The largest distance that is visible on one side.  0 means no limit, as in all of the struct, so
+ * nothing on that side has a name of its own. */
 static loci_status set_window(int64_t *to, int64_t wish, const char *side, loci_error *e)
 {
     CHECK(e, wish >= LOCI_NONE, LOCI_BAD_ARG,
@@ -127,6 +133,7 @@ static loci_status check_linear(const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
+/* All that does not depend on the encodings. */
 static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     loci_status status;
@@ -145,12 +152,15 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
+/* The engine by name, or the best.  fast is a wish: without the instructions the plan does without,
+ * and its text says which it is. */
 static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     p->engine = loci_engine(d->isa, p->f64);
     p->fast = d->fast && p->stage == LOCI_ATTENTION && p->engine && p->engine->fast
            && loci_dots_bf16();
     if (p->engine) return LOCI_OK;
+    /* It failed: the sentence lists what would have been right. */
     const char *names[MAX_ISAS];
     char list[128] = "";
     int count = loci_isas(names, MAX_ISAS);
@@ -167,13 +177,13 @@ static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 
 static const char *stage_name(loci_stage stage)
 {
-    static const char *const names[] = { [LOCI_ATTENTION] = "attention",
-                                         [LOCI_ROTATE] = "rotate",
+    static const char *const names[] = { [LOCI_ATTENTION] = "attention", [LOCI_ROTATE] = "rotate",
                                          [LOCI_EMBED] = "embed",
                                          [LOCI_LINEAR_ATTENTION] = "linear_attention" };
     return names[stage];
 }
 
+/* Does every encoding work in this stage, and with this mask? */
 static loci_status check_stage(const loci_plan *p, loci_error *e)
 {
     for (int i = 0; i < p->encs; i++) {
@@ -187,6 +197,7 @@ static loci_status check_stage(const loci_plan *p, loci_error *e)
               pe->places == LOCI_PLACE_EMBED ? "; it is added to the embeddings, in stage embed"
               : p->stage == LOCI_LINEAR_ATTENTION ? ", which takes nope or a rotation"
                                                   : "");
+        /* only attention has places for several */
         CHECK(e, p->stage == LOCI_ATTENTION || p->encs == 1, LOCI_BAD_ARG,
               "stage %s takes one encoding, not %d", stage_name(p->stage), p->encs);
         CHECK(e, !pe->causal_only || !p->full, LOCI_BAD_ARG,
@@ -195,10 +206,12 @@ static loci_status check_stage(const loci_plan *p, loci_error *e)
     return LOCI_OK;
 }
 
+/* Tells every encoding the problem, and asks each for what its option ranges cannot say.  An
+ * encoding that is alone may set the scale. */
 static loci_status check_encodings(loci_plan *p, const loci_desc *d, loci_error *e)
 {
-    int speaking = 0;                    /* nope says nothing, so next to it another is still
-                                            alone */
+    /* nope says nothing, so next to it another is still alone */
+    int speaking = 0;
     for (int i = 0; i < p->encs; i++)
         speaking += p->enc[i].pe->places != 0 && !p->enc[i].pe->beside;
     for (int i = 0; i < p->encs; i++) {
@@ -235,6 +248,8 @@ static loci_status set_single(loci_plan *p, int *at, enum group group, const cha
     return LOCI_OK;
 }
 
+/* The terms of all encodings in their order, and what only all together can tell: who turns, mixes
+ * and weighs, whether they can live together, how many axes there are, and the scale. */
 static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     struct termlist list = { 0 };
@@ -245,6 +260,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     }
     p->uses = list.n;
     memcpy(p->use, list.use, sizeof p->use);
+    /* how many terms of others add to the scores: a mix has an input for their sum */
     for (int i = 0; i < p->uses; i++) {
         adds[p->use[i].enc] += p->use[i].group == GROUP_ADD;
         all += p->use[i].group == GROUP_ADD;
@@ -256,6 +272,8 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
         (status = set_single(p, &p->mix, GROUP_MIX, "mix the scores of the heads", e)) ||
         (status = set_single(p, &p->weight, GROUP_WEIGHT, "turn scores into weights", e)))
         return status;
+    /* Fading multiplies queries by what it divides keys by, so q.k is right
+     * and each alone is not. */
     for (int i = 0; i < p->uses && p->rotate >= 0 && term_is(p->use[p->rotate].term, FADES); i++) {
         CHECK(e, !term_is(p->use[i].term, READS_ALONE), LOCI_BAD_ARG,
               "%s reads queries or keys alone, and %s makes them larger or smaller with their "
@@ -269,6 +287,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
           "%s does not work in stage linear_attention: a sum over keys cannot fade from where each "
           "row stands",
           p->enc[0].pe->name);
+    /* Where each query head turns the keys its own way, a group shares keys no longer. */
     p->states = p->rotate >= 0 && p->enc[p->use[p->rotate].enc].pe->states;
     p->key_heads = p->states ? p->heads : p->kv_heads;
     CHECK(e, !p->states || !p->keys_rotated || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
@@ -282,6 +301,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     const struct config *weight = p->weight >= 0 ? &p->enc[p->use[p->weight].enc] : NULL;
     p->strict = weight && weight->pe->strict && weight->pe->strict(weight);
 
+    /* The encoding's own scale holds only if it is alone; the caller's always. */
     p->axes = 1;
     p->scale = p->dim > 0 && p->stage != LOCI_LINEAR_ATTENTION ? 1 / sqrt(p->dim) : 1;
     for (int i = 0; i < p->encs; i++) {
@@ -295,6 +315,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
+/* The caller's list of tensors, before anyone looks for something in it. */
 static loci_status check_list(const loci_desc *d, loci_error *e)
 {
     CHECK(e, d->tensor_count >= 0, LOCI_BAD_ARG, "tensor_count %d must not be negative",
@@ -331,6 +352,7 @@ static const char *shape_text(const loci_tensor *t, char *text, size_t room)
     return text;
 }
 
+/* Sizes that only a call knows (negative ones) fit any size that the caller has by now. */
 static bool shape_fits(const loci_tensor *have, const loci_tensor *want)
 {
     if (have->rank != want->rank) return false;
@@ -340,6 +362,7 @@ static bool shape_fits(const loci_tensor *have, const loci_tensor *want)
     return true;
 }
 
+/* Why nobody wants a tensor: its encoding wants others, or is not there. */
 static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci_error *e)
 {
     char wanted[160] = "none";
@@ -356,6 +379,8 @@ static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci
                      t->name, t->encoding);
 }
 
+/* The tensors of all encodings, in their order.  With a list from the caller every tensor must be
+ * in it, and nothing else: a name that is misspelt would otherwise leave a tensor as it started. */
 static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     char have_text[96], want_text[96];
@@ -365,6 +390,7 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
         if (p->enc[i].pe->tensors) p->enc[i].pe->tensors(&p->enc[i], t);
     }
     p->first_tensor[p->encs] = t->n;
+    /* Strange ones first: a misspelt name is a better sentence than the one that is missing. */
     for (int i = 0; i < d->tensor_count; i++)
         if (!find_tensor(t->list, t->n, d->tensors[i].encoding, d->tensors[i].name))
             return unknown_tensor(p, &d->tensors[i], e);
@@ -388,15 +414,16 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
 
 /* ---- The plan -------------------------------------------------------------------------------- */
 
+/* The canonical text and what was decided beside it.  It is measured first, then written. */
 static loci_status set_text(loci_plan *p, loci_error *e)
 {
     char scale[NUMBER_TEXT], tail[128];
     size_t n = loci_print(p, NULL, 0);
     int more = snprintf(tail, sizeof tail, " scale=%s isa=%s%s%s",
                         loci_number_text(p->scale, scale), p->engine->isa,
-                        p->dtype == LOCI_BF16  ? " dtype=bf16"
-                        : p->dtype == LOCI_F16 ? " dtype=f16"
-                                               : "",
+                        p->dtype == LOCI_BF16
+                            ? " dtype=bf16"
+                            : p->dtype == LOCI_F16 ? " dtype=f16" : "",
                         p->fast ? " fast=bf16 dot products (other bits)" : "");
     p->text = malloc(n + (size_t)more + 1);
     CHECK(e, p->text, LOCI_NO_MEMORY, "no memory for the plan");
@@ -405,6 +432,7 @@ static loci_status set_text(loci_plan *p, loci_error *e)
     return LOCI_OK;
 }
 
+/* In this order each step may rely on what those before it have checked. */
 static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     loci_status status;
@@ -431,6 +459,7 @@ loci_status loci_plan_create(loci_plan **plan, const loci_desc *given, loci_erro
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     CHECK(e, c != (locale_t)0, LOCI_NO_MEMORY, "no memory for the plan");
     locale_t before = uselocale(c);
+    /* Zeroed, so that a plan that is half made can be destroyed. */
     loci_plan *p = calloc(1, sizeof *p);
     loci_status status = p ? make(p, &d, e)
                            : loci_fail(e, LOCI_NO_MEMORY, "no memory for the plan");

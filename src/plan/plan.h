@@ -6,10 +6,10 @@
 #include "plan/encoding.h"
 
 enum { PLAN_MAGIC = 0x6c6f7069 };
-enum { KT = 64, CHUNK = 4096 };          /* keys of a tile and of a chunk: part of the numeric
-                                            contract */
-enum { ROWS = 64, ROW_CHUNK = 1024 };    /* query rows of a wide tile and of a backward work item:
-                                            likewise */
+/* keys of a tile and of a chunk: part of the numeric contract */
+enum { KT = 64, CHUNK = 4096 };
+/* query rows of a wide tile and of a backward work item: likewise */
+enum { ROWS = 64, ROW_CHUNK = 1024 };
 
 struct engine;
 struct loci_plan {

@@ -10,6 +10,8 @@ int loci_tensors(const loci_plan *p, loci_tensor *list, int room)
     return p->tensors.n;
 }
 
+/* Number i of a tensor as it starts: by a function of the encoding, or by one of the usual kinds.
+ * A uniform start without b goes from -a to a. */
 static double start(const loci_plan *p, int enc, int which, uint64_t stream, ptrdiff_t i)
 {
     const struct tensors *t = &p->tensors;
@@ -31,6 +33,8 @@ void loci_tensor_init(const loci_plan *p, int which, uint64_t seed, void *data)
     if (!p || !data || which < 0 || which >= p->tensors.n
         || p->tensors.list[which].role == LOCI_INPUT)
         return;
+    /* Each tensor has a stream of its own, so its numbers do not depend on the
+     * sizes of those before it. */
     int enc = 0;
     while (which >= p->first_tensor[enc + 1]) enc++;
     uint64_t stream = loci_scramble(loci_scramble(seed) + (uint64_t)which);

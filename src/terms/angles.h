@@ -15,7 +15,8 @@
 #include "base/trig.h"
 #include "shape/pairs.h"
 
-enum { SLICE = 64 };                     /* pairs that are worked on at once */
+/* Pairs that are worked on at once: their anchors stay in the first cache for all rows. */
+enum { SLICE = 64 };
 
 /* The pairs t0 .. t0 + n - 1 of a group; n counts whole lanes. */
 struct slice {
@@ -26,10 +27,12 @@ struct slice {
     _Alignas(64) double anchor_sin[MAX_AXES][SLICE];
 };
 
+/* cos and sin of x w from the frequency in two parts: exact reduction, then a polynomial. */
 static inline void direct(const struct slice *k, int axis, double x, double *restrict cos,
                           double *restrict sin)
 {
     const double *hi = pairs_rows(k->p, k->group, axis) + k->t0, *lo = hi + k->p->width;
+    /* Three loops, as each of them has no branch and vectorises by itself. */
     double rest[SLICE], more[SLICE], turns[SLICE];
     for (int t = 0; t < k->n; t++) trig_reduce(x, hi[t], lo[t], &rest[t], &more[t], &turns[t]);
     for (int t = 0; t < k->n; t++)
@@ -45,6 +48,7 @@ INLINE struct split split_at(double x)
     const int step = rest > 0 && rest < PAIR_STEPS ? (int)rest : 0;
     return (struct split){ anchor, rest == step ? step : -1 };
 }
+/* Neighbouring rows mostly share an anchor, so the last one is held. */
 INLINE void set_anchor(struct slice *k, int axis, double anchor)
 {
     if (k->anchor[axis] == anchor) return;
@@ -57,7 +61,8 @@ INLINE const double *step_of(const struct slice *k, int axis, int step)
     return pairs_rows(k->p, k->group, axis) + (2 + 2 * step) * k->p->width + k->t0;
 }
 
-/* cos and sin of x w on one axis, on the first times m. */
+/* cos and sin of x w on one axis, on the first times m: the table's steps have m in them,
+ * the direct way multiplies by it. */
 static inline void angles_on_axis(struct slice *k, int axis, double x, double *restrict cos,
                             double *restrict sin)
 {
@@ -76,6 +81,8 @@ static inline void angles_on_axis(struct slice *k, int axis, double x, double *r
         sin[t] = as[t] * sc[t] + ac[t] * ss[t];
     }
 }
+/* Angles of several axes add up, by the products of angle addition:
+ * in double, rounded at the end. */
 static inline void angles_on_axes(struct slice *k, const double *x, real *to_cos, real *to_sin)
 {
     double cos[SLICE], sin[SLICE];
@@ -110,6 +117,7 @@ static inline void angles_in_float(const struct slice *k, const double *x, real 
     }
 }
 
+/* The coordinates of a row or key on all axes. */
 static inline void coordinates(const struct call *c, const struct pairs *p, ptrdiff_t b, bool query,
                                ptrdiff_t i, double *x)
 {
@@ -123,7 +131,7 @@ INLINE real *cos_of(const struct angles *at, const struct pairs *p, int r)
     return at->room + (ptrdiff_t)2 * r * p->width;
 }
 
-/* Rows at steps from one anchor, each times m and rounded. */
+/* Rows at steps from one anchor: m is in the steps, and each number is rounded once. */
 INLINE void join(const struct slice *k, int rows, const struct split *split, real *to)
 {
     const int W = k->p->width;
@@ -146,6 +154,7 @@ static inline void angles_on_line(struct slice *k, int rows, const double *x, re
     for (int r = 0; r < rows; r++) split[r] = split_at(x[r]);
     for (int r = 0, n; r < rows; r += n, to += (ptrdiff_t)2 * n * W) {
         n = 1;
+        /* no whole coordinate */
         if (split[r].step < 0) {
             angles_on_axes(k, &x[r], to, to + W);
             continue;
@@ -157,7 +166,8 @@ static inline void angles_on_line(struct slice *k, int rows, const double *x, re
     }
 }
 
-/* The angles of n rows, unless they are there. */
+/* Makes the angles of n rows, unless they are there: heads that turn alike ask one after the other,
+ * and only the first finds work. */
 static inline void make_angles(const struct call *c, const struct pairs *p, struct angles *at,
                                ptrdiff_t b, int h, bool query, ptrdiff_t i0, int n)
 {
@@ -165,9 +175,8 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
     if (at->set && at->b == b && at->group == group && at->query == query && at->i0 == i0
         && at->rows >= n)
         return;
-    *at = (struct angles){
-        .set = true, .query = query, .group = group, .rows = n, .b = b, .i0 = i0, .room = at->room
-    };
+    *at = (struct angles){ .set = true, .query = query, .group = group, .rows = n,
+                           .b = b, .i0 = i0, .room = at->room };
     for (int t0 = 0; t0 < p->width; t0 += SLICE) {
         struct slice k;                 /* no braces: they would clear the anchors too */
         k.p = p, k.group = group, k.t0 = t0, k.n = p->width - t0 < SLICE ? p->width - t0 : SLICE;
@@ -188,12 +197,14 @@ static inline void make_angles(const struct call *c, const struct pairs *p, stru
     }
 }
 
+/* One rounding of a product and one of the sum, in this order: every way to turn a pair must have
+ * the same bits, whether it goes by rows, by vectors or past the caches. */
 INLINE void turn_pair(const real x, const real y, const real cos, const real sin, real *a, real *b)
 {
     *a = fma_(x, cos, -(y * sin));
     *b = fma_(x, sin, y * cos);
 }
-/* In place; sign -1 turns back. */
+/* n pairs (a[t], b[t]) or (x[2t], x[2t + 1]), in place; sign -1 turns back. */
 INLINE void turn_half(const real *restrict cos, const real *restrict sin, const real sign, int n,
                       real *restrict a, real *restrict b)
 {

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: MIT */
-/* band_k.c -- vectors by distance that meet the keys.
+/* band_k.c -- vectors by distance, multiplied by the keys.
  *
  *     s[k][r] += scale K[k] . V[d + r - k]
  *
- * The distances of a few keys to all rows of the tile are neighbours, and so are their vectors: one
- * product has each key's number for each of them, and key k takes from its line the QT numbers that
- * are its own.  80 columns serve 16 keys and 64 rows.  Where all distances of these keys are beyond
- * lo or hi, each key has one number.
+ * The distances of a few keys to all rows of the tile are neighbours, and so are their vectors.
+ * One product makes a line per key, with its number for each of these vectors, and key k
+ * takes from its line the QT numbers that are its own: 80 columns serve 16 keys and 64 rows.
+ * Where all distances of these keys are beyond lo or hi, each key has one number.
  *
- * The other way round, dS of a key goes to its place in such a line, and two products end it: with
- * the vectors it is a gradient of keys, with the keys one of vectors. */
+ * Backward, dS of a key goes to its place in such a line.  The product of the lines with
+ * the vectors is then a gradient of keys, and the one with the keys a gradient of vectors. */
 #include "attn/dots.h"
 #include "shape/vectors.h"
 
 enum { BAND = 16, LINE = BAND + QT };    /* keys that share a product; distances that it has */
-_Static_assert((int)LINE <= (int)KEY_MARGIN, "a product reaches beyond the ends by less than a "
-                                             "line");
+_Static_assert((int)LINE <= (int)KEY_MARGIN,
+               "a product reaches beyond the ends by less than a line");
 
 /* What the hooks of a query tile know: their memory. */
 struct reach {
     struct key_vectors of;
     ptrdiff_t columns, width;
-    const real *across, *rows;           /* the table of the head: transposed, and as rows; of
-                                            distance 0 */
+    /* the table of the head: transposed, and as rows; of distance 0 */
+    const real *across, *rows;
 };
 enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 static struct key_vectors vectors_of(const struct call *c, int x)
@@ -39,6 +39,7 @@ static const struct reach *reach_of(const struct tile *t, int x)
     return (const void *)t->own[x].mem;
 }
 
+/* Vectors of distance 0 are where across and rows point: those of negative distances lie before. */
 static void open(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
@@ -53,7 +54,7 @@ static void open(struct tile *t, int x)
 
 static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
 
-/* Do n keys from k on have all their distances at one end?  Its vector, or NULL. */
+/* Do n keys from k on have all their distances at one end?  Returns its vector, or NULL. */
 static const real *end_of(const struct tile *t, const struct reach *b, int k, int n)
 {
     if (b->of.lo == b->of.hi || t->d - (k + n - 1) >= b->of.hi)
@@ -65,7 +66,7 @@ static const real *end_of(const struct tile *t, const struct reach *b, int k, in
 /* ---- Scores ---------------------------------------------------------------------------------- */
 
 #if QT == 1
-/* Of VL keys from k on: channels d .. d + VL - 1, keys in the lanes. */
+/* Channels d .. d + VL - 1 of VL keys from k on, keys in the lanes. */
 INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
 {
     const real *from = t->k.at + k * t->k.row + d * t->k.step;
@@ -74,14 +75,15 @@ INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
     if (t->k.step == 1) vf_transpose(y);
 }
 /* Numbers of n keys from k on, each with the vector of its own distance.  Vectors come as rows,
- * which are a stream, and turn to meet keys in the lanes; those of the next keys, which lie before,
- * are asked for. */
+ * which are a stream, and are transposed, so that keys lie in the lanes.  The vectors of the next
+ * keys lie before these, and are asked for. */
 static void score_band(const struct tile *t, const struct reach *b, int k, int n, real scale,
                        real *s)
 {
     enum { NEXT = 2 * BAND };
     const int D = t->c->plan->dim, whole = D / VL * VL;
     const real *v = b->rows + ((ptrdiff_t)t->d - k) * b->width;
+    /* one line at a time, two blocks ahead */
     for (int i = 0; i < n; i++)
         for (int d = 0; d < D; d += 64 / (int)sizeof(real))
             __builtin_prefetch(v - (NEXT + i) * b->width + d, 0, 2);
@@ -95,6 +97,7 @@ static void score_band(const struct tile *t, const struct reach *b, int k, int n
             load_channels(t, k + i, d, y);
             UNROLL for (int j = 0; j < VL; j++) sum = vf_fma(y[j], x[j], sum);
         }
+        /* the channels that are no whole vector, in the same chain */
         real number[VL];
         vf_store(number, sum);
         for (int j = 0; j < VL; j++) {
@@ -117,6 +120,8 @@ static real *numbers_of(const struct tile *t, int x)
 {
     return t->own[x].mem + REACH_ROWS + (t->j0 - t->seq->k0) % CHUNK;
 }
+/* In a tile beyond an end all keys are multiplied by one vector, as they are by the query: so that
+ * happens while they are read. */
 static const real *extra_query(struct tile *t, int x, struct source *keys, real **numbers)
 {
     (void)keys;
@@ -124,8 +129,8 @@ static const real *extra_query(struct tile *t, int x, struct source *keys, real 
     return t->run ? end_of(t, reach_of(t, x), 0, t->keys) : NULL;
 }
 #else
-/* Line i has the numbers of key k + i by distance, from that of key k + BAND - 1 to the first row
- * on. */
+/* Line i has the numbers of key k + i by distance, from that of key
+ * k + BAND - 1 to the first row on. */
 static void score_band(const struct tile *t, const struct reach *b, int k, int n, real scale,
                        real *restrict s)
 {
@@ -139,6 +144,7 @@ static void score_band(const struct tile *t, const struct reach *b, int k, int n
 }
 #endif
 
+/* n keys from k on, whose rows all have the vector of one end: one number per key. */
 static void score_end(const struct tile *t, int k, int n, const real *end, real scale,
                       real *restrict s)
 {
@@ -149,6 +155,8 @@ static void score_end(const struct tile *t, int k, int n, const real *end, real 
     for (int i = 0; i < n; i++)
         for (int r = 0; r < QT; r++) s[i * QT + r] = fma_(scale, numbers[i], s[i * QT + r]);
 }
+/* Blocks of keys, oldest first, until all that are left lie beyond an end.  Which way a block goes
+ * does not show in the bits: a number is one chain over the channels in each. */
 static void score_run(const struct tile *t, const struct reach *b)
 {
     const real scale = (real)t->c->plan->scale;
@@ -161,6 +169,7 @@ static void score_run(const struct tile *t, const struct reach *b)
     }
 }
 
+/* Positions that do not run: pair by pair. */
 static void score_pairs(const struct tile *t, const struct reach *b)
 {
     const real scale = (real)t->c->plan->scale;
@@ -178,14 +187,15 @@ static void score_pairs(const struct tile *t, const struct reach *b)
 static void score(struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);
-    bool met = false;
+    bool done = false;
 #if QT == 1
-    met = t->run && end_of(t, b, 0, t->keys);
-    for (int k = 0; k < t->keys && met; k++)
+    /* extra_query() has been answered already */
+    done = t->run && end_of(t, b, 0, t->keys);
+    for (int k = 0; k < t->keys && done; k++)
         t->s[k] = fma_((real)t->c->plan->scale, numbers_of(t, x)[k], t->s[k]);
 #endif
     if (!t->run) score_pairs(t, b);
-    else if (!met) score_run(t, b);
+    else if (!done) score_run(t, b);
     mask(t, t->s, -INFINITY);
 }
 
@@ -204,7 +214,9 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 #if QT > 1
-/* Sums of n <= BAND lines, by halves: lane r and lane QT/2 + r first. */
+/* Sums of n <= BAND lines, by halves: lane r and lane QT/2 + r first, so that every width of
+ * vectors has the same order.  Lines are read in whole vectors: the last one stands in for those
+ * that are not there. */
 static void sum_lines(const real *x, int n, real *sums)
 {
     for (int k = 0; k < n; k += VL) {
@@ -253,7 +265,8 @@ INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t st
         if (g[r] != 0) add_times(n - i, g[r], x + r * stride + i, y + i);
 }
 
-/* Keys that nobody sees may hold what is no number: there g is 0. */
+/* Gradients of n keys at an end, and of the end's vector, which has a sum of its own: one number g
+ * per key.  Keys that nobody sees may hold inf or NaN; there g is 0, and they are left out. */
 static void give_end(const struct tile *t, const struct reach *b, int k, int n, const real *end,
                      real *sums)
 {
@@ -270,6 +283,7 @@ static void give_end(const struct tile *t, const struct reach *b, int k, int n, 
     if (ends) add_rows(n, D, g, t->k.at + k * t->k.row, t->k.row, ends);
 }
 
+/* Gradients of n keys whose rows have different vectors, from lines as in score_band(). */
 static void give_band(const struct tile *t, const struct reach *b, int k, int n, real *sums)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
@@ -283,6 +297,8 @@ static void give_band(const struct tile *t, const struct reach *b, int k, int n,
         product(ADD, n, Dp, LINE, lines, LINE, 1, b->rows + from * b->width, b->width,
                 t->dk_part + (ptrdiff_t)k * Dp, Dp, NULL);
     if (!sums) return;
+    /* Keys that nobody sees have dS = 0.  If they hold inf or NaN a product would make NaN of that,
+     * so then only pairs with a gradient are summed. */
     real *to = sums + (from + KEY_MARGIN - b->of.lo);
     if (!t->partial || finite_rows(keys, t->k.row, n, D)) {
         product(ADD, D, LINE, n, keys, 1, t->k.row, lines, LINE, to, b->columns, NULL);
@@ -295,6 +311,7 @@ static void give_band(const struct tile *t, const struct reach *b, int k, int n,
                                               to[d * b->columns + c]);
 }
 
+/* The same pair by pair. */
 static void give_pairs(const struct tile *t, const struct reach *b, real *sums)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
@@ -312,6 +329,7 @@ static void give_pairs(const struct tile *t, const struct reach *b, real *sums)
         }
 }
 
+/* Adds to dK of the tile and to the part; blocks of keys as in score_run(). */
 static void score_bwd(struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);

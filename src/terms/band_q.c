@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* band_q.c -- vectors by distance: the query meets one, and the values bring another.
+/* band_q.c -- vectors by distance: one that is multiplied by the query, and one that is summed up
+ * beside the values.
  *
  *     s[k][r] += scale q_r . K[n]        o_r += sum over k of p[k][r] V[n]
  *     n the row of the distance d + r - k
  *
- * K is a second set of keys, and an imaginary one: a product per query tile has every row's number
- * for every distance, and a skew makes lines of them that keys add as they are.  The lines' ends
- * serve all keys further on.
+ * K is a second, imaginary set of keys.  One product per query tile makes every row's number for
+ * every distance, and a skew makes lines of them that keys add as they are.  The first and the last
+ * line serve all keys further on.
  *
- * The other way round, weights (and in the backward pass dS) are collected by distance and end in
- * one product each.  A row meets each distance between lo and hi once in a run, so there the keys'
- * rows are copied to their lines, and weights need not even be faded when a later max comes: a
- * softmax keeps the scores, and makes weights of them at the end.  At the ends, lo and hi, are the
- * sums of all keys further on. */
+ * The other way round, weights (and in the backward pass dS) are collected by distance, and one
+ * product each ends that.  On a run a row has one key at each distance between lo and hi, so the
+ * keys' rows are copied to their lines.  Weights of a softmax need not even fade when a later max
+ * comes: lines hold the scores, and become weights at the end.  At lo and hi are the sums over all
+ * keys further on. */
 #include "attn/dots.h"
 #include "shape/vectors.h"
 #include "terms/bands.h"
@@ -26,8 +27,8 @@ struct reach {
     int first, rows;                     /* rows of the table, likewise */
     const int32_t *index;                /* row of each distance from `from` on */
     const real *k, *v;                   /* the table: K^T [D][columns], V [rows][width] */
-    real *scores, *spare, *values;       /* lines of q.K; room for as many; lines of dO.V
-                                            (backward) */
+    /* lines of q.K; room for as many; lines of dO.V (backward) */
+    real *scores, *spare, *values;
 };
 
 static struct vectors vectors_of(const struct call *c, int x)
@@ -36,6 +37,7 @@ static struct vectors vectors_of(const struct call *c, int x)
 }
 static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
 
+/* The table's range, cut to distances that the mask lets through. */
 struct ends { int lo, hi; };
 static struct ends ends_of(const struct call *c, const struct vectors *v)
 {
@@ -45,7 +47,8 @@ static struct ends ends_of(const struct call *c, const struct vectors *v)
     return e;
 }
 
-/* Most lines of a query tile.  Positions that nobody gave are 0, 1, 2 ... */
+/* Most lines of a query tile: one per distance, and QT - 1 more for the slope of a tile.
+ * Positions that nobody gave are 0, 1, 2 ..., so then the keys bound the distances. */
 static ptrdiff_t most_lines(const struct call *c, int x)
 {
     const struct vectors v = vectors_of(c, x);
@@ -72,6 +75,7 @@ static const struct reach *reach_of(const struct tile *t, int x)
     return (const void *)t->own[x].mem;
 }
 
+/* What of the table the rows of this query tile can reach, and where their lines are. */
 static struct reach find_reach(const struct tile *t, int x)
 {
     const struct call *c = t->c;
@@ -94,6 +98,7 @@ static struct reach find_reach(const struct tile *t, int x)
 
     const char *table = t->own[x].table;
     b.index = (const int32_t *)table + (b.from - b.of.lo);
+    /* The index rises or falls, so its ends bound the rows. */
     if (b.to >= b.from) {
         const int one = b.index[0], other = b.index[b.to - b.from];
         b.first = one < other ? one : other, b.rows = (one < other ? other : one) - b.first + 1;
@@ -116,7 +121,9 @@ static struct by_distance by_distance(const struct reach *b, real *rows)
 
 /* ---- From distances to keys ------------------------------------------------------------------ */
 
-/* Every key adds its line to x. */
+/* Every key adds its line to x.  On a run keys before `near` are at least as far away as the last
+ * line, those from `far` on no further than the first; between them each key has the line before
+ * that of its older neighbour. */
 static void add_lines(const struct tile *t, const struct reach *b, const real *restrict lines,
                       real *restrict x)
 {
@@ -151,6 +158,8 @@ static void dot_rows(int D, ptrdiff_t n, const real *a, ptrdiff_t as, const real
 }
 #endif
 
+/* Makes the lines of q.K.  `spare` is used up then, and becomes the lines of scores, -inf where no
+ * key comes by. */
 static void open(struct tile *t, int x)
 {
     const struct reach b = find_reach(t, x);
@@ -179,7 +188,8 @@ static void score(struct tile *t, int x)
     mask(t, t->s, -INFINITY);
 }
 
-/* Largest number that a key of the tile can add; NaN when there is one. */
+/* The largest number that a key of the tile can add, of all rows; NaN if there is one,
+ * so that nothing is skipped. */
 static real ceiling(const struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);
@@ -195,6 +205,7 @@ static real ceiling(const struct tile *t, int x)
 
 /* ---- From keys to distances ------------------------------------------------------------------ */
 
+/* Adds rows of keys first .. end - 1 of x, for every query row in ascending order. */
 static void sum_keys(const real *x, int first, int end, real *sum)
 {
 #if QT == 1
@@ -208,10 +219,13 @@ static void sum_keys(const real *x, int first, int end, real *sum)
 #endif
 }
 
-/* Rows 0 and 1 of `ends` get the sums of x over the keys up to lo and from hi on. */
+/* Adds to rows 0 and 1 of `ends` the sums of x over the keys up to lo and from hi on.
+ * Keys that all rows have at an end are summed as vectors, the few on the slope row by row;
+ * a row's sum starts at 0 and runs over ascending keys either way. */
 static void add_ends(const struct tile *t, const struct reach *b, const real *restrict x,
                      real *restrict ends)
 {
+    /* where both ends are one, all keys go to hi */
     const int lo = b->lo < b->hi ? b->lo : b->hi - 1, hi = b->hi, keys = t->keys;
     real sum[2][QT] = { { 0 } };
     if (!t->run) {
@@ -222,10 +236,12 @@ static void add_ends(const struct tile *t, const struct reach *b, const real *re
                 else if (d <= lo) sum[0][r] += x[k * QT + r];
             }
     } else {
+        /* keys before `whole` are at hi or beyond for all rows, those before `last` for some */
         const int whole = clip(t->d - hi + 1, 0, keys), last = clip(t->d - hi + QT, 0, keys);
         sum_keys(x, 0, whole, sum[1]);
         for (int k = whole; k < last; k++)
             for (int r = (int)(hi - t->d) + k; r < QT; r++) sum[1][r] += x[k * QT + r];
+        /* and from `rest` on at lo or nearer for all rows, from `begin` on for some */
         const int begin = clip(t->d - lo, 0, keys), rest = clip(t->d - lo + QT - 1, 0, keys);
         for (int k = begin; k < rest; k++)
             for (int r = (int)(lo - t->d) + k; r >= 0; r--) sum[0][r] += x[k * QT + r];
@@ -234,14 +250,14 @@ static void add_ends(const struct tile *t, const struct reach *b, const real *re
     for (int r = 0; r < QT; r++) ends[r] += sum[0][r], ends[QT + r] += sum[1][r];
 }
 
-/* The score of two keys as one. */
+/* The score of one key that has the weight of two: log(e^a + e^b), by the larger. */
 static real join(real a, real b)
 {
     const real most = max_(a, b), least = min_(a, b);
     return least == -INFINITY ? most : most + (real)log_(1 + (double)exp_(least - most));
 }
-/* Keys put their rows of x on their lines.  Where positions repeat, rows meet: weights are added,
- * scores are joined. */
+/* Keys put their rows of x on their lines.  Where positions repeat, two keys of a row share a line:
+ * weights are added, scores are joined. */
 static void put_lines(const struct tile *t, const struct reach *b, const bool scores,
                       const real *restrict x, real *restrict lines)
 {
@@ -261,7 +277,8 @@ static void put_lines(const struct tile *t, const struct reach *b, const bool sc
         }
 }
 
-/* Rows of the table's rows, from ends and lines; with a base, the lines are scores. */
+/* Collects sums by row of the table, from ends and lines; with a base, the lines are scores.
+ * Distances that share a row are added there. */
 static void gather(const struct reach *b, const real *ends, const real *lines, const real *base,
                    real *rows)
 {
@@ -287,6 +304,8 @@ static ptrdiff_t out(const struct call *c, int x)
     return c->plan->weight >= 0 ? 2 + most_lines(c, x) : 2;
 }
 
+/* Weights go to the ends, and to lines: the weights of a stick as they are, and those
+ * of a softmax as scores. */
 static void value(struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);
@@ -297,6 +316,7 @@ static void value(struct tile *t, int x)
     else put_lines(t, b, true, t->s, b->spare);
 }
 
+/* o += V^T w, w being the weights by row of the table, under the max of all chunks. */
 static void close(struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);
@@ -339,12 +359,14 @@ static ptrdiff_t grad(const struct call *c, int x)
     return vectors_of(c, x).values ? 2 * kind(c, x) : kind(c, x);
 }
 
+/* Adds x, dS or weights, to ends and lines. */
 static void collect(const struct tile *t, const struct reach *b, const real *x, real *to)
 {
     add_ends(t, b, x, to);
     put_lines(t, b, false, x, to + 2 * QT);
 }
 
+/* Lines of dO.V, which dP adds as scores add those of q.K. */
 static void open_bwd(struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);
@@ -371,6 +393,8 @@ static void value_bwd(struct tile *t, int x)
     if (t->own[x].part) collect(t, b, t->p, t->own[x].grad + kind(t->c, x) * QT);
 }
 
+/* With w the sums of dS by row of the table: dq += K^T w, dK += w q^T; and with those of weights
+ * dV += w dO^T.  q.rows have the scale in them, dqs gets it later. */
 static void close_bwd(struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);

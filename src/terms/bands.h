@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* bands.h -- numbers by distance, lined up with tiles.
  *
- * Numbers of QT query rows are in rows of lanes, by distance: x[d][r].  Key k of a tile whose first
- * pair has the distance d0 meets row r at d0 + r - k, so what it needs is the diagonal x[d0 - k +
- * r][r].  Line m of a skewed array is that diagonal with its start at m, and key k takes line d0 -
- * k as it is.
+ * Numbers of QT query rows are in rows of lanes, by distance: x[d][r].  Row r is at the distance
+ * d0 + r - k from key k, if d0 is that of the tile's first pair, so what key k needs
+ * is the diagonal x[d0 - k + r][r].  Line m of a skewed array is the diagonal that starts at m,
+ * and key k takes line d0 - k as it is.
  *
- * Lane r comes r rows further on: with one blend per bit of the lane's number, every row is read
- * once. */
+ * Lane r of a line comes from r rows further on.  With one blend per bit of the lane's number every
+ * row is read once. */
 #ifndef LOCI_TERMS_BANDS_H
 #define LOCI_TERMS_BANDS_H
 
 #include "isa/num.h"
 #include "plan/plan.h"
 
-/* Rows of QT by distance: distances beyond from .. to have those of the ends. */
+/* Rows of QT by distance: distances beyond from .. to have those of the ends.
+ * Several distances may share a row. */
 struct by_distance {
     real *rows;
     const int32_t *index;                /* of the distances from .. to; row number `first` is the
@@ -28,6 +29,7 @@ INLINE real *row_at(const struct by_distance *x, int d)
 }
 
 #if QT == 1
+/* With one row a line is one number, and there is nothing to skew. */
 INLINE void skew(const struct by_distance *x, int m, int n, real *lines)
 {
     for (int i = 0; i < n; i++) lines[i] = *row_at(x, m + i);
@@ -41,12 +43,15 @@ INLINE void unskew(const real *lines, int m, int n, const real *base, const stru
 }
 #else
 /* Takes one vector after the other and returns one whose lane n is that of the vector n steps
- * before; i counts steps. */
+ * before; i counts steps.  Bit by bit: lanes whose number has this bit wait 1 << bit steps more, in
+ * a ring of so many vectors. */
 struct cascade { vf held[VL]; };
 INLINE vf push(struct cascade *c, const int i, vf x)
 {
     UNROLL for (int bit = 0; bit < VBITS; bit++) {
 #if VL > 1
+        /* rings of 1, 2, 4 ... vectors one after the other; i is a constant
+         * where this is unrolled */
         const int at = (1 << bit) - 1, turn = at + (i & at);
         const vf before = c->held[turn];
         c->held[turn] = x;
@@ -57,7 +62,8 @@ INLINE vf push(struct cascade *c, const int i, vf x)
     return x;
 }
 
-/* lines[i][r] = x[m + i + r][r], i = 0 .. n - 1. */
+/* lines[i][r] = x[m + i + r][r], i = 0 .. n - 1.  From the top down, so that a line's lane 0 comes
+ * last; the first VL - 1 lines fill the cascade, and none of them is stored. */
 INLINE void skew(const struct by_distance *x, int m, int n, real *lines)
 {
     for (int v = 0; v < QT; v += VL) {
@@ -73,8 +79,9 @@ INLINE void skew(const struct by_distance *x, int m, int n, real *lines)
     }
 }
 
-/* The way back: x[d][r] += lines[d - r - m][r], d = first .. last; with a base, e^(the line's -
- * base[r]).  There are n lines, and all that are needed are among them. */
+/* The way back: x[d][r] += lines[d - r - m][r], d = first .. last; with a base,
+ * e^(the line's - base[r]).  There are n lines, and all that are needed are among them.
+ * Lines outside are not needed: one that is there is read in their place. */
 INLINE void unskew(const real *lines, int m, int n, const real *base, const struct by_distance *x,
                    int first, int last)
 {
@@ -85,13 +92,9 @@ INLINE void unskew(const real *lines, int m, int n, const real *base, const stru
         for (int low = first - (VL - 1); low <= last; low += VL) {
             UNROLL for (int i = 0; i < VL; i++) {
                 const int d = low + i, line = d - v - m;
-                vf y = push(&c, i,
-                            vf_load(lines
-                                    + (ptrdiff_t)(line < 0   ? 0
-                                                  : line < n ? line
-                                                             : n - 1)
-                                          * QT
-                                    + v));
+                const real *from =
+                    lines + (ptrdiff_t)(line < 0 ? 0 : line < n ? line : n - 1) * QT + v;
+                vf y = push(&c, i, vf_load(from));
                 if (d < first || d > last) continue;
                 if (base) y = vf_exp(vf_sub(y, b));
                 real *to = row_at(x, d) + v;
@@ -101,8 +104,8 @@ INLINE void unskew(const real *lines, int m, int n, const real *base, const stru
     }
 }
 
-/* The same for a whole tile with its keys in their order, and two blocks of KT distances: pair (k,
- * r) has the distance r + KT - 1 - k.  s[k][r] += x[r + KT - 1 - k][r], for n keys. */
+/* skew() straight into a tile of n keys, from two blocks of KT distances: pair (k, r) has the
+ * distance r + KT - 1 - k, and s[k][r] += x[r + KT - 1 - k][r].  No lines are stored between. */
 INLINE void spread_tile(const real *const *blocks, int n, real *s)
 {
     for (int v = 0; v < QT; v += VL) {
@@ -118,7 +121,7 @@ INLINE void spread_tile(const real *const *blocks, int n, real *s)
         }
     }
 }
-/* x[r + KT - 1 - k][r] += s[k][r]. */
+/* The adjoint: x[r + KT - 1 - k][r] += s[k][r].  Keys that are not there give zeros. */
 INLINE void gather_tile(const real *s, int n, real *const *blocks)
 {
     for (int v = 0; v < QT; v += VL) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* blocks.c -- turns blocks of channels: into the basis of their generator, where pairs turn, and
- * back; see blocks.h.  A angles keeps, behind cos and sin, two lots of rows in the basis and one
+ * back; see blocks.h.  Behind cos and sin, struct angles has two lots of rows in the basis and one
  * panel of rows on their way back. */
 #include "terms/angles.h"
 
@@ -22,6 +22,7 @@ static ptrdiff_t room(const struct call *c, int x)
     return angles_room(blocks_pairs(&b))
          + KT * (2 * basis_stride(&b) + blocks_lanes(blocks_channels(&b)));
 }
+/* Where rows stand in the basis: 0 the rows, 1 their gradients, 2 the panel on its way back. */
 static real *in_basis(const struct blocks *b, const struct angles *at, int which)
 {
     return at->room + angles_room(blocks_pairs(b)) + which * KT * basis_stride(b);
@@ -29,6 +30,7 @@ static real *in_basis(const struct blocks *b, const struct angles *at, int which
 
 /* ---- The basis ------------------------------------------------------------------------------- */
 
+/* The matrix into the basis, and behind it the one back. */
 static const real *panel_of(const struct blocks *b, const struct pairs *p, int group, int panel)
 {
     const real *reals = (const real *)((const char *)p + blocks_at(b));
@@ -39,6 +41,8 @@ static int channels_of(const struct blocks *b, int panel)        /* the last pan
     const int all = b->count * b->block, each = blocks_channels(b);
     return all - panel * each < each ? all - panel * each : each;
 }
+/* n rows into the basis, panel by panel, and back.  The way back writes whole lanes, so it goes
+ * through `way`: a row's channels are not to be written beyond. */
 static void enter(const struct blocks *b, const struct pairs *p, int group, int n, const real *rows,
                   ptrdiff_t stride, real *to)
 {
@@ -69,6 +73,7 @@ static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t batch
     real *y = in_basis(&b, at, 0);
     make_angles(c, p, at, batch, h, query, i0, n);
     enter(&b, p, group, n, rows, stride, y);
+    /* in the basis each two neighbours are a pair of the block's generator */
     for (int r = 0; r < n; r++)
         turn_interleaved(cos_of(at, p, r), cos_of(at, p, r) + p->width, 1, p->count,
                          y + r * basis_stride(&b));
@@ -83,7 +88,8 @@ static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t batch
  * e^(-is (theta_k - theta_l)) and e^(-is (theta_k + theta_l)): no eigenvector is differentiated,
  * and equal angles are no special case. */
 
-/* The mean of e^(-is theta), F - iG, from theta and its cos and sin. */
+/* The mean of e^(-is theta) over s in 0 .. 1, F - iG, from theta and its cos and sin.  Near 0 the
+ * quotients would lose their digits; the terms that the series there leave out are below 1e-13. */
 INLINE void mean_turn(double theta, double cos, double sin, double *F, double *G)
 {
     const double z = theta * theta;
@@ -114,18 +120,20 @@ static bool speaks(const struct turned *a, const struct blocks *b, int j, int r)
     return any;
 }
 
-/* What row r adds to pairs k and l > k of block j: to[4][l]. */
+/* What row r adds to pairs k and l > k of block j: to[4][l], the real and imaginary parts of A
+ * and of B. a and b are those of g y^T - y g^T; times the means they become those of K. */
 INLINE void add_twos(const struct turned *a, const struct blocks *b, const double *lambda, double x,
                      int t0, int r, int k, double (*restrict to)[MAX_BLOCK / 2])
 {
-    const real *restrict y = a->y + r * a->stride + 2 * t0, *restrict g = a->g + r * a->stride
-                                                                        + 2 * t0;
+    const ptrdiff_t at = r * a->stride + 2 * t0;
+    const real *restrict y = a->y + at, *restrict g = a->g + at;
     const real *restrict cos = cos_of(a->at, a->p, r) + t0, *restrict sin = cos + a->p->width;
     const double y0 = y[2 * k], y1 = y[2 * k + 1], g0 = g[2 * k], g1 = g[2 * k + 1], ck = cos[k],
                  sk = sin[k];
     for (int l = k + 1; l < blocks_half(b); l++) {
         const double y2 = y[2 * l], y3 = y[2 * l + 1], g2 = g[2 * l], g3 = g[2 * l + 1],
                      cl = cos[l], sl = sin[l];
+        /* cos and sin of difference and sum, from those of the two angles */
         double F, G, P, Q;
         mean_turn(x * (lambda[k] - lambda[l]), ck * cl + sk * sl, sk * cl - ck * sl, &F, &G);
         mean_turn(x * (lambda[k] + lambda[l]), ck * cl - sk * sl, sk * cl + ck * sl, &P, &Q);
@@ -141,6 +149,8 @@ INLINE void add_twos(const struct turned *a, const struct blocks *b, const doubl
     }
 }
 
+/* Adds a tile of rows to the part of block j, in double until the end: the angles' gradients, which
+ * are the diagonal of K, then two pairs at a time. */
 static void gather(const struct turned *a, const struct blocks *b, int group, int j, real *part)
 {
     const int half = blocks_half(b), t0 = blocks_pair(b, j, 0);
@@ -156,6 +166,7 @@ static void gather(const struct turned *a, const struct blocks *b, int group, in
             if (!speaking[r]) continue;
             const real *y = a->y + r * a->stride + 2 * (t0 + k),
                        *g = a->g + r * a->stride + 2 * (t0 + k);
+            /* by the angle of pair k, and x, the block's coordinate */
             const double dphi = (double)y[0] * (double)g[1] - (double)y[1] * (double)g[0];
             double x = 0;
             for (int axis = 0; axis < b->axes; axis++) {
@@ -180,6 +191,7 @@ static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b
     real *y = in_basis(&b, at, 0), *g = in_basis(&b, at, 1);
     make_angles(c, p, at, batch, h, query, i0, n);
     enter(&b, p, group, n, d, stride, g);
+    /* rows hold what turn() gave, so both sides of dL = <K, dX> are read in the same basis */
     if (part) {
         struct turned a;                 /* no braces: they would clear all coordinates */
         a.p = p, a.at = at, a.y = y, a.g = g, a.stride = basis_stride(&b), a.n = n;

@@ -13,14 +13,16 @@
 #include "plan/plan.h"
 
 #if QT > 1
+/* DEEP keys share a buffer; a row of the tile is WIDE blocks, and all slides within
+ * a buffer are whole blocks. */
 enum { BUFFERS = 16, BLOCK = 16, DIAGONALS = KT + QT, DEEP = KT / BUFFERS, WIDE = QT / BLOCK };
 
-/* sums[KT - 1 + r - k] = sum of x[k][r]; the last of the DIAGONALS is 0.  Rows of x from `keys` on
- * become 0. */
+/* sums[KT - 1 + r - k] = sum of x[k][r]; the last of the DIAGONALS is 0.
+ * Rows of x from `keys` on become 0. */
 INLINE void diagonals(int keys, real *x, real *sums)
 {
-    /* Buffer j holds the sum over m of row j + 16 m, shifted left by 16 m, between zeros that catch
-     * the slide. */
+    /* Buffer j holds the sum over m of row j + 16 m, shifted left by 16 m, between zeros
+     * that catch the slide. */
     enum { BLOCKS = WIDE + DEEP - 1, ROOM = BLOCK + BLOCKS * BLOCK + BLOCK };
     real buffer[BUFFERS][ROOM];
     memset(x + keys * QT, 0, sizeof(real) * (size_t)((KT - keys) * QT));
@@ -37,6 +39,7 @@ INLINE void diagonals(int keys, real *x, real *sums)
                 vf_store(&buffer[j][BLOCK + q * BLOCK + v], sum);
             }
     }
+    /* The 16 offsets that are left, each read once. */
     for (int n = 0; n < DIAGONALS; n += VL) {
         vf sum = vf_set1(0);
         UNROLL for (int j = 0; j < BUFFERS; j++)
@@ -45,7 +48,8 @@ INLINE void diagonals(int keys, real *x, real *sums)
     }
 }
 
-/* Sum of n numbers, n a power of two and at most 128, halves added to halves. */
+/* Sum of n numbers, n a power of two and at most 128, halves added to halves:
+ * an order that vectors of any width can have. */
 INLINE real fold_halves(real *x, int n)
 {
     for (n /= 2; n; n /= 2)
@@ -53,7 +57,7 @@ INLINE real fold_halves(real *x, int n)
     return *x;
 }
 
-/* Sum of all of x[keys][QT]. */
+/* Sum of all of x[keys][QT]: over the keys of each row, then over the rows. */
 INLINE real tile_sum(int keys, const real *x)
 {
     enum { V = 4 };

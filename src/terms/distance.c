@@ -2,12 +2,13 @@
 /* distance.c -- a number b[h][d] for every head and distance, added to the score or, in the group
  * MUL, multiplied with it.
  *
- *     s[k][r] += b[d + r - k]
- *     one contiguous load per key, or one constant where the table has ended
- *     s[k][r] *= b[d + r - k]
+ *     s[k][r] += b[d + r - k]          or      s[k][r] *= b[d + r - k]
  *
- * Backward: sums of dS (times the score before it was multiplied) by distance, then by learned
- * number. */
+ * With the rows in the lanes that is one contiguous load per key, or one constant where the table
+ * has ended.
+ *
+ * Backward: sums of dS (times the score before it was multiplied) by distance,
+ * then by learned number. */
 #include "attn/visible.h"
 #include "shape/distances.h"
 #include "terms/diagonals.h"
@@ -27,8 +28,8 @@ static int64_t clamp(const struct distances *b, int64_t d)
     return d < b->lo ? b->lo : d > b->hi ? b->hi : d;
 }
 
-/* Numbers at the distances d - (KT - 1) .. d + QT - 1 of a run's tile: in place, or, where the
- * table ends, copied. */
+/* The numbers at the distances d - (KT - 1) .. d + QT - 1 of a run's tile: in place, or,
+ * where the table ends, copied, so that the loop over pairs has no clamp in it. */
 enum { WINDOW = KT + QT - 1 };
 static const real *window(const struct distances *b, const real *row, int64_t d, real *copy)
 {
@@ -38,7 +39,7 @@ static const real *window(const struct distances *b, const real *row, int64_t d,
     return copy;
 }
 
-/* Have all pairs of a run's tile the number of one end?  Then *d becomes it. */
+/* Do all pairs of a run's tile have the number of one end?  Then *d is that distance. */
 static bool beyond(const struct distances *b, const struct tile *t, int64_t *d)
 {
     *d = t->d - (t->keys - 1) >= b->hi ? b->hi : b->lo;
@@ -47,7 +48,8 @@ static bool beyond(const struct distances *b, const struct tile *t, int64_t *d)
 
 INLINE real with_bias(bool mul, real s, real b) { return mul ? s * b : s + b; }
 
-/* s[k][r] meets the number of its distance. */
+/* Adds the number of its distance to every s[k][r], or multiplies by it.  The three ways have
+ * the same bits: one operation per pair, on the same two numbers. */
 INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
 {
     const struct distances *b = table_of(t, x);
@@ -71,8 +73,9 @@ INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
     }
 }
 
-/* What a table has for pairs that a row does not see need be no number; where it has such, they are
- * masked again: the engine does that for groups that multiply, and a mix wants a number there. */
+/* A table may hold inf or NaN for pairs that a row does not see.  Such a head is masked
+ * again after the sum: masked scores must stay -inf, and a mix wants a number there.
+ * Groups that multiply are masked by the engine. */
 static real largest_of(const struct tile *t, int x)
 {
     const struct distances *b = table_of(t, x);
@@ -107,6 +110,7 @@ static ptrdiff_t part(const struct call *c, int x)
         n += tensor_count(&p->tensors.list[i]);
     return n / p->heads;
 }
+/* Batch entries share what a head learns. */
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
@@ -115,8 +119,9 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 #if QT > 1
-/* Adds the sum of dS at distance d (one that the table has).  Where no pair is visible it is 0, and
- * the slope anything. */
+/* Adds the sum of dS at distance d, one that the table has, to its class,
+ * and times each slope to what the slopes belong to.  Where no pair is visible the sum is 0,
+ * and the slope may be anything. */
 static void give(const struct distances *b, const struct tile *t, real *to, int64_t d, real sum)
 {
     const int32_t *class_of = distances_classes(b);
@@ -141,12 +146,13 @@ static void give_diagonals(const struct distances *b, const struct tile *t, real
         const real *slope = window(b, distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real)),
                                    t->d, copy);
         for (int n = 0; n < WINDOW; n++) product[n] = sums[n] == 0 ? 0 : sums[n] * slope[n];
-        product[WINDOW] = 0;
+        product[WINDOW] = 0;             /* fold_halves() wants a power of two */
         to[b->first + i] += fold_halves(product, DIAGONALS);
     }
 }
 
-/* ds is the gradient of the sums by number; its rows from `keys` on may be overwritten. */
+/* Gives a tile's ds, in the way that the scores were made.  Rows of ds from `keys`
+ * on may be overwritten. */
 static void give_tile(const struct distances *b, const struct tile *t, real *to, real *ds)
 {
     real sums[DIAGONALS];
@@ -163,6 +169,8 @@ static void give_tile(const struct distances *b, const struct tile *t, real *to,
     }
 }
 
+/* A sum passes ds on as it is.  A product s b gives ds s to b, from the scores
+ * before it, and ds b to s. */
 static void score_bwd(struct tile *t, int x)
 {
     real *to = t->own[x].part;

@@ -20,28 +20,30 @@
  *
  *     |q_i| max |k_j| + max D_ij + log(number of these keys) - s_in <= log stop
  *
- * with s_in the score of its newest key, where D = 0.  A function of the row alone, the same in
- * every pass. */
+ * with s_in the score of its newest key, where D = 0.  A function of the row alone,
+ * the same in every pass. */
 #include "attn/scores.h"
 #include "shape/gate.h"
 
 enum { LANES = 16 };                     /* that sum a key's gradient over the rows */
 
-/* rows see intervals of the keys */
+/* Do rows see intervals of the keys? */
 static bool whole(const struct tile *t) { return t->run && !t->qg; }
 static ptrdiff_t tile_number(const struct tile *t) { return (t->j0 - t->seq->k0) / KT; }
 
-/* What a query tile keeps per row; sum and marks of every key tile only where rows see no
- * intervals. */
+/* What a query tile knows per row; behind it, where rows see no intervals,
+ * sums and marks of every key tile. */
 struct gate {
     double C[QT];                        /* of the newest key */
     double most_C;                       /* of all live rows */
-    int64_t mark[QT], first_mark, last_mark;   /* first, last: of all live rows */
+    int64_t mark[QT];                    /* how many gates up to there are shut or none (gate.h) */
+    int64_t first_mark, last_mark;       /* smallest and largest of the live rows */
     ptrdiff_t newest[QT];                /* counted in the sequence; negative: none */
-    ptrdiff_t end[QT], first_end, last_end;    /* first tile that counts; smallest and largest of
-                                                  the live rows */
+    ptrdiff_t end[QT];                   /* first tile that counts */
+    ptrdiff_t first_end, last_end;       /* smallest and largest of the live rows */
     double before[QT];                   /* backward, not whole: sum of dS of the older keys */
 };
+/* May rows see no intervals?  Memory is laid out before anyone knows whether they do. */
 static bool can_scatter(const struct call *c) { return c->in->q_pos || c->in->q_seg; }
 static ptrdiff_t mem(const struct call *c, int x)
 {
@@ -58,6 +60,7 @@ static int64_t *row_marks(const struct tile *t, int x)
 }
 
 static const struct gate_sums *sums_of(const struct tile *t, int x) { return t->own[x].scratch; }
+/* Where the call's sums have tile J of this head, and where its log_f has the head's keys. */
 static ptrdiff_t slot(const struct tile *t, ptrdiff_t J)
 {
     return t->h * t->c->seqs.ktiles + t->seq->first_ktile + J;
@@ -81,7 +84,9 @@ static struct point end_of(const struct tile *t, int x, ptrdiff_t J, int r)
     return (struct point){ row_sums(t, x)[J * QT + r], row_marks(t, x)[J * QT + r] };
 }
 
-/* C and marks of keys 0 .. n - 1 of tile J, on a run. */
+/* C and marks of keys 0 .. n - 1 of tile J, on a run: one sum from the tile's border on,
+ * so that each key's C has the same bits whoever asks.  Gates that are shut, or none,
+ * are not summed, but marked. */
 static void count(const struct tile *t, int x, ptrdiff_t J, int n, double *C, int64_t *marks)
 {
     const real *f = log_f(t, x) + t->seq->k0 + J * KT;
@@ -101,6 +106,8 @@ static double across(int64_t marks) { return marks < NOT_A_GATE ? -INFINITY : NA
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
+/* C and mark of every row's newest key.  Neighbouring rows mostly share a tile,
+ * which is counted once. */
 static void open_whole(struct tile *t, int x)
 {
     struct gate *g = gate_of(t, x);
@@ -111,14 +118,15 @@ static void open_whole(struct tile *t, int x)
         g->newest[r] = gate_newest(t->c, t->seq, t->i0 - t->seq->q0 + r);
         if (g->newest[r] < 0) continue;
         const ptrdiff_t J = g->newest[r] / KT, n = t->seq->nk - J * KT;
+        /* a single row needs no key after its own */
         if (J != counted)
             count(t, x, J, QT == 1 ? (int)(g->newest[r] % KT) + 1 : n < KT ? (int)n : KT, C, marks);
         counted = J;
         g->C[r] = C[g->newest[r] % KT], g->mark[r] = marks[g->newest[r] % KT];
     }
 }
-/* The same order of sums as on a run: a tile up to the newest key oldest first, whole tiles newest
- * first. */
+/* The same for rows that see no intervals, key by key, with the sums up to every tile's end.
+ * The order is that of a run: up to the newest key oldest first, whole tiles newest first. */
 static void open_scattered(struct tile *t, int x)
 {
     struct gate *g = gate_of(t, x);
@@ -144,13 +152,15 @@ static void open_scattered(struct tile *t, int x)
     }
 }
 
-/* First tile of row r whose keys count: the first that breaks the rule above. */
+/* The first tile of row r whose keys count: the first that breaks the rule above.
+ * The left side never falls from older to newer tiles, so halving finds it. */
 static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
 {
     const struct call *c = t->c;
     const struct gate *g = gate_of(t, x);
     const struct gate_sums *a = sums_of(t, x);
     const struct sequence *q = t->seq;
+    /* its tile is the first */
     if (g->newest[r] < KT) return 0;
     const ptrdiff_t j = q->k0 + g->newest[r];
     real room[MAX_DIM];
@@ -158,11 +168,12 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
                         ? (const real *)c->turned
                               + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j) * c->plan->dim
                         : find_row(c, KEYS, q->b, t->kvh, j, room);
+    /* s_in, as the products of the tile make it */
     real newest = 0;
     for (int d = 0; d < c->plan->dim; d++) newest = fma_(key[d], t->q.across[d * QT + r], newest);
     const double *knorm = a->knorm + t->kh * c->seqs.ktiles + q->first_ktile;
-    ptrdiff_t low = 0, high = g->newest[r] / KT;     /* tiles before low are forgotten, high is
-                                                        not */
+    /* tiles before low are forgotten, high is not */
+    ptrdiff_t low = 0, high = g->newest[r] / KT;
     while (low < high) {
         const ptrdiff_t J = low + (high - low) / 2;
         const struct point at = end_of(t, x, J, r);
@@ -174,6 +185,7 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
     return low;
 }
 
+/* Finds every row's newest key and its C, and with stop= where the row ends. */
 static void open(struct tile *t, int x)
 {
     struct gate *g = gate_of(t, x);
@@ -196,6 +208,7 @@ static void open(struct tile *t, int x)
         if (r == 0 || g->end[r] > g->last_end) g->last_end = g->end[r];
     }
 }
+/* All rows have ended: no older tile counts. */
 static bool spent(const struct tile *t, int x) { return tile_number(t) < gate_of(t, x)->first_end; }
 
 static bool ends(const struct call *c, int x)
@@ -215,7 +228,8 @@ static int near_rows(const struct tile *t)
     return rows < 0 ? 0 : rows < QT ? (int)rows : QT;
 }
 
-/* c of every row, for the keys of this tile. */
+/* c of every row, for the keys of this tile, if the row's newest key is in a newer one.
+ * Where marks differ, a gate in between is shut or none. */
 static void gaps(const struct tile *t, int x, real *c)
 {
     const struct gate *g = gate_of(t, x);
@@ -226,6 +240,8 @@ static void gaps(const struct tile *t, int x, real *c)
         if (g->mark[r] != end.mark) c[r] = (real)across(g->mark[r] - end.mark);
 }
 
+/* D of a run's tile without marks.  Only the first `near` rows have their newest key in it or in an
+ * older one: in an older one all these keys are masked. */
 static void add_run(struct tile *t, int x)
 {
     const struct gate *g = gate_of(t, x);
@@ -247,8 +263,9 @@ static void add_run(struct tile *t, int x)
     }
 }
 
-/* The same, pair by pair: where rows see no intervals, and in tiles with a gate that is shut or no
- * number. */
+/* The same for one row, pair by pair: where rows see no intervals, and in tiles with
+ * a gate that is shut or none.  The sums are those of add_run(), from the tile's border
+ * up or from its end down. */
 static void add_row(struct tile *t, int x, int r)
 {
     const struct gate *g = gate_of(t, x);
@@ -259,6 +276,7 @@ static void add_row(struct tile *t, int x, int r)
     double sum = 0;
     if (newest < 0) return;
     if (newest < KT) {
+        /* the tile of the newest key, or one that holds no key after it */
         int64_t mark = start.mark;
         for (int k = 0; k <= newest; k++) {
             const bool sees = visible(t, k, r);
@@ -281,6 +299,7 @@ static void add_row(struct tile *t, int x, int r)
     }
 }
 
+/* The score hook.  Rows that have ended get -inf in this tile. */
 static void add_gates(struct tile *t, int x)
 {
     const struct gate *g = gate_of(t, x);
@@ -291,7 +310,8 @@ static void add_gates(struct tile *t, int x)
         for (int k = 0; J < g->end[r] && k < t->keys; k++) S(t, k, r) = -INFINITY;
 }
 
-/* Finite where rows forget all, so that sums of ceilings stay numbers. */
+/* The most that D can be in this tile: the largest c and the largest sum of later keys.
+ * Where rows forget all it is low but finite, so that sums of ceilings stay numbers. */
 static real ceiling(const struct tile *t, int x)
 {
     const struct gate *g = gate_of(t, x);
@@ -306,7 +326,8 @@ static real ceiling(const struct tile *t, int x)
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* A part is dC or dlog_f of a head's keys; a row of gradient the sum of its dS. */
+/* A part is dC or, where rows see no intervals, dlog_f of a head's keys.
+ * A row of gradient is the sum of its dS. */
 static ptrdiff_t part(const struct call *c, int x)
 {
     (void)x;
@@ -329,8 +350,8 @@ static ptrdiff_t grad(const struct call *c, int x)
 }
 
 #if QT > 1
-/* Sums of dS over the keys, and over the rows: rows n, 16 + n, 32 + n, 48 + n in lane n, then
- * halves of the lanes. */
+/* Sums of dS over the keys, and over the rows of a key: rows n, 16 + n, 32 + n, 48 + n in lane n,
+ * then halves of the lanes.  Lanes are transposed for that, as sums across a vector are slow. */
 static void sums_run(const struct tile *t, real *part_of_tile, real *rows)
 {
     enum { ALL = QT / VL, STEP = LANES / VL };
@@ -354,6 +375,8 @@ static void sums_run(const struct tile *t, real *part_of_tile, real *rows)
             for (int k = 0; k < t->keys; k++) turned[n * KT + k] += turned[(n + half) * KT + k];
     for (int k = 0; k < t->keys; k++) part_of_tile[k] -= turned[k];
 }
+/* Keys come oldest first, so before[r] is the sum over the older keys that the row sees: each key's
+ * gate moves all of them. */
 static void score_bwd(struct tile *t, int x)
 {
     if (!t->own[x].part) return;
@@ -373,6 +396,7 @@ static void score_bwd(struct tile *t, int x)
         part_of_tile[k] += (real)sum;
     }
 }
+/* dC(n) of every row, over all its keys. */
 static void close_bwd(struct tile *t, int x)
 {
     const struct gate *g = gate_of(t, x);

@@ -10,7 +10,8 @@ static const struct matrices *matrices_of(const struct call *c, int x)
     return c->scratch[c->plan->use[x].enc];
 }
 
-/* to[o] = sum over i of row[i] m[i][o], in place. */
+/* to[o] = sum over i of row[i] m[i][o], in place: one chain for each number,
+ * with the outputs in the lanes. */
 INLINE void apply(int n, const real *restrict m, real *restrict row)
 {
     real to[MAX_BLOCK];
@@ -19,6 +20,7 @@ INLINE void apply(int n, const real *restrict m, real *restrict row)
         for (int o = 0; o < n; o++) to[o] = fma_(row[i], m[i * n + o], to[o]);
     memcpy(row, to, sizeof(real) * (size_t)n);
 }
+/* Turns all blocks of a row by the matrices of its slot: rows at one coordinate share a slot. */
 static void apply_all(const struct call *c, const struct matrices *w, const void *table,
                       ptrdiff_t b, int h, bool query, ptrdiff_t i, real *row)
 {
@@ -36,6 +38,8 @@ static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, in
     (void)at;
     for (int r = 0; r < n; r++) apply_all(c, w, w->into, b, h, query, i0 + r, rows + r * stride);
 }
+/* Gradients turn by the transposed matrices.  For the learned generators, rows and gradients are
+ * put down in the scratch, where end() sums them up by coordinate. */
 static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)

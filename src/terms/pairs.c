@@ -2,6 +2,7 @@
 /* pairs.c -- turns pairs of channels by their coordinates; the table is described in pairs.h. */
 #include "terms/angles.h"
 
+/* Turns the pairs of one row where they are; sign -1 turns back. */
 INLINE void turn_row(const struct angles *at, const struct pairs *p, int r, const real sign,
                      real *row)
 {
@@ -26,12 +27,13 @@ static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, in
 
 /* ---- From one place to another, or where they are -------------------------------------------- */
 
-/* Heads that turn side by side unless rows are few; rows asked for early; bytes of all rows from
- * which they go past the caches. */
+/* ABREAST heads turn side by side, unless rows are few: each vector of cos and sin is loaded
+ * once for them.  Rows are asked for AHEAD of the work.  From PAST_CACHES bytes on,
+ * rows are written past the caches. */
 enum { ABREAST = 8, AHEAD = 4, PAST_CACHES = 4 << 20 };
 
-/* n rows that turn alike, and how far ahead of each is the one that is asked for.  Numbers are read
- * before they are written: the two places may be one. */
+/* n rows that turn alike, in as many heads, and how far behind each of them the row begins
+ * that is asked for.  Numbers are read before they are written: the two places may be one. */
 struct alike { int n; const real *from; ptrdiff_t from_step; real *to; ptrdiff_t to_step, ahead; };
 
 INLINE void put_down(const bool past, real *to, vf x)
@@ -39,7 +41,8 @@ INLINE void put_down(const bool past, real *to, vf x)
     if (past) vf_stream(to, x);
     else vf_store(to, x);
 }
-/* n vectors, one line after the other. */
+/* Asks for n vectors, once per line, but only where stores pass the caches too:
+ * rows that fit into them need no help. */
 INLINE void ask_for(const bool past, const int n, const real *row)
 {
     enum { LINE = 64 / sizeof(real) };
@@ -50,6 +53,7 @@ INLINE void ask_for(const bool past, const int n, const real *row)
 INLINE void move_half(const int n, const bool past, const struct alike a, const real *cos,
                       const real *sin, const real sign, int t, int count)
 {
+    /* the sign is exact, so turning back has the same roundings */
     vf c[NR], s[NR], x[NR], y[NR];
     UNROLL for (int i = 0; i < n; i++)
         c[i] = vf_load(cos + t + i * VL), s[i] = vf_mul(vf_load(sin + t + i * VL), vf_set1(sign));
@@ -66,7 +70,8 @@ INLINE void move_half(const int n, const bool past, const struct alike a, const 
     }
 }
 #if VL > 1
-/* Even lanes become x cos - y sin, odd ones x sin + y cos. */
+/* Even lanes become x cos - y sin, odd ones x sin + y cos: x and y are doubled into both lanes of a
+ * pair, and multiplied by (cos, sin) and (-sin, cos).  The roundings are those of turn_pair(). */
 INLINE void move_interleaved(const int n, const bool past, const struct alike a, const real *cos,
                              const real *sin, const real sign, int t)
 {
@@ -101,6 +106,7 @@ INLINE void move_interleaved(const int n, const bool past, const struct alike a,
     }
 }
 #endif
+/* All pairs: as many vectors as registers hold, then single ones, then pair by pair. */
 INLINE void move_pairs(const bool interleaved, const bool past, int count, const struct alike a,
                        const real *cos, const real *sin, const real sign)
 {
@@ -127,7 +133,7 @@ INLINE void copy(const bool past, int n, const real *from, real *to)
     if (!past) memcpy(to, from, sizeof(real) * (size_t)n);
     for (int t = 0; past && t < n; t += VL) vf_stream(to + t, vf_load(from + t));
 }
-/* With the channels that do not turn. */
+/* The same for whole rows: channels that do not turn are copied, unless they are there. */
 INLINE void move_all(const bool interleaved, const bool past, const struct pairs *p, int D,
                      struct alike a, const real *cos, const real sign)
 {
@@ -143,7 +149,7 @@ INLINE void move_all(const bool interleaved, const bool past, const struct pairs
 }
 
 /* What moves: n rows of each of `heads` heads that turn alike.  next: the row of the first of them
- * that comes after, or NULL. */
+ * that comes after these n, or NULL. */
 struct moving {
     const struct pairs *p;
     const real *cos;
@@ -153,14 +159,15 @@ struct moving {
     const real *next;
 };
 
+/* Row r of all heads.  What is asked for may lie among the rows that come next. */
 INLINE struct alike row_of(const struct moving *m, int r)
 {
     const real *from = m->from.first + r * m->from.row;
     const ptrdiff_t ahead = r + AHEAD < m->n ? AHEAD * m->from.row
                           : m->next          ? m->next + (r + AHEAD - m->n) * m->from.row - from
                                              : 0;
-    return (struct alike){ m->heads,   from, m->from.head, m->to.first + r * m->to.row,
-                           m->to.head, ahead };
+    return (struct alike){ m->heads, from, m->from.head,
+                           m->to.first + r * m->to.row, m->to.head, ahead };
 }
 /* Past the caches: a store that misses them reads its line first, and a copy of many rows would be
  * half as fast. */
@@ -172,7 +179,8 @@ INLINE void move_rows(const bool interleaved, const bool past, const struct movi
                  m.sign);
     if (past) vf_streamed();
 }
-/* Likewise rows that are not whole vectors of pairs: they are put together in hand. */
+/* Likewise for rows whose pairs are not whole vectors: a store past the caches must be whole and on
+ * its border, so each row is put together in `hand` first. */
 INLINE void move_in_hand(const bool interleaved, const struct moving m)
 {
     real hand[2 * MAX_PAIRS];
@@ -187,6 +195,7 @@ INLINE void move_in_hand(const bool interleaved, const struct moving m)
         }
     vf_streamed();
 }
+/* Each way is a function of its own, compiled for its constants. */
 enum path { NEAR, PAST, IN_HAND };
 static void half_near(const struct moving *m) { move_rows(false, false, *m); }
 static void half_past(const struct moving *m) { move_rows(false, true, *m); }
@@ -195,6 +204,8 @@ static void interleaved_near(const struct moving *m) { move_rows(true, false, *m
 static void interleaved_past(const struct moving *m) { move_rows(true, true, *m); }
 static void interleaved_in_hand(const struct moving *m) { move_in_hand(true, *m); }
 
+/* Past the caches goes what is larger than they are, moves to another place, and there begins on
+ * whole vectors in every row and head. */
 static enum path path_of(const struct call *c, bool query, const struct moving *m)
 {
     const struct loci_plan *p = c->plan;
@@ -213,19 +224,16 @@ static void move(const struct call *c, int x, struct angles *at, ptrdiff_t b, in
         { interleaved_near, interleaved_past, interleaved_in_hand },
     };
     const struct pairs *p = table_of(c, x);
-    struct moving m = { .p = p,
-                        .cos = cos_of(at, p, 0),
-                        .sign = back ? -1 : 1,
-                        .D = c->plan->dim,
-                        .n = n,
-                        .from = from,
-                        .to = to };
+    struct moving m = { .p = p, .cos = cos_of(at, p, 0), .sign = back ? -1 : 1,
+                        .D = c->plan->dim, .n = n, .from = from, .to = to };
     const enum path path = path_of(c, query, &m);
     const int all = query ? c->plan->heads : c->plan->kv_heads;
-    /* One thread goes on with the next heads of this tile, then with the next tile. */
+    /* One thread goes on with the next heads of this tile, then with the next tile.
+     * With several nobody knows who takes what comes next. */
     const real *tile = i0 + 2 * n <= (query ? c->Lq : c->Lk)
                          ? from.first - h * from.head + n * from.row
                          : NULL;
+    /* Heads that turn by rates of their own go one by one, with angles of their own. */
     for (int i = 0; i < heads;
          i += m.heads, m.from.first += m.heads * from.head, m.to.first += m.heads * to.head) {
         m.heads = p->groups > 1 ? 1 : heads - i < ABREAST || n < AHEAD ? heads - i : ABREAST;
@@ -259,6 +267,7 @@ static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b
                      real *part)
 {
     const struct pairs *p = table_of(c, x);
+    /* in double over the rows of a tile, then into the part */
     if (part) {
         double dw[MAX_AXES][MAX_PAIRS] = { { 0 } };
         for (int r = 0; r < n; r++) {
@@ -274,6 +283,7 @@ static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b
     for (int r = 0; r < n; r++) turn_row(at, p, r, -1, d + r * stride);
 }
 
+/* For as many pairs as there can be: tables are not known when the workspace is measured. */
 static ptrdiff_t room(const struct call *c, int x)
 {
     (void)x;
@@ -282,6 +292,7 @@ static ptrdiff_t room(const struct call *c, int x)
 
 /* ---- Parts of learned frequencies ------------------------------------------------------------ */
 
+/* None where nothing is learned: rotations then need no waves. */
 static ptrdiff_t part(const struct call *c, int x)
 {
     const struct loci_plan *p = c->plan;
@@ -315,6 +326,9 @@ const struct term N(term_pairs) = {
 
 static int span(const struct call *c, int x) { return table_of(c, x)->span; }
 
+/* z^power from its digits to base 64, each a row of the table: a few products in double
+ * and no pow().  The engine's references are so near that z^power stays in the floats;
+ * loci_rotate() counts from position 0. */
 static void fade(const struct call *c, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0,
                  int n, real *rows, ptrdiff_t stride)
 {

@@ -13,9 +13,8 @@
 #include "shape/pieces.h"
 #include "terms/diagonals.h"
 
-/* Rows of own.mem. */
-enum { INVERSE, MEM };                   /* 1 / N */
-/* Rows of own.grad. */
+/* Rows of own.mem: 1 / N; and of own.grad: u and w of above. */
+enum { INVERSE, MEM };
 enum { U, W, GRAD };
 
 static ptrdiff_t mem(const struct call *c, int x)
@@ -28,7 +27,7 @@ static const double *inverses(const struct tile *t, int x)
 {
     return (const double *)t->own[x].scratch + t->seq->b * t->c->Lq + t->i0;
 }
-/* Dead rows are like the last. */
+/* Dead rows are like the last, so that ranges over all rows of a tile stay those of live ones. */
 static void open(struct tile *t, int x)
 {
     real *inverse = t->own[x].mem + INVERSE * QT;
@@ -49,7 +48,7 @@ static struct lines lines_of(const struct tile *t, int x)
                            .first = 0,
                            .last = p->count - 1 };
 }
-/* The piece of x, one of first .. last. */
+/* The piece of x, one of first .. last, by halving.  There is no branch in it that depends on x. */
 static int find_piece(const struct lines *g, real x)
 {
     int low = g->first, count = g->last - low + 1;
@@ -71,8 +70,9 @@ static const real *psi_of(const struct tile *t, int x, bool slope)
 /* Keys k0 .. k0 + kn - 1 of a run's tile against rows r0 .. r0 + rn - 1. */
 struct block { int k0, kn, r0, rn; };
 
-/* Smallest and largest x of the block's pairs, of those behind the query if nothing else is
- * visible.  False if none is. */
+/* Bounds for x of the block's pairs, or of those behind the query if nothing else is visible.
+ * False if there is none.  psi falls, then rises with the distance, and 1 / N changes in one
+ * direction along the rows, so the corners bound them, and distance 0. */
 static bool x_range(const struct tile *t, int x, struct block b, real *low, real *high)
 {
     const real *psi = psi_of(t, x, false), *inverse = t->own[x].mem + INVERSE * QT;
@@ -80,13 +80,13 @@ static bool x_range(const struct tile *t, int x, struct block b, real *low, real
     if (!t->c->plan->full && lo < 0) lo = 0;
     if (lo > hi) return false;
     const real near = lo <= 0 && hi >= 0 ? 0 : min_(psi[lo], psi[hi]), far = max_(psi[lo], psi[hi]);
-    /* the rest lie between them */
     const real one = inverse[b.r0], other = inverse[b.r0 + b.rn - 1];
     *low = near * min_(one, other), *high = far * max_(one, other);
     return true;
 }
 
-/* Narrows the pieces to those of a block; false if it has no pair that is visible. */
+/* Cuts the pieces down to those of a block; false if it has no pair that is visible.
+ * More pieces than needed would cost time and change no bit. */
 static bool few_pieces(const struct tile *t, int x, struct block b, struct lines *g)
 {
     real low, high;
@@ -96,7 +96,8 @@ static bool few_pieces(const struct tile *t, int x, struct block b, struct lines
     return true;
 }
 
-/* x of a pair whose distance may be anything: masked ones are cut to what the table has. */
+/* x of a pair at any distance, and that distance in *at: masked pairs may be further away than
+ * the table goes, and are cut to what it has. */
 static real x_at(const struct tile *t, int x, int k, int r, int64_t *at)
 {
     const struct pieces *p = t->own[x].table;
@@ -107,9 +108,10 @@ static real x_at(const struct tile *t, int x, int k, int r, int64_t *at)
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-enum { PAIR = 2 };                       /* vectors in hand */
+enum { PAIR = 2 };                       /* vectors in hand: their selects overlap */
 
-/* s += a x + b; n <= PAIR vectors. */
+/* s += a x + b for n <= PAIR vectors: a and b are those of the first piece,
+ * and of a later one from its end on. */
 INLINE void add_lines(const struct lines *g, const int n, const vf *x, real *s)
 {
     vf a[PAIR], b[PAIR];
@@ -126,6 +128,7 @@ INLINE void add_lines(const struct lines *g, const int n, const vf *x, real *s)
         vf_store(s + i * VL, vf_add(vf_load(s + i * VL), vf_fma(a[i], x[i], b[i])));
 }
 
+/* Positions that do not run: pair by pair. */
 static void score_apart(struct tile *t, int x)
 {
     const struct lines g = lines_of(t, x);
@@ -149,6 +152,7 @@ static void score(struct tile *t, int x)
     if (!few_pieces(t, x, (struct block){ 0, t->keys, 0, 1 }, &g)) return;
     const real *psi = psi_of(t, x, false) + t->d, inverse = t->own[x].mem[INVERSE];
     real y[KT];
+    /* psi's margin allows for keys that a tile lacks; nobody looks at their scores */
     for (int k = 0; k < KT; k++) y[k] = psi[-k] * inverse;
     for (int k = 0; k < t->keys; k += VL) {
         const vf one = vf_load(y + k);
@@ -158,6 +162,7 @@ static void score(struct tile *t, int x)
 #else
 enum { SIDE = 32 };                      /* of a block, where a tile has more than one piece */
 
+/* Rows in the lanes, and one contiguous load of psi per key. */
 static void add_block(struct tile *t, int x, const struct lines *g, struct block b)
 {
     const real *psi = psi_of(t, x, false) + t->d, *inverse = t->own[x].mem + INVERSE * QT;
@@ -171,8 +176,8 @@ static void add_block(struct tile *t, int x, const struct lines *g, struct block
     }
 }
 
-/* Hands over the whole of a run's tile if it lies in one piece, else block by block what can be
- * visible. */
+/* Hands over the whole of a run's tile if it lies in one piece, else block
+ * by block what can be visible. */
 INLINE void each_block(struct tile *t, int x,
                        void (*work)(struct tile *, int x, const struct lines *, struct block))
 {
@@ -198,7 +203,8 @@ static void score(struct tile *t, int x)
 }
 #endif
 
-/* The largest value at the ends of the pieces that the tile's pairs may lie in. */
+/* The largest value at the ends of the pieces that the tile's pairs may lie in:
+ * what is linear is largest at an end.  NaN stays, and forbids to skip. */
 static real ceiling(const struct tile *t, int x)
 {
     const struct pieces *table = t->own[x].table;
@@ -253,6 +259,7 @@ INLINE void sum_keys(const struct tile *t, int x, struct block b, int r, const b
         inverse[i] = vf_load(t->own[x].mem + INVERSE * QT + r + i * VL);
         s0[i] = s1[i] = s2[i] = zero;
     }
+    /* dS of other pieces becomes 0; comparisons are those of add_lines() */
     for (int k = b.k0; k < b.k0 + b.kn; k++)
         UNROLL for (int i = 0; i < PAIR; i++) {
             const vf y = vf_mul(vf_load(psi - k + i * VL), inverse[i]);
@@ -270,6 +277,8 @@ INLINE void sum_keys(const struct tile *t, int x, struct block b, int r, const b
     }
 }
 
+/* Each piece is summed on its own, as a pass over a block's keys with one or two selects: sums stay
+ * in registers, and there are few pieces per block. */
 static void give_block(struct tile *t, int x, const struct lines *g, struct block b)
 {
     const struct pieces *table = t->own[x].table;
@@ -292,6 +301,7 @@ static void give_block(struct tile *t, int x, const struct lines *g, struct bloc
     }
 }
 
+/* The same pair by pair, for positions that do not run. */
 static void give_apart(struct tile *t, int x)
 {
     const struct pieces *table = t->own[x].table;
@@ -321,8 +331,9 @@ static void score_bwd(struct tile *t, int x)
     else give_apart(t, x);
 }
 
-/* dc and dT, from the rows: N is that of m = max(T, pos); where both are the same, each gets
- * half. */
+/* dc and dT, from the rows.  With N = log(c m + 1) and m = max(T, pos),
+ * x = psi / N has dx/dc = psi' / N - x m / (N (c m + 1)) and dx/dm = -x c / (N (c m + 1)).
+ * Where T and pos are equal, each has half of dm. */
 static void close_bwd(struct tile *t, int x)
 {
     const struct pieces *table = t->own[x].table;
@@ -332,10 +343,8 @@ static void close_bwd(struct tile *t, int x)
     if (!t->own[x].part) return;
     for (int r = 0; r < t->rows; r++) {
         const double pos = (double)pos_q(t->c, t->seq->b, t->i0 + r), m = far > pos ? far : pos;
-        const double share = far > pos  ? 1
-                           : far == pos ? 0.5
-                                        : 0,
-                     dx = (double)u[r] * inverses(t, x)[r] / (c * m + 1);
+        const double share = far > pos ? 1 : far == pos ? 0.5 : 0;
+        const double dx = (double)u[r] * inverses(t, x)[r] / (c * m + 1);
         dc += (double)w[r] * inverses(t, x)[r] - dx * m;
         dfar -= share * dx * c;
     }

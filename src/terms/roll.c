@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* roll.c -- a vector for every distance, which meets the query, where the distances are as many as
- * the keys.
+/* roll.c -- a vector for every distance, multiplied by the query, where the distances are as many
+ * as the keys.
  *
  *     s[k][r] += scale (q_r + v) . (W R_n)        n = d + r - k
  *
  * A tile needs two blocks of 64 distances, and the next tile shares one of them: so the blocks
- * roll, and each is one product per query tile.  A skew lines them up with the keys.  Few rows meet
- * the vectors as they meet keys.
+ * roll, and each is one product per query tile.  A skew lines them up with the keys.  In decode the
+ * vectors are read as keys are.
  *
- * The other way round, dS is collected by distance in two blocks that roll likewise.  A block that
- * leaves is a gradient of queries, and one of its vectors, which wait by distance until all rows of
- * the work item are done: only then they meet the waves R and become a gradient of W. */
+ * Backward, dS is collected by distance in two blocks that roll likewise.  A block that is complete
+ * makes a gradient of queries and one of its vectors.  The latter wait by distance until all rows
+ * of the work item are done: only then one product with the waves R makes them a gradient of W. */
 #include "attn/dots.h"
 #include "shape/roll.h"
 #include "terms/bands.h"
@@ -21,11 +21,11 @@ enum { BLOCK = KT };
 struct reach {
     struct roll of;
     const real *rows, *waves;            /* of distance 0 */
-    real *q, *qrows;                     /* scale (q + v): [D][QT], and its rows [QT][padded D]
-                                            (backward) */
+    /* scale (q + v): [D][QT], and its rows [QT][padded D] (backward) */
+    real *q, *qrows;
     real *sums[2];                       /* blocks of (q + v).(W R_n) */
     real *grads[2];                      /* blocks of dS by distance (backward) */
-    bool full[2], filled[2];
+    bool full[2], filled[2];             /* is there such a block of sums, of grads? */
     int64_t sum_of[2], grad_of[2];       /* first distances of the blocks */
 };
 enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
@@ -37,7 +37,8 @@ static const struct roll *table_of(const struct call *c, int x)
 static struct reach *reach_of(const struct tile *t, int x) { return (void *)t->own[x].mem; }
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
 static int64_t clipped(const struct reach *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
-/* The vector of a distance; that of the next larger one lies before it. */
+/* The vector of a distance.  That of the next larger one lies before it: distances fall from key
+ * to key, so a walk over keys reads forwards. */
 static const real *row_of(const struct reach *b, int64_t d)
 {
     return b->rows - (ptrdiff_t)d * b->of.width;
@@ -64,6 +65,7 @@ static void open(struct tile *t, int x)
     for (int i = 0; i < 2 && QT > 1; i++)
         b.sums[i] = at, b.grads[i] = at + BLOCK * QT, at += 2 * BLOCK * QT;
     if (QT > 1) b.qrows = at;
+    /* the queries are scaled already */
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++) b.q[d * QT + r] = fma_(scale, v[d], t->q.across[d * QT + r]);
     memcpy(t->own[x].mem, &b, sizeof b);
@@ -84,7 +86,9 @@ static struct own_rows own_rows(const struct reach *b, int64_t first)
                               .d = low };
 }
 
-/* The block from `first` on, made anew unless it is there; the one from `other` on stays. */
+/* Returns the number of the block from `first` on.  It is made anew unless it is there,
+ * in the place of the one that does not begin at `other`.  Distances beyond the table
+ * copy the row of its end. */
 static int block_of(const struct tile *t, struct reach *b, int64_t first, int64_t other)
 {
     for (int i = 0; i < 2; i++)
@@ -101,6 +105,8 @@ static int block_of(const struct tile *t, struct reach *b, int64_t first, int64_
     return i;
 }
 
+/* The tile's distances are `first` .. first + 2 BLOCK - 2.  The tile before, which is newer,
+ * has made the block from `first` on. */
 static void score_run(struct tile *t, struct reach *b)
 {
     const int64_t first = t->d - (BLOCK - 1);
@@ -109,8 +115,8 @@ static void score_run(struct tile *t, struct reach *b)
     spread_tile((const real *const[]){ b->sums[i], b->sums[older] }, t->keys, t->s);
 }
 #else
-/* Where every key has a distance of its own, the vectors are rows like keys, one after the other in
- * memory. */
+/* Where every key has a distance of its own, the vectors are rows like keys,
+ * one after the other in memory. */
 static bool apart(const struct tile *t, const struct reach *b)
 {
     return t->d - (t->keys - 1) >= b->of.lo && t->d <= b->of.hi;
@@ -120,6 +126,7 @@ static real *numbers_of(const struct tile *t, const struct reach *b)
 {
     return b->q + t->c->plan->dim + (t->j0 - t->seq->k0) % CHUNK;
 }
+/* Decode multiplies (q + v) by the vectors in the place of keys, as it streams keys. */
 static const real *extra_query(struct tile *t, int x, struct source *keys, real **numbers)
 {
     const struct reach *b = reach_of(t, x);
@@ -132,6 +139,7 @@ static const real *extra_query(struct tile *t, int x, struct source *keys, real 
     return b->q;
 }
 
+/* Near the ends several keys share a vector: each is multiplied once. */
 static void score_run(struct tile *t, struct reach *b)
 {
     const int64_t low = clipped(b, t->d - (t->keys - 1)), high = clipped(b, t->d);
@@ -146,6 +154,7 @@ static void score_run(struct tile *t, struct reach *b)
 }
 #endif
 
+/* Positions that do not run: pair by pair. */
 static void score_pairs(struct tile *t, const struct reach *b)
 {
     for (int k = 0; k < t->keys; k++)
@@ -167,13 +176,15 @@ static void score(struct tile *t, int x)
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* dW [D][waves_width] and dv [width], then the gradients of vectors by distance, from
- * first_distance() on. */
+/* dW [D][waves_width] and dv [width], then the gradients of vectors by distance,
+ * from first_distance() on. */
 static ptrdiff_t added(const struct call *c, int x)
 {
     const struct waves *w = shape_of(c->plan, x);
     return (ptrdiff_t)c->plan->dim * padded(w->numbers) + padded(c->plan->dim);
 }
+/* The rows of a work item are at most ROW_CHUNK, and its keys Lk: so many distances, and what tiles
+ * and blocks reach beyond on both sides. */
 static ptrdiff_t part(const struct call *c, int x)
 {
     return added(c, x) + (c->Lk + ROW_CHUNK + 4 * KT) * padded(c->plan->dim);
@@ -199,6 +210,7 @@ static int64_t first_distance(const struct roll *v, const struct sequence *q, pt
     return clip(q->d0 + row - (q->nk - 1) - KT, v->lo, v->hi);
 }
 
+/* (q + v) in rows, padded with zeros: the gradient of a vector is a sum of them. */
 static void open_bwd(struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);
@@ -207,7 +219,8 @@ static void open_bwd(struct tile *t, int x)
         for (ptrdiff_t d = t->c->plan->dim; d < b->of.width; d++) b->qrows[r * b->of.width + d] = 0;
 }
 
-/* A block of dS by distance becomes gradients. */
+/* Block i of dS by distance becomes gradients.  Rows beyond the table are first added to that of
+ * its end, whose vector they had. */
 static void give(const struct tile *t, int x, struct reach *b, int i, real *dq)
 {
     if (!b->filled[i]) return;
@@ -227,6 +240,8 @@ static void give(const struct tile *t, int x, struct reach *b, int i, real *dq)
     b->filled[i] = false;
 }
 
+/* Returns the number of the block of dS from `first` on.  If it is not there, the one that does not
+ * begin at `other` is complete: its gradients are given, and it begins anew. */
 static int take(const struct tile *t, int x, struct reach *b, int64_t first, int64_t other)
 {
     for (int i = 0; i < 2; i++)
@@ -238,6 +253,7 @@ static int take(const struct tile *t, int x, struct reach *b, int64_t first, int
     return i;
 }
 
+/* Pair by pair: the vector's gradient goes through its wave at once. */
 static void score_pairs_bwd(const struct tile *t, int x, const struct reach *b)
 {
     const int D = t->c->plan->dim;
@@ -258,6 +274,8 @@ static void score_pairs_bwd(const struct tile *t, int x, const struct reach *b)
         }
 }
 
+/* Tiles come oldest first, so the block of larger distances is complete first: it leaves when the
+ * newer one is taken. */
 static void score_bwd(struct tile *t, int x)
 {
     struct reach *b = reach_of(t, x);
@@ -278,6 +296,7 @@ static void close_bwd(struct tile *t, int x)
     const real scale = (real)t->c->plan->scale;
     real *dq = t->own[x].grads;
     for (int i = 0; i < 2; i++) give(t, x, b, i, dq);
+    /* (q + v) has one gradient: q gets it by row, v the sum over the rows */
     for (int d = 0; d < D; d++) {
         real sum = 0;
         for (int r = 0; r < QT; r++) t->dqs[d * QT + r] += dq[d * QT + r], sum += dq[d * QT + r];

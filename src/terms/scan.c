@@ -2,11 +2,11 @@
 /* scan.c -- adds z_i(p_ij), where p_ij counts the gates from the row's newest key back to j;
  * pe/cope.c has the formula.
  *
- * Rows carry p as a whole number and a fraction, so that positions stay exact however many keys
- * there are, and floor(p) comes free.  A gate is at most 1, so from key to key floor(p) stays or
- * moves by one: the value at the next position becomes the value at this one, and one number is
- * looked up.  At npos - 1 a row stays, with fraction 0: then the carry moves no more, and a tile
- * whose rows are all there needs no gates.
+ * Rows carry p as a whole number and a fraction, so that positions stay exact however many
+ * keys there are, and floor(p) comes free.  A gate is at most 1, so from key to key floor(p)
+ * stays or moves by one: then the value at the next position becomes the value at this one,
+ * and one number is looked up.  At npos - 1 a row stays, with fraction 0: its carry moves no more,
+ * and a tile whose rows are all there needs no gates.
  *
  * Backward, oldest key first: a gate moves the positions of its own key and all older ones, so its
  * gradient is the running sum of theirs. */
@@ -15,8 +15,8 @@
 
 #include "shape/scan.h"
 
-/* Rows of own.mem.  Z has npos + 1 of them, the last twice, so that every position has a next
- * one. */
+/* Rows of own.mem.  Z has npos + 1 of them, the last twice, so that every
+ * position has a next one. */
 #if QT > 1
 enum {
     GATE, FRACTION = GATE + KT, WHOLE = FRACTION + KT, SLOPE = WHOLE + KT, SUM = SLOPE + KT, STILL,
@@ -26,8 +26,8 @@ enum {
 enum { GATE, STILL = GATE + KT, Z };
 #endif
 
-enum { LANES = QT < 16 ? QT : 16 };      /* rows that are looked up together, if one of them
-                                            moved */
+/* Rows whose next value is looked up together, if one of them moved. */
+enum { LANES = QT < 16 ? QT : 16 };
 
 static real *rows_at(const struct tile *t, int x, int row)
 {
@@ -54,6 +54,7 @@ static const real *positions(const struct tile *t, int x, const struct scan *a)
          + (ptrdiff_t)(a->per_head ? t->h : 0) * a->npos * t->c->plan->dim;
 }
 
+/* z of every position, from positions as keys: a tile of npos of them. */
 static void open(struct tile *t, int x)
 {
     const struct scan a = scan_at(t, x);
@@ -67,6 +68,7 @@ static void open(struct tile *t, int x)
     memset(t->own[x].carry, 0, sizeof(real) * 2 * QT);
 }
 
+/* Are all rows at npos - 1? */
 static bool settled(const struct tile *t, int x)
 {
     const int last = scan_at(t, x).npos - 1;
@@ -75,7 +77,8 @@ static bool settled(const struct tile *t, int x)
     return all;
 }
 
-/* The keys of the gates beside the tile's keys. */
+/* What the queries are multiplied by for the gates, where that is not the keys: values,
+ * or keys that come with the call. */
 static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrdiff_t *stride)
 {
     const struct call *c = t->c;
@@ -108,12 +111,15 @@ static void read(struct tile *t, int x)
                *restrict logit = a.gates == GATES_K ? t->s : t->p;
     real *restrict gate = rows_at(t, x, GATE);
     const int n = t->keys * QT;
+    /* the sigmoid by e^-|y|, which cannot overflow */
     for (int i = 0; i < n; i++) {
         const real y = logit[i] * factor, e = exp_(-abs_(y)), g = (y < 0 ? e : 1) / (1 + e);
         gate[i] = s[i] == -INFINITY ? 0 : g;
     }
 }
 
+/* Newest key first, all rows of a key at once: they do not wait for each other.  The backward pass
+ * finds what it needs of each pair in memory. */
 static void add(struct tile *t, int x)
 {
     const int end = (scan_at(t, x).npos - 1) * QT;
@@ -136,6 +142,7 @@ static void add(struct tile *t, int x)
     real *restrict slopes = rows_at(t, x, SLOPE);
 #endif
     for (int k = t->keys - 1; k >= 0; k--) {
+        /* selects in the place of branches, and `high` only where some row has moved */
         for (int r = 0; r < QT; r++) {
             const real sum = f[r] + gate[k * QT + r], rest = sum >= 1 ? sum - 1 : sum;
             const int next = sum >= 1 && at[r] < end ? at[r] + QT : at[r];
@@ -150,6 +157,8 @@ static void add(struct tile *t, int x)
             if (!moved) continue;
             for (int r = r0; r < r0 + LANES; r++) high[r] = z[at[r] + QT + r];
         }
+        /* At a whole number the two sides have different slopes, and 0 is taken;
+         * at the end p does not move. */
         for (int r = 0; r < QT; r++) {
             const real slope = high[r] - low[r];
             s[k * QT + r] += fma_(f[r], slope, low[r]);
@@ -162,8 +171,8 @@ static void add(struct tile *t, int x)
     for (int r = 0; r < QT; r++) whole[r] = (real)(at[r] / QT), fraction[r] = f[r];
 }
 
-/* Rows of padding among segments may hold NaN; what they do not see stays masked.  A mix masks by
- * itself. */
+/* Rows of padding among segments may hold NaN, and what they do not see must stay masked.
+ * A mix masks by itself. */
 static void score(struct tile *t, int x)
 {
     add(t, x);
@@ -189,7 +198,10 @@ static ptrdiff_t total(const struct call *c, int x)
 
 static void open_bwd(struct tile *t, int x) { memset(rows_at(t, x, SUM), 0, sizeof(real) * QT); }
 
-/* dz, and over the gates the gradient of their logits, as a factor of scale q.k. */
+/* dz, and in the place of the gates the gradient of their logits, as a factor of scale q.k.
+ * With z(p) = (1 - f) z[w] + f z[w + 1] the slope by p is z[w + 1] - z[w]; where a row is at
+ * a whole number or at the end it is 0.  Keys come oldest first, so `before` is the sum over this
+ * key and all older ones, whose p the gate is part of. */
 static void add_bwd(struct tile *t, int x)
 {
     const struct scan a = scan_at(t, x);
@@ -202,14 +214,15 @@ static void add_bwd(struct tile *t, int x)
         for (int r = 0; r < QT; r++) dz[(a.npos - 1) * QT + r] += sum[r];
         return;
     }
-    const real *restrict fractions = rows_at(t, x, FRACTION), *restrict wholes = rows_at(t, x,
-                                                                                         WHOLE);
-    const real *restrict slopes = rows_at(t, x, SLOPE);
+    const real *restrict fractions = rows_at(t, x, FRACTION);
+    const real *restrict wholes = rows_at(t, x, WHOLE), *restrict slopes = rows_at(t, x, SLOPE);
     real *restrict gate = rows_at(t, x, GATE), *restrict before = rows_at(t, x, SUM);
-    real low[QT] = { 0 }, high[QT] = { 0 };          /* of dz at floor(p) and after it, of this
-                                                        tile */
+    /* of dz at floor(p) and after it, of this tile */
+    real low[QT] = { 0 }, high[QT] = { 0 };
     int at[QT];
     for (int r = 0; r < QT; r++) at[r] = (int)wholes[r];
+    /* The sums of a position are written when the row leaves it: floor(p) falls by one at a time,
+     * so what was summed for floor(p) is from then on that of the position after. */
     for (int k = 0; k < t->keys; k++) {
         for (int r0 = 0; r0 < QT; r0 += LANES) {
             int moved = 0;
@@ -233,6 +246,8 @@ static void add_bwd(struct tile *t, int x)
     for (int r = 0; r < QT; r++) dz[at[r] + QT + r] += high[r], dz[at[r] + r] += low[r];
 }
 
+/* Gates of q.k add to ds.  Other gates are a dot product of their own, with gradients of queries,
+ * and of values or given keys. */
 static void read_bwd(struct tile *t, int x)
 {
     const struct scan a = scan_at(t, x);
@@ -252,6 +267,7 @@ static void read_bwd(struct tile *t, int x)
         outer_safe(t, dlogit, t->q.rows, a.width, t->own[x].part + (a.npos + t->j0) * a.width);
 }
 
+/* z = pos e.q: dq += e^T dz, de += dz q^T. */
 static void close_bwd(struct tile *t, int x)
 {
     const struct scan a = scan_at(t, x);

@@ -2,7 +2,7 @@
 /* softcap.c -- the score as it is before biases becomes cap tanh(score / cap), and what was masked
  * stays masked.
  *
- * Backward: dS *= 1 - tanh^2, which is kept from the forward pass over the same tile. */
+ * Backward: dS *= 1 - tanh^2, which score() has left in memory for the same tile. */
 #include "attn/visible.h"
 #include "shape/softcap.h"
 
@@ -23,11 +23,11 @@ static void score(struct tile *t, int x)
         vf_store(t->s + n, vf_mul(high, y));
         if (slope) vf_store(slope + n, vf_sub(one, vf_mul(y, y)));
     }
-    mask(t, t->s, -INFINITY);
+    mask(t, t->s, -INFINITY);            /* the cap has made -cap of -inf */
 }
 
-/* |tanh x| <= |x|, so a bound on |score| stays one.  What is added to q.k may push scores down,
- * where the cap lifts them. */
+/* |tanh x| <= |x|, so a bound on |score| stays one.  But where other terms add to q.k before, they
+ * may push scores below that bound, and the cap lifts them again: no promise then. */
 static real ceiling(const struct tile *t, int x)
 {
     (void)x;

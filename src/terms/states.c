@@ -16,7 +16,7 @@
 #include "attn/stored.h"
 #include "shape/states.h"
 
-/* Where the states of a head's rows or keys begin in their tensor, from number i on. */
+/* Where a query head has the states of its rows or keys in their tensor, from number i on. */
 static ptrdiff_t place_of(const struct call *c, bool query, ptrdiff_t b, int h, ptrdiff_t i)
 {
     return ((b * c->plan->heads + h) * (query ? c->Lq : c->Lk) + i) * c->plan->dim;
@@ -42,12 +42,13 @@ static void turn(const struct call *c, int x, struct angles *at, ptrdiff_t b, in
 {
     const int half = c->plan->dim / 2;
     const real *e = states(c, x, query, b, h, i0);
-    (void)at;
+    (void)at;                            /* no angles: each row has numbers of its own */
     for (int r = 0; r < n; r++)
         turn_row(e + (ptrdiff_t)r * 2 * half, half, rows + r * stride, rows + r * stride + half);
 }
 
-/* Rows without a gradient leave none, whatever they and their states hold. */
+/* Adds d(c, s) of one row.  Pairs without a gradient add nothing, whatever they
+ * and their states hold. */
 static void gather(const real *x, const real *d, int n, double *de)
 {
     for (int t = 0; t < n; t++) {
@@ -58,6 +59,7 @@ static void gather(const real *x, const real *d, int n, double *de)
         de[2 * t + 1] += db * a - da * b;
     }
 }
+/* The adjoint, by c - is; a gradient of 0 stays 0, whatever the state. */
 INLINE void turn_back(const real *restrict e, int n, real *restrict a, real *restrict b)
 {
     for (int t = 0; t < n; t++) {
@@ -67,7 +69,8 @@ INLINE void turn_back(const real *restrict e, int n, real *restrict a, real *res
         b[t] = none ? 0 : fma_(x, -s, y * c);
     }
 }
-/* Each row is turned back once, so its gradient goes where it belongs. */
+/* Each row of each head is turned back once, by one thread, so the gradient of its state goes
+ * straight to the tensor and needs no part. */
 static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b, int h,
                      bool query, ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride,
                      real *part)
@@ -86,6 +89,8 @@ static void turn_bwd(const struct call *c, int x, struct angles *at, ptrdiff_t b
 
 /* ---- Averages -------------------------------------------------------------------------------- */
 
+/* Sums of ek under the weights, if the call wants ae; the backward pass reads what
+ * the forward pass left. */
 static ptrdiff_t out(const struct call *c, int x)
 {
     (void)x;
@@ -99,12 +104,14 @@ static const real *states_of_keys(const struct tile *t, int x)
 static void value(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
+    /* The engine has faded the sums by now, hence a factor of 1. */
     real one[QT];
     if (!t->own[x].outn) return;
     for (int r = 0; r < QT; r++) one[r] = 1;
     const real *e = states_of_keys(t, x);
     mix_safe(t, e, D, D, t->p, t->own[x].out, one, rows_before(t, e, D));
 }
+/* ae is divided by the sum of the weights as o is, and stands in a tensor of its own. */
 static void close(struct tile *t, int x)
 {
     const struct call *c = t->c;
@@ -130,6 +137,7 @@ static real ceiling(const struct tile *t, int x)
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
+/* dek by key: sums of the same form as dV. */
 static int keyed(const struct call *c, int x)
 {
     (void)x;
@@ -153,6 +161,7 @@ static real *dae_rows(const struct tile *t, int x)
     return t->own[x].mem + (ptrdiff_t)t->c->plan->dim * QT;
 }
 
+/* Brings in dae, adds dae.ae to delta, and sees whether all of it is finite. */
 static void open_bwd(struct tile *t, int x)
 {
     const struct call *c = t->c;

@@ -11,8 +11,8 @@
  * small shares lose nothing in a long row, and only a tile that uses more than half hands its f on.
  *
  * A row ends at the first tile border where less than `stop` is left, and in any case below the
- * smallest normal float: its weights from there on are 0 and rem keeps what is left.  Backward,
- * from the oldest key on, with dw = do.v:
+ * smallest normal float: its weights from there on are 0, and rem is what is left.  Backward, from
+ * the oldest key on, with dw = do.v:
  *
  *     h = w dw    H += h, starting at rem drem    ds = h - sigmoid(z) H */
 #include "attn/visible.h"
@@ -20,8 +20,8 @@
 #include "shape/stick.h"
 
 enum { DOUBLE = sizeof(double) / sizeof(real) };     /* rows of reals that hold a row of doubles */
-enum { BLOCK = QT > 1 ? 4 : 1 };                     /* vectors of rows side by side: their chains
-                                                        overlap */
+/* vectors of rows side by side: their chains overlap */
+enum { BLOCK = QT > 1 ? 4 : 1 };
 
 static int carry(const struct call *c, int x)
 {
@@ -34,7 +34,8 @@ static double *stick_of_chunk(const struct tile *t, int x)
     return (double *)t->own[x].carry + QT;
 }
 
-/* Sum of h, in double, and the stick that the tile began with: 0 for rows that ended. */
+/* The sum of h, in double, and the stick that each row had when the tile began:
+ * 0 for rows that ended. */
 static ptrdiff_t mem(const struct call *c, int x)
 {
     (void)c, (void)x;
@@ -42,6 +43,7 @@ static ptrdiff_t mem(const struct call *c, int x)
 }
 static real *begun(const struct tile *t, int x) { return t->own[x].mem + DOUBLE * QT; }
 
+/* The least that may be left. */
 static double shortest(const struct tile *t, int x)
 {
     const double stop = stick_config(t->c, x)->opt[STICK_STOP];
@@ -60,6 +62,7 @@ static void open(struct tile *t, int x)
     double *R = whole_stick(t, x), *r = stick_of_chunk(t, x);
     for (int i = 0; i < QT; i++) R[i] = r[i] = 1;
 }
+/* Called before each chunk: what the last one left becomes the row's own stick. */
 static void chunk(struct tile *t, int x)
 {
     double *R = whole_stick(t, x), *r = stick_of_chunk(t, x);
@@ -75,11 +78,12 @@ INLINE vf smaller(vf z)
     return vf_div(e, vf_add(vf_set1(1), e));
 }
 
-/* Weights of the tile from the sticks f; returns what they used in `used`.  Backward: sigmoid(z)
- * waits in ds. */
+/* Weights of the tile from the sticks f, newest key first, and in `used` what they took.  Backward:
+ * sigmoid(z) waits in ds. */
 #if QT == 1
 static void break_sticks(struct tile *t, real *f, real *used)
 {
+    /* With one row the shares are made for VL keys at once; only the stick goes from key to key. */
     for (int k = 0; k < t->keys; k += VL) vf_store(t->p + k, smaller(vf_load(t->s + k)));
     for (int k = t->keys - 1; k >= 0; k--) {
         const real small = *f * t->p[k], big = fma_(*f, -t->p[k], *f);
@@ -89,6 +93,7 @@ static void break_sticks(struct tile *t, real *f, real *used)
     }
 }
 #else
+/* BLOCK vectors of rows from r on: each row is a chain from key to key, so several go abreast. */
 INLINE void break_block(struct tile *t, int r, const bool backward, real *f, real *used)
 {
     vf left[BLOCK], sum[BLOCK];
@@ -116,6 +121,7 @@ static void break_sticks(struct tile *t, real *f, real *used)
 }
 #endif
 
+/* The weigh hook: rows that have ended get a stick of length 0 and so weights of 0. */
 static void weigh(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x), least = shortest(t, x);
@@ -130,7 +136,7 @@ static void weigh(struct tile *t, int x)
         if (first[i] != 0) r[i] = f[i] < first[i] / 2 ? (double)f[i] : r[i] - (double)used[i];
 }
 
-/* The sums of the chunk are of a stick of length 1. */
+/* The chunk joins the total: its sums are of a stick of length 1, and the row's own was R long. */
 static void join(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x);
@@ -161,6 +167,7 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 }
 static ptrdiff_t total(const struct call *c, int x) { return part(c, x) * c->plan->heads; }
 
+/* Rows of padding see no key; all of their stick remains, and nobody inherits it. */
 static bool padding(const struct tile *t, int row)
 {
     return seg_q(t->c, t->seq->b, t->i0 + row) < 0;
@@ -186,6 +193,7 @@ static ptrdiff_t first_row(const struct tile *t)
     return (t->seq->b * t->c->plan->heads + t->h) * t->c->Lq + t->i0;
 }
 
+/* What is left is written, and its heir added to o. */
 static void close(struct tile *t, int x)
 {
     const struct call *c = t->c;
@@ -204,6 +212,7 @@ static void close(struct tile *t, int x)
 #if QT > 1
 static double *older(const struct tile *t, int x) { return (double *)t->own[x].mem; }
 
+/* H starts with what every key has a share in: rem times its gradient, drem + dO.heir. */
 static void open_bwd(struct tile *t, int x)
 {
     const struct call *c = t->c;
@@ -220,6 +229,8 @@ static void open_bwd(struct tile *t, int x)
     }
 }
 
+/* From weights of the chunk's stick to those of the row's: times R, which
+ * is 1 in the newest chunk. */
 static void whole(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x);
@@ -231,6 +242,7 @@ static void whole(struct tile *t, int x)
     mask(t, t->p, 0);                    /* in a row that met NaN, 0 of what is left is NaN */
 }
 
+/* ds = h - sigmoid(z) H with H over this key and all older ones; sigmoid(z) waits in ds. */
 INLINE void weigh_bwd_block(struct tile *t, int r, const real *before, real *gained)
 {
     vf H[BLOCK], sum[BLOCK];
@@ -249,13 +261,15 @@ static void weigh_bwd(struct tile *t, int x)
     const real *first = begun(t, x);
     double *H = older(t, x);
     real before[QT], gained[QT];
-    mask(t, t->dp, 0);                   /* of keys that the row does not see, whatever their values
-                                            are */
+    /* dP of keys that the row does not see may be NaN, and NaN times a weight of 0 as well */
+    mask(t, t->dp, 0);
+    /* Weights of a row that had ended are 0 whatever the scores are. */
     for (int i = 0; i < QT; i++) before[i] = first[i] == 0 ? 0 : (real)H[i];
     for (int r = 0; r < QT; r += BLOCK * VL) weigh_bwd_block(t, r, before, gained);
     for (int i = 0; i < QT; i++) H[i] += (double)gained[i];
 }
 
+/* The vector is the heir of all rows of its head: dr += rem dO. */
 static void close_bwd(struct tile *t, int x)
 {
     const struct call *c = t->c;
