@@ -618,6 +618,10 @@ static void misuse(void)
     c.pages = NULL, c.k_lens = (const int64_t[]){ 3, 101 };
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
                "entry 1 has 101 keys, and k_len is 100");
+    c.k_len = 0, c.k_lens = (const int64_t[]){ 0, 5 };
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
+               "entry 1 has 5 keys, and k_len is 0");
+    c.k_len = 100;
     c.k_lens = NULL, c.cache = (loci_cache *)memory;
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "cache is none");
     struct problem q;

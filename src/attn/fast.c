@@ -139,14 +139,18 @@ static bool packs_keys(const struct call *c)
     for (int x = 0; x < c->plan->uses; x++) others |= term_is(c->plan->use[x].term, READS_STAGED);
     return c->turned && !others;
 }
-/* Writing follows reading, at half the pace, so `to` may be `from`. */
+/* Writing follows reading, at half the pace, so `to` may be `from`.  Hence memcpy(): a compiler may
+ * assume that numbers of two types are never in one place. */
 static void pairs_to_bf16(const real *from, int n, uint16_t *to)
 {
     int d = 0;
     for (; d + 2 * VL <= n; d += 2 * VL)
         _mm512_storeu_si512(to + d, (__m512i)_mm512_cvtne2ps_pbh(vf_load(from + d + VL),
                                                                  vf_load(from + d)));
-    for (; d < n; d++) to[d] = to_bf16(from[d]);
+    for (; d < n; d++) {
+        const uint16_t x = to_bf16(from[d]);
+        memcpy(to + d, &x, sizeof x);
+    }
 }
 static void pack_job(void *arg, int index)
 {

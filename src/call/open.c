@@ -220,7 +220,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
           "q_pos and k_pos must be given together");
     CHECK(e, !in->q_seg || (!in->k_lens && !in->cache), LOCI_BAD_ARG,
           "segments exclude k_lens and a cache");
-    for (ptrdiff_t b = 0; b < c->B && c->where.lens && in->k_len; b++)
+    for (ptrdiff_t b = 0; b < c->B && c->where.lens && (in->k_len || !in->cache); b++)
         CHECK(e, c->where.lens[b] >= 0 && c->where.lens[b] <= in->k_len, LOCI_BAD_ARG,
               "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)c->where.lens[b],
               in->k_len);

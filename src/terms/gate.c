@@ -259,7 +259,7 @@ static void add_run(struct tile *t, int x)
     count(t, x, tile_number(t), t->keys, C, marks);
     for (int k = 0; k < t->keys; k++) {
         for (int r = 0; r < near; r++) s[k * QT + r] += (real)(g->C[r] - C[k]);
-        for (int r = near; r < QT; r++) s[k * QT + r] += c[r] + later[k];
+        for (int r = near; QT > 1 && r < QT; r++) s[k * QT + r] += c[r] + later[k];
     }
 }
 
