@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Who may include whom: the table of docs/design.md ("Rooms"), held to what the files say.  Every include of ours is
 # written from src, include or the root; a header is guarded by that path, and lists and vocabularies have no guard.
-# And all of C is read in 100 columns.
+# And all of C is read in 100 columns, and calls go where includes may.
 set -euo pipefail
 . tests/harness.sh
 
@@ -54,5 +54,28 @@ while read -r file; do
     if [ -z "$wide" ]; then pass
     else fail "$file has lines of more than 100 columns: $wide"; fi
 done < <(find src include cli tests examples -name '*.[ch]' | sort)
+
+# ---- Calls: what a room's objects take from another's they may see as well.  The other way three lists lead: plan knows
+# encodings and engines by name, and attn the terms; loci.h and what it promises are known to all.
+declare -A home
+objects() {                                 # of a room: those of files that are still there
+    find "$LOCI_BUILD"/CMakeFiles/loci_*.dir/src -name '*.o' -path "*/src/$1/*" | while read -r object; do
+        if [ -e "src/$1/$(basename "$object" .o)" ]; then echo "$object"; fi
+    done
+}
+for room in base plan shape pe attn terms call layers extras; do
+    while read -r symbol; do home[$symbol]=$room; done < <(objects $room | xargs nm -g --defined-only | awk 'NF == 3 { print $3 }')
+done
+[ "${#home[@]}" -gt 100 ] || fail "$LOCI_BUILD has no objects whose symbols could be looked at"
+for room in base plan shape pe attn terms call layers extras; do
+    while read -r symbol; do
+        to=${home[$symbol]:-}
+        [ -n "$to" ] || continue
+        case "${sees[$room]} $symbol" in
+            *" $to "* | *" loci_pe_"* | *" loci_engine_"* | *" loci_terms_"*) pass ;;
+            *) fail "$room calls $symbol of $to, and may see${sees[$room]% } only" ;;
+        esac
+    done < <(objects $room | xargs nm -g --undefined-only | awk 'NF == 2 { print $2 }' | sort -u)
+done
 
 harness_end

@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* encodings.c -- what is there: the version, and the list of encodings. */
+/* encodings.c -- the list of encodings. */
 #include <pthread.h>
 
 #include "plan/encoding.h"
-
-int loci_version(void) { return LOCI_VERSION; }
-const char *loci_version_text(void)
-{
-    _Static_assert(LOCI_VERSION == 200, "the text says 0.2.0");
-    return "0.2.0";
-}
 
 static const struct loci_pe *const encodings[] = {
 #define PE(name) &loci_pe_##name,

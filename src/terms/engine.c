@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.c -- the table of this instruction set, and of this tile width the list of terms. */
+/* engine.c -- the engine of this instruction set: the passes of attn with the terms of this room.
+ * Of each tile width, the list of terms. */
 #include "attn/thread.h"
 #include "plan/engine.h"
 
