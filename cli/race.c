@@ -32,9 +32,9 @@ struct race {
 struct score { double forward, step, megabytes, error; };
 
 /* Seconds for the tries of one pass; at least two are made. */
-static const double patience = 0.3;
+static const double patience = 0.2;
 enum { SEED = 7, MAX_TRIES = 20 };
-enum { JUDGED = 512 };                   /* tokens on which errors are measured, at most */
+enum { JUDGED = 256 };                   /* tokens on which errors are measured, at most */
 
 /* ---- The exact result ------------------------------------------------------------------------ */
 
