@@ -13,11 +13,13 @@ uint64_t loci_scramble(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* The constant is 2^64 over the golden ratio, the step of splitmix64.  The
- * half keeps the result off 0, whose logarithm loci_normal() would take. */
+/* The constant is 2^64 over the golden ratio, the step of splitmix64.  The half keeps the result
+ * off 0, whose logarithm loci_normal() would take; the largest of all would be rounded to 1. */
 double loci_uniform(uint64_t stream, uint64_t i)
 {
-    return ((double)(loci_scramble(stream + (i + 1) * 0x9e3779b97f4a7c15u) >> 11) + 0.5) * 0x1p-53;
+    const uint64_t bits = loci_scramble(stream + (i + 1) * 0x9e3779b97f4a7c15u) >> 11;
+    const double u = ((double)bits + 0.5) * 0x1p-53;
+    return u < 1 ? u : 1 - 0x1p-53;
 }
 
 /* Box and Muller, the cosine half alone: number i then depends on no other number. */
