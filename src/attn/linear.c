@@ -64,23 +64,23 @@ struct linear {
     real *dk, *df, *dv;                  /* [KT][Dp], [KT][Dp], [KT][Dvp] */
 };
 
-static real *reals(struct arena *a, ptrdiff_t n) { return take_bytes(a, (size_t)n, sizeof(real)); }
 static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
 
 static struct running lay_out_running(const struct loci_plan *p, struct arena *a)
 {
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     struct running s;
-    s.recent = reals(a, (ptrdiff_t)p->dim * Dvp), s.older = reals(a, (ptrdiff_t)p->dim * Dvp);
-    s.zrecent = reals(a, Dp), s.zolder = reals(a, Dp);
+    s.recent = take_reals(a, (ptrdiff_t)p->dim * Dvp),
+    s.older = take_reals(a, (ptrdiff_t)p->dim * Dvp);
+    s.zrecent = take_reals(a, Dp), s.zolder = take_reals(a, Dp);
     return s;
 }
 static struct memory lay_out_memory(const struct loci_plan *p, struct arena *a)
 {
     const int Dp = padded(p->dim), Dvp = padded(p->value_dim);
     struct memory m = { .sum = lay_out_running(p, a) };
-    m.f = reals(a, (ptrdiff_t)KT * Dp), m.turned = reals(a, (ptrdiff_t)KT * Dp),
-    m.v = reals(a, (ptrdiff_t)KT * Dvp);
+    m.f = take_reals(a, (ptrdiff_t)KT * Dp), m.turned = take_reals(a, (ptrdiff_t)KT * Dp),
+    m.v = take_reals(a, (ptrdiff_t)KT * Dvp);
     return m;
 }
 /* Bytes of the state of a kv head: the memory as it is. */
@@ -102,23 +102,23 @@ static size_t lay_out_all(const struct call *c, char *base, bool backward, struc
     *d = (struct linear){ .mem = lay_out_memory(p, &a) };
     if (rotation) {
         d->angles = take_bytes(&a, 1, sizeof *d->angles);
-        d->room = reals(&a, rotation->room ? rotation->room(c, p->rotate) : 0);
+        d->room = take_reals(&a, rotation->room ? rotation->room(c, p->rotate) : 0);
     }
-    d->S = reals(&a, (ptrdiff_t)D * Dvp), d->z = reals(&a, Dp),
-    d->zk = reals(&a, (ptrdiff_t)KT * Dp);
-    d->keys_t = reals(&a, (ptrdiff_t)D * KT);
-    d->q = reals(&a, (ptrdiff_t)QT * Dp), d->turned = reals(&a, (ptrdiff_t)QT * Dp);
-    d->p = reals(&a, QT * KT), d->o = reals(&a, (ptrdiff_t)QT * Dvp);
+    d->S = take_reals(&a, (ptrdiff_t)D * Dvp), d->z = take_reals(&a, Dp),
+    d->zk = take_reals(&a, (ptrdiff_t)KT * Dp);
+    d->keys_t = take_reals(&a, (ptrdiff_t)D * KT);
+    d->q = take_reals(&a, (ptrdiff_t)QT * Dp), d->turned = take_reals(&a, (ptrdiff_t)QT * Dp);
+    d->p = take_reals(&a, QT * KT), d->o = take_reals(&a, (ptrdiff_t)QT * Dvp);
     if (backward) {
-        d->S_t = reals(&a, (ptrdiff_t)Dv * Dp), d->v_t = reals(&a, (ptrdiff_t)Dv * KT);
-        d->g = reals(&a, (ptrdiff_t)QT * Dvp), d->h = reals(&a, QT);
-        d->dp = reals(&a, QT * KT), d->dq = reals(&a, (ptrdiff_t)QT * Dp);
+        d->S_t = take_reals(&a, (ptrdiff_t)Dv * Dp), d->v_t = take_reals(&a, (ptrdiff_t)Dv * KT);
+        d->g = take_reals(&a, (ptrdiff_t)QT * Dvp), d->h = take_reals(&a, QT);
+        d->dp = take_reals(&a, QT * KT), d->dq = take_reals(&a, (ptrdiff_t)QT * Dp);
         d->behind = lay_out_running(p, &a);
-        d->G = reals(&a, (ptrdiff_t)D * Dvp), d->G_t = reals(&a, (ptrdiff_t)Dv * Dp),
-        d->y = reals(&a, Dp);
-        d->dk = reals(&a, (ptrdiff_t)KT * Dp), d->df = reals(&a, (ptrdiff_t)KT * Dp),
-        d->dv = reals(&a, (ptrdiff_t)KT * Dvp);
-        d->part = reals(&a, rotation ? rotation_part(c) : 0);
+        d->G = take_reals(&a, (ptrdiff_t)D * Dvp), d->G_t = take_reals(&a, (ptrdiff_t)Dv * Dp),
+        d->y = take_reals(&a, Dp);
+        d->dk = take_reals(&a, (ptrdiff_t)KT * Dp), d->df = take_reals(&a, (ptrdiff_t)KT * Dp),
+        d->dv = take_reals(&a, (ptrdiff_t)KT * Dvp);
+        d->part = take_reals(&a, rotation ? rotation_part(c) : 0);
     }
     return a.full ? SIZE_MAX : a.used;
 }

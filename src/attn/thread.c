@@ -3,8 +3,6 @@
  * layout cannot disagree. */
 #include "attn/thread.h"
 
-static real *reals(struct arena *a, ptrdiff_t n) { return take_bytes(a, (size_t)n, sizeof(real)); }
-
 /* What a hook says, 0 if there is none. */
 static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct call *c, int x)
 {
@@ -21,10 +19,10 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     for (int x = 0; x < p->uses; x++) mul |= p->use[x].group == GROUP_MUL;
 
     *t = (struct tile){ .c = c };
-    t->q.rows = reals(a, (ptrdiff_t)QT * Dp), t->q.across = reals(a, (ptrdiff_t)D * QT);
-    t->q.faded = fading(c) ? reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
+    t->q.rows = take_reals(a, (ptrdiff_t)QT * Dp), t->q.across = take_reals(a, (ptrdiff_t)D * QT);
+    t->q.faded = fading(c) ? take_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
     if (!in_place(c) || c->in->pages || c->cache)
-        t->k.room = reals(a, (ptrdiff_t)KT * D), t->v.room = reals(a, (ptrdiff_t)KT * Dv);
+        t->k.room = take_reals(a, (ptrdiff_t)KT * D), t->v.room = take_reals(a, (ptrdiff_t)KT * Dv);
     if (c->fast) {
         t->fast.q = take_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q),
         t->fast.p = take_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
@@ -32,34 +30,37 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
         t->fast.k = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->fast.k);
     }
     /* Scores and weights are two arrays, as sticks need a score after its weight is written. */
-    t->s = reals(a, KT * QT), t->p = reals(a, KT * QT);
-    if (p->mix >= 0) t->a = reals(a, KT * QT);
-    t->chunk.m = reals(a, QT), t->chunk.l = reals(a, QT), t->total.m = reals(a, QT),
-    t->total.l = reals(a, QT);
-    t->alpha = reals(a, QT), t->q.norm = reals(a, QT);
-    t->chunk.o = reals(a, (ptrdiff_t)Dv * QT), t->total.o = reals(a, (ptrdiff_t)Dv * QT);
+    t->s = take_reals(a, KT * QT), t->p = take_reals(a, KT * QT);
+    if (p->mix >= 0) t->a = take_reals(a, KT * QT);
+    t->chunk.m = take_reals(a, QT), t->chunk.l = take_reals(a, QT), t->total.m = take_reals(a, QT),
+    t->total.l = take_reals(a, QT);
+    t->alpha = take_reals(a, QT), t->q.norm = take_reals(a, QT);
+    t->chunk.o = take_reals(a, (ptrdiff_t)Dv * QT), t->total.o = take_reals(a, (ptrdiff_t)Dv * QT);
     /* positions, and segments behind them */
     t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
     if (backward) {
-        t->dout.across = reals(a, (ptrdiff_t)Dv * QT), t->dout.rows = reals(a, (ptrdiff_t)QT * Dvp);
-        t->dp = reals(a, KT * QT), t->ds = reals(a, KT * QT);
-        if (p->mix >= 0) t->da = reals(a, KT * QT);
-        if (mul) t->pre = reals(a, KT * QT);
-        t->lse = reals(a, QT), t->delta = reals(a, QT);
-        t->dq = reals(a, (ptrdiff_t)D * QT), t->dqs = reals(a, (ptrdiff_t)D * QT);
-        t->scratch = reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
+        t->dout.across = take_reals(a, (ptrdiff_t)Dv * QT),
+        t->dout.rows = take_reals(a, (ptrdiff_t)QT * Dvp);
+        t->dp = take_reals(a, KT * QT), t->ds = take_reals(a, KT * QT);
+        if (p->mix >= 0) t->da = take_reals(a, KT * QT);
+        if (mul) t->pre = take_reals(a, KT * QT);
+        t->lse = take_reals(a, QT), t->delta = take_reals(a, QT);
+        t->dq = take_reals(a, (ptrdiff_t)D * QT), t->dqs = take_reals(a, (ptrdiff_t)D * QT);
+        t->scratch = take_reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
     }
     EACH_USE(c, x, term) {
         struct own *w = &t->own[x];
         w->table = c->table[p->use[x].enc], w->scratch = c->scratch[p->use[x].enc];
-        w->mem = reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
+        w->mem = take_reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
         w->outn = (int)ask(term->out, c, x);
-        w->out = reals(a, (ptrdiff_t)w->outn * QT), w->outs = reals(a, (ptrdiff_t)w->outn * QT);
+        w->out = take_reals(a, (ptrdiff_t)w->outn * QT),
+        w->outs = take_reals(a, (ptrdiff_t)w->outn * QT);
         w->carryn = term->carry ? term->carry(c, x) : 0;
-        w->carry = reals(a, (ptrdiff_t)w->carryn * QT);
+        w->carry = take_reals(a, (ptrdiff_t)w->carryn * QT);
         if (!backward) continue;
         w->gradn = (int)ask(term->grad, c, x);
-        w->grad = reals(a, (ptrdiff_t)w->gradn * QT), w->grads = reals(a, (ptrdiff_t)w->gradn * QT);
+        w->grad = take_reals(a, (ptrdiff_t)w->gradn * QT),
+        w->grads = take_reals(a, (ptrdiff_t)w->gradn * QT);
     }
 }
 
@@ -69,7 +70,7 @@ static struct angles *lay_out_angles(const struct call *c, struct arena *a, bool
     const int x = c->plan->rotate;
     if (x < 0) return NULL;
     struct angles *angles = take_bytes(a, 1, sizeof *angles);
-    real *room = reals(a, ask(rotation_of(c)->room, c, x));
+    real *room = take_reals(a, ask(rotation_of(c)->room, c, x));
     if (angles && write) *angles = (struct angles){ .room = room };
     return angles;
 }
@@ -105,7 +106,7 @@ static size_t lay_out_all(const struct call *c, char *base, bool backward, bool 
         d->sums.dv = take_bytes(&a, (size_t)(item_kv_heads(p) * c->seqs.longest),
                                  (size_t)padded(p->value_dim) * sizeof(real));
         EACH_USE(c, x, term) {
-            d->sums.part[x] = reals(&a, item_heads(p) * ask(term->part, c, x));
+            d->sums.part[x] = take_reals(&a, item_heads(p) * ask(term->part, c, x));
             if (term->keyed)
                 d->sums.keys[x] = take_bytes(&a, (size_t)(item_heads(p) * c->seqs.longest),
                                               (size_t)padded(term->keyed(c, x)) * sizeof(real));

@@ -23,6 +23,11 @@ struct sums {
 struct chunk { real *s, *p, *alpha, *sums; };
 struct workspace { struct tile *tile; struct sums sums; struct chunk chunk; };
 
+INLINE real *take_reals(struct arena *a, ptrdiff_t n)
+{
+    return take_bytes(a, (size_t)n, sizeof(real));
+}
+
 /* Heads that an item handles in lockstep; heads and kv heads that a backward item owns.
  * A mix ties all heads together; otherwise a backward item has all heads of one kv head,
  * as they add to the same dK and dV. */

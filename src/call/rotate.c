@@ -3,7 +3,7 @@
 #include "call/steps.h"
 
 /* Lays out what a forward rotation takes of the workspace: positions,
- * the scratch of its encoding and a desk per thread.  With base NULL it
+ * the scratch of its encoding and a workspace per thread.  With base NULL it
  * only measures.  A backward rotation takes all that attention does. */
 static size_t lay_out(struct call *c, char *base, bool backward)
 {

@@ -22,15 +22,17 @@ struct net {
     int H, in, G, Gp, own;               /* own: inputs before the first of a */
     real leak, add;
     const real *b1, *b2, *w1, *w2;
-    struct mix form;
 };
+static struct mix form_of(const struct call *c, int x)
+{
+    return mix_of(&c->plan->enc[c->plan->use[x].enc]);
+}
 static struct net net_of(const struct call *c, int x)
 {
-    const int e = c->plan->use[x].enc;
-    const struct mix m = mix_of(&c->plan->enc[e]);
-    const real *table = c->table[e];
+    const struct mix m = form_of(c, x);
+    const real *table = c->table[c->plan->use[x].enc];
     struct net n = { .H = m.H, .in = m.in, .G = m.G, .Gp = m.Gp, .own = m.in - m.H,
-                     .leak = (real)m.leak, .add = (real)m.add, .form = m };
+                     .leak = (real)m.leak, .add = (real)m.add };
     if (table)                           /* else only sizes are asked for */
         n.b1 = table, n.b2 = table + mix_b2(&m), n.w1 = table + mix_w1(&m, 0),
         n.w2 = table + mix_w2(&m, 0);
@@ -369,6 +371,7 @@ static void distance_gradient(struct tile *t, const struct net *n, struct room *
 
 static void mix_gradient(struct tile *t, int x)
 {
+    const struct mix form = form_of(t->c, x);
     const struct net n = net_of(t->c, x);
     struct room w = room_of(t, x, &n);
     const bool flat = by_distance(t, &n), learns = t->own[x].part != NULL;
@@ -394,9 +397,9 @@ static void mix_gradient(struct tile *t, int x)
     if (!learns) return;
 
     for (int h = 0; h < n.H; h++) {
-        real *part = t[h].own[x].part, *dw2 = part + mix_row(&n.form, MIX_DW2),
-             *dw1_add = part + mix_row(&n.form, MIX_DW1_ADD),
-             *dw1 = part + mix_row(&n.form, MIX_DW1);
+        real *part = t[h].own[x].part, *dw2 = part + mix_row(&form, MIX_DW2),
+             *dw1_add = part + mix_row(&form, MIX_DW1_ADD),
+             *dw1 = part + mix_row(&form, MIX_DW1);
         const ptrdiff_t Gp = n.Gp;
         for (int g = 0; g < n.Gp; g++) {
             dw2[g] += w.dw[h * Gp + g];
@@ -405,9 +408,9 @@ static void mix_gradient(struct tile *t, int x)
         }
         real sum = 0;
         for (int l = 0; l < LINE; l++) sum += w.sum[h * LINE + l];
-        part[mix_row(&n.form, MIX_DB2)] += sum;
+        part[mix_row(&form, MIX_DB2)] += sum;
     }
-    real *db1 = t->own[x].part + mix_row(&n.form, MIX_DB1);
+    real *db1 = t->own[x].part + mix_row(&form, MIX_DB1);
     for (int g = 0; g < n.Gp; g++) {
         real sum = 0;
         for (int l = 0; l < SPAN; l++) sum += w.dflat_rows[l * n.Gp + g];
@@ -418,8 +421,8 @@ static void mix_gradient(struct tile *t, int x)
 
 static ptrdiff_t part(const struct call *c, int x)
 {
-    const struct net n = net_of(c, x);
-    return mix_part(&n.form);
+    const struct mix m = form_of(c, x);
+    return mix_part(&m);
 }
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
