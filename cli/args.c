@@ -78,6 +78,15 @@ double median(double *x, int count)
     return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
 }
 
+/* Between two numbers where the share falls there. */
+double quantile(double *x, int count, double share)
+{
+    qsort(x, (size_t)count, sizeof *x, by_size);
+    const double place = share * (count - 1);
+    const int low = (int)place, high = low + (low < count - 1);
+    return x[low] + (place - low) * (x[high] - x[low]);
+}
+
 /* NO_COLOR counts unless it is empty, as its convention has it. */
 bool colours(void)
 {

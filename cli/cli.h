@@ -68,6 +68,8 @@ void print_plain(FILE *, const char *text);
 void *take(size_t count, size_t each);   /* on 64 bytes, zeroed; without memory the program ends */
 double now(void);                        /* seconds */
 double median(double *, int count);      /* sorts */
+/* what lies at this share from the least to the largest; sorts */
+double quantile(double *, int count, double share);
 bool  colours(void);                     /* is stdout a terminal that wants them? */
 #define PAINT(code) (colours() ? "\033[" code "m" : "")
 

@@ -20,8 +20,10 @@
 #include <arm_neon.h>
 #endif
 
-enum { MAX_THREADS = 256, CHAINS = 12, STEPS = 40000 };
-enum { JOBS = 8 };                       /* pieces per thread, so that a late thread costs little */
+enum { MAX_THREADS = 256, CHAINS = 12, STEPS = 5000 };
+/* Pieces per thread, so that a late thread costs little: of multiply-adds, and of memory, where
+ * they must not be small. */
+enum { FLOP_JOBS = 64, JOBS = 8 };
 
 /* ---- Multiply-adds: x = x a + b, which goes to 1 and stays there ----------------------------- */
 
@@ -188,7 +190,7 @@ static void dots_job(void *arg, int i)
 /* Without a host, on this thread alone. */
 static double seconds(struct work *w, void (*job)(void *, int), const loci_host *host, int pieces)
 {
-    volatile float sink[MAX_THREADS * JOBS];
+    volatile float sink[MAX_THREADS * FLOP_JOBS];
     w->sink = sink;
     double start = now();
     if (host) host->run(host->user, pieces, job, w);
@@ -199,7 +201,7 @@ static double seconds(struct work *w, void (*job)(void *, int), const loci_host 
 double probe_flops(const char *isa, const loci_host *host, int threads)
 {
     struct work w = { .kernels = find_kernels(isa) };
-    int pieces = threads * JOBS;
+    int pieces = threads * FLOP_JOBS;
     return 2.0 * w.kernels->lanes * CHAINS * STEPS * pieces / seconds(&w, flops_job, host, pieces);
 }
 
@@ -208,7 +210,7 @@ double probe_dots(const loci_host *host, int threads)
 {
 #if defined __x86_64__
     struct work w = { 0 };
-    const int pieces = threads * JOBS;
+    const int pieces = threads * FLOP_JOBS;
     return 4.0 * 16 * CHAINS * STEPS * pieces / seconds(&w, dots_job, host, pieces);
 #else
     (void)host, (void)threads;

@@ -226,9 +226,9 @@ loci_status task_prepare(struct task *t, ptrdiff_t max_distance, bool backward)
         return impossible(t, "positions are so far apart "
                              "that the encoding's tables would not fit into 256 MiB");
     t->tables = task_take(t, t->table_bytes, 1);
-    loci_status status = loci_prepare(t->plan, max_distance, (const void *const *)t->data,
-                                      t->tables);
-    if (status) return impossible(t, "the encoding's tables cannot be prepared from these tensors");
+    loci_status status = loci_prepare_on(t->call.host, t->plan, max_distance,
+                                         (const void *const *)t->data, t->tables, &t->error);
+    if (status) return status;
 
     for (int pass = 0; pass <= backward; pass++) {
         if (t->desc.stage == LOCI_EMBED && pass == 0) continue;      /* loci_embed works without */

@@ -3,6 +3,8 @@
  *
  *     instruction sets    scalar = AVX2 = AVX-512 = ...                 forward and all gradients
  *     threads             1 = 2 = 7 = jobs in any order                 forward and all gradients
+ *     chunks of keys      the same beyond 4096 keys, in windows, and sequences packed side by side
+ *     query tiles         gradients of tables begin anew with each
  *     chunks              full = any chunking of the prefill = token by token
  *     groups              kv heads shared by a group = the same heads repeated
  *     packing             sequences packed side by side, or padded = each of them alone; by starts,
@@ -26,7 +28,10 @@ struct task {
     int batch, heads, kv_heads, dim, value_dim;
     /* negative: so many, whose jobs come one after the other, the last one first */
     int threads;
-    ptrdiff_t q_len, k_len;
+    ptrdiff_t q_len, k_len, window;
+    /* Gates hardly open, sticks hardly break, and nothing is forgotten: what scans count goes on
+     * from chunk to chunk. */
+    bool lasting;
     loci_plan *plan;
     loci_call call;
     loci_grad grad;
@@ -41,11 +46,15 @@ struct task {
     struct room room;
 };
 
-static float *numbers(struct task *t, size_t count, double size)
+static float *around(struct task *t, size_t count, double middle, double size)
 {
     float *x = room_take(&t->room, count * sizeof *x);
-    for (size_t i = 0; i < count; i++) x[i] = (float)(size * walk_uniform());
+    for (size_t i = 0; i < count; i++) x[i] = (float)(middle + size * walk_uniform());
     return x;
+}
+static float *numbers(struct task *t, size_t count, double size)
+{
+    return around(t, count, 0, size);
 }
 static void give_coordinates(struct task *t)
 {
@@ -72,7 +81,8 @@ static void take_coordinates(struct task *t, const struct task *whole, ptrdiff_t
 static bool make(struct task *t)
 {
     loci_desc d = { .encoding = t->encoding, .heads = t->heads, .kv_heads = t->kv_heads,
-                    .dim = t->dim, .value_dim = t->value_dim, .isa = t->isa };
+                    .dim = t->dim, .value_dim = t->value_dim, .isa = t->isa,
+                    .window_left = t->window };
     loci_error e;
     if (loci_plan_create(&t->plan, &d, &e)) {
         CHECK_FAILED("%s: %s", t->encoding, e.text);
@@ -80,8 +90,9 @@ static bool make(struct task *t)
     }
     const size_t q_rows = (size_t)(t->batch * t->heads * t->q_len),
         k_rows = (size_t)(t->batch * t->kv_heads * t->k_len);
-    t->q = numbers(t, q_rows * (size_t)t->dim, 1.5),
-        t->k = numbers(t, k_rows * (size_t)t->dim, 1.5);
+    const bool last = t->lasting;
+    t->q = around(t, q_rows * (size_t)t->dim, last ? 1 : 0, last ? 0.3 : 1.5),
+        t->k = around(t, k_rows * (size_t)t->dim, last ? -3 : 0, last ? 0.5 : 1.5);
     t->v = numbers(t, k_rows * (size_t)t->value_dim, 1),
         t->dout = numbers(t, q_rows * (size_t)t->value_dim, 1);
     t->dae = t->plan->states ? numbers(t, q_rows * (size_t)t->dim, 1) : NULL;
@@ -90,7 +101,10 @@ static bool make(struct task *t)
         t->size[i] = walk_count(&t->tensor[i], t->batch, t->q_len, t->k_len);
         t->data[i] = numbers(t, t->size[i], 0.2);
         if (t->tensor[i].role == LOCI_INPUT) {
-            for (size_t n = 0; n < t->size[i]; n++) t->data[i][n] -= 0.25f;
+            const float size = last && !strcmp(t->tensor[i].name, "log_f") ? 0.002f : 1;
+            const float middle = last && !strcmp(t->tensor[i].name, "gate_k") ? -3 : -0.25f;
+            for (size_t n = 0; n < t->size[i]; n++)
+                t->data[i][n] = size * (t->data[i][n] + middle);
         } else {
             float *start = room_take(&t->room, t->size[i] * sizeof *start);
             loci_tensor_init(t->plan, i, 1, start);
@@ -144,7 +158,7 @@ static bool run(struct task *t, bool backward)
 {
     loci_error e = { 0 };
     loci_host host = { 0 };
-    const ptrdiff_t range = 8192;
+    const ptrdiff_t range = t->k_len > 8192 ? 16384 : 8192;
     void *tables = room_take(&t->room, loci_tables_size(t->plan, range));
     t->call.error = &e;
     if (t->threads > 1) {
@@ -204,7 +218,8 @@ static bool again(struct task *t, const struct task *like, const char *isa, int 
     *t = (struct task){ .encoding = like->encoding, .isa = isa, .batch = like->batch,
                         .heads = like->heads, .kv_heads = like->kv_heads,
                         .dim = like->dim, .value_dim = like->value_dim, .q_len = like->q_len,
-                        .k_len = like->k_len, .threads = threads };
+                        .k_len = like->k_len, .window = like->window, .lasting = like->lasting,
+                        .threads = threads };
     walk_restart(7);
     if (!make(t)) return false;
     outputs(t);
@@ -238,6 +253,52 @@ static void any_order(const struct task *like)
         drop(&other);
     }
     drop(&first);
+}
+/* The same for work items that walk several chunks of keys, on any number of threads. */
+static void across_chunks(const struct task *like)
+{
+    static const struct { int threads; const char *what; } ways[] = {
+        { 2, "chunks on 2 threads" }, { 3, "chunks on 3 threads" }, { 5, "chunks on 5 threads" },
+        { -3, "chunks in any order" },
+    };
+    struct task first, other;
+    if (again(&first, like, NULL, 1))
+        for (int i = 0; i < 4; i++) {
+            if (again(&other, like, NULL, ways[i].threads))
+                same_task(&first, &other, ways[i].what);
+            drop(&other);
+        }
+    drop(&first);
+}
+
+/* ---- Query tiles ----------------------------------------------------------------------------- */
+
+/* A gradient of a table starts from 0 with each tile of 64 rows: that of two tiles is the sum of
+ * what each has alone.  For encodings whose tensors are their tables. */
+static void two_tiles(const char *encoding)
+{
+    enum { ALL, FIRST, SECOND, ROWS_OF_BOTH = 128 };
+    struct task t[3];
+    const ptrdiff_t n = 8 * ROWS_OF_BOTH;
+    bool ok = true;
+    for (int i = 0; i < 3; i++) {
+        t[i] = (struct task){ .encoding = encoding, .batch = 1, .heads = 1, .kv_heads = 1,
+                              .dim = 8, .value_dim = 8, .q_len = ROWS_OF_BOTH,
+                              .k_len = ROWS_OF_BOTH + 70, .threads = 1 };
+        walk_restart(17);
+        if (!make(&t[i])) return;
+        outputs(&t[i]);
+        for (ptrdiff_t k = 0; k < n && i; k++)
+            if ((k < n / 2) == (i == SECOND)) t[i].dout[k] = 0;
+        ok = run(&t[i], true) && ok;
+    }
+    for (int i = 0; i < t[ALL].tensors && ok; i++) {
+        for (size_t k = 0; k < t[ALL].size[i]; k++)
+            t[FIRST].ddata[i][k] += t[SECOND].ddata[i][k];
+        same(encoding, "two query tiles", t[ALL].tensor[i].name, t[ALL].ddata[i],
+             t[FIRST].ddata[i], t[ALL].size[i]);
+    }
+    for (int i = 0; i < 3; i++) drop(&t[i]);
 }
 
 /* ---- Chunks ---------------------------------------------------------------------------------- */
@@ -490,10 +551,9 @@ static void alone(const struct task *all, ptrdiff_t q_at, ptrdiff_t nq, ptrdiff_
     }
     drop(&one);
 }
-static void starts(const struct task *like, const int64_t *q)
+enum { SEQUENCES = 5 };
+static void starts(const struct task *like, const int64_t *q, const int64_t *k)
 {
-    static const int64_t k[] = { 0, 70, 79, 83, 147, 180 };
-    enum { SEQUENCES = 5 };
     struct task all = *like;
     all.batch = 1, all.q_len = q[SEQUENCES], all.k_len = k[SEQUENCES], all.threads = 2;
     walk_restart(11);
@@ -576,7 +636,10 @@ static void padding(const struct task *like, bool among)
 
 int main(int argc, char **argv)
 {
+    static const char *const tables[] = { "t5:bidirectional=0", "clip:max=100", "sink",
+                                          "alibi:slopes=given", "cape:hidden=4", "cope:npos=9" };
     walk_only(argc, argv);
+    for (int i = 0; i < 6 && !walk_limited(); i++) two_tiles(tables[i]);
     for (struct walk_text t = { 0 }; walk_next(&t);) {
         const char *text = t.text;
         const int dim = walk_dim(text, 18);
@@ -585,11 +648,12 @@ int main(int argc, char **argv)
         const struct task task = { .encoding = text, .batch = few, .heads = 2 * few,
                                    .kv_heads = few, .dim = dim, .value_dim = t.square ? dim : 21,
                                    .q_len = length, .k_len = length, .threads = 1 };
-        static const int64_t many[] = { 0, 30, 31, 31, 95, 100 }, few_rows[] = { 0, 1, 3, 3, 4, 4 };
+        static const int64_t many[] = { 0, 30, 31, 31, 95, 100 }, few_rows[] = { 0, 1, 3, 3, 4, 4 },
+            keys[] = { 0, 70, 79, 83, 147, 180 };
         machines(&task);
         chunks(&task);
         if (!LOCI_EMULATED)
-            groups(&task), packing(&task), starts(&task, many), starts(&task, few_rows),
+            groups(&task), packing(&task), starts(&task, many, keys), starts(&task, few_rows, keys),
                 padding(&task, false), padding(&task, true);
         /* Over the borders of chunks of keys, and of work items: every encoding's own example only,
          * as it takes a while. */
@@ -599,6 +663,19 @@ int main(int argc, char **argv)
         struct task items = lengthy;
         items.q_len = items.k_len = 2500;
         if (t.example && !LOCI_SLOW) chunks(&lengthy), any_order(&items);
+        /* The backward pass beyond them: three chunks and four items; a window over a border, and
+         * groups; two chunks on every instruction set; sequences of one to three chunks. */
+        struct task three = lengthy, window, border;
+        three.heads = three.kv_heads = 2, three.lasting = true;
+        window = border = three;
+        three.q_len = 1060, three.k_len = 8500;
+        window.q_len = 200, window.k_len = 8300, window.window = 4200, window.heads = 4;
+        border.kv_heads = 1, border.q_len = 70, border.k_len = 4150;
+        static const int64_t q_starts[] = { 0, 66, 67, 67, 140, 150 },
+                             k_starts[] = { 0, 4200, 4210, 4300, 12600, 12610 };
+        if (t.example && !LOCI_SLOW)
+            across_chunks(&three), across_chunks(&window), machines(&border),
+                starts(&border, q_starts, k_starts);
     }
     return harness_end();
 }

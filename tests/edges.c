@@ -151,6 +151,27 @@ static void bad_query(void)
     free(clean);
     free(t);
 }
+/* Whatever else its bits say, a NaN among the keys makes weights NaN, not numbers. */
+static void every_nan(const char *encoding)
+{
+    static const uint32_t nans[] = { 0x7fc00000, 0x7fc00001, 0xffc00155, 0xffffffff };
+    enum { KEY = 75 };
+    const char *isas[8];
+    const int count = loci_isas(isas, 8), bits = (int)(sizeof nans / sizeof *nans);
+    for (int i = 0; i < count * bits * 2; i++) {
+        struct task *t = fresh();
+        memcpy(&t->k[KEY * D], &nans[i / 2 % bits], sizeof *nans);
+        const int rows = i % 2 ? 1 : L;
+        t->call.q_len = rows;
+        if (encoding && !strcmp(encoding, "sba")) t->call.lse = NULL, t->call.rem = t->lse;
+        CHECK_THAT(!run(t, &(loci_desc){ .encoding = encoding, .isa = isas[i / 2 / bits] }),
+                   "a NaN is no error");
+        CHECK_THAT(isnan(t->o[(rows - 1) * D]), "%s on %s, %d rows: NaN %08x became %g",
+                   encoding ? encoding : "nope", isas[i / 2 / bits], rows,
+                   (unsigned)nans[i / 2 % bits], (double)t->o[(rows - 1) * D]);
+        free(t);
+    }
+}
 
 static void huge_logits(void)
 {
@@ -279,6 +300,7 @@ int main(void)
     poison(NULL, NAN, "a NaN among the keys is no error");
     poison(NULL, INFINITY, "an infinity among the keys is no error");
     bad_query();
+    every_nan(NULL), every_nan("sba"), every_nan("softcap:cap=3");
     huge_logits();
     strides();
     cancelling();

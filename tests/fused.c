@@ -133,9 +133,9 @@ static void run(struct walk *w, const char *isa, bool f64)
         r.call.ae = room_take(&r.room, w->state_count * real),
             r.grad.dae = copy(&r, w->grad.dae, w->state_count);
 
-    void *tables = room_take(&r.room, loci_tables_size(r.plan, 2 * WALK_LENGTH));
+    void *tables = room_take(&r.room, loci_tables_size(r.plan, w->range));
     void *work = room_take(&r.room, loci_workspace(r.plan, &r.call, 1));
-    if (loci_prepare(r.plan, 2 * WALK_LENGTH, (const void *const *)r.data, tables)
+    if (loci_prepare(r.plan, w->range, (const void *const *)r.data, tables)
         || engine(&r, tables, work)) {
         CHECK_FAILED("%s (%s) on %s: %s", w->encoding, w->shape, r.isa, error.text);
     } else {
@@ -185,5 +185,6 @@ int main(int argc, char **argv)
     walk_only(argc, argv);
     walk_all(WALK_SMALL, check);
     walk_all(WALK_TILES, check);
+    if (!LOCI_SLOW) walk_all(WALK_CHUNKS, check);
     return harness_end();
 }

@@ -208,6 +208,41 @@ static void calls(void)
             }
 }
 
+/* Sentences of loci_prepare_on(): each says what is wrong. */
+static void prepare_on(void *tables)
+{
+    loci_plan *learned;
+    if (loci_plan_create(&learned, &(loci_desc){ .encoding = "t5", .heads = H, .dim = D }, NULL))
+        exit(2);
+    host.threads = 0;
+    float *const inside = (float *)tables + 32;
+    const struct {
+        const loci_host *host;
+        const loci_plan *plan;
+        ptrdiff_t range;
+        const void *tensor;
+        void *tables;
+        const char *says;
+    } wrong[] = {
+        { NULL, NULL, 5, q, tables, "no plan" },
+        { NULL, learned, -1, q, tables, "max_distance -1" },
+        { NULL, learned, PTRDIFF_MAX, q, tables, "2^40" },
+        { NULL, learned, 5, q, NULL, "NULL" },
+        { NULL, learned, 5, q, (char *)tables + 4, "64 bytes" },
+        { NULL, learned, 5, NULL, tables, "table, is missing" },
+        { NULL, learned, 5, inside, tables, "overlap" },
+        { &host, learned, 5, q, tables, "threads 0" },
+    };
+    for (int i = 0; i < COUNT(wrong); i++) {
+        loci_error e = { 0 };
+        CHECK_THAT(loci_prepare_on(wrong[i].host, wrong[i].plan, wrong[i].range, &wrong[i].tensor,
+                                   wrong[i].tables, &e) == LOCI_BAD_ARG
+                   && sentence(&e) && strstr(e.text, wrong[i].says),
+                   "loci_prepare_on: '%s' should say '%s'", e.text, wrong[i].says);
+    }
+    loci_plan_destroy(learned);
+}
+
 /* Functions beside attention, each with each pointer missing. */
 static void others(void)
 {
@@ -232,6 +267,7 @@ static void others(void)
     CHECK_THAT(loci_prepare(NULL, 5, NULL, t.tables) && loci_prepare(plan, 5, NULL, NULL)
                && loci_prepare(plan, -5, NULL, t.tables)
                && loci_prepare(plan, 5, NULL, (char *)t.tables + 4), "loci_prepare");
+    prepare_on(t.tables);
     CHECK_THAT(loci_rotate(plan, t.tables, t.work, &t.call, LOCI_QUERY, x, y) == LOCI_BAD_ARG,
                "loci_rotate: without a rotation");
     CHECK_THAT(loci_rotate(plan, t.tables, t.work, NULL, LOCI_QUERY, x, y) == LOCI_BAD_ARG,

@@ -68,17 +68,92 @@ check "a table" prints '^cos, sin  \[7,4\]' convert --table split -e rope:pairin
 printf '\x02\0\0\0\0\0\0\0{}' >"$work/empty"
 check "an empty file of tensors" refused run "$work/empty" -o "$work/result"
 check "nothing is left behind" test -z "$(compgen -G "$work/result*")"
-check "bench" prints '^nope ' bench nope --len 32 --heads 1 --repeat 5
-check "bench --json" prints '"ratio_to_nope":[0-9.]+' bench nope --len 32 --heads 1 --json
-check "bench decode" prints '"percent_of_stream":[0-9.]+' bench nope --pass decode --len 4096 --heads 8 --repeat 5 --json
-check "bench prefill-chunk" prints '"pass":"prefill-chunk".*"q_len":16,"k_len":200,.*"percent_of_peak":[0-9.]+' bench t5 --pass prefill-chunk --rows 16 --len 200 --heads 2 --repeat 5 --json
+# Figures of `loci bench` are of what a shared machine leaves: null, and in the table a word, where no round counts.
+measured() {                             # FIELD ARGUMENTS...: an object that has the field, a number if any round counts and else null
+    local field=$1
+    shift
+    "$LOCI" bench "$@" --json >"$work/out" 2>"$work/err" && [ ! -s "$work/err" ] &&
+        grep -Eq '"counted":[0-9]+,"made":[1-9][0-9]*,"best_probe":[0-9.]+' "$work/out" &&
+        if grep -q '"counted":0,' "$work/out"; then grep -Eq "\"$field\":null[,}]" "$work/out"
+        else grep -Eq "\"$field\":[0-9.e+-]+[,}]" "$work/out"; fi
+}
+row='^nope +32 +([0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+|busy +- +- +-) +[0-9.]+ KiB +[0-9]+ of [0-9]+$'
+check "bench" prints "$row" bench nope --len 32 --heads 1 --repeat 5
+check "bench says of which machine" prints ', peak [0-9.]+ GFLOP/s at best; quiet: rounds whose probes are within 4 %$' bench nope --len 32 --repeat 5
+check "bench fits into 100 columns" narrow bench nope --len 32 --repeat 5
+check "bench --json" measured ratio_to_nope nope --len 32 --heads 1
+check "bench chooses heads by the length" prints 'heads 1/1,' bench nope --len 32,600 --dim 256 --repeat 5
+check "bench takes the heads that were asked for" measured percent_of_peak nope --len 600 --dim 256 --heads 3 --repeat 5
+check "and says so" grep -q '"heads":3,"kv_heads":3,' "$work/out"
+check "every thread has a head" measured percent_of_peak nope --len 600 --dim 256 --threads 2 --repeat 5
+check "and that is two" grep -q '"heads":2,"kv_heads":2,' "$work/out"
+check "bench decode" measured percent_of_stream nope --pass decode --len 4096 --heads 8 --repeat 5
+check "bench rotate" measured percent_of_stream rope:pairing=half --pass rotate --len 100 --repeat 5
+check "and there is no ratio" grep -q '"ratio_to_nope":null' "$work/out"
+check "bench prefill-chunk" measured percent_of_peak t5 --pass prefill-chunk --rows 16 --len 200 --heads 2 --repeat 5
+check "and its rows" grep -q '"pass":"prefill-chunk".*"q_len":16,"k_len":200,' "$work/out"
 check "bench names the rows" prints 'prefill-chunk of 16 rows with a cache' bench nope --pass prefill-chunk --rows 16 --len 200 --heads 2 --repeat 5 --cache
 for dtype in f32 bf16 f16; do
-    check "bench decode with a cache, $dtype" prints '"dtype":"'$dtype'".*"percent_of_stream":[0-9.]+' bench rope:pairing=half+fox --pass decode --len 4096 --heads 2 --repeat 5 --json --cache --threads 2 --dtype $dtype
+    check "bench decode with a cache, $dtype" measured percent_of_stream rope:pairing=half+fox --pass decode --len 4096 --heads 2 --repeat 5 --cache --threads 2 --dtype $dtype
+    check "and it is $dtype" grep -q '"dtype":"'$dtype'"' "$work/out"
 done
 for text in nope tape cope:gates=given sinusoidal; do
     check "bench $text with a cache" prints '"q_len":3,' bench "$text" --pass prefill-chunk --rows 3 --cache --len 130 --heads 2 --batch 2 --repeat 5 --json
 done
+
+# Two builds by turns; here the second one is the first.
+against='^t5 +40 +([0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+-[0-9.]+|busy +- +- +- +-) +[0-9]+ of [0-9]+$'
+check "bench --against" prints "$against" bench t5 --len 40 --repeat 5 --against "$LOCI"
+check "bench --against says whom" prints "^against $LOCI \(loci [0-9.]+\): x is our time to its time" bench t5 --len 40 --repeat 5 --against "$LOCI"
+check "bench --against fits into 100 columns" bash -c '"$0" bench nope --len 40 --repeat 5 --against "$0" >"$1" && ! grep -v ^against "$1" | grep -Eq ".{101}"' "$LOCI" "$work/out"
+for field in seconds against_seconds ratio ratio_low ratio_high; do
+    check "bench --against --json, $field" measured $field t5 --len 40 --repeat 5 --against "$LOCI"
+done
+check "and the other fields" grep -q '"ratio_to_nope":null.*"against":".*","against_version":"[0-9.]*"' "$work/out"
+for pass in backward decode rotate; do
+    check "bench --against, $pass" measured ratio rope:pairing=half --pass $pass --len 600 --repeat 5 --against "$LOCI" --threads 2
+done
+program() { printf '#!%s\n%s\n' "$BASH" "$2" >"$work/$1" && chmod +x "$work/$1"; }
+program noted 'echo "$*" >"${0%/*}/asked"; exec "$LOCI" "$@"'
+isa=$("$LOCI" info --json | sed -E 's/.*"isa":"([^"]*)".*/\1/')
+check "bench --against of a cache" measured ratio t5+rope:pairing=half --pass prefill-chunk --rows 7 --cache --lasting --batch 2 --heads 4 --kv-heads 2 --dtype bf16 --fast --len 300 --repeat 5 --against "$work/noted"
+check "the other one has the same problem" grep -Fxq -- "bench t5+rope:pairing=half --serve --pass prefill-chunk --dtype bf16 --isa $isa --len 300 --dim 64 --heads 4 --kv-heads 2 --batch 2 --threads 1 --rows 7 --cache --fast --lasting" "$work/asked"
+check "bench --against with a full mask" measured ratio nope --full --dim 256 --len 600 --repeat 5 --against "$work/noted"
+check "and what we chose" grep -Fxq -- "bench nope --serve --pass forward --dtype f32 --isa $isa --len 600 --dim 256 --heads 1 --kv-heads 1 --batch 1 --threads 1 --full" "$work/asked"
+
+serves() { printf '%s\n' "$@" | "$LOCI" bench nope --len 40 --serve >"$work/out" 2>"$work/err"; }
+serves_not() { ! serves "$@" && grep -Fq 'loci: bench: --serve reads numbers of steps from 1 to 1000000' "$work/err"; }
+check "bench --serve" serves 3 1
+check "it says when it is ready" grep -Eq '^\{"serve":1,"loci":"[0-9.]+","steps":[0-9]+,"workspace_bytes":[0-9]+\}$' "$work/out"
+check "and answers each line" test "$(grep -Ec '^\{"seconds":[0-9.e-]+,"before":[0-9.e+]+,"after":[0-9.e+]+,"flops":[0-9.e+]+,"taken":[0-9.e-]+\}$' "$work/out")" -eq 2
+for line in 0 -1 x 1000001 '' '3 '; do
+    check "bench --serve, '$line'" serves_not 3 "$line"
+done
+check "what serves has one problem" refused bench nope t5 --serve
+check "of one length" refused bench nope --len 3,4 --serve
+check "and asks nobody" refused bench nope --serve --against "$LOCI"
+
+wrong() {                                # WORDS PROGRAM: refused with these words
+    refused bench nope --len 32 --repeat 5 --against "$2" && grep -Fq -- "loci: bench: --against $2: $1" "$work/err"
+}
+check "against nothing" wrong 'cannot be started: No such file' "$work/nothing"
+check "against a folder" wrong 'cannot be started' "$work"
+program silent 'exit 0'
+check "against a program that says nothing" wrong "it does not answer as 'loci bench --serve' does" "$work/silent"
+program talks 'while echo and so on; do :; done'
+check "against one that says something else" wrong 'it does not answer' "$work/talks"
+program hangs 'echo no; exec sleep 1000'
+check "and one that does not end" wrong 'it does not answer' "$work/hangs"
+program before "echo \"loci: bench: unknown option '--serve'; did you mean --rows? ('loci bench --help' lists all)\" >&2; exit 2"
+check "against a loci before this" wrong "it is a loci without 'bench --serve'" "$work/before"
+program refuses 'echo "loci: unknown encoding" >&2; echo "and more" >&2; exit 2'
+check "against one that cannot do it" wrong 'unknown encoding' "$work/refuses"
+program fails 'echo "{\"serve\":1,\"loci\":\"9\",\"steps\":1,\"workspace_bytes\":0}"; read -r line; echo "loci: it broke" >&2; exit 2'
+check "against one that breaks later" wrong 'it broke' "$work/fails"
+program odd 'echo "{\"serve\":2,\"loci\":\"9\",\"steps\":1,\"workspace_bytes\":0}"; read -r line'
+check "against one that serves in another way" wrong 'it does not answer' "$work/odd"
+check "the fault may be ours" refused bench rotary --against "$LOCI"
+check "and then it is said so" grep -q '^loci: unknown encoding' "$work/err"
 check "race" prints '^nope ' race nope --len 64
 check "race fits into 100 columns" narrow race nope --len 64
 # The same where the processor has another name, if the system lets us hide its own.

@@ -21,11 +21,11 @@ static double apart(int n, const double *a, const double *b)
         if (!(fabs(a[i] - b[i]) <= most)) most = fabs(a[i] - b[i]);
     return most;
 }
-static void add_product(int n, const double *x, const double *y, double *to)
+static void product(int m, int k, int n, const double *x, const double *y, double *to)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < m; i++)
         for (int j = 0; j < n; j++)
-            for (int k = 0; k < n; k++) to[i * n + j] += x[i * n + k] * y[k * n + j];
+            for (int l = 0; l < k; l++) to[i * n + j] += x[i * k + l] * y[l * n + j];
 }
 /* c = a b^T. */
 static void times_transposed(int n, const double *a, const double *b, double *c)
@@ -80,7 +80,7 @@ static void exponential(int n, enum kind kind, double size)
         u[MOST * MOST];
     double lambda[MOST / 2 + 1] = { 0 };
     fill(n, kind, size, x);
-    loci_exponential(n, x, r, room, add_product);
+    loci_exponential(n, x, r, room, product);
     memcpy(s, x, sizeof s);
     loci_skew_form(n, s, u, lambda);
     for (int i = 0; i < n; i++) {        /* a = U exp(N) */
@@ -99,14 +99,14 @@ static void exponential(int n, enum kind kind, double size)
     /* The gradient of <G, exp(X)> along one entry and its mirror. */
     static double g[MOST * MOST], d[MOST * MOST];
     for (int i = 0; i < n * n; i++) g[i] = walk_uniform();
-    loci_exponential_adjoint(n, x, g, d, room, add_product);
+    loci_exponential_adjoint(n, x, g, d, room, product);
     const int row = n - 1, column = n / 3;
     double slope = 0, most = 0;
     for (int step = -2; step <= 2; step++) {
         const double h = 1e-3 / (1 + size), factor[] = { 1, -8, 0, 8, -1 };
         memcpy(s, x, sizeof s);
         s[row * n + column] += step * h, s[column * n + row] -= step * h;
-        loci_exponential(n, s, r, room, add_product);
+        loci_exponential(n, s, r, room, product);
         for (int i = 0; i < n * n; i++) slope += factor[step + 2] * g[i] * r[i] / (12 * h);
     }
     for (int i = 0; i < n * n; i++) most = fmax(most, fabs(d[i]));

@@ -97,9 +97,13 @@ static void encoding(const char *text, const loci_host *host)
         for (int n = 0; n <= CALLERS && list[i].role != LOCI_FIXED; n++)
             callers[n].dtensor[i] = numbers(size[i], 0);
     }
-    void *tables = aligned_alloc(64, loci_tables_size(plan, L));
-    if (!tables || loci_prepare(plan, L, (const void *const *)tensor, tables)) exit(2);
-    s.tables = tables, s.tensors = (const void *const *)tensor;
+    const size_t bytes = loci_tables_size(plan, L);
+    void *tables = aligned_alloc(64, bytes), *shared_tables = aligned_alloc(64, bytes);
+    if (!tables || !shared_tables || loci_prepare(plan, L, (const void *const *)tensor, tables))
+        exit(2);
+    CHECK_THAT(!loci_prepare_on(host, plan, L, (const void *const *)tensor, shared_tables, &e),
+               "%s: %s", text, e.text);
+    s.tables = shared_tables, s.tensors = (const void *const *)tensor;
     const int axes = loci_axes(plan);
     double coord[4 * L];
     for (int i = 0; i < axes * L; i++) coord[i] = walk_coordinate(100);
@@ -109,7 +113,7 @@ static void encoding(const char *text, const loci_host *host)
     s.q = x[0], s.k = x[1], s.v = x[2], s.dout = x[3];
 
     struct shared alone = s;
-    alone.host = NULL;
+    alone.host = NULL, alone.tables = tables;
     callers[CALLERS].s = &alone;
     call(&callers[CALLERS]);
     for (int i = 0; i < CALLERS; i++) {
@@ -126,7 +130,7 @@ static void encoding(const char *text, const loci_host *host)
         for (int n = 0; n <= CALLERS; n++) free(callers[n].dtensor[i]);
     }
     for (int i = 0; i < 4; i++) free(x[i]);
-    free(tables);
+    free(tables), free(shared_tables);
     loci_plan_destroy(plan);
 }
 

@@ -169,7 +169,13 @@ static const struct shape small[] = {
     { "sequences of tiles",     1, 2, 1, 180, 210,  6,  6, false, 90, 0,   STARTS,      false },
     { "cross, tiles of queries", 1, 2, 1, 131, 70,  6, 10, true,  0, 0,    CONSECUTIVE, false },
     { "far decode",             1, 4, 2,   3, 190,  80, 80, false, 0, 0,    CONSECUTIVE, false },
+}, chunks[] = {
+    { "three chunks",           1, 2, 1,   5, 8200,  6,  5, false, 0, 0,    CONSECUTIVE, false },
+    { "window over chunks",     1, 2, 2,   5, 4200,  6,  6, false, 4140, 0, CONSECUTIVE, false },
+    { "gaps over chunks",       1, 1, 1,   5, 4110,  6,  5, false, 0, 0,    SPREAD,      false },
 };
+/* Gates hardly open and sticks hardly break: they still count in the last of many keys. */
+static bool lasting(const struct shape *s) { return s->k_len > 4096; }
 
 /* ---- Random numbers: xorshift64* ------------------------------------------------------------- */
 
@@ -193,15 +199,24 @@ void walk_restart(int seed) { state = 0x9e3779b97f4a7c15u * (2 * (uint64_t)seed 
 
 /* ---- Making a problem ------------------------------------------------------------------------ */
 
-static double *numbers(struct walk *w, size_t count, double size)
+static void *room(struct walk *w, size_t bytes)
 {
-    double *x = calloc(count + 1, sizeof *x);
-    if (!x) {
+    void *p = calloc(bytes + 1, 1);
+    if (!p) {
         fprintf(stderr, "walk: no memory\n");
         exit(2);
     }
+    return w->block[w->blocks++] = p;
+}
+static double *numbers(struct walk *w, size_t count, double size)
+{
+    double *x = room(w, count * sizeof *x);
     for (size_t i = 0; i < count; i++) x[i] = (float)(size * walk_uniform());
-    return w->block[w->blocks++] = x;
+    return x;
+}
+static void scale(double *x, size_t count, double by, double plus)
+{
+    for (size_t i = 0; i < count; i++) x[i] = (float)(x[i] * by + plus);
 }
 
 static double *add_input(struct walk *w, const char *owner, const char *name, size_t count)
@@ -229,6 +244,8 @@ static void add_tensors(struct walk *w, const struct shape *s)
             loci_tensor_init(w->plan, t, 1, start);
             for (size_t i = 0; i < count; i++) x[i] = (float)(start[i] + 0.1 + 0.2 * (1 + x[i]));
         }
+        if (lasting(s) && !strcmp(f->name, "log_f")) scale(x, count, 0.0005, -0.0005);
+        if (lasting(s) && !strcmp(f->name, "gate_k")) scale(x, count, 0.3, -3);
         w->data[t] = x;
         w->ddata[t] = w->input[w->inputs - 1].dx;
     }
@@ -237,6 +254,9 @@ static void add_tensors(struct walk *w, const struct shape *s)
 /* Every query stands where a key stands, so that each has its own. */
 static void place(struct walk *w, const struct shape *s)
 {
+    int64_t *at = room(w, 2 * (size_t)(s->q_len + s->k_len) * sizeof *at);
+    w->q_pos = at, w->q_seg = at + s->q_len, w->k_pos = at + 2 * s->q_len,
+        w->k_seg = w->k_pos + s->k_len;
     for (int j = 0; j < s->k_len; j++) {
         w->k_pos[j] = s->places == SPREAD ? 3 + 2 * j + (j % 3 == 2) : j;
         w->k_seg[j] = 0;
@@ -269,14 +289,14 @@ static void place(struct walk *w, const struct shape *s)
     const int axes = loci_axes(w->plan);
     if (axes < 2) return;
     const ptrdiff_t q_len = w->call.q_len, k_len = w->call.k_len;
+    double *q = room(w, (size_t)(axes * (q_len + k_len)) * sizeof *q), *k = q + axes * q_len;
     for (ptrdiff_t a = 0; a < axes; a++) {
         for (ptrdiff_t j = 0; j < k_len; j++)
-            w->k_coord[a * k_len + j] = walk_coordinate(k_len < 64 ? 9 : 150);
+            k[a * k_len + j] = walk_coordinate(k_len < 64 ? 9 : 150);
         for (ptrdiff_t i = 0; i < q_len; i++)
-            w->q_coord[a * q_len + i] = w->k_coord[a * k_len + (k_len < q_len ? i % k_len : k_len
-                                                                - q_len + i)];
+            q[a * q_len + i] = k[a * k_len + (k_len < q_len ? i % k_len : k_len - q_len + i)];
     }
-    w->call.q_coord = w->q_coord, w->call.k_coord = w->k_coord;
+    w->call.q_coord = q, w->call.k_coord = k;
 }
 
 static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
@@ -286,6 +306,9 @@ static void fill_attention(struct walk *w, const struct shape *s, int value_dim)
     w->call.q.data = add_input(w, "call", "q", q_rows * (size_t)s->dim);
     w->call.k.data = add_input(w, "call", "k", k_rows * (size_t)s->dim);
     w->call.v.data = add_input(w, "call", "v", k_rows * (size_t)value_dim);
+    if (lasting(s))
+        scale(w->input[0].x, w->input[0].count, 0.3, 1),
+            scale(w->input[1].x, w->input[1].count, 0.3, -3);
     w->grad.dq.data = w->input[0].dx;
     w->grad.dk.data = w->input[1].dx;
     w->grad.dv.data = w->input[2].dx;
@@ -387,14 +410,15 @@ static int seed_of(const char *encoding, const char *shape)
 static void walk_one(void (*check)(struct walk *), const char *encoding, loci_stage stage,
                      const struct shape *s, int value_dim)
 {
-    struct walk w = { .encoding = encoding, .shape = s->name, .stage = stage };
+    struct walk w = { .encoding = encoding, .shape = s->name, .stage = stage,
+                      .range = 2 * (s->k_len > WALK_LENGTH ? s->k_len + 4 : WALK_LENGTH) };
     loci_desc d = {
         .encoding = encoding, .stage = stage, .heads = s->heads, .kv_heads = attends(stage)
         ? s->kv_heads : 0,
         .dim = s->dim, .value_dim = value_dim, .model_dim = s->dim, .dtype = LOCI_F64,
         .full = s->full,
         .window_left = s->left, .window_right = s->right, .keys_rotated = s->keys_rotated,
-        .max_len = 2 * WALK_LENGTH,
+        .max_len = w.range,
     };
     loci_error error;
     if (loci_plan_create(&w.plan, &d, &error)) {
@@ -461,9 +485,13 @@ struct walker { enum walk_size size; void (*check)(struct walk *); };
 
 static void walk_shapes(struct walker w, const char *encoding, loci_stage stage, bool square)
 {
-    const struct shape *shapes = w.size == WALK_SMALL ? small : tiles;
-    const size_t count = w.size == WALK_SMALL ? sizeof small / sizeof *small
-        : sizeof tiles / sizeof *tiles;
+    static const struct { const struct shape *list; size_t count; } sizes[] = {
+        [WALK_SMALL] = { small, sizeof small / sizeof *small },
+        [WALK_TILES] = { tiles, sizeof tiles / sizeof *tiles },
+        [WALK_CHUNKS] = { chunks, sizeof chunks / sizeof *chunks },
+    };
+    const struct shape *shapes = sizes[w.size].list;
+    const size_t count = sizes[w.size].count;
     if (only && strcmp(only, encoding) != 0) return;
     for (size_t i = 0; i < count; i++) {
         const struct shape *s = &shapes[i];
@@ -488,6 +516,11 @@ void walk_all(enum walk_size size, void (*check)(struct walk *))
     const struct walker w = { size, check };
     const loci_encoding_info *list;
     const int count = loci_encodings(&list);
+    if (size == WALK_CHUNKS) {
+        for (struct walk_text t = { 0 }; walk_next(&t);)
+            if (t.example) walk_shapes(w, t.text, LOCI_ATTENTION, t.square);
+        return;
+    }
     for (int i = 0; i < count; i++) {
         if (list[i].places == LOCI_PLACE_EMBED) walk_shapes(w, list[i].example, LOCI_EMBED, false);
         if (list[i].places & LOCI_PLACE_ROTATE) walk_shapes(w, list[i].example, LOCI_ROTATE, false);

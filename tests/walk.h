@@ -41,15 +41,15 @@ struct walk {
     int blocks;
     const void *data[WALK_TENSORS];
     void *ddata[WALK_TENSORS];
-    int64_t q_pos[WALK_LENGTH], k_pos[WALK_LENGTH], q_seg[WALK_LENGTH], k_seg[WALK_LENGTH],
-        q_starts[8], k_starts[8];
-    double q_coord[WALK_AXES * WALK_LENGTH], k_coord[WALK_AXES * WALK_LENGTH];
+    int64_t *q_pos, *k_pos, *q_seg, *k_seg, q_starts[8], k_starts[8];
+    ptrdiff_t range;                     /* distances to prepare tables for */
 };
 
 /* Calls check() with one problem after the other: SMALL ones of a few rows, or ones that lie on
- * both sides of the borders of TILES; an emulated processor gets a third of either.  Plans that
- * cannot be made are checks that failed. */
-enum walk_size { WALK_SMALL, WALK_TILES };
+ * both sides of the borders of TILES, or few rows that see several CHUNKS of keys, with what counts
+ * keys still counting in the last of them, and only of encodings' own examples; an emulated
+ * processor gets a third of either.  Plans that cannot be made are checks that failed. */
+enum walk_size { WALK_SMALL, WALK_TILES, WALK_CHUNKS };
 void walk_all(enum walk_size, void (*check)(struct walk *));
 
 /* The program's argument, if there is one, is a text: problems and texts are those of this one

@@ -169,6 +169,10 @@ typedef struct {
 /* a host with threads of its own */
 LOCI_API loci_status loci_pool_create(loci_host *, int threads);
 LOCI_API void        loci_pool_destroy(loci_host *);
+/* loci_prepare() on the threads of a host, which is not asked whether to cancel, and with a
+ * sentence where it fails.  Either may be NULL; the tables have the same bits. */
+LOCI_API loci_status loci_prepare_on(const loci_host *, const loci_plan *, ptrdiff_t max_distance,
+                                     const void *const *tensors, void *tables, loci_error *);
 
 /* A tensor [batch][head][row][width].  Strides count elements; the last dimension is contiguous.
  * All strides zero = dense.  Of an input a stride may be LOCI_BROADCAST, and then the same numbers

@@ -4,10 +4,11 @@
  *     P = e^(S - lse)    dP = dO V^T    dS = P (dP - delta),  delta = dO.o - dlse
  *     dV += P^T dO       dK += dS^T Q   dQ = dS K
  *
- * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It sums dK,
- * dV and the parameters' gradients into parts of its own; items run in waves, and after each wave
- * the parts are added to the totals in the order of the items, so the sums do not depend on the
- * number of threads. */
+ * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It meets
+ * the keys in chunks, oldest first, and in each sums dK, dV and gradients of parameters into parts
+ * of its own; what its rows have by then waits for the next chunk.  Items run in waves, and parts
+ * are added to the totals in the order of the items, so the sums do not depend on the number of
+ * threads, and a thread needs no more memory for long sequences than for one chunk. */
 #include "attn/thread.h"
 
 #if QT > 1
@@ -53,26 +54,39 @@ static void open_gradient(struct tile *t)
     }
 }
 
+/* p = e^(s - lse) and ds = p (dp - delta), a row's numbers in the lanes.  Two vectors of rows at a
+ * time, over all keys, so that their lse and delta stay in registers. */
+static void weigh_again(int keys, const real *s, const real *lse, real *p)
+{
+    for (int r = 0; r < QT; r += 2 * VL) {
+        const vf l[2] = { vf_load(lse + r), vf_load(lse + r + VL) };
+        for (int n = r; n < keys * QT; n += QT)
+            UNROLL for (int i = 0; i < 2; i++)
+                vf_store(p + n + i * VL, vf_exp(vf_sub(vf_load(s + n + i * VL), l[i])));
+    }
+}
+static void compare(int keys, const real *p, const real *dp, const real *delta, real *ds)
+{
+    for (int r = 0; r < QT; r += 2 * VL) {
+        const vf d[2] = { vf_load(delta + r), vf_load(delta + r + VL) };
+        for (int n = r; n < keys * QT; n += QT)
+            UNROLL for (int i = 0; i < 2; i++)
+                vf_store(ds + n + i * VL, vf_mul(vf_load(p + n + i * VL),
+                                                 vf_sub(vf_load(dp + n + i * VL), d[i])));
+    }
+}
+
 /* p and ds of a tile whose scores are there.  The mask on ds sets pairs to 0 that nobody sees:
  * their p is 0, but dP may be inf or NaN. */
 static void weigh_gradient(struct tile *t)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
-    if (p->weight < 0)
-        for (int k = 0; k < t->keys; k++)
-            for (int r = 0; r < QT; r += VL)
-                vf_store(t->p + k * QT + r,
-                         vf_exp(vf_sub(vf_load(t->s + k * QT + r), vf_load(t->lse + r))));
+    if (p->weight < 0) weigh_again(t->keys, t->s, t->lse, t->p);
     else weights_of(c)->weigh(t, p->weight), weights_of(c)->whole(t, p->weight);
     dot(t, t->v.at, t->v.row, p->value_dim, t->dout.across, t->dp, t->next);
     EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
-    if (p->weight < 0)
-        for (int k = 0; k < t->keys; k++)
-            for (int r = 0; r < QT; r += VL)
-                vf_store(t->ds + k * QT + r,
-                         vf_mul(vf_load(t->p + k * QT + r),
-                                vf_sub(vf_load(t->dp + k * QT + r), vf_load(t->delta + r))));
+    if (p->weight < 0) compare(t->keys, t->p, t->dp, t->delta, t->ds);
     else weights_of(c)->weigh_bwd(t, p->weight);
     mask(t, t->ds, 0);
 }
@@ -98,7 +112,106 @@ static void score_gradient(struct tile *t)
         if (term_of(c, x)->read_bwd) term_of(c, x)->read_bwd(t, x);
 }
 
-/* ---- One query tile -------------------------------------------------------------------------- */
+/* ---- Which rows meet which keys -------------------------------------------------------------- */
+
+/* Chunks of keys, first .. last; there is always one. */
+struct chunks { ptrdiff_t first, last; };
+
+/* A chunk's tiles of some keys: first .. last, none when last < first. */
+struct tiles { ptrdiff_t first, last; };
+static struct tiles tiles_of(struct keyrange keys, ptrdiff_t chunk)
+{
+    const ptrdiff_t low = chunk * (CHUNK / KT), high = low + CHUNK / KT - 1;
+    if (keys.last < keys.first) return (struct tiles){ low, low - 1 };
+    return (struct tiles){ keys.first / KT > low ? keys.first / KT : low,
+                           keys.last / KT < high ? keys.last / KT : high };
+}
+
+/* Rows of a sequence, ROW_CHUNK at most, and the heads of one kv head, or all heads.  kvh: its
+ * only, or its first kv head. */
+struct item {
+    const struct sequence *q;
+    ptrdiff_t row, rows;
+    int kvh;
+    struct keyrange keys;                /* that any of its rows may see */
+    struct chunks chunks;
+};
+
+/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that a
+ * wave is balanced. */
+static struct item item_of(const struct call *c, ptrdiff_t i)
+{
+    const int groups = c->plan->kv_heads / item_kv_heads(c->plan);
+    const ptrdiff_t rows = c->seqs.chunks - 1 - i / groups;
+    struct item a = { .q = find_sequence(c, BY_CHUNK, rows), .kvh = (int)(i % groups) };
+    a.row = (rows - a.q->first_chunk) * ROW_CHUNK;
+    a.rows = a.q->nq - a.row < ROW_CHUNK ? a.q->nq - a.row : ROW_CHUNK;
+    a.keys = keys_of(c, a.q, a.row, (int)a.rows);
+    if (a.keys.last >= a.keys.first)
+        a.chunks = (struct chunks){ a.keys.first / CHUNK, a.keys.last / CHUNK };
+    return a;
+}
+
+/* QT rows of an item, of one head or, with a mix, of all heads from h on. */
+struct rows {
+    const struct item *item;
+    int h;
+    ptrdiff_t row;
+    int n;
+    struct keyrange keys;
+    /* Rows that see no key have gradients all the same: they meet the item's first chunk. */
+    struct chunks chunks;
+};
+static struct rows rows_at(const struct call *c, const struct item *a, int h, ptrdiff_t row)
+{
+    struct rows r = { .item = a, .h = a->kvh * c->plan->group + h, .row = a->row + row,
+                      .n = a->rows - row < QT ? (int)(a->rows - row) : QT };
+    r.keys = keys_of(c, a->q, r.row, r.n);
+    r.chunks = r.keys.last < r.keys.first
+                 ? (struct chunks){ a->chunks.first, a->chunks.first }
+                 : (struct chunks){ r.keys.first / CHUNK, r.keys.last / CHUNK };
+    return r;
+}
+/* The slot of their head number i. */
+static ptrdiff_t slot_of(const struct call *c, const struct rows *r, int i)
+{
+    return (r->h + i) % item_heads(c->plan) * item_tiles(c) + (r->row - r->item->row) / QT;
+}
+
+/* ---- From chunk to chunk --------------------------------------------------------------------- */
+
+/* Copies n rows to what is kept, or back; returns what comes next there. */
+static real *copy_rows(real *rows, ptrdiff_t n, real *kept, bool back)
+{
+    const size_t bytes = sizeof(real) * (size_t)(n * QT);
+    if (back) memcpy(rows, kept, bytes);
+    else memcpy(kept, rows, bytes);
+    return kept + n * QT;
+}
+/* Puts down what rows have summed when they leave a chunk of keys, or brings it back: dq and
+ * gradients of terms, which have joined, and the state of terms. */
+static void keep_rows(struct tile *t, const struct sums *w, ptrdiff_t slot, bool back)
+{
+    const struct call *c = t->c;
+    ptrdiff_t n = c->plan->dim;
+    EACH_USE(c, x, term) n += t->own[x].gradn + (term->kept ? term->kept(c, x) : 0);
+    real *at = copy_rows(t->dqs, c->plan->dim, w->kept + slot * n * QT, back);
+    EACH_USE(c, x, term) {
+        at = copy_rows(t->own[x].grads, t->own[x].gradn, at, back);
+        if (term->kept) at = copy_rows(t->own[x].mem, term->kept(c, x), at, back);
+    }
+}
+/* The same for carries as they are before the newest key of a chunk. */
+static void keep_carries(struct tile *t, const struct sums *w, ptrdiff_t slot, ptrdiff_t chunk,
+                         bool back)
+{
+    EACH_USE(t->c, x, term) {
+        const ptrdiff_t n = t->own[x].carryn;
+        if (n)
+            copy_rows(t->own[x].carry, n,
+                      w->border[x] + (slot * most_chunks(t->c) + chunk) * n * QT, back);
+    }
+}
 
 /* Will no scan move its carry any more?  Then the carries of older tiles are those of this one. */
 static bool all_settled(const struct tile *t, int n)
@@ -109,31 +222,29 @@ static bool all_settled(const struct tile *t, int n)
     return true;
 }
 
-/* Newest to oldest: the carries of all scans before each tile, for the sweep
- * that runs the other way. */
+/* Newest to oldest through a chunk: the carries of all scans.  With w they are left there as
+ * they are before each tile, for the walk that runs the other way. */
 static void sweep_carries(const struct call *c, struct tile *t, int n, const struct sums *w,
-                          struct keyrange range)
+                          ptrdiff_t last, struct tiles tiles)
 {
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t tiles = (c->seqs.longest + KT - 1) / KT;
-    for (ptrdiff_t j = range.last >= range.first ? range.last / KT : -1;
-         j >= range.first / KT && j >= 0; j--) {
+    for (ptrdiff_t j = tiles.last; j >= tiles.first; j--) {
+        const ptrdiff_t at = j % (CHUNK / KT);
         bool seen = true;
         for (int i = 0; i < n; i++) {
-            /* the newest tile of a chunk */
-            if (j == range.last / KT || j % (CHUNK / KT) == CHUNK / KT - 1)
+            if (j == tiles.last)
                 EACH_USE(c, x, term) if (term->weights) term->weights->chunk(&t[i], x);
-            seen &= set_keys(&t[i], j * KT, range.last);
+            seen &= set_keys(&t[i], j * KT, last);
             EACH_USE(c, x, term) {
-                const size_t rows = (size_t)t[i].own[x].carryn * QT;
-                if (rows)
-                    memcpy(w->carry[x] + ((ptrdiff_t)i * tiles + j) * (ptrdiff_t)rows,
-                           t[i].own[x].carry, rows * sizeof(real));
+                const ptrdiff_t rows = t[i].own[x].carryn;
+                if (rows && w)
+                    copy_rows(t[i].own[x].carry, rows,
+                              w->carry[x] + (i * part_tiles(c) + at) * rows * QT, false);
             }
         }
         /* Tiles that move no carry need no scores, but their carries are stored all the same. */
         if (!seen || all_spent(t, n) || all_settled(t, n)) continue;
-        if (w->scores) t->s = w->scores + j * KT * QT;
+        if (w && w->scores) t->s = w->scores + at * KT * QT;
         for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
         if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
         for (int i = 0; i < n && p->weight >= 0; i++)
@@ -141,22 +252,23 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
     }
 }
 
+/* ---- One query tile -------------------------------------------------------------------------- */
+
 /* One tile of keys, in all heads that go together: scores as in the forward pass, then weights and
  * their gradients, then the hooks in reverse order. */
 static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
-                          const struct keyrange range, ptrdiff_t j)
+                          ptrdiff_t last, ptrdiff_t j)
 {
     const struct loci_plan *p = c->plan;
     const int n = locked(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
-    const ptrdiff_t tiles = (c->seqs.longest + KT - 1) / KT;
+    const ptrdiff_t at = j % (CHUNK / KT), keys = part_keys(c);
     for (int i = 0; i < n; i++) {
-        if (!set_keys(&t[i], j * KT, range.last)) return;
+        if (!set_keys(&t[i], j * KT, last)) return;
         EACH_USE(c, x, term) {
-            const size_t rows = (size_t)t[i].own[x].carryn * QT;
+            const ptrdiff_t rows = t[i].own[x].carryn;
             if (rows)
-                memcpy(t[i].own[x].carry,
-                       w->carry[x] + ((ptrdiff_t)i * tiles + j) * (ptrdiff_t)rows,
-                       rows * sizeof(real));
+                copy_rows(t[i].own[x].carry, rows,
+                          w->carry[x] + (i * part_tiles(c) + at) * rows * QT, true);
         }
     }
     /* e^(s - lse) is an exact 0 for all pairs, and so is what it would add. */
@@ -164,23 +276,23 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     if (all_spent(t, n)) return;
 
     /* The sweep has left the scores where they are, or they are made again. */
-    if (w->scores) t->s = w->scores + j * KT * QT;
+    if (w->scores) t->s = w->scores + at * KT * QT;
     for (int i = 0; i < n; i++) {
         find_keys(&t[i]), find_values(&t[i]), fade_queries(&t[i]);
         if (!w->scores) score_tile(&t[i]);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
     for (int i = 0; i < n; i++) {
-        /* Parts begin at the item's own heads, and sums by key at the first key of the sequence. */
+        /* Parts begin at the item's own heads, and sums by key at the first key of the chunk. */
         const ptrdiff_t kh = t[i].kh % item_key_heads(p), kvh = t[i].kvh % item_kv_heads(p);
-        t[i].dk_part = c->g.dk.data ? w->dk + (kh * c->seqs.longest + j * KT) * Dp : NULL;
-        t[i].dv_part = c->g.dv.data ? w->dv + (kvh * c->seqs.longest + j * KT) * Dvp : NULL;
-        EACH_USE(c, x, term) {
-            const ptrdiff_t slot = t[i].h % item_heads(p) * c->seqs.longest + j * KT;
-            t[i].own[x].keys = term->keyed && c->g.total[x]
-                                 ? w->keys[x] + slot * padded(term->keyed(c, x))
-                                 : NULL;
-        }
+        t[i].dk_part = c->g.dk.data ? w->dk + (kh * keys + at * KT) * Dp : NULL;
+        t[i].dv_part = c->g.dv.data ? w->dv + (kvh * keys + at * KT) * Dvp : NULL;
+        EACH_USE(c, x, term)
+            t[i].own[x].keys =
+                w->keys[x] && c->g.total[x]
+                    ? w->keys[x] + (t[i].h % item_heads(p) * keys + at * KT)
+                                       * key_row(term->keyed(c, x))
+                    : NULL;
         weigh_gradient(&t[i]);
         if (c->g.dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
     }
@@ -199,8 +311,8 @@ static void unfade(struct tile *t, ptrdiff_t j)
     const struct call *c = t->c;
     const int D = c->plan->dim, Dp = padded(D);
     transpose(t->dq, QT, D, QT, t->scratch, Dp);
-    fading(c)->fade(c, c->plan->rotate, t->seq->b, true, fade_from(c, t->seq, j), t->i0, t->rows,
-                    t->scratch, Dp);
+    fading(c)->fade(c, c->plan->rotate, t->seq->b, true, t->seq->run, fade_from(c, t->seq, j),
+                    t->i0, t->rows, t->scratch, Dp);
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++) t->dqs[d * QT + r] += t->scratch[r * Dp + d];
     zero(t->dq, (ptrdiff_t)D * QT);
@@ -232,92 +344,141 @@ static void close_gradient(struct tile *t)
     store_rows(c, t->scratch, Dp, &c->g.dq, t->seq->b, t->h, t->i0, t->rows, D);
 }
 
-/* The rows of one query tile, all keys they see, oldest first: the scans run backwards.  dq
- * is summed in three levels like o, over keys, tiles and chunks, so float loses as little. */
+/* Is there a scan? */
+static bool scans(const struct call *c)
+{
+    EACH_USE(c, x, term) if (term->carry) return true;
+    return false;
+}
+static void open_backward(const struct call *c, struct tile *t, const struct rows *r)
+{
+    for (int i = 0; i < locked(c->plan); i++) {
+        open_rows(&t[i], r->item->q, r->h + i, r->row, r->n);
+        if (skips(c)) measure_rows(&t[i]);
+        open_gradient(&t[i]);
+        /* for products that fade what they add to: dq never does */
+        for (int k = 0; k < QT; k++) t[i].alpha[k] = 1;
+    }
+}
+/* Before the oldest chunk is walked: the carries that every chunk but the newest one begins with.
+ * Keeping those of all tiles would take as much memory as dK. */
+static void sweep_chunks(const struct call *c, struct tile *t, const struct sums *w,
+                         const struct rows *r)
+{
+    const int n = locked(c->plan);
+    open_backward(c, t, r);
+    for (ptrdiff_t chunk = r->chunks.last; chunk > r->chunks.first; chunk--) {
+        sweep_carries(c, t, n, NULL, r->keys.last, tiles_of(r->keys, chunk));
+        for (int i = 0; i < n; i++) keep_carries(&t[i], w, slot_of(c, r, i), chunk - 1, false);
+    }
+}
+
+/* Parts of an item lie by head, from its first one on. */
+static void open_parts(const struct call *c, struct tile *t, const struct sums *w,
+                       const struct rows *r)
+{
+    for (int i = 0; i < locked(c->plan); i++)
+        EACH_USE(c, x, term) {
+            struct own *own = &t[i].own[x];
+            const ptrdiff_t head = (r->h + i) % item_heads(c->plan);
+            own->part = own->fresh = NULL;
+            if (!term->part || !c->g.total[x]) continue;
+            own->part = w->part[x] + head * term->part(c, x);
+            if (!term->fresh) continue;
+            own->fresh = w->fresh[x] + i * term->fresh(c, x);
+            zero(own->fresh, term->fresh(c, x));
+        }
+}
+static void add_fresh(struct tile *t)
+{
+    const struct call *c = t->c;
+    EACH_USE(c, x, term) {
+        const ptrdiff_t n = t->own[x].fresh ? term->fresh(c, x) : 0;
+        for (ptrdiff_t i = 0; i < n; i++) t->own[x].part[i] += t->own[x].fresh[i];
+    }
+}
+
+/* The rows of one query tile and the keys of a chunk that they see, oldest first: the scans run
+ * backwards.  dq is summed in three levels like o, over keys, tiles and chunks, so float loses as
+ * little. */
 static void backward_rows(const struct call *c, struct tile *t, const struct sums *w,
-                          const struct sequence *q, int h, ptrdiff_t row)
+                          const struct rows *r, ptrdiff_t chunk)
 {
     const struct loci_plan *p = c->plan;
-    const int n = locked(p), rows = q->nq - row < QT ? (int)(q->nq - row) : QT;
-    const struct keyrange range = keys_of(c, q, row, rows);
-    const int span = fading(c) ? fading(c)->span(c, p->rotate) : 0;
-    bool scans = false;
-    EACH_USE(c, x, term) scans |= term->carry != NULL;
-
+    const int n = locked(p), span = fading(c) ? fading(c)->span(c, p->rotate) : 0;
+    const struct tiles tiles = tiles_of(r->keys, chunk);
+    open_parts(c, t, w, r);
+    open_backward(c, t, r);
     for (int i = 0; i < n; i++) {
-        struct tile *one = &t[i];
-        EACH_USE(c, x, term) {
-            const ptrdiff_t size = term->part ? term->part(c, x) : 0;
-            /* parts of an item lie by head, from its first one on */
-            const int slot = p->mix >= 0 ? i : h % p->group;
-            one->own[x].part = size && c->g.total[x] ? w->part[x] + slot * size : NULL;
-        }
-        open_rows(one, q, h + i, row, rows);
-        if (skips(c)) measure_rows(one);
-        open_gradient(one);
-        /* for products that fade what they add to: dq never does */
-        for (int r = 0; r < QT; r++) one->alpha[r] = 1;
+        if (chunk > r->chunks.first) keep_rows(&t[i], w, slot_of(c, r, i), true);
+        if (chunk < r->chunks.last) keep_carries(&t[i], w, slot_of(c, r, i), chunk, true);
+        /* sums of a chunk start at 0 */
+        zero(t[i].dq, (ptrdiff_t)p->dim * QT);
+        EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
     }
-    if (scans) sweep_carries(c, t, n, w, range);
-    for (ptrdiff_t j = range.first / KT; j <= range.last / KT && range.last >= range.first; j++) {
-        /* the oldest tile of a chunk: its sums start at 0 */
-        if (j == range.first / KT || j % (CHUNK / KT) == 0)
-            for (int i = 0; i < n; i++) {
-                zero(t[i].dq, (ptrdiff_t)p->dim * QT);
-                EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
-            }
-        backward_tile(c, t, w, range, j);
-        /* the last tile of a reference, then of a chunk */
-        if (span && (j % span == span - 1 || j == range.last / KT))
+    if (scans(c)) sweep_carries(c, t, n, w, r->keys.last, tiles);
+    for (ptrdiff_t j = tiles.first; j <= tiles.last; j++) {
+        backward_tile(c, t, w, r->keys.last, j);
+        /* the last tile of a reference */
+        if (span && (j % span == span - 1 || j == tiles.last))
             for (int i = 0; i < n; i++) unfade(&t[i], j);
-        if (j % (CHUNK / KT) == CHUNK / KT - 1 || j == range.last / KT)
-            for (int i = 0; i < n; i++) {
-                for (int k = 0; k < p->dim * QT; k++) t[i].dqs[k] += t[i].dq[k];
-                EACH_USE(c, x, term)
-                    for (int k = 0; k < t[i].own[x].gradn * QT; k++)
-                        t[i].own[x].grads[k] += t[i].own[x].grad[k];
-            }
     }
-    for (int i = 0; i < n; i++) close_gradient(&t[i]);
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < p->dim * QT; k++) t[i].dqs[k] += t[i].dq[k];
+        EACH_USE(c, x, term)
+            for (int k = 0; k < t[i].own[x].gradn * QT; k++)
+                t[i].own[x].grads[k] += t[i].own[x].grad[k];
+        if (chunk < r->chunks.last) keep_rows(&t[i], w, slot_of(c, r, i), false);
+        else close_gradient(&t[i]);
+        add_fresh(&t[i]);
+    }
 }
 
 /* ---- Work items and waves -------------------------------------------------------------------- */
 
-/* Rows of a sequence, ROW_CHUNK at most, and the heads of one kv head, or all heads.  kvh: its
- * only, or its first kv head. */
-struct item { const struct sequence *q; ptrdiff_t row, rows; int kvh; };
+/* Items that run at the same time, one per thread, and the chunk of keys that they have come to:
+ * each sums in its thread's workspace.  stop: one per item, set when the host has cancelled. */
+struct wave { struct call *c; ptrdiff_t first, n, chunk; bool *stop; };
 
-/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that a
- * wave is balanced. */
-static struct item item_of(const struct call *c, ptrdiff_t i)
+/* The keys of an item in a chunk, counted in its sequence. */
+static struct keyrange keys_in_chunk(const struct item *a, ptrdiff_t chunk)
 {
-    const int groups = c->plan->kv_heads / item_kv_heads(c->plan);
-    const ptrdiff_t chunk = c->seqs.chunks - 1 - i / groups;
-    struct item a = { .q = find_sequence(c, BY_CHUNK, chunk), .kvh = (int)(i % groups) };
-    a.row = (chunk - a.q->first_chunk) * ROW_CHUNK;
-    a.rows = a.q->nq - a.row < ROW_CHUNK ? a.q->nq - a.row : ROW_CHUNK;
-    return a;
+    const ptrdiff_t low = chunk * CHUNK, high = low + CHUNK - 1;
+    return (struct keyrange){ a->keys.first > low ? a->keys.first : low,
+                              a->keys.last < high ? a->keys.last : high };
 }
-/* Keys that any row of an item may see. */
-static struct keyrange item_keys(const struct call *c, const struct item *a)
-{
-    return keys_of(c, a->q, a->row, (int)a->rows);
-}
-
-/* Items that run at the same time, one per thread: each sums in its thread's workspace.  stop: one
- * per item, set when the host has cancelled. */
-struct wave { struct call *c; ptrdiff_t first, n; bool *stop; };
-
-/* Zeroes the rows of the tiles that hold the keys first .. last, in every head
- * of [heads][longest][width].  An item touches no others, and with a window they are few. */
+/* Zeroes the rows of the tiles that hold the item's keys, in every head of [heads][keys][width].
+ * An item touches no others, and with a window they are few. */
 static void zero_keys(const struct call *c, real *x, int heads, struct keyrange keys, int width)
 {
     const ptrdiff_t first = keys.first / KT * KT;
     for (int h = 0; h < heads && keys.last >= keys.first; h++)
-        zero(x + (h * c->seqs.longest + first) * width, (keys.last + 1 - first) * width);
+        zero(x + (h * part_keys(c) + first % CHUNK) * width, (keys.last + 1 - first) * width);
+}
+static void zero_sums(const struct call *c, const struct sums *w, struct keyrange keys)
+{
+    const struct loci_plan *p = c->plan;
+    zero_keys(c, w->dk, item_key_heads(p), keys, padded(p->dim));
+    zero_keys(c, w->dv, item_kv_heads(p), keys, padded(p->value_dim));
+    EACH_USE(c, x, term) {
+        if (term->part) zero(w->part[x], item_heads(p) * term->part(c, x));
+        if (w->keys[x]) zero_keys(c, w->keys[x], item_heads(p), keys, key_row(term->keyed(c, x)));
+    }
+}
+/* Adds the parts of a chunk to those of the item's chunks before it. */
+static void add_chunk(const struct call *c, const struct sums *w, bool first)
+{
+    EACH_USE(c, x, term) {
+        if (!w->all[x] || !c->g.total[x]) continue;
+        const ptrdiff_t size = term->part(c, x), added = added_part(c, x);
+        for (int h = 0; h < item_heads(c->plan); h++)
+            for (ptrdiff_t i = 0; i < added; i++)
+                w->all[x][h * added + i] =
+                    (first ? 0 : w->all[x][h * added + i]) + (double)w->part[x][h * size + i];
+    }
 }
 
-/* One item of a wave: all its sums, from 0. */
+/* One item of a wave and one chunk of keys: all their sums, from 0. */
 static void item_job(void *arg, int index)
 {
     const struct wave *a = arg;
@@ -325,38 +486,36 @@ static void item_job(void *arg, int index)
     const struct loci_plan *p = c->plan;
     struct workspace d = N(workspace_of)(c, index, true);
     const struct item item = item_of(c, a->first + index);
-    const struct keyrange keys = item_keys(c, &item);
-    zero_keys(c, d.sums.dk, item_key_heads(p), keys, padded(p->dim));
-    zero_keys(c, d.sums.dv, item_kv_heads(p), keys, padded(p->value_dim));
-    EACH_USE(c, x, term) {
-        if (term->part) zero(d.sums.part[x], item_heads(p) * term->part(c, x));
-        if (term->keyed)
-            zero_keys(c, d.sums.keys[x], item_heads(p), keys, padded(term->keyed(c, x)));
-    }
+    const bool first = a->chunk == item.chunks.first, sweeps = first && scans(c);
+    if (a->chunk < item.chunks.first || a->chunk > item.chunks.last) return;
+    zero_sums(c, &d.sums, keys_in_chunk(&item, a->chunk));
     /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item.rows; row += QT) {
+            const struct rows r = rows_at(c, &item, h, row);
             if (cancelled(c)) {
                 a->stop[index] = true;
                 return;
             }
-            backward_rows(c, d.tile, &d.sums, item.q, item.kvh * p->group + h, item.row + row);
+            if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d.tile, &d.sums, &r);
+            if (a->chunk >= r.chunks.first && a->chunk <= r.chunks.last)
+                backward_rows(c, d.tile, &d.sums, &r, a->chunk);
         }
     EACH_USE(c, x, term)
         for (int h = 0; h < item_heads(p) && term->finish && c->g.total[x]; h++)
-            term->finish(c, x, item.q, item.row, item.kvh * p->group + h,
+            term->finish(c, x, item.q, item.row, a->chunk,
                          d.sums.part[x] + h * term->part(c, x));
+    add_chunk(c, &d.sums, first);
 }
 
-/* Some keys of an item's sequence, and its sums of a gradient by key:
- * [heads][longest][padded width]. */
+/* Some keys of an item's sequence, and its sums of a gradient by key: [heads][keys][row]. */
 struct share { const struct call *c; const struct sequence *q; ptrdiff_t first, end; };
-static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int width)
+static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int row)
 {
-    return from + (h * s->c->seqs.longest + j) * padded(width);
+    return from + (h * part_keys(s->c) + j % CHUNK) * row;
 }
-/* Adds the sums of some heads to a gradient of keys or values, or, in double,
- * to the total of a term. */
+/* Adds the sums of some heads to a gradient of keys or values, or, in double, to the total of a
+ * term. */
 static void add_to_view(const struct share *s, const real *from, const loci_view *to, int h0,
                         int heads, int width)
 {
@@ -364,20 +523,22 @@ static void add_to_view(const struct share *s, const real *from, const loci_view
         for (ptrdiff_t j = s->first; j < s->end; j++) {
             real *row = (real *)to->data + s->q->b * to->batch + (h0 + h) * to->head
                       + (s->q->k0 + j) * to->row;
-            const real *sums = sums_at(s, from, h, j, width);
+            const real *sums = sums_at(s, from, h, j, padded(width));
             for (int n = 0; n < width; n++) row[n] += sums[n];
         }
 }
-static void add_to_total(const struct share *s, const real *from, double *total, int h0, int heads,
-                         int width)
+static void add_to_total(const struct share *s, const real *from, int x, int h0, int heads)
 {
-    for (int h = 0; h < heads; h++)
+    const struct term *term = term_of(s->c, x);
+    const int width = term->keyed(s->c, x);
+    for (int h = 0; h < heads; h++) {
+        double *to = s->c->g.total[x] + term->key_home(s->c, x, s->q->b, h0 + h);
         for (ptrdiff_t j = s->first; j < s->end; j++) {
-            double *row =
-                total + ((s->q->b * s->c->plan->heads + h0 + h) * s->c->Lk + s->q->k0 + j) * width;
-            const real *sums = sums_at(s, from, h, j, width);
+            double *row = to + (s->q->k0 + j) * width;
+            const real *sums = sums_at(s, from, h, j, key_row(width));
             for (int n = 0; n < width; n++) row[n] += (double)sums[n];
         }
+    }
 }
 
 /* Adds every item's gradients by key to the totals, in the order of the items.  A tile of keys
@@ -390,7 +551,7 @@ static void add_job(void *arg, int index)
     for (ptrdiff_t i = 0; i < a->n; i++) {
         const struct sums sums = N(sums_of)(c, (int)i);
         const struct item item = item_of(c, a->first + i);
-        const struct keyrange keys = item_keys(c, &item);
+        const struct keyrange keys = keys_in_chunk(&item, a->chunk);
         struct share s = { .c = c, .q = item.q, .end = keys.first };
         /* From border to border of tiles, counted from the entry's key 0, so that items of one
          * sequence agree on who owns a key. */
@@ -402,9 +563,8 @@ static void add_job(void *arg, int index)
                         item_key_heads(p), p->dim);
             add_to_view(&s, sums.dv, &c->g.dv, item.kvh, item_kv_heads(p), p->value_dim);
             EACH_USE(c, x, term)
-                if (term->keyed && c->g.total[x])
-                    add_to_total(&s, sums.keys[x], c->g.total[x], item.kvh * p->group,
-                                 item_heads(p), term->keyed(c, x));
+                if (sums.keys[x] && c->g.total[x])
+                    add_to_total(&s, sums.keys[x], x, item.kvh * p->group, item_heads(p));
         }
     }
 }
@@ -415,15 +575,33 @@ static void add_parts(struct call *c, int index, ptrdiff_t b, int h0, int heads)
     const struct sums sums = N(sums_of)(c, index);
     EACH_USE(c, x, term) {
         if (!c->g.total[x] || !term->part) continue;
-        const ptrdiff_t size = term->part(c, x), added = term->added ? term->added(c, x) : size;
+        const ptrdiff_t size = term->part(c, x), added = added_part(c, x);
         for (int h = 0; h < heads; h++) {
             double *to = c->g.total[x] + term->home(c, x, b, h0 + h);
-            const real *from = sums.part[x] + h * size;
-            for (ptrdiff_t i = 0; i < added; i++) to[i] += (double)from[i];
+            for (ptrdiff_t i = 0; i < added; i++)
+                to[i] += sums.all[x] ? sums.all[x][h * added + i]
+                                     : (double)sums.part[x][h * size + i];
         }
     }
 }
 
+/* All chunks of a wave's items, oldest first. */
+static loci_status run_wave(struct wave *a)
+{
+    struct call *c = a->c;
+    struct chunks all = { .first = most_chunks(c) };
+    for (ptrdiff_t i = 0; i < a->n; i++) {
+        const struct chunks one = item_of(c, a->first + i).chunks;
+        if (one.first < all.first) all.first = one.first;
+        if (one.last > all.last) all.last = one.last;
+    }
+    for (a->chunk = all.first; a->chunk <= all.last; a->chunk++) {
+        N(run)(c, (int)a->n, item_job, a);
+        for (int i = 0; i < a->n; i++) if (a->stop[i]) return LOCI_CANCELLED;
+        N(run)(c, c->threads, add_job, a);
+    }
+    return LOCI_OK;
+}
 /* All items, in waves of as many as there are threads.  Which items run together depends on the
  * threads, the order in which their parts are added does not. */
 static loci_status run_items(struct call *c)
@@ -434,9 +612,8 @@ static loci_status run_items(struct call *c)
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         struct wave a = { .c = c, .first = first, .stop = stop,
                           .n = items - first < c->threads ? items - first : c->threads };
-        N(run)(c, (int)a.n, item_job, &a);
-        for (int i = 0; i < a.n; i++) if (stop[i]) return LOCI_CANCELLED;
-        N(run)(c, c->threads, add_job, &a);
+        const loci_status status = run_wave(&a);
+        if (status) return status;
         /* What is not by key is short, and one thread adds it. */
         for (int i = 0; i < a.n; i++) {
             const struct item item = item_of(c, first + i);
@@ -481,8 +658,8 @@ static void unturn_job(void *arg, int index)
                    sizeof(real) * (size_t)p->dim);
     }
     if (rotation->fade)
-        rotation->fade(c, p->rotate, q->b, false, fade_from(c, q, tile - q->first_ktile), j, n, g,
-                       Dp);
+        rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile - q->first_ktile),
+                       j, n, g, Dp);
     if (!p->keys_rotated)
         rotation->turn_bwd(c, p->rotate, d.tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
     for (int k = 0; k < n; k++)

@@ -12,7 +12,7 @@
  * the sum are f32, and so is all that terms see.  Weights are rounded to bf16, and so are queries
  * and keys that have turned.
  *
- * A skipped tile has weights of at most e^-87 of the largest, which the sums do not notice. */
+ * A skipped tile has weights of at most e^EXP_LOW of the largest, which the sums do not notice. */
 #include <immintrin.h>
 
 #include "attn/forward.h"
@@ -54,7 +54,7 @@ INLINE __m512i round_pairs(vf a, vf b)
 INLINE void pairs_block(const int mb, const int nb, int K, const char *a, ptrdiff_t am,
                         ptrdiff_t ak, const uint32_t *b, real *c, real factor, const real *fade)
 {
-    vf acc[MR * NR];
+    vf acc[4 * NR];
     UNROLL for (int i = 0; i < mb * nb; i++)
         acc[i] = fade ? vf_mul(vf_load(c + i / nb * QT + i % nb * VL), vf_load(fade + i % nb * VL))
                       : vf_set1(0);
@@ -257,20 +257,22 @@ static void scores(struct tile *t, bool more)
 /* ---- Weights --------------------------------------------------------------------------------- */
 
 /* e^(x - base) from x and base * log2(e), for four vectors at once, so that their chains overlap.
- * It is exactly 0 from 2^-127 on, where the lane's bits are those of 1 less 127 exponents. */
+ * Below e^EXP_LOW it is exactly 0; NaN stays NaN. */
 INLINE void pow_below(vf x[4], const vf base[2])
 {
-    vf n[4], f[4], y[4];
-    /* the order of the arguments lets NaN through */
+    vf n[4], f[4], y[4], power[4];
     UNROLL for (int i = 0; i < 4; i++)
-        f[i] = vf_max(vf_set1(-127), _mm512_fmsub_ps(x[i], vf_set1(EXP_LOG2E), base[i / 2]));
-    UNROLL for (int i = 0; i < 4; i++) n[i] = vf_add(f[i], vf_set1(EXP_MAGIC));
-    UNROLL for (int i = 0; i < 4; i++) f[i] = vf_sub(f[i], vf_sub(n[i], vf_set1(EXP_MAGIC)));
+        power[i] = _mm512_fmsub_ps(x[i], vf_set1(EXP_LOG2E), base[i / 2]);
+    UNROLL for (int i = 0; i < 4; i++) n[i] = vf_add(power[i], vf_set1(EXP_MAGIC));
+    UNROLL for (int i = 0; i < 4; i++)
+        f[i] = vf_sub(power[i], vf_sub(n[i], vf_set1(EXP_MAGIC)));
     UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], vf_set1(POW_C4), vf_set1(POW_C3));
     UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(POW_C2));
     UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(POW_C1));
     UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(1));
-    UNROLL for (int i = 0; i < 4; i++) x[i] = vf_scale2(y[i], n[i]);
+    UNROLL for (int i = 0; i < 4; i++)
+        x[i] = vf_from(power[i], EXP_LOW * EXP_LOG2E, vf_scale2(y[i], n[i]),
+                       vf_max(vf_set1(0), power[i]));
 }
 
 /* The new max of each row, and alpha, what older sums are multiplied by.  base is the max too,

@@ -54,7 +54,8 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
         if (!p->keys_rotated)
             rotation->turn(c, p->rotate, angles, q->b, kh, false, j, n, turned, D);
         if (rotation->fade)
-            rotation->fade(c, p->rotate, q->b, false, fade_from(c, q, tile), j, n, turned, D);
+            rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, turned,
+                           D);
     }
     if (c->knorm) {
         real room[MAX_DIM];

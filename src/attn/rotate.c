@@ -48,7 +48,7 @@ static void turn_rows(const struct rows *a, const struct block at, int h, struct
     const int x = c->plan->rotate;
     const struct rotation *rotation = rotation_of(c);
     if (!a->back) rotation->turn(c, x, angles, at.b, h, a->query, at.i, at.n, rows, stride);
-    if (a->fades) rotation->fade(c, x, at.b, a->query, 0, at.i, at.n, rows, stride);
+    if (a->fades) rotation->fade(c, x, at.b, a->query, false, 0, at.i, at.n, rows, stride);
     if (a->back)
         rotation->turn_bwd(c, x, angles, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
 }

@@ -36,10 +36,12 @@ struct rotation {
     void (*turn_bwd)(const struct call *, int x, struct angles *, ptrdiff_t b, int h, bool query,
                      ptrdiff_t i0, int n, const real *rows, real *d, ptrdiff_t stride, real *part);
     /* A rotation may fade, too: queries are multiplied by z^(pos - ref), keys by z^(ref - pos), and
-     * so are gradients.  ref is shared by `span` key tiles, a power of two up to a chunk. */
+     * so are gradients.  ref is shared by `span` key tiles, a power of two up to a chunk.  run: the
+     * keys of these tiles have consecutive positions from ref on, so that a power may become 0 if
+     * no product with any of them is worth adding. */
     int  (*span)(const struct call *, int x);
-    void (*fade)(const struct call *, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0,
-                 int n, real *rows, ptrdiff_t stride);
+    void (*fade)(const struct call *, int x, ptrdiff_t b, bool query, bool run, int64_t ref,
+                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride);
 };
 
 /* The kv head of a query head or of a key head: a group shares rates that are learned by head. */

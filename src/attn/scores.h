@@ -51,7 +51,7 @@ INLINE void fade_queries(struct tile *t)
     if (t->q.block == block) return;
     t->q.block = block;
     memcpy(t->q.faded, t->q.rows, sizeof(real) * (size_t)(QT * Dp));
-    rotation->fade(c, x, q->b, true, fade_from(c, q, tile), t->i0, t->rows, t->q.faded, Dp);
+    rotation->fade(c, x, q->b, true, q->run, fade_from(c, q, tile), t->i0, t->rows, t->q.faded, Dp);
     transpose(t->q.faded, Dp, QT, D, t->q.across, QT);
 }
 

@@ -13,30 +13,52 @@
 #include "attn/scores.h"
 
 #if QT > 1
+/* Both passes over a tile take n vectors of rows side by side, as a max and a sum wait for the one
+ * before.  First the largest score, of the chunk so far and the tile. */
+INLINE void find_largest(const int n, const struct tile *t, int r, real *largest)
+{
+    const real *s = t->s + r, *end = s + t->keys * QT;
+    vf m[4];
+    UNROLL for (int i = 0; i < n; i++) m[i] = vf_load(t->chunk.m + r + i * VL);
+    for (; s < end; s += QT)
+        UNROLL for (int i = 0; i < n; i++) m[i] = vf_max(m[i], vf_load(s + i * VL));
+    UNROLL for (int i = 0; i < n; i++) vf_store(largest + r + i * VL, m[i]);
+}
+/* Then the weights.  A row that has seen no key yet has -inf for its largest score, and is compared
+ * with 0: -inf - -inf would be NaN. */
+INLINE void weigh_columns(const int n, struct tile *t, int r, const real *largest)
+{
+    const real *s = t->s + r, *end = s + t->keys * QT;
+    real *p = t->p + r;
+    vf m[2], sum[2];
+    UNROLL for (int i = 0; i < n; i++) {
+        const vf top = vf_load(largest + r + i * VL);
+        m[i] = vf_zero_below(top, LOWEST, top), sum[i] = vf_set1(0);
+        vf_store(t->alpha + r + i * VL, vf_exp(vf_sub(vf_load(t->chunk.m + r + i * VL), m[i])));
+        vf_store(t->chunk.m + r + i * VL, top);
+    }
+    for (; s < end; s += QT, p += QT)
+        UNROLL for (int i = 0; i < n; i++) {
+            const vf x = vf_exp(vf_sub(vf_load(s + i * VL), m[i]));
+            vf_store(p + i * VL, x);
+            sum[i] = vf_add(sum[i], x);
+        }
+    UNROLL for (int i = 0; i < n; i++) {
+        real *l = t->chunk.l + r + i * VL;
+        vf_store(l, vf_fma(vf_load(l), vf_load(t->alpha + r + i * VL), sum[i]));
+    }
+}
 /* Softmax of one tile against the chunk's running max: p, the new m and l, and in alpha what sums
  * under the old max are worth.  A NaN score may get lost in the max, but its weight is NaN, and so
  * is the sum. */
 INLINE void softmax(struct tile *t)
 {
-    for (int r = 0; r < t->live; r += VL) {
-        vf m = vf_load(t->chunk.m + r), sum = vf_set1(0);
-        for (int k = 0; k < t->keys; k++) m = vf_max(m, vf_load(t->s + k * QT + r));
-        real base[VL], old[VL];
-        vf_store(base, m);
-        vf_store(old, vf_load(t->chunk.m + r));
-        vf_store(t->chunk.m + r, m);
-        /* A row that has seen no key yet: -inf - -inf would be NaN. */
-        for (int i = 0; i < VL; i++) base[i] = base[i] == -INFINITY ? 0 : base[i];
-        m = vf_load(base);
-        const vf alpha = vf_exp(vf_sub(vf_load(old), m));
-        for (int k = 0; k < t->keys; k++) {
-            vf p = vf_exp(vf_sub(vf_load(t->s + k * QT + r), m));
-            vf_store(t->p + k * QT + r, p);
-            sum = vf_add(sum, p);
-        }
-        vf_store(t->chunk.l + r, vf_fma(vf_load(t->chunk.l + r), alpha, sum));
-        vf_store(t->alpha + r, alpha);
-    }
+    real largest[QT];
+    int r = 0;
+    for (; t->live - r >= 4 * VL; r += 4 * VL) find_largest(4, t, r, largest);
+    for (; r < t->live; r += VL) find_largest(1, t, r, largest);
+    for (r = 0; t->live - r >= 2 * VL; r += 2 * VL) weigh_columns(2, t, r, largest);
+    for (; r < t->live; r += VL) weigh_columns(1, t, r, largest);
 }
 #endif
 

@@ -28,22 +28,30 @@ struct term {
     ptrdiff_t (*out)(const struct call *, int x);    /* sums of weights */
     ptrdiff_t (*grad)(const struct call *, int x);   /* sums of gradients */
     int (*carry)(const struct call *, int x);        /* state of a scan */
+    /* Backward: how many of the first rows of mem are state that rows carry on from one chunk of
+     * keys to the next.  What open() and open_bwd() make anew need not be kept. */
+    ptrdiff_t (*kept)(const struct call *, int x);
 
-    /* Gradient of tables: each work item sums a part per head, and parts are added to the total in
-     * the order of the items. */
+    /* Gradient of tables: each work item sums a part per head and chunk of keys; an item's parts
+     * are added up, and then added to the total in the order of the items. */
     ptrdiff_t (*part)(const struct call *, int x);   /* reals per head */
+    /* How many of them, the first ones, each query tile sums from 0 in own.fresh; the engine adds
+     * these to the part when the rows leave a chunk.  NULL: none, as what is added to the part
+     * are sums over the rows of a tile already. */
+    ptrdiff_t (*fresh)(const struct call *, int x);
     /* Where a head's part goes in the total: parts that are shared have one home. */
     ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);
     ptrdiff_t (*total)(const struct call *, int x);  /* reals of the total */
     /* A part may begin with what is added to the total and have something else behind it.  added()
      * says how much is added (NULL: all).  finish() makes the one from the other, when all rows of
-     * a work item, from `row` on, are done. */
+     * a work item, from `row` on, are done with chunk number `chunk`. */
     ptrdiff_t (*added)(const struct call *, int x);
-    void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row, int h,
-                   real *part);
-    /* Numbers per key and head of a gradient that is summed in own.keys.
-     * The total is [B][H][Lk] of them. */
+    void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row,
+                   ptrdiff_t chunk, real *part);
+    /* Numbers per key and head of a gradient that is summed in own.keys, 0 if there is none; and
+     * where those of a head's first key go in the total, which has them key by key. */
     int (*keyed)(const struct call *, int x);
+    ptrdiff_t (*key_home)(const struct call *, int x, ptrdiff_t b, int h);
 
     /* Once per query tile, when Q is there, and in _bwd dO, delta and lse. */
     void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x);

@@ -75,6 +75,34 @@ static struct angles *lay_out_angles(const struct call *c, struct arena *a, bool
     return angles;
 }
 
+/* What a backward item sums, for the longest sequence: which item a thread gets is not known. */
+static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t keys = part_keys(c), tiles = part_tiles(c), heads = item_heads(p);
+    const size_t slots = most_chunks(c) > 1 ? (size_t)(heads * item_tiles(c)) : 0;
+    size_t kept = (size_t)p->dim;
+    w->dk = take_bytes(a, (size_t)(item_key_heads(p) * keys),
+                       (size_t)padded(p->dim) * sizeof(real));
+    w->dv = take_bytes(a, (size_t)(item_kv_heads(p) * keys),
+                       (size_t)padded(p->value_dim) * sizeof(real));
+    EACH_USE(c, x, term) {
+        const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;
+        kept += (size_t)(ask(term->grad, c, x) + ask(term->kept, c, x));
+        if (term->part) w->part[x] = take_reals(a, heads * term->part(c, x));
+        if (term->fresh) w->fresh[x] = take_reals(a, locked(p) * term->fresh(c, x));
+        if (term->part && slots)
+            w->all[x] = take_bytes(a, (size_t)(heads * added_part(c, x)), sizeof(double));
+        if (term->keyed && term->keyed(c, x))
+            w->keys[x] = take_bytes(a, (size_t)(heads * keys),
+                                    (size_t)key_row(term->keyed(c, x)) * sizeof(real));
+        if (carry) w->carry[x] = take_bytes(a, (size_t)(locked(p) * tiles), carry);
+        if (carry && slots) w->border[x] = take_bytes(a, slots * (size_t)most_chunks(c), carry);
+    }
+    if (reuses_scores(c)) w->scores = take_bytes(a, (size_t)tiles, KT * QT * sizeof(real));
+    if (slots) w->kept = take_bytes(a, slots, kept * QT * sizeof(real));
+}
+
 /* Lays out all that one thread has, or with base NULL measures it.  With `write` false it only
  * finds what is there, as another thread may be looking at it, too. */
 static size_t lay_out_all(const struct call *c, char *base, bool backward, bool write,
@@ -98,25 +126,7 @@ static size_t lay_out_all(const struct call *c, char *base, bool backward, bool 
         d->chunk.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
         d->chunk.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
     }
-    /* for the longest sequence: which item a thread gets is not known */
-    if (backward) {
-        const ptrdiff_t tiles = (c->seqs.longest + KT - 1) / KT;
-        d->sums.dk = take_bytes(&a, (size_t)(item_key_heads(p) * c->seqs.longest),
-                                 (size_t)padded(p->dim) * sizeof(real));
-        d->sums.dv = take_bytes(&a, (size_t)(item_kv_heads(p) * c->seqs.longest),
-                                 (size_t)padded(p->value_dim) * sizeof(real));
-        EACH_USE(c, x, term) {
-            d->sums.part[x] = take_reals(&a, item_heads(p) * ask(term->part, c, x));
-            if (term->keyed)
-                d->sums.keys[x] = take_bytes(&a, (size_t)(item_heads(p) * c->seqs.longest),
-                                              (size_t)padded(term->keyed(c, x)) * sizeof(real));
-            if (term->carry)
-                d->sums.carry[x] = take_bytes(&a, (size_t)(n * tiles),
-                                               (size_t)(term->carry(c, x) * QT) * sizeof(real));
-        }
-        if (reuses_scores(c))
-            d->sums.scores = take_bytes(&a, (size_t)tiles, KT * QT * sizeof(real));
-    }
+    if (backward) lay_out_sums(c, &a, &d->sums);
     return a.full ? SIZE_MAX : a.used;
 }
 

@@ -7,17 +7,25 @@
 
 #include "attn/scores.h"
 
-/* What a thread has for the backward pass beside its tiles. */
+/* What a thread has for the backward pass beside its tiles: sums of a work item and one chunk of
+ * keys, of part_keys() keys at most, and what waits for the next chunk. */
 struct sums {
-    real *dk, *dv;                       /* [key heads, kv heads of an item][longest][Dp], [Dvp]:
-                                            this item's part */
+    real *dk, *dv;                       /* [key heads, kv heads of an item][keys][Dp], [Dvp] */
     real *part[MAX_USES];                /* [heads of an item][part of the term] */
-    /* [heads of an item][longest][what the term sums by key, padded] */
-    real *keys[MAX_USES];
+    real *fresh[MAX_USES];               /* those of one query tile, per head of an item when they
+                                            mix */
+    real *keys[MAX_USES];                /* [heads of an item][keys][key_row() of the term] */
     /* [key tiles][carry rows][QT], per head of an item when they mix */
     real *carry[MAX_USES];
     /* [key tiles][KT][QT], left by the sweep of carries; NULL: made twice */
     real *scores;
+
+    /* Where sequences have several chunks, else NULL.  A slot is a query tile of one head. */
+    double *all[MAX_USES];               /* [heads of an item][added of the term]: of the chunks so
+                                            far */
+    real *kept;                          /* [slots][kept rows][QT]: state of rows */
+    real *border[MAX_USES];              /* [slots][chunks][carry rows][QT]: carries as a chunk
+                                            finds them */
 };
 /* What it has in decode: scores, weights and sums of a whole chunk. */
 struct chunk { real *s, *p, *alpha, *sums; };
@@ -37,6 +45,27 @@ INLINE int item_kv_heads(const struct loci_plan *p) { return p->mix >= 0 ? p->kv
 INLINE int item_key_heads(const struct loci_plan *p)
 {
     return item_kv_heads(p) * (p->key_heads / p->kv_heads);
+}
+/* Keys of a chunk, or of the longest sequence if it has fewer, and their tiles; chunks of that
+ * one. */
+INLINE ptrdiff_t part_keys(const struct call *c)
+{
+    return c->seqs.longest < CHUNK ? c->seqs.longest : CHUNK;
+}
+INLINE ptrdiff_t part_tiles(const struct call *c) { return (part_keys(c) + KT - 1) / KT; }
+INLINE ptrdiff_t most_chunks(const struct call *c) { return (c->seqs.longest + CHUNK - 1) / CHUNK; }
+/* Query tiles of a backward item. */
+INLINE ptrdiff_t item_tiles(const struct call *c)
+{
+    return ((c->Lq < ROW_CHUNK ? c->Lq : ROW_CHUNK) + QT - 1) / QT;
+}
+/* Reals from key to key where a term sums n of them by key; a single one needs no padding. */
+INLINE int key_row(int n) { return n == 1 ? 1 : padded(n); }
+/* How much of a part is added to the total. */
+INLINE ptrdiff_t added_part(const struct call *c, int x)
+{
+    const struct term *term = term_of(c, x);
+    return term->added ? term->added(c, x) : term->part(c, x);
 }
 /* Can the scores that the sweep of carries made serve again?  Not when score() may leave something
  * behind for score_bwd(), which takes memory of its own.  Only a weight term's sweep leads to the
@@ -72,8 +101,8 @@ INLINE bool cancelled(const struct call *c)
 }
 /* What engine.h says of sum_later. */
 void N(sum_later)(const void *x, void *later, double *sum, double *top);
-/* to += x y, n x n. */
-void N(add_square)(int n, const double *x, const double *y, double *to);
+/* What engine.h says of add_product. */
+void N(add_product)(int m, int k, int n, const double *x, const double *y, double *to);
 /* Runs job(arg, 0) .. job(arg, n - 1) on the host's threads, or here. */
 void N(run)(const struct call *, int n, void (*job)(void *, int), void *arg);
 /* Turns and stages the keys, and measures them, where the plan asks for it. */

@@ -29,10 +29,11 @@ struct own {
     /* [carry rows][QT] reals, or doubles in twice the rows: state of a scan, newest to oldest;
      * the backward pass restores it before each tile */
     real *carry;
-    real *part;                          /* gradient of tables: this work item's part for this head;
-                                            NULL: not wanted */
+    real *part;                          /* gradient of tables: this work item's part for this head
+                                            and chunk of keys; NULL: not wanted */
+    real *fresh;                         /* the first numbers of it, of this query tile alone */
     real *keys;                          /* gradient by key: likewise, from the tile's first key on,
-                                            in padded rows */
+                                            rows of key_row() */
     int outn, gradn, carryn;
 };
 

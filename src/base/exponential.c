@@ -27,19 +27,15 @@ static void quotients(double t, double *sinc, double *rest)
     *rest = half * s * s;
 }
 
-/* An entry of a matrix as if it had four channels 1, i, j, k: with
- * n = 3 the channel 1 is not there and its row and column are 0. */
-static double entry(int n, const double *x, int row, int column)
-{
-    const int r = row - (4 - n), c = column - (4 - n);
-    return r < 0 || c < 0 ? 0 : x[r * n + c];
-}
-/* a and b of a skew matrix, and the matrix of a and b.  The first column of the
- * matrix is a + b, its lower right corner a - b; with n = 3 the former is 0. */
+/* a and b of a skew matrix, and the matrix of a and b.  The first column of the matrix is a + b, its
+ * lower right corner a - b; with n = 3 the former is 0.  All is as if a matrix had four channels 1,
+ * i, j, k: with n = 3 the channel 1 is not there and its row and column are 0. */
 static void split(int n, const double *x, double *a, double *b)
 {
-    const double p[3] = { entry(n, x, 1, 0), entry(n, x, 2, 0), entry(n, x, 3, 0) };
-    const double q[3] = { entry(n, x, 3, 2), -entry(n, x, 3, 1), entry(n, x, 2, 1) };
+    double m[4][4] = { { 0 } };
+    for (int r = 4 - n; r < 4; r++)
+        for (int c = 4 - n; c < 4; c++) m[r][c] = x[(r - (4 - n)) * n + c - (4 - n)];
+    const double p[3] = { m[1][0], m[2][0], m[3][0] }, q[3] = { m[3][2], -m[3][1], m[2][1] };
     for (int i = 0; i < 3; i++) a[i] = (p[i] + q[i]) / 2, b[i] = (p[i] - q[i]) / 2;
 }
 static void join(int n, const double *a, const double *b, double *x)
@@ -134,19 +130,19 @@ size_t loci_exponential_room(int n)
 
 /* to = x y.  Each is a matrix and, if `dual`, its derivative
  * behind it: that of a product is x dy + dx y. */
-static void multiply(int n, bool dual, add_square *add, const double *x,
+static void multiply(int n, bool dual, add_product *add, const double *x,
                      const double *y, double *to)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n;
     memset(to, 0, sizeof *to * (size_t)(dual ? 2 * all : all));
-    add(n, x, y, to);
-    if (dual) add(n, x, y + all, to + all), add(n, x + all, y, to + all);
+    add(n, n, n, x, y, to);
+    if (dual) add(n, n, n, x, y + all, to + all), add(n, n, n, x + all, y, to + all);
 }
 
 /* exp of the first matrix in `room`, which is overwritten, as the sum over k of x^k / k!
  * in steps of x^4.  `room` holds x .. x^4 and two more matrices, y and t, which swap
  * their places after each product; it returns the one that holds the result. */
-static const double *series(int n, bool dual, add_square *add, double *room)
+static const double *series(int n, bool dual, add_product *add, double *room)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n, size = 2 * all, count = dual ? size : all;
     double norm = 0, coefficient[DEGREE + 1] = { 1 };
@@ -185,7 +181,7 @@ static const double *series(int n, bool dual, add_square *add, double *room)
     return y;
 }
 
-void loci_exponential(int n, const double *x, double *r, double *room, add_square *add)
+void loci_exponential(int n, const double *x, double *r, double *room, add_product *add)
 {
     if (n == 3 || n == 4) {
         closed_form(n, x, r);
@@ -196,7 +192,7 @@ void loci_exponential(int n, const double *x, double *r, double *room, add_squar
 }
 
 void loci_exponential_adjoint(int n, const double *x, const double *g, double *d, double *room,
-                              add_square *add)
+                              add_product *add)
 {
     if (n == 3 || n == 4) {
         closed_adjoint(n, x, g, d);

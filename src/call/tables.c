@@ -66,38 +66,59 @@ loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t roo
     return LOCI_OK;
 }
 
-loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void *const *tensors,
-                         void *tables)
+/* Tensors are there, tables can be written, and neither lies in the other. */
+static loci_status check_prepare(const loci_plan *p, ptrdiff_t max_distance,
+                                 const void *const *tensors, void *tables, const loci_host *host,
+                                 loci_error *e)
 {
-    size_t bytes = loci_tables_size(p, max_distance);
+    CHECK(e, p, LOCI_BAD_ARG, "there is no plan");
+    CHECK(e, max_distance >= 0 && max_distance <= FAR, LOCI_BAD_ARG,
+          "max_distance %td must be 0 .. 2^40", max_distance);
+    const size_t bytes = loci_tables_size(p, max_distance);
+    CHECK(e, bytes > 0, LOCI_BAD_ARG, "tables for distances up to %td do not fit into memory",
+          max_distance);
+    CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes",
+          ALIGN);
+    CHECK(e, !host || !host->run || (host->threads >= 1 && host->threads <= MAX_THREADS),
+          LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", host->threads, MAX_THREADS);
     struct regions r;
     r.n = 0;
-    /* This call has no loci_error: its caller gets the status alone. */
-    if (bytes == 0 || !aligned(tables)) return LOCI_BAD_ARG;
     loci_add_list(&r, "tables", tables, bytes, 1, WRITTEN);
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];
         /* Inputs come with the calls. */
         if (t->role == LOCI_INPUT) continue;
-        if (!tensors || !tensors[i]) return LOCI_BAD_ARG;
+        CHECK(e, tensors && tensors[i], LOCI_BAD_ARG, "tensor %d, %s, is missing", i, t->name);
         loci_add_list(&r, t->name, tensors[i], (size_t)tensor_count(t), p->real, READ);
     }
-    if (loci_check_regions(&r, NULL)) return LOCI_BAD_ARG;
+    return loci_check_regions(&r, e);
+}
+
+loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void *const *tensors,
+                         void *tables)
+{
+    return loci_prepare_on(NULL, p, max_distance, tensors, tables, NULL);
+}
+loci_status loci_prepare_on(const loci_host *host, const loci_plan *p, ptrdiff_t max_distance,
+                            const void *const *tensors, void *tables, loci_error *e)
+{
+    const loci_status status = check_prepare(p, max_distance, tensors, tables, host, e);
+    if (status) return status;
+    const size_t bytes = loci_tables_size(p, max_distance);
 
     /* No magic until all encodings are done: tables that are read meanwhile, or left
-     * half made, are refused.  Padding is zeroed, so equal tensors give equal bytes. */
-    memset(tables, 0, ALIGN);
+     * half made, are refused.  What nobody fills is zero. */
+    memset(tables, 0, bytes);
     char *at = (char *)tables + ALIGN;
-    for (int e = 0; e < p->encs; e++) {
-        int first = p->first_tensor[e];
-        size_t n = table_size(p, e, max_distance);
+    for (int x = 0; x < p->encs; x++) {
+        int first = p->first_tensor[x];
+        size_t n = table_size(p, x, max_distance);
         struct prep prep = {
-            .cfg = &p->enc[e], .tensor = p->tensors.list + first,
+            .cfg = &p->enc[x], .tensor = p->tensors.list + first,
             .data = tensors ? tensors + first : NULL, .f64 = p->f64, .range = max_distance,
-            .shape = loci_shape_of(p, e), .table = at,
+            .shape = loci_shape_of(p, x), .table = at, .engine = p->engine, .host = host,
         };
-        if (p->enc[e].pe->prepare) p->enc[e].pe->prepare(&prep);
-        memset(at + n, 0, round_up(n) - n);
+        if (p->enc[x].pe->prepare) p->enc[x].pe->prepare(&prep);
         at += round_up(n);
     }
     *(struct head *)tables = (struct head){ TABLES_MAGIC, bytes, max_distance };

@@ -53,15 +53,26 @@ INLINE real max_(real a, real b) { return a > b ? a : b; }
 INLINE real min_(real a, real b) { return a < b ? a : b; }
 INLINE real abs_(real a) { return a < 0 ? -a : a; }
 
+/* The smallest number that is not -inf. */
+#if LOCI_DOUBLE
+#define LOWEST (-DBL_MAX)
+#else
+#define LOWEST (-FLT_MAX)
+#endif
+
 /* e^x for x <= 0 (also a little above): x = n ln 2 + r, |r| <= ln 2 / 2, then a polynomial of
  * degree 5 in r that is 1 at 0.  Worst error 1.6 ulp plus |x| 2^-28 relative (ln 2 is one float).
- * Below EXP_LOW, where 2^n would leave the normal floats, it is 0, and so is e^-inf; e^0 is
- * exactly 1: skipping tiles and joining chunks rely on both.  NaN stays NaN. */
-#define EXP_LOW ((real)-87)
+ * Below EXP_LOW it is 0, and so is e^-inf; e^0 is exactly 1: skipping tiles and joining chunks
+ * rely on both.  NaN stays NaN: not by scaling, which adds whatever bits a NaN has.
+ *
+ * e^-60 is 2^-86: 2^20 such weights are less than half a last place of the largest one, in double
+ * too; and what they are multiplied by, values and gradients, has 2^40 left before products become
+ * subnormal, which some processors compute a hundred times as slowly. */
+#define EXP_LOW ((real)-60)
 #if LOCI_DOUBLE
 /* Cut off at the same place as in float, so that both builds skip the same tiles. */
 INLINE real exp_(real x) { return x < EXP_LOW ? 0 : exp(x); }
-INLINE vf vf_exp(vf x) { return exp_(x); }
+INLINE vf vf_exp_from(real low, vf x) { return x < low ? 0 : exp(x); }
 #else
 #define EXP_LOG2E 1.44269504f
 #define EXP_MAGIC 12582912.0f                      /* 1.5 * 2^23: adding it rounds to an integer in
@@ -94,24 +105,30 @@ INLINE real exp_(real x)
     y = fma_(r, y, EXP_C1);
     y = fma_(r, y, 1.0f);
     y = bits_scale2(y, t);
-    return x < EXP_LOW ? 0.0f : y;
+    return x >= EXP_LOW ? y : max_(0, x);
 }
 #if VL == 1
-INLINE vf vf_exp(vf x) { return exp_(x); }
-#else
-INLINE vf vf_exp(vf x)
+INLINE vf vf_scale2(vf y, vf t) { return bits_scale2(y, t); }
+INLINE vf vf_scale_from(vf x, real limit, vf y, vf t, vf n)
 {
-    vf t = vf_fma(x, vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
-    vf r = vf_fma(vf_sub(t, vf_set1(EXP_MAGIC)), vf_set1(-EXP_LN2), x);
+    (void)n;
+    return x >= limit ? bits_scale2(y, t) : max_(0, x);
+}
+#endif
+/* The same with another limit, above EXP_LOW. */
+INLINE vf vf_exp_from(real low, vf x)
+{
+    vf t = vf_fma(x, vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC)), n = vf_sub(t, vf_set1(EXP_MAGIC));
+    vf r = vf_fma(n, vf_set1(-EXP_LN2), x);
     vf y = vf_fma(r, vf_set1(EXP_C5), vf_set1(EXP_C4));
     y = vf_fma(r, y, vf_set1(EXP_C3));
     y = vf_fma(r, y, vf_set1(EXP_C2));
     y = vf_fma(r, y, vf_set1(EXP_C1));
     y = vf_fma(r, y, vf_set1(1.0f));
-    return vf_zero_below(x, EXP_LOW, vf_scale2(y, t));
+    return vf_scale_from(x, low, y, t, n);
 }
 #endif
-#endif
+INLINE vf vf_exp(vf x) { return vf_exp_from(EXP_LOW, x); }
 
 /* tanh x = -e / (e + 2), e = e^(-2|x|) - 1, with the sign of x.  As in exp_(), -2|x| = n ln 2 + r,
  * and e = 2^n (e^r - 1) + (2^n - 1), where neither cancels: e^r - 1 is a polynomial of degree 6
@@ -125,15 +142,11 @@ INLINE vf vf_tanh(vf x) { return tanh(x); }
 #define EXPM1_C4 0x1.555674p-5f
 #define EXPM1_C5 0x1.1227f6p-7f
 #define EXPM1_C6 0x1.6bebf4p-10f
-#if VL == 1
-INLINE vf vf_scale2(vf y, vf t) { return bits_scale2(y, t); }
-#endif
 INLINE vf vf_tanh(vf x)
 {
-    /* minus is -x; vf_negative() chooses by the sign of x, here and at the end. */
-    const vf one = vf_set1(1), minus = vf_sub(vf_set1(0), x);
+    const vf one = vf_set1(1);
     /* From -40 on the result is 1 in float.  The order of the arguments lets NaN through. */
-    const vf y = vf_max(vf_set1(-40), vf_mul(vf_set1(2), vf_negative(x, x, minus)));
+    const vf y = vf_max(vf_set1(-40), vf_mul(vf_set1(2), vf_minus_abs(x)));
     const vf t = vf_fma(y, vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
     const vf r = vf_fma(vf_sub(t, vf_set1(EXP_MAGIC)), vf_set1(-EXP_LN2), y),
              power = vf_scale2(one, t);

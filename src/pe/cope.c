@@ -65,31 +65,28 @@ static void prepare(const struct prep *p)
     for (ptrdiff_t i = 0; i < tensor_count(&p->tensor[SCAN_E]); i++) put(p, i, param(p, SCAN_E, i));
 }
 
-/* Adds the places of the total to the tensors.  de is summed over batch entries and
- * over heads that share e; keys of given gates have places of their own.  n counts
- * batch entries and, within, places; kvh is the kv head that a place belongs to. */
+/* Adds the places of the total to e: batch entries, and heads that share it; and what the total has
+ * by key to the keys of given gates. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
     const struct scan a = scan_of(c, enc);
-    const int places = scan_places(c, &a);
-    const double *from = NULL;
+    const double *total = NULL;
     for (int x = 0; x < p->uses; x++)
-        if (p->use[x].enc == enc) from = c->g.total[x];
-    if (!from) return;
+        if (p->use[x].enc == enc) total = c->g.total[x];
+    if (!total) return;
     double *de = c->g.dtensor[p->first_tensor[enc] + SCAN_E];
-    double *dgate = a.gates == GATES_GIVEN ? c->g.dtensor[p->first_tensor[enc] + SCAN_GATE_K]
-                                           : NULL;
-    for (ptrdiff_t n = 0; n < scan_total(c, &a) / a.part; n++, from += a.part) {
-        const ptrdiff_t place = n % places,
-                        kvh = n / places * p->kv_heads + place * p->kv_heads / places;
-        for (int d = 0; d < p->dim; d++) {
-            for (int i = 0; de && i < a.npos; i++)
-                de[((a.per_head ? place * a.npos : 0) + i) * p->dim + d] += from[i * a.width + d];
-            for (ptrdiff_t j = 0; dgate && j < c->Lk; j++)
-                dgate[(kvh * c->Lk + j) * p->dim + d] += from[(a.npos + j) * a.width + d];
-        }
+    for (ptrdiff_t n = 0; de && n < scan_places(c, &a); n++) {
+        const double *from = total + n * a.part;
+        double *to = de + (a.per_head ? n % p->heads * a.npos * p->dim : 0);
+        for (int i = 0; i < a.npos; i++)
+            for (int d = 0; d < p->dim; d++) to[i * p->dim + d] += from[i * a.width + d];
     }
+    if (a.gates != GATES_GIVEN) return;
+    double *dgate = c->g.dtensor[p->first_tensor[enc] + SCAN_GATE_K];
+    const double *from = total + scan_keys(c, &a, 0, 0);
+    const ptrdiff_t count = c->B * p->kv_heads * c->Lk * p->dim;
+    for (ptrdiff_t i = 0; dgate && i < count; i++) dgate[i] += from[i];
 }
 
 const struct loci_pe loci_pe_cope = {

@@ -190,7 +190,6 @@ static void prepare(const struct prep *p)
     const ptrdiff_t columns = (ptrdiff_t)vectors_columns(&v), wide = (ptrdiff_t)key_columns(&kv),
                     width = (ptrdiff_t)vectors_width(c->dim);
     int32_t *row = p->table;
-    memset(p->table, 0, size(c, p->range, real));
     find_rows(c, row);
     for (int h = 0; h < v.tables; h++) {
         char *k = (char *)p->table + vectors_index(&v)
@@ -218,13 +217,13 @@ static void prepare(const struct prep *p)
 
 /* Columns that share a row of Q add up; `ends` are sums of pairs that
  * the term found to lie beyond an end without looking at each. */
-static void fold_keys(const struct prep *p, int h, const double *part, double *dq)
+static void fold_keys(const struct prep *p, int h, const double *ends, double *dq)
 {
     const struct config *c = p->cfg;
     const struct key_vectors v = key_vectors(c);
     const ptrdiff_t columns = (ptrdiff_t)key_columns(&v), first = h * 2 * (ptrdiff_t)c->opt[SPAN],
                     Dp = (ptrdiff_t)vectors_padded(c->dim);
-    const double *ends = part + c->dim * columns;
+    const double *part = ends + key_ends(c->dim);
     for (int d = 0; d < c->dim; d++) {
         for (ptrdiff_t n = 0; n < columns; n++)
             dq[(first + key_row(c, &v, p->table, n)) * c->dim + d] += part[d * columns + n];

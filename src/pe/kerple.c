@@ -53,26 +53,35 @@ static void power(double a, double r1, double r2, double *y)
     const double x = a == 0 ? 0 : pow(a, r2);
     y[0] = -r1 * x, y[1] = -x, y[2] = a == 0 ? 0 : -r1 * x * log(a);
 }
-/* y[0] = -r1 log(1 + r2 a^r3), then its derivatives by r1, r2 and r3. */
-static void logarithm(double a, double r1, double r2, double r3, double *y)
+/* y[0] = -r1 log(1 + r2 x), then its derivatives by r1 and r2; log1p keeps the digits of small
+ * r2 x.  With x = a^r3 that by r3 follows. */
+static void logarithm(double x, double r1, double r2, double *y)
 {
-    const double x = a == 0 ? 0 : r3 == 1 ? a : pow(a, r3), slope = -r1 / (1 + r2 * x);
-    /* log1p keeps the digits of small r2 a; r3 = 1 skips pow(), which kernel=log does not need. */
-    y[1] = -log1p(r2 * x), y[2] = slope * x, y[3] = a == 0 ? 0 : slope * r2 * x * log(a),
-    y[0] = r1 * y[1];
+    y[1] = -log1p(r2 * x), y[2] = -r1 / (1 + r2 * x) * x, y[0] = r1 * y[1];
 }
-/* The bias at distance a and its slopes, and below the weight exp(-w1 a^w2) and its slopes. */
+static void logarithm3(double a, double r1, double r2, double r3, double *y)
+{
+    logarithm(a == 0 ? 0 : r3 == 1 ? a : pow(a, r3), r1, r2, y);
+    y[3] = a == 0 ? 0 : y[2] * r2 * log(a);
+}
+/* The bias at distance a and its slopes, and below the weight exp(-w1 a^w2) and its slopes.  A
+ * score times 2^-40 changes no softmax of floats, and what is below would make subnormal products:
+ * it is 0.  Doubles keep more. */
 static void bias(const struct prep *p, int h, double a, double *y)
 {
-    const int kernel = (int)p->cfg->opt[KERNEL];
-    if (kernel == POWER) power(a, param(p, 0, h), param(p, 1, h), y);
-    else logarithm(a, param(p, 0, h), param(p, 1, h), kernel == LOG3 ? param(p, 2, h) : 1, y);
+    const double r1 = param(p, 0, h), r2 = param(p, 1, h);
+    switch ((int)p->cfg->opt[KERNEL]) {
+    case POWER: power(a, r1, r2, y); break;
+    case LOG: logarithm(a, r1, r2, y); break;
+    default: logarithm3(a, r1, r2, param(p, 2, h), y);
+    }
 }
 static void weight(const struct prep *p, int h, double a, double *y)
 {
     const int n = numbers(p->cfg);
     power(a, param(p, n, h), param(p, n + 1, h), y);
-    y[0] = exp(y[0]), y[1] *= y[0], y[2] *= y[0];
+    y[0] = y[0] < log(p->f64 ? 0x1p-500 : 0x1p-40) ? 0 : exp(y[0]);
+    y[1] *= y[0], y[2] *= y[0];
 }
 
 /* ---- Tables: the bias, then the weight ------------------------------------------------------- */
@@ -95,22 +104,27 @@ static void put_both(const struct prep *p, const struct distances *t, int h, int
     distances_put(p, t, h, d, y[0]);
     for (int i = 0; i < t->slopes; i++) distances_put_slope(p, t, i, h, d, y[1 + i]);
 }
-/* Fills a table, the bias or the weight; both depend on
+/* Fills a head of a table, the bias or the weight; both depend on
  * |d| alone, so the side ahead has the same numbers. */
+struct work { const struct prep *p; struct distances *t; bool weights; };
+static void head_job(void *arg, int h)
+{
+    const struct work *a = arg;
+    for (int64_t d = 0; d <= a->t->hi; d++) {
+        double y[4];
+        if (a->weights) weight(a->p, h, (double)d, y);
+        else bias(a->p, h, (double)d, y);
+        put_both(a->p, a->t, h, d, y);
+        if (a->t->lo) put_both(a->p, a->t, h, -d, y);
+    }
+}
 static struct distances *fill(const struct prep *p, void *at, bool weights)
 {
     const struct distances form = layout(p->cfg, p->range, weights,
                                          p->f64 ? sizeof(double) : sizeof(float));
-    struct distances *t = distances_open(p, at, &form);
-    for (int h = 0; h < p->cfg->heads; h++)
-        for (int64_t d = 0; d <= t->hi; d++) {
-            double y[4];
-            if (weights) weight(p, h, (double)d, y);
-            else bias(p, h, (double)d, y);
-            put_both(p, t, h, d, y);
-            if (t->lo) put_both(p, t, h, -d, y);
-        }
-    return t;
+    struct work a = { .p = p, .t = distances_open(p, at, &form), .weights = weights };
+    prepare_each(p, p->cfg->heads, head_job, &a);
+    return a.t;
 }
 static void prepare(const struct prep *p)
 {

@@ -331,7 +331,7 @@ static void exponential_job(void *arg, int index)
         for (ptrdiff_t at = 0; at < w->groups * w->count; at++) {
             const ptrdiff_t to = (i * w->groups * w->count + at) * n * n;
             add_generators(c, job->enc, w, i, at, x);
-            loci_exponential(n, x, r, room, c->plan->engine->add_square);
+            loci_exponential(n, x, r, room, c->plan->engine->add_product);
             for (int o = 0; o < n; o++)
                 for (int k = 0; k < n; k++) {
                     store_real(w->into, c->plan->f64, to + k * n + o, r[o * n + k]);
@@ -414,7 +414,7 @@ static void gradient_job(void *arg, int index)
             for (int i = 0; i < n * n; i++) any |= g[i] != 0;
             if (!any) continue;
             add_generators(c, job->enc, w, slot, at, x);
-            loci_exponential_adjoint(n, x, g, d, room, c->plan->engine->add_square);
+            loci_exponential_adjoint(n, x, g, d, room, c->plan->engine->add_product);
             for (int a = 0; a < c->plan->axes; a++) {
                 const double along = coordinate(c, w->first[slot], a);
                 double *to = sum + ((ptrdiff_t)a * blocks_of_all + at) * n * n;

@@ -82,7 +82,6 @@ static void prepare(const struct prep *p)
                  table = vectors_table(&v, c->dim, c->value_dim);
     const ptrdiff_t columns = (ptrdiff_t)vectors_columns(&v),
                     width = (ptrdiff_t)vectors_width(c->value_dim);
-    memset(p->table, 0, vectors_size(&v, c->dim, c->value_dim, real));
     int32_t *row = p->table;
     for (int d = v.lo; d <= v.hi; d++) row[d - v.lo] = c->opt[SIGN] ? d - v.lo : v.hi - d;
     for (int h = 0; h < v.tables; h++) {

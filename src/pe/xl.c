@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/trig.h"
 #include "plan/encoding.h"
+#include "plan/engine.h"
 #include "shape/roll.h"
 #include "shape/vectors.h"
 
@@ -76,49 +77,72 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
     return layout(c, range, real, &v, &bytes) ? bytes : SIZE_MAX;
 }
 
-/* The R_d of all distances, sines first; an odd width has one cosine less. */
-static void fill_waves(const struct prep *p, const struct roll *v, void *to)
+/* What the threads of prepare() share.  Jobs are by wave, or by head and so many distances. */
+enum { COLUMNS = 32, STEPS = 64 };
+struct work { const struct prep *p; struct roll v; };
+
+/* A wave at all distances.  d = 64 n + m turns by the angle of 64 n and by that of m: few cosines,
+ * and two products in double for each distance.  An odd width has one cosine less. */
+static void wave_job(void *arg, int t)
 {
+    const struct work *a = arg;
+    const struct prep *p = a->p;
+    const struct roll *v = &a->v;
     const int Dm = waves(p->cfg), half = (Dm + 1) / 2;
-    for (int t = 0; t < half; t++) {
-        double w, rest, cos_, sin_;
-        loci_pow_dd(p->cfg->opt[BASE], 2 * t, Dm, &w, &rest);
-        for (int64_t d = v->lo; d <= v->hi; d++) {
-            const ptrdiff_t at = (ptrdiff_t)(d - v->lo) * v->waves_width + t;
-            loci_sincos((double)d, w, rest, &cos_, &sin_);
-            store_real(to, p->f64, at, sin_);
-            if (half + t < Dm) store_real(to, p->f64, at + half, cos_);
-        }
+    void *to = (char *)p->table + v->waves;
+    double w, rest, small[STEPS][2], c = 1, s = 0;
+    loci_pow_dd(p->cfg->opt[BASE], 2 * t, Dm, &w, &rest);
+    for (int m = 0; m < STEPS; m++) loci_sincos(m, w, rest, &small[m][0], &small[m][1]);
+    for (int64_t d = v->lo; d <= v->hi; d++) {
+        const int64_t m = d & (STEPS - 1);
+        const double *turn = small[m];
+        if (d == v->lo || m == 0) loci_sincos((double)(d - m), w, rest, &c, &s);
+        const ptrdiff_t at = (ptrdiff_t)(d - v->lo) * v->waves_width + t;
+        store_real(to, p->f64, at, s * turn[0] + c * turn[1]);
+        if (half + t < Dm) store_real(to, p->f64, at + half, c * turn[0] - s * turn[1]);
     }
 }
 
-/* W R_d for a few distances at once, so that numbers of W are read once for
- * them, and for a few rows of W at a time, whose sums fit on the stack.
+/* W R_d of a head for some distances: a product in double, by pieces that fit on a stack.
  * Largest distance first, like the oldest keys, as the term reads them. */
-enum { FEW = 8 };
-static void project(const struct prep *p, const struct roll *v, int h, const void *from,
-                    ptrdiff_t first, int n, void *rows)
+static void project(const struct work *a, int h, ptrdiff_t first, int n)
 {
+    enum { SLICE = 64, PIECE = 32 };
+    const struct prep *p = a->p;
+    const struct roll *v = &a->v;
     const int D = p->cfg->dim, Dm = waves(p->cfg);
-    enum { PIECE = 256 };
-    for (int d0 = 0; d0 < D; d0 += PIECE / FEW) {
-        double sum[PIECE / FEW][FEW] = { { 0 } }, r[PIECE][FEW] = { { 0 } };
+    const size_t real = p->f64 ? sizeof(double) : sizeof(float);
+    const void *from = (const char *)p->table + v->waves;
+    void *to = (char *)p->table + v->heads
+             + (size_t)((ptrdiff_t)h * roll_head(v) + v->width) * real;
+    for (int d0 = 0; d0 < D; d0 += SLICE) {
+        const int rows = D - d0 < SLICE ? D - d0 : SLICE;
+        double sum[SLICE * COLUMNS] = { 0 }, w[SLICE * PIECE], r[PIECE * COLUMNS] = { 0 };
         for (int m0 = 0; m0 < Dm; m0 += PIECE) {
             const int most = Dm - m0 < PIECE ? Dm - m0 : PIECE;
+            for (int d = 0; d < rows; d++)
+                for (int m = 0; m < most; m++)
+                    w[d * most + m] = param(p, PROJECTION,
+                                            ((ptrdiff_t)h * D + d0 + d) * Dm + m0 + m);
             for (int i = 0; i < n; i++)
                 for (int m = 0; m < most; m++)
-                    r[m][i] = load_real(from, p->f64, (first + i) * v->waves_width + m0 + m);
-            for (int d = d0; d < D && d < d0 + PIECE / FEW; d++)
-                for (int m = 0; m < most; m++) {
-                    const double w = param(p, PROJECTION, ((ptrdiff_t)h * D + d) * Dm + m0 + m);
-                    for (int i = 0; i < FEW; i++) sum[d - d0][i] += w * r[m][i];
-                }
+                    r[m * COLUMNS + i] = load_real(from, p->f64,
+                                                   (first + i) * v->waves_width + m0 + m);
+            p->engine->add_product(rows, most, COLUMNS, w, r, sum);
         }
-        for (int d = d0; d < D && d < d0 + PIECE / FEW; d++)
-            for (int i = 0; i < n; i++)
-                store_real(rows, p->f64, (v->hi - v->lo - (first + i)) * v->width + d,
-                           sum[d - d0][i]);
+        for (int i = 0; i < n; i++)
+            for (int d = 0; d < rows; d++)
+                store_real(to, p->f64, (v->hi - v->lo - (first + i)) * v->width + d0 + d,
+                           sum[d * COLUMNS + i]);
     }
+}
+static void vectors_job(void *arg, int index)
+{
+    const struct work *a = arg;
+    const ptrdiff_t count = (ptrdiff_t)(a->v.hi - a->v.lo) + 1;
+    const int heads = a->p->cfg->heads;
+    const ptrdiff_t first = (ptrdiff_t)(index / heads) * COLUMNS;
+    project(a, index % heads, first, count - first < COLUMNS ? (int)(count - first) : COLUMNS);
 }
 
 /* u goes into every column of its table, as band_k reads it;
@@ -127,15 +151,15 @@ static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
     const size_t real = p->f64 ? sizeof(double) : sizeof(float);
-    struct roll v;
+    struct work a = { .p = p };
+    struct roll *v = &a.v;
     size_t bytes;
-    if (!layout(c, p->range, real, &v, &bytes)) return;
+    if (!layout(c, p->range, real, v, &bytes)) return;
     const ptrdiff_t columns = (ptrdiff_t)key_columns(&everywhere),
-                    width = (ptrdiff_t)vectors_width(c->dim), count = (ptrdiff_t)(v.hi - v.lo) + 1;
+                    width = (ptrdiff_t)vectors_width(c->dim),
+                    count = (ptrdiff_t)(v->hi - v->lo) + 1;
     char *table = p->table;
-    memset(table, 0, bytes);
-    memcpy(table, &v, sizeof v);
-    fill_waves(p, &v, table + v.waves);
+    memcpy(table, v, sizeof *v);
     for (int h = 0; h < c->heads; h++) {
         char *across = table + everywhere.at + (size_t)h * key_table(&everywhere, c->dim) * real,
              *rows = across + (size_t)(c->dim * columns) * real;
@@ -145,13 +169,12 @@ static void prepare(const struct prep *p)
                 store_real(across, p->f64, d * columns + n, u);
                 store_real(rows, p->f64, n * width + d, u);
             }
-        char *head = table + v.heads + (size_t)(h * roll_head(&v)) * real;
+        char *head = table + v->heads + (size_t)(h * roll_head(v)) * real;
         for (int d = 0; d < c->dim; d++)
             store_real(head, p->f64, d, param(p, POSITION, (ptrdiff_t)h * c->dim + d));
-        for (ptrdiff_t n = 0; n < count; n += FEW)
-            project(p, &v, h, table + v.waves, n, count - n < FEW ? (int)(count - n) : FEW,
-                    head + (size_t)v.width * real);
     }
+    prepare_each(p, (waves(c) + 1) / 2, wave_job, &a);
+    prepare_each(p, (int)((count + COLUMNS - 1) / COLUMNS) * c->heads, vectors_job, &a);
 }
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
@@ -174,8 +197,8 @@ static void fold(const struct prep *p)
         }
     }
     for (int h = 0; h < c->heads && p->dtable[1] && du; h++) {
-        const double *part = p->dtable[1] + (size_t)h * key_part(&everywhere, D),
-                     *ends = part + D * columns;
+        const double *ends = p->dtable[1] + (size_t)h * key_part(&everywhere, D),
+                     *part = ends + key_ends(D);
         for (int d = 0; d < D; d++) {
             for (ptrdiff_t n = 0; n < columns; n++)
                 du[(ptrdiff_t)h * D + d] += part[d * columns + n];

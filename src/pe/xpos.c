@@ -78,6 +78,7 @@ static void prepare(const struct prep *p)
                               (struct pairs){
                                   .count = (int)c->opt[DIM] / 2, .interleaved = true, .axes = 1,
                                   .groups = 1, .factor = 1, .span = span,
+                                  .least = 0x1p-64 * pow(z0(c), KT * span / c->opt[SCALE_BASE]),
                               },
                               frequency, fading);
 }

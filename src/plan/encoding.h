@@ -140,6 +140,8 @@ struct prep {
                                             cfg->full) */
     const void *shape;                   /* of its first term */
     void *table;                         /* starts on 64 bytes */
+    const struct engine *engine;         /* prepare */
+    const loci_host *host;               /* prepare; NULL: this thread alone */
     const double *const *dtable;         /* fold: per term of this encoding, in the order of
                                             terms(): sums of its parts */
     double *const *dtensor;              /* fold: per tensor, zeroed; NULL where not wanted */
@@ -160,6 +162,15 @@ static inline double param(const struct prep *p, int which, ptrdiff_t i)
 static inline void put(const struct prep *p, ptrdiff_t i, double x)
 {
     store_real(p->table, p->f64, i, x);
+}
+/* Runs job(arg, 0) .. job(arg, n - 1) on the threads that prepare() has. */
+static inline void prepare_each(const struct prep *p, int n, void (*job)(void *, int), void *arg)
+{
+    if (p->host && p->host->run && n > 1) {
+        p->host->run(p->host->user, n, job, arg);
+        return;
+    }
+    for (int i = 0; i < n; i++) job(arg, i);
 }
 
 /* ---- The encoding ---------------------------------------------------------------------------- */

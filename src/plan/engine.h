@@ -51,8 +51,8 @@ struct engine {
     /* For LATER_TILES tiles of KT reals: the sum, newest first, of those after each in its tile; of
      * all; the largest of the former. */
     void      (*sum_later)(const void *x, void *later, double *sum, double *top);
-    /* to += x y, n x n; same bits everywhere */
-    void      (*add_square)(int n, const double *x, const double *y, double *to);
+    /* to [m][n] += x [m][k] y [k][n]; same bits everywhere */
+    void      (*add_product)(int m, int k, int n, const double *x, const double *y, double *to);
 };
 
 /* isa.c: the best engine this CPU and operating system run, or the one asked for (NULL: unknown, or

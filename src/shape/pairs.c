@@ -65,12 +65,14 @@ void loci_fading_pairs_prepare(const struct prep *p, struct pairs form, pairs_fr
     for (int t = 0; t < W; t++) {
         struct dd base = { 1, 0 };
         if (t < form.count) z(p, 0, 0, t, &base.hi, &base.lo);
-        /* Powers to 106 bits: 63 products per digit, over 7 digits, still leave a whole double. */
+        /* Powers to 106 bits: 63 products per digit, over 7 digits, still leave a whole double.
+         * Those whose low part would not be a normal double are 0. */
         for (int digit = 0; digit < FADE_DIGITS; digit++) {
             struct dd power = { 1, 0 };
             for (int n = 0; n < PAIR_STEPS; n++) {
                 rows[(digit * PAIR_STEPS + n) * W + t] = power.hi;
-                power = dd_mul(power, base);
+                power = power.hi * 0x1p900 < 1 / base.hi ? (struct dd){ 0, 0 }
+                                                         : dd_mul(power, base);
             }
             base = power;
         }

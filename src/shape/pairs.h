@@ -31,8 +31,10 @@ struct pairs {
     double factor;                       /* m */
     bool angles_f32;                     /* as code in float has them: see terms/angles.h.
                                             Frequencies come as floats */
-    /* of a rotation that fades: key tiles that share a reference */
+    /* of a rotation that fades: key tiles that share a reference; and the power of z that a query
+     * of a run may forget, as no key of those tiles makes it large */
     int span;
+    double least;
 };
 _Static_assert(sizeof(struct pairs) <= 64, "rows start 64 bytes behind the struct");
 

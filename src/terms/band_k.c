@@ -29,10 +29,12 @@ static struct key_vectors vectors_of(const struct call *c, int x)
 {
     return *(const struct key_vectors *)shape_of(c->plan, x);
 }
+/* Behind it, decode has a number per key of a chunk, and the backward pass a line of a part. */
 static ptrdiff_t mem(const struct call *c, int x)
 {
-    (void)c, (void)x;
-    return REACH_ROWS + (QT == 1 ? CHUNK : 0);
+    const struct key_vectors v = vectors_of(c, x);
+    return REACH_ROWS
+         + (QT == 1 ? CHUNK : c->backward ? ((ptrdiff_t)key_columns(&v) + QT - 1) / QT : 0);
 }
 static const struct reach *reach_of(const struct tile *t, int x)
 {
@@ -206,6 +208,11 @@ static ptrdiff_t part(const struct call *c, int x)
     const struct key_vectors v = vectors_of(c, x);
     return (ptrdiff_t)key_part(&v, c->plan->dim);
 }
+static ptrdiff_t fresh(const struct call *c, int x)
+{
+    (void)x;
+    return (ptrdiff_t)key_ends(c->plan->dim);
+}
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)b;
@@ -268,23 +275,24 @@ INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t st
 /* Gradients of n keys at an end, and of the end's vector, which has a sum of its own: one number g
  * per key.  Keys that nobody sees may hold inf or NaN; there g is 0, and they are left out. */
 static void give_end(const struct tile *t, const struct reach *b, int k, int n, const real *end,
-                     real *sums)
+                     real *ends)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
     const real scale = (real)t->c->plan->scale;
-    real *ends = sums ? sums + D * b->columns + (end == b->rows + b->of.hi * b->width ? Dp : 0)
-                      : NULL,
-         g[BAND + VL];
+    real g[BAND + VL];
     sum_lines(t->ds + k * QT, n, g);
     for (int i = 0; i < n; i++) {
         g[i] *= scale;
         if (t->dk_part && g[i] != 0) add_times(D, g[i], end, t->dk_part + (ptrdiff_t)(k + i) * Dp);
     }
-    if (ends) add_rows(n, D, g, t->k.at + k * t->k.row, t->k.row, ends);
+    if (ends)
+        add_rows(n, D, g, t->k.at + k * t->k.row, t->k.row,
+                 ends + (end == b->rows + b->of.hi * b->width ? Dp : 0));
 }
 
-/* Gradients of n keys whose rows have different vectors, from lines as in score_band(). */
-static void give_band(const struct tile *t, const struct reach *b, int k, int n, real *sums)
+/* Gradients of n keys whose rows have different vectors, from lines as in score_band(); `table` is
+ * that of the vectors. */
+static void give_band(const struct tile *t, const struct reach *b, int k, int n, real *table)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
     const real scale = (real)t->c->plan->scale, *keys = t->k.at + k * t->k.row;
@@ -296,51 +304,58 @@ static void give_band(const struct tile *t, const struct reach *b, int k, int n,
     if (t->dk_part)
         product(ADD, n, Dp, LINE, lines, LINE, 1, b->rows + from * b->width, b->width,
                 t->dk_part + (ptrdiff_t)k * Dp, Dp, NULL);
-    if (!sums) return;
+    if (!table) return;
     /* Keys that nobody sees have dS = 0.  If they hold inf or NaN a product would make NaN of that,
      * so then only pairs with a gradient are summed. */
-    real *to = sums + (from + KEY_MARGIN - b->of.lo);
+    real *to = table + (from + KEY_MARGIN - b->of.lo);
     if (!t->partial || finite_rows(keys, t->k.row, n, D)) {
         product(ADD, D, LINE, n, keys, 1, t->k.row, lines, LINE, to, b->columns, NULL);
         return;
     }
-    for (int i = 0; i < n; i++)
-        for (int c = 0; c < LINE; c++)
-            for (int d = 0; d < D && lines[i * LINE + c] != 0; d++)
-                to[d * b->columns + c] = fma_(lines[i * LINE + c], keys[i * t->k.row + d],
-                                              to[d * b->columns + c]);
+    for (int c = 0; c < LINE; c++)
+        for (int d = 0; d < D; d++) {
+            real sum = 0;
+            for (int i = 0; i < n; i++)
+                if (lines[i * LINE + c] != 0)
+                    sum = fma_(keys[i * t->k.row + d], lines[i * LINE + c], sum);
+            to[d * b->columns + c] += sum;
+        }
 }
 
-/* The same pair by pair. */
-static void give_pairs(const struct tile *t, const struct reach *b, real *sums)
+/* The same pair by pair: what the tile gives to a channel of the vectors is summed in `line`. */
+static void give_pairs(const struct tile *t, const struct reach *b, real *table, real *line)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
-    for (int k = 0; k < t->keys; k++)
-        for (int r = 0; r < t->rows; r++) {
-            const int n = clip(distance(t, k, r), b->of.lo, b->of.hi);
-            const real g = (real)t->c->plan->scale * t->ds[k * QT + r], *v = b->rows + n * b->width,
-                       *key = t->k.at + k * t->k.row;
-            real *dk = t->dk_part ? t->dk_part + (ptrdiff_t)k * Dp : NULL,
-                 *to = sums ? sums + (n + KEY_MARGIN - b->of.lo) : NULL;
-            if (g == 0) continue;
-            for (int d = 0; d < D && dk; d++) dk[d] = fma_(g, v[d], dk[d]);
-            for (int d = 0; d < D && to; d++)
-                to[d * b->columns] = fma_(g, key[d], to[d * b->columns]);
-        }
+    const real scale = (real)t->c->plan->scale;
+    for (int d = 0; d < D; d++) {
+        if (table) memset(line, 0, sizeof(real) * (size_t)b->columns);
+        for (int k = 0; k < t->keys; k++)
+            for (int r = 0; r < t->rows; r++) {
+                const int n = clip(distance(t, k, r), b->of.lo, b->of.hi);
+                const real g = scale * t->ds[k * QT + r];
+                real *dk = t->dk_part ? t->dk_part + (ptrdiff_t)k * Dp + d : NULL,
+                     *to = line + (n + KEY_MARGIN - b->of.lo);
+                if (g == 0) continue;
+                if (dk) *dk = fma_(g, b->rows[n * b->width + d], *dk);
+                if (table) *to = fma_(g, t->k.at[k * t->k.row + d], *to);
+            }
+        for (ptrdiff_t n = 0; table && n < b->columns; n++) table[d * b->columns + n] += line[n];
+    }
 }
 
 /* Adds to dK of the tile and to the part; blocks of keys as in score_run(). */
 static void score_bwd(struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);
-    real *sums = t->own[x].part;
-    if (!t->dk_part && !sums) return;
-    if (!t->run) give_pairs(t, b, sums);
+    real *ends = t->own[x].fresh,
+         *table = t->own[x].part ? t->own[x].part + key_ends(t->c->plan->dim) : NULL;
+    if (!t->dk_part && !table) return;
+    if (!t->run) give_pairs(t, b, table, t->own[x].mem + REACH_ROWS * QT);
     for (int k = 0; k < t->keys && t->run; k += BAND) {
         const int n = t->keys - k < BAND ? t->keys - k : BAND;
         const real *end = end_of(t, b, k, n);
-        if (end) give_end(t, b, k, n, end, sums);
-        else give_band(t, b, k, n, sums);
+        if (end) give_end(t, b, k, n, end, ends);
+        else give_band(t, b, k, n, table);
     }
 }
 #endif
@@ -350,6 +365,7 @@ const struct term N(term_band_k) = {
     .reads_keys = true,
     .mem = mem,
     .part = part,
+    .fresh = fresh,
     .home = home,
     .total = total,
     .open = open,

@@ -169,15 +169,25 @@ static void give_tile(const struct distances *b, const struct tile *t, real *to,
     }
 }
 
+/* Gradients so small that their products would be subnormal: 0. */
+static void drop_small(struct tile *t)
+{
+    const vf zero = vf_set1(0);
+    for (int n = 0; n < t->keys * QT; n += VL) {
+        const vf ds = vf_load(t->ds + n);
+        vf_store(t->ds + n, vf_from(vf_minus_abs(ds), (real)-0x1p-60, zero, ds));
+    }
+}
 /* A sum passes ds on as it is.  A product s b gives ds s to b, from the scores
  * before it, and ds b to s. */
 static void score_bwd(struct tile *t, int x)
 {
-    real *to = t->own[x].part;
+    real *to = t->own[x].fresh;
     if (!multiplies(t, x)) {
         if (to) give_tile(table_of(t, x), t, to, t->ds);
         return;
     }
+    drop_small(t);
     if (to) {
         mask(t, t->pre, 0);
         for (int n = 0; n < t->keys * QT; n++) t->pre[n] *= t->ds[n];
@@ -191,6 +201,7 @@ static void score_bwd(struct tile *t, int x)
 const struct term N(term_distance) = {
     .name = "distance",
     .part = part,
+    .fresh = part,
     .home = home,
     .total = total,
     .score = score,

@@ -34,6 +34,8 @@ static ptrdiff_t tile_number(const struct tile *t) { return (t->j0 - t->seq->k0)
 /* What a query tile knows per row; behind it, where rows see no intervals,
  * sums and marks of every key tile. */
 struct gate {
+    /* Backward, not whole: sum of dS of the older keys; kept from chunk to chunk. */
+    double before[QT];
     double C[QT];                        /* of the newest key */
     double most_C;                       /* of all live rows */
     int64_t mark[QT];                    /* how many gates up to there are shut or none (gate.h) */
@@ -41,7 +43,6 @@ struct gate {
     ptrdiff_t newest[QT];                /* counted in the sequence; negative: none */
     ptrdiff_t end[QT];                   /* first tile that counts */
     ptrdiff_t first_end, last_end;       /* smallest and largest of the live rows */
-    double before[QT];                   /* backward, not whole: sum of dS of the older keys */
 };
 /* May rows see no intervals?  Memory is laid out before anyone knows whether they do. */
 static bool can_scatter(const struct call *c) { return c->in->q_pos || c->in->q_seg; }
@@ -51,6 +52,11 @@ static ptrdiff_t mem(const struct call *c, int x)
     const ptrdiff_t row = QT * sizeof(real), tiles = can_scatter(c) ? (c->Lk + KT - 1) / KT : 0;
     return ((ptrdiff_t)sizeof(struct gate) + row - 1) / row
          + tiles * 2 * (ptrdiff_t)(sizeof(double) / sizeof(real));
+}
+static ptrdiff_t kept(const struct call *c, int x)
+{
+    (void)x;
+    return can_scatter(c) ? (ptrdiff_t)(sizeof(double) / sizeof(real)) : 0;
 }
 static struct gate *gate_of(const struct tile *t, int x) { return (struct gate *)t->own[x].mem; }
 static double *row_sums(const struct tile *t, int x) { return (double *)(gate_of(t, x) + 1); }
@@ -326,14 +332,13 @@ static real ceiling(const struct tile *t, int x)
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* A part is dC or, where rows see no intervals, dlog_f of a head's keys.
- * A row of gradient is the sum of its dS. */
-static ptrdiff_t part(const struct call *c, int x)
+/* By key: dC or, where rows see no intervals, dlog_f.  A row of gradient is the sum of its dS. */
+static int keyed(const struct call *c, int x)
 {
-    (void)x;
-    return c->Lk;
+    (void)c, (void)x;
+    return 1;
 }
-static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
+static ptrdiff_t key_home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)x;
     return (b * c->plan->heads + h) * c->Lk;
@@ -352,7 +357,7 @@ static ptrdiff_t grad(const struct call *c, int x)
 #if QT > 1
 /* Sums of dS over the keys, and over the rows of a key: rows n, 16 + n, 32 + n, 48 + n in lane n,
  * then halves of the lanes.  Lanes are transposed for that, as sums across a vector are slow. */
-static void sums_run(const struct tile *t, real *part_of_tile, real *rows)
+static void sums_run(const struct tile *t, real *keys, real *rows)
 {
     enum { ALL = QT / VL, STEP = LANES / VL };
     real lanes[KT * LANES], turned[LANES * KT];
@@ -373,16 +378,30 @@ static void sums_run(const struct tile *t, real *part_of_tile, real *rows)
     for (int half = LANES / 2; half; half /= 2)
         for (int n = 0; n < half; n++)
             for (int k = 0; k < t->keys; k++) turned[n * KT + k] += turned[(n + half) * KT + k];
-    for (int k = 0; k < t->keys; k++) part_of_tile[k] -= turned[k];
+    for (int k = 0; k < t->keys; k++) keys[k] -= turned[k];
+}
+/* dC(n) of the rows whose newest key is in this tile: the sum over all their keys, as newer ones
+ * are masked.  Rows that share their newest key are neighbours. */
+static void give_rows(const struct tile *t, int x)
+{
+    const ptrdiff_t *newest = gate_of(t, x)->newest, first = t->j0 - t->seq->k0;
+    const real *before = t->own[x].grads, *chunk = t->own[x].grad;
+    for (int r = 0; r < t->rows;) {
+        const ptrdiff_t key = newest[r] - first;
+        real sum = 0;
+        for (; r < t->rows && newest[r] - first == key; r++) sum += before[r] + chunk[r];
+        if (key >= 0 && key < t->keys) t->own[x].keys[key] += sum;
+    }
 }
 /* Keys come oldest first, so before[r] is the sum over the older keys that the row sees: each key's
  * gate moves all of them. */
 static void score_bwd(struct tile *t, int x)
 {
-    if (!t->own[x].part) return;
-    real *part_of_tile = t->own[x].part + t->j0;
+    real *keys = t->own[x].keys;
+    if (!keys) return;
     if (whole(t)) {
-        sums_run(t, part_of_tile, t->own[x].grad);
+        sums_run(t, keys, t->own[x].grad);
+        give_rows(t, x);
         return;
     }
     double *before = gate_of(t, x)->before;
@@ -393,24 +412,17 @@ static void score_bwd(struct tile *t, int x)
             sum += before[r];
             before[r] += (double)t->ds[k * QT + r];
         }
-        part_of_tile[k] += (real)sum;
+        keys[k] += (real)sum;
     }
-}
-/* dC(n) of every row, over all its keys. */
-static void close_bwd(struct tile *t, int x)
-{
-    const struct gate *g = gate_of(t, x);
-    if (!t->own[x].part || !whole(t)) return;
-    for (int r = 0; r < t->rows; r++)
-        if (g->newest[r] >= 0) t->own[x].part[t->seq->k0 + g->newest[r]] += t->own[x].grads[r];
 }
 #endif
 
 const struct term N(term_gate) = {
     .name = "gate",
     .mem = mem,
-    .part = part,
-    .home = home,
+    .kept = kept,
+    .keyed = keyed,
+    .key_home = key_home,
     .total = total,
     .grad = grad,
     .open = open,
@@ -421,6 +433,5 @@ const struct term N(term_gate) = {
     .ends = ends,
 #if QT > 1
     .score_bwd = score_bwd,
-    .close_bwd = close_bwd,
 #endif
 };

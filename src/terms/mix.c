@@ -96,9 +96,11 @@ static struct room room_of(const struct tile *t, int x, const struct net *n)
 
 /* ---- Products with the pairs in the lanes ---------------------------------------------------- */
 
+enum { FEW = 4 };                        /* units or heads side by side; units are padded to them */
+
 /* acc[m][..] goes on with sum over k of w[m * wm + k * wk] row[k][at ..]. */
 INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk,
-                  const real *const *row, ptrdiff_t at, vf acc[MR][NR])
+                  const real *const *row, ptrdiff_t at, vf acc[FEW][NR])
 {
     for (int k = 0; k < K; k++) {
         vf x[NR];
@@ -115,16 +117,16 @@ INLINE void go_on(const int mb, int K, const real *w, ptrdiff_t wm, ptrdiff_t wk
 INLINE void units(const struct net *n, int first, int end, const real *const *row, ptrdiff_t at,
                   const real *u, const bool bend, real *to, ptrdiff_t ts)
 {
-    for (int m = 0; m < n->G; m += MR)
+    for (int m = 0; m < n->G; m += FEW)
         for (int v = 0; v < LINE; v += NR * VL) {
-            vf acc[MR][NR];
-            UNROLL for (int i = 0; i < MR; i++)
+            vf acc[FEW][NR];
+            UNROLL for (int i = 0; i < FEW; i++)
                 UNROLL for (int j = 0; j < NR; j++)
                     acc[i][j] = u ? vf_load(u + (m + i) * SPAN + v + j * VL)
                                   : vf_set1(n->b1[m + i]);
-            go_on(MR, end - first, n->w1 + (ptrdiff_t)first * n->Gp + m, 1, n->Gp, row + first,
+            go_on(FEW, end - first, n->w1 + (ptrdiff_t)first * n->Gp + m, 1, n->Gp, row + first,
                   at + v, acc);
-            UNROLL for (int i = 0; i < MR; i++)
+            UNROLL for (int i = 0; i < FEW; i++)
                 UNROLL for (int j = 0; j < NR; j++) {
                     vf y = acc[i][j];
                     if (bend) {
@@ -141,7 +143,7 @@ INLINE void heads_block(const int mb, const struct net *n, const struct room *w,
                         ptrdiff_t at)
 {
     for (int v = 0; v < LINE; v += NR * VL) {
-        vf acc[MR][NR];
+        vf acc[FEW][NR];
         UNROLL for (int i = 0; i < mb; i++)
             UNROLL for (int j = 0; j < NR; j++) acc[i][j] = vf_set1(n->b2[h + i]);
         go_on(mb, n->G, n->w2 + (ptrdiff_t)h * n->Gp, n->Gp, 1, w->unit, v, acc);
@@ -157,7 +159,7 @@ INLINE void heads_block(const int mb, const struct net *n, const struct room *w,
 static void heads(const struct net *n, const struct room *w, ptrdiff_t at)
 {
     int h = 0;
-    for (; h + MR <= n->H; h += MR) heads_block(MR, n, w, h, at);
+    for (; h + FEW <= n->H; h += FEW) heads_block(FEW, n, w, h, at);
     for (; h < n->H; h++) heads_block(1, n, w, h, at);
 }
 
@@ -295,7 +297,7 @@ INLINE void inputs_block(const int mb, const struct net *n, const real *w1, cons
                          ptrdiff_t to_at)
 {
     for (int v = 0; v < LINE; v += NR * VL) {
-        vf acc[MR][NR];
+        vf acc[FEW][NR];
         UNROLL for (int i = 0; i < mb; i++)
             UNROLL for (int j = 0; j < NR; j++) acc[i][j] = vf_set1(0);
         go_on(mb, n->G, w1, n->Gp, 1, unit, at + v, acc);
@@ -313,7 +315,8 @@ static void inputs(const struct net *n, int first, const real *const *unit, ptrd
     for (int h = 0; h < n->H;) {
         const real *w1 = n->w1 + (ptrdiff_t)(first + h) * n->Gp, *const *start = from ? from + h
                                                                                       : NULL;
-        if (h + MR <= n->H) inputs_block(MR, n, w1, unit, at, add, start, to + h, to_at), h += MR;
+        if (h + FEW <= n->H)
+            inputs_block(FEW, n, w1, unit, at, add, start, to + h, to_at), h += FEW;
         else inputs_block(1, n, w1, unit, at, add, start, to + h, to_at), h++;
     }
 }
@@ -374,7 +377,7 @@ static void mix_gradient(struct tile *t, int x)
     const struct mix form = form_of(t->c, x);
     const struct net n = net_of(t->c, x);
     struct room w = room_of(t, x, &n);
-    const bool flat = by_distance(t, &n), learns = t->own[x].part != NULL;
+    const bool flat = by_distance(t, &n), learns = t->own[x].fresh != NULL;
     for (int h = 0; h < n.H; h++) {
         if (n.own) w.in[h] = t[h].da;
         w.in[n.own + h] = t[h].a;
@@ -397,7 +400,7 @@ static void mix_gradient(struct tile *t, int x)
     if (!learns) return;
 
     for (int h = 0; h < n.H; h++) {
-        real *part = t[h].own[x].part, *dw2 = part + mix_row(&form, MIX_DW2),
+        real *part = t[h].own[x].fresh, *dw2 = part + mix_row(&form, MIX_DW2),
              *dw1_add = part + mix_row(&form, MIX_DW1_ADD),
              *dw1 = part + mix_row(&form, MIX_DW1);
         const ptrdiff_t Gp = n.Gp;
@@ -410,7 +413,7 @@ static void mix_gradient(struct tile *t, int x)
         for (int l = 0; l < LINE; l++) sum += w.sum[h * LINE + l];
         part[mix_row(&form, MIX_DB2)] += sum;
     }
-    real *db1 = t->own[x].part + mix_row(&form, MIX_DB1);
+    real *db1 = t->own[x].fresh + mix_row(&form, MIX_DB1);
     for (int g = 0; g < n.Gp; g++) {
         real sum = 0;
         for (int l = 0; l < SPAN; l++) sum += w.dflat_rows[l * n.Gp + g];
@@ -432,7 +435,8 @@ static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 
 const struct term N(term_mix) = {
-    .name = "mix", .mem = mem, .part = part, .home = home, .total = total, .mix = mix_scores,
+    .name = "mix", .mem = mem, .part = part, .fresh = part, .home = home, .total = total,
+    .mix = mix_scores,
 #if QT > 1
     .mix_bwd = mix_gradient,
 #endif

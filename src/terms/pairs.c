@@ -327,13 +327,15 @@ const struct term N(term_pairs) = {
 static int span(const struct call *c, int x) { return table_of(c, x)->span; }
 
 /* z^power from its digits to base 64, each a row of the table: a few products in double
- * and no pow().  The engine's references are so near that z^power stays in the floats;
- * loci_rotate() counts from position 0. */
-static void fade(const struct call *c, int x, ptrdiff_t b, bool query, int64_t ref, ptrdiff_t i0,
-                 int n, real *rows, ptrdiff_t stride)
+ * and no pow().  The engine's references are so near that z^power stays in the floats, or is
+ * nothing to keys of a run; loci_rotate() counts from position 0. */
+static void fade(const struct call *c, int x, ptrdiff_t b, bool query, bool run, int64_t ref,
+                 ptrdiff_t i0, int n, real *rows, ptrdiff_t stride)
 {
     const struct pairs *p = table_of(c, x);
     const int W = p->width;
+    const double smallest = sizeof(real) == sizeof(float) ? (double)FLT_MIN : DBL_MIN,
+                 forgotten = run ? p->least : smallest;
     for (int r = 0; r < n; r++) {
         const int64_t power = query ? pos_q(c, b, i0 + r) - ref : ref - pos_k(c, b, i0 + r);
         const double *digit = pairs_rows(p, 1, 0);
@@ -345,6 +347,8 @@ static void fade(const struct call *c, int x, ptrdiff_t b, bool query, int64_t r
             for (int t = 0; t < W; t++) z[t] *= row[t];
         }
         real *to = rows + r * stride + p->offset;
+        const double least = power < 0 ? 0 : forgotten;
+        for (int t = 0; t < W; t++) z[t] = z[t] < least ? 0 : z[t];
         for (int t = 0; t < p->count; t++) {
             const real f = (real)(power < 0 ? 1 / z[t] : z[t]);
             to[p->interleaved ? 2 * t : t] *= f;

@@ -282,7 +282,7 @@ INLINE void sum_keys(const struct tile *t, int x, struct block b, int r, const b
 static void give_block(struct tile *t, int x, const struct lines *g, struct block b)
 {
     const struct pieces *table = t->own[x].table;
-    real *u = t->own[x].grad + U * QT, *w = t->own[x].grad + W * QT, *part = t->own[x].part;
+    real *u = t->own[x].grad + U * QT, *w = t->own[x].grad + W * QT, *part = t->own[x].fresh;
     for (int p = g->first; p <= g->last; p++) {
         struct sums sums;
         const real from = g->ends[p], to = p < g->last ? g->ends[p + 1] : from;
@@ -306,7 +306,7 @@ static void give_apart(struct tile *t, int x)
 {
     const struct pieces *table = t->own[x].table;
     const struct lines g = lines_of(t, x);
-    real *u = t->own[x].grad + U * QT, *w = t->own[x].grad + W * QT, *part = t->own[x].part;
+    real *u = t->own[x].grad + U * QT, *w = t->own[x].grad + W * QT, *part = t->own[x].fresh;
     for (int r = 0; r < t->rows; r++) {
         int p = g.first;
         real s = 0, sx = 0;              /* of keys next to each other that lie in piece p */
@@ -326,7 +326,7 @@ static void give_apart(struct tile *t, int x)
 
 static void score_bwd(struct tile *t, int x)
 {
-    if (!t->own[x].part) return;
+    if (!t->own[x].fresh) return;
     if (t->run) each_block(t, x, give_block);
     else give_apart(t, x);
 }
@@ -340,7 +340,7 @@ static void close_bwd(struct tile *t, int x)
     const double c = fabs(table->c), far = fabs(table->far);
     const real *u = t->own[x].grads + U * QT, *w = t->own[x].grads + W * QT;
     double dc = 0, dfar = 0;
-    if (!t->own[x].part) return;
+    if (!t->own[x].fresh) return;
     for (int r = 0; r < t->rows; r++) {
         const double pos = (double)pos_q(t->c, t->seq->b, t->i0 + r), m = far > pos ? far : pos;
         const double share = far > pos ? 1 : far == pos ? 0.5 : 0;
@@ -348,8 +348,8 @@ static void close_bwd(struct tile *t, int x)
         dc += (double)w[r] * inverses(t, x)[r] - dx * m;
         dfar -= share * dx * c;
     }
-    t->own[x].part[2 * (ptrdiff_t)table->room] += (real)dc;
-    t->own[x].part[2 * (ptrdiff_t)table->room + 1] += (real)dfar;
+    t->own[x].fresh[2 * (ptrdiff_t)table->room] += (real)dc;
+    t->own[x].fresh[2 * (ptrdiff_t)table->room + 1] += (real)dfar;
 }
 #endif
 
@@ -357,6 +357,7 @@ const struct term N(term_pieces) = {
     .name = "pieces",
     .mem = mem,
     .part = part,
+    .fresh = part,
     .home = home,
     .total = total,
     .open = open,

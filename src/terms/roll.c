@@ -17,24 +17,32 @@
 
 enum { BLOCK = KT };
 
-/* What the hooks of a query tile know; it stands at the start of their memory. */
+/* Blocks of dS by distance (backward), behind what stands at the start of a tile's memory: which of
+ * them are there, and their first distances.  Rows keep both from chunk to chunk. */
+struct grads { bool filled[2]; int64_t first[2]; };
+/* What the hooks of a query tile know. */
 struct reach {
     struct roll of;
     const real *rows, *waves;            /* of distance 0 */
     /* scale (q + v): [D][QT], and its rows [QT][padded D] (backward) */
     real *q, *qrows;
     real *sums[2];                       /* blocks of (q + v).(W R_n) */
-    real *grads[2];                      /* blocks of dS by distance (backward) */
-    bool full[2], filled[2];             /* is there such a block of sums, of grads? */
-    int64_t sum_of[2], grad_of[2];       /* first distances of the blocks */
+    bool full[2];                        /* is there such a block? */
+    int64_t sum_of[2];                   /* first distances of the blocks */
 };
-enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
+enum {
+    REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT),
+    KEPT = QT > 1 ? 1 + 2 * BLOCK : 0
+};
 
 static const struct roll *table_of(const struct call *c, int x)
 {
     return c->table[c->plan->use[x].enc];
 }
-static struct reach *reach_of(const struct tile *t, int x) { return (void *)t->own[x].mem; }
+static struct reach *reach_of(const struct tile *t, int x)
+{
+    return (void *)(t->own[x].mem + KEPT * QT);
+}
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
 static int64_t clipped(const struct reach *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
 /* The vector of a distance.  That of the next larger one lies before it: distances fall from key
@@ -48,7 +56,7 @@ static ptrdiff_t mem(const struct call *c, int x)
 {
     const int D = c->plan->dim;
     (void)x;
-    return REACH_ROWS + D + (QT > 1 ? padded(D) + 4 * BLOCK : CHUNK);
+    return KEPT + REACH_ROWS + D + (QT > 1 ? padded(D) + 2 * BLOCK : CHUNK);
 }
 
 static void open(struct tile *t, int x)
@@ -60,15 +68,14 @@ static void open(struct tile *t, int x)
     const real *v = (const real *)(table + b.of.heads) + t->h * roll_head(&b.of);
     b.rows = v + (ptrdiff_t)(1 + b.of.hi) * b.of.width;
     b.waves = (const real *)(table + b.of.waves) - (ptrdiff_t)b.of.lo * b.of.waves_width;
-    real *at = t->own[x].mem + REACH_ROWS * QT;
+    real *at = t->own[x].mem + (KEPT + REACH_ROWS) * QT;
     b.q = at, at += D * QT;
-    for (int i = 0; i < 2 && QT > 1; i++)
-        b.sums[i] = at, b.grads[i] = at + BLOCK * QT, at += 2 * BLOCK * QT;
+    for (int i = 0; i < 2 && QT > 1; i++) b.sums[i] = at, at += BLOCK * QT;
     if (QT > 1) b.qrows = at;
     /* the queries are scaled already */
     for (int d = 0; d < D; d++)
         for (int r = 0; r < QT; r++) b.q[d * QT + r] = fma_(scale, v[d], t->q.across[d * QT + r]);
-    memcpy(t->own[x].mem, &b, sizeof b);
+    memcpy(reach_of(t, x), &b, sizeof b);
 }
 
 /* ---- Scores ---------------------------------------------------------------------------------- */
@@ -183,11 +190,12 @@ static ptrdiff_t added(const struct call *c, int x)
     const struct waves *w = shape_of(c->plan, x);
     return (ptrdiff_t)c->plan->dim * padded(w->numbers) + padded(c->plan->dim);
 }
-/* The rows of a work item are at most ROW_CHUNK, and its keys Lk: so many distances, and what tiles
- * and blocks reach beyond on both sides. */
+/* The rows of a work item are at most ROW_CHUNK, and its keys those of a chunk: so many distances,
+ * and what tiles and blocks reach beyond on both sides. */
 static ptrdiff_t part(const struct call *c, int x)
 {
-    return added(c, x) + (c->Lk + ROW_CHUNK + 4 * KT) * padded(c->plan->dim);
+    return added(c, x)
+         + ((c->Lk < CHUNK ? c->Lk : CHUNK) + ROW_CHUNK + 4 * KT) * padded(c->plan->dim);
 }
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
@@ -203,30 +211,47 @@ static ptrdiff_t grad(const struct call *c, int x)
     return c->plan->dim;
 }
 
-/* Smallest distance of the work item whose rows begin at `row`; tiles may reach beyond its keys by
- * less than one tile. */
-static int64_t first_distance(const struct roll *v, const struct sequence *q, ptrdiff_t row)
+static ptrdiff_t kept(const struct call *c, int x)
 {
-    return clip(q->d0 + row - (q->nk - 1) - KT, v->lo, v->hi);
+    (void)c, (void)x;
+    return KEPT;
+}
+static struct grads *grads_of(const struct tile *t, int x) { return (void *)t->own[x].mem; }
+static real *grads_at(const struct tile *t, int x, int i)
+{
+    return t->own[x].mem + (1 + i * BLOCK) * QT;
+}
+
+/* Smallest distance of the work item whose rows begin at `row` in a chunk of keys; tiles may reach
+ * beyond its keys by less than one tile. */
+static int64_t first_distance(const struct roll *v, const struct sequence *q, ptrdiff_t row,
+                              ptrdiff_t chunk)
+{
+    const ptrdiff_t end = (chunk + 1) * CHUNK;
+    return clip(q->d0 + row - ((end < q->nk ? end : q->nk) - 1) - KT, v->lo, v->hi);
 }
 
 /* (q + v) in rows, padded with zeros: the gradient of a vector is a sum of them. */
 static void open_bwd(struct tile *t, int x)
 {
     const struct reach *b = reach_of(t, x);
+    *grads_of(t, x) = (struct grads){ 0 };
     transpose(b->q, QT, t->c->plan->dim, QT, b->qrows, b->of.width);
     for (int r = 0; r < QT; r++)
         for (ptrdiff_t d = t->c->plan->dim; d < b->of.width; d++) b->qrows[r * b->of.width + d] = 0;
 }
 
 /* Block i of dS by distance becomes gradients.  Rows beyond the table are first added to that of
- * its end, whose vector they had. */
-static void give(const struct tile *t, int x, struct reach *b, int i, real *dq)
+ * its end, whose vector they had.  It may have begun in the chunk before, and then reaches further
+ * than this one's distances by less than a block. */
+static void give(const struct tile *t, int x, const struct reach *b, int i, real *dq)
 {
-    if (!b->filled[i]) return;
-    const struct own_rows o = own_rows(b, b->grad_of[i]);
-    const ptrdiff_t row = (t->i0 - t->seq->q0) / ROW_CHUNK * ROW_CHUNK;
-    real *g = b->grads[i];
+    struct grads *all = grads_of(t, x);
+    if (!all->filled[i]) return;
+    const struct own_rows o = own_rows(b, all->first[i]);
+    const ptrdiff_t row = (t->i0 - t->seq->q0) / ROW_CHUNK * ROW_CHUNK,
+                    chunk = (t->j0 - t->seq->k0) / CHUNK;
+    real *g = grads_at(t, x, i);
     for (int n = 0; n < BLOCK; n++) {
         const int to = n < o.i ? o.i : n >= o.i + o.n ? o.i + o.n - 1 : n;
         for (int r = 0; r < QT && to != n; r++) g[to * QT + r] += g[n * QT + r];
@@ -236,20 +261,22 @@ static void give(const struct tile *t, int x, struct reach *b, int i, real *dq)
     if (t->own[x].part)
         add_outer(t, o.n, g + o.i * QT, b->qrows, (int)b->of.width,
                   t->own[x].part + added(t->c, x)
-                      + (ptrdiff_t)(o.d - first_distance(&b->of, t->seq, row)) * b->of.width);
-    b->filled[i] = false;
+                      + (ptrdiff_t)(o.d - first_distance(&b->of, t->seq, row, chunk))
+                            * b->of.width);
+    all->filled[i] = false;
 }
 
 /* Returns the number of the block of dS from `first` on.  If it is not there, the one that does not
  * begin at `other` is complete: its gradients are given, and it begins anew. */
-static int take(const struct tile *t, int x, struct reach *b, int64_t first, int64_t other)
+static int take(const struct tile *t, int x, const struct reach *b, int64_t first, int64_t other)
 {
+    struct grads *all = grads_of(t, x);
     for (int i = 0; i < 2; i++)
-        if (b->filled[i] && b->grad_of[i] == first) return i;
-    const int i = b->filled[0] && b->grad_of[0] == other;
+        if (all->filled[i] && all->first[i] == first) return i;
+    const int i = all->filled[0] && all->first[0] == other;
     give(t, x, b, i, t->own[x].grad);
-    memset(b->grads[i], 0, sizeof(real) * BLOCK * QT);
-    b->filled[i] = true, b->grad_of[i] = first;
+    memset(grads_at(t, x, i), 0, sizeof(real) * BLOCK * QT);
+    all->filled[i] = true, all->first[i] = first;
     return i;
 }
 
@@ -257,7 +284,7 @@ static int take(const struct tile *t, int x, struct reach *b, int64_t first, int
 static void score_pairs_bwd(const struct tile *t, int x, const struct reach *b)
 {
     const int D = t->c->plan->dim;
-    real *dq = t->own[x].grad, *dw = t->own[x].part;
+    real *dq = t->own[x].grad, *dw = t->own[x].fresh;
     for (int k = 0; k < t->keys; k++)
         for (int r = 0; r < t->rows; r++) {
             const int64_t n = clipped(b, distance(t, k, r));
@@ -278,7 +305,7 @@ static void score_pairs_bwd(const struct tile *t, int x, const struct reach *b)
  * newer one is taken. */
 static void score_bwd(struct tile *t, int x)
 {
-    struct reach *b = reach_of(t, x);
+    const struct reach *b = reach_of(t, x);
     if (!t->run) {
         score_pairs_bwd(t, x, b);
         return;
@@ -286,12 +313,13 @@ static void score_bwd(struct tile *t, int x)
     const int64_t first = t->d - (BLOCK - 1);
     const int newer = take(t, x, b, first, first + BLOCK);
     const int older = take(t, x, b, first + BLOCK, first);
-    gather_tile(t->ds, t->keys, (real *const[]){ b->grads[newer], b->grads[older] });
+    gather_tile(t->ds, t->keys,
+                (real *const[]){ grads_at(t, x, newer), grads_at(t, x, older) });
 }
 
 static void close_bwd(struct tile *t, int x)
 {
-    struct reach *b = reach_of(t, x);
+    const struct reach *b = reach_of(t, x);
     const int D = t->c->plan->dim;
     const real scale = (real)t->c->plan->scale;
     real *dq = t->own[x].grads;
@@ -305,16 +333,15 @@ static void close_bwd(struct tile *t, int x)
 }
 
 /* dW += sum over n of the vectors' gradients times R_n. */
-static void finish(const struct call *c, int x, const struct sequence *q, ptrdiff_t row, int h,
-                   real *p)
+static void finish(const struct call *c, int x, const struct sequence *q, ptrdiff_t row,
+                   ptrdiff_t chunk, real *p)
 {
     const struct roll *v = table_of(c, x);
     const ptrdiff_t rows = q->nq - row < ROW_CHUNK ? q->nq - row : ROW_CHUNK;
     const real *waves = (const real *)((const char *)v + v->waves), *from = p + added(c, x);
-    (void)h;
     if (!q->run || !q->nk) return;
-    const int64_t first = first_distance(v, q, row),
-                  last = clip(q->d0 + row + rows - 1 + 2 * KT, v->lo, v->hi);
+    const int64_t first = first_distance(v, q, row, chunk),
+                  last = clip(q->d0 + row + rows - 1 + 2 * KT - chunk * CHUNK, v->lo, v->hi);
     for (int64_t d = first; d <= last; d += BLOCK) {
         const int n = last - d + 1 < BLOCK ? (int)(last - d + 1) : BLOCK;
         product(ADD, c->plan->dim, (int)v->waves_width, n, from + (ptrdiff_t)(d - first) * v->width,
@@ -331,10 +358,12 @@ const struct term N(term_roll) = {
     .home = home,
     .total = total,
     .added = added,
+    .fresh = added,
     .open = open,
     .score = score,
 #if QT > 1
     .grad = grad,
+    .kept = kept,
     .open_bwd = open_bwd,
     .score_bwd = score_bwd,
     .close_bwd = close_bwd,

@@ -15,13 +15,14 @@
 
 #include "shape/scan.h"
 
-/* Rows of own.mem.  Z has npos + 1 of them, the last twice, so that every
- * position has a next one. */
+/* Rows of own.mem.  SUM, of the gradient by p over older keys, is kept from chunk to chunk.  Z has
+ * npos + 1 of them, the last twice, so that every position has a next one. */
 #if QT > 1
 enum {
-    GATE, FRACTION = GATE + KT, WHOLE = FRACTION + KT, SLOPE = WHOLE + KT, SUM = SLOPE + KT, STILL,
+    SUM, GATE, FRACTION = GATE + KT, WHOLE = FRACTION + KT, SLOPE = WHOLE + KT, STILL = SLOPE + KT,
     Z
 };
+enum { KEPT = SUM + 1 };
 #else
 enum { GATE, STILL = GATE + KT, Z };
 #endif
@@ -107,14 +108,14 @@ static void read(struct tile *t, int x)
         const real *k = gate_keys(t, x, a.gates, &stride);
         dot(t, k, stride, t->c->plan->dim, t->q.across, t->p, next_gate_keys(t, k, a.gates));
     }
-    const real factor = (real)a.gate, *restrict s = t->s,
-               *restrict logit = a.gates == GATES_K ? t->s : t->p;
-    real *restrict gate = rows_at(t, x, GATE);
-    const int n = t->keys * QT;
-    /* the sigmoid by e^-|y|, which cannot overflow */
-    for (int i = 0; i < n; i++) {
-        const real y = logit[i] * factor, e = exp_(-abs_(y)), g = (y < 0 ? e : 1) / (1 + e);
-        gate[i] = s[i] == -INFINITY ? 0 : g;
+    const real *s = t->s, *logit = a.gates == GATES_K ? t->s : t->p;
+    const vf factor = vf_set1((real)a.gate), one = vf_set1(1);
+    real *gate = rows_at(t, x, GATE);
+    /* The sigmoid by e^-|y|, which cannot overflow.  A tile has room for whole vectors. */
+    for (int n = 0; n < t->keys * QT; n += VL) {
+        const vf y = vf_mul(vf_load(logit + n), factor), e = vf_exp(vf_minus_abs(y)),
+                 g = vf_div(vf_negative(y, e, one), vf_add(one, e));
+        vf_store(gate + n, vf_zero_below(vf_load(s + n), -FLT_MAX, g));
     }
 }
 
@@ -184,11 +185,25 @@ static ptrdiff_t grad(const struct call *c, int x)
 {
     return scan_of(c, c->plan->use[x].enc).npos + 1;
 }
+static ptrdiff_t kept(const struct call *c, int x)
+{
+    (void)c, (void)x;
+    return KEPT;
+}
 static ptrdiff_t part(const struct call *c, int x) { return scan_of(c, c->plan->use[x].enc).part; }
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     const struct scan a = scan_of(c, c->plan->use[x].enc);
     return scan_home(c, &a, b, h);
+}
+static int keyed(const struct call *c, int x)
+{
+    return scan_of(c, c->plan->use[x].enc).gates == GATES_GIVEN ? c->plan->dim : 0;
+}
+static ptrdiff_t key_home(const struct call *c, int x, ptrdiff_t b, int h)
+{
+    const struct scan a = scan_of(c, c->plan->use[x].enc);
+    return scan_keys(c, &a, b, h / c->plan->group);
 }
 static ptrdiff_t total(const struct call *c, int x)
 {
@@ -263,8 +278,8 @@ static void read_bwd(struct tile *t, int x)
     const real *k = gate_keys(t, x, a.gates, &stride);
     mix_safe(t, k, stride, D, dlogit, t->dq, t->alpha, t->next);
     if (a.gates == GATES_V && t->dv_part) outer_safe(t, dlogit, t->q.rows, a.width, t->dv_part);
-    if (a.gates == GATES_GIVEN && t->own[x].part)
-        outer_safe(t, dlogit, t->q.rows, a.width, t->own[x].part + (a.npos + t->j0) * a.width);
+    if (a.gates == GATES_GIVEN && t->own[x].keys)
+        outer_safe(t, dlogit, t->q.rows, a.width, t->own[x].keys);
 }
 
 /* z = pos e.q: dq += e^T dz, de += dz q^T. */
@@ -290,8 +305,11 @@ const struct term N(term_scan) = {
     .settled = settled,
 #if QT > 1
     .grad = grad,
+    .kept = kept,
     .part = part,
     .home = home,
+    .keyed = keyed,
+    .key_home = key_home,
     .total = total,
     .open_bwd = open_bwd,
     .score_bwd = add_bwd,

@@ -143,6 +143,11 @@ static int keyed(const struct call *c, int x)
     (void)x;
     return c->plan->dim;
 }
+static ptrdiff_t key_home(const struct call *c, int x, ptrdiff_t b, int h)
+{
+    (void)x;
+    return place_of(c, false, b, h, 0);
+}
 static ptrdiff_t total(const struct call *c, int x)
 {
     (void)x;
@@ -201,6 +206,7 @@ const struct term N(term_states) = {
     .close = close,
     .ceiling = ceiling,
     .keyed = keyed,
+    .key_home = key_home,
     .total = total,
 #if QT > 1
     .mem = mem,

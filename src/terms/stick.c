@@ -2,7 +2,7 @@
 /* stick.c -- weights that break a stick: each key, newest first, takes the share sigmoid(z) of what
  * is left of it.
  *
- *     e = exp(-|z|)   w = e / (1 + e)   small = f w   big = f - f w      f: what is left
+ *     e = exp(-|z|)   w = e / (1 + e)   small = f w   big = f - small     f: what is left
  *     z < 0:  p = small, f = big        else:  p = big, f = small        so p + f is the old f
  *
  * Neither sigmoid(z) nor 1 - sigmoid(z) cancels, and there is no log.  A chunk of keys breaks a
@@ -10,14 +10,19 @@
  * both double from tile to tile.  Inside a tile f is a real; what the tile used is taken off r, so
  * small shares lose nothing in a long row, and only a tile that uses more than half hands its f on.
  *
- * A row ends at the first tile border where less than `stop` is left, and in any case below the
- * smallest normal float: its weights from there on are 0, and rem is what is left.  Backward, from
- * the oldest key on, with dw = do.v:
+ * A row ends at the first tile border where less than `stop` is left, and in any case below SPENT:
+ * its weights from there on are 0, and rem is what is left.  Inside a tile a `small` below LEAST is
+ * 0, and so is w for -|z| below LOW: then f, unless it is 0, stays at LEAST / 2 or above, and no
+ * product is subnormal.  Backward, from the oldest key on, with dw = do.v:
  *
  *     h = w dw    H += h, starting at rem drem    ds = h - sigmoid(z) H */
 #include "attn/visible.h"
 #include "attn/keys.h"
 #include "shape/stick.h"
+
+#define SPENT 0x1p-64
+#define LEAST ((real)0x1p-75)
+#define LOW ((real)-34.5)                /* -|z| below which w, less than 2^-49, is 0 */
 
 enum { DOUBLE = sizeof(double) / sizeof(real) };     /* rows of reals that hold a row of doubles */
 /* vectors of rows side by side: their chains overlap */
@@ -34,12 +39,17 @@ static double *stick_of_chunk(const struct tile *t, int x)
     return (double *)t->own[x].carry + QT;
 }
 
-/* The sum of h, in double, and the stick that each row had when the tile began:
- * 0 for rows that ended. */
+/* The sum of h, in double, which rows keep from chunk to chunk, and the stick that each row had
+ * when the tile began: 0 for rows that ended. */
 static ptrdiff_t mem(const struct call *c, int x)
 {
     (void)c, (void)x;
     return DOUBLE + 1;
+}
+static ptrdiff_t kept(const struct call *c, int x)
+{
+    (void)c, (void)x;
+    return DOUBLE;
 }
 static real *begun(const struct tile *t, int x) { return t->own[x].mem + DOUBLE * QT; }
 
@@ -47,8 +57,10 @@ static real *begun(const struct tile *t, int x) { return t->own[x].mem + DOUBLE 
 static double shortest(const struct tile *t, int x)
 {
     const double stop = stick_config(t->c, x)->opt[STICK_STOP];
-    return stop > FLT_MIN ? stop : FLT_MIN;
+    return stop > SPENT ? stop : SPENT;
 }
+/* A stick as a real: 0, if no product with it would be worth adding. */
+static real rest(double stick) { return stick < (double)LEAST ? 0 : (real)stick; }
 static bool spent(const struct tile *t, int x)
 {
     const double *R = whole_stick(t, x), *r = stick_of_chunk(t, x), least = shortest(t, x);
@@ -74,7 +86,7 @@ static void chunk(struct tile *t, int x)
 /* e / (1 + e), e = exp(-|z|): the smaller of sigmoid(z) and sigmoid(-z). */
 INLINE vf smaller(vf z)
 {
-    const vf minus = vf_sub(vf_set1(0), z), e = vf_exp(vf_negative(z, z, minus));
+    const vf e = vf_exp_from(LOW, vf_minus_abs(z));
     return vf_div(e, vf_add(vf_set1(1), e));
 }
 
@@ -86,7 +98,7 @@ static void break_sticks(struct tile *t, real *f, real *used)
     /* With one row the shares are made for VL keys at once; only the stick goes from key to key. */
     for (int k = 0; k < t->keys; k += VL) vf_store(t->p + k, smaller(vf_load(t->s + k)));
     for (int k = t->keys - 1; k >= 0; k--) {
-        const real small = *f * t->p[k], big = fma_(*f, -t->p[k], *f);
+        const real share = *f * t->p[k], small = share < LEAST ? 0 : share, big = *f - small;
         t->p[k] = t->s[k] < 0 ? small : big;
         *f = t->s[k] < 0 ? big : small;
         *used += t->p[k];
@@ -101,13 +113,17 @@ INLINE void break_block(struct tile *t, int r, const bool backward, real *f, rea
     for (int k = t->keys - 1; k >= 0; k--)
         UNROLL for (int i = 0; i < BLOCK; i++) {
             const ptrdiff_t at = (ptrdiff_t)k * QT + r + i * VL;
-            const vf z = vf_load(t->s + at), w = smaller(z), minus = vf_sub(vf_set1(0), w);
-            const vf small = vf_mul(left[i], w), big = vf_fma(left[i], minus, left[i]),
-                     p = vf_negative(z, small, big);
+            const vf z = vf_load(t->s + at), w = smaller(z);
+            const vf share = vf_mul(left[i], w), small = vf_zero_below(share, LEAST, share),
+                     big = vf_sub(left[i], small), p = vf_negative(z, small, big);
             left[i] = vf_negative(z, big, small);
             sum[i] = vf_add(sum[i], p);
             vf_store(t->p + at, p);
-            if (backward) vf_store(t->ds + at, vf_negative(z, w, vf_sub(vf_set1(1), w)));
+            if (backward) {
+                /* no weight, no gradient */
+                const vf taken = vf_zero_below(share, LEAST, w);
+                vf_store(t->ds + at, vf_negative(z, taken, vf_sub(vf_set1(1), taken)));
+            }
         }
     UNROLL for (int i = 0; i < BLOCK; i++)
         vf_store(f + r + i * VL, left[i]), vf_store(used + r + i * VL, sum[i]);
@@ -141,7 +157,7 @@ static void join(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x);
     real left[QT];
-    for (int i = 0; i < QT; i++) left[i] = (real)R[i];
+    for (int i = 0; i < QT; i++) left[i] = rest(R[i]);
     for (int n = 0; n < t->c->plan->value_dim; n++)
         for (int i = 0; i < QT; i++)
             t->total.o[n * QT + i] = fma_(t->chunk.o[n * QT + i], left[i], t->total.o[n * QT + i]);
@@ -200,7 +216,7 @@ static void close(struct tile *t, int x)
     const double *R = whole_stick(t, x), *r = stick_of_chunk(t, x);
     real *rem = c->in->rem ? (real *)c->in->rem + first_row(t) : NULL, room[MAX_DIM];
     for (int i = 0; i < t->rows; i++) {
-        const real left = (real)(R[i] * r[i]), *to = heir(t, x, i, room);
+        const real left = rest(R[i] * r[i]), *to = heir(t, x, i, room);
         if (rem) rem[i] = left;
         for (int n = 0; to && n < c->plan->value_dim; n++)
             t->total.o[n * QT + i] = fma_(left, to[n], t->total.o[n * QT + i]);
@@ -230,15 +246,22 @@ static void open_bwd(struct tile *t, int x)
 }
 
 /* From weights of the chunk's stick to those of the row's: times R, which
- * is 1 in the newest chunk. */
+ * is 1 in the newest chunk.  Those that would be below LEAST are 0, and so are their sigmoids. */
 static void whole(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x);
-    real left[QT];
+    real left[QT], least[QT];
     bool one = true;
-    for (int i = 0; i < QT; i++) left[i] = (real)R[i], one &= left[i] == 1;
+    for (int i = 0; i < QT; i++)
+        left[i] = rest(R[i]), least[i] = LEAST / left[i], one &= left[i] == 1;
     for (int k = 0; k < t->keys && !one; k++)
-        for (int i = 0; i < QT; i++) t->p[k * QT + i] *= left[i];
+        for (int i = 0; i < QT; i += VL) {
+            const ptrdiff_t at = (ptrdiff_t)k * QT + i;
+            const vf p = vf_load(t->p + at), above = vf_sub(p, vf_load(least + i)),
+                     kept = vf_negative(above, vf_set1(0), p);
+            vf_store(t->p + at, vf_mul(kept, vf_load(left + i)));
+            vf_store(t->ds + at, vf_negative(above, vf_set1(0), vf_load(t->ds + at)));
+        }
     mask(t, t->p, 0);                    /* in a row that met NaN, 0 of what is left is NaN */
 }
 
@@ -299,6 +322,7 @@ const struct term N(term_stick) = {
     .weights = &weights,
     .carry = carry,
     .mem = mem,
+    .kept = kept,
     .open = open,
     .spent = spent,
     .close = close,

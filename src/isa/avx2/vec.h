@@ -5,7 +5,9 @@
 typedef float real;
 typedef __m256 vf;
 #define VL 8
-enum { MR = 4, NR = 2 };                 /* 8 sums: there are 16 registers */
+#define MR 6
+#define NR 2
+#define KR 2
 
 static inline vf vf_load(const real *p) { return _mm256_loadu_ps(p); }
 static inline void vf_store(real *p, vf x) { _mm256_storeu_ps(p, x); }
@@ -55,11 +57,16 @@ static inline void vf_stream(real *p, vf x) { _mm256_stream_ps(p, x); }
 static inline void vf_streamed(void) { _mm_sfence(); }
 static inline vf vf_set1(real x) { return _mm256_set1_ps(x); }
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf vf_fma1(real a, vf b, vf c) { return vf_fma(vf_set1(a), b, c); }
+typedef const real *four;
+static inline four four_at(const real *p) { return p; }
+static inline vf vf_fma4(four a, int i, vf b, vf c) { return vf_fma1(a[i], b, c); }
 static inline vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 static inline vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 static inline vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 static inline vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf vf_minus_abs(vf x) { return _mm256_or_ps(x, _mm256_set1_ps(-0.0f)); }
 static inline vf vf_negative(vf x, vf a, vf b)
 {
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ));
@@ -68,10 +75,20 @@ static inline vf vf_zero_below(vf x, real limit, vf y)
 {
     return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_NLT_UQ), y);
 }
+static inline vf vf_from(vf x, real limit, vf a, vf b)
+{
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GE_OQ));
+}
 static inline vf vf_scale2(vf y, vf t)
 {
     return _mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(y), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+}
+static inline vf vf_scale_from(vf x, real limit, vf y, vf t, vf n)
+{
+    (void)n;
+    /* the larger of 0 and x is 0 or NaN */
+    return vf_from(x, limit, vf_scale2(y, t), vf_max(_mm256_setzero_ps(), x));
 }
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {

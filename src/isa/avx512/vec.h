@@ -7,9 +7,12 @@
 typedef float real;
 typedef __m512 vf;
 #define VL 16
-/* The register block of a product, rows x vectors: 16 sums, 4 vectors of one side and one of the
- * other fit into 32 registers, and 16 chains hide the latency of an fma. */
-enum { MR = 4, NR = 4 };
+/* The register block of a product: MR rows x NR vectors of sums, NR vectors of one side and a
+ * number of the other fit into the registers; KR steps at a time.  Two multiply-adds a cycle that
+ * take five cycles each want ten sums at least, and the more rows there are the fewer loads. */
+#define MR 6
+#define NR 4
+#define KR 4
 
 static inline vf vf_load(const real *p) { return _mm512_loadu_ps(p); }
 static inline void vf_store(real *p, vf x) { _mm512_storeu_ps(p, x); }
@@ -63,12 +66,19 @@ static inline void vf_stream(real *p, vf x) { _mm512_stream_ps(p, x); }
 static inline void vf_streamed(void) { _mm_sfence(); }
 static inline vf vf_set1(real x) { return _mm512_set1_ps(x); }
 static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+/* The same with one number for a. */
+static inline vf vf_fma1(real a, vf b, vf c) { return vf_fma(vf_set1(a), b, c); }
+/* Four numbers that follow one another, of which number i meets a vector:  c + a[i] b */
+typedef const real *four;
+static inline four four_at(const real *p) { return p; }
+static inline vf vf_fma4(four a, int i, vf b, vf c) { return vf_fma1(a[i], b, c); }
 static inline vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 static inline vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 static inline vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 static inline vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 /* a > b ? a : b, so b where a is NaN */
 static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vf vf_minus_abs(vf x) { return _mm512_or_ps(x, _mm512_set1_ps(-0.0f)); }
 
 /* x < 0 ? a : b, so b where x is NaN. */
 static inline vf vf_negative(vf x, vf a, vf b)
@@ -79,6 +89,18 @@ static inline vf vf_negative(vf x, vf a, vf b)
 static inline vf vf_zero_below(vf x, real limit, vf y)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ), y);
+}
+/* x >= limit ? a : b, so b where x is NaN */
+static inline vf vf_from(vf x, real limit, vf a, vf b)
+{
+    return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GE_OQ), a);
+}
+/* x < limit ? 0 : y times 2^n, where t holds n in its low bits, limit is below 0 and the result no
+ * less than the normal floats; NaN where x and y are NaN, whatever else their bits say. */
+static inline vf vf_scale_from(vf x, real limit, vf y, vf t, vf n)
+{
+    (void)t;
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ), y, n);
 }
 /* y times 2 to the power that the low bits of t hold. */
 static inline vf vf_scale2(vf y, vf t)

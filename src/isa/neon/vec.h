@@ -5,7 +5,9 @@
 typedef float real;
 typedef float32x4_t vf;
 #define VL 4
-enum { MR = 4, NR = 4 };
+#define MR 4
+#define NR 4
+#define KR 4
 
 static inline vf vf_load(const real *p) { return vld1q_f32(p); }
 static inline void vf_store(real *p, vf x) { vst1q_f32(p, x); }
@@ -49,12 +51,25 @@ static inline void vf_stream(real *p, vf x) { vf_store(p, x); }
 static inline void vf_streamed(void) {}
 static inline vf vf_set1(real x) { return vdupq_n_f32(x); }
 static inline vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+static inline vf vf_fma1(real a, vf b, vf c) { return vfmaq_n_f32(c, b, a); }
+typedef float32x4_t four;
+static inline four four_at(const real *p) { return vld1q_f32(p); }
+static inline vf vf_fma4(four a, int i, vf b, vf c)
+{
+    switch (i) {
+    case 0: return vfmaq_laneq_f32(c, b, a, 0);
+    case 1: return vfmaq_laneq_f32(c, b, a, 1);
+    case 2: return vfmaq_laneq_f32(c, b, a, 2);
+    default: return vfmaq_laneq_f32(c, b, a, 3);
+    }
+}
 static inline vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }
 static inline vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
 static inline vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
 static inline vf vf_div(vf a, vf b) { return vdivq_f32(a, b); }
 /* vmaxq_f32() would return NaN where either is; all sets must agree on a > b ? a : b. */
 static inline vf vf_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+static inline vf vf_minus_abs(vf x) { return vnegq_f32(vabsq_f32(x)); }
 static inline vf vf_negative(vf x, vf a, vf b)
 {
     return vbslq_f32(vcltq_f32(x, vdupq_n_f32(0)), a, b);
@@ -64,10 +79,20 @@ static inline vf vf_zero_below(vf x, real limit, vf y)
     return vreinterpretq_f32_u32(
         vbicq_u32(vreinterpretq_u32_f32(y), vcltq_f32(x, vdupq_n_f32(limit))));
 }
+static inline vf vf_from(vf x, real limit, vf a, vf b)
+{
+    return vbslq_f32(vcgeq_f32(x, vdupq_n_f32(limit)), a, b);
+}
 static inline vf vf_scale2(vf y, vf t)
 {
     return vreinterpretq_f32_s32(
         vaddq_s32(vreinterpretq_s32_f32(y), vshlq_n_s32(vreinterpretq_s32_f32(t), 23)));
+}
+static inline vf vf_scale_from(vf x, real limit, vf y, vf t, vf n)
+{
+    (void)n;
+    /* the larger of 0 and x is 0 or NaN */
+    return vf_from(x, limit, vf_scale2(y, t), vmaxq_f32(vdupq_n_f32(0), x));
 }
 static inline vf vf_pick(int bit, vf lo, vf hi)
 {

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: MIT */
+/* problem.c -- see problem.h. */
+#define _DEFAULT_SOURCE
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#include "cli/probe.h"
+#include "cli/problem.h"
+
+const char *const pass_names[] = {
+    "forward", "backward", "both", "decode", "prefill-chunk", "rotate"
+};
+const char *const dtype_names[] = { "f32", "bf16", "f16" };
+
+/* Seconds: a step is repeated until a call takes about this long.  Systems that run more processes
+ * than there are cores give each some 3 milliseconds at a time. */
+static const double atom = 0.002;
+/* What a call does in a few milliseconds on one thread, where the number of heads is free. */
+static const double usual_flops = 3e8, usual_bytes = 2e8;
+/* A probe reads or copies so much per thread, in about a millisecond. */
+static const size_t probe_bytes = 16 << 20;
+
+static loci_dtype dtype_of(const struct problem *p)
+{
+    static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F16 };
+    return dtypes[p->dtype];
+}
+
+bool inference(const struct problem *p) { return p->pass == DECODE || p->pass == CHUNK; }
+bool by_memory(const struct problem *p) { return p->pass == DECODE || p->pass == ROTATE; }
+
+double useful_flops(const struct problem *p)
+{
+    double keys = (double)p->len, rows = (double)p->rows,
+           pairs = rows * keys - (p->full ? 0 : rows * (rows - 1) / 2);
+    double each = p->pass == BACKWARD ? 10 : p->pass == BOTH ? 14 : 4;
+    return pairs * each * p->dim * p->heads * p->batch;
+}
+
+double moved_bytes(const struct problem *p)
+{
+    double rows = (double)p->batch * (double)p->len * p->dim * (double)stored_size(dtype_of(p)) * 2;
+    /* K and V; or x read and y written */
+    return rows * (p->pass == DECODE ? p->kv_heads : p->heads);
+}
+
+/* By sizes alone, so that the same words are the same problem on every machine.  Each thread has a
+ * head at least. */
+int usual_heads(const struct problem *asked)
+{
+    struct problem p = *asked;
+    for (p.heads = 8; p.heads > 1 && p.heads / 2 >= p.threads; p.heads /= 2) {
+        p.kv_heads = p.heads;
+        const double most = by_memory(&p) ? usual_bytes : usual_flops * p.threads;
+        if ((by_memory(&p) ? moved_bytes(&p) : useful_flops(&p)) <= most) break;
+    }
+    return p.heads;
+}
+
+/* ---- Keys and values that come from memory --------------------------------------------------- */
+
+/* Of K, or of V. */
+static size_t keys_bytes(const struct problem *p)
+{
+    return (size_t)p->batch * (size_t)p->kv_heads * (size_t)p->len * (size_t)p->dim
+         * stored_size(dtype_of(p));
+}
+
+/* How many copies of K and V there must be, and what is read beside them. */
+void problem_open(struct problem *p)
+{
+    if (!inference(p)) return;
+    p->stream_bytes = beyond_caches();
+    p->copies = (int)(p->stream_bytes / (2 * keys_bytes(p))) + 1;
+    if (p->pass == DECODE) p->stream = take(p->stream_bytes, 1);
+}
+
+/* Of the keys and values of a task, which are the same in all of this shape. */
+static void open_copies(struct problem *p, const struct task *t)
+{
+    const size_t bytes = keys_bytes(p);
+    p->k = take((size_t)p->copies, sizeof *p->k);
+    p->v = take((size_t)p->copies, sizeof *p->v);
+    for (int i = 0; i < p->copies; i++) {
+        p->k[i] = memcpy(take(bytes, 1), t->call.k.data, bytes);
+        p->v[i] = memcpy(take(bytes, 1), t->call.v.data, bytes);
+    }
+}
+
+/* May be called twice, or with none open. */
+void problem_close(struct problem *p)
+{
+    for (int i = 0; i < p->copies && p->k; i++) free(p->k[i]), free(p->v[i]);
+    free(p->k);
+    free(p->v);
+    free(p->stream);
+    p->copies = 0;
+    p->k = p->v = NULL;
+    p->stream = NULL;
+    p->at = 0;
+}
+
+/* ---- Opening --------------------------------------------------------------------------------- */
+
+/* The same seeds for every contender, so that they attend to the same numbers. */
+static bool ready(const struct problem *p, struct task *t, bool backward)
+{
+    task_random_tensors(t, 1);
+    task_random_inputs(t, 2);
+    if (p->lasting) task_lasting(t);
+    if (backward) task_gradients(t);
+    t->call.host = p->host;
+    if (!task_prepare(t, p->len, backward)) return true;
+    return refuse("%s: %s", t->desc.encoding, t->error.text);
+}
+
+/* Caches with all keys in each; what else belongs to a token is random too.  They are filled by a
+ * task of one query that has every key, since the contender's own has the new ones only. */
+static bool open_caches(const struct problem *p, struct contender *c)
+{
+    struct task all, *t = &c->main;
+    const size_t bytes = loci_cache_size(t->plan, p->batch, p->len);
+    if (!bytes) return refuse("%s: a cache of %td keys is impossible", t->desc.encoding, p->len);
+    bool ok = task_open(&all, &t->desc, p->batch, 1, p->len, NULL);
+    c->cache = task_take(t, (size_t)p->copies, sizeof(loci_cache *));
+    for (int i = 0; i < p->copies && ok; i++)
+        if (loci_cache_create(&c->cache[i], t->plan, p->batch, p->len, 0, task_take(t, bytes, 1),
+                              &all.error))
+            ok = refuse("%s: %s", t->desc.encoding, all.error.text);
+    all.call.cache = t->call.cache = c->cache[0];        /* a workspace depends on it */
+    ok = ok && ready(p, &all, false);
+    for (int i = 0; i < p->copies && ok; i++)
+        if (loci_cache_append(all.plan, all.tables, all.work, c->cache[i], &all.call))
+            ok = refuse("%s: %s", t->desc.encoding, all.error.text);
+    task_close(&all);
+    return ok;
+}
+
+/* An encoding of embeddings is measured as its embedding, and plain attention after it. */
+static bool open_tasks(struct problem *p, struct contender *c, const char *encoding)
+{
+    const bool backward = p->pass == BACKWARD || p->pass == BOTH;
+    const bool embeds = p->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED;
+    *c = (struct contender){ .embeds = embeds };
+    loci_desc d = { .size = sizeof d,
+                    .encoding = c->embeds ? "nope" : encoding,
+                    .heads = p->heads,
+                    .dim = p->dim,
+                    .kv_heads = p->kv_heads,
+                    .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
+                    .dtype = dtype_of(p),
+                    .fast = p->fast,
+                    .full = p->full,
+                    .max_len = p->len,
+                    .isa = p->isa };
+    /* Keys that are there were turned when they came; by states only where no heads share them. */
+    int turned = LOCI_PLACE_ROTATE;
+    if (p->kv_heads == p->heads) turned |= LOCI_PLACE_STATE;
+    d.keys_rotated = inference(p) && text_places(encoding) & turned;
+    if (!task_open(&c->main, &d, p->batch, p->rows, p->cached ? p->rows : p->len, NULL))
+        return false;
+    if (p->cached && !open_caches(p, c)) return false;
+    if (!ready(p, &c->main, backward)) return false;
+    if (inference(p) && !p->cached && !p->k) open_copies(p, &c->main);
+    if (!c->embeds) return true;
+    const loci_desc e = task_embedding(&d, encoding);
+    return task_open(&c->embed, &e, p->batch, p->rows, p->len, NULL)
+        && ready(p, &c->embed, backward);
+}
+
+void contender_close(struct contender *c)
+{
+    task_close(&c->main);
+    task_close(&c->embed);
+}
+
+/* ---- Running --------------------------------------------------------------------------------- */
+
+/* The next copy of the keys; a cache forgets the last tokens, which are about to come. */
+static loci_status turn_to_next(struct problem *p, struct contender *c)
+{
+    loci_call *call = &c->main.call;
+    int i = p->turn++ % p->copies;
+    if (!p->cached) {
+        call->k.data = p->k[i];
+        call->v.data = p->v[i];
+        return LOCI_OK;
+    }
+    loci_status s = LOCI_OK;
+    call->cache = c->current = c->cache[i];
+    for (int entry = 0; entry < p->batch && !s; entry++)
+        s = loci_cache_truncate(c->current, entry, p->len - p->rows, &c->main.error);
+    return s;
+}
+
+/* The step of a decode with a cache: new tokens enter it, and then attend to all. */
+static loci_status append(struct task *t, loci_cache *to)
+{
+    return loci_cache_append(t->plan, t->tables, t->work, to, &t->call);
+}
+
+/* What is timed: a forward pass, but where only the backward one is asked for. */
+static loci_status step(const struct problem *p, struct contender *c, enum pass pass)
+{
+    loci_status s = LOCI_OK;
+    if (pass != BACKWARD) {
+        if (c->embeds) s = task_forward(&c->embed);
+        if (!s && p->cached) s = append(&c->main, c->current);
+        if (!s) s = task_forward(&c->main);
+    }
+    if (!s && (pass == BACKWARD || pass == BOTH)) {
+        s = task_backward(&c->main);
+        if (!s && c->embeds) s = task_backward(&c->embed);
+    }
+    return s;
+}
+
+/* Seconds of one step, over `steps` of them; negative after an error.  Turning to the next copy of
+ * the keys is no part of a step, and its time is taken off. */
+static double time_steps(struct problem *p, struct contender *c, enum pass pass, int steps)
+{
+    double start = now(), aside = 0;
+    for (int i = 0; i < steps; i++) {
+        loci_status s = LOCI_OK;
+        if (inference(p)) {
+            double began = now();
+            s = turn_to_next(p, c);
+            aside += now() - began;
+        }
+        if (s || step(p, c, pass))
+            return fail("%s: %s", c->main.desc.encoding,
+                        c->main.error.text[0] ? c->main.error.text : c->embed.error.text),
+                   -1;
+    }
+    return (now() - start - aside) / steps;
+}
+
+/* Runs it a few times, and finds how many steps make a call.  A backward pass reads what a forward
+ * pass wrote. */
+static bool warm_up(struct problem *p, struct contender *c)
+{
+    if (p->pass == BACKWARD && time_steps(p, c, FORWARD, 1) < 0) return false;
+    double t = time_steps(p, c, p->pass, 1);
+    if (t >= 0 && t < atom) t = time_steps(p, c, p->pass, 2);
+    c->steps = t >= atom ? 1 : t < atom / 10000 ? 10000 : (int)(atom / t) + 1;
+    return t >= 0;
+}
+
+bool contender_open(struct problem *p, struct contender *c, const char *encoding)
+{
+    return open_tasks(p, c, encoding) && warm_up(p, c);
+}
+
+/* ---- Between two probes ---------------------------------------------------------------------- */
+
+/* Reading goes on where it stopped, and so it is memory that is read, not a cache. */
+static double read_limit(struct problem *p)
+{
+    size_t bytes = probe_bytes * (size_t)p->threads;
+    if (bytes > p->stream_bytes) bytes = p->stream_bytes;
+    if (p->at + bytes > p->stream_bytes) p->at = 0;
+    const float *from = p->stream + p->at / sizeof *from;
+    p->at += bytes;
+    return probe_read(p->isa, from, bytes, p->host, p->threads);
+}
+
+/* At the same footprint, hence with the same caches; small ones often enough. */
+static double copy_limit(const struct problem *p, const struct contender *c)
+{
+    const size_t bytes = (size_t)p->batch * (size_t)p->heads * (size_t)p->len * (size_t)p->dim
+                       * stored_size(dtype_of(p));
+    const int times = (int)(probe_bytes / (2 * bytes)) + 1;
+    double sum = 0;
+    for (int i = 0; i < times; i++)
+        sum += 1 / probe_copy(c->main.dx.data, c->main.dy.data, bytes, p->host, p->threads);
+    return times / sum;
+}
+
+static double flops_limit(const struct problem *p)
+{
+    return p->dots ? probe_dots(p->host, p->threads)
+                   : probe_flops(p->isa, p->host, p->threads);
+}
+
+/* What the machine can do at most, in the unit that counts: bytes or flops per second. */
+static double limit(struct problem *p, const struct contender *c)
+{
+    return p->pass == DECODE ? read_limit(p)
+         : p->pass == ROTATE ? copy_limit(p, c)
+                             : flops_limit(p);
+}
+
+/* Seconds that this thread has had a core; and how often another process has put one of our
+ * threads aside.  Waiting for threads that work is no such time, so both must have changed. */
+struct spent { double wall, core; long aside; };
+static struct spent spent(void)
+{
+    struct timespec t;
+    struct rusage r;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    getrusage(RUSAGE_SELF, &r);
+    return (struct spent){ now(), (double)t.tv_sec + 1e-9 * (double)t.tv_nsec, r.ru_nivcsw };
+}
+
+static double taken(struct spent from, struct spent to)
+{
+    const double wall = to.wall - from.wall, core = to.core - from.core;
+    return to.aside == from.aside ? 0 : fmax(0, (wall - core) / wall);
+}
+
+bool contender_call(struct problem *p, struct contender *c, int steps, double *probe,
+                    struct call *call)
+{
+    call->before = *probe > 0 ? *probe : limit(p, c);
+    const struct spent from = spent();
+    call->seconds = time_steps(p, c, p->pass, steps);
+    call->taken = taken(from, spent());
+    call->after = *probe = limit(p, c);
+    call->flops = p->pass == DECODE ? flops_limit(p) : fmax(call->before, call->after);
+    return call->seconds >= 0;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* serve.h -- calls made by other processes, so that two builds of the program can be measured by
+ * turns: `loci bench ENCODING ... --serve` opens a problem, says so, and then makes a call for
+ * every line that it reads.
+ *
+ *     {"serve":1,"loci":"0.2.0","steps":37,"workspace_bytes":81920}       when it is ready
+ *     37                                                                  a call of 37 steps
+ *     {"seconds":0.00013,"before":1.1e11,"after":1.2e11,"flops":1.2e11,"taken":0.0}
+ *                                                                         as in struct call */
+#ifndef LOCI_CLI_SERVE_H
+#define LOCI_CLI_SERVE_H
+
+#include <sys/types.h>
+
+#include "cli/problem.h"
+
+enum { MOST_STEPS = 1000000 };           /* of a call */
+
+/* Answers until stdin ends; returns the program's exit code. */
+int serve(struct problem *, const char *encoding);
+
+struct server {
+    const char *program;                 /* NULL: this very one */
+    pid_t pid;
+    int to;
+    FILE *from, *said;                   /* said: what it writes to stderr */
+    int steps;
+    size_t workspace;
+    char version[32];
+};
+
+/* Starts a process that has opened the problem when this returns.  Both print their error, one
+ * sentence whatever the program turns out to be, and return false; a server may be closed either
+ * way, and one that is all zero as well. */
+bool server_open(struct server *, struct problem *, const char *encoding, const char *program);
+bool server_call(struct server *, int steps, struct call *);
+void server_close(struct server *);
+
+#endif
