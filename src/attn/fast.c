@@ -256,23 +256,22 @@ static void scores(struct tile *t, bool more)
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* e^(x - base) from x and base * log2(e), for four vectors at once, so that their chains overlap.
- * Below e^EXP_LOW it is exactly 0; NaN stays NaN. */
+/* e^(x - base) for four vectors at once, so that their chains overlap.  Below e^EXP_LOW it is
+ * exactly 0; NaN stays NaN. */
 INLINE void pow_below(vf x[4], const vf base[2])
 {
-    vf n[4], f[4], y[4], power[4];
+    vf n[4], t[4], f[4], y[4];
+    UNROLL for (int i = 0; i < 4; i++) x[i] = vf_sub(x[i], base[i / 2]);
     UNROLL for (int i = 0; i < 4; i++)
-        power[i] = _mm512_fmsub_ps(x[i], vf_set1(EXP_LOG2E), base[i / 2]);
-    UNROLL for (int i = 0; i < 4; i++) n[i] = vf_add(power[i], vf_set1(EXP_MAGIC));
-    UNROLL for (int i = 0; i < 4; i++)
-        f[i] = vf_sub(power[i], vf_sub(n[i], vf_set1(EXP_MAGIC)));
+        t[i] = vf_fma(x[i], vf_set1(EXP_LOG2E), vf_set1(EXP_MAGIC));
+    UNROLL for (int i = 0; i < 4; i++) n[i] = vf_sub(t[i], vf_set1(EXP_MAGIC));
+    UNROLL for (int i = 0; i < 4; i++) f[i] = _mm512_fmsub_ps(x[i], vf_set1(EXP_LOG2E), n[i]);
     UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], vf_set1(POW_C4), vf_set1(POW_C3));
     UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(POW_C2));
     UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(POW_C1));
     UNROLL for (int i = 0; i < 4; i++) y[i] = vf_fma(f[i], y[i], vf_set1(1));
     UNROLL for (int i = 0; i < 4; i++)
-        x[i] = vf_from(power[i], EXP_LOW * EXP_LOG2E, vf_scale2(y[i], n[i]),
-                       vf_max(vf_set1(0), power[i]));
+        x[i] = vf_from(x[i], EXP_LOW, vf_scale2(y[i], t[i]), vf_max(vf_set1(0), x[i]));
 }
 
 /* The new max of each row, and alpha, what older sums are multiplied by.  base is the max too,
@@ -302,7 +301,7 @@ INLINE void softmax_pairs(struct tile *t, const bool whole)
     for (int r = 0; r < t->live; r += 2 * VL) {
         vf b[2], sum[2];
         UNROLL for (int i = 0; i < 2; i++)
-            b[i] = vf_mul(vf_load(base + r + i * VL), vf_set1(EXP_LOG2E)), sum[i] = vf_set1(0);
+            b[i] = vf_load(base + r + i * VL), sum[i] = vf_set1(0);
         for (int k = 0; k < t->keys; k += 2) {
             vf x[4];                                 /* of both keys and both vectors of rows */
             UNROLL for (int i = 0; i < 4; i++)
