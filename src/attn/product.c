@@ -107,6 +107,17 @@ INLINE void fetch(const struct next *next, const int mb, int m, int k, int n)
     }
 }
 
+/* Asks for what the sums are going to be added to: gradients of keys are in no near cache. */
+INLINE void ask_for(const int mb, const int nb, const real *c, ptrdiff_t cm)
+{
+    enum { LINE = 64 / sizeof(real) };
+    UNROLL for (int m = 0; m < mb; m++) {
+        UNROLL for (int v = 0; v < nb * VL; v += LINE) __builtin_prefetch(c + v, 1, 3);
+        c += cm;
+        HIDE(c);
+    }
+}
+
 INLINE void store(const int mb, const int nb, const enum then then, vf (*acc)[NR], real *c,
                   ptrdiff_t cm, const real *factor)
 {
@@ -134,6 +145,7 @@ INLINE void block(const int mb, const int nb, const bool by_rows, const bool ask
     UNROLL for (int i = 3; i < mb; i += 3) a.at[i / 3] = a.at[i / 3 - 1] + 3 * j->stride;
     UNROLL for (int i = 0; i < mb; i++)
         UNROLL for (int n = 0; n < nb; n++) acc[i][n] = vf_set1(0);
+    if (j->then == ADD) ask_for(mb, nb, c, j->cm);
     for (int k = 0, end; k < j->K; k = end) {
         end = asks && j->K - k > SPAN ? k + SPAN : j->K;
         if (asks) fetch(j->next, mb, m, k, end - k);
