@@ -84,7 +84,9 @@ static void weigh_gradient(struct tile *t)
     const struct loci_plan *p = c->plan;
     if (p->weight < 0) weigh_again(t->keys, t->s, t->lse, t->p);
     else weights_of(c)->weigh(t, p->weight), weights_of(c)->whole(t, p->weight);
+    t->next = to_next(t, VALUES, t->next.first);
     dot(t, t->v.at, t->v.row, p->value_dim, t->dout.across, t->dp, t->next);
+    t->next.first = NULL;                /* keys are asked for once */
     EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
     if (p->weight < 0) compare(t->keys, t->p, t->dp, t->delta, t->ds);
     else weights_of(c)->weigh_bwd(t, p->weight);
@@ -279,6 +281,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
     if (w->scores) t->s = w->scores + at * KT * QT;
     for (int i = 0; i < n; i++) {
         find_keys(&t[i]), find_values(&t[i]), fade_queries(&t[i]);
+        t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1);      /* a whole tile */
         if (!w->scores) score_tile(&t[i]);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);

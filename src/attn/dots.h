@@ -61,13 +61,13 @@ INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q
     }
 }
 
-/* For an array of reals with a row per key, whose row a belongs to the tile's first key:
- * the rows of the next older tile, or nothing if none follows. */
-INLINE struct next rows_before(const struct tile *t, const real *a, ptrdiff_t as)
+/* For an array of reals with a row per key, whose row a belongs to the tile's first key: the rows of
+ * the next tile, or nothing if none follows. */
+INLINE struct next next_rows(const struct tile *t, const real *a, ptrdiff_t as)
 {
     if (!t->next.first) return t->next;
-    return (struct next){ (const char *)(a - KT * as), as * (ptrdiff_t)sizeof(real), sizeof(real),
-                          sizeof(real) };
+    return (struct next){ (const char *)(a + next_tile(t->c) * as), as * (ptrdiff_t)sizeof(real),
+                          sizeof(real), sizeof(real) };
 }
 
 /* Queries with keys, and weights with values.  next: what the product asks for as it goes, the rows

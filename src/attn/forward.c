@@ -9,7 +9,7 @@
 static void scores(struct tile *t, bool more)
 {
     find_keys(t);
-    t->next = more ? to_older(t, KEYS) : (struct next){ 0 };
+    t->next = to_next(t, KEYS, more);
     score_tile(t);
 }
 static void sums(struct tile *t, bool more)
@@ -18,7 +18,7 @@ static void sums(struct tile *t, bool more)
     if (weight >= 0) weights_of(t->c)->weigh(t, weight);
     else softmax(t);
     find_values(t);
-    t->next = more ? to_older(t, VALUES) : (struct next){ 0 };
+    t->next = to_next(t, VALUES, more);
     value_tile(t);
     mix_safe(t, t->v.at, t->v.row, t->c->plan->value_dim, t->p, t->chunk.o, t->alpha, t->next);
 }

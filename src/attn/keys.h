@@ -120,13 +120,14 @@ INLINE void find_values(struct tile *t)
     t->v.at = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.room, &t->v.row);
 }
 
-/* What the next tile reads.  That is the tile before this one in memory, as tiles come newest
- * first: no processor's prefetcher sees a stream in that. */
-INLINE struct next to_older(const struct tile *t, enum side side)
+/* What the next tile reads, if `more`: no processor's prefetcher sees a stream in tiles that come
+ * newest first, or between products of two. */
+INLINE struct next to_next(const struct tile *t, enum side side, bool more)
 {
+    if (!more) return (struct next){ 0 };
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t b = t->seq->b, j = t->j0 - KT, width = side_width(c, side),
+    const ptrdiff_t b = t->seq->b, j = t->j0 + next_tile(c), width = side_width(c, side),
                     stored = (ptrdiff_t)p->stored;
     if (side == KEYS && c->turned) {
         const real *first = (const real *)c->turned

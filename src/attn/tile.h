@@ -131,6 +131,10 @@ struct tile {
     int tiles;
 };
 
+/* The next tile's first key, from this one's: tiles come newest first, in the backward pass oldest
+ * first. */
+INLINE ptrdiff_t next_tile(const struct call *c) { return c->backward ? KT : -KT; }
+
 #define S(t, k, r) ((t)->s[(k) * QT + (r)])
 
 /* Distance of a pair, and whether the row sees the key: the mask, pair by pair. */

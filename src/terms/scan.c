@@ -91,8 +91,8 @@ static const real *gate_keys(const struct tile *t, int x, enum gates gates, ptrd
 }
 static struct next next_gate_keys(const struct tile *t, const real *k, enum gates gates)
 {
-    return gates == GATES_V && t->next.first ? to_older(t, VALUES)
-                                             : rows_before(t, k, t->c->plan->dim);
+    return gates == GATES_V ? to_next(t, VALUES, t->next.first)
+                            : next_rows(t, k, t->c->plan->dim);
 }
 
 /* Gates of the tile; of masked pairs, 0.  Logits that are not those of q.k pass through p, which

@@ -109,7 +109,7 @@ static void value(struct tile *t, int x)
     if (!t->own[x].outn) return;
     for (int r = 0; r < QT; r++) one[r] = 1;
     const real *e = states_of_keys(t, x);
-    mix_safe(t, e, D, D, t->p, t->own[x].out, one, rows_before(t, e, D));
+    mix_safe(t, e, D, D, t->p, t->own[x].out, one, next_rows(t, e, D));
 }
 /* ae is divided by the sum of the weights as o is, and stands in a tensor of its own. */
 static void close(struct tile *t, int x)
