@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""Arrays of whatever library: which one it is, and how C sees them."""
+
+from __future__ import annotations
+
+import ctypes as c
+import sys
+from typing import Any
+
+import numpy as np
+
+from . import _c
+from ._c import Error
+from ._numpy import Numpy
+
+LAYOUTS = ("bhld", "blhd", "thd")
+
+
+def kind_of(x: Any, name: str = "q") -> Any:
+    """The library of an array, or what it can be read as."""
+    if isinstance(x, np.ndarray):
+        return Numpy
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        from ._torch import Torch
+
+        return Torch
+    if hasattr(x, "__dlpack__"):
+        return None
+    raise TypeError(f"{name} must be an array of numpy, a tensor of torch, or have __dlpack__, not {type(x).__name__}")
+
+
+def read(x: Any, name: str, kind: Any = None) -> tuple[Any, Any]:
+    """The library and the array, which a foreign one becomes.  All arrays of a call are of one library."""
+    own = kind_of(x, name)
+    if own is None:
+        try:
+            x, own = np.from_dlpack(x), Numpy
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise Error(f"{name} cannot be read through DLPack: {error}") from None
+    if kind is not None and own is not kind:
+        raise Error(f"{name} is an array of {own.name}, and q of {kind.name}")
+    own.check_device(x, name)
+    return own, x
+
+
+def check_dtype(kind: Any, x: Any, name: str, like: str | None = None) -> str:
+    dtype: str = kind.dtype(x)
+    if dtype not in _c.DTYPES:
+        raise Error(f"{name} is {dtype}; loci has float32, float64, bfloat16 and float16")
+    if like is not None and dtype != like:
+        raise Error(f"{name} is {dtype} and q {like}")
+    return dtype
+
+
+def in_place(kind: Any, x: Any) -> Any:
+    """The array, or a copy where C could not read it: its last axis must be dense, and no stride negative."""
+    strides = kind.strides(x)
+    if (x.shape[-1] > 1 and strides[-1] != 1) or min(strides, default=0) < 0 or not kind.aligned(x):
+        return kind.dense(x)
+    return x
+
+
+def sizes(x: Any, name: str, layout: str) -> tuple[int, int, int, int]:
+    """Batch, heads, rows and width."""
+    shape = tuple(int(size) for size in x.shape)
+    if len(shape) != len(layout):
+        said = ", ".join(str(size) for size in shape)
+        raise Error(f"{name} has the shape ({said}); layout '{layout}' has {len(layout)} dimensions")
+    if layout == "bhld":
+        return shape[0], shape[1], shape[2], shape[3]
+    if layout == "blhd":
+        return shape[0], shape[2], shape[1], shape[3]
+    return 1, shape[1], shape[0], shape[2]
+
+
+def shape_of(layout: str, batch: int, heads: int, rows: int, width: int) -> tuple[int, ...]:
+    if layout == "bhld":
+        return (batch, heads, rows, width)
+    if layout == "blhd":
+        return (batch, rows, heads, width)
+    return (rows, heads, width)
+
+
+def view(kind: Any, x: Any, layout: str) -> _c.View:
+    """How C reads it; an axis that repeats the same numbers has a stride of its own."""
+    s = [stride if stride or size < 2 else _c.BROADCAST for stride, size in zip(kind.strides(x), x.shape, strict=True)]
+    if layout == "bhld":
+        batch, head, row = s[0], s[1], s[2]
+    elif layout == "blhd":
+        batch, row, head = s[0], s[1], s[2]
+    elif layout == "thd":
+        batch, row, head = 0, s[0], s[1]
+    else:  # embeddings: bld, ld
+        batch, row, head = (s[0], s[1], 0) if layout == "bld" else (0, s[0], 0)
+    # three zeros would mean dense; here each says that there is but one
+    return _c.View(kind.pointer(x), batch or _c.BROADCAST, head or _c.BROADCAST, row or _c.BROADCAST)
+
+
+def output(kind: Any, x: Any, layout: str) -> _c.View:
+    """A new array, which is dense: of axes of one step C wants no broadcast."""
+    seen = view(kind, x, layout)
+    for name in ("batch", "head", "row"):
+        if getattr(seen, name) == _c.BROADCAST:
+            setattr(seen, name, 1)
+    return seen
+
+
+def pointers(kind: Any, arrays: Any) -> Any:
+    """A list of addresses for C; None is NULL."""
+    list_ = (c.c_void_p * max(len(arrays), 1))()
+    for i, x in enumerate(arrays):
+        list_[i] = None if x is None else kind.pointer(x)
+    return list_
+
+
+def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Whole numbers of any type as int64, of one of these shapes."""
+    got = _as_numpy(x)
+    if got.dtype.kind not in "iu":
+        raise Error(f"{name} must be whole numbers, not {got.dtype.name}")
+    return _shaped(np.ascontiguousarray(got, np.int64), name, shapes)
+
+
+def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    got = _as_numpy(x)
+    if got.dtype.kind not in "iuf":
+        raise Error(f"{name} must be numbers, not {got.dtype.name}")
+    return _shaped(np.ascontiguousarray(got, np.float64), name, shapes)
+
+
+def _as_numpy(x: Any) -> np.ndarray[Any, Any]:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        x = x.detach().cpu().numpy()
+    return np.asarray(x)
+
+
+def _shaped(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
+    if x.shape not in shapes:
+        said = " or ".join("[" + ", ".join(str(size) for size in shape) + "]" for shape in shapes)
+        raise Error(f"{name} has the shape [{', '.join(str(size) for size in x.shape)}], not {said}")
+    return x

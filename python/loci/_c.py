@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: MIT
+"""The C library: where it is, its structs, its functions.  Nothing else in the package knows ctypes' side of C."""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import re
+import sys
+from typing import Any
+
+VERSION = (0, 2)
+
+PAGE = 64  # tables, work and caches start on as many bytes
+BROADCAST = -(1 << (8 * c.sizeof(c.c_ssize_t) - 1))  # as a stride: the same numbers again and again
+NONE = -1
+
+F32, F64, BF16, F16 = range(4)
+DTYPES = {"float32": F32, "float64": F64, "bfloat16": BF16, "float16": F16}
+SIZES = {F32: 4, F64: 8, BF16: 2, F16: 2}
+STAGES = {"attention": 0, "rotate": 1, "embed": 2, "linear_attention": 3}
+ROLES = ("learned", "fixed", "input")
+STATUS = ("ok", "bad_arg", "unsupported", "no_memory", "cancelled")
+PLACES = ("embed", "rotate", "score", "mix", "weight", "value", "state", "sum")
+KINDS = ("number", "whole", "word", "list")
+WHICH = {"query": 0, "key": 1, "cache": 2}
+UNKNOWN = {-1: "batch", -2: "queries", -3: "keys"}  # in a tensor's shape
+
+# What C calls something else.
+WORDS = {
+    "q_starts": "cu_seqlens_q",
+    "k_starts": "cu_seqlens_k",
+    "q_coord": "q_coords",
+    "k_coord": "k_coords",
+    "value_dim": "the width of v",
+}
+
+
+class Error(ValueError):
+    """What loci cannot do, and why: one sentence.  `status` says of which kind it is."""
+
+    status: str
+
+    def __init__(self, text: str, status: str = "bad_arg") -> None:
+        super().__init__(text)
+        self.status = status
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Error, (str(self), self.status))
+
+
+# ---- Structs -------------------------------------------------------------------------------------
+
+
+class View(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("batch", c.c_ssize_t), ("head", c.c_ssize_t), ("row", c.c_ssize_t)]
+
+
+class CError(c.Structure):
+    _fields_ = [("status", c.c_int), ("text", c.c_char * 512)]
+
+
+class Tensor(c.Structure):
+    _fields_ = [
+        ("encoding", c.c_char_p),
+        ("name", c.c_char_p),
+        ("role", c.c_int),
+        ("rank", c.c_int),
+        ("shape", c.c_ssize_t * 5),
+    ]
+
+
+class Desc(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("encoding", c.c_char_p),
+        ("stage", c.c_int),
+        ("heads", c.c_int),
+        ("kv_heads", c.c_int),
+        ("dim", c.c_int),
+        ("value_dim", c.c_int),
+        ("model_dim", c.c_int),
+        ("dtype", c.c_int),
+        ("fast", c.c_int),
+        ("full", c.c_int),
+        ("window_left", c.c_int64),
+        ("window_right", c.c_int64),
+        ("scale", c.c_double),
+        ("max_len", c.c_ssize_t),
+        ("keys_rotated", c.c_int),
+        ("isa", c.c_char_p),
+        ("tensors", c.POINTER(Tensor)),
+        ("tensor_count", c.c_int),
+    ]
+
+
+RUN = c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_void_p, c.c_void_p)
+ASK = c.CFUNCTYPE(c.c_int, c.c_void_p)
+
+
+class Host(c.Structure):
+    _fields_ = [("run", c.c_void_p), ("cancelled", c.c_void_p), ("user", c.c_void_p), ("threads", c.c_int)]
+
+
+class Pages(c.Structure):
+    _fields_ = [("table", c.c_void_p), ("length", c.c_ssize_t), ("entry", c.c_ssize_t)]
+
+
+class Call(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("batch", c.c_ssize_t),
+        ("q_len", c.c_ssize_t),
+        ("k_len", c.c_ssize_t),
+        ("q", View),
+        ("k", View),
+        ("v", View),
+        ("o", View),
+        ("lse", c.c_void_p),
+        ("rem", c.c_void_p),
+        ("ae", c.c_void_p),
+        ("q_pos", c.c_void_p),
+        ("k_pos", c.c_void_p),
+        ("q_coord", c.c_void_p),
+        ("k_coord", c.c_void_p),
+        ("q_seg", c.c_void_p),
+        ("k_seg", c.c_void_p),
+        ("per_batch", c.c_int),
+        ("k_lens", c.c_void_p),
+        ("pages", c.POINTER(Pages)),
+        ("cache", c.c_void_p),
+        ("q_starts", c.c_void_p),
+        ("k_starts", c.c_void_p),
+        ("sequences", c.c_ssize_t),
+        ("tensors", c.c_void_p),
+        ("host", c.POINTER(Host)),
+        ("error", c.POINTER(CError)),
+        ("work_bytes", c.c_size_t),
+        ("tables_bytes", c.c_size_t),
+    ]
+
+
+class Grad(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("dout", View),
+        ("dlse", c.c_void_p),
+        ("drem", c.c_void_p),
+        ("dae", c.c_void_p),
+        ("dq", View),
+        ("dk", View),
+        ("dv", View),
+        ("dtensors", c.c_void_p),
+    ]
+
+
+class Option(c.Structure):
+    _fields_ = [
+        ("name", c.c_char_p),
+        ("kind", c.c_int),
+        ("must", c.c_int),
+        ("usual", c.c_double),
+        ("low", c.c_double),
+        ("high", c.c_double),
+        ("words", c.c_char_p),
+        ("help", c.c_char_p),
+    ]
+
+
+class Info(c.Structure):
+    _fields_ = [
+        ("name", c.c_char_p),
+        ("cite", c.c_char_p),
+        ("brief", c.c_char_p),
+        ("places", c.c_int),
+        ("causal_only", c.c_int),
+        ("option_count", c.c_int),
+        ("options", c.POINTER(Option)),
+        ("tolerance", c.c_double),
+        ("example", c.c_char_p),
+    ]
+
+
+class Layer(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("dtype", c.c_int),
+        ("batch", c.c_ssize_t),
+        ("rows", c.c_ssize_t),
+        ("heads", c.c_int),
+        ("width", c.c_int),
+        ("host", c.POINTER(Host)),
+        ("error", c.POINTER(CError)),
+    ]
+
+
+class Rope(c.Structure):
+    _fields_ = [
+        ("encoding", c.c_char_p),
+        ("attention", c.c_char_p),
+        ("rotates", c.c_int),
+        ("interleaved", c.c_int),
+        ("head_dim", c.c_int),
+        ("dim", c.c_int),
+        ("offset", c.c_int),
+        ("heads", c.c_int),
+        ("base", c.c_double),
+        ("frequency", c.POINTER(c.c_double)),
+        ("attention_factor", c.c_double),
+        ("softmax_factor", c.c_double),
+        ("sections", c.c_int * 3),
+        ("spread", c.c_int),
+        ("layer", c.c_char_p),
+        ("scaling", c.c_char_p),
+        ("trained_length", c.c_double),
+        ("warmth", c.c_double),
+        ("warm_length", c.c_double),
+        ("warm_shift", c.c_double),
+        ("scale", c.c_double),
+        ("softcap", c.c_double),
+        ("sink", c.c_int),
+        ("window", c.c_int64),
+        ("chunk", c.c_int64),
+        ("values", c.c_int),
+        ("slopes", c.POINTER(c.c_double)),
+        ("note", c.c_char_p),
+    ]
+
+
+STRUCTS = {
+    "loci_view": View,
+    "loci_error": CError,
+    "loci_tensor": Tensor,
+    "loci_desc": Desc,
+    "loci_host": Host,
+    "loci_pages": Pages,
+    "loci_call": Call,
+    "loci_grad": Grad,
+    "loci_option": Option,
+    "loci_encoding_info": Info,
+    "loci_layer": Layer,
+    "loci_rope": Rope,
+}
+
+# ---- The library ---------------------------------------------------------------------------------
+
+_P, _I, _N, _Z, _D = c.c_void_p, c.c_int, c.c_ssize_t, c.c_size_t, c.c_double
+_E = c.POINTER(CError)
+_CALL = c.POINTER(Call)
+_LAYER = c.POINTER(Layer)
+
+# name: result, arguments.  A result of None is a status.
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "plan_create": (_I, [c.POINTER(_P), c.POINTER(Desc), _E]),
+    "plan_destroy": (None, [_P]),
+    "plan_text": (c.c_char_p, [_P]),
+    "axes": (_I, [_P]),
+    "frequencies": (_I, [_P, _P, _I, c.POINTER(_D)]),
+    "tensors": (_I, [_P, c.POINTER(Tensor), _I]),
+    "tensor_init": (None, [_P, _I, c.c_uint64, _P]),
+    "tables_size": (_Z, [_P, _N]),
+    "prepare_on": (_I, [c.POINTER(Host), _P, _N, _P, _P, _E]),
+    "pool_create": (_I, [c.POINTER(Host), _I]),
+    "pool_destroy": (None, [c.POINTER(Host)]),
+    "workspace": (_Z, [_P, _CALL, _I]),
+    "forward": (_I, [_P, _P, _P, _CALL]),
+    "backward": (_I, [_P, _P, _P, _CALL, c.POINTER(Grad)]),
+    "rotate": (_I, [_P, _P, _P, _CALL, _I, View, View]),
+    "rotate_backward": (_I, [_P, _P, _P, _CALL, _I, View, View, View, _P]),
+    "linear_state": (_Z, [_P, _N]),
+    "linear_forward": (_I, [_P, _P, _P, _CALL, _P, _P]),
+    "linear_backward": (_I, [_P, _P, _P, _CALL, c.POINTER(Grad)]),
+    "embed": (_I, [_P, _P, _CALL, View, View]),
+    "embed_backward": (_I, [_P, _P, _P, _CALL, View, _P]),
+    "encodings": (_I, [c.POINTER(c.POINTER(Info))]),
+    "isas": (_I, [c.POINTER(c.c_char_p), _I]),
+    "version": (_I, []),
+    "version_text": (c.c_char_p, []),
+    "cache_size": (_Z, [_P, _N, _N]),
+    "cache_create": (_I, [c.POINTER(_P), _P, _N, _N, _I, _P, _E]),
+    "cache_open": (_I, [c.POINTER(_P), _P, _P, _Z, _E]),
+    "cache_append": (_I, [_P, _P, _P, _P, _CALL]),
+    "cache_length": (c.c_int64, [_P, _N]),
+    "cache_truncate": (_I, [_P, _N, c.c_int64, _E]),
+    "cache_remove": (_I, [_P, _P, _P, _P, _N, c.c_int64, c.c_int64, _CALL]),
+    "rmsnorm": (_I, [_LAYER, View, _P, _D, View]),
+    "rmsnorm_backward": (_I, [_LAYER, View, _P, _D, View, View, _P]),
+    "shift": (_I, [_LAYER, View, View, _P, _I, _P, _P, View]),
+    "shift_backward": (_I, [_LAYER, View, View, _P, _I, View, View, View]),
+    "log_gate": (_I, [_LAYER, View, View]),
+    "log_gate_backward": (_I, [_LAYER, View, View, View]),
+    "gate": (_I, [_LAYER, _I, View, View, View]),
+    "gate_backward": (_I, [_LAYER, _I, View, View, View, View, View]),
+    "temperature": (_I, [_LAYER, _D, _D, _I, _P, _I, View, View]),
+    "tape_start": (_I, [_LAYER, _D, _D, _P, _I, View]),
+    "tape_attention_update": (_I, [_LAYER, _I, View, View, _P, View]),
+    "tape_attention_update_backward": (_I, [_LAYER, _I, View, _P, View, View, _P]),
+    "tape_mlp_update": (_I, [_LAYER, _I, View, View, _P, _P, View]),
+    "tape_mlp_update_backward": (_I, [_LAYER, _I, View, View, _P, _P, View, View, View, _P, _P]),
+}
+FILE_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "model_open": (_I, [c.POINTER(_P), c.c_char_p, _E]),
+    "model_parse": (_I, [c.POINTER(_P), c.c_char_p, _Z, _E]),
+    "model_close": (None, [_P]),
+    "model_layers": (_I, [_P]),
+    "model_type": (c.c_char_p, [_P]),
+    "model_rope": (_I, [_P, _I, _D, c.POINTER(Rope), _E]),
+    "rope_free": (None, [c.POINTER(Rope)]),
+}
+
+
+def _file_of(name: str) -> str:
+    return f"lib{name}.0.dylib" if sys.platform == "darwin" else f"lib{name}.so.0"
+
+
+def _find() -> str:
+    """The library's file: what LOCI_LIBRARY says, or the one that came with the package."""
+    told = os.environ.get("LOCI_LIBRARY")
+    own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_lib", _file_of("loci"))
+    if told:
+        if os.path.isfile(told):
+            return told
+        raise ImportError(f"LOCI_LIBRARY is {told}, where no file is")
+    if os.path.isfile(own):
+        return own
+    raise ImportError(f"there is no libloci: LOCI_LIBRARY is not set, and {own} is not there")
+
+
+def _load(path: str, functions: dict[str, tuple[Any, list[Any]]]) -> Any:
+    """The library with its functions by their names, without loci_ in front."""
+    try:
+        library = c.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"{path} cannot be loaded: {error}") from None
+    for name, (result, arguments) in functions.items():
+        try:
+            function = getattr(library, "loci_" + name)
+        except AttributeError:
+            raise ImportError(f"{path} has no loci_{name}: it is no libloci {VERSION[0]}.{VERSION[1]}") from None
+        function.restype, function.argtypes = result, arguments
+        setattr(library, name, function)
+    return library
+
+
+path = _find()
+lib = _load(path, {name: FUNCTIONS[name] for name in ("version", "version_text")})
+if (lib.version() // 10000, lib.version() // 100 % 100) != VERSION:
+    raise ImportError(f"libloci {lib.version_text().decode()} at {path} does not fit loci {VERSION[0]}.{VERSION[1]}")
+lib = _load(path, FUNCTIONS)
+
+_files: Any = None
+
+
+def files() -> Any:
+    """loci-io, which lies beside libloci; it is loaded when somebody asks."""
+    global _files
+    if _files is None:
+        beside = os.path.join(os.path.dirname(path), re.sub(r"^libloci", "libloci-io", os.path.basename(path)))
+        if not os.path.isfile(beside):
+            raise Error("this build of loci does not read models' files", "unsupported")
+        _files = _load(beside, FILE_FUNCTIONS)
+    return _files
+
+
+# ---- Errors --------------------------------------------------------------------------------------
+
+
+def _in_python(text: str) -> str:
+    return re.sub("|".join(WORDS), lambda m: WORDS[m.group()], text)
+
+
+def check(status: int, error: CError) -> None:
+    """Raises what a call has said."""
+    if status:
+        raise Error(_in_python(error.text.decode(errors="replace")), STATUS[status])
+
+
+def address(buffer: Any) -> int:
+    """Where a ctypes object is."""
+    return c.addressof(buffer)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""numpy's arrays, as the rest of the package sees arrays of any library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._c import Error
+
+NAMES = ("float32", "float64", "bfloat16", "float16")
+
+
+class Numpy:
+    """What calls need of arrays.  _torch.py has the same for torch."""
+
+    name = "numpy"
+
+    @staticmethod
+    def owns(x: Any) -> bool:
+        return isinstance(x, np.ndarray)
+
+    @staticmethod
+    def dtype(x: Any) -> str:
+        return str(x.dtype.name)
+
+    @staticmethod
+    def dtype_of(name: str) -> Any:
+        if name == "bfloat16":
+            try:
+                import ml_dtypes
+            except ImportError:
+                raise Error("bfloat16 arrays of numpy need ml_dtypes: pip install ml_dtypes", "unsupported") from None
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(name)
+
+    @staticmethod
+    def pointer(x: Any) -> int:
+        return int(x.__array_interface__["data"][0])
+
+    @staticmethod
+    def strides(x: Any) -> tuple[int, ...]:
+        """In numbers; those of views into records may be none."""
+        size = x.itemsize
+        return tuple(s // size if s % size == 0 else -1 for s in x.strides)
+
+    @staticmethod
+    def aligned(x: Any) -> bool:
+        return bool(x.flags.aligned)
+
+    @staticmethod
+    def dense(x: Any) -> Any:
+        return np.ascontiguousarray(x)
+
+    @staticmethod
+    def empty(shape: tuple[int, ...], like: Any, dtype: str | None = None) -> Any:
+        return np.empty(shape, like.dtype if dtype is None else Numpy.dtype_of(dtype))
+
+    @staticmethod
+    def zeros(shape: tuple[int, ...], like: Any, dtype: str | None = None) -> Any:
+        return np.zeros(shape, like.dtype if dtype is None else Numpy.dtype_of(dtype))
+
+    @staticmethod
+    def cast(x: Any, dtype: str) -> Any:
+        return x.astype(Numpy.dtype_of(dtype))
+
+    @staticmethod
+    def to_numpy(x: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(x)
+
+    @staticmethod
+    def check_device(x: Any, name: str) -> None:
+        """All of them are where loci computes."""
+
+    @staticmethod
+    def from_numpy(x: np.ndarray[Any, Any]) -> Any:
+        return x
+
+    @staticmethod
+    def detach(x: Any) -> Any:
+        return x

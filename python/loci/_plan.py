@@ -1,0 +1,509 @@
+# SPDX-License-Identifier: MIT
+"""Plans, tables, workspaces and threads.  No library of arrays is known here but numpy, which holds bytes."""
+
+from __future__ import annotations
+
+import ctypes as c
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _c
+from ._c import Error
+
+# ---- Memory --------------------------------------------------------------------------------------
+
+KEPT = 256 << 20  # bytes of a workspace that stays for the next call
+
+
+def aligned(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Bytes that start where tables, workspaces and caches may."""
+    room = np.empty(size + _c.PAGE, np.uint8)
+    start = -room.ctypes.data % _c.PAGE
+    return room[start : start + size]
+
+
+class _Thread(threading.local):
+    """What each thread has of its own: where errors are said, and memory to work in."""
+
+    def __init__(self) -> None:
+        self.error = _c.CError()
+        self.error_at = c.pointer(self.error)
+        self.bytes: Any = None
+        self.size = 0
+        self.at = 0
+
+    def work(self, size: int) -> int:
+        """The address of a workspace of so many bytes, for one call."""
+        if size > self.size:
+            self.bytes = aligned(size)
+            self.size, self.at = size, self.bytes.ctypes.data
+        return self.at
+
+    def done(self) -> None:
+        """A large one is not kept."""
+        if self.size > KEPT:
+            self.release()
+
+    def release(self) -> None:
+        self.bytes, self.size, self.at = None, 0, 0
+
+
+thread = _Thread()
+
+# ---- Threads -------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_pools: dict[int, Any] = {}
+_told: int | None = None
+
+
+def _threads_of_environment() -> int | None:
+    text = os.environ.get("LOCI_NUM_THREADS")
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise Error(f"LOCI_NUM_THREADS must be a whole number from 1 on, not '{text}'")
+    return int(text)
+
+
+_ENVIRONMENT = _threads_of_environment()
+
+
+def set_num_threads(threads: int) -> None:
+    """How many threads a call may use.  The environment's LOCI_NUM_THREADS has the last word."""
+    global _told
+    if not isinstance(threads, int) or isinstance(threads, bool):
+        raise TypeError(f"threads must be a whole number, not {type(threads).__name__}")
+    if not 1 <= threads <= 256:
+        raise Error(f"threads must be from 1 to 256, not {threads}")
+    _told = threads
+
+
+def get_num_threads() -> int:
+    """LOCI_NUM_THREADS, or what set_num_threads() was told, or as many as torch uses if it is loaded, or as many as
+    this process may run on."""
+    if _ENVIRONMENT is not None:
+        return _ENVIRONMENT
+    if _told is not None:
+        return _told
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_num_threads"):
+        return min(int(torch.get_num_threads()), 256)
+    try:
+        return min(len(os.sched_getaffinity(0)), 256)
+    except AttributeError:
+        return min(os.cpu_count() or 1, 256)
+
+
+def host() -> Any:
+    """The pool of as many threads, or None for the calling thread alone."""
+    threads = get_num_threads()
+    if threads == 1:
+        return None
+    pool = _pools.get(threads)
+    if pool is None:
+        with _lock:
+            pool = _pools.get(threads)
+            if pool is None:
+                made = _c.Host()
+                status = _c.lib.pool_create(c.byref(made), threads)
+                if status:
+                    raise Error(f"{threads} threads cannot be started", _c.STATUS[status])
+                pool = _pools[threads] = c.pointer(made)
+    return pool
+
+
+def _forget_pools() -> None:
+    """Threads do not survive a fork, and a lock may have been held by one of them."""
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
+    _plans_of_others()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pools)
+
+
+def release() -> None:
+    """Gives back what loci keeps between calls: threads, this thread's workspace, plans and their tables."""
+    thread.release()
+    with _lock:
+        pools = list(_pools.values())
+        _pools.clear()
+    for pool in pools:
+        _c.lib.pool_destroy(pool)
+    with _plan_lock:
+        _plans.clear()
+
+
+# ---- Descriptions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that an encoding wants.  Sizes that a call decides are None: batch, queries and keys."""
+
+    name: str
+    role: str
+    shape: tuple[int | None, ...]
+
+
+def dtype_name(dtype: Any) -> str:
+    """float32 and the like, from a name or a dtype of numpy or torch."""
+    text = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or str(dtype)
+    if not isinstance(text, str) or isinstance(dtype, type):
+        try:
+            text = np.dtype(dtype).name
+        except TypeError:
+            raise TypeError(f"a dtype is a name or a dtype of numpy or torch, not {dtype!r}") from None
+    text = text.removeprefix("torch.")
+    if text not in _c.DTYPES:
+        raise Error(f"dtype must be one of {', '.join(_c.DTYPES)}, not {text}")
+    return text
+
+
+def window(window_size: Sequence[int], causal: bool) -> tuple[int, int]:
+    """flash-attention's (left, right), -1 being open and 0 the own position, as C says it."""
+    try:
+        left, right = (int(w) for w in window_size)
+    except (TypeError, ValueError):
+        raise TypeError(f"window_size must be two whole numbers, (left, right), not {window_size!r}") from None
+    if left < -1 or right < -1:
+        raise Error(f"window_size must be distances, or -1 for what is open, not ({left}, {right})")
+
+    def as_c(distance: int) -> int:
+        return _c.NONE if distance == 0 else max(distance, 0)
+
+    # With a causal mask nothing lies ahead, whatever is said of it.
+    return as_c(left), 0 if causal else as_c(right)
+
+
+def full_text(encoding: str, softcap: float | None, sinks: bool) -> str:
+    """The encoding with what is short for more of it."""
+    if not isinstance(encoding, str):
+        raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
+    text = encoding
+    if softcap:
+        text += f"+softcap:cap={float(softcap)!r}"
+    return text + "+sink" if sinks else text
+
+
+class Plan:
+    """Every decision about a problem, and every error of wish.  Immutable; threads may share it."""
+
+    def __init__(
+        self,
+        encoding: str,
+        heads: int = 0,
+        dim: int = 0,
+        *,
+        kv_heads: int | None = None,
+        value_dim: int | None = None,
+        model_dim: int | None = None,
+        dtype: Any = "float32",
+        stage: str = "attention",
+        causal: bool = True,
+        window_size: Sequence[int] = (-1, -1),
+        scale: float | None = None,
+        max_len: int | None = None,
+        keys_rotated: bool = False,
+        fast: bool = False,
+        isa: str | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        if not isinstance(encoding, str):
+            raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
+        if stage not in _c.STAGES:
+            raise Error(f"stage must be one of {', '.join(_c.STAGES)}, not '{stage}'")
+        self._arguments = {
+            "encoding": encoding,
+            "heads": heads,
+            "dim": dim,
+            "kv_heads": kv_heads,
+            "value_dim": value_dim,
+            "model_dim": model_dim,
+            "dtype": dtype_name(dtype),
+            "stage": stage,
+            "causal": bool(causal),
+            "window_size": tuple(window_size),
+            "scale": scale,
+            "max_len": max_len,
+            "keys_rotated": bool(keys_rotated),
+            "fast": bool(fast),
+            "isa": isa,
+            "shapes": None if shapes is None else {name: tuple(shape) for name, shape in shapes.items()},
+        }
+        self.encoding, self.stage, self.dtype = encoding, stage, dtype_name(dtype)
+        self.causal, self.fast = bool(causal), bool(fast)
+        left, right = window(window_size, bool(causal))
+        listed = _listed(shapes)
+        desc = _c.Desc(
+            size=c.sizeof(_c.Desc),
+            encoding=encoding.encode(),
+            stage=_c.STAGES[stage],
+            heads=heads,
+            kv_heads=kv_heads or 0,
+            dim=dim,
+            value_dim=value_dim or 0,
+            model_dim=model_dim or 0,
+            dtype=_c.DTYPES[self.dtype],
+            fast=fast,
+            full=not causal,
+            window_left=left,
+            window_right=right,
+            scale=scale or 0,
+            max_len=max_len or 0,
+            keys_rotated=keys_rotated,
+            isa=None if isa is None else isa.encode(),
+            tensors=listed,
+            tensor_count=0 if listed is None else len(listed),
+        )
+        self._handle: Any = None
+        handle = c.c_void_p()
+        _c.check(_c.lib.plan_create(c.byref(handle), c.byref(desc), thread.error_at), thread.error)
+        self._handle = handle
+        self.heads, self.kv_heads = heads, kv_heads or heads
+        self.dim, self.value_dim, self.model_dim = dim, value_dim or dim, model_dim or 0
+        self.text: str = _c.lib.plan_text(handle).decode()
+        self.axes: int = _c.lib.axes(handle)
+        self.tensors = self._tensors()
+        self._tables: dict[int, Any] = {}
+        names = [part.split(":")[0].strip() for part in encoding.split("+")]
+        self.weighs = any(describe_quietly(name, "weight") for name in names)  # rem and no lse
+        self.averages = "tape" in names  # and ae
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            _c.lib.plan_destroy(self._handle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restore, (self._arguments,))
+
+    def __repr__(self) -> str:
+        return f"loci.Plan({self.text!r})"
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        count = _c.lib.tensors(self._handle, None, 0)
+        room = (_c.Tensor * max(count, 1))()
+        _c.lib.tensors(self._handle, room, count)
+        return tuple(
+            Tensor(
+                f"{t.encoding.decode()}.{t.name.decode()}",
+                _c.ROLES[t.role],
+                tuple(None if size < 0 else int(size) for size in t.shape[: t.rank]),
+            )
+            for t in room[:count]
+        )
+
+    def unknown_sizes(self, which: int) -> tuple[str | int, ...]:
+        """A tensor's shape with words for what a call decides."""
+        count = len(self.tensors)
+        room = (_c.Tensor * count)()
+        _c.lib.tensors(self._handle, room, count)
+        shape = room[which].shape[: room[which].rank]
+        return tuple(_c.UNKNOWN[size] if size < 0 else int(size) for size in shape)
+
+    @property
+    def prepares(self) -> bool:
+        """Do tables depend on tensors?"""
+        return any(t.role != "input" for t in self.tensors)
+
+    @property
+    def real(self) -> str:
+        """What tensors, lse and the like are in."""
+        return "float64" if self.dtype == "float64" else "float32"
+
+    def init(self, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+        """Learned and fixed tensors, as the papers start them."""
+        made = {}
+        for i, t in enumerate(self.tensors):
+            if t.role == "input":
+                continue
+            x = np.empty(tuple(size or 0 for size in t.shape), self.real)
+            _c.lib.tensor_init(self._handle, i, seed, x.ctypes.data)
+            made[t.name] = x
+        return made
+
+    @property
+    def frequencies(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Radians per position of each pair, after any scaling; empty where there are none or they are learned."""
+        return self._frequencies()[0]
+
+    @property
+    def attention_factor(self) -> float:
+        return self._frequencies()[1]
+
+    def _frequencies(self) -> tuple[np.ndarray[Any, np.dtype[np.float64]], float]:
+        factor = c.c_double(1)
+        count = _c.lib.frequencies(self._handle, None, 0, c.byref(factor))
+        list_ = np.empty(count)
+        _c.lib.frequencies(self._handle, list_.ctypes.data, count, c.byref(factor))
+        return list_, factor.value if count else 1.0
+
+    # ---- Tables --------------------------------------------------------------------------------
+
+    def tables(self, distance: int, pointers: Any) -> Tables:
+        """Made for distances up to this one; without tensors they are kept, for the next power of two."""
+        if self.prepares:
+            return Tables(self, distance, pointers)
+        rounded = 512
+        while rounded < distance:
+            rounded *= 2
+        tables = self._tables.get(rounded)
+        if tables is None:
+            tables = self._tables[rounded] = Tables(self, rounded, pointers)
+        return tables
+
+
+class Tables:
+    """What learned and fixed tensors become."""
+
+    __slots__ = ("at", "bytes", "distance", "size")
+
+    def __init__(self, plan: Plan, distance: int, pointers: Any) -> None:
+        self.size = _c.lib.tables_size(plan._handle, distance)
+        if not self.size:
+            raise Error(f"{plan.encoding}: tables for distances up to {distance} are too large", "no_memory")
+        self.distance = distance
+        self.bytes = aligned(self.size)
+        self.at = self.bytes.ctypes.data
+        status = _c.lib.prepare_on(host(), plan._handle, distance, pointers, self.at, thread.error_at)
+        _c.check(status, thread.error)
+
+
+def _restore(arguments: dict[str, Any]) -> Plan:
+    return Plan(**arguments)
+
+
+def _listed(shapes: Mapping[str, Sequence[int]] | None) -> Any:
+    if shapes is None:
+        return None
+    list_ = (_c.Tensor * len(shapes))()
+    for t, (name, shape) in zip(list_, shapes.items(), strict=True):
+        encoding, _, own = name.partition(".")
+        if not own or len(shape) > 5:
+            raise Error(f"shapes: '{name}' must be ENCODING.NAME with at most 5 sizes")
+        t.encoding, t.name, t.rank = encoding.encode(), own.encode(), len(shape)
+        t.shape[: len(shape)] = [int(size) for size in shape]
+    return list_
+
+
+# ---- Plans that are kept -------------------------------------------------------------------------
+
+_plan_lock = threading.Lock()
+_plans: dict[Any, Plan] = {}
+MOST_PLANS = 256
+
+
+def _plans_of_others() -> None:
+    global _plan_lock
+    _plan_lock = threading.Lock()
+
+
+def find_plan(key: tuple[Any, ...], make: Any) -> Plan:
+    """The plan of a key, made if it is not there; of 256 the one that was used longest ago goes."""
+    with _plan_lock:
+        plan = _plans.pop(key, None)
+        if plan is not None:
+            _plans[key] = plan
+            return plan
+    plan = make()
+    with _plan_lock:
+        _plans[key] = plan
+        while len(_plans) > MOST_PLANS:
+            del _plans[next(iter(_plans))]
+    return plan
+
+
+# ---- What there is -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Option:
+    name: str
+    kind: str
+    must: bool
+    default: float | str | None
+    low: float
+    high: float
+    words: tuple[str, ...]
+    help: str
+
+
+@dataclass(frozen=True)
+class Encoding:
+    name: str
+    brief: str
+    cite: str
+    places: tuple[str, ...]
+    causal_only: bool
+    options: tuple[Option, ...]
+    tolerance: float
+    example: str
+
+
+def _text(bytes_: bytes | None) -> str:
+    return bytes_.decode() if bytes_ else ""
+
+
+def _option(o: Any) -> Option:
+    words = tuple(_text(o.words).split("|")) if o.words else ()
+    usual: float | str | None = None if o.must or o.usual != o.usual else float(o.usual)
+    if usual is not None and words:
+        usual = words[int(usual)]
+    return Option(_text(o.name), _c.KINDS[o.kind], bool(o.must), usual, o.low, o.high, words, _text(o.help))
+
+
+_encodings: dict[str, Encoding] = {}
+
+
+def encodings() -> dict[str, Encoding]:
+    if not _encodings:
+        first = c.POINTER(_c.Info)()
+        for i in range(_c.lib.encodings(c.byref(first))):
+            e = first[i]
+            _encodings[_text(e.name)] = Encoding(
+                _text(e.name),
+                _text(e.brief),
+                _text(e.cite),
+                tuple(word for bit, word in enumerate(_c.PLACES) if e.places >> bit & 1),
+                bool(e.causal_only),
+                tuple(_option(e.options[o]) for o in range(e.option_count)),
+                e.tolerance,
+                _text(e.example),
+            )
+    return _encodings
+
+
+def describe_quietly(name: str, place: str) -> bool:
+    known = encodings().get(name)
+    return known is not None and place in known.places
+
+
+def list_encodings() -> list[Encoding]:
+    """The encodings, in the order of their kinds."""
+    return list(encodings().values())
+
+
+def describe(name: str) -> Encoding:
+    """One of them."""
+    if not isinstance(name, str):
+        raise TypeError(f"an encoding has a name, not {type(name).__name__}")
+    known = encodings().get(name)
+    if known is None:
+        Plan(name or " ", 1, 8)  # raises, with the library's hint
+        raise Error(f"'{name}' is a text with options; describe() wants the name alone")
+    return known
+
+
+def isas() -> tuple[str, ...]:
+    """The instruction sets that this processor runs, worst first."""
+    room = (c.c_char_p * 16)()
+    return tuple(_text(name) for name in room[: _c.lib.isas(room, 16)])

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""Rows alone: rotations, and embeddings."""
+
+from __future__ import annotations
+
+import ctypes as c
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from . import _arrays as arrays
+from . import _c
+from ._attend import Shape, formed_plan, masking, take_tensors
+from ._c import Error
+from ._plan import Plan, Tables, host, thread
+
+
+@dataclass
+class Opened:
+    """A call that has been checked.  role None: an embedding."""
+
+    kind: Any
+    plan: Plan
+    shape: Shape
+    role: str | None
+    pos: Any
+    coords: Any
+    per_batch: bool
+    distance: int
+    x: Any
+    tensors: list[Any]
+    flat: bool = False  # [L, Dm], without a batch
+
+    def tiled(self, times: int) -> Opened:
+        def spread(x: Any) -> Any:
+            return x if x is None or not self.per_batch else np.tile(x, (times,) + (1,) * (x.ndim - 1))
+
+        if self.flat:
+            raise Error("rows without a batch cannot be mapped by torch.func.vmap", "unsupported")
+        shape = replace(self.shape, batch=self.shape.batch * times)
+        return replace(self, shape=shape, pos=spread(self.pos), coords=spread(self.coords))
+
+    def _call(self, pointers: Any) -> Any:
+        s = self.shape
+        pos = None if self.pos is None else self.pos.ctypes.data
+        coords = None if self.coords is None else self.coords.ctypes.data
+        call = _c.Call(
+            size=c.sizeof(_c.Call),
+            batch=s.batch,
+            q_len=s.rows,
+            per_batch=self.per_batch,
+            q_pos=pos,
+            tensors=c.addressof(pointers),
+            host=host(),
+            error=thread.error_at,
+        )
+        if self.role is not None:
+            call.k_len, call.k_pos, call.q_coord, call.k_coord = s.rows, pos, coords, coords
+        return call
+
+    def _view(self, x: Any, written: bool) -> _c.View:
+        return (arrays.output if written else arrays.view)(self.kind, x, self.shape.layout)
+
+    def _tables(self, pointers: Any) -> Tables:
+        return self.plan.tables(self.distance, pointers)
+
+    def _run(self, size_of: int, call: Any, run: Any) -> None:
+        try:
+            size = _c.lib.workspace(self.plan._handle, call, size_of)
+            if not size:
+                _c.check(thread.error.status or 1, thread.error)
+            _c.check(run(thread.work(size)), thread.error)
+        finally:
+            thread.done()
+
+    def forward(self, x: Any, tensors: Any) -> Any:
+        kind = self.kind
+        x = arrays.in_place(kind, x)
+        y = kind.empty(tuple(x.shape), x)
+        if 0 in x.shape:
+            return y
+        pointers = arrays.pointers(kind, tensors)
+        call, tables = self._call(pointers), self._tables(pointers)
+        given, made = self._view(x, False), self._view(y, True)
+        if self.role is None:
+            _c.check(_c.lib.embed(self.plan._handle, tables.at, call, given, made), thread.error)
+        else:
+            which = _c.WHICH[self.role]
+            self._run(
+                0, call, lambda work: _c.lib.rotate(self.plan._handle, tables.at, work, call, which, given, made)
+            )
+        return y
+
+    def backward(self, x: Any, tensors: Any, dy: Any, wants_x: bool, wanted: Any) -> tuple[Any, list[Any]]:
+        kind, plan = self.kind, self.plan
+        x, dy = arrays.in_place(kind, x), arrays.in_place(kind, dy)
+        if self.role is None:
+            dx = dy if wants_x else None
+        else:
+            dx = kind.empty(tuple(x.shape), x) if wants_x else None
+        dtensors = [
+            kind.zeros(tuple(t.shape), t) if want and own.role != "fixed" else None
+            for own, t, want in zip(plan.tensors, tensors, wanted, strict=True)
+        ]
+        if 0 in x.shape or (self.role is None and not any(t is not None for t in dtensors)):
+            return dx, dtensors
+        pointers, back = arrays.pointers(kind, tensors), arrays.pointers(kind, dtensors)
+        call, tables = self._call(pointers), self._tables(pointers)
+        list_ = c.addressof(back)
+        lib, handle = _c.lib, plan._handle
+        if self.role is None:
+            seen = self._view(dy, False)
+            self._run(1, call, lambda work: lib.embed_backward(handle, tables.at, work, call, seen, list_))
+            return dx, dtensors
+        which = _c.WHICH[self.role]
+        views = self._view(x, False), self._view(dy, False), _c.View() if dx is None else self._view(dx, True)
+        self._run(1, call, lambda work: lib.rotate_backward(handle, tables.at, work, call, which, *views, list_))
+        return dx, dtensors
+
+
+def _plan(key: tuple[Any, ...], checked: Mapping[str, Any], **arguments: Any) -> Plan:
+    return formed_plan(key, lambda shapes=None: Plan(**arguments, shapes=shapes), checked)
+
+
+def _given(kind: Any, tensors: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: arrays.read(x, name, kind)[1] for name, x in (tensors or {}).items()}
+
+
+def open_rotation(
+    x: Any,
+    encoding: str,
+    *,
+    pos: Any,
+    coords: Any,
+    role: str,
+    tensors: Mapping[str, Any] | None,
+    layout: str,
+    max_len: int | None,
+) -> Opened:
+    if not isinstance(encoding, str):
+        raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
+    if role not in _c.WHICH:
+        raise Error(f"role must be one of {', '.join(_c.WHICH)}, not '{role}'")
+    if layout not in arrays.LAYOUTS[:2]:
+        raise Error(f"layout must be bhld or blhd here, not '{layout}'")
+    kind, x = arrays.read(x, "x")
+    dtype = arrays.check_dtype(kind, x, "x")
+    batch, heads, rows, dim = arrays.sizes(x, "x", layout)
+    s = Shape(batch, heads, heads, rows, rows, dim, dim, layout)
+    checked = _given(kind, tensors)
+    key = ("rotate", encoding, heads, dim, dtype, max_len)
+    plan = _plan(key, checked, encoding=encoding, heads=max(heads, 1), dim=max(dim, 1), dtype=dtype,
+                 stage="rotate", max_len=max_len)
+    m = masking({"pos": pos, "coords": coords}, s, plan.axes)
+    distance = m.distance
+    if m.q_pos is not None and m.q_pos.size:
+        distance = max(abs(int(m.q_pos.max())), abs(int(m.q_pos.min())), 1)
+    return Opened(
+        kind, plan, s, role, m.q_pos, m.q_coords, m.per_batch, distance, x, take_tensors(kind, plan, checked, s)
+    )
+
+
+def open_embedding(
+    x: Any, encoding: str, *, pos: Any, tensors: Mapping[str, Any] | None, max_len: int | None
+) -> Opened:
+    if not isinstance(encoding, str):
+        raise TypeError(f"encoding must be a text such as 'sinusoidal', not {type(encoding).__name__}")
+    kind, x = arrays.read(x, "x")
+    dtype = arrays.check_dtype(kind, x, "x")
+    if len(x.shape) not in (2, 3):
+        raise Error(f"x has {len(x.shape)} dimensions; embeddings are [batch, rows, width] or [rows, width]")
+    batch, rows, width = (1, *x.shape) if len(x.shape) == 2 else tuple(x.shape)
+    flat = len(x.shape) == 2
+    s = Shape(int(batch), 1, 1, int(rows), int(rows), int(width), int(width), "ld" if flat else "bld")
+    checked = _given(kind, tensors)
+    key = ("embed", encoding, int(width), dtype, max_len)
+    plan = _plan(key, checked, encoding=encoding, model_dim=int(width), dtype=dtype, stage="embed", max_len=max_len)
+    shapes = ((int(rows),), (int(batch), int(rows)))
+    at = None if pos is None else arrays.whole(pos, "pos", shapes)
+    per_batch = at is not None and at.ndim == 2
+    return Opened(
+        kind, plan, s, None, at, None, per_batch, int(rows), x, take_tensors(kind, plan, checked, s), flat
+    )

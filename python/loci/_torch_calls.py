@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""loci's functions on tensors: straight to C where nobody wants a gradient, by a Function where somebody does, by ops of
+torch.library under torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function
+
+from . import _attend, _linear, _rows
+from ._c import Error
+from ._torch import Call, Job, autocast, transformed, wants_gradient
+
+
+def _fold(x: Any, dim: int | None, times: int) -> Any:
+    x = x.expand(times, *x.shape) if dim is None else x.movedim(dim, 0)
+    return x.flatten(0, 1)
+
+
+def _folded(opened: Any, times: int, dims: Any, arrays: Any) -> list[Any]:
+    """The mapped axis goes into the batch, of rows and of what comes with each call."""
+    count = len(arrays) - len(opened.plan.tensors)
+    if opened.shape.layout == "thd":
+        raise Error("packed sequences have no batch that torch.func.vmap could map", "unsupported")
+    folded = [_fold(x, dim, times) for x, dim in zip(arrays[:count], dims[:count], strict=True)]
+    for t, x, dim in zip(opened.plan.tensors, arrays[count:], dims[count:], strict=True):
+        if dim is not None and t.role != "input":
+            raise Error(f"{t.name} is mapped by torch.func.vmap; loci maps rows and inputs", "unsupported")
+        folded.append(_fold(x, dim, times) if t.role == "input" else x)
+    return folded
+
+
+def _unfold(times: int, outputs: Any) -> tuple[Any, ...]:
+    return tuple(x.unflatten(0, (times, -1)) if x.numel() else x for x in outputs)
+
+
+class AttentionJob(Job):
+    def __init__(self, opened: _attend.Opened) -> None:
+        self.opened = opened
+        self.tables: Any = None  # of the forward pass, for the backward one
+
+    def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        problem = self.opened.problem(*arrays[:3], arrays[3:])
+        o, lse, ae = problem.forward(None, True)
+        if not problem.empty():
+            self.tables = problem.tables
+        return o, lse, torch.empty(0) if ae is None else ae
+
+    def backward(self, douts: Any, arrays: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
+        problem = self.opened.problem(*arrays[:3], arrays[3:])
+        problem.share_tables(self.tables)
+        o, lse, ae = outputs
+        dout = None if douts[0] is None else _attend.arrays.in_place(problem.kind, douts[0])
+        dlse, dae = (None if x is None else x.contiguous() for x in douts[1:])
+        averages = ae if problem.plan.averages else None
+        grads, dtensors = problem.backward(o, lse, averages, dout, dlse, dae, needs[:3], list(needs[3:]))
+        return (*grads, *dtensors)
+
+    def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        inner = AttentionJob(self.opened.tiled(times))
+        outputs = Call.apply(inner, *_folded(self.opened, times, in_dims, arrays))
+        self.tables = inner.tables
+        return _unfold(times, outputs)
+
+
+class LinearJob(Job):
+    def __init__(self, opened: _attend.Opened) -> None:
+        self.opened = opened
+
+    def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        problem = self.opened.problem(*arrays[:3], arrays[3:])
+        return (_linear.forward(problem, None, False)[0],)
+
+    def backward(self, douts: Any, arrays: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
+        problem = self.opened.problem(*arrays[:3], arrays[3:])
+        dout = _attend.arrays.in_place(problem.kind, douts[0])
+        grads, dtensors = _linear.backward(problem, outputs[0], dout, needs[:3], list(needs[3:]))
+        return (*grads, *dtensors)
+
+    def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        inner = LinearJob(self.opened.tiled(times))
+        return _unfold(times, Call.apply(inner, *_folded(self.opened, times, in_dims, arrays)))
+
+
+class RowsJob(Job):
+    def __init__(self, opened: _rows.Opened) -> None:
+        self.opened = opened
+
+    def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self.opened.forward(arrays[0], arrays[1:]),)
+
+    def backward(self, douts: Any, arrays: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
+        dx, dtensors = self.opened.backward(arrays[0], arrays[1:], douts[0], needs[0], needs[1:])
+        return (dx, *dtensors)
+
+    def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        inner = RowsJob(self.opened.tiled(times))
+        return _unfold(times, Call.apply(inner, *_folded(self.opened, times, in_dims, arrays)))
+
+
+def _learned(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    some = [*(arguments.get("tensors") or {}).values(), arguments.get("sinks")]
+    return tuple(x for x in some if isinstance(x, torch.Tensor))
+
+
+def _subclass(public: Any, arrays: Any, encoding: str, options: Any, learned: Any) -> Any:
+    """Subclasses with __torch_function__ have the first word; the result is in a tuple, if there is one."""
+    if not has_torch_function((*arrays, *learned)):
+        return None
+    return (handle_torch_function(public, (*arrays, *learned), *arrays, encoding, **options),)
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    encoding: str,
+    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    return_lse: bool,
+    out: Any,
+) -> Any:
+    from . import attention as public
+
+    learned = _learned(arguments)
+    options = {**given, **arguments, "return_lse": return_lse, "out": out}
+    answered = _subclass(public, (q, k, v), encoding, options, learned)
+    if answered is not None:
+        return answered[0]
+    q, k, v = autocast(q, k, v)
+    if torch.compiler.is_compiling():
+        from . import _ops
+
+        return _ops.attention(q, k, v, encoding, given, arguments, return_lse, out)
+    opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
+    if not wants_gradient(q, k, v, *learned) and not transformed():
+        problem = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
+        return _attend.results(*problem.forward(_attend.check_out(problem, out), return_lse))
+    if out is not None:
+        raise Error("out is written in place, which autograd cannot follow: leave it out, or use torch.no_grad()")
+    o, lse, ae = Call.apply(AttentionJob(opened), opened.q, opened.k, opened.v, *opened.tensors)
+    return _attend.results(o, lse if return_lse else None, ae if opened.plan.averages else None)
+
+
+def linear_attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any, state: Any, back: bool) -> Any:
+    from . import linear_attention as public
+
+    learned = _learned(arguments)
+    options = {**given, **arguments, "state": state, "return_state": back}
+    answered = _subclass(public, (q, k, v), encoding, options, learned)
+    if answered is not None:
+        return answered[0]
+    q, k, v = autocast(q, k, v)
+    if torch.compiler.is_compiling():
+        from . import _ops
+
+        return _ops.linear_attention(q, k, v, encoding, given, arguments, state, back)
+    opened = _attend.open_call(q, k, v, encoding, given=given, stage="linear_attention", **arguments)
+    if not wants_gradient(q, k, v, *learned) and not transformed():
+        problem = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
+        return _linear.results(*_linear.forward(problem, state, back))
+    if state is not None or back:
+        raise Error("states have no gradient: use torch.no_grad(), or no state")
+    return Call.apply(LinearJob(opened), opened.q, opened.k, opened.v, *opened.tensors)[0]
+
+
+def rows(public: Any, x: Any, encoding: str, arguments: Any, open_: Any) -> Any:
+    """rotate() and embed()."""
+    learned = _learned(arguments)
+    answered = _subclass(public, (x,), encoding, arguments, learned)
+    if answered is not None:
+        return answered[0]
+    if torch.compiler.is_compiling():
+        from . import _ops
+
+        return _ops.rows(public.__name__, x, encoding, arguments)
+    opened = open_(x, encoding, **arguments)
+    if not wants_gradient(x, *learned) and not transformed():
+        return opened.forward(opened.x, opened.tensors)
+    return Call.apply(RowsJob(opened), opened.x, *opened.tensors)[0]
