@@ -58,20 +58,6 @@ __all__ = [
 ]
 
 
-_OPTIONS = (
-    "tensors",
-    "softcap",
-    "sinks",
-    "layout",
-    "causal",
-    "window_size",
-    "scale",
-    "max_len",
-    "keys_rotated",
-    "fast",
-)
-
-
 def _is_torch(x: Any) -> bool:
     torch = _sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
@@ -110,9 +96,32 @@ def attention(
 ) -> Any:
     """softmax(scale q k + what the encoding adds) v, with what the encoding turns: forward, and through torch's
     autograd backward."""
-    options = locals()
-    given = {name: options.pop(name) for name in _attend.MASKS}
-    arguments = {name: options[name] for name in _OPTIONS}
+    given = {
+        "pos": pos,
+        "q_pos": q_pos,
+        "k_pos": k_pos,
+        "coords": coords,
+        "q_coords": q_coords,
+        "k_coords": k_coords,
+        "seg": seg,
+        "q_seg": q_seg,
+        "k_seg": k_seg,
+        "k_lens": k_lens,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    arguments = {
+        "tensors": tensors,
+        "softcap": softcap,
+        "sinks": sinks,
+        "layout": layout,
+        "causal": causal,
+        "window_size": window_size,
+        "scale": scale,
+        "max_len": max_len,
+        "keys_rotated": keys_rotated,
+        "fast": fast,
+    }
     if _is_torch(q):
         from . import _torch_calls
 
@@ -158,9 +167,33 @@ def attention_backward(
     fast: bool = False,
 ) -> tuple[Any, Any, Any, dict[str, Any]]:
     """Gradients of q, k, v and the tensors from those of the outputs of attention(..., return_lse=True)."""
-    options = locals()
-    given = {name: options.pop(name) for name in _attend.MASKS}
-    opened = _attend.open_call(q, k, v, encoding, given=given, **{name: options[name] for name in _OPTIONS})
+    given = {
+        "pos": pos,
+        "q_pos": q_pos,
+        "k_pos": k_pos,
+        "coords": coords,
+        "q_coords": q_coords,
+        "k_coords": k_coords,
+        "seg": seg,
+        "q_seg": q_seg,
+        "k_seg": k_seg,
+        "k_lens": k_lens,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    arguments = {
+        "tensors": tensors,
+        "softcap": softcap,
+        "sinks": sinks,
+        "layout": layout,
+        "causal": causal,
+        "window_size": window_size,
+        "scale": scale,
+        "max_len": max_len,
+        "keys_rotated": keys_rotated,
+        "fast": fast,
+    }
+    opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
     return _attend.backward(opened, dout, out, lse, ae, dlse, dae)
 
 
@@ -189,9 +222,20 @@ def linear_attention(
     return_state: bool = False,
 ) -> Any:
     """Attention with elu + 1 in the place of the softmax, in linear time; a state goes on where a call ended."""
-    options = locals()
-    given = {name: options.get(name) for name in _attend.MASKS}
-    arguments = {name: options[name] for name in ("tensors", "layout", "causal", "max_len")}
+    given = {
+        "pos": pos,
+        "q_pos": q_pos,
+        "k_pos": k_pos,
+        "coords": coords,
+        "q_coords": q_coords,
+        "k_coords": k_coords,
+        "seg": seg,
+        "q_seg": q_seg,
+        "k_seg": k_seg,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    arguments = {"tensors": tensors, "layout": layout, "causal": causal, "max_len": max_len}
     if _is_torch(q):
         from . import _torch_calls
 

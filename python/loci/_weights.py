@@ -53,8 +53,18 @@ def weights(
 ) -> Any:
     """What row i gives to key j: [batch, heads, chosen rows, keys].  Each sums to 1, but for what a sink takes and what a
     stick has left."""
-    options = locals()
-    given = {name: options.get(name) for name in _attend.MASKS}
+    given: dict[str, Any] = {
+        "pos": pos,
+        "q_pos": q_pos,
+        "k_pos": k_pos,
+        "coords": coords,
+        "q_coords": q_coords,
+        "k_coords": k_coords,
+        "seg": seg,
+        "q_seg": q_seg,
+        "k_seg": k_seg,
+        "k_lens": k_lens,
+    }
     kind, q = arrays.read(q, "q")
     _, k = arrays.read(k, "k", kind)
     dtype = arrays.check_dtype(kind, q, "q")

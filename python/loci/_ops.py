@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: MIT
+"""Ops of torch.library: what loci's functions are under torch.compile and torch.export.
+
+An op takes tensors, and one text for all else: json does not trace, f-strings do.  All of it is read again where the op
+runs, so that what is wrong is said there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from . import _attend, _linear, _rows
+from ._c import Error
+from ._plan import full_text
+
+END = "\x1f"  # between two fields of a key; a text of an encoding has none
+ATTENTION = ("layout", "causal", "scale", "max_len", "keys_rotated", "fast")
+LINEAR = ("layout", "causal", "max_len")
+
+
+def _number(text: str) -> Any:
+    return None if text == "None" else float(text)
+
+
+def _whole(text: str) -> Any:
+    return None if text == "None" else int(text)
+
+
+def _truth(text: str) -> bool:
+    return text == "True"
+
+
+_READ = {
+    "layout": str,
+    "role": str,
+    "causal": _truth,
+    "keys_rotated": _truth,
+    "fast": _truth,
+    "scale": _number,
+    "max_len": _whole,
+}
+
+
+def _window(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.strip("()[] ").split(","))
+
+
+def _named(names: str, tensors: Any) -> dict[str, Any]:
+    return dict(zip(names.split(","), tensors, strict=True)) if names else {}
+
+
+def _unpack(key: str, names: tuple[str, ...]) -> tuple[str, dict[str, Any], str, str]:
+    """Encoding, options, names of tensors, names of masks."""
+    encoding, tensors, masks, *fields = key.split(END)
+    options = {name: _READ[name](text) for name, text in zip(names, fields, strict=False)}
+    if len(fields) > len(names):
+        options["window_size"] = _window(fields[-1])
+    return encoding, options, tensors, masks
+
+
+def _masks(given: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """What is given of them, as tensors."""
+    names = [name for name in _attend.MASKS if given.get(name) is not None]
+    return ",".join(names), [torch.as_tensor(given[name]) for name in names]
+
+
+# ---- Attention -----------------------------------------------------------------------------------
+
+
+def _open(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, linear: bool) -> _attend.Opened:
+    encoding, options, names, given = _unpack(key, LINEAR if linear else ATTENTION)
+    stage = "linear_attention" if linear else "attention"
+    mapping = _named(names, [x.detach() for x in tensors])
+    return _attend.open_call(
+        q.detach(),
+        k.detach(),
+        v.detach(),
+        encoding,
+        given=_named(given, masks),
+        tensors=mapping,
+        stage=stage,
+        **options,
+    )
+
+
+def _shapes(q: Any, k: Any, v: Any, key: str, linear: bool) -> tuple[Any, Any, bool]:
+    """Those of o and lse, and is there ae?"""
+    encoding, options, _, _ = _unpack(key, LINEAR if linear else ATTENTION)
+    layout = options["layout"]
+    if len(q.shape) != len(layout):
+        raise Error(f"q has {len(q.shape)} dimensions; layout '{layout}' has {len(layout)}")
+    o = (*q.shape[:-1], v.shape[-1])
+    if layout == "bhld":
+        lse = tuple(q.shape[:3])
+    elif layout == "blhd":
+        lse = (q.shape[0], q.shape[2], q.shape[1])
+    else:
+        lse = (q.shape[1], q.shape[0])
+    names = [part.split(":")[0].strip() for part in encoding.split("+")]
+    return o, lse, "tape" in names
+
+
+def _real(q: Any) -> Any:
+    return torch.float64 if q.dtype is torch.float64 else torch.float32
+
+
+@torch.library.custom_op("loci::attention", mutates_args=())
+def attention_op(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    opened = _open(q, k, v, tensors, masks, key, False)
+    o, lse, ae = opened.problem(opened.q, opened.k, opened.v, opened.tensors).forward(None, True)
+    return o, lse, torch.empty(0, dtype=lse.dtype) if ae is None else ae
+
+
+@attention_op.register_fake
+def _(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str) -> Any:
+    o, lse, averages = _shapes(q, k, v, key, False)
+    real = _real(q)
+    b, h, length = (1, *lse) if len(lse) == 2 else lse
+    ae = (b, h, length, q.shape[-1] // 2, 2) if averages else (0,)
+    return q.new_empty(o), q.new_empty(lse, dtype=real), q.new_empty(ae, dtype=real)
+
+
+@torch.library.custom_op("loci::attention_backward", mutates_args=())
+def attention_backward_op(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    ae: torch.Tensor,
+    dout: torch.Tensor | None,
+    dlse: torch.Tensor | None,
+    dae: torch.Tensor | None,
+    tensors: list[torch.Tensor],
+    masks: list[torch.Tensor],
+    key: str,
+    needs: str,
+) -> list[torch.Tensor]:
+    opened = _open(q, k, v, tensors, masks, key, False)
+    p = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
+    names = _unpack(key, ATTENTION)[2].split(",")
+    wants = dict(zip(names, needs[3:], strict=False))
+    wanted = [wants.get(t.name) == "1" for t in p.plan.tensors]
+    dout = None if dout is None else _attend.arrays.in_place(p.kind, dout)
+    rest = [None if x is None else x.contiguous() for x in (dlse, dae)]
+    averages = ae if p.plan.averages else None
+    three = needs[0] == "1", needs[1] == "1", needs[2] == "1"
+    grads, dtensors = p.backward(o, lse, averages, dout, rest[0], rest[1], three, wanted)
+    made = dict(zip([t.name for t in p.plan.tensors], dtensors, strict=True))
+    given = dict(zip(names, tensors, strict=False))
+    back = [made[name].to(x.dtype) for name, x in given.items() if wants.get(name) == "1" and made[name] is not None]
+    return [x for x in grads if x is not None] + back
+
+
+@attention_backward_op.register_fake
+def _(
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    ae: Any,
+    dout: Any,
+    dlse: Any,
+    dae: Any,
+    tensors: Any,
+    masks: Any,
+    key: str,
+    needs: str,
+) -> Any:
+    every = [q, k, v, *tensors]
+    return [x.new_empty(x.shape) for x, need in zip(every, needs, strict=True) if need == "1"]
+
+
+def _spread(grads: list[Any], needs: str) -> list[Any]:
+    """Gradients where one is needed, None elsewhere."""
+    left = iter(grads)
+    return [next(left) if need == "1" else None for need in needs]
+
+
+def _needs(ctx: Any, tensors: int) -> str:
+    return "".join("1" if need else "0" for need in (*ctx.needs_input_grad[:3], *_of_list(ctx, tensors)))
+
+
+def _of_list(ctx: Any, count: int) -> list[bool]:
+    flag = ctx.needs_input_grad[3]
+    return list(flag) if isinstance(flag, (list, tuple)) else [bool(flag)] * count
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    q, k, v, tensors, masks, key = inputs
+    ctx.key, ctx.tensors, ctx.outputs = key, len(tensors), len(output) if isinstance(output, tuple) else 1
+    ctx.set_materialize_grads(False)
+    ctx.needs = _needs(ctx, len(tensors))
+    outputs = output if isinstance(output, tuple) else (output,)
+    ctx.save_for_backward(q, k, v, *outputs, *tensors, *masks)
+
+
+def _attention_back(ctx: Any, dout: Any, dlse: Any, dae: Any) -> Any:
+    q, k, v, o, lse, ae, *rest = ctx.saved_tensors
+    tensors, masks = rest[: ctx.tensors], rest[ctx.tensors :]
+    if dout is None and dlse is None and dae is None:
+        return None, None, None, [None] * len(tensors), None, None
+    grads = attention_backward_op(q, k, v, o, lse, ae, dout, dlse, dae, tensors, masks, ctx.key, ctx.needs)
+    spread = _spread(grads, ctx.needs)
+    return (*spread[:3], spread[3:], [None] * len(masks), None)
+
+
+attention_op.register_autograd(_attention_back, setup_context=_keep)
+
+
+def attention(
+    q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any, return_lse: bool, out: Any
+) -> Any:
+    if out is not None:
+        raise Error("out is written in place, which torch.compile cannot follow: leave it out")
+    sinks = arguments["sinks"]
+    tensors = dict(arguments["tensors"] or {})
+    if sinks is not None:
+        tensors["sink.logit"] = sinks
+    text = full_text(encoding, arguments["softcap"], sinks is not None)
+    masks, list_ = _masks(given)
+    left, right = arguments["window_size"]
+    key = f"{text}{END}{','.join(tensors)}{END}{masks}{END}{arguments['layout']}{END}{bool(arguments['causal'])}"
+    key += f"{END}{arguments['scale']}{END}{arguments['max_len']}{END}{bool(arguments['keys_rotated'])}"
+    key += f"{END}{bool(arguments['fast'])}{END}{left},{right}"
+    o, lse, ae = attention_op(q, k, v, list(tensors.values()), list_, key)
+    averages = "tape" in [part.split(":")[0].strip() for part in encoding.split("+")]
+    return _attend.results(o, lse if return_lse else None, ae if averages else None)
+
+
+# ---- Linear attention ----------------------------------------------------------------------------
+
+
+@torch.library.custom_op("loci::linear_attention", mutates_args=())
+def linear_op(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str
+) -> torch.Tensor:
+    opened = _open(q, k, v, tensors, masks, key, True)
+    o: torch.Tensor = _linear.forward(opened.problem(opened.q, opened.k, opened.v, opened.tensors), None, False)[0]
+    return o
+
+
+@linear_op.register_fake
+def _(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str) -> Any:
+    return q.new_empty(_shapes(q, k, v, key, True)[0])
+
+
+@torch.library.custom_op("loci::linear_attention_backward", mutates_args=())
+def linear_backward_op(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    o: torch.Tensor,
+    dout: torch.Tensor,
+    tensors: list[torch.Tensor],
+    masks: list[torch.Tensor],
+    key: str,
+    needs: str,
+) -> list[torch.Tensor]:
+    opened = _open(q, k, v, tensors, masks, key, True)
+    p = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
+    names = _unpack(key, LINEAR)[2].split(",")
+    wants = dict(zip(names, needs[3:], strict=False))
+    wanted = [wants.get(t.name) == "1" for t in p.plan.tensors]
+    three = needs[0] == "1", needs[1] == "1", needs[2] == "1"
+    grads, dtensors = _linear.backward(p, o, _attend.arrays.in_place(p.kind, dout), three, wanted)
+    made = dict(zip([t.name for t in p.plan.tensors], dtensors, strict=True))
+    given = dict(zip(names, tensors, strict=False))
+    back = [made[name].to(x.dtype) for name, x in given.items() if wants.get(name) == "1"]
+    return [x for x in grads if x is not None] + back
+
+
+@linear_backward_op.register_fake
+def _(q: Any, k: Any, v: Any, o: Any, dout: Any, tensors: Any, masks: Any, key: str, needs: str) -> Any:
+    return [x.new_empty(x.shape) for x, need in zip([q, k, v, *tensors], needs, strict=True) if need == "1"]
+
+
+def _linear_back(ctx: Any, dout: Any) -> Any:
+    q, k, v, o, *rest = ctx.saved_tensors
+    tensors, masks = rest[: ctx.tensors], rest[ctx.tensors :]
+    if dout is None:
+        return None, None, None, [None] * len(tensors), None, None
+    spread = _spread(linear_backward_op(q, k, v, o, dout, tensors, masks, ctx.key, ctx.needs), ctx.needs)
+    return (*spread[:3], spread[3:], [None] * len(masks), None)
+
+
+linear_op.register_autograd(_linear_back, setup_context=_keep)
+
+
+def linear_attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any, state: Any, back: bool) -> Any:
+    if state is not None or back:
+        raise Error("states do not go through torch.compile")
+    tensors = dict(arguments["tensors"] or {})
+    masks, list_ = _masks(given)
+    key = f"{encoding}{END}{','.join(tensors)}{END}{masks}{END}{arguments['layout']}{END}{bool(arguments['causal'])}"
+    key += f"{END}{arguments['max_len']}"
+    return linear_op(q, k, v, list(tensors.values()), list_, key)
+
+
+# ---- Rows ----------------------------------------------------------------------------------------
+
+ROTATE = ("layout", "role", "max_len")
+EMBED = ("max_len",)
+
+
+def _open_rows(x: Any, tensors: Any, masks: Any, key: str, rotates: bool) -> _rows.Opened:
+    encoding, options, names, given = _unpack(key, ROTATE if rotates else EMBED)
+    placed = _named(given, masks)
+    mapping = _named(names, [t.detach() for t in tensors])
+    if rotates:
+        pos, coords = placed.get("pos"), placed.get("coords")
+        return _rows.open_rotation(x.detach(), encoding, pos=pos, coords=coords, tensors=mapping, **options)
+    return _rows.open_embedding(x.detach(), encoding, pos=placed.get("pos"), tensors=mapping, **options)
+
+
+def _back_rows(x: Any, dy: Any, tensors: Any, masks: Any, key: str, needs: str, rotates: bool) -> list[torch.Tensor]:
+    opened = _open_rows(x, tensors, masks, key, rotates)
+    names = _unpack(key, ROTATE if rotates else EMBED)[2].split(",")
+    wants = dict(zip(names, needs[1:], strict=False))
+    wanted = [wants.get(t.name) == "1" for t in opened.plan.tensors]
+    dx, dtensors = opened.backward(opened.x, opened.tensors, dy, needs[0] == "1", wanted)
+    made = dict(zip([t.name for t in opened.plan.tensors], dtensors, strict=True))
+    given = dict(zip(names, tensors, strict=False))
+    back = [made[name].to(t.dtype) for name, t in given.items() if wants.get(name) == "1"]
+    if dx is dy:
+        dx = dy.clone()
+    return [g for g in (dx,) if g is not None] + back
+
+
+@torch.library.custom_op("loci::rotate", mutates_args=())
+def rotate_op(x: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str) -> torch.Tensor:
+    opened = _open_rows(x, tensors, masks, key, True)
+    y: torch.Tensor = opened.forward(opened.x, opened.tensors)
+    return y
+
+
+@torch.library.custom_op("loci::rotate_backward", mutates_args=())
+def rotate_backward_op(
+    x: torch.Tensor, dy: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str, needs: str
+) -> list[torch.Tensor]:
+    return _back_rows(x, dy, tensors, masks, key, needs, True)
+
+
+@torch.library.custom_op("loci::embed", mutates_args=())
+def embed_op(x: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str) -> torch.Tensor:
+    opened = _open_rows(x, tensors, masks, key, False)
+    y: torch.Tensor = opened.forward(opened.x, opened.tensors)
+    return y
+
+
+@torch.library.custom_op("loci::embed_backward", mutates_args=())
+def embed_backward_op(
+    x: torch.Tensor, dy: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str, needs: str
+) -> list[torch.Tensor]:
+    return _back_rows(x, dy, tensors, masks, key, needs, False)
+
+
+def _fake_rows(x: Any, tensors: Any, masks: Any, key: str) -> Any:
+    return x.new_empty(x.shape)
+
+
+def _fake_back(x: Any, dy: Any, tensors: Any, masks: Any, key: str, needs: str) -> Any:
+    return [t.new_empty(t.shape) for t, need in zip([x, *tensors], needs, strict=True) if need == "1"]
+
+
+def _keep_rows(ctx: Any, inputs: Any, output: Any) -> None:
+    x, tensors, masks, key = inputs
+    ctx.key, ctx.tensors = key, len(tensors)
+    flag = ctx.needs_input_grad[1]
+    some = list(flag) if isinstance(flag, (list, tuple)) else [bool(flag)] * len(tensors)
+    ctx.needs = "".join("1" if need else "0" for need in (ctx.needs_input_grad[0], *some))
+    ctx.save_for_backward(x, *tensors, *masks)
+
+
+def _register_rows(op: Any, back_op: Any) -> None:
+    def back(ctx: Any, dy: Any) -> Any:
+        x, *rest = ctx.saved_tensors
+        tensors, masks = rest[: ctx.tensors], rest[ctx.tensors :]
+        spread = _spread(back_op(x, dy, tensors, masks, ctx.key, ctx.needs), ctx.needs)
+        return spread[0], spread[1:], [None] * len(masks), None
+
+    op.register_fake(_fake_rows)
+    back_op.register_fake(_fake_back)
+    op.register_autograd(back, setup_context=_keep_rows)
+
+
+_register_rows(rotate_op, rotate_backward_op)
+_register_rows(embed_op, embed_backward_op)
+
+
+def rows(name: str, x: Any, encoding: str, arguments: Any) -> Any:
+    tensors = dict(arguments["tensors"] or {})
+    masks, list_ = _masks(arguments)
+    key = f"{encoding}{END}{','.join(tensors)}{END}{masks}"
+    if name == "rotate":
+        key += f"{END}{arguments['layout']}{END}{arguments['role']}{END}{arguments['max_len']}"
+        return rotate_op(x, list(tensors.values()), list_, key)
+    return embed_op(x, list(tensors.values()), list_, f"{key}{END}{arguments['max_len']}")
