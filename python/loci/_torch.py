@@ -124,6 +124,33 @@ class Job:
         raise Error("this call cannot be mapped by torch.func.vmap", "unsupported")
 
 
+class _WorkJob(Job):
+    """A function of layers.h."""
+
+    def __init__(self, work: Any) -> None:
+        self.work = work
+
+    def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        made: tuple[Any, ...] = self.work.forward(arrays)
+        return made
+
+    def backward(self, douts: Any, arrays: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
+        made: tuple[Any, ...] = self.work.backward(douts, arrays, outputs, needs)
+        return made
+
+    def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One after the other."""
+        each = []
+        for i in range(times):
+            one = [x if dim is None else x.select(dim, i) for x, dim in zip(arrays, in_dims, strict=True)]
+            each.append(Call.apply(self, *one))
+        return tuple(torch.stack(some) for some in zip(*each, strict=True))
+
+
+def of_work(work: Any) -> Job:
+    return _WorkJob(work)
+
+
 class Call(torch.autograd.Function):
     """(job, arrays) -> outputs."""
 
