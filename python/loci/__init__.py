@@ -8,6 +8,7 @@ q, k and v are arrays of numpy or tensors of torch, [batch, heads, rows, width];
 
 from __future__ import annotations
 
+import importlib as _importlib
 import sys as _sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,6 +57,20 @@ __all__ = [
     "set_num_threads",
     "weights",
 ]
+
+
+_MODULES = ("hf", "layers", "nn", "plot", "rope", "seg")
+
+
+def __getattr__(name: str) -> Any:
+    """Modules load when they are first used: none of them is needed for attention()."""
+    if name in _MODULES:
+        return _importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module 'loci' has no attribute '{name}'")
+
+
+def __dir__() -> Sequence[str]:
+    return sorted((*__all__, *_MODULES))
 
 
 def _is_torch(x: Any) -> bool:
