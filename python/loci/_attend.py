@@ -139,8 +139,6 @@ def masking(given: Mapping[str, Any], s: Shape, axes: int) -> Masking:
             m.distance = max(*far, 1)
     q_coords, k_coords, q_name, k_name = _both(given, "coords", "q_coords", "k_coords")
     if q_coords is not None:
-        if axes < 2:
-            raise Error(f"{q_name}: this encoding has one axis, its positions: pos, or q_pos and k_pos")
         m.q_coords = arrays.reals(q_coords, q_name, ((axes, s.rows), (s.batch, axes, s.rows)))
         m.k_coords = arrays.reals(k_coords, k_name, ((axes, s.keys), (s.batch, axes, s.keys)))
     elif axes > 1:

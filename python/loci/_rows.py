@@ -56,8 +56,7 @@ class Opened:
             host=host(),
             error=thread.error_at,
         )
-        if self.role is not None:
-            call.k_len, call.k_pos, call.q_coord, call.k_coord = s.rows, pos, coords, coords
+        call.k_len, call.k_pos, call.q_coord, call.k_coord = s.rows, pos, coords, coords
         return call
 
     def _view(self, x: Any, written: bool) -> _c.View:

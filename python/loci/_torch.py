@@ -169,8 +169,10 @@ class Call(torch.autograd.Function):
         needs = tuple(ctx.needs_input_grad[1:])
         if all(d is None for d in douts):
             return (None,) * (1 + len(needs))
-        grads = Back.apply(ctx.job, ctx.count, needs, *douts, *ctx.saved_tensors)
-        return (None, *(g if need else None for g, need in zip(grads, needs, strict=True)))
+        saved = ctx.saved_tensors
+        grads = Back.apply(ctx.job, ctx.count, needs, *douts, *saved)
+        each = zip(grads, needs, saved[ctx.count :], strict=True)
+        return (None, *(g if need and g.shape == x.shape else None for g, need, x in each))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, job: Any, *arrays: Any) -> Any:

@@ -133,8 +133,6 @@ class Cache:
             m.q_pos = m.k_pos = arrays.whole(pos, "pos", both)
             m.per_batch = m.q_pos.ndim == 2
         if coords is not None:
-            if plan.axes < 2:
-                raise Error("coords: this encoding has one axis, its positions: pos")
             m.q_coords = m.k_coords = arrays.reals(
                 coords, "coords", ((plan.axes, both[0][0]), (self.batch, plan.axes, both[0][0]))
             )
