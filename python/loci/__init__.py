@@ -142,8 +142,7 @@ def attention(
 
         return _torch_calls.attention(q, k, v, encoding, given, arguments, return_lse, out)
     opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
-    problem = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
-    return _attend.results(*problem.forward(_attend.check_out(problem, out), return_lse))
+    return _attend.results(*opened.forward(_attend.check_out(opened, out), return_lse))
 
 
 def attention_backward(
@@ -250,14 +249,13 @@ def linear_attention(
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
     }
-    arguments = {"tensors": tensors, "layout": layout, "causal": causal, "max_len": max_len}
+    arguments: dict[str, Any] = {"tensors": tensors, "layout": layout, "causal": causal, "max_len": max_len}
     if _is_torch(q):
         from . import _torch_calls
 
         return _torch_calls.linear_attention(q, k, v, encoding, given, arguments, state, return_state)
     opened = _attend.open_call(q, k, v, encoding, given=given, stage="linear_attention", **arguments)
-    problem = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
-    return _linear.results(*_linear.forward(problem, state, return_state))
+    return _linear.results(*_linear.forward(opened, state, return_state))
 
 
 def rotate(

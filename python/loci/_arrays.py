@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes as c
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from . import _c
 from ._c import Error
 from ._numpy import Numpy
 
+Array = TypeVar("Array", bound="np.ndarray[Any, Any]")
 LAYOUTS = ("bhld", "blhd", "thd")
 
 
@@ -82,28 +83,38 @@ def shape_of(layout: str, batch: int, heads: int, rows: int, width: int) -> tupl
     return (rows, heads, width)
 
 
-def view(kind: Any, x: Any, layout: str) -> _c.View:
-    """How C reads it; an axis that repeats the same numbers has a stride of its own."""
-    s = [stride if stride or size < 2 else _c.BROADCAST for stride, size in zip(kind.strides(x), x.shape, strict=True)]
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    made, step = [], 1
+    for size in reversed(shape):
+        made.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(made))
+
+
+def strides_for(shape: tuple[int, ...], strides: Any, layout: str, written: bool) -> tuple[int, int, int]:
+    """Those of batch, head and row as C reads them: an axis that repeats the same numbers has a stride of its own, and
+    so has one of a single step, as three zeros would mean dense.  What is written repeats nothing."""
+    one = 1 if written else _c.BROADCAST
+    s = [stride or one for stride in strides]
     if layout == "bhld":
-        batch, head, row = s[0], s[1], s[2]
-    elif layout == "blhd":
-        batch, row, head = s[0], s[1], s[2]
-    elif layout == "thd":
-        batch, row, head = 0, s[0], s[1]
-    else:  # embeddings: bld, ld
-        batch, row, head = (s[0], s[1], 0) if layout == "bld" else (0, s[0], 0)
-    # three zeros would mean dense; here each says that there is but one
-    return _c.View(kind.pointer(x), batch or _c.BROADCAST, head or _c.BROADCAST, row or _c.BROADCAST)
+        return s[0], s[1], s[2]
+    if layout == "blhd":
+        return s[0], s[2], s[1]
+    if layout == "thd":
+        return one, s[1], s[0]
+    if layout == "bld":  # embeddings
+        return s[0], one, s[1]
+    return one, one, s[0]
+
+
+def view(kind: Any, x: Any, layout: str) -> _c.View:
+    """How C reads it."""
+    return _c.View(kind.pointer(x), *strides_for(x.shape, kind.strides(x), layout, False))
 
 
 def output(kind: Any, x: Any, layout: str) -> _c.View:
-    """A new array, which is dense: of axes of one step C wants no broadcast."""
-    seen = view(kind, x, layout)
-    for name in ("batch", "head", "row"):
-        if getattr(seen, name) == _c.BROADCAST:
-            setattr(seen, name, 1)
-    return seen
+    """How C writes it."""
+    return _c.View(kind.pointer(x), *strides_for(x.shape, kind.strides(x), layout, True))
 
 
 def pointers(kind: Any, arrays: Any) -> Any:
@@ -119,14 +130,16 @@ def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[
     got = _as_numpy(x)
     if got.dtype.kind not in "iu":
         raise Error(f"{name} must be whole numbers, not {got.dtype.name}")
-    return _shaped(np.ascontiguousarray(got, np.int64), name, shapes)
+    made: np.ndarray[Any, np.dtype[np.int64]] = np.ascontiguousarray(got, np.int64)
+    return _shaped(made, name, shapes)
 
 
 def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
     got = _as_numpy(x)
     if got.dtype.kind not in "iuf":
         raise Error(f"{name} must be numbers, not {got.dtype.name}")
-    return _shaped(np.ascontiguousarray(got, np.float64), name, shapes)
+    made: np.ndarray[Any, np.dtype[np.float64]] = np.ascontiguousarray(got, np.float64)
+    return _shaped(made, name, shapes)
 
 
 def _as_numpy(x: Any) -> np.ndarray[Any, Any]:
@@ -136,7 +149,7 @@ def _as_numpy(x: Any) -> np.ndarray[Any, Any]:
     return np.asarray(x)
 
 
-def _shaped(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
+def _shaped(x: Array, name: str, shapes: tuple[tuple[int, ...], ...]) -> Array:
     if x.shape not in shapes:
         said = " or ".join("[" + ", ".join(str(size) for size in shape) + "]" for shape in shapes)
         raise Error(f"{name} has the shape [{', '.join(str(size) for size in x.shape)}], not {said}")

@@ -1,207 +1,31 @@
 # SPDX-License-Identifier: MIT
-"""A call of attention, checked and laid out for C: of numpy and torch alike."""
+"""A call of attention, checked and laid out for C: of numpy and torch alike.
+
+What does not change from call to call is a Form: which plan, which sizes, what each tensor must be, and a call for C
+with all of that in place.  Forms are kept by what arrays and options look like, so that a call that looks like an
+earlier one is neither checked nor laid out again."""
 
 from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from . import _arrays as arrays
 from . import _c
 from ._c import Error
-from ._plan import Plan, Tables, Tensor, find_plan, full_text, host, thread
-
-MASKS = (
-    "pos",
-    "q_pos",
-    "k_pos",
-    "coords",
-    "q_coords",
-    "k_coords",
-    "seg",
-    "q_seg",
-    "k_seg",
-    "k_lens",
-    "cu_seqlens_q",
-    "cu_seqlens_k",
-)
-
-
-@dataclass
-class Shape:
-    """What a problem's arrays say of it."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    rows: int
-    keys: int
-    dim: int
-    value_dim: int
-    layout: str
-
-    def of(self, name: str) -> tuple[int, ...]:
-        """The shape of q, k, v, o or a row of lse."""
-        if name == "q":
-            return arrays.shape_of(self.layout, self.batch, self.heads, self.rows, self.dim)
-        if name == "o":
-            return arrays.shape_of(self.layout, self.batch, self.heads, self.rows, self.value_dim)
-        if name == "k":
-            return arrays.shape_of(self.layout, self.batch, self.kv_heads, self.keys, self.dim)
-        if name == "v":
-            return arrays.shape_of(self.layout, self.batch, self.kv_heads, self.keys, self.value_dim)
-        if name == "lse":
-            lse = (self.heads, self.rows)
-            return lse if self.layout == "thd" else (self.batch, *lse)
-        raise KeyError(name)
-
-    def to_plan(self) -> Shape:
-        """A plan wants heads and widths, also where there is nothing to compute."""
-        if self.heads and self.kv_heads and self.dim and self.value_dim:
-            return self
-        sizes = (max(size, 1) for size in (self.heads, self.kv_heads, self.rows, self.keys, self.dim, self.value_dim))
-        return Shape(self.batch, *sizes, self.layout)
-
-
-def shape_of(q: Any, k: Any, v: Any, layout: str) -> Shape:
-    """Checked in this order, so that the sentence is about the later one."""
-    if layout not in arrays.LAYOUTS:
-        raise Error(f"layout must be one of {', '.join(arrays.LAYOUTS)}, not '{layout}'")
-    batch, heads, rows, dim = arrays.sizes(q, "q", layout)
-    k_batch, kv_heads, keys, k_dim = arrays.sizes(k, "k", layout)
-    v_batch, v_heads, v_keys, value_dim = arrays.sizes(v, "v", layout)
-    if k_batch != batch:
-        raise Error(f"k has a batch of {k_batch} and q of {batch}")
-    if k_dim != dim:
-        raise Error(f"k is {k_dim} wide and q {dim}")
-    if v_batch != batch:
-        raise Error(f"v has a batch of {v_batch} and q of {batch}")
-    if v_heads != kv_heads:
-        raise Error(f"v has {v_heads} heads and k {kv_heads}")
-    if v_keys != keys:
-        raise Error(f"v has {v_keys} rows and k {keys}")
-    return Shape(batch, heads, kv_heads, rows, keys, dim, value_dim, layout)
-
-
-# ---- Who sees whom -------------------------------------------------------------------------------
-
-
-@dataclass
-class Masking:
-    """Positions, coordinates, segments and lengths as C reads them.  distance bounds those of all pairs."""
-
-    q_pos: Any = None
-    k_pos: Any = None
-    q_coords: Any = None
-    k_coords: Any = None
-    q_seg: Any = None
-    k_seg: Any = None
-    k_lens: Any = None
-    q_starts: Any = None
-    k_starts: Any = None
-    per_batch: bool = False
-    distance: int = 0
-    given: list[Any] = field(default_factory=list)
-
-
-def _both(given: Mapping[str, Any], one: str, q: str, k: str) -> tuple[Any, Any, str, str]:
-    """What is said once for both, or for each; and under which names."""
-    if given.get(one) is not None:
-        for other in (q, k):
-            if given.get(other) is not None:
-                raise Error(f"{one} stands for both {q} and {k}; {other} was given, too")
-        return given[one], given[one], one, one
-    for missing, there in ((k, q), (q, k)):
-        if given.get(there) is not None and given.get(missing) is None:
-            raise Error(f"{missing} is missing: {there} was given, and the two go together")
-    return given.get(q), given.get(k), q, k
-
-
-def _spread(x: Any, batch: int, rank: int) -> Any:
-    """With the batch in front."""
-    return np.ascontiguousarray(np.broadcast_to(x, (batch, *x.shape))) if x.ndim == rank else x
-
-
-def masking(given: Mapping[str, Any], s: Shape, axes: int) -> Masking:
-    m = Masking(distance=max(s.rows, s.keys))
-    q_pos, k_pos, q_name, k_name = _both(given, "pos", "q_pos", "k_pos")
-    if given.get("pos") is not None and s.rows != s.keys:
-        raise Error(f"pos stands for q_pos and k_pos, but q has {s.rows} rows and k {s.keys}")
-    if q_pos is not None:
-        m.q_pos = arrays.whole(q_pos, q_name, ((s.rows,), (s.batch, s.rows)))
-        m.k_pos = arrays.whole(k_pos, k_name, ((s.keys,), (s.batch, s.keys)))
-        if m.q_pos.size and m.k_pos.size:
-            far = int(m.q_pos.max()) - int(m.k_pos.min()), int(m.k_pos.max()) - int(m.q_pos.min())
-            m.distance = max(*far, 1)
-    q_coords, k_coords, q_name, k_name = _both(given, "coords", "q_coords", "k_coords")
-    if q_coords is not None:
-        m.q_coords = arrays.reals(q_coords, q_name, ((axes, s.rows), (s.batch, axes, s.rows)))
-        m.k_coords = arrays.reals(k_coords, k_name, ((axes, s.keys), (s.batch, axes, s.keys)))
-    elif axes > 1:
-        raise Error(f"coords is missing: the encoding has {axes} axes, so each row wants as many coordinates")
-    q_seg, k_seg, q_name, k_name = _both(given, "seg", "q_seg", "k_seg")
-    if q_seg is not None:
-        m.q_seg = arrays.whole(q_seg, q_name, ((s.rows,), (s.batch, s.rows)))
-        m.k_seg = arrays.whole(k_seg, k_name, ((s.keys,), (s.batch, s.keys)))
-    _lengths(given, s, m)
-    _batch_in_front(s, m)
-    return m
-
-
-def _batch_in_front(s: Shape, m: Masking) -> None:
-    """Either all of them have it or none."""
-    ranks = {"q_pos": 1, "k_pos": 1, "q_coords": 2, "k_coords": 2, "q_seg": 1, "k_seg": 1}
-    there = {name: rank for name, rank in ranks.items() if getattr(m, name) is not None}
-    m.per_batch = any(getattr(m, name).ndim > rank for name, rank in there.items())
-    for name, rank in there.items():
-        if m.per_batch:
-            setattr(m, name, _spread(getattr(m, name), s.batch, rank))
-
-
-def _lengths(given: Mapping[str, Any], s: Shape, m: Masking) -> None:
-    if given.get("k_lens") is not None:
-        m.k_lens = arrays.whole(given["k_lens"], "k_lens", ((s.batch,),))
-    starts, k_starts = given.get("cu_seqlens_q"), given.get("cu_seqlens_k")
-    if starts is None:
-        if k_starts is not None:
-            raise Error("cu_seqlens_q is missing: cu_seqlens_k was given, and alone it says nothing")
-        if s.layout == "thd":
-            raise Error("layout 'thd' is packed: cu_seqlens_q says where its sequences begin")
-        return
-    if s.batch != 1:
-        raise Error(f"cu_seqlens_q is for packed sequences, with a batch of 1; q has one of {s.batch}")
-    m.q_starts = _starts(starts, "cu_seqlens_q", s.rows, "q")
-    if k_starts is None:
-        if s.rows != s.keys:
-            raise Error(f"cu_seqlens_k is missing: q has {s.rows} rows and k {s.keys}")
-        m.k_starts = m.q_starts
-    else:
-        m.k_starts = _starts(k_starts, "cu_seqlens_k", s.keys, "k")
-    if m.q_starts.size != m.k_starts.size:
-        counts = m.k_starts.size - 1, m.q_starts.size - 1
-        raise Error(f"cu_seqlens_k has {counts[0]} sequences and cu_seqlens_q {counts[1]}")
-
-
-def _starts(x: Any, name: str, end: int, of: str) -> Any:
-    got = arrays.whole(x, name, ((int(np.shape(x)[0]),),) if np.ndim(x) == 1 else ((0,),))
-    if got.size < 2 or got[0] != 0 or got[-1] != end:
-        raise Error(f"{name} must go from 0 to the {end} rows of {of}, one number more than there are sequences")
-    if (np.diff(got) < 0).any():
-        raise Error(f"{name} falls: each sequence begins where the one before ends")
-    return got
-
+from ._masks import Masking, masking, repeated
+from ._plan import Plan, Tables, find_plan, full_text, host, kept, thread
+from ._shape import Shape, shape_of
 
 # ---- Tensors -------------------------------------------------------------------------------------
 
 
-def known_sizes(t: Tensor, plan: Plan, which: int, s: Shape) -> tuple[int, ...]:
+def known_sizes(plan: Plan, which: int, s: Shape) -> tuple[int, ...]:
     """Its shape in this call."""
     sizes = {"batch": s.batch, "queries": s.rows, "keys": s.keys}
-    return tuple(sizes[size] if isinstance(size, str) else size for size in plan.unknown_sizes(which))
+    return tuple(sizes[size] if isinstance(size, str) else size for size in plan.sizes[which])
 
 
 def _text_of(shape: tuple[int, ...]) -> str:
@@ -218,10 +42,10 @@ def take_tensors(kind: Any, plan: Plan, given: Mapping[str, Any], s: Shape) -> l
             raise Error(f"tensors: {plan.encoding} has no tensor '{name}'; {has}")
     for i, t in enumerate(plan.tensors):
         if given.get(t.name) is None:
-            raise Error(f"tensors: {t.name} is missing, {t.role}, {_text_of(known_sizes(t, plan, i, s))}")
+            raise Error(f"tensors: {t.name} is missing, {t.role}, {_text_of(known_sizes(plan, i, s))}")
         own, x = arrays.read(given[t.name], t.name, kind)
         dtype = arrays.check_dtype(own, x, t.name)
-        shape = known_sizes(t, plan, i, s)
+        shape = known_sizes(plan, i, s)
         if tuple(x.shape) != shape:
             raise Error(f"{t.name} has the shape {_text_of(tuple(x.shape))}, not {_text_of(shape)}")
         if dtype == "float64" and plan.real == "float32":
@@ -230,9 +54,6 @@ def take_tensors(kind: Any, plan: Plan, given: Mapping[str, Any], s: Shape) -> l
             x = kind.cast(x, plan.real)
         taken.append(kind.dense(x))
     return taken
-
-
-# ---- Problems ------------------------------------------------------------------------------------
 
 
 def plan_for(
@@ -304,166 +125,245 @@ def other_forms(plan: Plan, given: Mapping[str, Any]) -> dict[str, tuple[int, ..
     for i, t in enumerate(plan.tensors):
         if t.role == "input":
             words = {"batch": -1, "queries": -2, "keys": -3}
-            forms[t.name] = tuple(words[z] if isinstance(z, str) else z for z in plan.unknown_sizes(i))
+            forms[t.name] = tuple(words[z] if isinstance(z, str) else z for z in plan.sizes[i])
     return forms
 
 
-class Problem:
-    """A call of attention: arrays that C can read, and what it says of them."""
+# ---- Forms ---------------------------------------------------------------------------------------
 
-    def __init__(self, kind: Any, plan: Plan, s: Shape, q: Any, k: Any, v: Any, m: Masking, tensors: list[Any]) -> None:
-        self.kind, self.plan, self.shape, self.masking, self.tensors = kind, plan, s, m, tensors
-        self.q, self.k, self.v = (arrays.in_place(kind, x) for x in (q, k, v))
-        self.pointers = arrays.pointers(kind, tensors)
-        self._tables: Tables | None = None
+
+class Form:
+    """What calls that look alike have in common."""
+
+    def __init__(self, kind: Any, plan: Plan, s: Shape, q: Any, checked: Mapping[str, Any]) -> None:
+        self.kind, self.plan, self.shape = kind, plan, s
+        self.casts = [kind.dtype(checked[t.name]) != plan.real for t in plan.tensors]
+        self.names = [t.name for t in plan.tensors]
+        self.shapes = {name: s.of(name) for name in ("q", "k", "v", "o", "lse")}
+        self.ae = (s.batch, s.heads, s.rows, s.dim // 2, 2) if plan.averages else None
+        self.empty = 0 in (s.batch, s.heads, s.rows)
+        self.bytes = _c.SIZES[_c.DTYPES[plan.dtype]]
+        # strides of arrays that are dense: as their library has them, and as C wants them
+        self.dense = {name: kind.dense_strides(self.shapes[name], q) for name in "qkvo"}
+        self.strides = {
+            name: arrays.strides_for(self.shapes[name], arrays.dense_strides(self.shapes[name]), s.layout, name == "o")
+            for name in "qkvo"
+        }
+        self.template = _c.Call(size=c.sizeof(_c.Call), batch=s.batch, q_len=s.rows, k_len=s.keys)
+        self.tables = None if plan.prepares else plan.tables(max(s.rows, s.keys), None)
+        self.rooms: dict[Any, int] = {}
+
+
+def form_of(
+    kind: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    encoding: str,
+    mapping: Mapping[str, Any],
+    stage: str,
+    layout: str,
+    causal: bool,
+    window_size: Any,
+    scale: float | None,
+    max_len: int | None,
+    keys_rotated: bool,
+    fast: bool,
+) -> Form:
+    """The form of a call, kept from an earlier one or checked and made."""
+    signature = kind.signature
+    key = (
+        *(kind, encoding, stage, layout, causal, window_size, scale, max_len, keys_rotated, fast),
+        *(signature(q), signature(k), signature(v)),
+        *((name, signature(x)) for name, x in mapping.items()),
+    )
+
+    def make() -> Form:
+        for name, x in (("q", q), ("k", k), ("v", v), *mapping.items()):
+            kind.check_device(x, name)
+        dtype = arrays.check_dtype(kind, q, "q")
+        arrays.check_dtype(kind, k, "k", dtype)
+        arrays.check_dtype(kind, v, "v", dtype)
+        s = shape_of(q, k, v, layout)
+        plan = plan_for(
+            dtype,
+            s.to_plan(),
+            encoding,
+            mapping,
+            stage=stage,
+            causal=bool(causal),
+            window_size=window_size,
+            scale=scale,
+            max_len=max_len,
+            keys_rotated=bool(keys_rotated),
+            fast=bool(fast),
+        )
+        take_tensors(kind, plan, mapping, s)
+        return Form(kind, plan, s, q, mapping)
+
+    form: Form = kept(key, make)
+    return form
+
+
+# ---- Problems ------------------------------------------------------------------------------------
+
+
+def _at(x: Any) -> Any:
+    return None if x is None else x.__array_interface__["data"][0]
+
+
+class Problem:
+    """A call of attention: its form, arrays that C can read, and who sees whom."""
+
+    __slots__ = ("arrays", "form", "k", "kind", "masking", "plan", "pointers", "q", "shape", "shared", "tensors", "v")
+
+    def __init__(self, form: Form, m: Masking | None, q: Any, k: Any, v: Any, tensors: list[Any]) -> None:
+        self.form, self.masking = form, m
+        self.kind, self.plan, self.shape = form.kind, form.plan, form.shape
+        self.q, self.k, self.v, self.tensors = q, k, v, tensors
+        self.pointers = arrays.pointers(form.kind, tensors)
+        self.shared: Tables | None = None
+
+    def of(self, q: Any, k: Any, v: Any, tensors: Any) -> Problem:
+        """The same with other arrays that look like these."""
+        return Problem(self.form, self.masking, q, k, v, list(tensors))
+
+    def tiled(self, times: int, like: Any) -> Problem:
+        """The same with so many batches one after the other; the arrays come later, of the kind of this one."""
+        s = replace(self.shape, batch=self.shape.batch * times)
+        given = dict(zip(self.form.names, self.tensors, strict=True))
+        m = None if self.masking is None else repeated(self.masking, times)
+        return Problem(Form(self.kind, self.plan, s, like, given), m, self.q, self.k, self.v, self.tensors)
 
     @property
     def tables(self) -> Tables:
-        if self._tables is None:
-            self._tables = self.plan.tables(self.masking.distance, self.pointers)
-        return self._tables
+        if self.shared is None:
+            if self.form.tables is not None and self.masking is None:
+                self.shared = self.form.tables
+            else:
+                s = self.shape
+                distance = max(s.rows, s.keys) if self.masking is None else self.masking.distance
+                self.shared = self.plan.tables(distance, self.pointers)
+        return self.shared
 
-    def share_tables(self, tables: Tables | None) -> None:
-        self._tables = tables
+    def _view(self, name: str, x: Any, kept_alive: list[Any]) -> tuple[int, int, int, int]:
+        """Where an array is, and its strides for C."""
+        form, kind = self.form, self.kind
+        at: int = kind.pointer(x)
+        if kind.raw_strides(x) == form.dense[name] and at % form.bytes == 0:
+            return (at, *form.strides[name])
+        x = arrays.in_place(kind, x)
+        kept_alive.append(x)
+        strides = arrays.strides_for(tuple(x.shape), kind.strides(x), self.shape.layout, name == "o")
+        return (kind.pointer(x), *strides)
 
-    def call(self) -> Any:
-        m, s, kind = self.masking, self.shape, self.kind
+    def call(self, o: Any = None) -> tuple[Any, list[Any]]:
+        """The call, and what must live as long as it."""
+        alive: list[Any] = [self.pointers]
+        call = _c.Call.from_buffer_copy(self.form.template)
+        q, k, v = self._view("q", self.q, alive), self._view("k", self.k, alive), self._view("v", self.v, alive)
+        at = (0, 0, 0, 0) if o is None else self._view("o", o, alive)
+        _c.VIEWS.pack_into(call, _c.VIEWS_AT, *q, *k, *v, *at)
+        if self.tensors:
+            call.tensors = c.addressof(self.pointers)
+        threads = host()
+        if threads is not None:
+            call.host = threads
+        call.error = thread.error_at
+        m = self.masking
+        if m is not None:
+            call.q_pos, call.k_pos = _at(m.q_pos), _at(m.k_pos)
+            call.q_coord, call.k_coord = _at(m.q_coords), _at(m.k_coords)
+            call.q_seg, call.k_seg = _at(m.q_seg), _at(m.k_seg)
+            call.per_batch = m.per_batch
+            call.k_lens, call.q_starts, call.k_starts = _at(m.k_lens), _at(m.q_starts), _at(m.k_starts)
+            call.sequences = 0 if m.q_starts is None else m.q_starts.size - 1
+        return call, alive
 
-        def at(x: Any) -> Any:
-            return None if x is None else x.__array_interface__["data"][0]
-
-        return _c.Call(
-            size=c.sizeof(_c.Call),
-            batch=s.batch,
-            q_len=s.rows,
-            k_len=s.keys,
-            q=arrays.view(kind, self.q, s.layout),
-            k=arrays.view(kind, self.k, s.layout),
-            v=arrays.view(kind, self.v, s.layout),
-            q_pos=at(m.q_pos),
-            k_pos=at(m.k_pos),
-            q_coord=at(m.q_coords),
-            k_coord=at(m.k_coords),
-            q_seg=at(m.q_seg),
-            k_seg=at(m.k_seg),
-            per_batch=m.per_batch,
-            k_lens=at(m.k_lens),
-            q_starts=at(m.q_starts),
-            k_starts=at(m.k_starts),
-            sequences=0 if m.q_starts is None else m.q_starts.size - 1,
-            tensors=c.addressof(self.pointers),
-            host=host(),
-            error=thread.error_at,
-        )
-
-    def empty(self) -> bool:
-        return 0 in (self.shape.batch, self.shape.heads, self.shape.rows)
+    def room(self, call: Any, backward: int) -> int:
+        """The workspace's bytes, which the form remembers for calls with nothing special."""
+        key = None
+        if self.masking is None:
+            key = backward, call.host.contents.threads if call.host else 1, call.lse is None, call.rem is None
+            size = self.form.rooms.get(key)
+            if size is not None:
+                return size
+        size = int(_c.lib.workspace(self.plan._handle, call, backward))
+        if not size:
+            _c.check(thread.error.status or 1, thread.error)
+        if key is not None:
+            self.form.rooms[key] = size
+        return size
 
     def forward(self, out: Any = None, want_lse: bool = False) -> tuple[Any, Any, Any]:
         """o, lse or rem, ae; what is not wanted or not there is None."""
-        kind, plan, s = self.kind, self.plan, self.shape
-        o = kind.empty(s.of("o"), self.q) if out is None else out
-        lse = kind.empty(s.of("lse"), self.q, plan.real) if want_lse else None
-        ae = kind.empty(self.ae_shape(), self.q, plan.real) if plan.averages else None
-        if self.empty():
+        kind, plan, form = self.kind, self.plan, self.form
+        o = kind.empty(form.shapes["o"], self.q) if out is None else out
+        lse = kind.empty(form.shapes["lse"], self.q, plan.real) if want_lse else None
+        ae = kind.empty(form.ae, self.q, plan.real) if form.ae else None
+        if form.empty:
             return o, lse, ae
-        call = self.call()
-        call.o = arrays.output(kind, o, s.layout)
+        tables = self.tables
+        call, alive = self.call(o)
         if lse is not None:
             setattr(call, "rem" if plan.weighs else "lse", kind.pointer(lse))
         if ae is not None:
             call.ae = kind.pointer(ae)
-        tables = self.tables
         try:
-            size = _c.lib.workspace(plan._handle, call, 0)
-            if not size:
-                _c.check(thread.error.status or 1, thread.error)
-            status = _c.lib.forward(plan._handle, tables.at, thread.work(size), call)
-            _c.check(status, thread.error)
+            work = thread.work(self.room(call, 0))
+            _c.check(_c.lib.forward(plan._handle, tables.at, work, call), thread.error)
         finally:
             thread.done()
+        del alive
         return o, lse, ae
 
-    def ae_shape(self) -> tuple[int, ...]:
-        s = self.shape
-        return (s.batch, s.heads, s.rows, s.dim // 2, 2)
+    def grads(self, wanted: Any, wanted_tensors: list[bool]) -> tuple[list[Any], list[Any]]:
+        """Arrays for the gradients of q, k and v, and of the tensors; None where none is wanted."""
+        kind, form = self.kind, self.form
+        make = kind.zeros if form.empty else kind.empty
+        three = zip("qkv", wanted, (self.q, self.k, self.v), strict=True)
+        grads = [make(form.shapes[name], x) if want else None for name, want, x in three]
+        each = zip(self.plan.tensors, self.tensors, wanted_tensors, strict=True)
+        return grads, [make(tuple(x.shape), x) if want and t.role != "fixed" else None for t, x, want in each]
 
-    def backward(
-        self,
-        o: Any,
-        lse: Any,
-        ae: Any,
-        dout: Any,
-        dlse: Any,
-        dae: Any,
-        wanted: tuple[bool, bool, bool],
-        wanted_tensors: list[bool],
-    ) -> tuple[list[Any], list[Any]]:
-        """Gradients of q, k and v, and of the tensors; None where none is wanted."""
-        kind, plan, s = self.kind, self.plan, self.shape
-        arrays_ = zip("qkv", wanted, (self.q, self.k, self.v), strict=True)
-        grads = [kind.empty(s.of(name), x) if want else None for name, want, x in arrays_]
-        dtensors = [
-            kind.empty(tuple(x.shape), x) if want and t.role != "fixed" else None
-            for t, x, want in zip(plan.tensors, self.tensors, wanted_tensors, strict=True)
-        ]
-        if self.empty():
-            return [g if g is None else kind.zeros(tuple(g.shape), g) for g in grads], [
-                g if g is None else kind.zeros(tuple(g.shape), g) for g in dtensors
-            ]
-        call = self.call()
-        call.o = arrays.view(kind, arrays.in_place(kind, o), s.layout)
-        setattr(call, "rem" if plan.weighs else "lse", kind.pointer(lse))
-        if plan.averages and ae is not None:
-            call.ae = kind.pointer(ae)
-        pointers = arrays.pointers(kind, dtensors)
+    def grad(self, dout: Any, grads: list[Any], pointers: Any, alive: list[Any]) -> Any:
+        """The struct of C for them."""
+        kind, s = self.kind, self.shape
         grad = _c.Grad(size=c.sizeof(_c.Grad), dtensors=c.addressof(pointers))
+        alive.append(pointers)
         if dout is not None:
+            dout = arrays.in_place(kind, dout)
+            alive.append(dout)
             grad.dout = arrays.view(kind, dout, s.layout)
-        for name, x in (("drem" if plan.weighs else "dlse", dlse), ("dae", dae)):
-            if x is not None:
-                setattr(grad, name, kind.pointer(x))
         for name, x in zip(("dq", "dk", "dv"), grads, strict=True):
             if x is not None and x.shape[0]:
                 setattr(grad, name, arrays.output(kind, x, s.layout))
+        return grad
+
+    def backward(
+        self, o: Any, lse: Any, ae: Any, dout: Any, dlse: Any, dae: Any, wanted: Any, wanted_tensors: list[bool]
+    ) -> tuple[list[Any], list[Any]]:
+        """Gradients of q, k and v, and of the tensors; None where none is wanted."""
+        kind, plan = self.kind, self.plan
+        grads, dtensors = self.grads(wanted, wanted_tensors)
+        if self.form.empty:
+            return grads, dtensors
         tables = self.tables
+        call, alive = self.call(o)
+        setattr(call, "rem" if plan.weighs else "lse", kind.pointer(lse))
+        if plan.averages and ae is not None:
+            call.ae = kind.pointer(ae)
+        grad = self.grad(dout, grads, arrays.pointers(kind, dtensors), alive)
+        for name, x in (("drem" if plan.weighs else "dlse", dlse), ("dae", dae)):
+            if x is not None:
+                setattr(grad, name, kind.pointer(x))
         try:
-            size = _c.lib.workspace(plan._handle, call, 1)
-            if not size:
-                _c.check(thread.error.status or 1, thread.error)
-            status = _c.lib.backward(plan._handle, tables.at, thread.work(size), call, grad)
-            _c.check(status, thread.error)
+            work = thread.work(self.room(call, 1))
+            _c.check(_c.lib.backward(plan._handle, tables.at, work, call, grad), thread.error)
         finally:
             thread.done()
+        del alive
         return grads, dtensors
-
-
-@dataclass
-class Opened:
-    """A call that has been checked: what is not an array that has a gradient, and those that are."""
-
-    kind: Any
-    plan: Plan
-    shape: Shape
-    masking: Masking
-    q: Any
-    k: Any
-    v: Any
-    tensors: list[Any]
-
-    def problem(self, q: Any, k: Any, v: Any, tensors: Any) -> Problem:
-        return Problem(self.kind, self.plan, self.shape, q, k, v, self.masking, list(tensors))
-
-    def tiled(self, times: int) -> Opened:
-        """The same with so many batches one after the other."""
-        m = replace(self.masking)
-        for name in ("q_pos", "k_pos", "q_coords", "k_coords", "q_seg", "k_seg"):
-            x = getattr(m, name)
-            if x is not None and m.per_batch:
-                setattr(m, name, np.ascontiguousarray(np.tile(x, (times,) + (1,) * (x.ndim - 1))))
-        if m.k_lens is not None:
-            m.k_lens = np.tile(m.k_lens, times)
-        return replace(self, shape=replace(self.shape, batch=self.shape.batch * times), masking=m)
 
 
 def open_call(
@@ -484,35 +384,33 @@ def open_call(
     keys_rotated: bool = False,
     fast: bool = False,
     stage: str = "attention",
-) -> Opened:
+) -> Problem:
     """Everything that attention() is given, checked."""
-    kind, q = arrays.read(q, "q")
-    _, k = arrays.read(k, "k", kind)
-    _, v = arrays.read(v, "v", kind)
-    dtype = arrays.check_dtype(kind, q, "q")
-    arrays.check_dtype(kind, k, "k", dtype)
-    arrays.check_dtype(kind, v, "v", dtype)
-    s = shape_of(q, k, v, layout)
-    mapping = dict(tensors or {})
+    kind = arrays.kind_of(q)
+    if kind is None:
+        kind, q = arrays.read(q, "q")
+    if not kind.owns(k):
+        k = arrays.read(k, "k", kind)[1]
+    if not kind.owns(v):
+        v = arrays.read(v, "v", kind)[1]
+    mapping: dict[str, Any] = {}
+    if tensors:
+        for name, x in tensors.items():
+            if x is not None:
+                mapping[name] = x if kind.owns(x) else arrays.read(x, name, kind)[1]
     if sinks is not None:
-        mapping["sink.logit"] = sinks
+        mapping["sink.logit"] = sinks if kind.owns(sinks) else arrays.read(sinks, "sinks", kind)[1]
     text = full_text(encoding, softcap, sinks is not None)
-    checked = {name: arrays.read(x, name, kind)[1] for name, x in mapping.items() if x is not None}
-    plan = plan_for(
-        dtype,
-        s.to_plan(),
-        text,
-        checked,
-        stage=stage,
-        causal=bool(causal),
-        window_size=tuple(window_size) if isinstance(window_size, (tuple, list)) else window_size,
-        scale=scale,
-        max_len=max_len,
-        keys_rotated=bool(keys_rotated),
-        fast=bool(fast),
-    )
-    m = masking(given, s, plan.axes)
-    return Opened(kind, plan, s, m, q, k, v, take_tensors(kind, plan, checked, s))
+    window = tuple(window_size) if isinstance(window_size, list) else window_size
+    form = form_of(kind, q, k, v, text, mapping, stage, layout, causal, window, scale, max_len, keys_rotated, fast)
+    m = None
+    if form.plan.axes > 1 or any(given[name] is not None for name in given) or layout == "thd":
+        m = masking(given, form.shape, form.plan.axes)
+    ordered = []
+    for name, cast in zip(form.names, form.casts, strict=True):
+        x = mapping[name]
+        ordered.append(kind.dense(kind.cast(x, form.plan.real) if cast else x))
+    return Problem(form, m, q, k, v, ordered)
 
 
 def results(o: Any, lse: Any, ae: Any) -> Any:
@@ -527,7 +425,7 @@ def check_out(p: Problem, out: Any) -> Any:
         return None
     _, out = arrays.read(out, "out", p.kind)
     arrays.check_dtype(p.kind, out, "out", p.plan.dtype)
-    if tuple(out.shape) != p.shape.of("o"):
+    if tuple(out.shape) != p.form.shapes["o"]:
         raise Error(f"out has the shape {_text_of(tuple(out.shape))}, not {_text_of(p.shape.of('o'))}")
     if arrays.in_place(p.kind, out) is not out:
         raise Error("out must be dense along its last axis")
@@ -547,21 +445,21 @@ def _like(p: Problem, x: Any, name: str, shape: tuple[int, ...], dtype: str) -> 
 
 
 def backward(
-    opened: Opened, dout: Any, out: Any, lse: Any, ae: Any, dlse: Any, dae: Any
+    p: Problem, dout: Any, out: Any, lse: Any, ae: Any, dlse: Any, dae: Any
 ) -> tuple[Any, Any, Any, dict[str, Any]]:
-    p = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
-    kind, plan, rows = p.kind, p.plan, p.shape.of("lse")
-    out = _like(p, out, "out", p.shape.of("o"), plan.dtype)
+    """attention_backward()."""
+    kind, plan, rows = p.kind, p.plan, p.form.shapes["lse"]
+    out = _like(p, out, "out", p.form.shapes["o"], plan.dtype)
     lse = _like(p, lse, "lse", rows, plan.real)
     for name, x in (("out", out), ("lse", lse)):
         if x is None:
             raise Error(f"{name} is missing: attention(..., return_lse=True) gives out and lse")
-    dout = _like(p, dout, "dout", p.shape.of("o"), plan.dtype)
-    if dout is not None:
-        dout = arrays.in_place(kind, dout)
+    dout = _like(p, dout, "dout", p.form.shapes["o"], plan.dtype)
     dlse = _like(p, dlse, "dlse", rows, plan.real)
-    ae = _like(p, ae, "ae", p.ae_shape(), plan.real)
-    dae = _like(p, dae, "dae", p.ae_shape(), plan.real)
+    if p.form.ae:
+        ae, dae = _like(p, ae, "ae", p.form.ae, plan.real), _like(p, dae, "dae", p.form.ae, plan.real)
+    elif ae is not None or dae is not None:
+        raise Error(f"{'dae' if ae is None else 'ae'} is of tape, which is not in '{plan.encoding}'")
     dense = [None if x is None else kind.dense(x) for x in (lse, ae, dlse, dae)]
     wanted = [t.role != "fixed" for t in plan.tensors]
     grads, dtensors = p.backward(out, dense[0], dense[1], dout, dense[2], dense[3], (True, True, True), wanted)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes as c
 import os
 import re
+import struct
 import sys
 from typing import Any
 
@@ -241,6 +242,9 @@ STRUCTS = {
     "loci_layer": Layer,
     "loci_rope": Rope,
 }
+
+VIEWS = struct.Struct("@PnnnPnnnPnnnPnnn")  # q, k, v and o lie side by side in a call
+VIEWS_AT = Call.q.offset
 
 # ---- The library ---------------------------------------------------------------------------------
 

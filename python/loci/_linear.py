@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes as c
 from typing import Any
 
 from . import _arrays as arrays
@@ -45,54 +44,38 @@ def _before(p: Problem, state: Any) -> int | None:
 
 def forward(p: Problem, state: Any, back: bool) -> tuple[Any, Any]:
     """o, and the state after it if somebody wants it back."""
-    kind, plan, s = p.kind, p.plan, p.shape
-    o = kind.empty(s.of("o"), p.q)
+    plan, s = p.plan, p.shape
+    o = p.kind.empty(p.form.shapes["o"], p.q)
     before = _before(p, state)
     size = _c.lib.linear_state(plan._handle, s.batch) if back else 0
     after = aligned(size) if back else None
-    if p.empty() and not back:
+    if p.form.empty and not back:
         return o, None
-    call = p.call()
-    call.o = arrays.output(kind, o, s.layout)
     tables = p.tables
+    call, alive = p.call(o)
     try:
-        room = _c.lib.workspace(plan._handle, call, 0)
-        if not room:
-            _c.check(thread.error.status or 1, thread.error)
+        work = thread.work(p.room(call, 0))
         to = None if after is None else after.ctypes.data
-        _c.check(_c.lib.linear_forward(plan._handle, tables.at, thread.work(room), call, before, to), thread.error)
+        _c.check(_c.lib.linear_forward(plan._handle, tables.at, work, call, before, to), thread.error)
     finally:
         thread.done()
+    del alive
     return o, None if after is None else State(after.tobytes(), s.batch, _made_for(p))
 
 
 def backward(p: Problem, o: Any, dout: Any, wanted: Any, wanted_tensors: list[bool]) -> tuple[list[Any], list[Any]]:
-    kind, plan, s = p.kind, p.plan, p.shape
-    three = zip("qkv", wanted, (p.q, p.k, p.v), strict=True)
-    grads = [kind.empty(s.of(name), x) if want else None for name, want, x in three]
-    dtensors = [
-        kind.empty(tuple(x.shape), x) if want and t.role != "fixed" else None
-        for t, x, want in zip(plan.tensors, p.tensors, wanted_tensors, strict=True)
-    ]
-    if p.empty():
-        return [x if x is None else kind.zeros(tuple(x.shape), x) for x in grads], [
-            x if x is None else kind.zeros(tuple(x.shape), x) for x in dtensors
-        ]
-    call = p.call()
-    call.o = arrays.view(kind, arrays.in_place(kind, o), s.layout)
-    pointers = arrays.pointers(kind, dtensors)
-    grad = _c.Grad(size=c.sizeof(_c.Grad), dtensors=c.addressof(pointers), dout=arrays.view(kind, dout, s.layout))
-    for name, x in zip(("dq", "dk", "dv"), grads, strict=True):
-        if x is not None:
-            setattr(grad, name, arrays.output(kind, x, s.layout))
+    grads, dtensors = p.grads(wanted, wanted_tensors)
+    if p.form.empty:
+        return grads, dtensors
     tables = p.tables
+    call, alive = p.call(o)
+    grad = p.grad(dout, grads, arrays.pointers(p.kind, dtensors), alive)
     try:
-        room = _c.lib.workspace(plan._handle, call, 1)
-        if not room:
-            _c.check(thread.error.status or 1, thread.error)
-        _c.check(_c.lib.linear_backward(plan._handle, tables.at, thread.work(room), call, grad), thread.error)
+        work = thread.work(p.room(call, 1))
+        _c.check(_c.lib.linear_backward(p.plan._handle, tables.at, work, call, grad), thread.error)
     finally:
         thread.done()
+    del alive
     return grads, dtensors
 
 

@@ -46,6 +46,25 @@ class Numpy:
         return tuple(s // size if s % size == 0 else -1 for s in x.strides)
 
     @staticmethod
+    def signature(x: Any) -> tuple[Any, ...]:
+        """What checks look at."""
+        return x.shape, x.dtype
+
+    @staticmethod
+    def raw_strides(x: Any) -> Any:
+        """As numpy has them, in bytes."""
+        return x.strides
+
+    @staticmethod
+    def dense_strides(shape: tuple[int, ...], like: Any) -> tuple[int, ...]:
+        """The raw ones of a dense array."""
+        made, step = [], int(like.itemsize)
+        for size in reversed(shape):
+            made.append(step)
+            step *= max(size, 1)
+        return tuple(reversed(made))
+
+    @staticmethod
     def aligned(x: Any) -> bool:
         return bool(x.flags.aligned)
 

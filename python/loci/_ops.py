@@ -6,13 +6,14 @@ runs, so that what is wrong is said there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from . import _attend, _linear, _rows
 from ._c import Error
+from ._masks import MASKS
 from ._plan import full_text
 
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
@@ -32,7 +33,7 @@ def _truth(text: str) -> bool:
     return text == "True"
 
 
-_READ = {
+_READ: dict[str, Callable[[str], Any]] = {
     "layout": str,
     "role": str,
     "causal": _truth,
@@ -62,14 +63,14 @@ def _unpack(key: str, names: tuple[str, ...]) -> tuple[str, dict[str, Any], str,
 
 def _masks(given: Mapping[str, Any]) -> tuple[str, list[Any]]:
     """What is given of them, as tensors."""
-    names = [name for name in _attend.MASKS if given.get(name) is not None]
+    names = [name for name in MASKS if given.get(name) is not None]
     return ",".join(names), [torch.as_tensor(given[name]) for name in names]
 
 
 # ---- Attention -----------------------------------------------------------------------------------
 
 
-def _open(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, linear: bool) -> _attend.Opened:
+def _open(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, linear: bool) -> _attend.Problem:
     encoding, options, names, given = _unpack(key, LINEAR if linear else ATTENTION)
     stage = "linear_attention" if linear else "attention"
     mapping = _named(names, [x.detach() for x in tensors])
@@ -111,7 +112,7 @@ def attention_op(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     opened = _open(q, k, v, tensors, masks, key, False)
-    o, lse, ae = opened.problem(opened.q, opened.k, opened.v, opened.tensors).forward(None, True)
+    o, lse, ae = opened.forward(None, True)
     return o, lse, torch.empty(0, dtype=lse.dtype) if ae is None else ae
 
 
@@ -141,11 +142,10 @@ def attention_backward_op(
     needs: str,
 ) -> list[torch.Tensor]:
     opened = _open(q, k, v, tensors, masks, key, False)
-    p = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
+    p = opened
     names = _unpack(key, ATTENTION)[2].split(",")
     wants = dict(zip(names, needs[3:], strict=False))
     wanted = [wants.get(t.name) == "1" for t in p.plan.tensors]
-    dout = None if dout is None else _attend.arrays.in_place(p.kind, dout)
     rest = [None if x is None else x.contiguous() for x in (dlse, dae)]
     averages = ae if p.plan.averages else None
     three = needs[0] == "1", needs[1] == "1", needs[2] == "1"
@@ -213,9 +213,7 @@ def _attention_back(ctx: Any, dout: Any, dlse: Any, dae: Any) -> Any:
 attention_op.register_autograd(_attention_back, setup_context=_keep)
 
 
-def attention(
-    q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any, return_lse: bool, out: Any
-) -> Any:
+def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any, return_lse: bool, out: Any) -> Any:
     if out is not None:
         raise Error("out is written in place, which torch.compile cannot follow: leave it out")
     sinks = arguments["sinks"]
@@ -241,7 +239,7 @@ def linear_op(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str
 ) -> torch.Tensor:
     opened = _open(q, k, v, tensors, masks, key, True)
-    o: torch.Tensor = _linear.forward(opened.problem(opened.q, opened.k, opened.v, opened.tensors), None, False)[0]
+    o: torch.Tensor = _linear.forward(opened, None, False)[0]
     return o
 
 
@@ -263,12 +261,12 @@ def linear_backward_op(
     needs: str,
 ) -> list[torch.Tensor]:
     opened = _open(q, k, v, tensors, masks, key, True)
-    p = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
+    p = opened
     names = _unpack(key, LINEAR)[2].split(",")
     wants = dict(zip(names, needs[3:], strict=False))
     wanted = [wants.get(t.name) == "1" for t in p.plan.tensors]
     three = needs[0] == "1", needs[1] == "1", needs[2] == "1"
-    grads, dtensors = _linear.backward(p, o, _attend.arrays.in_place(p.kind, dout), three, wanted)
+    grads, dtensors = _linear.backward(p, o, dout, three, wanted)
     made = dict(zip([t.name for t in p.plan.tensors], dtensors, strict=True))
     given = dict(zip(names, tensors, strict=False))
     back = [made[name].to(x.dtype) for name, x in given.items() if wants.get(name) == "1"]

@@ -124,7 +124,7 @@ def _forget_pools() -> None:
     global _lock
     _lock = threading.Lock()
     _pools.clear()
-    _plans_of_others()
+    _forget_locks()
 
 
 if hasattr(os, "register_at_fork"):
@@ -139,8 +139,9 @@ def release() -> None:
         _pools.clear()
     for pool in pools:
         _c.lib.pool_destroy(pool)
-    with _plan_lock:
+    with _kept_lock:
         _plans.clear()
+        _forms.clear()
 
 
 # ---- Descriptions --------------------------------------------------------------------------------
@@ -241,6 +242,7 @@ class Plan:
             "shapes": None if shapes is None else {name: tuple(shape) for name, shape in shapes.items()},
         }
         self.encoding, self.stage, self.dtype = encoding, stage, dtype_name(dtype)
+        self.real = "float64" if self.dtype == "float64" else "float32"  # of tensors, lse and the like
         self.causal, self.fast = bool(causal), bool(fast)
         left, right = window(window_size, bool(causal))
         listed = _listed(shapes)
@@ -273,7 +275,8 @@ class Plan:
         self.dim, self.value_dim, self.model_dim = dim, value_dim or dim, model_dim or 0
         self.text: str = _c.lib.plan_text(handle).decode()
         self.axes: int = _c.lib.axes(handle)
-        self.tensors = self._tensors()
+        self.tensors, self.sizes = self._tensors()
+        self.prepares = any(t.role != "input" for t in self.tensors)  # do tables depend on tensors?
         self._tables: dict[int, Any] = {}
         names = [part.split(":")[0].strip() for part in encoding.split("+")]
         self.weighs = any(describe_quietly(name, "weight") for name in names)  # rem and no lse
@@ -289,36 +292,18 @@ class Plan:
     def __repr__(self) -> str:
         return f"loci.Plan({self.text!r})"
 
-    def _tensors(self) -> tuple[Tensor, ...]:
+    def _tensors(self) -> tuple[tuple[Tensor, ...], tuple[tuple[str | int, ...], ...]]:
+        """The tensors, and their sizes with words for those that a call decides."""
         count = _c.lib.tensors(self._handle, None, 0)
         room = (_c.Tensor * max(count, 1))()
         _c.lib.tensors(self._handle, room, count)
-        return tuple(
-            Tensor(
-                f"{t.encoding.decode()}.{t.name.decode()}",
-                _c.ROLES[t.role],
-                tuple(None if size < 0 else int(size) for size in t.shape[: t.rank]),
-            )
-            for t in room[:count]
-        )
-
-    def unknown_sizes(self, which: int) -> tuple[str | int, ...]:
-        """A tensor's shape with words for what a call decides."""
-        count = len(self.tensors)
-        room = (_c.Tensor * count)()
-        _c.lib.tensors(self._handle, room, count)
-        shape = room[which].shape[: room[which].rank]
-        return tuple(_c.UNKNOWN[size] if size < 0 else int(size) for size in shape)
-
-    @property
-    def prepares(self) -> bool:
-        """Do tables depend on tensors?"""
-        return any(t.role != "input" for t in self.tensors)
-
-    @property
-    def real(self) -> str:
-        """What tensors, lse and the like are in."""
-        return "float64" if self.dtype == "float64" else "float32"
+        tensors, sizes = [], []
+        for t in room[:count]:
+            own = tuple(_c.UNKNOWN[size] if size < 0 else int(size) for size in t.shape[: t.rank])
+            name = f"{t.encoding.decode()}.{t.name.decode()}"
+            tensors.append(Tensor(name, _c.ROLES[t.role], tuple(None if isinstance(z, str) else z for z in own)))
+            sizes.append(own)
+        return tuple(tensors), tuple(sizes)
 
     def init(self, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
         """Learned and fixed tensors, as the papers start them."""
@@ -395,31 +380,43 @@ def _listed(shapes: Mapping[str, Sequence[int]] | None) -> Any:
     return list_
 
 
-# ---- Plans that are kept -------------------------------------------------------------------------
+# ---- What is kept --------------------------------------------------------------------------------
 
-_plan_lock = threading.Lock()
+MOST = 256  # of each kind
+_kept_lock = threading.Lock()
 _plans: dict[Any, Plan] = {}
-MOST_PLANS = 256
+_forms: dict[Any, Any] = {}  # of _attend.py
 
 
-def _plans_of_others() -> None:
-    global _plan_lock
-    _plan_lock = threading.Lock()
+def _forget_locks() -> None:
+    """Another thread may have held one when this process was forked."""
+    global _kept_lock
+    _kept_lock = threading.Lock()
+
+
+def _find(there: dict[Any, Any], key: Any, make: Any) -> Any:
+    """What is kept by this key, made if it is not there; of too many the one used longest ago goes."""
+    with _kept_lock:
+        found = there.pop(key, None)
+        if found is not None:
+            there[key] = found
+            return found
+    made = make()
+    with _kept_lock:
+        there[key] = made
+        while len(there) > MOST:
+            del there[next(iter(there))]
+    return made
 
 
 def find_plan(key: tuple[Any, ...], make: Any) -> Plan:
-    """The plan of a key, made if it is not there; of 256 the one that was used longest ago goes."""
-    with _plan_lock:
-        plan = _plans.pop(key, None)
-        if plan is not None:
-            _plans[key] = plan
-            return plan
-    plan = make()
-    with _plan_lock:
-        _plans[key] = plan
-        while len(_plans) > MOST_PLANS:
-            del _plans[next(iter(_plans))]
+    plan: Plan = _find(_plans, key, make)
     return plan
+
+
+def kept(key: tuple[Any, ...], make: Any) -> Any:
+    """A form."""
+    return _find(_forms, key, make)
 
 
 # ---- What there is -------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ import numpy as np
 
 from . import _arrays as arrays
 from . import _c
-from ._attend import Shape, formed_plan, masking, take_tensors
+from ._attend import formed_plan, take_tensors
 from ._c import Error
+from ._masks import masking
 from ._plan import Plan, Tables, host, thread
+from ._shape import Shape
 
 
 @dataclass
@@ -87,18 +89,15 @@ class Opened:
             _c.check(_c.lib.embed(self.plan._handle, tables.at, call, given, made), thread.error)
         else:
             which = _c.WHICH[self.role]
-            self._run(
-                0, call, lambda work: _c.lib.rotate(self.plan._handle, tables.at, work, call, which, given, made)
-            )
+            self._run(0, call, lambda work: _c.lib.rotate(self.plan._handle, tables.at, work, call, which, given, made))
         return y
 
     def backward(self, x: Any, tensors: Any, dy: Any, wants_x: bool, wanted: Any) -> tuple[Any, list[Any]]:
         kind, plan = self.kind, self.plan
         x, dy = arrays.in_place(kind, x), arrays.in_place(kind, dy)
-        if self.role is None:
-            dx = dy if wants_x else None
-        else:
-            dx = kind.empty(tuple(x.shape), x) if wants_x else None
+        dx = None
+        if wants_x:
+            dx = dy if self.role is None else kind.empty(tuple(x.shape), x)
         dtensors = [
             kind.zeros(tuple(t.shape), t) if want and own.role != "fixed" else None
             for own, t, want in zip(plan.tensors, tensors, wanted, strict=True)
@@ -150,8 +149,16 @@ def open_rotation(
     s = Shape(batch, heads, heads, rows, rows, dim, dim, layout)
     checked = _given(kind, tensors)
     key = ("rotate", encoding, heads, dim, dtype, max_len)
-    plan = _plan(key, checked, encoding=encoding, heads=max(heads, 1), dim=max(dim, 1), dtype=dtype,
-                 stage="rotate", max_len=max_len)
+    plan = _plan(
+        key,
+        checked,
+        encoding=encoding,
+        heads=max(heads, 1),
+        dim=max(dim, 1),
+        dtype=dtype,
+        stage="rotate",
+        max_len=max_len,
+    )
     m = masking({"pos": pos, "coords": coords}, s, plan.axes)
     distance = m.distance
     if m.q_pos is not None and m.q_pos.size:
@@ -179,6 +186,4 @@ def open_embedding(
     shapes = ((int(rows),), (int(batch), int(rows)))
     at = None if pos is None else arrays.whole(pos, "pos", shapes)
     per_batch = at is not None and at.ndim == 2
-    return Opened(
-        kind, plan, s, None, at, None, per_batch, int(rows), x, take_tensors(kind, plan, checked, s), flat
-    )
+    return Opened(kind, plan, s, None, at, None, per_batch, int(rows), x, take_tensors(kind, plan, checked, s), flat)

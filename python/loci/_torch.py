@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from . import _arrays as arrays
 from ._c import Error
 
 _DTYPES = {
@@ -39,6 +40,19 @@ class Torch:
     @staticmethod
     def strides(x: Any) -> tuple[int, ...]:
         return tuple(x.stride())
+
+    @staticmethod
+    def signature(x: Any) -> tuple[Any, ...]:
+        """What checks look at."""
+        return x.shape, x.dtype, x.is_cpu, x.layout
+
+    @staticmethod
+    def raw_strides(x: Any) -> Any:
+        return x.stride()
+
+    @staticmethod
+    def dense_strides(shape: tuple[int, ...], like: Any) -> tuple[int, ...]:
+        return arrays.dense_strides(shape)
 
     @staticmethod
     def aligned(x: Any) -> bool:
@@ -143,7 +157,7 @@ class _WorkJob(Job):
         each = []
         for i in range(times):
             one = [x if dim is None else x.select(dim, i) for x, dim in zip(arrays, in_dims, strict=True)]
-            each.append(Call.apply(self, *one))
+            each.append(Call.apply(self, *one))  # type: ignore[no-untyped-call]
         return tuple(torch.stack(some) for some in zip(*each, strict=True))
 
 
@@ -155,7 +169,7 @@ class Call(torch.autograd.Function):
     """(job, arrays) -> outputs."""
 
     @staticmethod
-    def forward(job: Any, *arrays: Any) -> Any:  # type: ignore[override]
+    def forward(job: Any, *arrays: Any) -> Any:
         return job.forward(arrays)
 
     @staticmethod
@@ -170,7 +184,7 @@ class Call(torch.autograd.Function):
         if all(d is None for d in douts):
             return (None,) * (1 + len(needs))
         saved = ctx.saved_tensors
-        grads = Back.apply(ctx.job, ctx.count, needs, *douts, *saved)
+        grads = Back.apply(ctx.job, ctx.count, needs, *douts, *saved)  # type: ignore[no-untyped-call]
         each = zip(grads, needs, saved[ctx.count :], strict=True)
         return (None, *(g if need and g.shape == x.shape else None for g, need, x in each))
 
@@ -180,12 +194,40 @@ class Call(torch.autograd.Function):
         return outputs, tuple(0 if x.numel() else None for x in outputs)
 
 
+class Eager(torch.autograd.Function):
+    """The same where torch.func is not at work, without what that costs: a third of a small call."""
+
+    @staticmethod
+    def forward(ctx: Any, job: Any, *arrays: Any) -> Any:
+        outputs = job.forward(arrays)
+        ctx.job, ctx.count = job, len(outputs)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*outputs, *arrays)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *douts: Any) -> Any:
+        if torch.is_grad_enabled():  # create_graph: an error, when somebody goes back further
+            return Call.backward(ctx, *douts)
+        needs = tuple(ctx.needs_input_grad[1:])
+        if all(d is None for d in douts):
+            return (None,) * (1 + len(needs))
+        saved, count = ctx.saved_tensors, ctx.count
+        return (None, *ctx.job.backward(douts, saved[count:], saved[:count], needs))
+
+
+def apply(job: Job, *arrays: Any) -> tuple[Any, ...]:
+    """Outputs of a job that autograd follows."""
+    made: tuple[Any, ...] = (Call if transformed() else Eager).apply(job, *arrays)  # type: ignore[no-untyped-call]
+    return made
+
+
 class Back(torch.autograd.Function):
     """(job, number of outputs, needs, gradients of outputs, outputs, arrays) -> gradients of arrays, some empty.  It is
     a Function, as torch.func hands its wrapped tensors to backward()."""
 
     @staticmethod
-    def forward(job: Any, count: int, needs: Any, *tensors: Any) -> Any:  # type: ignore[override]
+    def forward(job: Any, count: int, needs: Any, *tensors: Any) -> Any:
         douts, outputs, arrays = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         grads = job.backward(douts, arrays, outputs, needs)
         return tuple(torch.empty(0) if g is None else g for g in grads)
@@ -204,6 +246,6 @@ class Back(torch.autograd.Function):
         each = []
         for i in range(info.batch_size):
             one = [x if dim is None else x.select(dim, i) for x, dim in zip(tensors, in_dims[3:], strict=True)]
-            each.append(Back.apply(job, count, needs, *one))
+            each.append(Back.apply(job, count, needs, *one))  # type: ignore[no-untyped-call]
         stacked = tuple(torch.stack(some) for some in zip(*each, strict=True))
         return stacked, (0,) * len(stacked)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""loci's functions on tensors: straight to C where nobody wants a gradient, by a Function where somebody does, by ops of
-torch.library under torch.compile."""
+"""loci's functions on tensors: straight to C where nobody wants a gradient, by a Function where somebody does, by ops
+of torch.library under torch.compile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from . import _attend, _linear, _rows
 from ._c import Error
-from ._torch import Call, Job, autocast, transformed, wants_gradient
+from ._torch import Call, Job, apply, autocast, transformed, wants_gradient
 
 
 def _fold(x: Any, dim: int | None, times: int) -> Any:
@@ -38,51 +38,48 @@ def _unfold(times: int, outputs: Any) -> tuple[Any, ...]:
 
 
 class AttentionJob(Job):
-    def __init__(self, opened: _attend.Opened) -> None:
+    def __init__(self, opened: _attend.Problem) -> None:
         self.opened = opened
         self.tables: Any = None  # of the forward pass, for the backward one
 
     def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        problem = self.opened.problem(*arrays[:3], arrays[3:])
+        problem = self.opened.of(arrays[0], arrays[1], arrays[2], arrays[3:])
         o, lse, ae = problem.forward(None, True)
-        if not problem.empty():
-            self.tables = problem.tables
+        self.tables = problem.shared
         return o, lse, torch.empty(0) if ae is None else ae
 
     def backward(self, douts: Any, arrays: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
-        problem = self.opened.problem(*arrays[:3], arrays[3:])
-        problem.share_tables(self.tables)
+        problem = self.opened.of(arrays[0], arrays[1], arrays[2], arrays[3:])
+        problem.shared = self.tables
         o, lse, ae = outputs
-        dout = None if douts[0] is None else _attend.arrays.in_place(problem.kind, douts[0])
         dlse, dae = (None if x is None else x.contiguous() for x in douts[1:])
         averages = ae if problem.plan.averages else None
-        grads, dtensors = problem.backward(o, lse, averages, dout, dlse, dae, needs[:3], list(needs[3:]))
+        grads, dtensors = problem.backward(o, lse, averages, douts[0], dlse, dae, needs[:3], list(needs[3:]))
         return (*grads, *dtensors)
 
     def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        inner = AttentionJob(self.opened.tiled(times))
-        outputs = Call.apply(inner, *_folded(self.opened, times, in_dims, arrays))
+        inner = AttentionJob(self.opened.tiled(times, arrays[0]))
+        outputs = Call.apply(inner, *_folded(self.opened, times, in_dims, arrays))  # type: ignore[no-untyped-call]
         self.tables = inner.tables
         return _unfold(times, outputs)
 
 
 class LinearJob(Job):
-    def __init__(self, opened: _attend.Opened) -> None:
+    def __init__(self, opened: _attend.Problem) -> None:
         self.opened = opened
 
     def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        problem = self.opened.problem(*arrays[:3], arrays[3:])
+        problem = self.opened.of(arrays[0], arrays[1], arrays[2], arrays[3:])
         return (_linear.forward(problem, None, False)[0],)
 
     def backward(self, douts: Any, arrays: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
-        problem = self.opened.problem(*arrays[:3], arrays[3:])
-        dout = _attend.arrays.in_place(problem.kind, douts[0])
-        grads, dtensors = _linear.backward(problem, outputs[0], dout, needs[:3], list(needs[3:]))
+        problem = self.opened.of(arrays[0], arrays[1], arrays[2], arrays[3:])
+        grads, dtensors = _linear.backward(problem, outputs[0], douts[0], needs[:3], list(needs[3:]))
         return (*grads, *dtensors)
 
     def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        inner = LinearJob(self.opened.tiled(times))
-        return _unfold(times, Call.apply(inner, *_folded(self.opened, times, in_dims, arrays)))
+        inner = LinearJob(self.opened.tiled(times, arrays[0]))
+        return _unfold(times, Call.apply(inner, *_folded(self.opened, times, in_dims, arrays)))  # type: ignore[no-untyped-call]
 
 
 class RowsJob(Job):
@@ -98,7 +95,7 @@ class RowsJob(Job):
 
     def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         inner = RowsJob(self.opened.tiled(times))
-        return _unfold(times, Call.apply(inner, *_folded(self.opened, times, in_dims, arrays)))
+        return _unfold(times, Call.apply(inner, *_folded(self.opened, times, in_dims, arrays)))  # type: ignore[no-untyped-call]
 
 
 def _learned(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -110,7 +107,8 @@ def _subclass(public: Any, arrays: Any, encoding: str, options: Any, learned: An
     """Subclasses with __torch_function__ have the first word; the result is in a tuple, if there is one."""
     if not has_torch_function((*arrays, *learned)):
         return None
-    return (handle_torch_function(public, (*arrays, *learned), *arrays, encoding, **options),)
+    handle: Any = handle_torch_function  # whose annotations do not admit a function of anything
+    return (handle(public, (*arrays, *learned), *arrays, encoding, **options),)
 
 
 def attention(
@@ -137,11 +135,10 @@ def attention(
         return _ops.attention(q, k, v, encoding, given, arguments, return_lse, out)
     opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
     if not wants_gradient(q, k, v, *learned) and not transformed():
-        problem = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
-        return _attend.results(*problem.forward(_attend.check_out(problem, out), return_lse))
+        return _attend.results(*opened.forward(_attend.check_out(opened, out), return_lse))
     if out is not None:
         raise Error("out is written in place, which autograd cannot follow: leave it out, or use torch.no_grad()")
-    o, lse, ae = Call.apply(AttentionJob(opened), opened.q, opened.k, opened.v, *opened.tensors)
+    o, lse, ae = apply(AttentionJob(opened), opened.q, opened.k, opened.v, *opened.tensors)
     return _attend.results(o, lse if return_lse else None, ae if opened.plan.averages else None)
 
 
@@ -160,11 +157,11 @@ def linear_attention(q: Any, k: Any, v: Any, encoding: str, given: Any, argument
         return _ops.linear_attention(q, k, v, encoding, given, arguments, state, back)
     opened = _attend.open_call(q, k, v, encoding, given=given, stage="linear_attention", **arguments)
     if not wants_gradient(q, k, v, *learned) and not transformed():
-        problem = opened.problem(opened.q, opened.k, opened.v, opened.tensors)
+        problem = opened
         return _linear.results(*_linear.forward(problem, state, back))
     if state is not None or back:
         raise Error("states have no gradient: use torch.no_grad(), or no state")
-    return Call.apply(LinearJob(opened), opened.q, opened.k, opened.v, *opened.tensors)[0]
+    return apply(LinearJob(opened), opened.q, opened.k, opened.v, *opened.tensors)[0]
 
 
 def rows(public: Any, x: Any, encoding: str, arguments: Any, open_: Any) -> Any:
@@ -180,4 +177,4 @@ def rows(public: Any, x: Any, encoding: str, arguments: Any, open_: Any) -> Any:
     opened = open_(x, encoding, **arguments)
     if not wants_gradient(x, *learned) and not transformed():
         return opened.forward(opened.x, opened.tensors)
-    return Call.apply(RowsJob(opened), opened.x, *opened.tensors)[0]
+    return apply(RowsJob(opened), opened.x, *opened.tensors)[0]

@@ -51,8 +51,8 @@ def weights(
     layout: str = "bhld",
     max_len: int | None = None,
 ) -> Any:
-    """What row i gives to key j: [batch, heads, chosen rows, keys].  Each sums to 1, but for what a sink takes and what a
-    stick has left."""
+    """What row i gives to key j: [batch, heads, chosen rows, keys].  Each sums to 1, but for what a sink takes and what
+    a stick has left."""
     given: dict[str, Any] = {
         "pos": pos,
         "q_pos": q_pos,
@@ -106,8 +106,7 @@ def weights(
             scale=scale,
             max_len=max_len,
         )
-        problem = opened.problem(opened.q, opened.k, opened.v, [kind.detach(t) for t in opened.tensors])
-        o = kind.to_numpy(problem.forward()[0])
+        o = kind.to_numpy(opened.forward()[0])
         made[..., first : first + width] = (o.swapaxes(1, 2) if layout == "blhd" else o)[..., :width]
     return kind.from_numpy(made)
 

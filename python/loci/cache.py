@@ -11,9 +11,12 @@ import numpy as np
 
 from . import _arrays as arrays
 from . import _c
-from ._attend import Masking, Shape, known_sizes, take_tensors
+from ._attend import known_sizes, take_tensors
 from ._c import Error
+from ._masks import Masking
+from ._numpy import Numpy
 from ._plan import Plan, Tables, aligned, dtype_name, full_text, host, thread
+from ._shape import Shape
 
 
 class Cache:
@@ -72,6 +75,7 @@ class Cache:
         _c.check(status, thread.error)
         self._at = at
         self._tensors: dict[str, Any] = {}
+        self._calls: dict[int, _Laid] = {}  # the last ones of append, attend and step, by their number of arrays
         self._learn(copies)
 
     # ---- Tables --------------------------------------------------------------------------------
@@ -84,11 +88,13 @@ class Cache:
             if name in inputs:
                 raise Error(f"tensors: {name} comes with each step, in inputs=")
         shape = Shape(self.batch, plan.heads, plan.kv_heads, 1, 1, plan.dim, plan.value_dim, self._layout)
-        checked = take_tensors(arrays.Numpy, _Only(plan, learned), copies, shape)  # type: ignore[arg-type]
+        some: Any = _Only(plan, learned)
+        checked = take_tensors(Numpy, some, copies, shape)
         self._tensors = {t.name: x for t, x in zip(learned, checked, strict=True)}
         given = [self._tensors.get(t.name) for t in plan.tensors]
-        self._given = arrays.pointers(arrays.Numpy, given)
+        self._given = arrays.pointers(Numpy, given)
         self._tables = Tables(plan, self.capacity, self._given)
+        self._calls.clear()
 
     def refresh(self, tensors: Mapping[str, Any] | None = None, *, sinks: Any = None) -> None:
         """After learned tensors have changed.  Keys that are there stay as they were turned."""
@@ -99,75 +105,29 @@ class Cache:
 
     # ---- Steps ---------------------------------------------------------------------------------
 
-    def _opened(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-        """q, k and v of one library, without gradients, of the cache's type."""
-        kind: Any = None
+    def _checked(self, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Arrays of one library, without gradients, of the cache's type and sizes, and with as many rows."""
+        plan, kind, rows = self._plan, None, None
+        heads = {"q": (plan.heads, plan.dim), "k": (plan.kv_heads, plan.dim), "v": (plan.kv_heads, plan.value_dim)}
+        made = {}
         for name, x in given.items():
-            own, x = arrays.read(x, name, kind)
-            kind = own
-            arrays.check_dtype(kind, x, name)
-            if kind.dtype(x) != self._plan.dtype:
-                raise Error(f"{name} is {kind.dtype(x)} and the cache {self._plan.dtype}")
-            if kind.name == "torch" and kind.wants_gradient(x):
-                raise Error("a cache has no gradient; use torch.no_grad()")
-            given[name] = arrays.in_place(kind, kind.detach(x))
-        return kind, given
-
-    def _sizes(self, x: Any, name: str, heads: int, width: int) -> int:
-        batch, has, rows, wide = arrays.sizes(x, name, self._layout)
-        if batch != self.batch:
-            raise Error(f"{name} has a batch of {batch} and the cache of {self.batch}")
-        if has != heads or wide != width:
-            raise Error(f"{name} has {has} heads of {wide}, and the cache wants {heads} of {width}")
-        return rows
-
-    def _call(self, rows: int, keys: int, inputs: Any, k_lens: Any, pos: Any, coords: Any, kind: Any) -> Any:
-        """The call, and what must live as long as it."""
-        plan = self._plan
-        m = Masking()
-        shape = Shape(self.batch, plan.heads, plan.kv_heads, rows, keys, plan.dim, plan.value_dim, self._layout)
-        if k_lens is not None:
-            m.k_lens = arrays.whole(k_lens, "k_lens", ((self.batch,),))
-        both = (max(rows, keys),), (self.batch, max(rows, keys))
-        if pos is not None:
-            m.q_pos = m.k_pos = arrays.whole(pos, "pos", both)
-            m.per_batch = m.q_pos.ndim == 2
-        if coords is not None:
-            m.q_coords = m.k_coords = arrays.reals(
-                coords, "coords", ((plan.axes, both[0][0]), (self.batch, plan.axes, both[0][0]))
-            )
-            if m.q_pos is not None and (m.q_coords.ndim == 3) != m.per_batch:
-                raise Error("coords and pos must both have the batch in front, or neither")
-            m.per_batch = m.q_coords.ndim == 3
-        elif plan.axes > 1:
-            raise Error(f"coords is missing: the encoding has {plan.axes} axes, so each row wants as many coordinates")
-        given = self._inputs(inputs, shape, kind)
-        list_ = (c.c_void_p * max(len(plan.tensors), 1))()
-        for i, t in enumerate(plan.tensors):
-            list_[i] = kind.pointer(given[t.name]) if t.name in given else self._given[i]
-
-        def at(x: Any) -> Any:
-            return None if x is None else x.ctypes.data
-
-        call = _c.Call(
-            size=c.sizeof(_c.Call),
-            batch=self.batch,
-            q_len=rows,
-            k_len=keys,
-            q_pos=at(m.q_pos),
-            k_pos=at(m.k_pos),
-            q_coord=at(m.q_coords),
-            k_coord=at(m.k_coords),
-            per_batch=m.per_batch,
-            k_lens=at(m.k_lens),
-            tensors=c.addressof(list_),
-            host=host(),
-            cache=self._at,
-            error=thread.error_at,
-        )
-        return call, (m, given, list_)
+            kind, x = arrays.read(x, name, kind)
+            if arrays.check_dtype(kind, x, name) != plan.dtype:
+                raise Error(f"{name} is {kind.dtype(x)} and the cache {plan.dtype}")
+            batch, has, own_rows, wide = arrays.sizes(x, name, self._layout)
+            if batch != self.batch:
+                raise Error(f"{name} has a batch of {batch} and the cache of {self.batch}")
+            if (has, wide) != heads[name]:
+                wants = f"{heads[name][0]} of {heads[name][1]}"
+                raise Error(f"{name} has {has} heads of {wide}, and the cache wants {wants}")
+            if rows is not None and own_rows != rows:
+                first = next(iter(made))
+                raise Error(f"{name} has {own_rows} rows and {first} {rows}: they are of the same new tokens")
+            rows, made[name] = own_rows, kind.detach(x)
+        return kind, made
 
     def _inputs(self, inputs: Any, shape: Shape, kind: Any) -> dict[str, Any]:
+        """Those of the new tokens, as C reads them."""
         wanted = [(i, t) for i, t in enumerate(self._plan.tensors) if t.role == "input"]
         given = dict(inputs or {})
         for name in given:
@@ -178,43 +138,72 @@ class Cache:
             if given.get(t.name) is None:
                 raise Error(f"inputs: {t.name} is missing, for the new tokens")
             own, x = arrays.read(given[t.name], t.name, kind)
-            size = known_sizes(t, self._plan, i, shape)
+            size = known_sizes(self._plan, i, shape)
             if tuple(x.shape) != size:
                 raise Error(f"{t.name} has the shape {list(x.shape)}, not {list(size)}")
+            self._refuse_gradient(kind, x)
             x = own.detach(x)
             made[t.name] = own.dense(x if own.dtype(x) == self._plan.real else own.cast(x, self._plan.real))
         return made
+
+    @staticmethod
+    def _refuse_gradient(kind: Any, *some: Any) -> None:
+        if kind.name == "torch" and any(kind.wants_gradient(x) for x in some):
+            raise Error("a cache has no gradient; use torch.no_grad()")
+
+    def _laid(self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any) -> _Laid:
+        """The call of these arrays, which is that of the last ones where they look alike.  Those of another library are
+        read."""
+        laid = self._calls.get(len(given))
+        if k_lens is not None or pos is not None or coords is not None:
+            laid = self._lay(given, inputs, k_lens, pos, coords)
+        elif laid is None or not laid.fits(given, inputs):
+            laid = self._calls[len(given)] = self._lay(given, inputs, None, None, None)
+        elif laid.grad:
+            self._refuse_gradient(laid.kind, *given.values())
+        laid.call.host = host()
+        return laid
+
+    def _lay(self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any) -> _Laid:
+        plan = self._plan
+        kind, x = self._checked(given)
+        self._refuse_gradient(kind, *given.values())
+        given.update(x)
+        rows = arrays.sizes(next(iter(x.values())), "", self._layout)[2]
+        keys = rows
+        m = Masking()
+        shape = Shape(self.batch, plan.heads, plan.kv_heads, rows, keys, plan.dim, plan.value_dim, self._layout)
+        if k_lens is not None:
+            m.k_lens = arrays.whole(k_lens, "k_lens", ((self.batch,),))
+        if pos is not None:
+            m.q_pos = m.k_pos = arrays.whole(pos, "pos", ((rows,), (self.batch, rows)))
+            m.per_batch = m.q_pos.ndim == 2
+        if coords is not None:
+            shapes = (plan.axes, rows), (self.batch, plan.axes, rows)
+            m.q_coords = m.k_coords = arrays.reals(coords, "coords", shapes)
+            if m.q_pos is not None and (m.q_coords.ndim == 3) != m.per_batch:
+                raise Error("coords and pos must both have the batch in front, or neither")
+            m.per_batch = m.q_coords.ndim == 3
+        elif plan.axes > 1:
+            raise Error(f"coords is missing: the encoding has {plan.axes} axes, so each row wants as many coordinates")
+        return _Laid(self, kind, x, shape, m, self._inputs(inputs, shape, kind))
 
     def append(
         self, k: Any, v: Any, *, inputs: Any = None, k_lens: Any = None, pos: Any = None, coords: Any = None
     ) -> None:
         """Adds the keys and values of new tokens."""
-        kind, x = self._opened(k=k, v=v)
-        keys = self._check_keys(x)
-        call, kept = self._call(0, keys, inputs, k_lens, pos, coords, kind)
-        self._append(call, kind, x)
-        del kept
+        given = {"k": k, "v": v}
+        laid = self._laid(given, inputs, k_lens, pos, coords)
+        laid.call.q_len = 0
+        alive = laid.place(given, None, inputs)
+        self._append(laid)
+        del alive
 
-    def _check_keys(self, x: Mapping[str, Any]) -> int:
-        plan = self._plan
-        keys = self._sizes(x["k"], "k", plan.kv_heads, plan.dim)
-        of_v = self._sizes(x["v"], "v", plan.kv_heads, plan.value_dim)
-        if of_v != keys:
-            raise Error(f"v has {of_v} rows and k {keys}")
-        return keys
-
-    def _append(self, call: Any, kind: Any, x: Mapping[str, Any]) -> None:
-        call.k, call.v = arrays.view(kind, x["k"], self._layout), arrays.view(kind, x["v"], self._layout)
-        self._run(call, lambda work: _c.lib.cache_append(self._plan._handle, self._tables.at, work, self._at, call))
-
-    def _run(self, call: Any, run: Any) -> None:
-        try:
-            size = _c.lib.workspace(self._plan._handle, call, 0)
-            if not size:
-                _c.check(thread.error.status or 1, thread.error)
-            _c.check(run(thread.work(size)), thread.error)
-        finally:
-            thread.done()
+    def _append(self, laid: _Laid) -> None:
+        lib, work = _c.lib, thread.work(laid.room())
+        error = lib.cache_append(self._plan._handle, self._tables.at, work, self._at, laid.at)
+        if error:
+            _c.check(error, thread.error)
 
     def attend(
         self,
@@ -227,29 +216,37 @@ class Cache:
         out: Any = None,
     ) -> Any:
         """The rows that were appended last, against all keys."""
-        kind, x = self._opened(q=q)
-        rows = self._sizes(x["q"], "q", self._plan.heads, self._plan.dim)
-        call, kept = self._call(rows, rows, inputs, k_lens, pos, coords, kind)
-        o = self._attend(call, kind, x["q"], rows, out)
-        del kept
-        return o
+        given = {"q": q}
+        return self._attend(self._laid(given, inputs, k_lens, pos, coords), given, inputs, out)
 
-    def _attend(self, call: Any, kind: Any, q: Any, rows: int, out: Any) -> Any:
-        plan = self._plan
-        shape = arrays.shape_of(self._layout, self.batch, plan.heads, rows, plan.value_dim)
-        if out is None:
-            o = kind.empty(shape, q)
-        else:
-            own, o = arrays.read(out, "out", kind)
-            if tuple(o.shape) != shape or own.dtype(o) != plan.dtype:
-                raise Error(f"out must be {plan.dtype} of the shape {list(shape)}")
-        call.q, call.o = arrays.view(kind, q, self._layout), arrays.output(kind, o, self._layout)
+    def _attend(self, laid: _Laid, given: dict[str, Any], inputs: Any, out: Any) -> Any:
+        """With keys that go to the cache before, if there are any."""
+        plan, kind, q = self._plan, laid.kind, given["q"]
+        o = kind.empty(laid.shape_of_o, q) if out is None else self._out(laid, out)
         averages = None
         if plan.averages:
-            averages = kind.empty((self.batch, plan.heads, rows, plan.dim // 2, 2), q, plan.real)
-            call.ae = kind.pointer(averages)
-        self._run(call, lambda work: _c.lib.forward(plan._handle, self._tables.at, work, call))
+            averages = kind.empty((self.batch, plan.heads, laid.rows, plan.dim // 2, 2), q, plan.real)
+            laid.call.ae = kind.pointer(averages)
+        alive = laid.place(given, o, inputs)
+        try:
+            if len(given) > 1:
+                self._append(laid)
+            work = thread.work(laid.room())
+            error = _c.lib.forward(plan._handle, self._tables.at, work, laid.at)
+            if error:
+                _c.check(error, thread.error)
+        finally:
+            thread.done()
+        del alive
         return o if averages is None else (o, averages)
+
+    def _out(self, laid: _Laid, out: Any) -> Any:
+        own, o = arrays.read(out, "out", laid.kind)
+        if tuple(o.shape) != laid.shape_of_o or own.dtype(o) != self._plan.dtype:
+            raise Error(f"out must be {self._plan.dtype} of the shape {list(laid.shape_of_o)}")
+        if arrays.in_place(own, o) is not o:
+            raise Error("out must be dense along its last axis")
+        return o
 
     def step(
         self,
@@ -264,16 +261,8 @@ class Cache:
         out: Any = None,
     ) -> Any:
         """append() and attend(): n new tokens, n from 1 on."""
-        kind, x = self._opened(q=q, k=k, v=v)
-        keys = self._check_keys(x)
-        rows = self._sizes(x["q"], "q", self._plan.heads, self._plan.dim)
-        if rows != keys:
-            raise Error(f"q has {rows} rows and k {keys}: a step is of new tokens, with all three")
-        call, kept = self._call(rows, keys, inputs, k_lens, pos, coords, kind)
-        self._append(call, kind, x)
-        o = self._attend(call, kind, x["q"], rows, out)
-        del kept
-        return o
+        given = {"q": q, "k": k, "v": v}
+        return self._attend(self._laid(given, inputs, k_lens, pos, coords), given, inputs, out)
 
     # ---- What is there -------------------------------------------------------------------------
 
@@ -314,14 +303,16 @@ class Cache:
             size=c.sizeof(_c.Call), batch=self.batch, cache=self._at, host=host(), error=thread.error_at, q_len=0
         )
         call.tensors = c.addressof(self._given)
-        lib = _c.lib
-        for one in range(self.batch) if entry is None else (entry,):
-            self._run(
-                call,
-                lambda work, one=one: lib.cache_remove(
-                    self._plan._handle, self._tables.at, work, self._at, one, first, count, call
-                ),
-            )
+        size = _c.lib.workspace(self._plan._handle, call, 0)
+        if not size:
+            _c.check(thread.error.status or 1, thread.error)
+        try:
+            for one in range(self.batch) if entry is None else (entry,):
+                work = thread.work(size)
+                at = self._plan._handle, self._tables.at, work, self._at
+                _c.check(_c.lib.cache_remove(*at, one, first, count, call), thread.error)
+        finally:
+            thread.done()
 
     # ---- Copies --------------------------------------------------------------------------------
 
@@ -350,15 +341,118 @@ class Cache:
         return self.copy()
 
 
+NOWHERE = (0, 0, 0, 0)
+
+
+class _Laid:
+    """A call for C, which stays while arrays look alike: only where they are is written anew."""
+
+    def __init__(self, cache: Cache, kind: Any, x: dict[str, Any], shape: Shape, m: Masking, inputs: Any) -> None:
+        plan = cache._plan
+        self.plan, self.kind, self.layout, self.rows = plan, kind, cache._layout, shape.rows
+        self.grad = kind.name == "torch"
+        self.shape_of_o = shape.of("o")
+        self.signatures = {name: kind.signature(a) for name, a in x.items()}
+        self.dense = {name: kind.dense_strides(shape.of(name), next(iter(x.values()))) for name in "qkvo"}
+        self.strides = {
+            name: arrays.strides_for(shape.of(name), arrays.dense_strides(shape.of(name)), self.layout, name == "o")
+            for name in "qkvo"
+        }
+        self.bytes = _c.SIZES[_c.DTYPES[plan.dtype]]
+        self.inputs = {t.name: i for i, t in enumerate(plan.tensors) if t.role == "input"}
+        self.input_signatures = {name: kind.signature(a) for name, a in inputs.items()}
+        self.input_strides = {name: kind.dense_strides(tuple(a.shape), a) for name, a in inputs.items()}
+        self.list = (c.c_void_p * max(len(plan.tensors), 1))(*cache._given)
+        for name, a in inputs.items():
+            self.list[self.inputs[name]] = kind.pointer(a)
+        self.first, self.masking = inputs, m  # which must live
+        self.rooms: dict[int, int] = {}
+        self.call = _c.Call(
+            size=c.sizeof(_c.Call),
+            batch=cache.batch,
+            q_len=shape.rows,
+            k_len=shape.keys,
+            q_pos=_at(m.q_pos),
+            k_pos=_at(m.k_pos),
+            q_coord=_at(m.q_coords),
+            k_coord=_at(m.k_coords),
+            per_batch=m.per_batch,
+            k_lens=_at(m.k_lens),
+            tensors=c.addressof(self.list),
+            cache=cache._at,
+            error=thread.error_at,
+        )
+        self.at = c.pointer(self.call)
+
+    def fits(self, given: Mapping[str, Any], inputs: Any) -> bool:
+        """Do these arrays look like those of this call?"""
+        kind = self.kind
+        signature = kind.signature
+        try:
+            for name, x in given.items():
+                if signature(x) != self.signatures[name]:
+                    return False
+            if not self.inputs:
+                return not inputs
+            if inputs is None or inputs.keys() != self.inputs.keys():
+                return False
+            for name, x in inputs.items():
+                if signature(x) != self.input_signatures[name] or kind.raw_strides(x) != self.input_strides[name]:
+                    return False
+                if self.grad and kind.wants_gradient(x):
+                    return False
+        except AttributeError:  # of another library
+            return False
+        return True
+
+    def _view(self, name: str, x: Any, alive: list[Any]) -> tuple[int, int, int, int]:
+        kind = self.kind
+        at: int = kind.pointer(x)
+        if kind.raw_strides(x) == self.dense[name] and at % self.bytes == 0:
+            return (at, *self.strides[name])
+        x = arrays.in_place(kind, kind.detach(x))
+        alive.append(x)
+        return (kind.pointer(x), *arrays.strides_for(x.shape, kind.strides(x), self.layout, name == "o"))
+
+    def place(self, given: dict[str, Any], o: Any, inputs: Any) -> list[Any]:
+        """Writes where arrays are; gives back what must live as long as the call."""
+        alive: list[Any] = []
+        q = self._view("q", given["q"], alive) if "q" in given else NOWHERE
+        k = self._view("k", given["k"], alive) if "k" in given else NOWHERE
+        v = self._view("v", given["v"], alive) if "v" in given else NOWHERE
+        to = NOWHERE if o is None else self._view("o", o, alive)
+        _c.VIEWS.pack_into(self.call, _c.VIEWS_AT, *q, *k, *v, *to)
+        self.call.error = thread.error_at
+        if self.first is None:
+            for name, i in self.inputs.items():
+                self.list[i] = self.kind.pointer(inputs[name])
+        else:
+            alive.append(self.first)  # the first time they may be copies
+            self.first = None
+        return alive
+
+    def room(self) -> int:
+        key = self.call.host.contents.threads if self.call.host else 1
+        size = self.rooms.get(key)
+        if size is None:
+            size = int(_c.lib.workspace(self.plan._handle, self.at, 0))
+            if not size:
+                _c.check(thread.error.status or 1, thread.error)
+            self.rooms[key] = size
+        return size
+
+
+def _at(x: Any) -> Any:
+    return None if x is None else x.ctypes.data
+
+
 class _Only:
     """A plan as take_tensors() sees it, with some of its tensors."""
 
     def __init__(self, plan: Plan, some: list[Any]) -> None:
         self._plan, self._some = plan, some
         self.tensors, self.encoding, self.real, self.dtype = tuple(some), plan.encoding, plan.real, plan.dtype
-
-    def unknown_sizes(self, which: int) -> tuple[str | int, ...]:
-        return self._plan.unknown_sizes(self._plan.tensors.index(self._some[which]))
+        self.sizes = tuple(plan.sizes[plan.tensors.index(t)] for t in some)
 
 
 def _copied(x: Any, name: str) -> np.ndarray[Any, Any]:
@@ -390,6 +484,6 @@ def _again(state: dict[str, Any]) -> Cache:
         c.byref(at), cache._plan._handle, cache._memory.ctypes.data, cache.nbytes, thread.error_at
     )
     _c.check(status, thread.error)
-    cache._at = at
+    cache._at, cache._calls = at, {}
     cache._learn(state["tensors"])
     return cache

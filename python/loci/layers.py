@@ -14,6 +14,7 @@ import numpy as np
 from . import _arrays as arrays
 from . import _c
 from ._c import Error
+from ._numpy import Numpy
 from ._plan import host, thread
 
 MIXES = {"rowsum": 0, "full": 1}
@@ -70,7 +71,7 @@ def _apply(work: _Work, tensors: tuple[Any, ...], back_to: str) -> tuple[Any, ..
         from . import _torch
 
         if _torch.wants_gradient(*wide) or _torch.transformed():
-            made = _torch.Call.apply(_torch.of_work(work), *wide)
+            made = _torch.apply(_torch.of_work(work), *wide)
         else:
             made = work.forward(tuple(x.detach() for x in wide))
     else:
@@ -294,7 +295,7 @@ def tape_start(
     like: Any = None,
 ) -> Any:
     """The states of tokens before the first layer, [batch, heads, length, dim / 2, 2], of the library of `like`."""
-    kind, like = (arrays.Numpy, np.empty(0)) if like is None else arrays.read(like, "like")
+    kind, like = (Numpy, np.empty(0)) if like is None else arrays.read(like, "like")
     if dim % 2 or dim < 2:
         raise Error(f"dim must be even, not {dim}")
     real = "float64" if dtype == "float64" else "float32"
@@ -358,7 +359,7 @@ class _MlpUpdate(_Work):
     units = 0
 
     def _gates(self, x: Any) -> _c.View:
-        batch, rows = self.sizes[:2]
+        rows = self.sizes[1]
         return _c.View(self.kind.pointer(x), rows * self.units, rows * self.units, self.units)
 
     def forward(self, arrays_: tuple[Any, ...]) -> tuple[Any, ...]:

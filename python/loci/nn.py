@@ -22,12 +22,15 @@ from .cache import Cache
 
 __all__ = ["Attention", "Embedding", "Encoding", "FoXPro", "TaPE"]
 
+
 def _seed() -> int:
     """From torch's generator: torch.manual_seed() governs, and two modules differ."""
     return int(torch.randint(1 << 62, ()).item())
 
+
 class _Tensors(nn.Module):
     """Those of one encoding: learned ones are parameters, fixed ones buffers."""
+
 
 class _Learns(nn.Module):
     """A module with the tensors of a plan, in a submodule for each encoding."""
@@ -75,6 +78,7 @@ class _Learns(nn.Module):
         for name, x in self.tensors().items():
             if name.startswith("kerple."):
                 x.clamp_(min=0.01)
+
 
 class Encoding(_Learns):
     """An encoding with what it learns: o = e(q, k, v)."""
@@ -141,8 +145,10 @@ class Encoding(_Learns):
     def extra_repr(self) -> str:
         return f"{self.encoding!r}, heads={self._plan.heads}, dim={self._plan.dim}"
 
+
 def _names(encoding: str) -> list[str]:
     return [part.split(":")[0].strip() for part in encoding.split("+")]
+
 
 class Attention(nn.Module):
     """Multi-head attention with an encoding; what inputs want is made here."""
@@ -194,7 +200,8 @@ class Attention(nn.Module):
 
     def _heads_of(self, projection: nn.Linear, x: torch.Tensor, heads: int) -> torch.Tensor:
         made: torch.Tensor = projection(x)
-        return made.unflatten(-1, (heads, self.head_dim))
+        apart: torch.Tensor = made.unflatten(-1, (heads, self.head_dim))  # type: ignore[no-untyped-call]
+        return apart
 
     def _made_inputs(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         made = {}
@@ -266,6 +273,7 @@ class Attention(nn.Module):
             layout="blhd",
         )
 
+
 class Embedding(_Learns):
     """x + p(pos)."""
 
@@ -278,6 +286,7 @@ class Embedding(_Learns):
     def forward(self, x: torch.Tensor, *, pos: Any = None) -> torch.Tensor:
         y: torch.Tensor = _embed(x, self.encoding, pos=pos, tensors=self.tensors(), max_len=self.max_len)
         return y
+
 
 class FoXPro(nn.Module):
     """The layer of the forgetting Transformer, docs/layers.md."""
@@ -363,6 +372,7 @@ class FoXPro(nn.Module):
         )
         return FoXCache(keys)
 
+
 class FoXCache:
     """Keys, values and gates of all tokens, and of the last one its key and value before the shift."""
 
@@ -377,12 +387,11 @@ class FoXCache:
     def nbytes(self) -> int:
         return self.keys.nbytes
 
+
 class TaPE(nn.Module):
     """Attention of a layer of TaPE: y, e = m(x, e), and after the MLP e = m.update(e, gates)."""
 
-    def __init__(
-        self, embed_dim: int, heads: int, *, units: int, mix: str = "rowsum", base: float = 10000.0
-    ) -> None:
+    def __init__(self, embed_dim: int, heads: int, *, units: int, mix: str = "rowsum", base: float = 10000.0) -> None:
         super().__init__()
         if embed_dim % (2 * heads):
             raise Error(f"embed_dim {embed_dim} must be a multiple of 2 x {heads} heads")
@@ -404,7 +413,8 @@ class TaPE(nn.Module):
 
     def _heads_of(self, projection: nn.Linear, x: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = projection(x)
-        return made.unflatten(-1, (self.heads, self.head_dim))
+        apart: torch.Tensor = made.unflatten(-1, (self.heads, self.head_dim))  # type: ignore[no-untyped-call]
+        return apart
 
     def forward(self, x: torch.Tensor, e: torch.Tensor, **masking: Any) -> tuple[torch.Tensor, torch.Tensor]:
         q, k, v = (self._heads_of(projection, x) for projection in (self.q_proj, self.k_proj, self.v_proj))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every golden case through the package: forward, backward, rotations, embeddings, linear attention; numpy and torch."""
+"""Every golden case through the package: forward, backward, rows alone, linear attention; numpy and torch."""
 
 from __future__ import annotations
 

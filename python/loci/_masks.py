@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: MIT
+"""Who sees whom: positions, coordinates, segments, lengths and starts, as C reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from . import _arrays as arrays
+from ._c import Error
+from ._shape import Shape
+
+MASKS = (
+    "pos",
+    "q_pos",
+    "k_pos",
+    "coords",
+    "q_coords",
+    "k_coords",
+    "seg",
+    "q_seg",
+    "k_seg",
+    "k_lens",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+)
+
+
+@dataclass
+class Masking:
+    """Positions, coordinates, segments and lengths as C reads them.  distance bounds those of all pairs."""
+
+    q_pos: Any = None
+    k_pos: Any = None
+    q_coords: Any = None
+    k_coords: Any = None
+    q_seg: Any = None
+    k_seg: Any = None
+    k_lens: Any = None
+    q_starts: Any = None
+    k_starts: Any = None
+    per_batch: bool = False
+    distance: int = 0
+
+
+def _both(given: Mapping[str, Any], one: str, q: str, k: str) -> tuple[Any, Any, str, str]:
+    """What is said once for both, or for each; and under which names."""
+    if given.get(one) is not None:
+        for other in (q, k):
+            if given.get(other) is not None:
+                raise Error(f"{one} stands for both {q} and {k}; {other} was given, too")
+        return given[one], given[one], one, one
+    for missing, there in ((k, q), (q, k)):
+        if given.get(there) is not None and given.get(missing) is None:
+            raise Error(f"{missing} is missing: {there} was given, and the two go together")
+    return given.get(q), given.get(k), q, k
+
+
+def _spread(x: Any, batch: int, rank: int) -> Any:
+    """With the batch in front."""
+    return np.ascontiguousarray(np.broadcast_to(x, (batch, *x.shape))) if x.ndim == rank else x
+
+
+def masking(given: Mapping[str, Any], s: Shape, axes: int) -> Masking:
+    m = Masking(distance=max(s.rows, s.keys))
+    q_pos, k_pos, q_name, k_name = _both(given, "pos", "q_pos", "k_pos")
+    if given.get("pos") is not None and s.rows != s.keys:
+        raise Error(f"pos stands for q_pos and k_pos, but q has {s.rows} rows and k {s.keys}")
+    if q_pos is not None:
+        m.q_pos = arrays.whole(q_pos, q_name, ((s.rows,), (s.batch, s.rows)))
+        m.k_pos = arrays.whole(k_pos, k_name, ((s.keys,), (s.batch, s.keys)))
+        if m.q_pos.size and m.k_pos.size:
+            far = int(m.q_pos.max()) - int(m.k_pos.min()), int(m.k_pos.max()) - int(m.q_pos.min())
+            m.distance = max(*far, 1)
+    q_coords, k_coords, q_name, k_name = _both(given, "coords", "q_coords", "k_coords")
+    if q_coords is not None:
+        m.q_coords = arrays.reals(q_coords, q_name, ((axes, s.rows), (s.batch, axes, s.rows)))
+        m.k_coords = arrays.reals(k_coords, k_name, ((axes, s.keys), (s.batch, axes, s.keys)))
+    elif axes > 1:
+        raise Error(f"coords is missing: the encoding has {axes} axes, so each row wants as many coordinates")
+    q_seg, k_seg, q_name, k_name = _both(given, "seg", "q_seg", "k_seg")
+    if q_seg is not None:
+        m.q_seg = arrays.whole(q_seg, q_name, ((s.rows,), (s.batch, s.rows)))
+        m.k_seg = arrays.whole(k_seg, k_name, ((s.keys,), (s.batch, s.keys)))
+    _lengths(given, s, m)
+    _batch_in_front(s, m)
+    return m
+
+
+def _batch_in_front(s: Shape, m: Masking) -> None:
+    """Either all of them have it or none."""
+    ranks = {"q_pos": 1, "k_pos": 1, "q_coords": 2, "k_coords": 2, "q_seg": 1, "k_seg": 1}
+    there = {name: rank for name, rank in ranks.items() if getattr(m, name) is not None}
+    m.per_batch = any(getattr(m, name).ndim > rank for name, rank in there.items())
+    for name, rank in there.items():
+        if m.per_batch:
+            setattr(m, name, _spread(getattr(m, name), s.batch, rank))
+
+
+def _lengths(given: Mapping[str, Any], s: Shape, m: Masking) -> None:
+    if given.get("k_lens") is not None:
+        m.k_lens = arrays.whole(given["k_lens"], "k_lens", ((s.batch,),))
+    starts, k_starts = given.get("cu_seqlens_q"), given.get("cu_seqlens_k")
+    if starts is None:
+        if k_starts is not None:
+            raise Error("cu_seqlens_q is missing: cu_seqlens_k was given, and alone it says nothing")
+        if s.layout == "thd":
+            raise Error("layout 'thd' is packed: cu_seqlens_q says where its sequences begin")
+        return
+    if s.batch != 1:
+        raise Error(f"cu_seqlens_q is for packed sequences, with a batch of 1; q has one of {s.batch}")
+    m.q_starts = _starts(starts, "cu_seqlens_q", s.rows, "q")
+    if k_starts is None:
+        if s.rows != s.keys:
+            raise Error(f"cu_seqlens_k is missing: q has {s.rows} rows and k {s.keys}")
+        m.k_starts = m.q_starts
+    else:
+        m.k_starts = _starts(k_starts, "cu_seqlens_k", s.keys, "k")
+    if m.q_starts.size != m.k_starts.size:
+        counts = m.k_starts.size - 1, m.q_starts.size - 1
+        raise Error(f"cu_seqlens_k has {counts[0]} sequences and cu_seqlens_q {counts[1]}")
+
+
+def _starts(x: Any, name: str, end: int, of: str) -> Any:
+    got = arrays.whole(x, name, ((int(np.shape(x)[0]),),) if np.ndim(x) == 1 else ((0,),))
+    if got.size < 2 or got[0] != 0 or got[-1] != end:
+        raise Error(f"{name} must go from 0 to the {end} rows of {of}, one number more than there are sequences")
+    if (np.diff(got) < 0).any():
+        raise Error(f"{name} falls: each sequence begins where the one before ends")
+    return got
+
+
+def repeated(m: Masking, times: int) -> Masking:
+    """For so many batches one after the other."""
+    again = replace(m)
+    for name in ("q_pos", "k_pos", "q_coords", "k_coords", "q_seg", "k_seg"):
+        x = getattr(m, name)
+        if x is not None and m.per_batch:
+            setattr(again, name, np.ascontiguousarray(np.tile(x, (times,) + (1,) * (x.ndim - 1))))
+    if m.k_lens is not None:
+        again.k_lens = np.tile(m.k_lens, times)
+    return again
