@@ -215,13 +215,13 @@ def _at(x: Any) -> Any:
 class Problem:
     """A call of attention: its form, arrays that C can read, and who sees whom."""
 
-    __slots__ = ("arrays", "form", "k", "kind", "masking", "plan", "pointers", "q", "shape", "shared", "tensors", "v")
+    __slots__ = ("arrays", "form", "k", "kind", "listed", "masking", "plan", "q", "shape", "shared", "tensors", "v")
 
     def __init__(self, form: Form, m: Masking | None, q: Any, k: Any, v: Any, tensors: list[Any]) -> None:
         self.form, self.masking = form, m
         self.kind, self.plan, self.shape = form.kind, form.plan, form.shape
         self.q, self.k, self.v, self.tensors = q, k, v, tensors
-        self.pointers = arrays.pointers(form.kind, tensors)
+        self.listed: Any = None
         self.shared: Tables | None = None
 
     def of(self, q: Any, k: Any, v: Any, tensors: Any) -> Problem:
@@ -234,6 +234,13 @@ class Problem:
         given = dict(zip(self.form.names, self.tensors, strict=True))
         m = None if self.masking is None else repeated(self.masking, times)
         return Problem(Form(self.kind, self.plan, s, like, given), m, self.q, self.k, self.v, self.tensors)
+
+    @property
+    def pointers(self) -> Any:
+        """The tensors' addresses, which those of torch.func have not."""
+        if self.listed is None:
+            self.listed = arrays.pointers(self.kind, self.tensors)
+        return self.listed
 
     @property
     def tables(self) -> Tables:

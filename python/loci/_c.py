@@ -373,10 +373,14 @@ def _in_python(text: str) -> str:
     return re.sub("|".join(WORDS), lambda m: WORDS[m.group()], text)
 
 
+def failure(status: int, error: CError) -> Error:
+    """What a call has said."""
+    return Error(_in_python(error.text.decode(errors="replace")), STATUS[status])
+
+
 def check(status: int, error: CError) -> None:
-    """Raises what a call has said."""
     if status:
-        raise Error(_in_python(error.text.decode(errors="replace")), STATUS[status])
+        raise failure(status, error)
 
 
 def address(buffer: Any) -> int:

@@ -19,9 +19,12 @@ from ._plan import Plan, Tables, aligned, dtype_name, full_text, host, thread
 from ._shape import Shape
 
 
+TILE = 64  # keys that are kept together: a capacity is a multiple
+
+
 class Cache:
-    """A cache of `batch` sequences of up to `capacity` keys.  step() appends and attends; a cache is one thread's at a
-    time."""
+    """A cache of `batch` sequences of up to `capacity` keys, rounded up to 64.  step() appends and attends; a cache is one
+    thread's at a time."""
 
     def __init__(
         self,
@@ -46,7 +49,8 @@ class Cache:
         if layout not in arrays.LAYOUTS[:2]:
             raise Error(f"layout of a cache must be bhld or blhd, not '{layout}'")
         self._encoding = full_text(encoding, softcap, sinks is not None)
-        self._layout, self._ring, self.batch, self.capacity = layout, bool(ring), int(batch), int(capacity)
+        self._layout, self._ring, self.batch = layout, bool(ring), int(batch)
+        self.capacity = -(-int(capacity) // TILE) * TILE
         mapping = dict(tensors or {})
         if sinks is not None:
             mapping["sink.logit"] = sinks
@@ -65,7 +69,7 @@ class Cache:
         self._plan = _rotated_plan(options, copies)
         size = _c.lib.cache_size(self._plan._handle, self.batch, self.capacity)
         if not size:
-            raise Error(f"a cache for a batch of {batch} and a capacity of {capacity} cannot be: they must be positive")
+            raise Error(f"a cache for a batch of {batch} and a capacity of {capacity} cannot be")
         self._memory = aligned(size)
         at = c.c_void_p()
         memory = self._memory.ctypes.data
@@ -234,11 +238,20 @@ class Cache:
             work = thread.work(laid.room())
             error = _c.lib.forward(plan._handle, self._tables.at, work, laid.at)
             if error:
-                _c.check(error, thread.error)
+                failed = _c.failure(error, thread.error)
+                if len(given) > 1:
+                    self._take_back(laid)
+                raise failed
         finally:
             thread.done()
         del alive
         return o if averages is None else (o, averages)
+
+    def _take_back(self, laid: _Laid) -> None:
+        """What a step that failed has appended."""
+        for entry in range(self.batch):
+            added = laid.rows if laid.masking.k_lens is None else int(laid.masking.k_lens[entry])
+            self.truncate(self.length(entry) - added, entry)
 
     def _out(self, laid: _Laid, out: Any) -> Any:
         own, o = arrays.read(out, "out", laid.kind)

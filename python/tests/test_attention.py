@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: MIT
+"""attention() on arrays: layouts, strides, masks, types, and gradients against differences."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import numpy as np
+
+import loci
+
+from . import encodings, reference
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+
+def problem(
+    batch: int, heads: int, kv_heads: int, rows: int, keys: int, dim: int, dtype: Any = np.float32, seed: int = 0
+) -> Any:
+    rng = np.random.default_rng(seed)
+    q = rng.standard_normal((batch, heads, rows, dim))
+    k, v = (rng.standard_normal((batch, kv_heads, keys, dim)) for _ in range(2))
+    return q.astype(dtype), k.astype(dtype), v.astype(dtype)
+
+
+class Attention(unittest.TestCase):
+    def near(self, got: Any, want: Any, bound: float = 2e-6) -> None:
+        got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+        self.assertEqual(got.shape, want.shape)
+        same = got == want
+        self.assertTrue((same | (np.abs(np.where(same, 0, got - want)) <= bound * (1 + np.abs(want)))).all())
+
+    def same(self, got: Any, want: Any) -> None:
+        self.assertTrue(np.array_equal(np.asarray(got), np.asarray(want), equal_nan=True))
+
+    def test_against_the_definition(self) -> None:
+        for causal in (True, False):
+            for window in ((-1, -1), (0, 0), (3, 0), (0, 2), (5, 4)):
+                for rows, keys in ((1, 1), (7, 7), (1, 33), (5, 33), (33, 33), (9, 4)):
+                    with self.subTest(causal=causal, window=window, rows=rows, keys=keys):
+                        q, k, v = problem(2, 4, 2, rows, keys, 16)
+                        o, lse = loci.attention(q, k, v, causal=causal, window_size=window, return_lse=True)
+                        seen = reference.visible(rows, keys, causal, window)
+                        want, rows_lse, _ = reference.attention(q, k, v, seen)
+                        self.near(o, want)
+                        self.near(lse, rows_lse)
+
+    def test_softcap_and_sinks(self) -> None:
+        q, k, v = problem(2, 4, 2, 9, 20, 16)
+        sinks = np.array([0.5, -1, 2, 0], np.float32)
+        seen = reference.visible(9, 20, True, (-1, -1))
+        o = loci.attention(q, k, v, softcap=0.7, sinks=sinks, scale=0.3)
+        self.near(o, reference.attention(q, k, v, seen, scale=0.3, cap=0.7, sinks=sinks)[0])
+        self.same(loci.attention(q, k, v, softcap=0), loci.attention(q, k, v))
+
+    def test_layouts_and_strides_have_the_same_bits(self) -> None:
+        q, k, v = problem(2, 4, 2, 9, 12, 16)
+        want = loci.attention(q, k, v, "rope:pairing=half+alibi")
+        turned = [x.swapaxes(1, 2) for x in (q, k, v)]
+        for how in (turned, [x.copy() for x in turned]):
+            o = loci.attention(*how, "rope:pairing=half+alibi", layout="blhd")
+            self.assertEqual(o.shape, (2, 9, 4, 16))
+            self.same(o.swapaxes(1, 2), want)
+        wide = [np.concatenate((x, x), -1)[..., :16] for x in (q, k, v)]
+        backwards = [x[:, :, ::-1].copy()[:, :, ::-1] for x in (q, k, v)]
+        columns = [np.asfortranarray(x) for x in (q, k, v)]
+        for how in (wide, backwards, columns):
+            self.same(loci.attention(*how, "rope:pairing=half+alibi"), want)
+
+    def test_broadcast_axes_are_read_in_place(self) -> None:
+        q, k, v = problem(3, 4, 4, 8, 8, 16)
+        one_k, one_v = k[:1, :1], v[:1, :1]
+        k, v = (np.broadcast_to(x, (3, 4, 8, 16)) for x in (one_k, one_v))
+        self.same(loci.attention(q, k, v), loci.attention(q, k.copy(), v.copy()))
+        row = np.broadcast_to(k[:, :, :1], (3, 4, 8, 16))
+        self.same(loci.attention(q, row, v), loci.attention(q, row.copy(), v.copy()))
+
+    def test_packed_sequences(self) -> None:
+        q, k, v = problem(1, 4, 2, 20, 20, 16)
+        starts = np.array([0, 7, 7, 20], np.int32)
+        flat = [x[0].swapaxes(0, 1) for x in (q, k, v)]
+        o, lse = loci.attention(*flat, "alibi", layout="thd", cu_seqlens_q=starts, return_lse=True)
+        self.assertEqual((o.shape, lse.shape), ((20, 4, 16), (4, 20)))
+        for first, end in ((0, 7), (7, 20)):
+            part, part_lse = loci.attention(*(x[:, :, first:end] for x in (q, k, v)), "alibi", return_lse=True)
+            self.same(o[first:end].swapaxes(0, 1), part[0])
+            self.same(lse[:, first:end], part_lse[0])
+
+    def test_lengths_segments_positions(self) -> None:
+        q, k, v = problem(2, 4, 4, 6, 10, 16)
+        o = loci.attention(q, k, v, "alibi", k_lens=[10, 8])
+        self.same(o[1:], loci.attention(q[1:], k[1:, :, :8], v[1:, :, :8], "alibi"))
+        segments = [0] * 3 + [1] * 7
+        q, k, v = problem(2, 4, 4, 10, 10, 16)
+        o = loci.attention(q, k, v, seg=segments)
+        self.same(o[:, :, :3], loci.attention(*(x[:, :, :3] for x in (q, k, v))))
+        self.same(loci.attention(q, k, v, "alibi", pos=np.arange(10) + 77), loci.attention(q, k, v, "alibi"))
+        padded = loci.attention(q, k, v, seg=[[-1] + [0] * 9, [0] * 10])
+        self.assertFalse(padded[0, :, 0].any())
+        for kind in (np.int16, np.uint8, np.int32):
+            self.same(
+                loci.attention(q, k, v, "alibi", pos=np.arange(10).astype(kind)), loci.attention(q, k, v, "alibi")
+            )
+
+    def test_nothing(self) -> None:
+        for shape in ((0, 4, 3), (2, 0, 3), (2, 4, 0)):
+            q = np.zeros((*shape, 8), np.float32)
+            o, lse = loci.attention(q, q, q, return_lse=True)
+            self.assertEqual((o.shape, lse.shape), (q.shape, shape))
+        q, k, v = problem(2, 4, 4, 3, 0, 8)
+        o, lse = loci.attention(q, k, v, return_lse=True)
+        self.assertFalse(o.any())
+        self.assertTrue((lse == -np.inf).all())
+        o, lse = loci.attention(q, k, v, sinks=np.ones(4, np.float32), return_lse=True)
+        self.assertTrue((lse == 1).all())
+
+    def test_types(self) -> None:
+        q, k, v = problem(1, 2, 2, 9, 9, 16, np.float64)
+        exact = loci.attention(q, k, v)
+        seen = reference.visible(9, 9, True, (-1, -1))
+        self.near(exact, reference.attention(q, k, v, seen)[0], 1e-14)
+        half = [x.astype(np.float16) for x in (q, k, v)]
+        o = loci.attention(*half)
+        self.assertEqual(o.dtype, np.float16)
+        self.same(o, loci.attention(*(x.astype(np.float32) for x in half)).astype(np.float16))
+
+    def test_out_is_written_in_place(self) -> None:
+        q, k, v = problem(2, 4, 4, 6, 6, 16)
+        room = np.full((2, 6, 4, 32), 7, np.float32)
+        out = room[..., :16].swapaxes(1, 2)
+        made = loci.attention(q, k, v, out=out)
+        self.assertIs(made, out)
+        self.same(out, loci.attention(q, k, v))
+        self.assertTrue((room[..., 16:] == 7).all())
+
+    def test_dlpack(self) -> None:
+        class Foreign:
+            def __init__(self, x: Any) -> None:
+                self.x = x
+
+            def __dlpack__(self, **options: Any) -> Any:
+                return self.x.__dlpack__()
+
+            def __dlpack_device__(self) -> Any:
+                return self.x.__dlpack_device__()
+
+        q, k, v = problem(1, 2, 2, 5, 5, 8)
+        self.same(loci.attention(*(Foreign(x) for x in (q, k, v))), loci.attention(q, k, v))
+
+    def test_not_finite(self) -> None:
+        q, k, v = problem(1, 2, 2, 8, 8, 16)
+        v[:, :, 5] = np.nan
+        o = loci.attention(q, k, v)
+        self.assertTrue(np.isfinite(o[:, :, :5]).all())
+        self.assertTrue(np.isnan(o[:, :, 5:]).all())
+
+    def test_gradients_against_differences(self) -> None:
+        for encoding, causal in (
+            ("t5:bidirectional=1", False),
+            ("alibi+softcap:cap=2", True),
+            ("rope:pairing=half", True),
+        ):
+            with self.subTest(encoding=encoding):
+                self.differences(encoding, causal)
+
+    def differences(self, encoding: str, causal: bool) -> None:
+        q, k, v = problem(2, 2, 1, 5, 6, 8, np.float64)
+        rng = np.random.default_rng(5)
+        plan = loci.Plan(encoding, 2, 8, kv_heads=1, dtype="float64", causal=causal)
+        tensors = {name: x + rng.standard_normal(x.shape) for name, x in plan.init().items()}
+        dout = rng.standard_normal((2, 2, 5, 8))
+        dlse = rng.standard_normal((2, 2, 5))
+
+        def loss() -> float:
+            o, lse = loci.attention(q, k, v, encoding, tensors=tensors, causal=causal, return_lse=True)
+            return float((o * dout).sum() + (lse * dlse).sum())
+
+        o, lse = loci.attention(q, k, v, encoding, tensors=tensors, causal=causal, return_lse=True)
+        options: Any = {"dlse": dlse, "tensors": tensors, "causal": causal}
+        dq, dk, dv, dt = loci.attention_backward(dout, q, k, v, o, lse, encoding, **options)
+        for x, dx in ((q, dq), (k, dk), (v, dv), *((tensors[name], dt[name]) for name in dt)):
+            for at in rng.integers(0, x.size, 12):
+                kept, step = x.flat[at], 1e-6
+                x.flat[at] = kept + step
+                above = loss()
+                x.flat[at] = kept - step
+                below = loss()
+                x.flat[at] = kept
+                self.assertAlmostEqual((above - below) / (2 * step), dx.flat[at], delta=1e-7)
+
+    def test_weights(self) -> None:
+        q, k, v = problem(2, 4, 2, 30, 300, 16)
+        made = loci.weights(q, k, "alibi", rows=[0, 7, -1])
+        slope = 2.0 ** (-2 * np.arange(1, 5))
+        d = np.arange(270, 300)[:, None] - np.arange(300)
+        bias = -np.abs(d) * slope[:, None, None]
+        seen = reference.visible(30, 300, True, (-1, -1))
+        self.near(made, reference.attention(q, k, v, seen, bias=bias)[2][:, :, [0, 7, 29]])
+        self.near(made.sum(-1), np.ones((2, 4, 3)), 1e-6)
+
+    def test_linear_attention_and_states(self) -> None:
+        q, k, v = problem(2, 4, 4, 20, 20, 16)
+        whole, end = loci.linear_attention(q, k, v, "rope:pairing=half", return_state=True)
+        state = None
+        parts = []
+        for first in range(0, 20, 6):
+            cut = [np.ascontiguousarray(x[:, :, first : first + 6]) for x in (q, k, v)]
+            o, state = loci.linear_attention(*cut, "rope:pairing=half", state=state, return_state=True)
+            parts.append(o)
+        self.same(np.concatenate(parts, 2), whole)
+        self.same(state._memory, end._memory)
+        with self.assertRaisesRegex(loci.Error, "another plan"):
+            loci.linear_attention(q, k, v, state=state)
+
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_torch_has_the_bits_of_numpy(self) -> None:
+        q, k, v = problem(2, 4, 2, 9, 9, 16)
+        for encoding in ("nope", "rope:pairing=half", "alibi"):
+            o = loci.attention(*(torch.from_numpy(x) for x in (q, k, v)), encoding)
+            self.assertIsInstance(o, torch.Tensor)
+            self.same(o.numpy(), loci.attention(q, k, v, encoding))
+
+
+class Random(unittest.TestCase):
+    """Shapes, groups, masks and encodings by chance, against the definition where there is one in closed form, else
+    against float64."""
+
+    def test_every_encoding(self) -> None:
+        rng = np.random.default_rng(11)
+        tried = 0
+        for e in encodings.attending():
+            for _ in range(4):
+                group, kv, dim = int(rng.integers(1, 4)), int(rng.integers(1, 3)), 8 * int(rng.integers(1, 5))
+                heads, keys = group * kv, int(rng.integers(1, 80))
+                rows, causal = int(rng.integers(1, keys + 1)), e.causal_only or bool(rng.integers(2))
+                options: dict[str, Any] = {"causal": causal, "max_len": 128}
+                plan = loci.Plan(e.example, heads, dim, kv_heads=kv, **options)
+                q, k, v = problem(2, heads, kv, rows, keys, dim, np.float64, int(rng.integers(1 << 30)))
+                if plan.axes > 1:
+                    options["q_coords"] = rng.integers(0, 9, (plan.axes, rows))
+                    options["k_coords"] = rng.integers(0, 9, (plan.axes, keys))
+                tensors = {name: x.astype(np.float64) for name, x in plan.init(3).items()}
+                tensors |= encodings.inputs(plan, 2, rows, keys, 4, "float64")
+                with self.subTest(encoding=e.example, heads=(heads, kv), dim=dim, rows=rows, keys=keys, causal=causal):
+                    exact = loci.attention(q, k, v, e.example, tensors=tensors, **options)
+                    narrow = {name: x.astype(np.float32) for name, x in tensors.items()}
+                    three = (x.astype(np.float32) for x in (q, k, v))
+                    o = loci.attention(*three, e.example, tensors=narrow, **options)
+                    if not isinstance(o, tuple):
+                        o, exact = (o,), (exact,)
+                    for got, want in zip(o, exact, strict=True):
+                        bound = max(4 * e.tolerance, 2e-4) * (1 + np.abs(want).max(initial=0))
+                        self.assertLess(np.abs(got - want).max(initial=0), bound)
+                    tried += 1
+        self.assertGreater(tried, 60)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""Caches: rows have the bits of one pass, whatever the pieces; and what is wrong changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import unittest
+from typing import Any
+
+import numpy as np
+
+import loci
+
+from . import encodings
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+LENGTH, HEADS, DIM = 24, 4, 16
+PIECES = [(0, 9), (9, 10), (10, 11), (11, 15), *((i, i + 1) for i in range(15, LENGTH))]
+
+
+def first(x: Any) -> Any:
+    return x[0] if isinstance(x, tuple) else x
+
+
+def problem(batch: int = 2, kv_heads: int = HEADS) -> Any:
+    rng = np.random.default_rng(1)
+    q = rng.standard_normal((batch, HEADS, LENGTH, DIM), np.float32)
+    k, v = (rng.standard_normal((batch, kv_heads, LENGTH, DIM), np.float32) for _ in range(2))
+    return q, k, v
+
+
+def piece(arrays: Any, begin: int, end: int) -> list[Any]:
+    return [x[:, :, begin:end] for x in arrays]
+
+
+class Caches(unittest.TestCase):
+    def same(self, got: Any, want: Any) -> None:
+        self.assertTrue(np.array_equal(np.asarray(got), np.asarray(want)))
+
+    def test_every_encoding_in_pieces(self) -> None:
+        tried = 0
+        for e in encodings.attending():
+            if "state" in e.places:
+                continue
+            with self.subTest(encoding=e.example):
+                plan = loci.Plan(e.example, HEADS, DIM, max_len=64)
+                arrays, tensors = problem(), plan.init(2)
+                given = encodings.inputs(plan, 2, LENGTH, LENGTH)
+                coords = np.random.default_rng(2).integers(0, 5, (plan.axes, LENGTH)) if plan.axes > 1 else None
+                whole = loci.attention(*arrays, e.example, tensors={**tensors, **given}, max_len=64, coords=coords)
+                caches = [
+                    loci.Cache(e.example, HEADS, DIM, batch=2, capacity=LENGTH, tensors=tensors, max_len=64)
+                    for _ in range(2)
+                ]
+                for begin, end in PIECES:
+                    at = None if coords is None else coords[:, begin:end]
+                    inputs = encodings.cut(plan, given, begin, end) or None
+                    q, k, v = piece(arrays, begin, end)
+                    o = caches[0].step(q, k, v, inputs=inputs, coords=at)
+                    self.same(first(o), first(whole)[:, :, begin:end])
+                    caches[1].append(k, v, inputs=inputs, coords=at)
+                    self.same(first(caches[1].attend(q, inputs=inputs, coords=at)), first(o))
+                self.assertEqual((len(caches[0]), caches[0].lengths), (LENGTH, [LENGTH] * 2))
+                tried += 1
+        self.assertGreater(tried, 15)
+
+    def test_copies_go_on_apart(self) -> None:
+        arrays = problem()
+        cache = loci.Cache("rope:pairing=half+alibi", HEADS, DIM, batch=2, capacity=LENGTH)
+        cache.step(*piece(arrays, 0, 10))
+        others = [cache.copy(), copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))]
+        want = cache.step(*piece(arrays, 10, 12))
+        for other in others:
+            self.assertEqual(len(other), 10)
+            self.same(other.step(*piece(arrays, 10, 12)), want)
+
+    def test_truncate_and_remove(self) -> None:
+        arrays = problem()
+        want = loci.attention(*arrays, "alibi")
+        cache = loci.Cache("alibi", HEADS, DIM, batch=2, capacity=LENGTH)
+        cache.step(*piece(arrays, 0, 20))
+        cache.truncate(8)
+        self.same(cache.step(*piece(arrays, 8, 24)), want[:, :, 8:])
+        cache.remove(0, 4)
+        self.assertEqual(cache.lengths, [20, 20])
+        cache.truncate(10, entry=1)
+        self.assertEqual(cache.lengths, [20, 10])
+
+    def test_ring(self) -> None:
+        rng = np.random.default_rng(4)
+        arrays = [rng.standard_normal((1, HEADS, 300, DIM), np.float32) for _ in range(3)]
+        want = loci.attention(*arrays, "rope:pairing=half", window_size=(20, 0))
+        cache = loci.Cache("rope:pairing=half", HEADS, DIM, capacity=100, window_size=(20, 0), ring=True)
+        self.assertEqual(cache.capacity, 128)
+        made = [cache.step(*piece(arrays, i, i + 4)) for i in range(0, 300, 4)]
+        self.same(np.concatenate(made, 2), want)
+
+    def test_layout_groups_and_lengths(self) -> None:
+        arrays = problem(kv_heads=2)
+        want = loci.attention(*arrays, "alibi")
+        cache = loci.Cache("alibi", HEADS, DIM, batch=2, kv_heads=2, capacity=LENGTH, layout="blhd")
+        turned = [x.swapaxes(1, 2) for x in arrays]
+        made = [cache.step(*(x[:, i : i + 3] for x in turned)) for i in range(0, LENGTH, 3)]
+        self.same(np.concatenate(made, 1).swapaxes(1, 2), want)
+        cache = loci.Cache("alibi", HEADS, DIM, batch=2, kv_heads=2, capacity=LENGTH)
+        o = cache.step(*piece(arrays, 0, 6), k_lens=[6, 4])
+        self.assertEqual(cache.lengths, [6, 4])
+        self.same(o[:1], want[:1, :, :6])
+
+    def test_refresh(self) -> None:
+        arrays = problem()
+        plan = loci.Plan("t5:bidirectional=0", HEADS, DIM)
+        one, two = plan.init(1), plan.init(2)
+        cache = loci.Cache("t5:bidirectional=0", HEADS, DIM, batch=2, capacity=LENGTH, tensors=one)
+        kept = {name: x.copy() for name, x in one.items()}
+        cache.step(*piece(arrays, 0, 10))
+        one["t5.table"][:] = 9  # a cache has its own
+        o = cache.step(*piece(arrays, 10, 11))
+        self.same(o, loci.attention(*arrays, "t5:bidirectional=0", tensors=kept)[:, :, 10:11])
+        cache.refresh(two)
+        o = cache.step(*piece(arrays, 11, 12))
+        self.same(o, loci.attention(*arrays, "t5:bidirectional=0", tensors=two)[:, :, 11:12])
+
+    def test_what_is_wrong_changes_nothing(self) -> None:
+        arrays = problem()
+        cache = loci.Cache("fox", HEADS, DIM, batch=2, capacity=12)
+        gates = -np.ones((2, HEADS, 64), np.float32)
+        cache.step(*piece(arrays, 0, 10), inputs={"fox.log_f": gates[:, :, :10]})
+        many = [np.concatenate((x, x, x), 2)[:, :, :55] for x in arrays]
+        before = cache.memory.copy()
+        ok = piece(arrays, 10, 11)
+        for call, sentence in (
+            (lambda: cache.step(*many, inputs={"fox.log_f": gates[:, :, :55]}), "10 of 64 keys"),
+            (lambda: cache.step(*ok), "fox.log_f is missing"),
+            (lambda: cache.step(*ok, inputs={"fox.log_f": gates}), "fox.log_f has the shape"),
+            (lambda: cache.step(*ok, inputs={"x.y": gates}), "fox has no input 'x.y'"),
+            (lambda: cache.step(ok[0], ok[1], piece(arrays, 10, 12)[2]), "v has 2 rows and q 1"),
+            (lambda: cache.step(*(x[:1] for x in ok)), "q has a batch of 1 and the cache of 2"),
+            (lambda: cache.step(*(x.astype(np.float64) for x in ok)), "q is float64 and the cache float32"),
+            (lambda: cache.append(ok[1][..., :8], ok[2]), "k has 4 heads of 8, and the cache wants 4 of 16"),
+            (lambda: cache.truncate(11), "11"),
+            (lambda: cache.remove(5, 9), "9|14"),
+        ):
+            with self.subTest(sentence=sentence):
+                with self.assertRaisesRegex(loci.Error, sentence):
+                    call()
+                self.same(cache.memory, before)
+                self.assertEqual(cache.lengths, [10, 10])
+
+    def test_a_step_that_cannot_attend_appends_nothing(self) -> None:
+        arrays = problem()
+        cache = loci.Cache("alibi", HEADS, DIM, batch=2, capacity=LENGTH)
+        cache.step(*piece(arrays, 0, 10), pos=np.arange(10))
+        with self.assertRaisesRegex(loci.Error, "distances up to 5001"):
+            cache.step(*piece(arrays, 10, 12), pos=[5000, 5001])
+        self.assertEqual(cache.lengths, [10, 10])
+        o = cache.step(*piece(arrays, 10, 11), pos=[10])
+        self.same(o, loci.attention(*arrays, "alibi")[:, :, 10:11])
+
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_torch(self) -> None:
+        arrays = [torch.from_numpy(x) for x in problem()]
+        want = loci.attention(*arrays, "rope:pairing=half")
+        cache = loci.Cache("rope:pairing=half", HEADS, DIM, batch=2, capacity=LENGTH)
+        made = [cache.step(*piece(arrays, i, i + 1)) for i in range(LENGTH)]
+        self.assertTrue(torch.equal(torch.cat(made, 2), want))
+        cache.truncate(0)
+        leaf = arrays[0].clone().requires_grad_()
+        for i in range(2):  # the second looks like the first, which was without a gradient
+            with self.assertRaisesRegex(loci.Error, "a cache has no gradient; use torch.no_grad()"):
+                cache.step(*piece((leaf, *arrays[1:]), i, i + 1))
+        with torch.no_grad():
+            cache.step(*piece((leaf, *arrays[1:]), 0, 1))
+        with self.assertRaisesRegex(loci.Error, "no gradient"):
+            cache.step(*piece((leaf, *arrays[1:]), 1, 2))
+        self.assertEqual(len(cache), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""Layers against formulas of numpy."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import numpy as np
+
+import loci
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+class Layers(unittest.TestCase):
+    def setUp(self) -> None:
+        self.rng = np.random.default_rng(9)
+        self.x = self.rng.standard_normal((2, 3, 7, 8))
+        self.logits = self.rng.standard_normal((2, 3, 7))
+
+    def near(self, got: Any, want: Any, bound: float = 1e-12) -> None:
+        self.assertEqual(got.shape, want.shape)
+        self.assertLess(np.abs(got - want).max(), bound)
+
+    def test_rmsnorm(self) -> None:
+        w = self.rng.standard_normal((3, 8))
+        root = np.sqrt((self.x**2).mean(-1, keepdims=True) + 1e-5)
+        self.near(loci.layers.rmsnorm(self.x, w, 1e-5), w[:, None] * self.x / root)
+        self.near(loci.layers.rmsnorm(self.x), self.x / np.sqrt((self.x**2).mean(-1, keepdims=True) + 1e-6))
+        half = self.x.astype(np.float16)
+        y = loci.layers.rmsnorm(half)
+        self.assertEqual(y.dtype, np.float16)
+
+    def test_shift(self) -> None:
+        a = sigmoid(self.logits)[..., None]
+        before = np.concatenate((np.zeros((2, 3, 1, 8)), self.x[:, :, :-1]), 2)
+        want = a * before + (1 - a) * self.x
+        self.near(loci.layers.shift(self.x, self.logits), want)
+        first, after = loci.layers.shift(self.x[:, :, :4], self.logits[..., :4], return_after=True)
+        rest = loci.layers.shift(self.x[:, :, 4:], self.logits[..., 4:], before=after)
+        self.assertTrue(np.array_equal(np.concatenate((first, rest), 2), loci.layers.shift(self.x, self.logits)))
+        seg = np.array([0, 0, 0, 1, 1, 1, -1])
+        y = loci.layers.shift(self.x, self.logits, seg)
+        self.near(y[:, :, 3], ((1 - a) * self.x)[:, :, 3])
+        self.assertFalse(y[:, :, 6].any())
+
+    def test_gates(self) -> None:
+        g = self.rng.standard_normal((2, 3, 7, 8))
+        self.near(loci.layers.gate(self.x, g), self.x * sigmoid(g))
+        self.near(loci.layers.gate(self.x, g, "silu"), self.x * g * sigmoid(g))
+        self.near(loci.layers.log_gate(self.logits[0]), np.log(sigmoid(self.logits[0])))
+
+    def test_temperature(self) -> None:
+        at = np.arange(7) + 1
+        want = self.x * (1 + 0.1 * np.log(1 + np.floor(at / 4)))[:, None]
+        self.near(loci.layers.temperature(self.x, 0.1, 4, 1), want)
+        self.near(loci.layers.temperature(self.x, 0.1, 4, pos=at), want)
+
+    def test_tape(self) -> None:
+        e = loci.layers.tape_start(2, 3, 7, 8, dtype="float64")
+        angles = np.arange(7)[:, None] * 10000.0 ** (-np.arange(4) / 4)
+        self.near(e, np.broadcast_to(np.stack((np.cos(angles), np.sin(angles)), -1), (2, 3, 7, 4, 2)))
+        ae, w = self.rng.standard_normal(e.shape), self.rng.standard_normal((3, 3))
+        want = e + w.sum(1)[:, None, None, None] * ae
+        self.near(loci.layers.tape_attention_update(e, ae, w), want)
+        want = e + np.einsum("hg,bgltc->bhltc", w, ae)
+        self.near(loci.layers.tape_attention_update(e, ae, w, mix="full"), want)
+
+    def test_wrong(self) -> None:
+        for call, sentence in (
+            (lambda: loci.layers.rmsnorm(self.x[0]), "x has 3 dimensions"),
+            (lambda: loci.layers.rmsnorm(self.x, np.ones((3, 7))), "weight has the shape"),
+            (lambda: loci.layers.gate(self.x, self.x, "relu"), "activation must be one of"),
+            (lambda: loci.layers.shift(self.x, self.logits.astype(np.float32)), "x is float64, and all must be"),
+            (lambda: loci.layers.tape_start(1, 1, 1, 7), "dim must be even"),
+        ):
+            with self.assertRaisesRegex(loci.Error, sentence):
+                call()
+
+
+if __name__ == "__main__":
+    unittest.main()

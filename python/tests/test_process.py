@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""Threads, forks and memory of a process."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+import unittest
+from typing import Any
+
+import numpy as np
+
+import loci
+
+
+def problem(length: int = 256) -> Any:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal((2, 4, length, 32), np.float32) for _ in range(3)]
+
+
+class Process(unittest.TestCase):
+    def tearDown(self) -> None:
+        loci.set_num_threads(2)
+
+    def test_threads_do_not_change_bits(self) -> None:
+        arrays = problem()
+        made = []
+        for threads in (1, 2, 5):
+            loci.set_num_threads(threads)
+            self.assertEqual(loci.get_num_threads(), threads)
+            made.append(loci.attention(*arrays, "rope:pairing=half+alibi"))
+        self.assertTrue(np.array_equal(made[0], made[1]) and np.array_equal(made[0], made[2]))
+
+    def test_many_threads_of_python(self) -> None:
+        arrays = problem(64)
+        texts = ["nope", "alibi", "rope:pairing=half", "t5:bidirectional=0", "softcap:cap=3"]
+        plans = {text: loci.Plan(text, 4, 32).init(1) for text in texts}
+        want = {text: loci.attention(*arrays, text, tensors=plans[text]) for text in texts}
+        start = threading.Barrier(8)
+
+        def work(which: int) -> bool:
+            start.wait()
+            order = [texts[(which + i) % len(texts)] for i in range(40)]
+            return all(np.array_equal(loci.attention(*arrays, t, tensors=plans[t]), want[t]) for t in order)
+
+        loci.set_num_threads(2)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            self.assertTrue(all(pool.map(work, range(8))))
+
+    @unittest.skipUnless(hasattr(os, "fork"), "there is no fork")
+    def test_fork(self) -> None:
+        """A child has no threads of its parent's pool; it makes its own."""
+        loci.set_num_threads(2)
+        arrays = problem()
+        want = loci.attention(*arrays)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if np.array_equal(loci.attention(*arrays), want) else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertTrue(np.array_equal(loci.attention(*arrays), want))
+
+    def test_release(self) -> None:
+        loci.set_num_threads(2)
+        arrays = problem()
+        want = loci.attention(*arrays)
+        loci.release()
+        self.assertTrue(np.array_equal(loci.attention(*arrays), want))
+
+    def test_memory(self) -> None:
+        """Calls of 3000 shapes: forms and plans are kept, but not without end."""
+        import resource
+
+        def many(first: int, end: int) -> None:
+            for i in range(first, end):
+                x = np.zeros((1, 1 + i % 3, 1 + i, 8), np.float32)
+                loci.attention(x, x, x, "alibi")
+
+        many(0, 600)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(4):
+            many(0, 600)
+        self.assertLess(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, 20000)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""Rotations, embeddings, segments, and rope from models' files."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import pickle
+import tempfile
+import unittest
+from typing import Any
+
+import numpy as np
+
+import loci
+
+LLAMA3 = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 131072,
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+}
+
+
+def files_are_read() -> bool:
+    from loci import _c
+
+    try:
+        _c.files()
+    except loci.Error:
+        return False
+    return True
+
+
+class Rows(unittest.TestCase):
+    def setUp(self) -> None:
+        self.x = np.random.default_rng(3).standard_normal((2, 4, 7, 16), np.float32)
+
+    def test_rotations_keep_products_by_distance(self) -> None:
+        x = np.broadcast_to(self.x[:, :, :1], self.x.shape)
+        q = loci.rotate(x, "rope:pairing=half", pos=np.arange(7) * 1000)
+        k = loci.rotate(x, "rope:pairing=half", pos=np.arange(7) * 1000 - 3, role="key")
+        s = np.einsum("bhid,bhid->bhi", q, k)
+        self.assertLess(np.ptp(s, axis=-1).max(), 1e-4)
+        self.assertTrue(np.array_equal(loci.rotate(self.x, "rope:pairing=half", pos=[0] * 7), self.x))
+
+    def test_attention_is_attention_of_turned_rows(self) -> None:
+        q, k, v = self.x, self.x[:, :, ::-1].copy(), self.x + 1
+        text = "rope:pairing=interleaved,base=500"
+        turned = loci.rotate(q, text), loci.rotate(k, text, role="key"), v
+        self.assertTrue(np.array_equal(loci.attention(*turned), loci.attention(q, k, v, text)))
+
+    def test_layouts(self) -> None:
+        y = loci.rotate(self.x.swapaxes(1, 2), "rope:pairing=half", layout="blhd")
+        self.assertTrue(np.array_equal(y.swapaxes(1, 2), loci.rotate(self.x, "rope:pairing=half")))
+
+    def test_embeddings(self) -> None:
+        x = np.zeros((2, 9, 12), np.float32)
+        y = loci.embed(x, "sinusoidal")
+        at = np.arange(9)[:, None] / 10000 ** (np.arange(6) * 2 / 12)
+        self.assertLess(np.abs(y[0, :, 0::2] - np.sin(at)).max(), 1e-6)
+        self.assertTrue(np.array_equal(loci.embed(x[0], "sinusoidal"), y[0]))
+        table = np.arange(20 * 12, dtype=np.float32).reshape(20, 12)
+        y = loci.embed(x, "learned", tensors={"learned.table": table}, pos=np.arange(9) + 5, max_len=20)
+        self.assertTrue(np.array_equal(y[1], table[5:14]))
+
+    def test_segments(self) -> None:
+        self.assertEqual(loci.seg.from_mask(np.array([[1, 1, 0], [0, 1, 1]])).tolist(), [[0, 0, -1], [-1, 0, 0]])
+        ids = np.array([0, 1, 2, 0, 1, 5, 6])
+        self.assertEqual(loci.seg.from_position_ids(ids).tolist(), [0, 0, 0, 1, 1, 2, 2])
+        self.assertEqual(loci.seg.from_cu_seqlens(np.array([0, 2, 2, 5]), 7).tolist(), [0, 0, 2, 2, 2, -1, -1])
+        for wrong in ([1, 2], [0, 3, 1]):
+            with self.assertRaises(loci.Error):
+                loci.seg.from_cu_seqlens(np.array(wrong))
+
+    def test_plans(self) -> None:
+        plan = loci.Plan("rope:pairing=half,scaling=linear,factor=4+t5", 8, 64)
+        self.assertEqual([(t.name, t.role, t.shape) for t in plan.tensors], [("t5.table", "learned", (32, 8))])
+        self.assertTrue(np.allclose(plan.frequencies, 10000 ** (-np.arange(32) / 32) / 4))
+        self.assertEqual(plan.attention_factor, 1.0)
+        again = pickle.loads(pickle.dumps(plan))
+        self.assertEqual((again.text, again.tensors), (plan.text, plan.tensors))
+        self.assertTrue(np.array_equal(plan.init(7)["t5.table"], again.init(7)["t5.table"]))
+        self.assertFalse(np.array_equal(plan.init(7)["t5.table"], plan.init(8)["t5.table"]))
+        self.assertEqual(loci.Plan("fox", 4, 16).tensors[0].shape, (None, 4, None))
+
+    def test_list(self) -> None:
+        names = [e.name for e in loci.list()]
+        self.assertIn("rope", names)
+        self.assertEqual(loci.describe("t5").name, "t5")
+        pairing = next(o for o in loci.describe("rope").options if o.name == "pairing")
+        self.assertTrue(pairing.must)
+        self.assertIn("half", pairing.words)
+
+
+@unittest.skipUnless(files_are_read(), "this build does not read models' files")
+class Models(unittest.TestCase):
+    def test_llama3(self) -> None:
+        r = loci.rope.from_config(LLAMA3)
+        self.assertTrue(r.rotates)
+        self.assertEqual((r.pairing, r.head_dim, r.base, len(r.frequency)), ("half", 64, 500000.0, 32))
+        frequency = 500000.0 ** (-np.arange(32) / 32)
+        wavelength = 2 * np.pi / frequency
+        smooth = (8192 / wavelength - 1) / 3
+        middle = (1 - smooth) * frequency / 8 + smooth * frequency
+        want = np.where(wavelength < 2048, frequency, np.where(wavelength > 8192, frequency / 8, middle))
+        self.assertTrue(np.allclose(r.frequency, want, rtol=1e-6))
+        plan = loci.Plan(r.encoding, 4, 64, stage="rotate")
+        self.assertTrue(np.allclose(plan.frequencies, r.frequency, rtol=1e-12))
+        self.assertEqual(len(loci.rope.layers(LLAMA3)), 2)
+
+    def test_sources_and_tables(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "config.json"
+            path.write_text(json.dumps(LLAMA3))
+            one, two = loci.rope.from_config(str(path)), loci.rope.from_config(path)
+        self.assertEqual(one.encoding, two.encoding)
+        cos, sin = loci.rope.table(LLAMA3, 10)
+        self.assertEqual((cos.shape, cos.dtype), ((10, 64), np.float32))
+        self.assertTrue(np.allclose(cos[:, :32], np.cos(np.outer(np.arange(10), one.frequency)), atol=1e-7))
+        self.assertTrue(np.array_equal(sin[:, :32], sin[:, 32:]))
+        once = loci.rope.table("rope:pairing=half", 4, layout="once", dtype="float64")[0]
+        self.assertEqual((once.shape, once.dtype), ((4, 32), np.float64))
+
+    def test_refusals(self) -> None:
+        wrong: list[tuple[Any, str]] = [
+            ({"model_type": "llama"}, "."),
+            ({**LLAMA3, "rope_parameters": {"rope_type": "lama3"}}, "lama3"),
+            ("/nowhere/config.json", "/nowhere/config.json: cannot open"),
+        ]
+        for source, sentence in wrong:
+            with self.subTest(sentence=sentence), self.assertRaisesRegex(loci.Error, sentence):
+                loci.rope.from_config(source)
+        with self.assertRaisesRegex(loci.Error, "layout must be one of"):
+            loci.rope.table(LLAMA3, 4, layout="both")
+
+
+if __name__ == "__main__":
+    unittest.main()
