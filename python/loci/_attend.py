@@ -15,7 +15,7 @@ from typing import Any
 from . import _arrays as arrays
 from . import _c
 from ._c import Error
-from ._masks import Masking, masking, repeated
+from ._masks import Masking, Pairs, masking, open_mask, repeated
 from ._plan import Plan, Tables, find_plan, full_text, host, kept, thread
 from ._shape import Shape, shape_of
 
@@ -215,21 +215,28 @@ def _at(x: Any) -> Any:
 class Problem:
     """A call of attention: its form, arrays that C can read, and who sees whom."""
 
-    __slots__ = ("arrays", "form", "k", "kind", "listed", "masking", "plan", "q", "shape", "shared", "tensors", "v")
+    __slots__ = ("form", "k", "kind", "listed", "mask", "masking", "plan", "q", "shape", "shared", "tensors", "v")
 
-    def __init__(self, form: Form, m: Masking | None, q: Any, k: Any, v: Any, tensors: list[Any]) -> None:
-        self.form, self.masking = form, m
+    def __init__(
+        self, form: Form, m: Masking | None, q: Any, k: Any, v: Any, tensors: list[Any], mask: Pairs | None = None
+    ) -> None:
+        self.form, self.masking, self.mask = form, m, mask
         self.kind, self.plan, self.shape = form.kind, form.plan, form.shape
         self.q, self.k, self.v, self.tensors = q, k, v, tensors
         self.listed: Any = None
         self.shared: Tables | None = None
 
     def of(self, q: Any, k: Any, v: Any, tensors: Any) -> Problem:
-        """The same with other arrays that look like these."""
-        return Problem(self.form, self.masking, q, k, v, list(tensors))
+        """The same with other arrays that look like these; behind the tensors may stand a mask."""
+        count, mask = len(self.form.names), self.mask
+        if len(tensors) > count:
+            mask = open_mask(self.kind, tensors[count], self.shape, self.plan.real, self.plan.dtype)
+        return Problem(self.form, self.masking, q, k, v, list(tensors[:count]), mask)
 
     def tiled(self, times: int, like: Any) -> Problem:
         """The same with so many batches one after the other; the arrays come later, of the kind of this one."""
+        if self.mask is not None:
+            raise Error("a mask cannot be mapped by torch.func.vmap", "unsupported")
         s = replace(self.shape, batch=self.shape.batch * times)
         given = dict(zip(self.form.names, self.tensors, strict=True))
         m = None if self.masking is None else repeated(self.masking, times)
@@ -285,12 +292,16 @@ class Problem:
             call.per_batch = m.per_batch
             call.k_lens, call.q_starts, call.k_starts = _at(m.k_lens), _at(m.q_starts), _at(m.k_starts)
             call.sequences = 0 if m.q_starts is None else m.q_starts.size - 1
+            call.k_first, call.k_last = _at(m.k_first), _at(m.k_last)
+        if self.mask is not None:
+            call.mask_kind, call.mask = self.mask.kind, arrays.view(self.kind, self.mask.x, "bhld")
+            alive.append(self.mask.x)
         return call, alive
 
     def room(self, call: Any, backward: int) -> int:
         """The workspace's bytes, which the form remembers for calls with nothing special."""
         key = None
-        if self.masking is None:
+        if self.masking is None and self.mask is None:
             key = backward, call.host.contents.threads if call.host else 1, call.lse is None, call.rem is None
             size = self.form.rooms.get(key)
             if size is not None:
@@ -324,6 +335,25 @@ class Problem:
         del alive
         return o, lse, ae
 
+    def weights(self) -> Any:
+        """What rows give to keys, [batch, heads, rows, keys]."""
+        kind, plan, s = self.kind, self.plan, self.shape
+        shape = (s.batch, s.heads, s.rows, s.keys)
+        if self.form.empty or not s.keys:
+            return kind.zeros(shape, self.q, plan.real)
+        o, lse, ae = self.forward(None, True)
+        made = kind.empty(shape, self.q, plan.real)
+        call, alive = self.call(o)
+        setattr(call, "rem" if plan.weighs else "lse", kind.pointer(lse))
+        try:
+            work = thread.work(self.room(call, 1))
+            view = _c.View(kind.pointer(made), 0, 0, 0)
+            _c.check(_c.lib.weights(plan._handle, self.tables.at, work, call, view), thread.error)
+        finally:
+            thread.done()
+        del alive, ae
+        return made
+
     def grads(self, wanted: Any, wanted_tensors: list[bool]) -> tuple[list[Any], list[Any]]:
         """Arrays for the gradients of q, k and v, and of the tensors; None where none is wanted."""
         kind, form = self.kind, self.form
@@ -350,11 +380,17 @@ class Problem:
     def backward(
         self, o: Any, lse: Any, ae: Any, dout: Any, dlse: Any, dae: Any, wanted: Any, wanted_tensors: list[bool]
     ) -> tuple[list[Any], list[Any]]:
-        """Gradients of q, k and v, and of the tensors; None where none is wanted."""
-        kind, plan = self.kind, self.plan
-        grads, dtensors = self.grads(wanted, wanted_tensors)
+        """Gradients of q, k and v, and of the tensors; None where none is wanted.  Behind those of the tensors comes that
+        of a mask, if wanted_tensors asks for one more."""
+        kind, plan, s = self.kind, self.plan, self.shape
+        count = len(plan.tensors)
+        grads, dtensors = self.grads(wanted, wanted_tensors[:count])
+        dmask = None
+        if len(wanted_tensors) > count and wanted_tensors[count] and self.mask is not None:
+            make = kind.zeros if self.form.empty else kind.empty
+            dmask = make((s.batch, s.heads, s.rows, s.keys), self.q, plan.real)
         if self.form.empty:
-            return grads, dtensors
+            return grads, self._with_mask(dtensors, dmask, wanted_tensors)
         tables = self.tables
         call, alive = self.call(o)
         setattr(call, "rem" if plan.weighs else "lse", kind.pointer(lse))
@@ -364,13 +400,23 @@ class Problem:
         for name, x in (("drem" if plan.weighs else "dlse", dlse), ("dae", dae)):
             if x is not None:
                 setattr(grad, name, kind.pointer(x))
+        if dmask is not None and dmask.shape[-1]:
+            grad.dmask = _c.View(kind.pointer(dmask), 0, 0, 0)
         try:
             work = thread.work(self.room(call, 1))
             _c.check(_c.lib.backward(plan._handle, tables.at, work, call, grad), thread.error)
         finally:
             thread.done()
         del alive
-        return grads, dtensors
+        return grads, self._with_mask(dtensors, dmask, wanted_tensors)
+
+    def _with_mask(self, dtensors: list[Any], dmask: Any, wanted: list[bool]) -> list[Any]:
+        if len(wanted) == len(dtensors):
+            return dtensors
+        if dmask is None or self.mask is None:
+            return [*dtensors, None]
+        dmask = self.kind.gather(dmask, tuple(self.mask.given.shape))
+        return [*dtensors, self.kind.cast(dmask, self.kind.dtype(self.mask.given)) if self.mask.cast else dmask]
 
 
 def open_call(
@@ -390,6 +436,7 @@ def open_call(
     max_len: int | None = None,
     keys_rotated: bool = False,
     fast: bool = False,
+    mask: Any = None,
     stage: str = "attention",
 ) -> Problem:
     """Everything that attention() is given, checked."""
@@ -417,7 +464,8 @@ def open_call(
     for name, cast in zip(form.names, form.casts, strict=True):
         x = mapping[name]
         ordered.append(kind.dense(kind.cast(x, form.plan.real) if cast else x))
-    return Problem(form, m, q, k, v, ordered)
+    pairs = None if mask is None else open_mask(kind, mask, form.shape, form.plan.real, form.plan.dtype)
+    return Problem(form, m, q, k, v, ordered, pairs)
 
 
 def results(o: Any, lse: Any, ae: Any) -> Any:
@@ -469,6 +517,9 @@ def backward(
         raise Error(f"{'dae' if ae is None else 'ae'} is of tape, which is not in '{plan.encoding}'")
     dense = [None if x is None else kind.dense(x) for x in (lse, ae, dlse, dae)]
     wanted = [t.role != "fixed" for t in plan.tensors]
+    if p.mask is not None and p.mask.kind == _c.ADDED:
+        wanted.append(True)
     grads, dtensors = p.backward(out, dense[0], dense[1], dout, dense[2], dense[3], (True, True, True), wanted)
-    named = {t.name: x for t, x in zip(plan.tensors, dtensors, strict=True) if x is not None}
+    names = [*(t.name for t in plan.tensors), "mask"]
+    named = {name: x for name, x in zip(names, dtensors, strict=False) if x is not None}
     return grads[0], grads[1], grads[2], named

@@ -24,6 +24,7 @@ ROLES = ("learned", "fixed", "input")
 STATUS = ("ok", "bad_arg", "unsupported", "no_memory", "cancelled")
 PLACES = ("embed", "rotate", "score", "mix", "weight", "value", "state", "sum")
 KINDS = ("number", "whole", "word", "list")
+SEEN, ADDED = 1, 2  # kinds of masks
 WHICH = {"query": 0, "key": 1, "cache": 2}
 UNKNOWN = {-1: "batch", -2: "queries", -3: "keys"}  # in a tensor's shape
 
@@ -138,6 +139,10 @@ class Call(c.Structure):
         ("error", c.POINTER(CError)),
         ("work_bytes", c.c_size_t),
         ("tables_bytes", c.c_size_t),
+        ("k_first", c.c_void_p),
+        ("k_last", c.c_void_p),
+        ("mask_kind", c.c_int),
+        ("mask", View),
     ]
 
 
@@ -152,6 +157,7 @@ class Grad(c.Structure):
         ("dk", View),
         ("dv", View),
         ("dtensors", c.c_void_p),
+        ("dmask", View),
     ]
 
 
@@ -269,6 +275,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "workspace": (_Z, [_P, _CALL, _I]),
     "forward": (_I, [_P, _P, _P, _CALL]),
     "backward": (_I, [_P, _P, _P, _CALL, c.POINTER(Grad)]),
+    "weights": (_I, [_P, _P, _P, _CALL, View]),
     "rotate": (_I, [_P, _P, _P, _CALL, _I, View, View]),
     "rotate_backward": (_I, [_P, _P, _P, _CALL, _I, View, View, View, _P]),
     "linear_state": (_Z, [_P, _N]),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _arrays as arrays
+from . import _c
 from ._c import Error
 from ._shape import Shape
 
@@ -26,6 +27,8 @@ MASKS = (
     "k_lens",
     "cu_seqlens_q",
     "cu_seqlens_k",
+    "k_first",
+    "k_last",
 )
 
 
@@ -42,6 +45,8 @@ class Masking:
     k_lens: Any = None
     q_starts: Any = None
     k_starts: Any = None
+    k_first: Any = None
+    k_last: Any = None
     per_batch: bool = False
     distance: int = 0
 
@@ -85,6 +90,11 @@ def masking(given: Mapping[str, Any], s: Shape, axes: int) -> Masking:
     if q_seg is not None:
         m.q_seg = arrays.whole(q_seg, q_name, ((s.rows,), (s.batch, s.rows)))
         m.k_seg = arrays.whole(k_seg, k_name, ((s.keys,), (s.batch, s.keys)))
+    for name, other in (("k_first", "k_last"), ("k_last", "k_first")):
+        if given.get(name) is not None:
+            if given.get(other) is None:
+                raise Error(f"{other} is missing: {name} was given, and the two go together")
+            setattr(m, name, arrays.whole(given[name], name, ((s.rows,), (s.batch, s.rows))))
     _lengths(given, s, m)
     _batch_in_front(s, m)
     return m
@@ -92,7 +102,7 @@ def masking(given: Mapping[str, Any], s: Shape, axes: int) -> Masking:
 
 def _batch_in_front(s: Shape, m: Masking) -> None:
     """Either all of them have it or none."""
-    ranks = {"q_pos": 1, "k_pos": 1, "q_coords": 2, "k_coords": 2, "q_seg": 1, "k_seg": 1}
+    ranks = {"q_pos": 1, "k_pos": 1, "q_coords": 2, "k_coords": 2, "q_seg": 1, "k_seg": 1, "k_first": 1, "k_last": 1}
     there = {name: rank for name, rank in ranks.items() if getattr(m, name) is not None}
     m.per_batch = any(getattr(m, name).ndim > rank for name, rank in there.items())
     for name, rank in there.items():
@@ -136,10 +146,50 @@ def _starts(x: Any, name: str, end: int, of: str) -> Any:
 def repeated(m: Masking, times: int) -> Masking:
     """For so many batches one after the other."""
     again = replace(m)
-    for name in ("q_pos", "k_pos", "q_coords", "k_coords", "q_seg", "k_seg"):
+    for name in ("q_pos", "k_pos", "q_coords", "k_coords", "q_seg", "k_seg", "k_first", "k_last"):
         x = getattr(m, name)
         if x is not None and m.per_batch:
             setattr(again, name, np.ascontiguousarray(np.tile(x, (times,) + (1,) * (x.ndim - 1))))
     if m.k_lens is not None:
         again.k_lens = np.tile(m.k_lens, times)
     return again
+
+
+# ---- Pair by pair --------------------------------------------------------------------------------
+
+
+@dataclass
+class Pairs:
+    """A mask as C reads it, and what it was: booleans, or numbers that are added."""
+
+    kind: int
+    x: Any
+    given: Any
+    cast: bool
+
+
+def open_mask(kind: Any, mask: Any, s: Shape, real: str, dtype: str) -> Pairs:
+    """A mask of [batch, heads, rows, keys], or what spreads to that."""
+    _, mask = arrays.read(mask, "mask", kind)
+    own = kind.dtype(mask)
+    shape = tuple(int(size) for size in mask.shape)
+    whole = (s.batch, s.heads, s.rows, s.keys)
+    fits = len(shape) <= 4 and all(have in (1, want) for have, want in zip(shape[::-1], whole[::-1], strict=False))
+    if not fits:
+        raise Error(f"mask has the shape {list(shape)}, which does not spread to {list(whole)}")
+    if own == "bool":
+        return Pairs(_c.SEEN, _spread_pairs(kind, mask, whole), mask, False)
+    if own not in _c.DTYPES:
+        raise Error(f"mask is {own}; it must be of booleans, or of numbers that are added to the scores")
+    if own == "float64" and real == "float32":
+        raise Error(f"mask is float64 and q {dtype}")
+    cast = own != real
+    return Pairs(_c.ADDED, _spread_pairs(kind, kind.cast(mask, real) if cast else mask, whole), mask, cast)
+
+
+def _spread_pairs(kind: Any, mask: Any, whole: tuple[int, ...]) -> Any:
+    """Without a copy, but for a last axis that is not dense."""
+    if mask.ndim == 0 or mask.shape[-1] != whole[-1]:
+        own = tuple(mask.shape)[:-1] if mask.ndim else ()
+        mask = kind.dense(kind.spread(mask, (*own, whole[-1])))
+    return kind.spread(arrays.in_place(kind, mask), whole)

@@ -23,7 +23,7 @@ class Numpy:
 
     @staticmethod
     def dtype(x: Any) -> str:
-        return str(x.dtype.name)
+        return str(x.dtype.name)  # bool as well
 
     @staticmethod
     def dtype_of(name: str) -> Any:
@@ -95,6 +95,17 @@ class Numpy:
     @staticmethod
     def from_numpy(x: np.ndarray[Any, Any]) -> Any:
         return x
+
+    @staticmethod
+    def spread(x: Any, shape: tuple[int, ...]) -> Any:
+        return np.broadcast_to(x, shape)
+
+    @staticmethod
+    def gather(x: Any, shape: tuple[int, ...]) -> Any:
+        """The adjoint: sums over the axes that were spread."""
+        lead = x.ndim - len(shape)
+        axes = tuple(i for i in range(x.ndim) if i < lead or (shape[i - lead] == 1 and x.shape[i] > 1))
+        return x.sum(axes, keepdims=True, dtype=x.dtype).reshape(shape) if axes else x.reshape(shape)
 
     @staticmethod
     def detach(x: Any) -> Any:

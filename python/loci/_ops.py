@@ -74,6 +74,7 @@ def _open(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, linear: bo
     encoding, options, names, given = _unpack(key, LINEAR if linear else ATTENTION)
     stage = "linear_attention" if linear else "attention"
     mapping = _named(names, [x.detach() for x in tensors])
+    mask = mapping.pop("mask", None)
     return _attend.open_call(
         q.detach(),
         k.detach(),
@@ -81,6 +82,7 @@ def _open(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, linear: bo
         encoding,
         given=_named(given, masks),
         tensors=mapping,
+        mask=mask,
         stage=stage,
         **options,
     )
@@ -145,12 +147,13 @@ def attention_backward_op(
     p = opened
     names = _unpack(key, ATTENTION)[2].split(",")
     wants = dict(zip(names, needs[3:], strict=False))
-    wanted = [wants.get(t.name) == "1" for t in p.plan.tensors]
+    order = [*(t.name for t in p.plan.tensors), *(("mask",) if "mask" in names else ())]
+    wanted = [wants.get(name) == "1" for name in order]
     rest = [None if x is None else x.contiguous() for x in (dlse, dae)]
     averages = ae if p.plan.averages else None
     three = needs[0] == "1", needs[1] == "1", needs[2] == "1"
     grads, dtensors = p.backward(o, lse, averages, dout, rest[0], rest[1], three, wanted)
-    made = dict(zip([t.name for t in p.plan.tensors], dtensors, strict=True))
+    made = dict(zip(order, dtensors, strict=True))
     given = dict(zip(names, tensors, strict=False))
     back = [made[name].to(x.dtype) for name, x in given.items() if wants.get(name) == "1" and made[name] is not None]
     return [x for x in grads if x is not None] + back
@@ -220,6 +223,8 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
     tensors = dict(arguments["tensors"] or {})
     if sinks is not None:
         tensors["sink.logit"] = sinks
+    if arguments["mask"] is not None:
+        tensors["mask"] = arguments["mask"]
     text = full_text(encoding, arguments["softcap"], sinks is not None)
     masks, list_ = _masks(given)
     left, right = arguments["window_size"]

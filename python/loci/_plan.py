@@ -191,8 +191,8 @@ def full_text(encoding: str, softcap: float | None, sinks: bool) -> str:
     if not isinstance(encoding, str):
         raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
     text = encoding
-    if softcap:
-        text += f"+softcap:cap={float(softcap)!r}"
+    if softcap:  # of the product, so it stands before what is added
+        text = f"softcap:cap={float(softcap)!r}+{text}"
     return text + "+sink" if sinks else text
 
 

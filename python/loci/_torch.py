@@ -83,6 +83,15 @@ class Torch:
         return torch.from_numpy(x)
 
     @staticmethod
+    def spread(x: Any, shape: tuple[int, ...]) -> Any:
+        return x.expand(shape)
+
+    @staticmethod
+    def gather(x: Any, shape: tuple[int, ...]) -> Any:
+        """The adjoint: sums over the axes that were spread."""
+        return x.sum_to_size(shape)
+
+    @staticmethod
     def detach(x: Any) -> Any:
         return x.detach()
 

@@ -124,6 +124,9 @@ def attention(
     from . import attention as public
 
     learned = _learned(arguments)
+    mask = arguments["mask"]
+    if isinstance(mask, torch.Tensor):
+        learned = (*learned, mask)
     options = {**given, **arguments, "return_lse": return_lse, "out": out}
     answered = _subclass(public, (q, k, v), encoding, options, learned)
     if answered is not None:
@@ -138,7 +141,8 @@ def attention(
         return _attend.results(*opened.forward(_attend.check_out(opened, out), return_lse))
     if out is not None:
         raise Error("out is written in place, which autograd cannot follow: leave it out, or use torch.no_grad()")
-    o, lse, ae = apply(AttentionJob(opened), opened.q, opened.k, opened.v, *opened.tensors)
+    behind = () if opened.mask is None else (opened.mask.given,)
+    o, lse, ae = apply(AttentionJob(opened), opened.q, opened.k, opened.v, *opened.tensors, *behind)
     return _attend.results(o, lse if return_lse else None, ae if opened.plan.averages else None)
 
 

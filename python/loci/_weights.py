@@ -12,8 +12,6 @@ from . import _arrays as arrays
 from . import _attend
 from ._c import Error
 
-COLUMNS = 256  # values at a time
-
 
 def _chosen(rows: Any, count: int) -> Any:
     if rows is None:
@@ -31,6 +29,7 @@ def weights(
     k: Any,
     encoding: str = "nope",
     *,
+    v: Any = None,
     rows: Sequence[int] | None = None,
     tensors: Mapping[str, Any] | None = None,
     causal: bool = True,
@@ -48,11 +47,14 @@ def weights(
     q_seg: Any = None,
     k_seg: Any = None,
     k_lens: Any = None,
+    mask: Any = None,
+    k_first: Any = None,
+    k_last: Any = None,
     layout: str = "bhld",
     max_len: int | None = None,
 ) -> Any:
     """What row i gives to key j: [batch, heads, chosen rows, keys].  Each sums to 1, but for what a sink takes and what
-    a stick has left."""
+    a stick has left.  v is needed by what looks at values alone: cope:gates=v, and shaw with values of another width."""
     given: dict[str, Any] = {
         "pos": pos,
         "q_pos": q_pos,
@@ -64,51 +66,42 @@ def weights(
         "q_seg": q_seg,
         "k_seg": k_seg,
         "k_lens": k_lens,
+        "k_first": k_first,
+        "k_last": k_last,
     }
     kind, q = arrays.read(q, "q")
     _, k = arrays.read(k, "k", kind)
-    dtype = arrays.check_dtype(kind, q, "q")
-    batch, heads, count, dim = arrays.sizes(q, "q", layout)
+    if layout not in arrays.LAYOUTS[:2]:
+        raise Error(f"layout must be bhld or blhd here, not '{layout}'")
+    if v is None and isinstance(encoding, str) and "gates=v" in encoding:
+        raise Error(f"v is missing: '{encoding}' makes its gates of values")
+    batch, _, count, _ = arrays.sizes(q, "q", layout)
     keys = arrays.sizes(k, "k", layout)[2]
     which = _chosen(rows, count)
-    real = "float64" if dtype == "float64" else "float32"
-    x, y = (kind.cast(a.detach() if kind.name == "torch" else a, real) for a in (q, k))
     axis = 2 if layout == "bhld" else 1
-    x = x.take(which, axis) if kind.name == "numpy" else x.index_select(axis, kind.index(which))
+    x = q.take(which, axis) if kind.name == "numpy" else q.index_select(axis, kind.index(which))
     _positions(given, which, count, keys, batch)
-    names = {part.split(":")[0].strip() for part in encoding.split("+")} if isinstance(encoding, str) else set()
-    strip = dim if names & {"cope"} else COLUMNS  # gates of values want them as wide as keys
-    mine = dict(tensors or {})
-    made = np.zeros((batch, heads, which.size, keys), real)
-    for first in range(0, keys, strip):
-        width = min(strip, keys - first)
-        columns = dim if strip == dim else width
-        v = np.zeros((batch, keys, 1, columns) if layout == "blhd" else (batch, 1, keys, columns), real)
-        ones = np.eye(keys, columns, -first, dtype=real)
-        v[...] = ones[None, :, None, :] if layout == "blhd" else ones[None, None]
-        heads_of_k = y.shape[2] if layout == "blhd" else y.shape[1]
-        v = np.repeat(v, heads_of_k, 2 if layout == "blhd" else 1)
-        if mine.get("shaw.v") is not None:
-            shape = tuple(mine["shaw.v"].shape)[:-1]
-            mine["shaw.v"] = kind.from_numpy(np.zeros((*shape, columns), real))
-        opened = _attend.open_call(
-            x,
-            y,
-            kind.from_numpy(v),
-            encoding,
-            given=given,
-            tensors=mine,
-            softcap=softcap,
-            sinks=sinks,
-            layout=layout,
-            causal=causal,
-            window_size=window_size,
-            scale=scale,
-            max_len=max_len,
-        )
-        o = kind.to_numpy(opened.forward()[0])
-        made[..., first : first + width] = (o.swapaxes(1, 2) if layout == "blhd" else o)[..., :width]
-    return kind.from_numpy(made)
+    if mask is not None:
+        _, mask = arrays.read(mask, "mask", kind)
+        if mask.ndim > 1 and mask.shape[-2] > 1:
+            mask = mask.take(which, -2) if kind.name == "numpy" else mask.index_select(-2, kind.index(which))
+    opened = _attend.open_call(
+        kind.detach(x),
+        kind.detach(k),
+        kind.detach(k if v is None else v),
+        encoding,
+        given=given,
+        tensors={name: kind.detach(arrays.read(t, name, kind)[1]) for name, t in (tensors or {}).items()},
+        mask=mask,
+        softcap=softcap,
+        sinks=sinks,
+        layout=layout,
+        causal=causal,
+        window_size=window_size,
+        scale=scale,
+        max_len=max_len,
+    )
+    return opened.weights()
 
 
 def _positions(given: dict[str, Any], which: Any, rows: int, keys: int, batch: int) -> None:
@@ -119,6 +112,9 @@ def _positions(given: dict[str, Any], which: Any, rows: int, keys: int, batch: i
             given[one] = None
         if given[q] is not None:
             given[q] = np.asarray(given[q])[..., which]
+    for name in ("k_first", "k_last"):
+        if given[name] is not None:
+            given[name] = np.asarray(given[name])[..., which]
     if given["q_pos"] is None:
         ends = np.full(batch, keys) if given["k_lens"] is None else np.asarray(given["k_lens"])
         given["q_pos"] = ends[:, None] - rows + which
