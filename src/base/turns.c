@@ -17,14 +17,15 @@ void loci_turns_close(struct turns *t)
     pthread_mutex_destroy(&t->lock);
 }
 
-/* Will `before`, or does it still, add to what a full block adds to? */
+/* Does `before`, or will it yet, add to what a full block adds to?  A block that its job goes on with
+ * stands for the chunks to come, too. */
 static bool comes_first(const struct turn_block *before, const struct turn_block *b)
 {
     if (before->stage < FILLING || before->number >= b->number) return false;
     if (b->stage == PLACED) return true;
     if (before->item.place != b->item.place || before->stage >= PLACED) return false;
-    return before->stage == FILLING ? before->chunk <= b->chunk && b->chunk <= before->item.last
-                                    : before->chunk == b->chunk;
+    return before->chunk <= b->chunk
+        && b->chunk <= (before->kept ? before->item.last : before->chunk);
 }
 /* A block that the job of block `own` may add now: its own, or one that was left behind.  Blocks of
  * others are theirs to add, or the job of the first item would be kept from its work. */
