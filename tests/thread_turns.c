@@ -337,7 +337,7 @@ int main(void)
     for (int seed = 0; seed < 6; seed++) check_order(seed);
     check_spare();
     check_stop();
-    /* nothing learned; parts by head, by key, with a state from chunk to chunk, of heads that mix */
+    /* nothing learned; sums by head, by key, beside a state of rows, of heads that mix */
     check_hosts("nope", 1, LOCI_SLOW ? 500 : 0);
     check_hosts("t5", 1, LOCI_SLOW ? 500 : 0);
     check_hosts("fox", 2, 300);

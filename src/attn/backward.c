@@ -6,10 +6,10 @@
  *
  * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It meets
  * the keys in chunks, oldest first, and in each sums dK, dV and gradients of parameters into parts
- * of its own; what its rows have by then waits for the next chunk.  Threads take items one after the
- * other, and parts are added to the totals in the order of the items (base/turns.h), so the sums do
- * not depend on the number of threads, and a thread needs no more memory for long sequences than
- * for one chunk. */
+ * of its own; what its rows have by then waits for the next chunk.  Threads take items one after
+ * the other, and parts are added to the totals in the order of the items (base/turns.h), so the
+ * sums do not depend on the number of threads, and a thread needs no more memory for long sequences
+ * than for one chunk. */
 #include "attn/thread.h"
 #include "base/turns.h"
 
@@ -139,8 +139,8 @@ struct item {
     struct chunks chunks;
 };
 
-/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that those
- * that run at the same time cost the same and seldom add to the same keys. */
+/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that
+ * those that run at the same time cost the same and seldom add to the same keys. */
 INLINE int groups_of(const struct call *c) { return c->plan->kv_heads / item_kv_heads(c->plan); }
 static struct item item_of(const struct call *c, ptrdiff_t i)
 {
@@ -676,8 +676,8 @@ static void unturn_job(void *arg, int index)
         memcpy(dk + k * c->g.dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
 
-/* All tiles of keys, in waves of as many as there are threads; their parts are added in the order of
- * the tiles. */
+/* All tiles of keys, in waves of as many as there are threads; their parts are added in the order
+ * of the tiles. */
 static void unturn_keys(struct call *c)
 {
     const struct loci_plan *p = c->plan;

@@ -91,8 +91,8 @@ INLINE ptrdiff_t decode_rows(const struct call *c) { return c->Lq * item_heads(c
 
 size_t N(lay_out)(const struct call *, char *base, bool backward, struct workspace *);
 struct workspace N(workspace_of)(const struct call *, int index, bool backward);
-/* Block number `index`, and nothing else; and its bytes.  The first one is that of the first thread,
- * and so on. */
+/* Block number `index`, and nothing else; and its bytes.  The first blocks are those of the
+ * threads. */
 struct sums N(sums_of)(const struct call *, int index);
 size_t N(sums_bytes)(const struct call *);
 /* The thread goes on with this block. */

@@ -17,8 +17,8 @@ void loci_turns_close(struct turns *t)
     pthread_mutex_destroy(&t->lock);
 }
 
-/* Does `before`, or will it yet, add to what a full block adds to?  A block that its job goes on with
- * stands for the chunks to come, too. */
+/* Does `before`, or will it yet, add to what a full block adds to?  A block that its job goes on
+ * with stands for the chunks to come, too. */
 static bool comes_first(const struct turn_block *before, const struct turn_block *b)
 {
     if (before->stage < FILLING || before->number >= b->number) return false;
@@ -98,21 +98,18 @@ int loci_turns_hand_in(struct turns *t, int own)
     int on = own;
     pthread_mutex_lock(&t->lock);
     t->block[own].stage = FULL;
-    for (;;) {
-        struct turn_block *due = t->stop ? NULL : find_due(t, own);
-        if (t->stop) on = -1;
-        else if (due) {
+    while (!t->stop) {
+        struct turn_block *due = find_due(t, own);
+        if (due) {
             add(t, due);
             continue;
-        } else if (t->block[own].stage >= FULL) {
-            on = leave(t, own);
-            if (on == own) {
-                pthread_cond_wait(&t->moved, &t->lock);
-                continue;
-            }
         }
-        break;
+        if (t->block[own].stage < FULL) break;                       /* it has been added */
+        on = leave(t, own);
+        if (on != own) break;
+        pthread_cond_wait(&t->moved, &t->lock);
     }
+    if (t->stop) on = -1;
     pthread_mutex_unlock(&t->lock);
     return on;
 }

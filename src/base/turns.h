@@ -21,8 +21,8 @@
 
 #include "base/given.h"
 
-/* Blocks beside those of the jobs.  With half as many as jobs, items of falling cost keep all jobs
- * at work; above 16 jobs there are mostly items enough of one cost. */
+/* Blocks beside those of the jobs: half as many, as items of falling cost want, but a few at most,
+ * as they are what takes memory. */
 enum { MOST_SPARE = 8, MOST_BLOCKS = MAX_THREADS + MOST_SPARE };
 static inline int spare_blocks(int jobs) { return jobs / 2 < MOST_SPARE ? jobs / 2 : MOST_SPARE; }
 
