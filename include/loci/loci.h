@@ -159,7 +159,7 @@ LOCI_API loci_status loci_prepare(const loci_plan *, ptrdiff_t max_distance,
 
 /* Threads and cancelling are the host's.  run() must call job(arg, 0) ... job(arg, n - 1), in any
  * order, overlapping as it likes, and return when all are done; `threads` is how many may
- * overlap. */
+ * overlap.  A job may wait for others that have begun, so whatever has begun must go on. */
 typedef struct {
     void (*run)(void *user, int n, void (*job)(void *arg, int index), void *arg);
     int  (*cancelled)(void *user);       /* asked before each work item; NULL = never */

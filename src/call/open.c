@@ -2,6 +2,7 @@
 /* open.c -- from a public call to the engine's: everything is checked,
  * and the workspace is laid out, before anything is written.  Here is what the stages share;
  * they themselves are in attention.c, linear.c and rotate.c. */
+#include "base/turns.h"
 #include "call/steps.h"
 #include "call/tables.h"
 #include "plan/cache.h"
@@ -140,6 +141,11 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     }
     if (c->workspace == SIZE_MAX) return SIZE_MAX;
     c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
+    if (backward && !linear) {
+        c->block = engine->block(c);
+        if (c->block == SIZE_MAX) return SIZE_MAX;
+        c->blocks = take_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->block);
+    }
     c->seqs.longest = longest;
     /* never 0, which loci_workspace() returns for calls that are refused */
     return a.full ? SIZE_MAX : a.used ? a.used : 64;

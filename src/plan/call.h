@@ -79,8 +79,10 @@ struct call {
     void *scratch[MAX_ENCODINGS];        /* made by begin() */
 
     size_t work_bytes;                   /* of the workspace, as this call needs it */
-    char *workspaces;                    /* one per thread: tiles and sums */
+    char *workspaces;                    /* one per thread: tiles, and what it keeps */
     size_t workspace;                    /* bytes of each */
+    char *blocks;                        /* backward: sums that are added in turn (base/turns.h) */
+    size_t block;
     void *turned;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL:
                                             k is read in place */
     /* [key_heads][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not all

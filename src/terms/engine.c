@@ -65,6 +65,7 @@ static bool asks(const struct call *c) { return !c->decode && skips(c); }
 const struct engine ENGINE(LOCI_ISA) = {
     .isa = TEXT(LOCI_ISA),
     .workspace = workspace,
+    .block = N(sums_bytes),
     .chunk_sums = chunk_sums,
     .total = total,
     .skips = asks,
