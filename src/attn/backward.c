@@ -484,11 +484,12 @@ static void item_job(void *arg, int index)
     const struct wave *a = arg;
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
-    struct workspace d = N(workspace_of)(c, index, true);
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(c, index, &sums);
     const struct item item = item_of(c, a->first + index);
     const bool first = a->chunk == item.chunks.first, sweeps = first && scans(c);
     if (a->chunk < item.chunks.first || a->chunk > item.chunks.last) return;
-    zero_sums(c, &d.sums, keys_in_chunk(&item, a->chunk));
+    zero_sums(c, &sums, keys_in_chunk(&item, a->chunk));
     /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item.rows; row += QT) {
@@ -497,15 +498,15 @@ static void item_job(void *arg, int index)
                 a->stop[index] = true;
                 return;
             }
-            if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d.tile, &d.sums, &r);
+            if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d.tile, &sums, &r);
             if (a->chunk >= r.chunks.first && a->chunk <= r.chunks.last)
-                backward_rows(c, d.tile, &d.sums, &r, a->chunk);
+                backward_rows(c, d.tile, &sums, &r, a->chunk);
         }
     EACH_USE(c, x, term)
         for (int h = 0; h < item_heads(p) && term->finish && c->g.total[x]; h++)
             term->finish(c, x, item.q, item.row, a->chunk,
-                         d.sums.part[x] + h * term->part(c, x));
-    add_chunk(c, &d.sums, first);
+                         sums.part[x] + h * term->part(c, x));
+    add_chunk(c, &sums, first);
 }
 
 /* Some keys of an item's sequence, and its sums of a gradient by key: [heads][keys][row]. */
@@ -633,14 +634,15 @@ static void unturn_job(void *arg, int index)
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const struct rotation *rotation = rotation_of(c);
-    const struct workspace d = N(workspace_of)(c, index, true);
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(c, index, &sums);
     const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
     const int kh = (int)(i % p->key_heads);
     const struct sequence *q = find_sequence(c, BY_KTILE, tile);
     const ptrdiff_t j = q->k0 + (tile - q->first_ktile) * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     const ptrdiff_t size = rotation_part(c);
-    real *part = size && c->g.total[p->rotate] ? d.sums.part[p->rotate] : NULL;
+    real *part = size && c->g.total[p->rotate] ? sums.part[p->rotate] : NULL;
     if (part) zero(part, size);
 
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;

@@ -470,7 +470,7 @@ static void decode_job(void *arg, int index)
 {
     struct pass *a = arg;
     struct call *c = a->c;
-    const struct workspace d = N(workspace_of)(c, index, false);
+    const struct workspace d = N(workspace_of)(c, index, NULL);
     const ptrdiff_t per = a->joining ? 1 : a->chunks;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per
                       && !atomic_load(&a->stop);) {

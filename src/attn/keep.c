@@ -91,7 +91,7 @@ static void keep_job(void *arg, int index)
 {
     struct keep *k = arg;
     struct call *c = k->c;
-    struct tile *t = N(workspace_of)(c, index, false).tile;
+    struct tile *t = N(workspace_of)(c, index, NULL).tile;
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);
