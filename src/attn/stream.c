@@ -50,6 +50,17 @@ INLINE void line_up(const enum form f, const int n, vf *x)
     }
 }
 
+/* A block of VL x VL numbers, transposed. */
+INLINE void load_columns(const enum form f, const void *p, ptrdiff_t stride, vf *x)
+{
+    if (f == REALS) {
+        vf_load_columns(p, stride, x);
+        return;
+    }
+    UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(f, p, i * stride);
+    vf_transpose(x);
+}
+
 /* Asks for a row by a load of one number per line, or by prefetches, which wait for nothing. */
 INLINE void touch(const void *row, size_t bytes)
 {
@@ -86,8 +97,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
         }
         UNROLL for (int b = 0; b < subs; b++) {
             vf x[VL];
-            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(form, a, (b * VL + i) * as + d);
-            vf_transpose(x);
+            load_columns(form, number_at(form, a, b * VL * as + d), as, x);
             UNROLL for (int i = 0; i < VL; i++)
                 UNROLL for (int s = 0; s < n; s++)
                     acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);

@@ -221,8 +221,7 @@ INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *
         int c = 0;
         for (; c + VL <= cols; c += VL) {
             vf x[VL];
-            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(from + (r + i) * fs + c);
-            vf_transpose(x);
+            vf_load_columns(from + r * fs + c, fs, x);
             UNROLL for (int i = 0; i < VL; i++) vf_store(to + (c + i) * ts + r, x[i]);
         }
         for (; c < cols; c++)
