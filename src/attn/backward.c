@@ -484,26 +484,25 @@ static void add_chunk(const struct call *c, const struct sums *w, bool first, bo
 }
 
 /* An item and one chunk of keys: all their sums, from 0.  False: the host has cancelled. */
-static bool sum_chunk(const struct call *c, const struct workspace *d, const struct item *item,
-                      ptrdiff_t chunk)
+static bool sum_chunk(const struct call *c, const struct workspace *d, const struct sums *w,
+                      const struct item *item, ptrdiff_t chunk)
 {
     const struct loci_plan *p = c->plan;
     const bool first = chunk == item->chunks.first, sweeps = first && scans(c);
-    zero_sums(c, &d->sums, keys_in_chunk(item, chunk));
+    zero_sums(c, w, keys_in_chunk(item, chunk));
     /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item->rows; row += QT) {
             const struct rows r = rows_at(c, item, h, row);
             if (cancelled(c)) return false;
-            if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d->tile, &d->sums, &r);
+            if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d->tile, w, &r);
             if (chunk >= r.chunks.first && chunk <= r.chunks.last)
-                backward_rows(c, d->tile, &d->sums, &r, chunk);
+                backward_rows(c, d->tile, w, &r, chunk);
         }
     EACH_USE(c, x, term)
         for (int h = 0; h < item_heads(p) && term->finish && c->g.total[x]; h++)
-            term->finish(c, x, item->q, item->row, chunk,
-                         d->sums.part[x] + h * term->part(c, x));
-    add_chunk(c, &d->sums, first, chunk == item->chunks.last);
+            term->finish(c, x, item->q, item->row, chunk, w->part[x] + h * term->part(c, x));
+    add_chunk(c, w, first, chunk == item->chunks.last);
     return true;
 }
 
@@ -604,13 +603,14 @@ static void item_job(void *arg, int index)
 {
     struct pass *a = arg;
     struct call *c = a->c;
-    struct workspace d = N(workspace_of)(c, index, true);
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(c, index, &sums);
     int block = index;
     for (ptrdiff_t i; block >= 0 && (i = loci_turns_take(&a->turns, block)) >= 0;) {
         const struct item item = item_of(c, i);
         for (ptrdiff_t k = item.chunks.first; k <= item.chunks.last && block >= 0; k++) {
-            N(use_block)(c, block, &d.sums);
-            if (!sum_chunk(c, &d, &item, k)) {
+            N(use_block)(c, block, &sums);
+            if (!sum_chunk(c, &d, &sums, &item, k)) {
                 loci_turns_stop(&a->turns);
                 return;
             }
@@ -646,14 +646,15 @@ static void unturn_job(void *arg, int index)
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const struct rotation *rotation = rotation_of(c);
-    const struct workspace d = N(workspace_of)(c, index, true);
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(c, index, &sums);
     const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
     const int kh = (int)(i % p->key_heads);
     const struct sequence *q = find_sequence(c, BY_KTILE, tile);
     const ptrdiff_t j = q->k0 + (tile - q->first_ktile) * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     const ptrdiff_t size = rotation_part(c);
-    real *part = size && c->g.total[p->rotate] ? d.sums.part[p->rotate] : NULL;
+    real *part = size && c->g.total[p->rotate] ? sums.part[p->rotate] : NULL;
     if (part) zero(part, size);
 
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;

@@ -88,7 +88,7 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
 {
     struct pass *a = arg;
     struct call *c = a->c;
-    struct tile *t = N(workspace_of)(c, index, false).tile;
+    struct tile *t = N(workspace_of)(c, index, NULL).tile;
     for (;;) {
         const ptrdiff_t item = (ptrdiff_t)atomic_fetch_add(&a->next, 1);
         if (item >= a->items || atomic_load(&a->stop)) return;

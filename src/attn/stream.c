@@ -50,6 +50,17 @@ INLINE void line_up(const enum form f, const int n, vf *x)
     }
 }
 
+/* A block of VL x VL numbers, transposed. */
+INLINE void load_columns(const enum form f, const void *p, ptrdiff_t stride, vf *x)
+{
+    if (f == REALS) {
+        vf_load_columns(p, stride, x);
+        return;
+    }
+    UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(f, p, i * stride);
+    vf_transpose(x);
+}
+
 /* Asks for a row by a load of one number per line, or by prefetches, which wait for nothing. */
 INLINE void touch(const void *row, size_t bytes)
 {
@@ -86,8 +97,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
         }
         UNROLL for (int b = 0; b < subs; b++) {
             vf x[VL];
-            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(form, a, (b * VL + i) * as + d);
-            vf_transpose(x);
+            load_columns(form, number_at(form, a, b * VL * as + d), as, x);
             UNROLL for (int i = 0; i < VL; i++)
                 UNROLL for (int s = 0; s < n; s++)
                     acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
@@ -144,8 +154,8 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n,
             list[i].to[k] = sum;
         }
 }
-/* Keys that lie across, in the lanes already: n vectors against nv vectors of keys.  Numbers behind
- * the last key are computed, too, as the tile is there as a whole; nobody looks at them. */
+/* Keys that lie across, in the lanes already: n vectors against nv vectors of keys.  Numbers right
+ * behind the last key are computed, too, as the tile is there as a whole; nobody looks at them. */
 INLINE void dots_lanes(const int n, const int nv, const enum form form, const struct dot *list,
                        const void *keys, int D, int k)
 {
@@ -169,25 +179,27 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
         UNROLL for (int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
     }
 }
-INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *keys,
-                        int D)
+INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *at,
+                        int D, int keys)
 {
     /* vectors of keys at a time: fewer where more rows share them, as registers have room */
     enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };
     for (int i = 0, m; i < n; i += m) {
         m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-        if (m == 1)
-            for (int k = 0; k < KT; k += ALL * VL)
-                dots_lanes(1, ALL, form, list + i, keys, D, k);
+        if (m == 1 && keys <= VL)
+            dots_lanes(1, 1, form, list + i, at, D, 0);
+        else if (m == 1)
+            for (int k = 0; k < keys; k += ALL * VL)
+                dots_lanes(1, ALL, form, list + i, at, D, k);
         else if (m == 2)
-            for (int k = 0; k < KT; k += 4 * VL)
-                dots_lanes(2, 4, form, list + i, keys, D, k);
+            for (int k = 0; k < keys; k += 4 * VL)
+                dots_lanes(2, 4, form, list + i, at, D, k);
         else if (m == 4)
-            for (int k = 0; k < KT; k += SOME * VL)
-                dots_lanes(4, SOME, form, list + i, keys, D, k);
+            for (int k = 0; k < keys; k += SOME * VL)
+                dots_lanes(4, SOME, form, list + i, at, D, k);
         else
-            for (int k = 0; k < KT; k += FEW * VL)
-                dots_lanes(MOST, FEW, form, list + i, keys, D, k);
+            for (int k = 0; k < keys; k += FEW * VL)
+                dots_lanes(MOST, FEW, form, list + i, at, D, k);
     }
 }
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first)
@@ -195,15 +207,15 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
     const ptrdiff_t rest = first ? key->rest : 0;
     switch (key->form) {
     case REALS:
-        if (key->across) dots_across(REALS, list, n, key->at, D);
+        if (key->across) dots_across(REALS, list, n, key->at, D, keys);
         else dots_rows(REALS, list, n, key, D, keys, rest);
         return;
     case BITS_BF16:
-        if (key->across) dots_across(BITS_BF16, list, n, key->at, D);
+        if (key->across) dots_across(BITS_BF16, list, n, key->at, D, keys);
         else dots_rows(BITS_BF16, list, n, key, D, keys, rest);
         return;
     case BITS_F16:
-        if (key->across) dots_across(BITS_F16, list, n, key->at, D);
+        if (key->across) dots_across(BITS_F16, list, n, key->at, D, keys);
         else dots_rows(BITS_F16, list, n, key, D, keys, rest);
     }
 }

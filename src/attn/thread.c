@@ -18,7 +18,9 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     bool mul = false;
     for (int x = 0; x < p->uses; x++) mul |= p->use[x].group == GROUP_MUL;
 
-    *t = (struct tile){ .c = c };
+    /* What a term has for itself comes last, and only that of terms in use is set. */
+    memset(t, 0, offsetof(struct tile, own));
+    t->c = c;
     t->q.rows = take_reals(a, (ptrdiff_t)QT * Dp), t->q.across = take_reals(a, (ptrdiff_t)D * QT);
     t->q.faded = fading(c) ? take_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
     if (!in_place(c) || c->in->pages || c->cache)
@@ -50,7 +52,8 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     }
     EACH_USE(c, x, term) {
         struct own *w = &t->own[x];
-        w->table = c->table[p->use[x].enc], w->scratch = c->scratch[p->use[x].enc];
+        *w = (struct own){ .table = c->table[p->use[x].enc],
+                           .scratch = c->scratch[p->use[x].enc] };
         w->mem = take_reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
         w->outn = (int)ask(term->out, c, x);
         w->out = take_reals(a, (ptrdiff_t)w->outn * QT),
@@ -102,6 +105,7 @@ static void lay_out_kept(const struct call *c, struct arena *a, struct sums *w)
     const ptrdiff_t tiles = part_tiles(c), heads = item_heads(p);
     const size_t slots = most_chunks(c) > 1 ? (size_t)(heads * item_tiles(c)) : 0;
     size_t kept = (size_t)p->dim;
+    *w = (struct sums){ .dk = NULL };
     EACH_USE(c, x, term) {
         const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;
         kept += (size_t)(ask(term->grad, c, x) + ask(term->kept, c, x));
@@ -115,8 +119,8 @@ static void lay_out_kept(const struct call *c, struct arena *a, struct sums *w)
     if (slots) w->kept = take_bytes(a, slots, kept * QT * sizeof(real));
 }
 
-/* Lays out all that one thread has but its block of sums, or with base NULL measures it. */
-size_t N(lay_out)(const struct call *c, char *base, bool backward, struct workspace *d)
+/* Lays out all that one thread has but its block of sums. */
+size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct sums *sums)
 {
     const struct loci_plan *p = c->plan;
     struct arena a = { .base = base };
@@ -125,7 +129,7 @@ size_t N(lay_out)(const struct call *c, char *base, bool backward, struct worksp
     struct tile *t = take_bytes(&a, (size_t)n, sizeof *t), spare;
     for (int i = 0; i < n; i++) {
         struct tile *one = base ? &t[i] : &spare;
-        lay_out_tile(c, &a, backward, i % locked(p) == 0, one);
+        lay_out_tile(c, &a, sums != NULL, i % locked(p) == 0, one);
         one->all = t, one->tiles = n, one->angles = angles;
     }
     *d = (struct workspace){ .tile = t };
@@ -136,15 +140,15 @@ size_t N(lay_out)(const struct call *c, char *base, bool backward, struct worksp
         d->chunk.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
         d->chunk.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
     }
-    if (backward) lay_out_kept(c, &a, &d->sums);
+    if (sums) lay_out_kept(c, &a, sums);
     return a.full ? SIZE_MAX : a.used;
 }
 
-struct workspace N(workspace_of)(const struct call *c, int index, bool backward)
+struct workspace N(workspace_of)(const struct call *c, int index, struct sums *sums)
 {
     struct workspace d;
-    N(lay_out)(c, c->workspaces + (size_t)index * c->workspace, backward, &d);
-    if (backward) N(use_block)(c, index, &d.sums);
+    N(lay_out)(c, c->workspaces + (size_t)index * c->workspace, &d, sums);
+    if (sums) N(use_block)(c, index, sums);
     return d;
 }
 void N(use_block)(const struct call *c, int index, struct sums *w)

@@ -34,7 +34,7 @@ struct sums {
 };
 /* What it has in decode: scores, weights and sums of a whole chunk. */
 struct chunk { real *s, *p, *alpha, *sums; };
-struct workspace { struct tile *tile; struct sums sums; struct chunk chunk; };
+struct workspace { struct tile *tile; struct chunk chunk; };
 
 INLINE real *take_reals(struct arena *a, ptrdiff_t n)
 {
@@ -89,8 +89,11 @@ INLINE bool reuses_scores(const struct call *c)
 /* Rows that a thread works on at once in decode. */
 INLINE ptrdiff_t decode_rows(const struct call *c) { return c->Lq * item_heads(c->plan); }
 
-size_t N(lay_out)(const struct call *, char *base, bool backward, struct workspace *);
-struct workspace N(workspace_of)(const struct call *, int index, bool backward);
+/* Lays out what a thread has at `base`, and returns its bytes; NULL: only measures.  sums: what it
+ * has in a backward pass beside its block of sums, or NULL. */
+size_t N(lay_out)(const struct call *, char *base, struct workspace *, struct sums *);
+/* With sums, the thread's first block is among them. */
+struct workspace N(workspace_of)(const struct call *, int index, struct sums *);
 /* Block number `index`, and nothing else; and its bytes.  The first blocks are those of the
  * threads. */
 struct sums N(sums_of)(const struct call *, int index);

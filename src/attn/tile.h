@@ -126,9 +126,9 @@ struct tile {
     real *scratch;                       /* [QT][widest padded]: rows on their way */
     bool finite;                         /* all of Q, dO and lse */
 
-    struct own own[MAX_USES];
     struct tile *all;                    /* the tiles of all heads of this work item (mix) */
     int tiles;
+    struct own own[MAX_USES];            /* of the plan's uses; last, as those beyond are not set */
 };
 
 /* The next tile's first key, from this one's: tiles come newest first, in the backward pass oldest

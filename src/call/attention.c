@@ -52,9 +52,8 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
 static loci_status open_keys(struct call *c, loci_view *to, const loci_view *from, const char *name,
                              ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
 {
-    struct call pages = *c;              /* loci_open_view() takes the first extent from B */
-    pages.B = entries;
-    return loci_open_view(&pages, to, from, name, c->plan->kv_heads, length, width);
+    *to = *from;
+    return loci_spell_out(to, name, entries, c->plan->kv_heads, length, width, c->in->error);
 }
 
 /* No output may overlap anything else.  A backward pass reads what the forward one
@@ -146,9 +145,9 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
           "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
     TRY(loci_open_tables(c, tables));
-    TRY(loci_measure_room(c, work, loci_lay_out, backward));
+    TRY(loci_take_room(c, work, loci_lay_out, backward));
     TRY(check_memory(c, tables, work, grad, entries, length, more));
-    loci_use_room(c, work, loci_lay_out, backward);
+    loci_use_room(c);
     TRY(loci_check_positions(c));
     for (int e = 0; e < p->encs; e++) TRY(loci_accept(c, e));
     return LOCI_OK;

@@ -75,27 +75,19 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
 
 /* ---- Workspace ------------------------------------------------------------------------------- */
 
-/* Lays out the workspace; with base NULL it only measures, for the worst contents
- * that these shapes can have. */
+/* Lays out the workspace for the worst contents that these shapes can have, and writes nothing to
+ * it; with base NULL it only measures. */
 size_t loci_lay_out(struct call *c, char *base, bool backward)
 {
     const struct loci_plan *p = c->plan;
     const struct engine *engine = p->engine;
     struct arena a = { .base = base };
     const ptrdiff_t rows = c->B * c->Lk;
-    /* What is taken must not depend on base, or the measured size would not
-     * be that of the layout. */
     c->backward = backward;
-    void *seq = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
+    c->seqs.list = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
     loci_take_positions(c, &a);
-    if (base) {
-        c->seqs.list = seq;
-        loci_find_sequences(c);
-    } else {
-        c->seqs.longest = c->Lk;
-        c->seqs.ktiles = loci_most_ktiles(c);
-    }
-    const ptrdiff_t longest = c->seqs.longest;
+    c->seqs.longest = c->Lk;
+    c->seqs.ktiles = loci_most_ktiles(c);
     const bool linear = p->stage == LOCI_LINEAR_ATTENTION;
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
@@ -128,8 +120,6 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             c->g.dv_sum = take_bytes(&a, (size_t)rows,
                                    (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
-    /* The workspace of a thread depends on shapes only: sequences have been found or not. */
-    c->seqs.longest = c->Lk;
     if (linear) {
         c->linear.seen = take_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
         if (backward)
@@ -146,7 +136,6 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         if (c->block == SIZE_MAX) return SIZE_MAX;
         c->blocks = take_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->block);
     }
-    c->seqs.longest = longest;
     /* never 0, which loci_workspace() returns for calls that are refused */
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
 }
@@ -199,6 +188,16 @@ static loci_status check_straight(const loci_call *in)
               sizeof(int64_t));
     return LOCI_OK;
 }
+/* wide: all rows go in tiles, however few there are. */
+static void choose_way(struct call *c, bool wide)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t sharing = p->mix >= 0 ? p->heads : p->group;
+    c->decode = !wide
+             && (c->Lq == 1 || (c->Lq <= FEW_ROWS && c->Lq * sharing <= FEW_HEADS));
+    /* Few rows wait for memory, not for products. */
+    c->fast = p->fast && !wide && !c->decode;
+}
 loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
     loci_error *e = in->error;
@@ -249,12 +248,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     c->threads = in->host && in->host->run ? in->host->threads : 1;
     CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG,
           "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
-    c->decode = !wide
-             && (in->q_len == 1
-                 || (in->q_len <= FEW_ROWS
-                     && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
-    /* Few rows wait for memory, not for products. */
-    c->fast = p->fast && !wide && !c->decode;
+    choose_way(c, wide);
     return LOCI_OK;
 }
 /* A rotation alone of queries does not want the inputs that come by key,
@@ -284,12 +278,11 @@ loci_status loci_accept(const struct call *c, int e)
     const struct loci_pe *pe = c->plan->enc[e].pe;
     return pe->accept ? pe->accept(c, e) : LOCI_OK;
 }
-loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *lay_out,
-                              bool backward)
+loci_status loci_take_room(struct call *c, void *work, lay_out_room *lay_out, bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
           "work must not be NULL and must start on 64 bytes");
-    c->work_bytes = lay_out(c, NULL, backward);
+    c->work_bytes = lay_out(c, work, backward);
     CHECK(c->in->error, c->work_bytes != SIZE_MAX, LOCI_BAD_ARG,
           "the shapes need more memory than there can be");
     CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->work_bytes, LOCI_BAD_ARG,
@@ -298,18 +291,20 @@ loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *la
     TRY(loci_check_starts(c));
     return loci_check_given(c);
 }
-void loci_use_room(struct call *c, void *work, lay_out_room *lay_out, bool backward)
+void loci_use_room(struct call *c)
 {
-    /* What the measuring left; NULL means that nobody asks for it. */
-    c->knorm = NULL, c->g.dk_sum = c->g.dv_sum = NULL;
-    lay_out(c, work, backward);
+    loci_count_positions(c);
+    if (c->seqs.list) loci_find_sequences(c);
 }
 
 /* ---- How much workspace ---------------------------------------------------------------------- */
 
 static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward)
 {
+    struct call c;
     size_t most = 0;
+    if (loci_open_call(&c, p, in, false)) return 0;
+    if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
     /* Every pass that the caller may then make: forward; a rotation, or append(); and backward. */
     const struct { bool pass, backward, wide; } passes[] = {
         { true, false, false },
@@ -317,10 +312,8 @@ static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward
         { backward, true, true },
     };
     for (int i = 0; i < COUNT(passes); i++) {
-        struct call c;
         if (!passes[i].pass) continue;
-        if (loci_open_call(&c, p, in, passes[i].wide)) return 0;
-        if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
+        choose_way(&c, passes[i].wide);
         const size_t n = loci_lay_out(&c, NULL, passes[i].backward);
         if (n == SIZE_MAX || n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;

@@ -70,6 +70,7 @@ struct call {
     loci_view q, k, v, o;                /* strides resolved */
     const struct loci_cache *cache;
     struct where where;
+    int64_t *counted;                    /* room for positions that are counted from starts */
     struct sequences seqs;
     struct gradients g;
 

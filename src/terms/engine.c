@@ -20,8 +20,7 @@ const struct term *const N(terms)[TERM_COUNT] = {
 #define TEXT(x) TEXT2(x)
 
 /* What the other files of this build give to the table and to nobody else. */
-struct workspace;
-size_t NARROW(lay_out)(const struct call *, char *base, bool backward, struct workspace *);
+size_t NARROW(lay_out)(const struct call *, char *base, struct workspace *, struct sums *);
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *),
     N(fast)(struct call *);
 void N(store_gradients)(struct call *);
@@ -37,8 +36,9 @@ loci_status N(linear)(struct call *), N(linear_backward)(struct call *);
 static size_t workspace(const struct call *c, bool backward)
 {
     struct workspace d;
-    return c->decode ? NARROW(lay_out)(c, NULL, false, &d)
-                     : N(lay_out)(c, NULL, backward, &d);
+    struct sums sums;
+    return c->decode ? NARROW(lay_out)(c, NULL, &d, NULL)
+                     : N(lay_out)(c, NULL, &d, backward ? &sums : NULL);
 }
 ptrdiff_t NARROW(chunk_reals)(const struct call *);
 bool NARROW(decode_in_turn)(const struct call *);
