@@ -197,7 +197,8 @@ static vf sum_lanes(const real *p)
     vf all = vf_set1(0);
     for (int k = 0; k < KT; k += VL) {
         vf x[VL];
-        vf_load_columns(p + k, KT, x);
+        UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(p + i * KT + k);
+        vf_transpose(x);
         UNROLL for (int i = 0; i < VL; i++) all = vf_add(all, x[i]);
     }
     return all;

@@ -42,7 +42,8 @@ INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q
         int d = 0;
         for (; d + VL <= D; d += VL) {
             vf x[VL];
-            vf_load_columns(a + k * as + d, as, x);
+            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(a + (k + i) * as + d);
+            vf_transpose(x);
             UNROLL for (int i = 0; i < VL; i++) acc = vf_fma(x[i], vf_set1(q[d + i]), acc);
         }
         for (; d < D; d++) {

@@ -50,10 +50,13 @@ INLINE void line_up(const enum form f, const int n, vf *x)
     }
 }
 
-/* A block of VL x VL numbers, transposed. */
-INLINE void load_columns(const enum form f, const void *p, ptrdiff_t stride, vf *x)
+/* A block of VL x VL numbers, transposed.  vf_load_columns() takes four times as many loads, which
+ * stand in the way of those that ask memory for what comes next: it is for the last NEAR rows of a
+ * single stream, and so for few keys, which lie in caches. */
+enum { NEAR = 256 };
+INLINE void load_columns(const enum form f, bool near, const void *p, ptrdiff_t stride, vf *x)
 {
-    if (f == REALS) {
+    if (f == REALS && near) {
         vf_load_columns(p, stride, x);
         return;
     }
@@ -97,7 +100,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
         }
         UNROLL for (int b = 0; b < subs; b++) {
             vf x[VL];
-            load_columns(form, number_at(form, a, b * VL * as + d), as, x);
+            load_columns(form, light && rest <= NEAR, number_at(form, a, b * VL * as + d), as, x);
             UNROLL for (int i = 0; i < VL; i++)
                 UNROLL for (int s = 0; s < n; s++)
                     acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);

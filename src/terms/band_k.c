@@ -72,8 +72,9 @@ static const real *end_of(const struct tile *t, const struct reach *b, int k, in
 INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
 {
     const real *from = t->k.at + k * t->k.row + d * t->k.step;
-    if (t->k.step == 1) vf_load_columns(from, t->k.row, y);
-    else UNROLL for (int i = 0; i < VL; i++) y[i] = vf_load(from + i * t->k.step);
+    UNROLL for (int i = 0; i < VL; i++)
+        y[i] = vf_load(from + i * (t->k.step == 1 ? t->k.row : t->k.step));
+    if (t->k.step == 1) vf_transpose(y);
 }
 /* Numbers of n keys from k on, each with the vector of its own distance.  Vectors come as rows,
  * which are a stream, and are transposed, so that keys lie in the lanes.  The vectors of the next
@@ -93,7 +94,8 @@ static void score_band(const struct tile *t, const struct reach *b, int k, int n
         vf sum = vf_set1(0);
         for (int d = 0; d < whole; d += VL) {
             vf x[VL], y[VL];
-            vf_load_columns(v + d, -b->width, x);
+            UNROLL for (int j = 0; j < VL; j++) x[j] = vf_load(v - j * b->width + d);
+            vf_transpose(x);
             load_channels(t, k + i, d, y);
             UNROLL for (int j = 0; j < VL; j++) sum = vf_fma(y[j], x[j], sum);
         }
