@@ -54,7 +54,7 @@ INLINE void line_up(const enum form f, const int n, vf *x)
  * stand in the way of those that ask memory for what comes next: it is for the last NEAR rows of a
  * single stream, and so for few keys, which lie in caches. */
 enum { NEAR = 256 };
-INLINE void load_columns(const enum form f, bool near, const void *p, ptrdiff_t stride, vf *x)
+INLINE void load_columns(const enum form f, const bool near, const void *p, ptrdiff_t stride, vf *x)
 {
     if (f == REALS && near) {
         vf_load_columns(p, stride, x);
@@ -83,8 +83,8 @@ INLINE bool hurried(const enum form f, const int rows) { return f != REALS && ro
 /* C[s][k] = sum over d of a[k][d] q[s][d] for n rows and subs * VL keys, in n * subs chains.
  * `rest` rows may be read from a on: what is fetched lies among them. */
 INLINE void dot_block(const int n, const int subs, const enum form form, const bool light,
-                      const void *a, ptrdiff_t as, int D, const real *const *q, real *const *c,
-                      ptrdiff_t rest)
+                      const bool near, const void *a, ptrdiff_t as, int D, const real *const *q,
+                      real *const *c, ptrdiff_t rest)
 {
     const ptrdiff_t ahead = light ? BLOCK : AHEAD;
     vf acc[4][MOST];
@@ -100,7 +100,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
         }
         UNROLL for (int b = 0; b < subs; b++) {
             vf x[VL];
-            load_columns(form, light && rest <= NEAR, number_at(form, a, b * VL * as + d), as, x);
+            load_columns(form, near, number_at(form, a, b * VL * as + d), as, x);
             UNROLL for (int i = 0; i < VL; i++)
                 UNROLL for (int s = 0; s < n; s++)
                     acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
@@ -119,7 +119,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
 
 /* n such vectors, and a block of keys from k on.  Fewer than four vectors take more keys at once:
  * four chains are the least that keeps an fma busy. */
-INLINE void dots_block(const int n, const enum form form, const bool light,
+INLINE void dots_block(const int n, const enum form form, const bool light, const bool near,
                        const struct dot *list, const struct source *key, int D, int k,
                        ptrdiff_t rest)
 {
@@ -128,7 +128,7 @@ INLINE void dots_block(const int n, const enum form form, const bool light,
         const real *q[MOST];
         real *c[MOST];
         UNROLL for (int s = 0; s < n; s++) q[s] = list[s].with, c[s] = list[s].to + k + b;
-        dot_block(n, subs, form, light, number_at(form, key->at, (k + b) * key->stride),
+        dot_block(n, subs, form, light, near, number_at(form, key->at, (k + b) * key->stride),
                   key->stride, D, q, c, rest - k - b);
     }
 }
@@ -142,12 +142,13 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n,
         for (int i = 0, m; i < n; i += m) {
             const ptrdiff_t more = i ? 0 : rest;
             m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == MOST) dots_block(MOST, form, false, list + i, key, D, k, more);
-            else if (m == 4) dots_block(4, form, false, list + i, key, D, k, more);
-            else if (m == 2) dots_block(2, form, false, list + i, key, D, k, more);
+            if (m == MOST) dots_block(MOST, form, false, false, list + i, key, D, k, more);
+            else if (m == 4) dots_block(4, form, false, false, list + i, key, D, k, more);
+            else if (m == 2) dots_block(2, form, false, false, list + i, key, D, k, more);
             else if (key->beside || VL < BLOCK)
-                dots_block(1, form, false, list + i, key, D, k, more);
-            else dots_block(1, form, true, list + i, key, D, k, more);
+                dots_block(1, form, false, false, list + i, key, D, k, more);
+            else if (rest - k > NEAR) dots_block(1, form, true, false, list + i, key, D, k, more);
+            else dots_block(1, form, true, true, list + i, key, D, k, more);
         }
     for (; k < keys; k++)
         for (int i = 0; i < n; i++) {
