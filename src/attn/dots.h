@@ -61,8 +61,8 @@ INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q
     }
 }
 
-/* For an array of reals with a row per key, whose row a belongs to the tile's first key: the rows of
- * the next tile, or nothing if none follows. */
+/* For an array of reals with a row per key, whose row a belongs to the tile's first key: the rows
+ * of the next tile, or nothing if none follows. */
 INLINE struct next next_rows(const struct tile *t, const real *a, ptrdiff_t as)
 {
     if (!t->next.first) return t->next;
