@@ -95,6 +95,14 @@ static void weigh_gradient(struct tile *t)
     mask(t, t->ds, 0);
 }
 
+/* What a mask adds, it adds to the final scores. */
+static void store_mask_gradient(const struct tile *t)
+{
+    const loci_view *v = &t->c->g.dmask;
+    real *to = (real *)v->data + t->seq->b * v->batch + t->h * v->head + t->i0 * v->row + t->j0;
+    transpose(t->ds, QT, t->keys, t->rows, to, v->row);
+}
+
 /* From the gradient of the final scores to that of scale q.k, last stage first. */
 static void score_gradient(struct tile *t)
 {
@@ -251,7 +259,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
         if (!seen || all_spent(t, n) || all_settled(t, n)) continue;
         if (w && w->scores) t->s = w->scores + at * KT * QT;
         for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
-        if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
+        finish_scores(t, n);
         for (int i = 0; i < n && p->weight >= 0; i++)
             weights_of(c)->weigh(&t[i], p->weight);
     }
@@ -287,7 +295,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1);      /* a whole tile */
         if (!w->scores) score_tile(&t[i]);
     }
-    if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
+    if (!w->scores) finish_scores(t, n);
     for (int i = 0; i < n; i++) {
         /* Parts begin at the item's own heads, and sums by key at the first key of the chunk. */
         const ptrdiff_t kh = t[i].kh % item_key_heads(p), kvh = t[i].kvh % item_kv_heads(p);
@@ -300,6 +308,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
                                        * key_row(term->keyed(c, x))
                     : NULL;
         weigh_gradient(&t[i]);
+        if (c->g.dmask.data) store_mask_gradient(&t[i]);
         if (c->g.dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);

@@ -98,7 +98,7 @@ static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last
     struct sight a = { false, false };
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        if (i && t->run && !t->qg && t->i0 == t[-1].i0) {
+        if (i && !t->listed && t->i0 == t[-1].i0) {
             t->j0 = t[-1].j0, t->keys = t[-1].keys, t->d = t[-1].d, t->partial = t[-1].partial;
             t->s = t[-1].s + CHUNK, t->p = t[-1].p + CHUNK;
         } else {
@@ -151,8 +151,8 @@ static void add_to_tiles(const struct rows *w, ptrdiff_t j)
     const struct loci_plan *p = w->t->c->plan;
     for (int x = 0; x < p->uses; x++) find_for_terms(w, x);
     for (int i = 0; i < w->n; i++) add_terms(&w->t[i]);
-    for (int i = 0; p->mix >= 0 && i < w->n; i += p->heads)
-        term_of(w->t->c, p->mix)->mix(&w->t[i], p->mix);
+    const int together = locked(p);
+    for (int i = 0; i < w->n; i += together) finish_scores(&w->t[i], together);
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
         real *s = w->s + (ptrdiff_t)i * CHUNK + j % TILES * KT;

@@ -40,6 +40,10 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->chunk.o = take_reals(a, (ptrdiff_t)Dv * QT), t->total.o = take_reals(a, (ptrdiff_t)Dv * QT);
     /* positions, and segments behind them */
     t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
+    t->hidden = take_bytes(a, KT, sizeof *t->hidden);
+    if (c->in->k_first)
+        t->first = take_bytes(a, QT, sizeof(int64_t)), t->last = take_bytes(a, QT, sizeof(int64_t));
+    if (c->in->mask_kind == LOCI_MASK_ADDED) t->added = take_reals(a, KT * QT);
     if (backward) {
         t->dout.across = take_reals(a, (ptrdiff_t)Dv * QT),
         t->dout.rows = take_reals(a, (ptrdiff_t)QT * Dvp);

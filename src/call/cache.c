@@ -132,10 +132,12 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
           "batch %td and capacity %td need more memory than there can be", batch, capacity);
     if (ring) {
         /* A ring forgets whole tiles, so up to a tile less than its capacity is there. */
+        CHECK(e, p->window_left <= FAR, LOCI_BAD_ARG,
+              "a ring forgets keys, so the plan must have a window that hides them");
         CHECK(e, p->window_left < capacity - KT, LOCI_BAD_ARG,
-              "a ring of %td keys needs window_left of at "
-              "most %td, lest rows miss keys that are gone",
-              capacity, capacity - KT - 1);
+              "a ring of %td keys is too small: rows that see %lld keys back need one of at least "
+              "%lld, and as many more as a call has rows",
+              capacity, (long long)p->window_left, (long long)p->window_left + KT + 1);
         for (int i = 0; i < p->tensors.n; i++)
             CHECK(e, !c.input[i].at, LOCI_BAD_ARG,
                   "%s sums up its input '%s' from the first key on, which a ring forgets",

@@ -67,6 +67,8 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
     loci_add_list(r, "q_seg", in->q_seg, each * Lq, sizeof *in->q_seg, READ);
     loci_add_list(r, "k_seg", in->k_seg, each * Lk, sizeof *in->k_seg, READ);
     loci_add_list(r, "k_lens", in->k_lens, B, sizeof *in->k_lens, READ);
+    loci_add_list(r, "k_first", in->k_first, each * Lq, sizeof *in->k_first, READ);
+    loci_add_list(r, "k_last", in->k_last, each * Lq, sizeof *in->k_last, READ);
     loci_add_list(r, "q_starts", in->q_starts, (size_t)in->sequences + 1, sizeof *in->q_starts,
                   READ);
     loci_add_list(r, "k_starts", in->k_starts, (size_t)in->sequences + 1, sizeof *in->k_starts,
@@ -180,7 +182,8 @@ static loci_status check_straight(const loci_call *in)
         { "q_coord", in->q_coord },   { "k_coord", in->k_coord },
         { "q_seg", in->q_seg },       { "k_seg", in->k_seg },
         { "k_lens", in->k_lens },     { "q_starts", in->q_starts },
-        { "k_starts", in->k_starts },
+        { "k_starts", in->k_starts }, { "k_first", in->k_first },
+        { "k_last", in->k_last },
     };
     for (int i = 0; i < COUNT(lists); i++)
         CHECK(in->error, (uintptr_t)lists[i].p % sizeof(int64_t) == 0, LOCI_BAD_ARG,
@@ -303,8 +306,9 @@ static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward
 {
     struct call c;
     size_t most = 0;
-    if (loci_open_call(&c, p, in, false)) return 0;
+    /* rows of an embedding have no keys */
     if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
+    if (loci_open_call(&c, p, in, false)) return 0;
     /* Every pass that the caller may then make: forward; a rotation, or append(); and backward. */
     const struct { bool pass, backward, wide; } passes[] = {
         { true, false, false },
@@ -424,5 +428,6 @@ loci_status loci_open_grad(struct call *c)
     TRY(loci_open_view(c, &c->g.dq, &grad->dq, "dq", p->heads, c->Lq, p->dim));
     TRY(loci_open_view(c, &c->g.dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim));
     TRY(loci_open_view(c, &c->g.dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim));
+    TRY(loci_open_view(c, &c->g.dmask, &grad->dmask, "dmask", p->heads, c->Lq, c->Lk));
     return LOCI_OK;
 }

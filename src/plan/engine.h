@@ -36,6 +36,7 @@ struct engine {
     bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
     void      (*keys)(struct call *);                /* turns and measures them */
     loci_status (*forward)(struct call *), (*backward)(struct call *);
+    loci_status (*weights)(struct call *);           /* stored, not summed up with values */
     loci_status (*fast)(struct call *);              /* forward with bf16 dot products; NULL: this
                                                         build has none */
     void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere,

@@ -22,7 +22,7 @@ const struct term *const N(terms)[TERM_COUNT] = {
 /* What the other files of this build give to the table and to nobody else. */
 size_t NARROW(lay_out)(const struct call *, char *base, struct workspace *, struct sums *);
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *),
-    N(fast)(struct call *);
+    N(weights)(struct call *), N(fast)(struct call *);
 void N(store_gradients)(struct call *);
 loci_status N(keep)(struct call *, const struct keeping *);
 size_t N(rotate_workspace)(const struct call *);
@@ -72,6 +72,7 @@ const struct engine ENGINE(LOCI_ISA) = {
     .keys = N(prepare_keys),
     .forward = forward,
     .backward = N(backward),
+    .weights = N(weights),
 #ifdef LOCI_FAST
     .fast = N(fast),
 #endif
