@@ -565,7 +565,7 @@ static void misuse(void)
     CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 100, 0, (char *)memory + 8, &e), LOCI_BAD_ARG,
                &e, "start on 64 bytes");
     CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 100, 1, memory, &e), LOCI_BAD_ARG, &e,
-               "needs window_left");
+               "so the plan must have a window");
     CHECK_SAYS(loci_cache_create(&other, p.plan, (ptrdiff_t)1 << 30, (ptrdiff_t)1 << 40, 0, memory,
                                  &e), LOCI_BAD_ARG, &e, "more memory than there can be");
     CHECK_THAT(loci_cache_size(p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40) == 0

@@ -280,8 +280,11 @@ static void caps(void)
     CHECK_CLOSE(off, 0, 2.6, "soft-capping: tanh to 2.6 units in the last place, small scores too");
     CHECK_THAT(ends, "soft-capping: infinite scores become the cap, NaN stays NaN");
     CHECK_THAT(below, "soft-capping: no score exceeds the cap, and small ones stay as they are");
-    CHECK_THAT(attend_bias("alibi+softcap:cap=2", 8, 0, 4000, 0, NULL) == -2000,
-               "soft-capping: what is added to the score is not capped");
+    /* models and flash attention cap the product alone; caps of whole scores are in use, too */
+    CHECK_THAT(attend_bias("softcap:cap=2+alibi", 8, 0, 4000, 0, NULL) == -2000,
+               "soft-capping: what is added behind it is not capped");
+    CHECK_CLOSE(attend_bias("alibi+softcap:cap=2", 8, 0, 1, 0, NULL), 2 * tanh(-0.5 / 2), 1e-7,
+                "soft-capping: what is added before it is capped, too");
 }
 
 /* Every third token is marked; gates open there alone, and e[p] = p, so that scores are counts. */

@@ -503,6 +503,8 @@ static void sizes(void)
     CHECK_THAT(!forward(&p), "sizes that fit: %s", p.e.text);
     CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells",
                "work for a forward pass");
+    p.call.work_bytes = forward_bytes - 1;
+    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells", "a byte less");
     p.call.work_bytes = p.bytes;
     CHECK_THAT(!backward(&p), "sizes that fit: %s", p.e.text);
     p.call.work_bytes = 64;

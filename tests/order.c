@@ -323,18 +323,26 @@ static void walk_keys(const struct problem *p, int h, ptrdiff_t row, ptrdiff_t r
         for (int n = 0; n < D; n++) to->dq[(h * p->rows + row + r) * D + n] += dq[r][n];
 }
 
-/* dL by the logit of a sink: rows of a tile in double, tiles into the part, items in double. */
+/* dL by the logit of a sink: rows of a tile in double, tiles into the part of the newest chunk that
+ * they see, chunks and items in double. */
 static void add_sinks(const struct problem *p, ptrdiff_t item, ptrdiff_t rows, double *total)
 {
     for (int h = 0; h < H; h++) {
-        float part = 0;
-        for (ptrdiff_t row = item; row < item + rows; row += TILE) {
-            double sum = 0;
-            for (ptrdiff_t i = row; i < smaller(row + TILE, item + rows); i++)
-                sum += (double)(e_to(p->learned[h] - p->lse[h * p->rows + i]) * delta_of(p, h, i));
-            part -= (float)sum;
+        double all = 0;
+        for (ptrdiff_t chunk = 0; chunk <= last_key(p, item + rows - 1) / CHUNK; chunk++) {
+            float part = 0;
+            for (ptrdiff_t row = item; row < item + rows; row += TILE) {
+                const ptrdiff_t end = smaller(row + TILE, item + rows);
+                double sum = 0;
+                if (last_key(p, end - 1) / CHUNK != chunk) continue;
+                for (ptrdiff_t i = row; i < end; i++)
+                    sum += (double)(e_to(p->learned[h] - p->lse[h * p->rows + i])
+                                    * delta_of(p, h, i));
+                part -= (float)sum;
+            }
+            all += (double)part;
         }
-        total[h] += (double)part;
+        total[h] += all;
     }
 }
 

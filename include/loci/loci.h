@@ -112,8 +112,8 @@ typedef struct {
                                             loci_isas */
     const loci_tensor *tensors;          /* the tensors you hold, where an encoding knows more than
                                             one form (a table */
-    int tensor_count;                    /* per head or shared, an optional second one); NULL = the
-                                            usual form */
+    int tensor_count;                    /* per head or shared, an optional second one); INPUT ones
+                                            may be left out; NULL = the usual form */
 } loci_desc;
 
 /* window_left, and where a mask is full window_right, too, for a model whose rows see `keys` keys,
@@ -159,7 +159,7 @@ LOCI_API loci_status loci_prepare(const loci_plan *, ptrdiff_t max_distance,
 
 /* Threads and cancelling are the host's.  run() must call job(arg, 0) ... job(arg, n - 1), in any
  * order, overlapping as it likes, and return when all are done; `threads` is how many may
- * overlap. */
+ * overlap.  A job may wait for others that have begun, so whatever has begun must go on. */
 typedef struct {
     void (*run)(void *user, int n, void (*job)(void *arg, int index), void *arg);
     int  (*cancelled)(void *user);       /* asked before each work item; NULL = never */
@@ -185,6 +185,11 @@ typedef struct { void *data; ptrdiff_t batch, head, row; } loci_view;
  * table[b * entry + j / length].  The batch stride of the views k and v is then that from page to
  * page. */
 typedef struct { const int32_t *table; ptrdiff_t length, entry; } loci_pages;
+
+/* What a mask has for every pair of a row and a key: a byte, 0 where the row does not see the key;
+ * or a number that is added to the score last of all, after biases and caps, -INFINITY where the
+ * row does not see the key.  Numbers are double when dtype is F64, else float. */
+typedef enum { LOCI_NO_MASK, LOCI_MASK_SEEN, LOCI_MASK_ADDED } loci_mask;
 typedef struct loci_cache loci_cache;    /* see loci/cache.h */
 
 typedef struct {
@@ -220,6 +225,14 @@ typedef struct {
     /* Since 0.2, so only with a size: */
     size_t work_bytes, tables_bytes;     /* of `work` and `tables`, which are then checked; 0: not
                                             told */
+    /* Who sees whom, beside order, window and segments: a key must be seen by all of them.  Keys
+     * and rows are counted in their batch entry, from 0.  Not for linear attention, nor for keys in
+     * a ring; rows that mix heads (cape) see the same keys in all of them. */
+    const int64_t *k_first, *k_last;     /* both or neither; [q_len], with per_batch [batch][q_len]:
+                                            the first and the last key that a row sees; none, where
+                                            the last is before the first.  Costs no time */
+    loci_mask mask_kind;
+    loci_view mask;                      /* [batch][heads][q_len][k_len] */
 } loci_call;
 
 /* Bytes of `work`, with backward 1 for all passes of such a call, else for all but the backward
@@ -249,9 +262,19 @@ typedef struct {
     loci_view dq, dk, dv;
     void *const *dtensors;               /* NULL, or a list with NULL where a gradient is not
                                             wanted */
+    /* Since 0.2: */
+    loci_view dmask;                     /* of numbers that were added; who gave the same numbers to
+                                            several batches, heads or rows adds theirs up */
 } loci_grad;
 LOCI_API loci_status loci_backward(const loci_plan *, const void *tables, void *work,
                                    const loci_call *, const loci_grad *);
+
+/* What rows give to keys, [batch][heads][q_len][k_len], in double when dtype is F64, else float: for
+ * pictures and probes, as it takes the memory that attention saves.  The call is that of the
+ * forward pass, whose lse (sba: rem) is read, without pages or a cache; work is that of a backward
+ * pass.  Rows sum up to 1 but for what a sink takes and a stick leaves. */
+LOCI_API loci_status loci_weights(const loci_plan *, const void *tables, void *work,
+                                  const loci_call *, loci_view weights);
 
 /* Rotation alone (stages ATTENTION and ROTATE): inspect it, fill a cache, shift a cache.  QUERY
  * reads q_len, q_pos and q_coord of the call, the others k_len, k_pos, k_coord; CACHE is the key as

@@ -6,10 +6,12 @@
  *
  * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It meets
  * the keys in chunks, oldest first, and in each sums dK, dV and gradients of parameters into parts
- * of its own; what its rows have by then waits for the next chunk.  Items run in waves, and parts
- * are added to the totals in the order of the items, so the sums do not depend on the number of
- * threads, and a thread needs no more memory for long sequences than for one chunk. */
+ * of its own; what its rows have by then waits for the next chunk.  Threads take items one after
+ * the other, and parts are added to the totals in the order of the items (base/turns.h), so the
+ * sums do not depend on the number of threads, and a thread needs no more memory for long sequences
+ * than for one chunk. */
 #include "attn/thread.h"
+#include "base/turns.h"
 
 #if QT > 1
 
@@ -93,6 +95,14 @@ static void weigh_gradient(struct tile *t)
     mask(t, t->ds, 0);
 }
 
+/* What a mask adds, it adds to the final scores. */
+static void store_mask_gradient(const struct tile *t)
+{
+    const loci_view *v = &t->c->g.dmask;
+    real *to = (real *)v->data + t->seq->b * v->batch + t->h * v->head + t->i0 * v->row + t->j0;
+    transpose(t->ds, QT, t->keys, t->rows, to, v->row);
+}
+
 /* From the gradient of the final scores to that of scale q.k, last stage first. */
 static void score_gradient(struct tile *t)
 {
@@ -139,11 +149,12 @@ struct item {
     struct chunks chunks;
 };
 
-/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that a
- * wave is balanced. */
+/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that
+ * those that run at the same time cost the same and seldom add to the same keys. */
+INLINE int groups_of(const struct call *c) { return c->plan->kv_heads / item_kv_heads(c->plan); }
 static struct item item_of(const struct call *c, ptrdiff_t i)
 {
-    const int groups = c->plan->kv_heads / item_kv_heads(c->plan);
+    const int groups = groups_of(c);
     const ptrdiff_t rows = c->seqs.chunks - 1 - i / groups;
     struct item a = { .q = find_sequence(c, BY_CHUNK, rows), .kvh = (int)(i % groups) };
     a.row = (rows - a.q->first_chunk) * ROW_CHUNK;
@@ -248,7 +259,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
         if (!seen || all_spent(t, n) || all_settled(t, n)) continue;
         if (w && w->scores) t->s = w->scores + at * KT * QT;
         for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
-        if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
+        finish_scores(t, n);
         for (int i = 0; i < n && p->weight >= 0; i++)
             weights_of(c)->weigh(&t[i], p->weight);
     }
@@ -284,7 +295,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
         t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1);      /* a whole tile */
         if (!w->scores) score_tile(&t[i]);
     }
-    if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
+    if (!w->scores) finish_scores(t, n);
     for (int i = 0; i < n; i++) {
         /* Parts begin at the item's own heads, and sums by key at the first key of the chunk. */
         const ptrdiff_t kh = t[i].kh % item_key_heads(p), kvh = t[i].kvh % item_kv_heads(p);
@@ -297,6 +308,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
                                        * key_row(term->keyed(c, x))
                     : NULL;
         weigh_gradient(&t[i]);
+        if (c->g.dmask.data) store_mask_gradient(&t[i]);
         if (c->g.dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
     }
     if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
@@ -437,11 +449,7 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
     }
 }
 
-/* ---- Work items and waves -------------------------------------------------------------------- */
-
-/* Items that run at the same time, one per thread, and the chunk of keys that they have come to:
- * each sums in its thread's workspace.  stop: one per item, set when the host has cancelled. */
-struct wave { struct call *c; ptrdiff_t first, n, chunk; bool *stop; };
+/* ---- Work items ------------------------------------------------------------------------------ */
 
 /* The keys of an item in a chunk, counted in its sequence. */
 static struct keyrange keys_in_chunk(const struct item *a, ptrdiff_t chunk)
@@ -468,50 +476,48 @@ static void zero_sums(const struct call *c, const struct sums *w, struct keyrang
         if (w->keys[x]) zero_keys(c, w->keys[x], item_heads(p), keys, key_row(term->keyed(c, x)));
     }
 }
-/* Adds the parts of a chunk to those of the item's chunks before it. */
-static void add_chunk(const struct call *c, const struct sums *w, bool first)
+/* Adds the parts of a chunk to those of the item's chunks before it; after the last one they go
+ * with its block. */
+static void add_chunk(const struct call *c, const struct sums *w, bool first, bool last)
 {
     EACH_USE(c, x, term) {
         if (!w->all[x] || !c->g.total[x]) continue;
         const ptrdiff_t size = term->part(c, x), added = added_part(c, x);
+        const double *before = w->so_far[x];
+        double *to = last ? w->all[x] : w->so_far[x];
         for (int h = 0; h < item_heads(c->plan); h++)
             for (ptrdiff_t i = 0; i < added; i++)
-                w->all[x][h * added + i] =
-                    (first ? 0 : w->all[x][h * added + i]) + (double)w->part[x][h * size + i];
+                to[h * added + i] =
+                    (first ? 0 : before[h * added + i]) + (double)w->part[x][h * size + i];
     }
 }
 
-/* One item of a wave and one chunk of keys: all their sums, from 0. */
-static void item_job(void *arg, int index)
+/* An item and one chunk of keys: all their sums, from 0.  False: the host has cancelled. */
+static bool sum_chunk(const struct call *c, const struct workspace *d, const struct sums *w,
+                      const struct item *item, ptrdiff_t chunk)
 {
-    const struct wave *a = arg;
-    struct call *c = a->c;
     const struct loci_plan *p = c->plan;
-    struct workspace d = N(workspace_of)(c, index, true);
-    const struct item item = item_of(c, a->first + index);
-    const bool first = a->chunk == item.chunks.first, sweeps = first && scans(c);
-    if (a->chunk < item.chunks.first || a->chunk > item.chunks.last) return;
-    zero_sums(c, &d.sums, keys_in_chunk(&item, a->chunk));
+    const bool first = chunk == item->chunks.first, sweeps = first && scans(c);
+    zero_sums(c, w, keys_in_chunk(item, chunk));
     /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))
-        for (ptrdiff_t row = 0; row < item.rows; row += QT) {
-            const struct rows r = rows_at(c, &item, h, row);
-            if (cancelled(c)) {
-                a->stop[index] = true;
-                return;
-            }
-            if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d.tile, &d.sums, &r);
-            if (a->chunk >= r.chunks.first && a->chunk <= r.chunks.last)
-                backward_rows(c, d.tile, &d.sums, &r, a->chunk);
+        for (ptrdiff_t row = 0; row < item->rows; row += QT) {
+            const struct rows r = rows_at(c, item, h, row);
+            if (cancelled(c)) return false;
+            if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d->tile, w, &r);
+            if (chunk >= r.chunks.first && chunk <= r.chunks.last)
+                backward_rows(c, d->tile, w, &r, chunk);
         }
     EACH_USE(c, x, term)
         for (int h = 0; h < item_heads(p) && term->finish && c->g.total[x]; h++)
-            term->finish(c, x, item.q, item.row, a->chunk,
-                         d.sums.part[x] + h * term->part(c, x));
-    add_chunk(c, &d.sums, first);
+            term->finish(c, x, item->q, item->row, chunk, w->part[x] + h * term->part(c, x));
+    add_chunk(c, w, first, chunk == item->chunks.last);
+    return true;
 }
 
-/* Some keys of an item's sequence, and its sums of a gradient by key: [heads][keys][row]. */
+/* ---- Sums in turn ---------------------------------------------------------------------------- */
+
+/* The keys of a chunk that an item has sums for, [heads][keys][row] of each gradient by key. */
 struct share { const struct call *c; const struct sequence *q; ptrdiff_t first, end; };
 static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int row)
 {
@@ -544,89 +550,102 @@ static void add_to_total(const struct share *s, const real *from, int x, int h0,
     }
 }
 
-/* Adds every item's gradients by key to the totals, in the order of the items.  A tile of keys
- * belongs to one job, whichever items have seen it, so jobs write apart and sums have one order. */
-static void add_job(void *arg, int index)
+/* Adds an item's gradients by key to the totals. */
+static void add_keys(const struct call *c, const struct sums *sums, const struct item *item,
+                     ptrdiff_t chunk)
 {
-    const struct wave *a = arg;
-    struct call *c = a->c;
     const struct loci_plan *p = c->plan;
-    for (ptrdiff_t i = 0; i < a->n; i++) {
-        const struct sums sums = N(sums_of)(c, (int)i);
-        const struct item item = item_of(c, a->first + i);
-        const struct keyrange keys = keys_in_chunk(&item, a->chunk);
-        struct share s = { .c = c, .q = item.q, .end = keys.first };
-        /* From border to border of tiles, counted from the entry's key 0, so that items of one
-         * sequence agree on who owns a key. */
-        while (s.end <= keys.last) {
-            const ptrdiff_t tile = (item.q->k0 + s.end) / KT, end = (tile + 1) * KT - item.q->k0;
-            s.first = s.end, s.end = end <= keys.last ? end : keys.last + 1;
-            if (tile % c->threads != index) continue;
-            add_to_view(&s, sums.dk, &c->g.dk, item.kvh * (p->key_heads / p->kv_heads),
-                        item_key_heads(p), p->dim);
-            add_to_view(&s, sums.dv, &c->g.dv, item.kvh, item_kv_heads(p), p->value_dim);
-            EACH_USE(c, x, term)
-                if (sums.keys[x] && c->g.total[x])
-                    add_to_total(&s, sums.keys[x], x, item.kvh * p->group, item_heads(p));
-        }
-    }
+    const struct keyrange keys = keys_in_chunk(item, chunk);
+    const struct share s = { .c = c, .q = item->q, .first = keys.first, .end = keys.last + 1 };
+    add_to_view(&s, sums->dk, &c->g.dk, item->kvh * (p->key_heads / p->kv_heads),
+                item_key_heads(p), p->dim);
+    add_to_view(&s, sums->dv, &c->g.dv, item->kvh, item_kv_heads(p), p->value_dim);
+    EACH_USE(c, x, term)
+        if (sums->keys[x] && c->g.total[x])
+            add_to_total(&s, sums->keys[x], x, item->kvh * p->group, item_heads(p));
 }
 
-/* Parts of one item's heads, added in double where they belong. */
-static void add_parts(struct call *c, int index, ptrdiff_t b, int h0, int heads)
+/* Parts of an item's heads, added in double where they belong. */
+static void add_parts(const struct call *c, const struct sums *sums, const struct item *item)
 {
-    const struct sums sums = N(sums_of)(c, index);
     EACH_USE(c, x, term) {
         if (!c->g.total[x] || !term->part) continue;
         const ptrdiff_t size = term->part(c, x), added = added_part(c, x);
-        for (int h = 0; h < heads; h++) {
-            double *to = c->g.total[x] + term->home(c, x, b, h0 + h);
+        for (int h = 0; h < item_heads(c->plan); h++) {
+            double *to = c->g.total[x]
+                       + term->home(c, x, item->q->b, item->kvh * c->plan->group + h);
             for (ptrdiff_t i = 0; i < added; i++)
-                to[i] += sums.all[x] ? sums.all[x][h * added + i]
-                                     : (double)sums.part[x][h * size + i];
+                to[i] += sums->all[x] ? sums->all[x][h * added + i]
+                                      : (double)sums->part[x][h * size + i];
         }
     }
 }
 
-/* All chunks of a wave's items, oldest first. */
-static loci_status run_wave(struct wave *a)
+/* What threads share. */
+struct pass { struct call *c; struct turns turns; };
+
+/* Gradients by key are a kv head's, and no two sequences have keys together; parts of all items may
+ * go to the same total. */
+static struct turn_item find_turn(void *arg, ptrdiff_t i)
 {
-    struct call *c = a->c;
-    struct chunks all = { .first = most_chunks(c) };
-    for (ptrdiff_t i = 0; i < a->n; i++) {
-        const struct chunks one = item_of(c, a->first + i).chunks;
-        if (one.first < all.first) all.first = one.first;
-        if (one.last > all.last) all.last = one.last;
-    }
-    for (a->chunk = all.first; a->chunk <= all.last; a->chunk++) {
-        N(run)(c, (int)a->n, item_job, a);
-        for (int i = 0; i < a->n; i++) if (a->stop[i]) return LOCI_CANCELLED;
-        N(run)(c, c->threads, add_job, a);
-    }
-    return LOCI_OK;
+    const struct call *c = ((const struct pass *)arg)->c;
+    const struct item item = item_of(c, i);
+    return (struct turn_item){ .place = (item.q - c->seqs.list) * c->plan->kv_heads + item.kvh,
+                               .first = item.chunks.first, .last = item.chunks.last };
 }
-/* All items, in waves of as many as there are threads.  Which items run together depends on the
- * threads, the order in which their parts are added does not. */
-static loci_status run_items(struct call *c)
+static void add_turn(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool shared)
 {
-    const struct loci_plan *p = c->plan;
-    const ptrdiff_t items = c->seqs.chunks * (p->kv_heads / item_kv_heads(p));
-    bool stop[MAX_THREADS] = { false };
-    for (ptrdiff_t first = 0; first < items; first += c->threads) {
-        struct wave a = { .c = c, .first = first, .stop = stop,
-                          .n = items - first < c->threads ? items - first : c->threads };
-        const loci_status status = run_wave(&a);
-        if (status) return status;
-        /* What is not by key is short, and one thread adds it. */
-        for (int i = 0; i < a.n; i++) {
-            const struct item item = item_of(c, first + i);
-            add_parts(c, i, item.q->b, item.kvh * p->group, item_heads(p));
+    const struct call *c = ((const struct pass *)arg)->c;
+    const struct item item = item_of(c, i);
+    const struct sums sums = N(sums_of)(c, block);
+    if (shared) add_parts(c, &sums, &item);
+    else add_keys(c, &sums, &item, chunk);
+}
+static bool learns_parts(const struct call *c)
+{
+    EACH_USE(c, x, term) if (term->part && c->g.total[x]) return true;
+    return false;
+}
+
+/* Items one after the other, each through its chunks of keys, oldest first. */
+static void item_job(void *arg, int index)
+{
+    struct pass *a = arg;
+    struct call *c = a->c;
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(c, index, &sums);
+    int block = index;
+    for (ptrdiff_t i; block >= 0 && (i = loci_turns_take(&a->turns, block)) >= 0;) {
+        const struct item item = item_of(c, i);
+        for (ptrdiff_t k = item.chunks.first; k <= item.chunks.last && block >= 0; k++) {
+            N(use_block)(c, block, &sums);
+            if (!sum_chunk(c, &d, &sums, &item, k)) {
+                loci_turns_stop(&a->turns);
+                return;
+            }
+            block = loci_turns_hand_in(&a->turns, block);
         }
     }
-    return LOCI_OK;
+}
+static loci_status run_items(struct call *c)
+{
+    const ptrdiff_t items = c->seqs.chunks * groups_of(c);
+    const int jobs = items < c->threads ? (int)items : c->threads;
+    struct pass a = { .c = c, .turns = { .find = find_turn, .add = add_turn, .items = items,
+                                         .blocks = c->threads + spare_blocks(c->threads),
+                                         .shares = learns_parts(c) } };
+    a.turns.arg = &a;
+    loci_turns_open(&a.turns, jobs);
+    N(run)(c, jobs, item_job, &a);
+    const bool stopped = a.turns.stop;
+    loci_turns_close(&a.turns);
+    return stopped ? LOCI_CANCELLED : LOCI_OK;
 }
 
 /* ---- dK through the rotation ----------------------------------------------------------------- */
+
+/* Tiles of keys that are turned back at the same time, one per thread. */
+struct wave { struct call *c; ptrdiff_t first; };
 
 /* dK has been summed over all rows as scores read keys: turned and faded.  One tile of one key head
  * goes back, where it is, and leaves its part of the parameters' gradient. */
@@ -636,14 +655,15 @@ static void unturn_job(void *arg, int index)
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const struct rotation *rotation = rotation_of(c);
-    const struct workspace d = N(workspace_of)(c, index, true);
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(c, index, &sums);
     const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
     const int kh = (int)(i % p->key_heads);
     const struct sequence *q = find_sequence(c, BY_KTILE, tile);
     const ptrdiff_t j = q->k0 + (tile - q->first_ktile) * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
     const ptrdiff_t size = rotation_part(c);
-    real *part = size && c->g.total[p->rotate] ? d.sums.part[p->rotate] : NULL;
+    real *part = size && c->g.total[p->rotate] ? sums.part[p->rotate] : NULL;
     if (part) zero(part, size);
 
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
@@ -669,7 +689,8 @@ static void unturn_job(void *arg, int index)
         memcpy(dk + k * c->g.dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
 
-/* All tiles of keys, in waves as above, so that parts are added in one order. */
+/* All tiles of keys, in waves of as many as there are threads; their parts are added in the order
+ * of the tiles. */
 static void unturn_keys(struct call *c)
 {
     const struct loci_plan *p = c->plan;
@@ -677,19 +698,18 @@ static void unturn_keys(struct call *c)
     const struct term *term = term_of(c, p->rotate);
     const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
-        struct wave a = { .c = c, .first = first,
-                          .n = items - first < c->threads ? items - first : c->threads };
-        N(run)(c, (int)a.n, unturn_job, &a);
+        const int n = items - first < c->threads ? (int)(items - first) : c->threads;
+        N(run)(c, n, unturn_job, &(struct wave){ .c = c, .first = first });
         if (!c->g.total[p->rotate] || !term->part) continue;
         /* home() goes by query heads: that of a key head is that of its first one */
-        for (int i = 0; i < a.n; i++) {
+        for (int i = 0; i < n; i++) {
             const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
             const struct sums sums = N(sums_of)(c, i);
             double *to = c->g.total[p->rotate]
                        + term->home(c, p->rotate, q->b,
                                     (int)((first + i) % p->key_heads) * (p->heads / p->key_heads));
-            for (ptrdiff_t n = 0; n < term->part(c, p->rotate); n++)
-                to[n] += (double)sums.part[p->rotate][n];
+            for (ptrdiff_t k = 0; k < term->part(c, p->rotate); k++)
+                to[k] += (double)sums.part[p->rotate][k];
         }
     }
 }
@@ -714,8 +734,7 @@ static void store_sums(const struct call *c, const loci_view *from, const loci_v
 }
 static void store_job(void *arg, int index)
 {
-    const struct wave *a = arg;
-    struct call *c = a->c;
+    struct call *c = arg;
     const struct loci_plan *p = c->plan;
     const ptrdiff_t first = c->Lk * index / c->threads, end = c->Lk * (index + 1) / c->threads;
     store_sums(c, &c->g.dk, &c->g.dk_out, p->kv_heads, p->key_heads / p->kv_heads, p->dim, first,
@@ -725,7 +744,7 @@ static void store_job(void *arg, int index)
 void N(store_gradients)(struct call *c)
 {
     if (c->g.dk_out.data || c->g.dv_out.data)
-        N(run)(c, c->threads, store_job, &(struct wave){ .c = c });
+        N(run)(c, c->threads, store_job, c);
 }
 
 loci_status N(backward)(struct call *c)

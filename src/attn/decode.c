@@ -98,7 +98,7 @@ static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last
     struct sight a = { false, false };
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        if (i && t->run && !t->qg && t->i0 == t[-1].i0) {
+        if (i && !t->listed && t->i0 == t[-1].i0) {
             t->j0 = t[-1].j0, t->keys = t[-1].keys, t->d = t[-1].d, t->partial = t[-1].partial;
             t->s = t[-1].s + CHUNK, t->p = t[-1].p + CHUNK;
         } else {
@@ -151,8 +151,8 @@ static void add_to_tiles(const struct rows *w, ptrdiff_t j)
     const struct loci_plan *p = w->t->c->plan;
     for (int x = 0; x < p->uses; x++) find_for_terms(w, x);
     for (int i = 0; i < w->n; i++) add_terms(&w->t[i]);
-    for (int i = 0; p->mix >= 0 && i < w->n; i += p->heads)
-        term_of(w->t->c, p->mix)->mix(&w->t[i], p->mix);
+    const int together = locked(p);
+    for (int i = 0; i < w->n; i += together) finish_scores(&w->t[i], together);
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
         real *s = w->s + (ptrdiff_t)i * CHUNK + j % TILES * KT;
@@ -164,20 +164,16 @@ static void add_to_tiles(const struct rows *w, ptrdiff_t j)
     }
 }
 
-/* The largest score of every tile: vectors of a tile first, then lanes, with tiles in the lanes.
- * The max of numbers is the same in any order. */
+/* The largest score of every tile.  The max of numbers is the same in any order. */
 static void find_most(const real *s, int first, int end, real *most)
 {
-    real lanes[TILES * VL], turned[VL * TILES];
+    real lanes[VL];
     for (int j = first; j < end; j++) {
         vf m = vf_load(s + j * KT);
         UNROLL for (int k = VL; k < KT; k += VL) m = vf_max(m, vf_load(s + j * KT + k));
-        vf_store(lanes + j * VL, m);
+        vf_store(lanes, vf_most(m));
+        most[j] = *lanes;
     }
-    transpose(lanes + first * VL, VL, end - first, VL, turned + first, TILES);
-    for (int j = first; j < end; j++) most[j] = turned[j];
-    for (int i = 1; i < VL; i++)
-        for (int j = first; j < end; j++) most[j] = max_(most[j], turned[i * TILES + j]);
 }
 /* Weights of a tile under a base, some vectors at once, so that their chains overlap. */
 static void soften_tile(const real *s, real base, real *p)
@@ -187,9 +183,16 @@ static void soften_tile(const real *s, real base, real *p)
         UNROLL for (int v = 0; v < AT_ONCE; v++)
             vf_store(p + k + v * VL, vf_exp(vf_sub(vf_load(s + k + v * VL), vf_set1(base))));
 }
-/* Sums of the weights of VL tiles.  Each is one chain over ascending keys, as in softmax.h;
- * tiles lie in the lanes. */
-static vf sum_weights(const real *p)
+/* The sum of the weights of a tile: one chain over ascending keys, as in softmax.h. */
+static real sum_tile(const real *p, int keys)
+{
+    real sum = 0;
+    for (int k = 0; k < keys; k++) sum += p[k];
+    return sum;
+}
+/* The same for VL tiles, which lie in the lanes: worth it where more than FEW of them are there. */
+enum { FEW = VL / 4 };
+static vf sum_lanes(const real *p)
 {
     vf all = vf_set1(0);
     for (int k = 0; k < KT; k += VL) {
@@ -201,8 +204,9 @@ static vf sum_weights(const real *p)
     return all;
 }
 /* The softmax of a row: what softmax.h says of every tile, newest first, step by step for all tiles
- * of the chunk. */
-static void soften(const struct rows *w, int i, int first, int end, const bool *seen)
+ * of the chunk, which has so many keys. */
+static void soften(const struct rows *w, int i, int first, int end, ptrdiff_t keys,
+                   const bool *seen)
 {
     struct tile *t = &w->t[i];
     real *s = w->s + (ptrdiff_t)i * CHUNK, *p = w->p + (ptrdiff_t)i * CHUNK,
@@ -220,9 +224,14 @@ static void soften(const struct rows *w, int i, int first, int end, const bool *
     }
     /* Lanes of tiles that nobody saw hold old memory, and their sums are not used. */
     for (int from = first / VL * VL; from < end; from += VL) {
-        for (int j = from; j < from + VL; j++)
-            if (j >= first && j < end && seen[j]) soften_tile(s + j * KT, base[j], p + j * KT);
-        vf_store(sum + from, sum_weights(p + from * KT));
+        const int low = from > first ? from : first, high = from + VL < end ? from + VL : end;
+        for (int j = low; j < high; j++) {
+            const ptrdiff_t left = keys - j * KT;
+            if (!seen[j]) continue;
+            soften_tile(s + j * KT, base[j], p + j * KT);
+            if (high - low <= FEW) sum[j] = sum_tile(p + j * KT, left < KT ? (int)left : KT);
+        }
+        if (high - low > FEW) vf_store(sum + from, sum_lanes(p + from * KT));
         vf_store(alpha + from, vf_exp(vf_load(fall + from)));
     }
     for (int j = end - 1; j >= first; j--)
@@ -360,7 +369,8 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
         }
     }
     if (weight < 0) {
-        for (int i = 0; i < n; i++) soften(w, i, (int)(oldest - base), (int)(end - base), see);
+        for (int i = 0; i < n; i++)
+            soften(w, i, (int)(oldest - base), (int)(end - base), last + 1 - base * KT, see);
         for (ptrdiff_t j = end - 1; j >= oldest && needs.values; j--)
             if (see[j - base]) weigh_tiles(w, j, last);
     }
@@ -460,7 +470,7 @@ static void decode_job(void *arg, int index)
 {
     struct pass *a = arg;
     struct call *c = a->c;
-    const struct workspace d = N(workspace_of)(c, index, false);
+    const struct workspace d = N(workspace_of)(c, index, NULL);
     const ptrdiff_t per = a->joining ? 1 : a->chunks;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per
                       && !atomic_load(&a->stop);) {

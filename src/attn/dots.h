@@ -61,8 +61,8 @@ INLINE void dot_keys(int keys, const real *a, ptrdiff_t as, int D, const real *q
     }
 }
 
-/* For an array of reals with a row per key, whose row a belongs to the tile's first key: the rows of
- * the next tile, or nothing if none follows. */
+/* For an array of reals with a row per key, whose row a belongs to the tile's first key: the rows
+ * of the next tile, or nothing if none follows. */
 INLINE struct next next_rows(const struct tile *t, const real *a, ptrdiff_t as)
 {
     if (!t->next.first) return t->next;
@@ -124,7 +124,7 @@ INLINE struct next from_row(struct next next, int row)
 INLINE void dot_as(const enum then then, const struct tile *t, const real *a, ptrdiff_t as,
                    ptrdiff_t ad, struct next next, int D, const real *b, real *c)
 {
-    if (!t->partial || !t->run || t->qg) {
+    if (!t->partial || t->listed) {
         product_on(then, t->keys, t->live, D, a, as, ad, b, QT, c, QT, NULL, next);
         return;
     }
@@ -149,7 +149,7 @@ INLINE void mix_tile(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 {
     /* A is read down its columns, so its steps and rows change places. */
     const struct next next = { rows.first, rows.step, rows.row, rows.size };
-    if (!t->partial || !t->run || t->qg) {
+    if (!t->partial || t->listed) {
         product_on(FADE, D, t->live, t->keys, a, 1, as, p, QT, c, QT, fade, next);
         return;
     }
@@ -207,7 +207,7 @@ INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, c
  * the first that sees a key of the strip have w = 0 and are left out. */
 INLINE void outer(const struct tile *t, const real *w, const real *rows, int width, real *c)
 {
-    if (!t->partial || !t->run || t->qg) {
+    if (!t->partial || t->listed) {
         product(ADD, t->keys, width, QT, w, QT, 1, rows, width, c, width, NULL);
         return;
     }

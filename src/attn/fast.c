@@ -222,7 +222,7 @@ static void dot_pairs(struct tile *t, struct key_words k)
     const struct loci_plan *p = t->c->plan;
     const real factor = factor_of(p);
     const int K = (p->dim + 1) / 2;
-    if (!t->partial || !t->run || t->qg) {
+    if (!t->partial || t->listed) {
         pairs_product(t->live, t->keys, K, k.first, k.key, k.word, t->fast.q, t->s, factor, NULL);
         return;
     }
@@ -396,7 +396,7 @@ static void mix_pairs(struct tile *t)
     const int D = t->c->plan->value_dim, K = (t->keys + 1) / 2;
     const char *v = (const char *)t->fast.v;
     const ptrdiff_t word = sizeof(uint32_t);
-    if (!t->partial || !t->run || t->qg) {
+    if (!t->partial || t->listed) {
         pairs_product(t->live, D, K, v, word, word * D, t->fast.p, t->chunk.o, 1, t->alpha);
         return;
     }
@@ -431,9 +431,10 @@ static void sums(struct tile *t, bool more)
     if (apart) put_back(t);
 }
 
+static void close(struct tile *t) { close_rows(t); }
 static void job(void *arg, int index)
 {
-    forward_job(arg, index, &(struct products){ rows, scores, sums });
+    forward_job(arg, index, &(struct products){ rows, scores, sums, close });
 }
 
 loci_status N(fast)(struct call *c)

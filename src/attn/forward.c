@@ -23,9 +23,10 @@ static void sums(struct tile *t, bool more)
     mix_safe(t, t->v.at, t->v.row, t->c->plan->value_dim, t->p, t->chunk.o, t->alpha, t->next);
 }
 static void rows(struct tile *t) { open_columns(t); }
+static void close(struct tile *t) { close_rows(t); }
 static void job(void *arg, int index)
 {
-    forward_job(arg, index, &(struct products){ rows, scores, sums });
+    forward_job(arg, index, &(struct products){ rows, scores, sums, close });
 }
 
 loci_status N(forward)(struct call *c) { return forward_all(c, job); }

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* forward.h -- the fused pass over tiles of 64 rows: the rows of a tile walk over the keys they
  * see, newest first, in chunks of 4096 and tiles of 64.  The file that includes this one says
- * how a tile is multiplied. */
+ * how a tile is multiplied, and what is made of it. */
 #ifndef LOCI_ATTN_FORWARD_H
 #define LOCI_ATTN_FORWARD_H
 
 #include "attn/softmax.h"
 #include "attn/thread.h"
 
-/* How a tile is multiplied: forward.c does it in f32, fast.c with bf16 dot products. */
+/* How a tile is multiplied: forward.c does it in f32, fast.c with bf16 dot products; weights.c has
+ * no use for values. */
 struct products {
     void (*rows)(struct tile *);                     /* once per query tile, after open_rows() */
     void (*scores)(struct tile *, bool more);        /* finds the keys and makes s, all but mix;
                                                         more: older tiles follow */
     void (*sums)(struct tile *, bool more);          /* weighs, and adds up the values */
+    void (*close)(struct tile *);                    /* once per query tile, when all is summed */
 };
 
 /* Is every tile first .. end of a chunk so far below the total that the chunk's sums would join it
@@ -60,7 +62,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
             if (all_spent(t, n)) break;
             const bool more = j > range.first / KT;
             for (int i = 0; i < n; i++) by->scores(&t[i], more);
-            if (p->mix >= 0) term_of(c, p->mix)->mix(t, p->mix);
+            finish_scores(t, n);
             for (int i = 0; i < n; i++) by->sums(&t[i], more);
         }
         for (int i = 0; i < n; i++) {
@@ -68,7 +70,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
             else softmax_join(&t[i]);
         }
     }
-    for (int i = 0; i < n; i++) close_rows(&t[i]);
+    for (int i = 0; i < n; i++) by->close(&t[i]);
 }
 
 /* ---- All of them ----------------------------------------------------------------------------- */
@@ -88,7 +90,8 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
 {
     struct pass *a = arg;
     struct call *c = a->c;
-    struct tile *t = N(workspace_of)(c, index, false).tile;
+    struct sums sums;                    /* weights.c has the tiles of a backward pass */
+    struct tile *t = N(workspace_of)(c, index, c->backward ? &sums : NULL).tile;
     for (;;) {
         const ptrdiff_t item = (ptrdiff_t)atomic_fetch_add(&a->next, 1);
         if (item >= a->items || atomic_load(&a->stop)) return;

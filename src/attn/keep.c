@@ -15,8 +15,8 @@ struct keep {
     atomic_bool stop;
 };
 
-/* Stores n keys of one tile, from key `at` of the sequence on.  They come as padded rows in
- * t->q.rows, and turn by the positions of the call's keys j .. */
+/* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->q.rows, as far
+ * apart as padded rows are, and turn by the positions of the call's keys j .. */
 static void put_keys(const struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b,
                      int h, ptrdiff_t at, ptrdiff_t j, int n)
 {
@@ -29,9 +29,10 @@ static void put_keys(const struct call *c, const struct keeping *a, struct tile 
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)
             t->q.rows[i * Dp + d] *= (real)a->undo;
-    transpose(t->q.rows, Dp, n, D, t->q.across, KT);
-    for (int d = 0; d < D; d++)
-        from_reals(c, t->q.across + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
+    real *across = in_place(c) ? (real *)tile + at % KT : t->q.across;
+    transpose(t->q.rows, Dp, n, D, across, KT);
+    for (int d = 0; d < D && !in_place(c); d++)
+        from_reals(c, across + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
 }
 /* Where the cache has value `at` of a sequence. */
 static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at)
@@ -55,7 +56,8 @@ static void append_item(struct call *c, const struct keeping *a, struct tile *t,
     /* the last `count` rows of the call are the new ones */
     const ptrdiff_t j = from - old + c->Lk - count;
     const int n = (int)(end - from);
-    load_rows(c, &a->k, b, h, j, n, p->dim, t->q.rows);
+    for (int i = 0; i < n; i++)
+        to_reals(c, stored_row(c, &a->k, b, h, j + i), p->dim, t->q.rows + i * padded(p->dim));
     put_keys(c, a, t, b, h, from, j, n);
     for (int i = 0; i < n; i++)
         memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
@@ -89,7 +91,7 @@ static void keep_job(void *arg, int index)
 {
     struct keep *k = arg;
     struct call *c = k->c;
-    struct tile *t = N(workspace_of)(c, index, false).tile;
+    struct tile *t = N(workspace_of)(c, index, NULL).tile;
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);

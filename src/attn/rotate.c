@@ -108,7 +108,10 @@ static void rotate_job(void *arg, int index)
     struct angles *angles = N(angles_of)(c, index);
     const bool input = a->back && wants_input(c, NULL);
     const int heads = input ? 1 : together(a);
-    struct tile *t = input || !in_place(c) ? N(workspace_of)(c, index, a->back).tile : NULL;
+    struct sums sums;
+    struct tile *t = input || !in_place(c)
+                       ? N(workspace_of)(c, index, a->back ? &sums : NULL).tile
+                       : NULL;
     for (ptrdiff_t i, n = items(a, heads); (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < n;) {
         if (cancelled(c)) {
             a->stop = true;
@@ -122,9 +125,10 @@ static void rotate_job(void *arg, int index)
 static void wave_job(void *arg, int index)
 {
     struct rows *a = arg;
-    const struct workspace d = N(workspace_of)(a->c, index, true);
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(a->c, index, &sums);
     const int x = a->c->plan->rotate;
-    real *part = d.sums.part[x];
+    real *part = sums.part[x];
     memset(part, 0, sizeof(real) * (size_t)rotation_part(a->c));
     unturn_block(a, block_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
 }
@@ -145,7 +149,7 @@ static struct rows all_rows(struct call *c, loci_which which, const loci_view *x
 size_t N(rotate_workspace)(const struct call *c)
 {
     struct workspace d;
-    return in_place(c) ? N(angles_bytes)(c) : N(lay_out)(c, NULL, false, &d);
+    return in_place(c) ? N(angles_bytes)(c) : N(lay_out)(c, NULL, &d, NULL);
 }
 loci_status N(rotate)(struct call *c, loci_which which, const loci_view *x, const loci_view *y)
 {

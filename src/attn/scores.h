@@ -19,6 +19,7 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
     t->seq = q, t->h = h, t->kvh = h / p->group, t->kh = key_head(p, h);
     t->i0 = q->q0 + row, t->rows = rows, t->live = QT, t->run = q->run;
     t->qg = NULL, t->kg = NULL, t->q.block = -1, t->next = (struct next){ 0 };
+    t->listed = !sees_intervals(c, q);
     /* On a run t->d says it all; with segments set_keys() still looks at positions. */
     if (!q->run || q->segments) {
         int64_t *qp = (int64_t *)t->qp;
@@ -29,6 +30,10 @@ INLINE void open_rows(struct tile *t, const struct sequence *q, int h, ptrdiff_t
         for (int r = 0; r < rows; r++) qg[r] = seg_q(c, q->b, t->i0 + r);
         t->qg = qg, t->kg = t->kp + KT;
     }
+    int64_t *first = (int64_t *)t->first, *last = (int64_t *)t->last;
+    for (int r = 0; first && r < rows; r++)
+        first[r] = first_key(c, q, row + r), last[r] = last_key(c, q, row + r);
+    if (t->added) memset(t->added, 0, sizeof(real) * KT * QT);
     load_rows(c, &c->q, q->b, h, t->i0, rows, p->dim, t->q.rows);
     if (p->rotate >= 0)
         rotation_of(c)->turn(c, p->rotate, t->angles, q->b, t->h, true, t->i0, rows, t->q.rows, Dp);
@@ -85,6 +90,26 @@ INLINE void add_terms(struct tile *t)
         if (g == GROUP_MUL && mul) mask(t, t->s, -INFINITY);
     }
 }
+/* What a mask adds comes last.  Columns of dead rows hold zeros. */
+INLINE void add_mask(struct tile *t)
+{
+    if (!t->added) return;
+#if QT > 1
+    const real *added = mask_row(t, 0);
+    transpose(added, t->c->mask.row, t->rows, t->keys, t->added, QT);
+    for (int n = 0; n < t->keys * QT; n++) t->s[n] += t->added[n];
+#else
+    const real *added = mask_row(t, 0);
+    for (int k = 0; k < t->keys; k++) t->s[k] += added[k];
+#endif
+}
+/* The final scores of n tiles, of the heads that go together, from what add_terms() has left. */
+INLINE void finish_scores(struct tile *t, int n)
+{
+    const struct loci_plan *p = t->c->plan;
+    if (p->mix >= 0) term_of(t->c, p->mix)->mix(t, p->mix);
+    for (int i = 0; i < n; i++) add_mask(&t[i]);
+}
 #if QT > 1
 /* All scores of a tile whose keys have been found, all but mix. */
 INLINE void score_tile(struct tile *t)
@@ -112,10 +137,12 @@ INLINE real ceilings(const struct tile *t)
 
 /* Is it worth asking for ceilings at all?  Not in decode, which scores whole chunks; nor where
  * a bound on |q.k| plus what terms add says nothing: heads that mix, weights without a softmax,
- * queries that fade, factors. */
+ * queries that fade, factors, what a mask adds. */
 INLINE bool skips(const struct call *c)
 {
-    if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0 || fading(c)) return false;
+    if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0 || fading(c)
+        || c->in->mask_kind == LOCI_MASK_ADDED)
+        return false;
     bool fades = false;
     EACH_USE(c, x, term) {
         enum group g = c->plan->use[x].group;

@@ -50,6 +50,20 @@ INLINE void line_up(const enum form f, const int n, vf *x)
     }
 }
 
+/* A block of VL x VL numbers, transposed.  vf_load_columns() takes four times as many loads, which
+ * stand in the way of those that ask memory for what comes next: it is for the last NEAR rows of a
+ * single stream, and so for few keys, which lie in caches. */
+enum { NEAR = 256 };
+INLINE void load_columns(const enum form f, const bool near, const void *p, ptrdiff_t stride, vf *x)
+{
+    if (f == REALS && near) {
+        vf_load_columns(p, stride, x);
+        return;
+    }
+    UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(f, p, i * stride);
+    vf_transpose(x);
+}
+
 /* Asks for a row by a load of one number per line, or by prefetches, which wait for nothing. */
 INLINE void touch(const void *row, size_t bytes)
 {
@@ -69,8 +83,8 @@ INLINE bool hurried(const enum form f, const int rows) { return f != REALS && ro
 /* C[s][k] = sum over d of a[k][d] q[s][d] for n rows and subs * VL keys, in n * subs chains.
  * `rest` rows may be read from a on: what is fetched lies among them. */
 INLINE void dot_block(const int n, const int subs, const enum form form, const bool light,
-                      const void *a, ptrdiff_t as, int D, const real *const *q, real *const *c,
-                      ptrdiff_t rest)
+                      const bool near, const void *a, ptrdiff_t as, int D, const real *const *q,
+                      real *const *c, ptrdiff_t rest)
 {
     const ptrdiff_t ahead = light ? BLOCK : AHEAD;
     vf acc[4][MOST];
@@ -86,8 +100,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
         }
         UNROLL for (int b = 0; b < subs; b++) {
             vf x[VL];
-            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load_as(form, a, (b * VL + i) * as + d);
-            vf_transpose(x);
+            load_columns(form, near, number_at(form, a, b * VL * as + d), as, x);
             UNROLL for (int i = 0; i < VL; i++)
                 UNROLL for (int s = 0; s < n; s++)
                     acc[b][s] = vf_fma(x[i], vf_set1(q[s][d + i]), acc[b][s]);
@@ -106,7 +119,7 @@ INLINE void dot_block(const int n, const int subs, const enum form form, const b
 
 /* n such vectors, and a block of keys from k on.  Fewer than four vectors take more keys at once:
  * four chains are the least that keeps an fma busy. */
-INLINE void dots_block(const int n, const enum form form, const bool light,
+INLINE void dots_block(const int n, const enum form form, const bool light, const bool near,
                        const struct dot *list, const struct source *key, int D, int k,
                        ptrdiff_t rest)
 {
@@ -115,7 +128,7 @@ INLINE void dots_block(const int n, const enum form form, const bool light,
         const real *q[MOST];
         real *c[MOST];
         UNROLL for (int s = 0; s < n; s++) q[s] = list[s].with, c[s] = list[s].to + k + b;
-        dot_block(n, subs, form, light, number_at(form, key->at, (k + b) * key->stride),
+        dot_block(n, subs, form, light, near, number_at(form, key->at, (k + b) * key->stride),
                   key->stride, D, q, c, rest - k - b);
     }
 }
@@ -129,12 +142,13 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n,
         for (int i = 0, m; i < n; i += m) {
             const ptrdiff_t more = i ? 0 : rest;
             m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-            if (m == MOST) dots_block(MOST, form, false, list + i, key, D, k, more);
-            else if (m == 4) dots_block(4, form, false, list + i, key, D, k, more);
-            else if (m == 2) dots_block(2, form, false, list + i, key, D, k, more);
+            if (m == MOST) dots_block(MOST, form, false, false, list + i, key, D, k, more);
+            else if (m == 4) dots_block(4, form, false, false, list + i, key, D, k, more);
+            else if (m == 2) dots_block(2, form, false, false, list + i, key, D, k, more);
             else if (key->beside || VL < BLOCK)
-                dots_block(1, form, false, list + i, key, D, k, more);
-            else dots_block(1, form, true, list + i, key, D, k, more);
+                dots_block(1, form, false, false, list + i, key, D, k, more);
+            else if (rest - k > NEAR) dots_block(1, form, true, false, list + i, key, D, k, more);
+            else dots_block(1, form, true, true, list + i, key, D, k, more);
         }
     for (; k < keys; k++)
         for (int i = 0; i < n; i++) {
@@ -144,8 +158,8 @@ INLINE void dots_rows(const enum form form, const struct dot *list, int n,
             list[i].to[k] = sum;
         }
 }
-/* Keys that lie across, in the lanes already: n vectors against nv vectors of keys.  Numbers behind
- * the last key are computed, too, as the tile is there as a whole; nobody looks at them. */
+/* Keys that lie across, in the lanes already: n vectors against nv vectors of keys.  Numbers right
+ * behind the last key are computed, too, as the tile is there as a whole; nobody looks at them. */
 INLINE void dots_lanes(const int n, const int nv, const enum form form, const struct dot *list,
                        const void *keys, int D, int k)
 {
@@ -169,25 +183,27 @@ INLINE void dots_lanes(const int n, const int nv, const enum form form, const st
         UNROLL for (int v = 0; v < nv; v++) vf_store(list[s].to + k + v * VL, acc[s][v]);
     }
 }
-INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *keys,
-                        int D)
+INLINE void dots_across(const enum form form, const struct dot *list, int n, const void *at,
+                        int D, int keys)
 {
     /* vectors of keys at a time: fewer where more rows share them, as registers have room */
     enum { ALL = KT / VL < 8 ? KT / VL : 8, SOME = VL == 8 ? 2 : 4, FEW = 2 };
     for (int i = 0, m; i < n; i += m) {
         m = n - i >= MOST ? MOST : n - i >= 4 ? 4 : n - i >= 2 ? 2 : 1;
-        if (m == 1)
-            for (int k = 0; k < KT; k += ALL * VL)
-                dots_lanes(1, ALL, form, list + i, keys, D, k);
+        if (m == 1 && keys <= VL)
+            dots_lanes(1, 1, form, list + i, at, D, 0);
+        else if (m == 1)
+            for (int k = 0; k < keys; k += ALL * VL)
+                dots_lanes(1, ALL, form, list + i, at, D, k);
         else if (m == 2)
-            for (int k = 0; k < KT; k += 4 * VL)
-                dots_lanes(2, 4, form, list + i, keys, D, k);
+            for (int k = 0; k < keys; k += 4 * VL)
+                dots_lanes(2, 4, form, list + i, at, D, k);
         else if (m == 4)
-            for (int k = 0; k < KT; k += SOME * VL)
-                dots_lanes(4, SOME, form, list + i, keys, D, k);
+            for (int k = 0; k < keys; k += SOME * VL)
+                dots_lanes(4, SOME, form, list + i, at, D, k);
         else
-            for (int k = 0; k < KT; k += FEW * VL)
-                dots_lanes(MOST, FEW, form, list + i, keys, D, k);
+            for (int k = 0; k < keys; k += FEW * VL)
+                dots_lanes(MOST, FEW, form, list + i, at, D, k);
     }
 }
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first)
@@ -195,15 +211,15 @@ void N(dots)(const struct dot *list, int n, const struct source *key, int D, int
     const ptrdiff_t rest = first ? key->rest : 0;
     switch (key->form) {
     case REALS:
-        if (key->across) dots_across(REALS, list, n, key->at, D);
+        if (key->across) dots_across(REALS, list, n, key->at, D, keys);
         else dots_rows(REALS, list, n, key, D, keys, rest);
         return;
     case BITS_BF16:
-        if (key->across) dots_across(BITS_BF16, list, n, key->at, D);
+        if (key->across) dots_across(BITS_BF16, list, n, key->at, D, keys);
         else dots_rows(BITS_BF16, list, n, key, D, keys, rest);
         return;
     case BITS_F16:
-        if (key->across) dots_across(BITS_F16, list, n, key->at, D);
+        if (key->across) dots_across(BITS_F16, list, n, key->at, D, keys);
         else dots_rows(BITS_F16, list, n, key, D, keys, rest);
     }
 }

@@ -18,7 +18,9 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     bool mul = false;
     for (int x = 0; x < p->uses; x++) mul |= p->use[x].group == GROUP_MUL;
 
-    *t = (struct tile){ .c = c };
+    /* What a term has for itself comes last, and only that of terms in use is set. */
+    memset(t, 0, offsetof(struct tile, own));
+    t->c = c;
     t->q.rows = take_reals(a, (ptrdiff_t)QT * Dp), t->q.across = take_reals(a, (ptrdiff_t)D * QT);
     t->q.faded = fading(c) ? take_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
     if (!in_place(c) || c->in->pages || c->cache)
@@ -38,6 +40,10 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     t->chunk.o = take_reals(a, (ptrdiff_t)Dv * QT), t->total.o = take_reals(a, (ptrdiff_t)Dv * QT);
     /* positions, and segments behind them */
     t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
+    t->hidden = take_bytes(a, KT, sizeof *t->hidden);
+    if (c->in->k_first)
+        t->first = take_bytes(a, QT, sizeof(int64_t)), t->last = take_bytes(a, QT, sizeof(int64_t));
+    if (c->in->mask_kind == LOCI_MASK_ADDED) t->added = take_reals(a, KT * QT);
     if (backward) {
         t->dout.across = take_reals(a, (ptrdiff_t)Dv * QT),
         t->dout.rows = take_reals(a, (ptrdiff_t)QT * Dvp);
@@ -50,7 +56,8 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     }
     EACH_USE(c, x, term) {
         struct own *w = &t->own[x];
-        w->table = c->table[p->use[x].enc], w->scratch = c->scratch[p->use[x].enc];
+        *w = (struct own){ .table = c->table[p->use[x].enc],
+                           .scratch = c->scratch[p->use[x].enc] };
         w->mem = take_reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
         w->outn = (int)ask(term->out, c, x);
         w->out = take_reals(a, (ptrdiff_t)w->outn * QT),
@@ -65,37 +72,50 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
 }
 
 /* Angles stand first, so that engines of both widths, and a rotation alone, find them. */
-static struct angles *lay_out_angles(const struct call *c, struct arena *a, bool write)
+static struct angles *lay_out_angles(const struct call *c, struct arena *a)
 {
     const int x = c->plan->rotate;
     if (x < 0) return NULL;
     struct angles *angles = take_bytes(a, 1, sizeof *angles);
     real *room = take_reals(a, ask(rotation_of(c)->room, c, x));
-    if (angles && write) *angles = (struct angles){ .room = room };
+    if (angles) *angles = (struct angles){ .room = room };
     return angles;
 }
 
-/* What a backward item sums, for the longest sequence: which item a thread gets is not known. */
-static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
+/* What a backward item sums, for the longest sequence: which item a block gets is not known. */
+static size_t lay_out_block(const struct call *c, char *base, struct sums *w)
 {
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t keys = part_keys(c), tiles = part_tiles(c), heads = item_heads(p);
+    const ptrdiff_t keys = part_keys(c), heads = item_heads(p);
+    struct arena a = { .base = base };
+    w->dk = take_bytes(&a, (size_t)(item_key_heads(p) * keys),
+                       (size_t)padded(p->dim) * sizeof(real));
+    w->dv = take_bytes(&a, (size_t)(item_kv_heads(p) * keys),
+                       (size_t)padded(p->value_dim) * sizeof(real));
+    EACH_USE(c, x, term) {
+        if (term->part) w->part[x] = take_reals(&a, heads * term->part(c, x));
+        if (term->part && most_chunks(c) > 1)
+            w->all[x] = take_bytes(&a, (size_t)(heads * added_part(c, x)), sizeof(double));
+        if (term->keyed && term->keyed(c, x))
+            w->keys[x] = take_bytes(&a, (size_t)(heads * keys),
+                                    (size_t)key_row(term->keyed(c, x)) * sizeof(real));
+    }
+    return a.full ? SIZE_MAX : a.used;
+}
+/* What a thread needs beside these, and keeps from chunk to chunk. */
+static void lay_out_kept(const struct call *c, struct arena *a, struct sums *w)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t tiles = part_tiles(c), heads = item_heads(p);
     const size_t slots = most_chunks(c) > 1 ? (size_t)(heads * item_tiles(c)) : 0;
     size_t kept = (size_t)p->dim;
-    w->dk = take_bytes(a, (size_t)(item_key_heads(p) * keys),
-                       (size_t)padded(p->dim) * sizeof(real));
-    w->dv = take_bytes(a, (size_t)(item_kv_heads(p) * keys),
-                       (size_t)padded(p->value_dim) * sizeof(real));
+    *w = (struct sums){ .dk = NULL };
     EACH_USE(c, x, term) {
         const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;
         kept += (size_t)(ask(term->grad, c, x) + ask(term->kept, c, x));
-        if (term->part) w->part[x] = take_reals(a, heads * term->part(c, x));
         if (term->fresh) w->fresh[x] = take_reals(a, locked(p) * term->fresh(c, x));
         if (term->part && slots)
-            w->all[x] = take_bytes(a, (size_t)(heads * added_part(c, x)), sizeof(double));
-        if (term->keyed && term->keyed(c, x))
-            w->keys[x] = take_bytes(a, (size_t)(heads * keys),
-                                    (size_t)key_row(term->keyed(c, x)) * sizeof(real));
+            w->so_far[x] = take_bytes(a, (size_t)(heads * added_part(c, x)), sizeof(double));
         if (carry) w->carry[x] = take_bytes(a, (size_t)(locked(p) * tiles), carry);
         if (carry && slots) w->border[x] = take_bytes(a, slots * (size_t)most_chunks(c), carry);
     }
@@ -103,19 +123,17 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
     if (slots) w->kept = take_bytes(a, slots, kept * QT * sizeof(real));
 }
 
-/* Lays out all that one thread has, or with base NULL measures it.  With `write` false it only
- * finds what is there, as another thread may be looking at it, too. */
-static size_t lay_out_all(const struct call *c, char *base, bool backward, bool write,
-                          struct workspace *d)
+/* Lays out all that one thread has but its block of sums. */
+size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct sums *sums)
 {
     const struct loci_plan *p = c->plan;
     struct arena a = { .base = base };
     const int n = QT == 1 ? (int)decode_rows(c) : locked(p);
-    struct angles *angles = lay_out_angles(c, &a, write);
+    struct angles *angles = lay_out_angles(c, &a);
     struct tile *t = take_bytes(&a, (size_t)n, sizeof *t), spare;
     for (int i = 0; i < n; i++) {
-        struct tile *one = base && write ? &t[i] : &spare;
-        lay_out_tile(c, &a, backward, i % locked(p) == 0, one);
+        struct tile *one = base ? &t[i] : &spare;
+        lay_out_tile(c, &a, sums != NULL, i % locked(p) == 0, one);
         one->all = t, one->tiles = n, one->angles = angles;
     }
     *d = (struct workspace){ .tile = t };
@@ -126,37 +144,43 @@ static size_t lay_out_all(const struct call *c, char *base, bool backward, bool 
         d->chunk.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
         d->chunk.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
     }
-    if (backward) lay_out_sums(c, &a, &d->sums);
+    if (sums) lay_out_kept(c, &a, sums);
     return a.full ? SIZE_MAX : a.used;
 }
 
-size_t N(lay_out)(const struct call *c, char *base, bool backward, struct workspace *d)
-{
-    return lay_out_all(c, base, backward, true, d);
-}
-struct workspace N(workspace_of)(const struct call *c, int index, bool backward)
+struct workspace N(workspace_of)(const struct call *c, int index, struct sums *sums)
 {
     struct workspace d;
-    lay_out_all(c, c->workspaces + (size_t)index * c->workspace, backward, true, &d);
+    N(lay_out)(c, c->workspaces + (size_t)index * c->workspace, &d, sums);
+    if (sums) N(use_block)(c, index, sums);
     return d;
+}
+void N(use_block)(const struct call *c, int index, struct sums *w)
+{
+    lay_out_block(c, c->blocks + (size_t)index * c->block, w);
 }
 struct sums N(sums_of)(const struct call *c, int index)
 {
-    struct workspace d;
-    lay_out_all(c, c->workspaces + (size_t)index * c->workspace, true, false, &d);
-    return d.sums;
+    struct sums w = { .dk = NULL };
+    N(use_block)(c, index, &w);
+    return w;
+}
+size_t N(sums_bytes)(const struct call *c)
+{
+    struct sums w;
+    return lay_out_block(c, NULL, &w);
 }
 
 size_t N(angles_bytes)(const struct call *c)
 {
     struct arena a = { .base = NULL };
-    lay_out_angles(c, &a, false);
+    lay_out_angles(c, &a);
     return a.used;
 }
 struct angles *N(angles_of)(const struct call *c, int index)
 {
     struct arena a = { .base = c->workspaces + (size_t)index * c->workspace };
-    return lay_out_angles(c, &a, true);
+    return lay_out_angles(c, &a);
 }
 
 void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)

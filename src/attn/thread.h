@@ -7,21 +7,26 @@
 
 #include "attn/scores.h"
 
-/* What a thread has for the backward pass beside its tiles: sums of a work item and one chunk of
- * keys, of part_keys() keys at most, and what waits for the next chunk. */
+/* What a thread has for the backward pass beside its tiles. */
 struct sums {
+    /* A block: sums of a work item and one chunk of keys, of part_keys() keys at most.  Threads
+     * change blocks, as one may have to wait until its sums are added. */
     real *dk, *dv;                       /* [key heads, kv heads of an item][keys][Dp], [Dvp] */
     real *part[MAX_USES];                /* [heads of an item][part of the term] */
-    real *fresh[MAX_USES];               /* those of one query tile, per head of an item when they
-                                            mix */
     real *keys[MAX_USES];                /* [heads of an item][keys][key_row() of the term] */
+    double *all[MAX_USES];               /* [heads of an item][added of the term]: of all chunks of
+                                            the item, where sequences have several, else NULL */
+
+    /* the thread's own */
+    real *fresh[MAX_USES];               /* parts of one query tile, per head of an item when they
+                                            mix */
     /* [key tiles][carry rows][QT], per head of an item when they mix */
     real *carry[MAX_USES];
     /* [key tiles][KT][QT], left by the sweep of carries; NULL: made twice */
     real *scores;
 
     /* Where sequences have several chunks, else NULL.  A slot is a query tile of one head. */
-    double *all[MAX_USES];               /* [heads of an item][added of the term]: of the chunks so
+    double *so_far[MAX_USES];            /* [heads of an item][added of the term]: of the chunks so
                                             far */
     real *kept;                          /* [slots][kept rows][QT]: state of rows */
     real *border[MAX_USES];              /* [slots][chunks][carry rows][QT]: carries as a chunk
@@ -29,7 +34,7 @@ struct sums {
 };
 /* What it has in decode: scores, weights and sums of a whole chunk. */
 struct chunk { real *s, *p, *alpha, *sums; };
-struct workspace { struct tile *tile; struct sums sums; struct chunk chunk; };
+struct workspace { struct tile *tile; struct chunk chunk; };
 
 INLINE real *take_reals(struct arena *a, ptrdiff_t n)
 {
@@ -84,10 +89,17 @@ INLINE bool reuses_scores(const struct call *c)
 /* Rows that a thread works on at once in decode. */
 INLINE ptrdiff_t decode_rows(const struct call *c) { return c->Lq * item_heads(c->plan); }
 
-size_t N(lay_out)(const struct call *, char *base, bool backward, struct workspace *);
-struct workspace N(workspace_of)(const struct call *, int index, bool backward);
-/* The sums of another thread that has finished: nothing is written. */
+/* Lays out what a thread has at `base`, and returns its bytes; NULL: only measures.  sums: what it
+ * has in a backward pass beside its block of sums, or NULL. */
+size_t N(lay_out)(const struct call *, char *base, struct workspace *, struct sums *);
+/* With sums, the thread's first block is among them. */
+struct workspace N(workspace_of)(const struct call *, int index, struct sums *);
+/* Block number `index`, and nothing else; and its bytes.  The first blocks are those of the
+ * threads. */
 struct sums N(sums_of)(const struct call *, int index);
+size_t N(sums_bytes)(const struct call *);
+/* The thread goes on with this block. */
+void N(use_block)(const struct call *, int index, struct sums *);
 /* Its angles, which come first in workspaces of every tile width. */
 struct angles *N(angles_of)(const struct call *, int index);
 size_t N(angles_bytes)(const struct call *);    /* its bytes */

@@ -94,6 +94,11 @@ struct tile {
     int64_t d;
     const int64_t *qp, *kp;              /* positions; only when !run, or with segments */
     const int64_t *qg, *kg;              /* segments, or NULL */
+    /* Rows do not see a band of distances: bit r of hidden[k] tells whether row r sees key k.
+     * first, last: keys of each row, counted in the tile's sequence, or NULL. */
+    bool listed;
+    uint64_t *hidden;
+    const int64_t *first, *last;
     bool partial;                        /* some score of a live row is masked, or some row among
                                             `live` is dead */
 
@@ -108,6 +113,7 @@ struct tile {
     /* Scores and weights, [KT][QT]. */
     real *s;                             /* scores, which score hooks add to (with a mix: the sum of
                                             the ADD terms) */
+    real *added;                         /* numbers of a mask, which come last; NULL: none are */
     real *a;                             /* with a mix: the scores without that sum */
     real *p;                             /* weights */
     struct state chunk, total;           /* of this chunk, and of all chunks so far */
@@ -126,9 +132,9 @@ struct tile {
     real *scratch;                       /* [QT][widest padded]: rows on their way */
     bool finite;                         /* all of Q, dO and lse */
 
-    struct own own[MAX_USES];
     struct tile *all;                    /* the tiles of all heads of this work item (mix) */
     int tiles;
+    struct own own[MAX_USES];            /* of the plan's uses; last, as those beyond are not set */
 };
 
 /* The next tile's first key, from this one's: tiles come newest first, in the backward pass oldest
@@ -146,9 +152,10 @@ INLINE int64_t distance(const struct tile *t, int k, int r)
 INLINE bool visible(const struct tile *t, int k, int r)
 {
     const struct loci_plan *p = t->c->plan;
-    int64_t d = distance(t, k, r);
+    if (t->listed) return r < t->rows && !(t->hidden[k] >> r & 1);
+    int64_t d = t->d + r - k;
     return r < t->rows && (p->full || d >= p->strict) && d <= p->window_left
-        && -d <= p->window_right && (!t->qg || (t->qg[r] == t->kg[k] && t->kg[k] >= 0));
+        && -d <= p->window_right;
 }
 
 #endif

@@ -27,9 +27,9 @@ static void quotients(double t, double *sinc, double *rest)
     *rest = half * s * s;
 }
 
-/* a and b of a skew matrix, and the matrix of a and b.  The first column of the matrix is a + b, its
- * lower right corner a - b; with n = 3 the former is 0.  All is as if a matrix had four channels 1,
- * i, j, k: with n = 3 the channel 1 is not there and its row and column are 0. */
+/* a and b of a skew matrix, and the matrix of a and b.  The first column of the matrix is a + b,
+ * its lower right corner a - b; with n = 3 the former is 0.  All is as if a matrix had four
+ * channels 1, i, j, k: with n = 3 the channel 1 is not there and its row and column are 0. */
 static void split(int n, const double *x, double *a, double *b)
 {
     double m[4][4] = { { 0 } };

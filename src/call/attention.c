@@ -52,9 +52,42 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
 static loci_status open_keys(struct call *c, loci_view *to, const loci_view *from, const char *name,
                              ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
 {
-    struct call pages = *c;              /* loci_open_view() takes the first extent from B */
-    pages.B = entries;
-    return loci_open_view(&pages, to, from, name, c->plan->kv_heads, length, width);
+    *to = *from;
+    return loci_spell_out(to, name, entries, c->plan->kv_heads, length, width, c->in->error);
+}
+
+/* A mask, and keys from first to last: are they such as this plan and these keys can have? */
+static loci_status open_mask(struct call *c, loci_stage stage)
+{
+    const loci_call *in = c->in;
+    loci_error *e = in->error;
+    const struct loci_plan *p = c->plan;
+    const bool mask = in->mask_kind != LOCI_NO_MASK;
+    ptrdiff_t longest = c->cache ? 0 : c->Lk;
+    CHECK(e, in->mask_kind >= LOCI_NO_MASK && in->mask_kind <= LOCI_MASK_ADDED, LOCI_BAD_ARG,
+          "mask_kind %d must be LOCI_NO_MASK, LOCI_MASK_SEEN or LOCI_MASK_ADDED",
+          (int)in->mask_kind);
+    CHECK(e, mask || !in->mask.data, LOCI_BAD_ARG,
+          "mask is given, and mask_kind does not say what it has");
+    CHECK(e, !in->k_first == !in->k_last, LOCI_BAD_ARG,
+          "k_first and k_last must be given together");
+    if (!mask && !in->k_first) return LOCI_OK;
+    CHECK(e, stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
+          "linear attention sums up keys for all later rows: it takes no mask, k_first or k_last");
+    CHECK(e, !c->cache || !c->cache->form.ring, LOCI_UNSUPPORTED,
+          "a ring forgets keys, so their numbers in a mask, k_first and k_last mean nothing");
+    TRY(loci_check_near(in->k_first, (in->per_batch ? c->B : 1) * c->Lq, "k_first", e));
+    TRY(loci_check_near(in->k_last, (in->per_batch ? c->B : 1) * c->Lq, "k_last", e));
+    for (ptrdiff_t b = 0; b < c->B && c->cache; b++)
+        if (keys_in(c, b) > longest) longest = keys_in(c, b);
+    c->mask_keys = longest;
+    if (!mask) return LOCI_OK;
+    TRY(loci_open_view(c, &c->mask, &in->mask, "mask", p->heads, c->Lq, longest));
+    CHECK(e, in->mask.data || !c->B || !c->Lq || !longest, LOCI_BAD_ARG,
+          "mask must not be NULL, as mask_kind says that there is one");
+    CHECK(e, p->mix < 0 || p->heads == 1 || c->mask.head == 0, LOCI_UNSUPPORTED,
+          "mask: heads that are mixed see the same keys, so its head stride must be LOCI_BROADCAST");
+    return LOCI_OK;
 }
 
 /* No output may overlap anything else.  A backward pass reads what the forward one
@@ -80,6 +113,8 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     loci_add_view(&r, "q", &c->q, c->B, p->heads, c->Lq, p->dim, stored, READ);
     loci_add_view(&r, "k", &c->k, entries, p->kv_heads, length, p->dim, stored, READ);
     loci_add_view(&r, "v", &c->v, entries, p->kv_heads, length, p->value_dim, stored, READ);
+    loci_add_view(&r, "mask", &c->mask, c->B, p->heads, c->Lq, c->mask_keys,
+                  in->mask_kind == LOCI_MASK_SEEN ? 1 : real, READ);
     if (grad) {
         loci_add_view(&r, "dout", &c->g.dout, c->B, p->heads, c->Lq, p->value_dim, stored, READ);
         loci_add_list(&r, "dlse", grad->dlse, n, real, READ);
@@ -88,6 +123,7 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
         loci_add_view(&r, "dq", &c->g.dq, c->B, p->heads, c->Lq, p->dim, stored, WRITTEN);
         loci_add_view(&r, "dk", &c->g.dk, c->B, p->kv_heads, c->Lk, p->dim, stored, WRITTEN);
         loci_add_view(&r, "dv", &c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, stored, WRITTEN);
+        loci_add_view(&r, "dmask", &c->g.dmask, c->B, p->heads, c->Lq, c->Lk, real, WRITTEN);
     }
     /* The last entry of the table may be shorter than the stride between entries. */
     const loci_pages *pages = in->pages;
@@ -130,6 +166,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
         TRY(open_keys(c, &c->v, &in->v, "v", p->value_dim, entries, length));
     }
     TRY(check_ring(c));
+    TRY(open_mask(c, stage));
     TRY(loci_open_view(c, &c->o, &in->o, "o", p->heads, c->Lq, p->value_dim));
     if (backward) {
         c->grad = grad;
@@ -146,9 +183,9 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
           "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
     TRY(loci_open_tables(c, tables));
-    TRY(loci_measure_room(c, work, loci_lay_out, backward));
+    TRY(loci_take_room(c, work, loci_lay_out, backward));
     TRY(check_memory(c, tables, work, grad, entries, length, more));
-    loci_use_room(c, work, loci_lay_out, backward);
+    loci_use_room(c);
     TRY(loci_check_positions(c));
     for (int e = 0; e < p->encs; e++) TRY(loci_accept(c, e));
     return LOCI_OK;
@@ -187,7 +224,20 @@ static loci_status check_results(const struct call *c, const loci_grad *grad)
           "dae: the encoding has no states whose average it could be the gradient of");
     CHECK(in->error, !grad->dae || !rows || in->ae, LOCI_BAD_ARG,
           "ae must be the one that loci_forward wrote, as dae is given");
+    CHECK(in->error, !grad->dmask.data || in->mask_kind == LOCI_MASK_ADDED, LOCI_BAD_ARG,
+          "dmask: there is no mask whose numbers are added");
     return LOCI_OK;
+}
+
+/* Numbers by row and key of pairs that nobody sees are 0, and no tile writes them. */
+static void clear_pairs(const struct call *c, const loci_view *v)
+{
+    for (ptrdiff_t b = 0; b < c->B && v->data; b++)
+        for (int h = 0; h < c->plan->heads; h++)
+            for (ptrdiff_t i = 0; i < c->Lq; i++)
+                memset((char *)v->data
+                           + (size_t)(b * v->batch + h * v->head + i * v->row) * c->plan->real,
+                       0, (size_t)c->Lk * c->plan->real);
 }
 
 loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
@@ -201,6 +251,7 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     TRY(loci_open_attention(&c, p, LOCI_ATTENTION, tables, work, &in, grad, 0, NULL));
     TRY(check_results(&c, grad));
     loci_want(&c, grad->dtensors);
+    clear_pairs(&c, &c.g.dmask);
     /* Gradients that are stored in 16 bits, and dk of heads that turn a shared key each their
      * own way, are summed as reals in the workspace and stored at the end: rounding after each
      * addition would lose small ones.  dk is summed too if only the rotation learns from it. */
@@ -217,4 +268,29 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     loci_fold(&c, grad->dtensors);
     p->engine->store_gradients(&c);
     return LOCI_OK;
+}
+
+/* Opened as a backward pass without gradients: rows are those of tiles, and lse is an input. */
+loci_status loci_weights(const loci_plan *p, const void *tables, void *work, const loci_call *given,
+                         loci_view weights)
+{
+    struct call c;
+    loci_call in;
+    const loci_grad none = { .size = sizeof none };
+    struct regions more = { .n = 0 };
+    TRY(loci_take_call(&in, given));
+    CHECK(in.error, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
+          "the plan must be one for stage ATTENTION");
+    TRY(loci_open_call(&c, p, &in, true));
+    TRY(loci_open_view(&c, &weights, &weights, "weights", p->heads, c.Lq, c.Lk));
+    if (c.B && c.Lq && c.Lk) TRY(loci_need(&c, weights.data, "weights"));
+    loci_add_view(&more, "weights", &weights, c.B, p->heads, c.Lq, c.Lk, p->real, WRITTEN);
+    TRY(loci_open_attention(&c, p, LOCI_ATTENTION, tables, work, &in, &none, 0, &more));
+    TRY(check_results(&c, &none));
+    c.weights = weights;
+    clear_pairs(&c, &c.weights);
+    if (!c.B || !c.Lq) return LOCI_OK;
+    loci_begin(&c, true);
+    const loci_status status = p->engine->weights(&c);
+    return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
 }

@@ -132,10 +132,12 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
           "batch %td and capacity %td need more memory than there can be", batch, capacity);
     if (ring) {
         /* A ring forgets whole tiles, so up to a tile less than its capacity is there. */
+        CHECK(e, p->window_left <= FAR, LOCI_BAD_ARG,
+              "a ring forgets keys, so the plan must have a window that hides them");
         CHECK(e, p->window_left < capacity - KT, LOCI_BAD_ARG,
-              "a ring of %td keys needs window_left of at "
-              "most %td, lest rows miss keys that are gone",
-              capacity, capacity - KT - 1);
+              "a ring of %td keys is too small: rows that see %lld keys back need one of at least "
+              "%lld, and as many more as a call has rows",
+              capacity, (long long)p->window_left, (long long)p->window_left + KT + 1);
         for (int i = 0; i < p->tensors.n; i++)
             CHECK(e, !c.input[i].at, LOCI_BAD_ARG,
                   "%s sums up its input '%s' from the first key on, which a ring forgets",
@@ -377,11 +379,11 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG,
           "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
-    TRY(loci_measure_room(&c, work, loci_lay_out, false));
+    TRY(loci_take_room(&c, work, loci_lay_out, false));
     /* The other encodings see these keys when a pass does, and are asked then. */
     if (a.turn) TRY(loci_accept(&c, p->use[p->rotate].enc));
     TRY(check_memory(&c, &a, tables, work));
-    loci_use_room(&c, work, loci_lay_out, false);
+    loci_use_room(&c);
     if (!c.B || !c.Lk) return LOCI_OK;
 
     /* The position of row 0 of k.  An entry with fewer keys than k_len has them
@@ -505,14 +507,14 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     };
     TRY(loci_open_call(&call, p, &rows, true));
     TRY(loci_open_tables(&call, tables));
-    TRY(loci_measure_room(&call, work, loci_lay_out, false));
+    TRY(loci_take_room(&call, work, loci_lay_out, false));
     /* The cache is the only output; there are no tensors, as its inputs by key move with it. */
     struct regions r;
     r.n = 0;
     loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
     loci_add_call(&call, &r, tables, work);
     TRY(loci_check_regions(&r, e));
-    loci_use_room(&call, work, loci_lay_out, false);
+    loci_use_room(&call);
     if (!count) return LOCI_OK;
     /* From here on keys move, and a cache half moved would be useless: the last time to ask. */
     if (in->host && in->host->cancelled && in->host->cancelled(in->host->user))

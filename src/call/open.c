@@ -2,6 +2,7 @@
 /* open.c -- from a public call to the engine's: everything is checked,
  * and the workspace is laid out, before anything is written.  Here is what the stages share;
  * they themselves are in attention.c, linear.c and rotate.c. */
+#include "base/turns.h"
 #include "call/steps.h"
 #include "call/tables.h"
 #include "plan/cache.h"
@@ -66,6 +67,8 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
     loci_add_list(r, "q_seg", in->q_seg, each * Lq, sizeof *in->q_seg, READ);
     loci_add_list(r, "k_seg", in->k_seg, each * Lk, sizeof *in->k_seg, READ);
     loci_add_list(r, "k_lens", in->k_lens, B, sizeof *in->k_lens, READ);
+    loci_add_list(r, "k_first", in->k_first, each * Lq, sizeof *in->k_first, READ);
+    loci_add_list(r, "k_last", in->k_last, each * Lq, sizeof *in->k_last, READ);
     loci_add_list(r, "q_starts", in->q_starts, (size_t)in->sequences + 1, sizeof *in->q_starts,
                   READ);
     loci_add_list(r, "k_starts", in->k_starts, (size_t)in->sequences + 1, sizeof *in->k_starts,
@@ -74,27 +77,19 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
 
 /* ---- Workspace ------------------------------------------------------------------------------- */
 
-/* Lays out the workspace; with base NULL it only measures, for the worst contents
- * that these shapes can have. */
+/* Lays out the workspace for the worst contents that these shapes can have, and writes nothing to
+ * it; with base NULL it only measures. */
 size_t loci_lay_out(struct call *c, char *base, bool backward)
 {
     const struct loci_plan *p = c->plan;
     const struct engine *engine = p->engine;
     struct arena a = { .base = base };
     const ptrdiff_t rows = c->B * c->Lk;
-    /* What is taken must not depend on base, or the measured size would not
-     * be that of the layout. */
     c->backward = backward;
-    void *seq = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
+    c->seqs.list = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
     loci_take_positions(c, &a);
-    if (base) {
-        c->seqs.list = seq;
-        loci_find_sequences(c);
-    } else {
-        c->seqs.longest = c->Lk;
-        c->seqs.ktiles = loci_most_ktiles(c);
-    }
-    const ptrdiff_t longest = c->seqs.longest;
+    c->seqs.longest = c->Lk;
+    c->seqs.ktiles = loci_most_ktiles(c);
     const bool linear = p->stage == LOCI_LINEAR_ATTENTION;
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
@@ -127,8 +122,6 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             c->g.dv_sum = take_bytes(&a, (size_t)rows,
                                    (size_t)(p->kv_heads * p->value_dim) * p->real);
     }
-    /* The workspace of a thread depends on shapes only: sequences have been found or not. */
-    c->seqs.longest = c->Lk;
     if (linear) {
         c->linear.seen = take_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
         if (backward)
@@ -140,7 +133,11 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     }
     if (c->workspace == SIZE_MAX) return SIZE_MAX;
     c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
-    c->seqs.longest = longest;
+    if (backward && !linear) {
+        c->block = engine->block(c);
+        if (c->block == SIZE_MAX) return SIZE_MAX;
+        c->blocks = take_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->block);
+    }
     /* never 0, which loci_workspace() returns for calls that are refused */
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
 }
@@ -185,13 +182,24 @@ static loci_status check_straight(const loci_call *in)
         { "q_coord", in->q_coord },   { "k_coord", in->k_coord },
         { "q_seg", in->q_seg },       { "k_seg", in->k_seg },
         { "k_lens", in->k_lens },     { "q_starts", in->q_starts },
-        { "k_starts", in->k_starts },
+        { "k_starts", in->k_starts }, { "k_first", in->k_first },
+        { "k_last", in->k_last },
     };
     for (int i = 0; i < COUNT(lists); i++)
         CHECK(in->error, (uintptr_t)lists[i].p % sizeof(int64_t) == 0, LOCI_BAD_ARG,
               "%s must start on a multiple of %zu bytes, the size of its numbers", lists[i].name,
               sizeof(int64_t));
     return LOCI_OK;
+}
+/* wide: all rows go in tiles, however few there are. */
+static void choose_way(struct call *c, bool wide)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t sharing = p->mix >= 0 ? p->heads : p->group;
+    c->decode = !wide
+             && (c->Lq == 1 || (c->Lq <= FEW_ROWS && c->Lq * sharing <= FEW_HEADS));
+    /* Few rows wait for memory, not for products. */
+    c->fast = p->fast && !wide && !c->decode;
 }
 loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
 {
@@ -243,12 +251,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     c->threads = in->host && in->host->run ? in->host->threads : 1;
     CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG,
           "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
-    c->decode = !wide
-             && (in->q_len == 1
-                 || (in->q_len <= FEW_ROWS
-                     && in->q_len * (p->mix >= 0 ? p->heads : p->group) <= FEW_HEADS));
-    /* Few rows wait for memory, not for products. */
-    c->fast = p->fast && !wide && !c->decode;
+    choose_way(c, wide);
     return LOCI_OK;
 }
 /* A rotation alone of queries does not want the inputs that come by key,
@@ -278,12 +281,11 @@ loci_status loci_accept(const struct call *c, int e)
     const struct loci_pe *pe = c->plan->enc[e].pe;
     return pe->accept ? pe->accept(c, e) : LOCI_OK;
 }
-loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *lay_out,
-                              bool backward)
+loci_status loci_take_room(struct call *c, void *work, lay_out_room *lay_out, bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
           "work must not be NULL and must start on 64 bytes");
-    c->work_bytes = lay_out(c, NULL, backward);
+    c->work_bytes = lay_out(c, work, backward);
     CHECK(c->in->error, c->work_bytes != SIZE_MAX, LOCI_BAD_ARG,
           "the shapes need more memory than there can be");
     CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->work_bytes, LOCI_BAD_ARG,
@@ -292,18 +294,21 @@ loci_status loci_measure_room(struct call *c, const void *work, lay_out_room *la
     TRY(loci_check_starts(c));
     return loci_check_given(c);
 }
-void loci_use_room(struct call *c, void *work, lay_out_room *lay_out, bool backward)
+void loci_use_room(struct call *c)
 {
-    /* What the measuring left; NULL means that nobody asks for it. */
-    c->knorm = NULL, c->g.dk_sum = c->g.dv_sum = NULL;
-    lay_out(c, work, backward);
+    loci_count_positions(c);
+    if (c->seqs.list) loci_find_sequences(c);
 }
 
 /* ---- How much workspace ---------------------------------------------------------------------- */
 
 static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward)
 {
+    struct call c;
     size_t most = 0;
+    /* rows of an embedding have no keys */
+    if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
+    if (loci_open_call(&c, p, in, false)) return 0;
     /* Every pass that the caller may then make: forward; a rotation, or append(); and backward. */
     const struct { bool pass, backward, wide; } passes[] = {
         { true, false, false },
@@ -311,10 +316,8 @@ static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward
         { backward, true, true },
     };
     for (int i = 0; i < COUNT(passes); i++) {
-        struct call c;
         if (!passes[i].pass) continue;
-        if (loci_open_call(&c, p, in, passes[i].wide)) return 0;
-        if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
+        choose_way(&c, passes[i].wide);
         const size_t n = loci_lay_out(&c, NULL, passes[i].backward);
         if (n == SIZE_MAX || n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;
@@ -425,5 +428,6 @@ loci_status loci_open_grad(struct call *c)
     TRY(loci_open_view(c, &c->g.dq, &grad->dq, "dq", p->heads, c->Lq, p->dim));
     TRY(loci_open_view(c, &c->g.dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim));
     TRY(loci_open_view(c, &c->g.dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim));
+    TRY(loci_open_view(c, &c->g.dmask, &grad->dmask, "dmask", p->heads, c->Lq, c->Lk));
     return LOCI_OK;
 }

@@ -3,8 +3,8 @@
 #include "call/steps.h"
 
 /* Lays out what a forward rotation takes of the workspace: positions,
- * the scratch of its encoding and a workspace per thread.  With base NULL it
- * only measures.  A backward rotation takes all that attention does. */
+ * the scratch of its encoding and a workspace per thread.
+ * A backward rotation takes all that attention does. */
 static size_t lay_out(struct call *c, char *base, bool backward)
 {
     (void)backward;
@@ -40,7 +40,7 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->where.k_coord),
           LOCI_BAD_ARG, "coordinates must be given: the encoding has %d axes", p->axes);
     TRY(loci_open_tables(c, tables));
-    TRY(loci_measure_room(c, work, backward ? loci_lay_out : lay_out, backward));
+    TRY(loci_take_room(c, work, backward ? loci_lay_out : lay_out, backward));
     return loci_accept(c, p->use[p->rotate].enc);
 }
 /* Opens x, y, dy or dx: rows of queries, or of keys. */
@@ -84,7 +84,7 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
     TRY(rotation_view(&c, &x, "x", which, false));
     TRY(rotation_view(&c, &y, "y", which, false));
     TRY(check_memory(&c, which, tables, work, &x, &y, NULL, NULL));
-    loci_use_room(&c, work, lay_out, false);
+    loci_use_room(&c);
     loci_begin(&c, false);
     const loci_status status = p->engine->rotate(&c, which, &x, &y);
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
@@ -103,7 +103,7 @@ loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *w
     TRY(rotation_view(&c, &dy, "dy", which, false));
     TRY(rotation_view(&c, &dx, "dx", which, true));
     TRY(check_memory(&c, which, tables, work, &x, &dy, &dx, dtensors));
-    loci_use_room(&c, work, loci_lay_out, true);
+    loci_use_room(&c);
     loci_want(&c, dtensors);
     loci_begin(&c, false);
     const loci_status status = p->engine->rotate_backward(&c, which, &x, &dy, &dx);

@@ -147,13 +147,16 @@ loci_status loci_check_starts(const struct call *c)
 }
 /* Writes the positions of packed sequences whose caller gave starts alone: keys count
  * from 0, queries are the last of the keys; without keys, rows count from 0. */
+static bool counts(const struct call *c) { return c->in->q_starts && !c->in->q_pos; }
 void loci_take_positions(struct call *c, struct arena *a)
 {
+    if (counts(c)) c->counted = take_bytes(a, (size_t)(c->Lq + c->Lk), sizeof *c->counted);
+}
+void loci_count_positions(struct call *c)
+{
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
-    if (!qs || c->in->q_pos) return;
-    int64_t *q_pos = take_bytes(a, (size_t)(c->Lq + c->Lk), sizeof *q_pos);
-    if (!a->base) return;                /* measuring */
-    int64_t *k_pos = q_pos + c->Lq;
+    if (!counts(c)) return;
+    int64_t *q_pos = c->counted, *k_pos = q_pos + c->Lq;
     c->where.q_pos = q_pos, c->where.k_pos = k_pos;
     for (ptrdiff_t s = 0; s < c->in->sequences; s++) {
         const int64_t nq = qs[s + 1] - qs[s], nk = ks[s + 1] - ks[s];

@@ -35,14 +35,14 @@ loci_status loci_check_inputs(const struct call *, int e, ptrdiff_t rows);
 loci_status loci_open_tables(struct call *, const void *tables);
 /* Asks encoding e whether it accepts the call: what only a call can do wrong. */
 loci_status loci_accept(const struct call *, int e);
-/* The workspace is taken in two steps.  measure_room() finds its size and
- * checks it, and checks starts and positions; when the caller knows that it
- * overlaps nothing, use_room() writes to it.  lay_out_room returns the bytes,
- * SIZE_MAX if there are too many, and with base NULL does nothing else. */
+/* The workspace is taken in two steps.  take_room() finds where everything is and checks the size,
+ * and checks starts and positions; when the caller knows that it overlaps nothing, use_room()
+ * writes to it: positions that are counted, and sequences.  lay_out_room returns the bytes,
+ * SIZE_MAX if there are too many; it writes nothing. */
 typedef size_t lay_out_room(struct call *, char *base, bool backward);
-loci_status loci_measure_room(struct call *, const void *work, lay_out_room *, bool backward);
-void loci_use_room(struct call *, void *work, lay_out_room *, bool backward);
-/* All that a pass may need; sequences are found on the way, as the layout depends on them. */
+loci_status loci_take_room(struct call *, void *work, lay_out_room *, bool backward);
+void loci_use_room(struct call *);
+/* All that a pass may need. */
 lay_out_room loci_lay_out;
 
 /* All of these steps for a pass of stage ATTENTION, or of
@@ -60,8 +60,9 @@ ptrdiff_t loci_most_ktiles(const struct call *);
 loci_status loci_check_starts(const struct call *);
 /* Positions and coordinates lie within 2^40. */
 loci_status loci_check_given(const struct call *);
-/* Takes room for positions that are counted from starts, and once there is memory fills it. */
+/* Takes room for positions that are counted from starts, and fills it. */
 void loci_take_positions(struct call *, struct arena *);
+void loci_count_positions(struct call *);
 void loci_find_sequences(struct call *);
 /* Distances that visible pairs can have must lie within what the tables were prepared for. */
 loci_status loci_check_positions(const struct call *);

@@ -177,6 +177,15 @@ INLINE double log_(double x)
     return 2 * f + 2 * f * s + e * 0.69314718055994530942;
 }
 
+/* The largest lane, in all of them. */
+INLINE vf vf_most(vf x)
+{
+#if VL > 1
+    UNROLL for (int bit = 0; bit < VBITS; bit++) x = vf_max(x, vf_swap(bit, x));
+#endif
+    return x;
+}
+
 /* Transposes VL vectors of VL lanes in VBITS rounds: each round swaps one bit
  * of the number of the vector with the same bit of the number of the lane. */
 INLINE void vf_transpose(vf *x)
@@ -198,17 +207,21 @@ INLINE void vf_transpose(vf *x)
 }
 
 /* Rows to columns: to[col][row] = from[row][col] for `rows` x `cols`.
- * Blocks of VL x VL go through registers, the edges one by one. */
+ * Blocks of VL x VL go through registers, the edges one by one.
+ * A row whose columns have one number each, or the other way round, is as it was. */
 INLINE void transpose(const real *from, ptrdiff_t fs, int rows, int cols, real *to, ptrdiff_t ts)
 {
     int r = 0;
+    if ((rows == 1 && ts == 1) || (cols == 1 && fs == 1)) {
+        memcpy(to, from, sizeof(real) * (size_t)(rows * cols));
+        return;
+    }
 #if VL > 1
     for (; r + VL <= rows; r += VL) {
         int c = 0;
         for (; c + VL <= cols; c += VL) {
             vf x[VL];
-            UNROLL for (int i = 0; i < VL; i++) x[i] = vf_load(from + (r + i) * fs + c);
-            vf_transpose(x);
+            vf_load_columns(from + r * fs + c, fs, x);
             UNROLL for (int i = 0; i < VL; i++) vf_store(to + (c + i) * ts + r, x[i]);
         }
         for (; c < cols; c++)

@@ -33,10 +33,6 @@ static void terms(const struct config *c, struct termlist *t)
     loci_add_term(t, TERM_gate, GROUP_ADD);
 }
 
-/* May the sums by tile be used?  Only on runs, where a row sees an interval of
- * the keys; elsewhere the term counts the gates of the visible keys itself. */
-static bool whole(const struct sequence *q) { return q->run && !q->segments; }
-
 /* May rows end early?  The bound on what they drop counts on softmax weights made
  * of q.k and the gates alone, and on seeing all keys that the sums count. */
 static bool stops(const struct call *c, int enc)
@@ -209,7 +205,8 @@ static void head_job(void *arg, int index)
     const struct loci_plan *p = a->c->plan;
     for (ptrdiff_t s = 0; s < a->c->seqs.n; s++) {
         const struct sequence *q = &a->c->seqs.list[s];
-        if (!whole(q) || !q->nq) continue;
+        /* elsewhere the term counts the gates of the keys that a row sees itself */
+        if (!sees_intervals(a->c, q) || !q->nq) continue;
         for (int h = index; h < p->heads; h += a->jobs)
             if (p->f64) sum_keys(a->c, a->g, q, h, 0, a->log_f, true);
             else sum_keys(a->c, a->g, q, h, 0, a->log_f, false);
@@ -277,12 +274,12 @@ static void end(struct call *c, int enc)
     if (!dlog_f || !total) return;
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
-        const ptrdiff_t seen = whole(q) ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
+        const ptrdiff_t seen = sees_intervals(c, q) ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
         for (int h = 0; h < p->heads && q->nq; h++) {
             const ptrdiff_t first = (q->b * p->heads + h) * c->Lk + q->k0;
             double older = 0;            /* minus the sum of dC over the keys before l */
             for (ptrdiff_t l = first; l < first + seen; l++) {
-                dlog_f[l] = whole(q) ? older : total[l];
+                dlog_f[l] = sees_intervals(c, q) ? older : total[l];
                 older -= total[l];
             }
         }

@@ -2,10 +2,12 @@
 /* softcap.c -- scores that stay below a cap.  Gemma
  * Team, Gemma 2, 2024; Grok and others have it too.
  *
- *     S_ij = cap tanh(scale q_i.k_j / cap)        then what other encodings add
+ *     S_ij = cap tanh(x / cap)
  *
- * As in those models the scaled score is capped, before the mask and before any bias; what
- * multiplies the score or adds to q.k (kerple's weight, shaw, xl, deberta) comes first. */
+ * x is scale q_i.k_j and the biases that stand before it in the text: `softcap:cap=50+alibi` caps
+ * the product, as flash attention does, and `alibi+softcap:cap=50` their sum.  What multiplies the
+ * score or adds to q.k (kerple's weight, shaw, xl, deberta) comes first wherever it stands, the
+ * mask last. */
 #include "shape/softcap.h"
 #include "plan/encoding.h"
 
@@ -18,12 +20,14 @@ static const loci_option opts[] = {
 
 static void terms(const struct config *c, struct termlist *t)
 {
+    bool biased = false;
     (void)c;
-    loci_add_term(t, TERM_softcap, GROUP_CAP);
+    for (int i = 0; i < t->n; i++) biased |= t->use[i].group == GROUP_ADD;
+    loci_add_term(t, TERM_softcap, biased ? GROUP_ADD : GROUP_CAP);
 }
 
 const struct loci_pe loci_pe_softcap = {
     .name = "softcap", .cite = "Gemma Team, 2024",
-    .brief = "S = cap tanh(scale q.k / cap), and then biases", .example = "softcap:cap=50",
+    .brief = "S = cap tanh(S / cap), S with the biases that stand before it", .example = "softcap:cap=50",
     .places = LOCI_PLACE_SCORE, .beside = true, .tol = 2e-6, .opts = opts, .terms = terms,
 };

@@ -43,7 +43,7 @@ struct sequences {
 
 /* Backward: gradients that come and go. */
 struct gradients {
-    loci_view dout, dq, dk, dv;          /* dk has key_heads */
+    loci_view dout, dq, dk, dv, dmask;   /* dk has key_heads */
     /* the caller's, where dk and dv are summed elsewhere: stored in 16 bits, or dk for kv_heads
      * that are fewer than key_heads */
     loci_view dk_out, dv_out;
@@ -67,9 +67,11 @@ struct call {
     bool fast, packed;                   /* bf16 dot products; turned keys are bf16, each in the
                                             first half of its row */
 
-    loci_view q, k, v, o;                /* strides resolved */
+    loci_view q, k, v, o, mask, weights; /* strides resolved */
+    ptrdiff_t mask_keys;                 /* of a row of the mask */
     const struct loci_cache *cache;
     struct where where;
+    int64_t *counted;                    /* room for positions that are counted from starts */
     struct sequences seqs;
     struct gradients g;
 
@@ -79,8 +81,10 @@ struct call {
     void *scratch[MAX_ENCODINGS];        /* made by begin() */
 
     size_t work_bytes;                   /* of the workspace, as this call needs it */
-    char *workspaces;                    /* one per thread: tiles and sums */
+    char *workspaces;                    /* one per thread: tiles, and what it keeps */
     size_t workspace;                    /* bytes of each */
+    char *blocks;                        /* backward: sums that are added in turn (base/turns.h) */
+    size_t block;
     void *turned;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL:
                                             k is read in place */
     /* [key_heads][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not all
@@ -120,6 +124,13 @@ static inline const struct sequence *find_sequence(const struct call *c, enum co
         else high = middle;
     }
     return &c->seqs.list[low];
+}
+
+/* Do the rows of a sequence see intervals of its keys, by their distance alone?  Else who sees whom
+ * is listed pair by pair. */
+static inline bool sees_intervals(const struct call *c, const struct sequence *q)
+{
+    return q->run && !q->segments && !c->in->mask_kind && !c->in->k_first;
 }
 
 /* May a batch entry be more than one sequence? */

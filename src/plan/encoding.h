@@ -96,6 +96,8 @@ enum trait {
     READS_ALONE = 4,                     /* reads queries or keys beside their products, which
                                             fading would spoil */
     READS_STAGED = 8,                    /* its encoding reads turned keys where they are staged */
+    BENDS = 16,                          /* makes something else of the scores than adding to them
+                                            */
 };
 static inline bool term_is(enum term_id term, enum trait trait)
 {
@@ -107,7 +109,7 @@ static inline bool term_is(enum term_id term, enum trait trait)
     return traits[term] & trait;
 }
 /* When a term's score() runs.  RAW adds inside the scale, MUL multiplies, CAP bends what is there
- * then, ADD adds last.  A SINK leaves scores alone and joins the sum of the softmax. */
+ * then, ADD adds last, or bends what the ones before it in the text have added.  A SINK leaves scores alone and joins the sum of the softmax. */
 enum group {
     GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_CAP, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_SINK,
     GROUP_ROTATE

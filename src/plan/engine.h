@@ -26,14 +26,17 @@ struct keeping {
 struct engine {
     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double build */
     const char *isa;
-    /* Bytes of one thread's workspace, SIZE_MAX when too many; in decode, reals that are stored of
-     * every chunk; reals of the total of a term's parts (0: it has none). */
+    /* Bytes of one thread's workspace, and of a block of sums in the backward pass, SIZE_MAX when
+     * too many; in decode, reals that are stored of every chunk; reals of the total of a term's
+     * parts (0: it has none). */
     size_t    (*workspace)(const struct call *, bool backward);
+    size_t    (*block)(const struct call *);
     size_t    (*chunk_sums)(const struct call *);
     ptrdiff_t (*total)(const struct call *, int x);
     bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
     void      (*keys)(struct call *);                /* turns and measures them */
     loci_status (*forward)(struct call *), (*backward)(struct call *);
+    loci_status (*weights)(struct call *);           /* stored, not summed up with values */
     loci_status (*fast)(struct call *);              /* forward with bf16 dot products; NULL: this
                                                         build has none */
     void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere,

@@ -280,6 +280,12 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
               "position; leave one out",
               p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->rotate].enc].pe->name);
     }
+    for (int i = 0; i < p->uses && p->mix >= 0; i++)
+        CHECK(e, p->use[i].group != GROUP_ADD || !term_is(p->use[i].term, BENDS), LOCI_BAD_ARG,
+              "%s stands behind what adds to the scores, and %s wants the scores and what is added "
+              "to them apart; put %s first",
+              p->enc[p->use[i].enc].pe->name, p->enc[p->use[p->mix].enc].pe->name,
+              p->enc[p->use[i].enc].pe->name);
     CHECK(e,
           p->stage != LOCI_LINEAR_ATTENTION || p->rotate < 0
               || !term_is(p->use[p->rotate].term, FADES),
@@ -380,7 +386,7 @@ static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci
 }
 
 /* The tensors of all encodings, in their order.  With a list from the caller every tensor must be
- * in it, and nothing else: a name that is misspelt would otherwise leave a tensor as it started. */
+ * in it, but for INPUT ones, which come with a call, and nothing else: a name that is misspelt would otherwise leave a tensor as it started. */
 static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     char have_text[96], want_text[96];
@@ -399,8 +405,9 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
         const loci_tensor *have = find_tensor(d->tensors, d->tensor_count, want->encoding,
                                               want->name);
         shape_text(want, want_text, sizeof want_text);
-        CHECK(e, have, LOCI_BAD_ARG, "%s: tensor '%s' of shape %s is missing", want->encoding,
-              want->name, want_text);
+        CHECK(e, have || want->role == LOCI_INPUT, LOCI_BAD_ARG,
+              "%s: tensor '%s' of shape %s is missing", want->encoding, want->name, want_text);
+        if (!have) continue;
         CHECK(e, shape_fits(have, want), LOCI_BAD_ARG, "%s: tensor '%s' has shape %s, wanted %s",
               want->encoding, want->name, shape_text(have, have_text, sizeof have_text), want_text);
     }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* attention.c -- attention with any encoding, row by row, and its whole gradient.
  *
- *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; a softcap bends it
- *     s_ij = a_ij + add_ij, or what a mix makes of the two
+ *     a_ij = mul_ij scale (q_i.k_j + raw_ij)      q, k after rotation; a softcap bends it, and
+ *                                                 what encodings before it in the text add
+ *     s_ij = a_ij + add_ij, or what a mix makes of the two; and what a mask adds
  *     w_ij = exp(s_ij - lse_i),  lse_i = log(exp sink + sum_j exp s_ij); without a sink its exp
  *                                is 0; or another weight rule (sba)
  *     o_i  = sum_j w_ij v_j + what the encodings add,
@@ -35,9 +36,9 @@ static ptrdiff_t lay_out(struct problem *p, double *base)
     ptrdiff_t size[] = { q, q, k, k, v, v };
     for (int i = 0; i < COUNT(whole); i++) *whole[i] = take(base, &used, size[i]);
 
-    p->seen = (bool *)take(base, &used, p->Lk);          /* a double each is more than enough */
+    p->sees = (bool *)take(base, &used, p->H * p->Lk);   /* a double each is more than enough */
     /* For one row in all heads: a number per key. */
-    double **row[] = { &p->raw, &p->log_mul, &p->add, &p->flat, &p->a, &p->s, &p->w,
+    double **row[] = { &p->raw, &p->log_mul, &p->add, &p->before, &p->flat, &p->a, &p->s, &p->w,
                        &p->dadd, &p->draw, &p->dlog_mul, &p->da, &p->ds, &p->dw };
     for (int i = 0; i < COUNT(row); i++) *row[i] = take(base, &used, p->H * p->Lk);
     double **number[] = { &p->lse, &p->rem, &p->dlse, &p->drem };
@@ -66,6 +67,32 @@ static void zero(double *x, ptrdiff_t n)
 
 /* ---- Who sees whom --------------------------------------------------------------------------- */
 
+/* What a mask has for head h and key j: 0 or 1, or what is added. */
+static double mask_number(const struct problem *p, int h, ptrdiff_t j)
+{
+    const loci_call *c = p->call;
+    loci_view m = dense(c->mask, p->H, p->Lq, p->Lk);
+    ptrdiff_t *stride[] = { &m.batch, &m.head, &m.row };
+    for (int i = 0; i < COUNT(stride); i++)
+        if (*stride[i] == LOCI_BROADCAST) *stride[i] = 0;
+    const ptrdiff_t at = p->b * m.batch + h * m.head + p->i * m.row + j;
+    return c->mask_kind == LOCI_MASK_SEEN ? ((const unsigned char *)m.data)[at] != 0
+                                          : ((const double *)m.data)[at];
+}
+static double added(const struct problem *p, int h, ptrdiff_t j)
+{
+    return p->call->mask_kind == LOCI_MASK_ADDED ? mask_number(p, h, j) : 0;
+}
+/* Does the mask let row i of head h see key j, and do its first and last key? */
+static bool let_through(const struct problem *p, int h, ptrdiff_t j)
+{
+    const loci_call *c = p->call;
+    const ptrdiff_t i = (c->per_batch ? p->b * p->Lq : 0) + p->i;
+    if (c->k_first && (j < c->k_first[i] || j > c->k_last[i])) return false;
+    if (c->mask_kind == LOCI_MASK_SEEN) return mask_number(p, h, j) != 0;
+    return c->mask_kind != LOCI_MASK_ADDED || mask_number(p, h, j) != -INFINITY;
+}
+
 /* The mask: same segment, causal unless the plan is full, and within the window.  Negative
  * segments are padding and see nothing; strict rows do not see their own position. */
 static bool visible(const struct problem *p, ptrdiff_t j)
@@ -76,6 +103,9 @@ static bool visible(const struct problem *p, ptrdiff_t j)
     if (!p->plan->full && d < p->plan->strict) return false;
     return d <= p->plan->window_left && -d <= p->plan->window_right;
 }
+
+/* From here on it is about this head. */
+static void look(struct problem *p, int h) { p->seen = p->sees + h * p->Lk; }
 
 /* ---- Rotation of all rows of a batch entry --------------------------------------------------- */
 
@@ -147,33 +177,47 @@ static void turn_back(const struct problem *p, loci_which which, loci_view x, in
 /* ---- Scores of row i, all heads -------------------------------------------------------------- */
 
 /* A plan has one softcap at most; without one, a score is not bent. */
+static int bending(const struct problem *p)
+{
+    for (int e = 0; e < p->plan->encs; e++)
+        if (p->def[e]->bend) return e;
+    return -1;
+}
 static double bend(const struct problem *p, double flat, double *slope)
 {
+    const int e = bending(p);
     *slope = 1;
-    for (int e = 0; e < p->plan->encs; e++)
-        if (p->def[e]->bend) return p->def[e]->bend(p, e, flat, slope);
-    return flat;
+    return e < 0 ? flat : p->def[e]->bend(p, e, flat, slope);
 }
 
 /* Every encoding adds first; then the scores of all heads are made, as a mix reads across heads. */
 static void score(struct problem *p)
 {
     double slope;
-    for (int h = 0; h < p->H; h++)
-        for (int e = 0; e < p->plan->encs; e++)
+    for (int h = 0; h < p->H; h++) {
+        look(p, h);
+        for (int e = 0; e < p->plan->encs; e++) {
             if (p->def[e]->score) p->def[e]->score(p, e, h);
-    for (int h = 0; h < p->H; h++)
+            if (!p->def[e]->bend) continue;
+            memcpy(of_head(p, p->before, h), of_head(p, p->add, h),
+                   (size_t)p->Lk * sizeof *p->add);
+            zero(of_head(p, p->add, h), p->Lk);
+        }
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j;
             /* log_mul is 0 unless an encoding multiplies, so mul is 1. */
             double qk = dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D);
             p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
-            p->a[hj] = bend(p, p->flat[hj], &slope);
+            p->a[hj] = bend(p, p->flat[hj] + p->before[hj], &slope);
             p->s[hj] = p->a[hj] + p->add[hj];
         }
+    }
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->mix) p->def[e]->mix(p, e);
+    for (int h = 0; h < p->H; h++)
+        for (ptrdiff_t j = 0; j < p->Lk; j++)
+            if (p->sees[h * p->Lk + j]) p->s[h * p->Lk + j] += added(p, h, j);
 }
 
 /* ds becomes da and dadd, which a mix changes; then each factor of flat = mul
@@ -185,21 +229,28 @@ static void score_backward(struct problem *p)
     memcpy(p->dadd, p->ds, (size_t)(p->H * p->Lk) * sizeof *p->dadd);
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->mix) p->def[e]->mix_backward(p, e);
-    for (int h = 0; h < p->H; h++)
+    double slope;
+    for (int h = 0; h < p->H; h++) {
+        look(p, h);
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
-            double slope;
-            bend(p, p->flat[hj], &slope);
+            bend(p, p->flat[hj] + p->before[hj], &slope);
             /* raw and q.k enter flat alike, so draw is the gradient by q.k too. */
             p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
             p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
             add_scaled(p->dq + q, p->draw[hj], p->k + k, p->D);
             add_scaled(p->dk + k, p->draw[hj], p->q + q, p->D);
         }
-    for (int h = 0; h < p->H; h++)
-        for (int e = 0; e < p->plan->encs; e++)
+        for (int e = p->plan->encs - 1; e >= 0; e--) {
             if (p->def[e]->score) p->def[e]->score_backward(p, e, h);
+            if (!p->def[e]->bend) continue;
+            for (ptrdiff_t j = 0; j < p->Lk; j++) {      /* what was added before it */
+                bend(p, of_head(p, p->flat, h)[j] + of_head(p, p->before, h)[j], &slope);
+                of_head(p, p->dadd, h)[j] *= slope;
+            }
+        }
+    }
 }
 
 /* ---- Weights of row i, head h ---------------------------------------------------------------- */
@@ -264,13 +315,16 @@ static int weighing(const struct problem *p)
 static void forward_row(struct problem *p)
 {
     ptrdiff_t n = p->H * p->Lk;
-    double *clear[] = { p->raw, p->log_mul, p->add, p->flat, p->a, p->s, p->w };
+    double *clear[] = { p->raw, p->log_mul, p->add, p->before, p->flat, p->a, p->s, p->w };
     for (int i = 0; i < COUNT(clear); i++) zero(clear[i], n);
-    for (ptrdiff_t j = 0; j < p->Lk; j++) p->seen[j] = visible(p, j);
+    for (int h = 0; h < p->H; h++)
+        for (ptrdiff_t j = 0; j < p->Lk; j++)
+            p->sees[h * p->Lk + j] = visible(p, j) && let_through(p, h, j);
 
     score(p);
     int rule = weighing(p);
     for (int h = 0; h < p->H; h++) {
+        look(p, h);
         p->rem[h] = 0;                                   /* a softmax leaves nothing */
         if (rule >= 0) p->def[rule]->weigh(p, rule, h);
         else softmax(p, h);
@@ -304,7 +358,7 @@ static void read_cotangents(struct problem *p, const loci_grad *g)
 
 /* The forward row once more from its end: values, weights,
  * scores.  It uses what forward_row() left in the arrays. */
-static void backward_row(struct problem *p)
+static void backward_row(struct problem *p, const loci_grad *grad)
 {
     ptrdiff_t n = p->H * p->Lk;
     double *clear[] = { p->dadd, p->draw, p->dlog_mul, p->da, p->ds, p->dw };
@@ -312,6 +366,7 @@ static void backward_row(struct problem *p)
 
     int rule = weighing(p);
     for (int h = 0; h < p->H; h++) {
+        look(p, h);
         const double *dout = p->dout + h * p->Dv;
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
@@ -324,6 +379,9 @@ static void backward_row(struct problem *p)
         if (rule >= 0) p->def[rule]->weigh_backward(p, rule, h);
         else softmax_backward(p, h);
     }
+    const loci_view to = dense(grad->dmask, p->H, p->Lq, p->Lk);
+    for (int h = 0; h < p->H && to.data; h++)
+        memcpy(view_row(to, p->b, h, p->i), of_head(p, p->ds, h), (size_t)p->Lk * sizeof *p->ds);
     score_backward(p);
 }
 
@@ -364,7 +422,7 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
         write_outputs(p);
         if (!grad) continue;
         read_cotangents(p, grad);
-        backward_row(p);
+        backward_row(p, grad);
     }
     if (!grad) return;
     turn_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq);

@@ -26,9 +26,11 @@ struct problem {
     double *dq, *dk, *dv;
 
     ptrdiff_t i;
-    bool *seen;                          /* [Lk] */
+    bool *seen;                          /* [Lk], of the head that is worked on; a mix has the same
+                                            in all */
+    bool *sees;                          /* [H][Lk] */
     /* [H][Lk], as are the next two lines: what score() adds to */
-    double *raw, *log_mul, *add;
+    double *raw, *log_mul, *add, *before;      /* before: what was added before a softcap */
     double *flat, *a, *s, *w;            /* flat = mul scale (q.k + raw); a, the same or bent; s,
                                             the final score; w, the weight */
     double *dadd, *draw, *dlog_mul, *da, *ds, *dw;

@@ -28,14 +28,15 @@ static int64_t clamp(const struct distances *b, int64_t d)
     return d < b->lo ? b->lo : d > b->hi ? b->hi : d;
 }
 
-/* The numbers at the distances d - (KT - 1) .. d + QT - 1 of a run's tile: in place, or,
+/* The numbers at the distances d - (keys - 1) .. d + QT - 1 of a run's tile: in place, or,
  * where the table ends, copied, so that the loop over pairs has no clamp in it. */
 enum { WINDOW = KT + QT - 1 };
-static const real *window(const struct distances *b, const real *row, int64_t d, real *copy)
+static const real *window(const struct distances *b, const real *row, int64_t d, int keys,
+                          real *copy)
 {
-    const int64_t first = d - (KT - 1);
+    const int64_t first = d - (keys - 1);
     if (first >= b->lo && d + QT - 1 <= b->hi) return row + (first - b->lo);
-    for (int n = 0; n < WINDOW; n++) copy[n] = row[clamp(b, first + n) - b->lo];
+    for (int n = 0; n < keys + QT - 1; n++) copy[n] = row[clamp(b, first + n) - b->lo];
     return copy;
 }
 
@@ -66,10 +67,10 @@ INLINE void apply(const struct tile *t, int x, const bool mul, real *restrict s)
         for (int n = 0; n < keys * QT; n++) s[n] = with_bias(mul, s[n], same);
     } else {
         real copy[WINDOW];
-        const real *restrict w = window(b, row, t->d, copy);
+        const real *restrict w = window(b, row, t->d, keys, copy);
         for (int k = 0; k < keys; k++)
             for (int r = 0; r < QT; r++)
-                s[k * QT + r] = with_bias(mul, s[k * QT + r], w[KT - 1 - k + r]);
+                s[k * QT + r] = with_bias(mul, s[k * QT + r], w[keys - 1 - k + r]);
     }
 }
 
@@ -144,7 +145,7 @@ static void give_diagonals(const struct distances *b, const struct tile *t, real
     for (int i = 0; i < b->slopes; i++) {
         real copy[WINDOW], product[DIAGONALS];
         const real *slope = window(b, distances_slopes(b, t->c->plan->heads, i, t->h, sizeof(real)),
-                                   t->d, copy);
+                                   t->d, KT, copy);
         for (int n = 0; n < WINDOW; n++) product[n] = sums[n] == 0 ? 0 : sums[n] * slope[n];
         product[WINDOW] = 0;             /* fold_halves() wants a power of two */
         to[b->first + i] += fold_halves(product, DIAGONALS);

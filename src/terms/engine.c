@@ -20,10 +20,9 @@ const struct term *const N(terms)[TERM_COUNT] = {
 #define TEXT(x) TEXT2(x)
 
 /* What the other files of this build give to the table and to nobody else. */
-struct workspace;
-size_t NARROW(lay_out)(const struct call *, char *base, bool backward, struct workspace *);
+size_t NARROW(lay_out)(const struct call *, char *base, struct workspace *, struct sums *);
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *),
-    N(fast)(struct call *);
+    N(weights)(struct call *), N(fast)(struct call *);
 void N(store_gradients)(struct call *);
 loci_status N(keep)(struct call *, const struct keeping *);
 size_t N(rotate_workspace)(const struct call *);
@@ -37,8 +36,9 @@ loci_status N(linear)(struct call *), N(linear_backward)(struct call *);
 static size_t workspace(const struct call *c, bool backward)
 {
     struct workspace d;
-    return c->decode ? NARROW(lay_out)(c, NULL, false, &d)
-                     : N(lay_out)(c, NULL, backward, &d);
+    struct sums sums;
+    return c->decode ? NARROW(lay_out)(c, NULL, &d, NULL)
+                     : N(lay_out)(c, NULL, &d, backward ? &sums : NULL);
 }
 ptrdiff_t NARROW(chunk_reals)(const struct call *);
 bool NARROW(decode_in_turn)(const struct call *);
@@ -65,12 +65,14 @@ static bool asks(const struct call *c) { return !c->decode && skips(c); }
 const struct engine ENGINE(LOCI_ISA) = {
     .isa = TEXT(LOCI_ISA),
     .workspace = workspace,
+    .block = N(sums_bytes),
     .chunk_sums = chunk_sums,
     .total = total,
     .skips = asks,
     .keys = N(prepare_keys),
     .forward = forward,
     .backward = N(backward),
+    .weights = N(weights),
 #ifdef LOCI_FAST
     .fast = N(fast),
 #endif

@@ -28,7 +28,7 @@
 enum { LANES = 16 };                     /* that sum a key's gradient over the rows */
 
 /* Do rows see intervals of the keys? */
-static bool whole(const struct tile *t) { return t->run && !t->qg; }
+static bool whole(const struct tile *t) { return !t->listed; }
 static ptrdiff_t tile_number(const struct tile *t) { return (t->j0 - t->seq->k0) / KT; }
 
 /* What a query tile knows per row; behind it, where rows see no intervals,
@@ -45,7 +45,10 @@ struct gate {
     ptrdiff_t first_end, last_end;       /* smallest and largest of the live rows */
 };
 /* May rows see no intervals?  Memory is laid out before anyone knows whether they do. */
-static bool can_scatter(const struct call *c) { return c->in->q_pos || c->in->q_seg; }
+static bool can_scatter(const struct call *c)
+{
+    return c->in->q_pos || c->in->q_seg || c->in->mask_kind || c->in->k_first;
+}
 static ptrdiff_t mem(const struct call *c, int x)
 {
     (void)x;

@@ -168,7 +168,7 @@ static void heads(const struct net *n, const struct room *w, ptrdiff_t at)
 static bool by_distance(const struct tile *t, const struct net *n)
 {
     const struct loci_plan *p = t->c->plan;
-    if (!n->own || !t->run || t->qg) return false;
+    if (!n->own || t->listed) return false;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].group == GROUP_ADD && p->use[x].term != TERM_affine
             && p->use[x].term != TERM_distance)

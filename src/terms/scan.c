@@ -177,7 +177,7 @@ static void add(struct tile *t, int x)
 static void score(struct tile *t, int x)
 {
     add(t, x);
-    if (t->qg && t->c->plan->mix < 0) mask(t, t->s, -INFINITY);
+    if (t->listed && t->c->plan->mix < 0) mask(t, t->s, -INFINITY);
 }
 
 #if QT > 1

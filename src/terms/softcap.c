@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* softcap.c -- the score as it is before biases becomes cap tanh(score / cap), and what was masked
- * stays masked.
+/* softcap.c -- the score as it is then becomes cap tanh(score / cap), and what was masked stays
+ * masked.
  *
  * Backward: dS *= 1 - tanh^2, which score() has left in memory for the same tile. */
 #include "attn/visible.h"
@@ -26,13 +26,14 @@ static void score(struct tile *t, int x)
     mask(t, t->s, -INFINITY);            /* the cap has made -cap of -inf */
 }
 
-/* |tanh x| <= |x|, so a bound on |score| stays one.  But where other terms add to q.k before, they
- * may push scores below that bound, and the cap lifts them again: no promise then. */
+/* |tanh x| <= |x|, so a bound on |score| stays one.  But where other terms add before, to q.k or to
+ * the score, they may push scores below that bound, and the cap lifts them again: no promise
+ * then. */
 static real ceiling(const struct tile *t, int x)
 {
-    (void)x;
-    for (int y = 0; y < t->c->plan->uses; y++)
-        if (t->c->plan->use[y].group == GROUP_RAW) return INFINITY;
+    const struct loci_plan *p = t->c->plan;
+    for (int y = 0; y < p->uses; y++)
+        if (p->use[y].group == GROUP_RAW || (p->use[y].group == GROUP_ADD && y < x)) return INFINITY;
     return 0;
 }
 

@@ -108,3 +108,24 @@ static inline vf vf_swap(int bit, vf x)
     }
 }
 enum { VBITS = 3 };
+static inline __m256 vf_load_parts(const real *p, ptrdiff_t rows)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm_loadu_ps(p + rows), 1);
+}
+static inline void vf_load_columns(const real *p, ptrdiff_t stride, vf *x)
+{
+    for (int d = 0; d < VL; d += 4) {
+        const __m256 a = vf_load_parts(p + d, 4 * stride),
+                     b = vf_load_parts(p + stride + d, 4 * stride),
+                     c = vf_load_parts(p + 2 * stride + d, 4 * stride),
+                     e = vf_load_parts(p + 3 * stride + d, 4 * stride);
+        const __m256d ab = _mm256_castps_pd(_mm256_unpacklo_ps(a, b)),
+                      ce = _mm256_castps_pd(_mm256_unpacklo_ps(c, e)),
+                      ab2 = _mm256_castps_pd(_mm256_unpackhi_ps(a, b)),
+                      ce2 = _mm256_castps_pd(_mm256_unpackhi_ps(c, e));
+        x[d] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab, ce));
+        x[d + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab, ce));
+        x[d + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab2, ce2));
+        x[d + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab2, ce2));
+    }
+}

@@ -126,3 +126,29 @@ static inline vf vf_swap(int bit, vf x)
     }
 }
 enum { VBITS = 4 };
+/* A block of VL x VL numbers whose rows are `stride` apart, transposed: lane i of x[d] is number d
+ * of row i.  Loads put parts of four rows into one vector, which saves half of the rounds. */
+static inline __m512 vf_load_parts(const real *p, ptrdiff_t rows)
+{
+    __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(p));
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(p + rows), 1);
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(p + 2 * rows), 2);
+    return _mm512_insertf32x4(x, _mm_loadu_ps(p + 3 * rows), 3);
+}
+static inline void vf_load_columns(const real *p, ptrdiff_t stride, vf *x)
+{
+    for (int d = 0; d < VL; d += 4) {
+        const __m512 a = vf_load_parts(p + d, 4 * stride),
+                     b = vf_load_parts(p + stride + d, 4 * stride),
+                     c = vf_load_parts(p + 2 * stride + d, 4 * stride),
+                     e = vf_load_parts(p + 3 * stride + d, 4 * stride);
+        const __m512d ab = _mm512_castps_pd(_mm512_unpacklo_ps(a, b)),
+                      ce = _mm512_castps_pd(_mm512_unpacklo_ps(c, e)),
+                      ab2 = _mm512_castps_pd(_mm512_unpackhi_ps(a, b)),
+                      ce2 = _mm512_castps_pd(_mm512_unpackhi_ps(c, e));
+        x[d] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, ce));
+        x[d + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, ce));
+        x[d + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab2, ce2));
+        x[d + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab2, ce2));
+    }
+}

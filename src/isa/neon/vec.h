@@ -104,3 +104,16 @@ static inline vf vf_swap(int bit, vf x)
     return bit == 0 ? vrev64q_f32(x) : vextq_f32(x, x, 2);
 }
 enum { VBITS = 2 };
+static inline void vf_load_columns(const real *p, ptrdiff_t stride, vf *x)
+{
+    const float32x4_t a = vld1q_f32(p), b = vld1q_f32(p + stride), c = vld1q_f32(p + 2 * stride),
+                      e = vld1q_f32(p + 3 * stride);
+    const float64x2_t ab = vreinterpretq_f64_f32(vzip1q_f32(a, b)),
+                      ce = vreinterpretq_f64_f32(vzip1q_f32(c, e)),
+                      ab2 = vreinterpretq_f64_f32(vzip2q_f32(a, b)),
+                      ce2 = vreinterpretq_f64_f32(vzip2q_f32(c, e));
+    x[0] = vreinterpretq_f32_f64(vzip1q_f64(ab, ce));
+    x[1] = vreinterpretq_f32_f64(vzip2q_f64(ab, ce));
+    x[2] = vreinterpretq_f32_f64(vzip1q_f64(ab2, ce2));
+    x[3] = vreinterpretq_f32_f64(vzip2q_f64(ab2, ce2));
+}

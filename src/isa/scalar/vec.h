@@ -39,3 +39,8 @@ static inline vf vf_negative(vf x, vf a, vf b) { return x < 0 ? a : b; }
 static inline vf vf_zero_below(vf x, real limit, vf y) { return x < limit ? 0 : y; }
 static inline vf vf_from(vf x, real limit, vf a, vf b) { return x >= limit ? a : b; }
 enum { VBITS = 0 };
+static inline void vf_load_columns(const real *p, ptrdiff_t stride, vf *x)
+{
+    (void)stride;
+    *x = *p;
+}

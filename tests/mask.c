@@ -1,0 +1,584 @@
+/* SPDX-License-Identifier: MIT */
+/* mask.c -- who sees whom, pair by pair: masks of bytes, masks of numbers that are added, first and
+ * last keys; every encoding against the reference in double, gradients of what is added against
+ * differences, and bits against calls that say the same in other words. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loci/cache.h"
+#include "reference/reference.h"
+#include "harness.h"
+#include "room.h"
+#include "walk.h"
+
+enum { B = 2, H = 4, G = 2, WANTED = 12 };
+enum kind { SEEN, ADDED, RANGES, ALL_OF_IT, KINDS };
+static const char *const kinds[] = { "seen", "added", "ranges", "added, ranges and segments" };
+
+/* A problem in double, exact in float; and which pairs are let through, as bytes, as numbers and as
+ * first and last keys. */
+struct problem {
+    const char *text;
+    bool causal, mixes;
+    int D, axes, tensors;
+    ptrdiff_t rows, keys, range;
+    loci_tensor tensor[WALK_TENSORS];
+    size_t size[WALK_TENSORS];
+    double *q, *k, *v, *dout, *drow, *coord_q, *coord_k, *data[WALK_TENSORS];
+    unsigned char *seen;                 /* [B][H][rows][keys] */
+    double *added;
+    int64_t *first, *last, *q_seg, *k_seg;   /* [B][rows], [B][keys] */
+    struct room room;
+};
+/* What comes out: o, lse or rem, dq, dk, dv, dmask, and the tensors' gradients. */
+struct results { int n; struct { const char *name; void *at; size_t count; } of[WANTED + WALK_TENSORS]; };
+
+static double *numbers(struct problem *p, size_t n, double size)
+{
+    double *x = room_take(&p->room, n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = (float)(size * walk_uniform());
+    return x;
+}
+static bool heads_mix(const char *text) { return strstr(text, "cape") != NULL; }
+
+static void open_masks(struct problem *p)
+{
+    const size_t pairs = (size_t)(B * H * p->rows * p->keys);
+    p->seen = room_take(&p->room, pairs), p->added = numbers(p, pairs, 2);
+    p->first = room_take(&p->room, sizeof(int64_t) * (size_t)(B * p->rows));
+    p->last = room_take(&p->room, sizeof(int64_t) * (size_t)(B * p->rows));
+    p->q_seg = room_take(&p->room, sizeof(int64_t) * (size_t)(B * p->rows));
+    p->k_seg = room_take(&p->room, sizeof(int64_t) * (size_t)(B * p->keys));
+}
+/* Rows that see little, nothing, all, and whole tiles that none sees. */
+static void draw_masks(struct problem *p)
+{
+    for (ptrdiff_t b = 0; b < B; b++)
+        for (ptrdiff_t j = 0; j < p->keys; j++) p->k_seg[b * p->keys + j] = j * 3 / p->keys - b;
+    for (ptrdiff_t b = 0; b < B; b++)
+        for (ptrdiff_t i = 0; i < p->rows; i++) {
+            const ptrdiff_t at = b * p->rows + i, own = p->keys - p->rows + i;
+            const ptrdiff_t back = (ptrdiff_t)((1 + walk_uniform()) * (double)p->keys / 2);
+            p->first[at] = own - back;
+            p->last[at] = i % 5 == 4 ? own + 3 : i % 7 == 6 ? own - back - 1 : own;
+            p->q_seg[at] = p->k_seg[b * p->keys + (own < 0 ? 0 : own)];
+        }
+    for (ptrdiff_t h = 0; h < B * H; h++)
+        for (ptrdiff_t i = 0; i < p->rows; i++)
+            for (ptrdiff_t j = 0; j < p->keys; j++) {
+                const bool apart = p->keys > 128 && j / 64 == 1 && i < 64;
+                const ptrdiff_t at = (h * p->rows + i) * p->keys + j;
+                p->seen[at] = i % 11 != 3 && !apart && (i % 11 == 5 || walk_uniform() < 0.4);
+                p->added[at] = (float)(2 * walk_uniform());
+                if (!p->seen[at]) p->added[at] = -INFINITY;
+                else p->seen[at] = (unsigned char)(1 + j % 200);
+            }
+}
+
+/* The plan in a type and for an instruction set; NULL, and a check that failed, if it cannot be. */
+static loci_plan *plan_of(const struct problem *p, loci_dtype dtype, const char *isa, bool full,
+                          int64_t window)
+{
+    loci_error e;
+    loci_plan *plan;
+    const loci_desc d = { .encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
+                          .dtype = dtype, .max_len = p->range, .full = full, .isa = isa,
+                          .window_left = window };
+    if (loci_plan_create(&plan, &d, &e)) CHECK_FAILED("%s: %s", p->text, e.text);
+    return plan;
+}
+
+static bool open_problem(struct problem *p, const char *text, ptrdiff_t rows, ptrdiff_t keys)
+{
+    *p = (struct problem){ .text = text, .rows = rows, .keys = keys, .range = keys + 64,
+                           .D = walk_dim(text, 6), .causal = true, .mixes = heads_mix(text) };
+    loci_plan *plan = plan_of(p, LOCI_F64, NULL, false, 0);
+    if (!plan) return false;
+    const size_t D = (size_t)p->D, qs = B * H * (size_t)rows * D, ks = B * G * (size_t)keys * D;
+    p->tensors = loci_tensors(plan, p->tensor, WALK_TENSORS);
+    for (int i = 0; i < p->tensors; i++) {
+        p->size[i] = walk_count(&p->tensor[i], B, rows, keys);
+        double *x = p->data[i] = numbers(p, p->size[i], 0.3);
+        if (p->tensor[i].role == LOCI_INPUT) continue;
+        double *start = numbers(p, p->size[i], 0);
+        loci_tensor_init(plan, i, 1, start);
+        for (size_t n = 0; n < p->size[i]; n++) x[n] = (float)(start[n] + 0.2 + 0.3 * x[n]);
+    }
+    p->q = numbers(p, qs, 1), p->k = numbers(p, ks, 1), p->v = numbers(p, ks, 1);
+    p->dout = numbers(p, qs, 1), p->drow = numbers(p, B * H * (size_t)rows, 1);
+    const size_t axes = (size_t)(p->axes = loci_axes(plan));
+    if (axes > 1)
+        p->coord_q = numbers(p, axes * (size_t)rows, 9),
+        p->coord_k = numbers(p, axes * (size_t)keys, 9);
+    loci_plan_destroy(plan);
+    open_masks(p), draw_masks(p);
+    return true;
+}
+
+/* Doubles as the plan wants them. */
+static void *as(struct problem *p, const double *x, size_t n, bool f64)
+{
+    if (!x || f64) return (void *)x;
+    float *y = room_take(&p->room, n * sizeof *y);
+    for (size_t i = 0; i < n; i++) y[i] = (float)x[i];
+    return y;
+}
+static void *result(struct problem *p, struct results *r, const char *name, size_t n, bool f64)
+{
+    r->of[r->n].name = name, r->of[r->n].count = n;
+    return r->of[r->n++].at = memset(room_take(&p->room, n * (f64 ? 8 : 4)), 0, n * (f64 ? 8 : 4));
+}
+
+/* How a call is made: in which type and with which instructions, and what says who sees whom. */
+struct way {
+    bool f64, reference, full, forward;
+    const char *isa;
+    int64_t window;
+    enum kind kind;
+    bool plain, bytes_of_ranges;         /* nothing but order and window; ranges said as bytes */
+    const loci_host *host;
+};
+
+static void say_who(struct problem *p, const struct way *w, loci_call *c)
+{
+    const ptrdiff_t broadcast = p->mixes ? LOCI_BROADCAST : p->rows * p->keys;
+    const loci_view view = { NULL, H * p->rows * p->keys, broadcast, p->keys };
+    if (w->plain) return;
+    if (w->kind == SEEN || w->bytes_of_ranges) {
+        c->mask_kind = LOCI_MASK_SEEN, c->mask = view, c->mask.data = p->seen;
+    } else if (w->kind != RANGES) {
+        c->mask_kind = LOCI_MASK_ADDED, c->mask = view;
+        c->mask.data = as(p, p->added, B * H * (size_t)(p->rows * p->keys), w->f64);
+    }
+    if (w->kind >= RANGES && !w->bytes_of_ranges) c->k_first = p->first, c->k_last = p->last;
+    if (w->kind == ALL_OF_IT) c->q_seg = p->q_seg, c->k_seg = p->k_seg;
+    c->per_batch = c->k_first || c->q_seg;
+    if (c->per_batch && c->q_coord) {    /* coordinates are per batch, too, then */
+        const size_t q = (size_t)(p->rows * p->axes), k = (size_t)(p->keys * p->axes);
+        double *cq = numbers(p, B * q, 0), *ck = numbers(p, B * k, 0);
+        for (size_t b = 0; b < B; b++)
+            memcpy(cq + b * q, p->coord_q, q * sizeof *cq),
+                memcpy(ck + b * k, p->coord_k, k * sizeof *ck);
+        c->q_coord = cq, c->k_coord = ck;
+    }
+}
+
+static bool run(struct problem *p, struct way w, struct results *r)
+{
+    *r = (struct results){ .n = 0 };
+    loci_error e = { 0 };
+    loci_plan *plan = plan_of(p, w.f64 ? LOCI_F64 : LOCI_F32, w.isa, w.full, w.window);
+    if (!plan) return false;
+    const size_t D = (size_t)p->D, rows = B * H * (size_t)p->rows, ks = B * G * (size_t)p->keys * D,
+                 pairs = rows * (size_t)p->keys;
+    const void *tensors[WALK_TENSORS];
+    void *dtensors[WALK_TENSORS] = { NULL };
+    for (int i = 0; i < p->tensors; i++) tensors[i] = as(p, p->data[i], p->size[i], w.f64);
+    walk_restart(3);
+    loci_call c = { .size = sizeof c, .batch = B, .q_len = p->rows, .k_len = p->keys, .error = &e,
+                    .q = { as(p, p->q, rows * D, w.f64), 0, 0, 0 },
+                    .k = { as(p, p->k, ks, w.f64), 0, 0, 0 },
+                    .v = { as(p, p->v, ks, w.f64), 0, 0, 0 }, .q_coord = p->coord_q,
+                    .k_coord = p->coord_k, .tensors = tensors, .host = w.host };
+    c.o.data = result(p, r, "o", rows * D, w.f64);
+    const bool stick = strstr(p->text, "sba") != NULL;
+    void *row = result(p, r, stick ? "rem" : "lse", rows, w.f64);
+    *(stick ? &c.rem : &c.lse) = row;
+    if (walk_states(p->text)) c.ae = result(p, r, "ae", rows * D, w.f64);
+    say_who(p, &w, &c);
+    loci_grad g = { .size = sizeof g, .dout = { as(p, p->dout, rows * D, w.f64), 0, 0, 0 },
+                    .dtensors = dtensors };
+    if (!w.forward) {
+        *(stick ? &g.drem : &g.dlse) = as(p, p->drow, rows, w.f64);
+        g.dq.data = result(p, r, "dq", rows * D, w.f64);
+        g.dk.data = result(p, r, "dk", ks, w.f64), g.dv.data = result(p, r, "dv", ks, w.f64);
+        if (c.mask_kind == LOCI_MASK_ADDED) g.dmask.data = result(p, r, "dmask", pairs, w.f64);
+        for (int i = 0; i < p->tensors; i++)
+            if (p->tensor[i].role != LOCI_FIXED)
+                dtensors[i] = result(p, r, p->tensor[i].name, p->size[i], w.f64);
+    }
+    bool ok;
+    if (w.reference) {
+        ok = !loci_reference(plan, tensors, &c, w.forward ? NULL : &g);
+    } else {
+        void *tables = room_take(&p->room, loci_tables_size(plan, p->range)),
+             *work = room_take(&p->room, loci_workspace(plan, &c, 1));
+        ok = !loci_prepare(plan, p->range, tensors, tables)
+          && !loci_forward(plan, tables, work, &c)
+          && (w.forward || !loci_backward(plan, tables, work, &c, &g));
+    }
+    if (!ok) CHECK_FAILED("%s: %s", p->text, e.text);
+    loci_plan_destroy(plan);
+    return ok;
+}
+
+static double at(const struct results *r, int i, size_t n, bool f64)
+{
+    return f64 ? ((const double *)r->of[i].at)[n] : (double)((const float *)r->of[i].at)[n];
+}
+/* Numbers of two ways are close; infinities are the same. */
+static void compare(const char *text, const char *how, const struct results *a, bool f64,
+                    const struct results *b, double bound)
+{
+    for (int i = 0; i < b->n; i++) {
+        double most = 0, off = 0;
+        for (size_t n = 0; n < b->of[i].count; n++) {
+            const double x = at(a, i, n, f64), y = at(b, i, n, true);
+            if (isfinite(y)) most = fmax(most, fabs(y));
+            if (x == y || (isnan(x) && isnan(y))) continue;
+            off = fmax(off, isfinite(x - y) ? fabs(x - y) : INFINITY);
+        }
+        CHECK_THAT(off <= bound * (1 + most), "%s, %s: %s is off by %g of %g", text, how,
+                   b->of[i].name, off, most);
+    }
+}
+static void same(const char *text, const char *how, const struct results *a,
+                 const struct results *b, bool tensors)
+{
+    for (int i = 0; i < a->n && i < b->n; i++) {
+        const bool whole = strcmp(a->of[i].name, b->of[i].name) == 0;
+        if (!whole || (!tensors && i >= 5)) break;
+        CHECK_THAT(!memcmp(a->of[i].at, b->of[i].at, a->of[i].count * sizeof(float)),
+                   "%s, %s: other bits of %s", text, how, a->of[i].name);
+    }
+}
+
+/* ---- Every encoding -------------------------------------------------------------------------- */
+
+static void against_reference(struct problem *p)
+{
+    const char *isas[8];
+    const int count = loci_isas(isas, 8);
+    struct results want, got, first;
+    for (enum kind kind = 0; kind < KINDS; kind++) {
+        const int room = p->room.blocks;
+        if (kind == ALL_OF_IT && strstr(p->text, "remainder=value")) continue;
+        if (run(p, (struct way){ .f64 = true, .reference = true, .kind = kind }, &want)
+            && run(p, (struct way){ .f64 = true, .kind = kind }, &got))
+            compare(p->text, kinds[kind], &got, true, &want, 1e-10);
+        for (int i = LOCI_EMULATED ? count - 1 : 0; i < count; i++) {
+            if (!run(p, (struct way){ .isa = isas[i], .kind = kind }, &got)) continue;
+            if (i == 0 || LOCI_EMULATED) {
+                first = got;
+                compare(p->text, kinds[kind], &got, false, &want, 5e-4);
+            } else {
+                same(p->text, isas[i], &got, &first, true);
+            }
+        }
+        room_leave(&p->room, room);
+    }
+}
+
+/* Ranges that are a window, bytes that are ranges, -inf that is added to hide: the same bits, but for
+ * gradients of what is learned, which fox and cape sum up in an order of their own where rows see
+ * intervals. */
+static void in_other_words(struct problem *p)
+{
+    struct results a, b;
+    const size_t pairs = B * H * (size_t)(p->rows * p->keys);
+    const int room = p->room.blocks;
+    const ptrdiff_t window = p->keys / 3 + 1;
+    for (ptrdiff_t i = 0; i < B * p->rows; i++)
+        p->last[i] = p->keys - p->rows + i % p->rows, p->first[i] = p->last[i] - window;
+    const bool counts = strstr(p->text, "fox") != NULL;      /* gates of keys before the window, too */
+    if (run(p, (struct way){ .kind = RANGES }, &a) && !counts
+        && run(p, (struct way){ .plain = true, .window = window }, &b))
+        same(p->text, "ranges that are a window", &a, &b, false);
+    for (size_t n = 0; n < pairs; n++) {
+        const ptrdiff_t j = (ptrdiff_t)n % p->keys, i = (ptrdiff_t)n / p->keys % p->rows;
+        p->seen[n] = j >= p->first[i] && j <= p->last[i];
+        p->added[n] = p->seen[n] ? 0 : -INFINITY;
+    }
+    if (run(p, (struct way){ .kind = SEEN }, &b))
+        same(p->text, "bytes that are ranges", &a, &b, true);
+    if (run(p, (struct way){ .kind = ADDED }, &b))
+        same(p->text, "zeros that are added", &a, &b, false);
+    draw_masks(p);
+    loci_host pool;
+    if (loci_pool_create(&pool, 3)) exit(2);
+    if (run(p, (struct way){ .kind = ALL_OF_IT }, &a)
+        && run(p, (struct way){ .kind = ALL_OF_IT, .host = &pool }, &b))
+        same(p->text, "three threads", &a, &b, true);
+    loci_pool_destroy(&pool);
+    room_leave(&p->room, room);
+}
+
+/* The last rows alone, as in decode: the bits that they have among all. */
+static void few_rows(struct problem *p, ptrdiff_t few)
+{
+    const ptrdiff_t left = p->rows - few;
+    const size_t D = (size_t)p->D;
+    struct problem part = *p;
+    struct results whole, some;
+    for (int i = 0; i < p->tensors; i++)
+        for (int k = 0; k < p->tensor[i].rank; k++)
+            if (p->tensor[i].shape[k] == LOCI_DIM_QUERIES) return;
+    if (p->coord_q) return;
+    const int room = p->room.blocks;
+    part.rows = few, part.room = (struct room){ .blocks = 0 };
+    part.q = room_take(&part.room, B * H * (size_t)few * D * sizeof(double));
+    part.seen = room_take(&part.room, B * H * (size_t)(few * p->keys));
+    part.added = room_take(&part.room, B * H * (size_t)(few * p->keys) * sizeof(double));
+    part.first = room_take(&part.room, B * (size_t)few * sizeof(int64_t));
+    part.last = room_take(&part.room, B * (size_t)few * sizeof(int64_t));
+    part.q_seg = room_take(&part.room, B * (size_t)few * sizeof(int64_t));
+    for (ptrdiff_t h = 0; h < B * H; h++)
+        for (ptrdiff_t i = 0; i < few; i++) {
+            const ptrdiff_t to = h * few + i, from = h * p->rows + left + i;
+            memcpy(part.q + to * p->D, p->q + from * p->D, D * sizeof(double));
+            memcpy(part.seen + to * p->keys, p->seen + from * p->keys, (size_t)p->keys);
+            memcpy(part.added + to * p->keys, p->added + from * p->keys,
+                   (size_t)p->keys * sizeof(double));
+        }
+    for (ptrdiff_t b = 0; b < B; b++)
+        for (ptrdiff_t i = 0; i < few; i++) {
+            part.first[b * few + i] = p->first[b * p->rows + left + i];
+            part.last[b * few + i] = p->last[b * p->rows + left + i];
+            part.q_seg[b * few + i] = p->q_seg[b * p->rows + left + i];
+        }
+    for (enum kind kind = 0; kind < KINDS; kind++) {
+        if (!run(p, (struct way){ .kind = kind, .forward = true }, &whole)
+            || !run(&part, (struct way){ .kind = kind, .forward = true }, &some))
+            continue;
+        for (int n = 0; n < some.n; n++) {
+            const size_t width = some.of[n].count / (size_t)(B * H * few);
+            bool equal = true;
+            for (ptrdiff_t h = 0; h < B * H; h++)
+                equal &= !memcmp((float *)some.of[n].at + (size_t)(h * few) * width,
+                                 (float *)whole.of[n].at + (size_t)(h * p->rows + left) * width,
+                                 (size_t)few * width * sizeof(float));
+            CHECK_THAT(equal, "%s, %s: %s of %td rows alone", p->text, kinds[kind],
+                       some.of[n].name, few);
+        }
+    }
+    room_leave(&part.room, 0);
+    room_leave(&p->room, room);
+}
+
+static void every_encoding(void)
+{
+    static struct problem p;
+    int number = 0;
+    for (struct walk_text t = { 0 }; walk_next(&t); number++) {
+        if (!t.example && (LOCI_SLOW || LOCI_EMULATED) && number % 4) continue;
+        walk_restart(number);
+        if (!open_problem(&p, t.text, 70, 150)) continue;
+        against_reference(&p);
+        in_other_words(&p);
+        few_rows(&p, 1), few_rows(&p, 3);
+        room_leave(&p.room, 0);
+    }
+}
+
+/* ---- What is added has a gradient ------------------------------------------------------------ */
+
+static double loss(struct problem *p)
+{
+    struct results r;
+    const int room = p->room.blocks;
+    const bool ok = run(p, (struct way){ .f64 = true, .forward = true, .kind = ADDED }, &r);
+    double sum = 0;
+    for (size_t n = 0; ok && n < r.of[0].count; n++) sum += at(&r, 0, n, true) * p->dout[n];
+    for (size_t n = 0; ok && n < r.of[1].count; n++)
+        if (isfinite(at(&r, 1, n, true))) sum += at(&r, 1, n, true) * p->drow[n];
+    room_leave(&p->room, room);
+    return sum;
+}
+static void differences(const char *text)
+{
+    static struct problem p;
+    struct results r;
+    walk_restart(77);
+    if (!open_problem(&p, text, 5, 9)) return;
+    if (run(&p, (struct way){ .f64 = true, .kind = ADDED }, &r)) {
+        int mask = 0;
+        while (strcmp(r.of[mask].name, "dmask")) mask++;
+        const size_t heads = p.mixes ? 1 : H;
+        for (size_t b = 0; b < B; b++)
+            for (size_t n = 0; n < heads * 5 * 9; n += 3) {
+                double *x = &p.added[b * H * 45 + n], kept = *x, got = 0;
+                for (size_t h = 0; h < (p.mixes ? H : 1); h++)
+                    got += at(&r, mask, b * H * 45 + n + h * 45, true);
+                if (kept == -INFINITY) {
+                    CHECK_THAT(got == 0, "%s: hidden pairs have no gradient", text);
+                    continue;
+                }
+                *x = kept + 1e-5;
+                const double above = loss(&p);
+                *x = kept - 1e-5;
+                const double below = loss(&p);
+                *x = kept;
+                CHECK_CLOSE(got, (above - below) / 2e-5, 1e-8, "%s: number %zu of batch %zu", text,
+                            n, b);
+            }
+    }
+    room_leave(&p.room, 0);
+}
+
+/* ---- Weights --------------------------------------------------------------------------------- */
+
+/* Times the values they are o. */
+static void weights(const char *text)
+{
+    static struct problem p;
+    walk_restart(5);
+    if (strstr(text, "shaw") || strstr(text, "remainder") || !open_problem(&p, text, 70, 150)) return;
+    loci_plan *plan = plan_of(&p, LOCI_F64, NULL, false, 0);
+    loci_error e = { 0 };
+    const size_t D = (size_t)p.D, rows = B * H * 70;
+    double *o = numbers(&p, rows * D, 0), *row = numbers(&p, rows, 0);
+    double *w = room_take(&p.room, rows * 150 * sizeof *w);
+    const void *tensors[WALK_TENSORS];
+    for (int i = 0; i < p.tensors; i++) tensors[i] = p.data[i];
+    loci_call c = { .size = sizeof c, .batch = B, .q_len = 70, .k_len = 150, .q = { p.q, 0, 0, 0 },
+                    .k = { p.k, 0, 0, 0 }, .v = { p.v, 0, 0, 0 }, .o = { o, 0, 0, 0 },
+                    .q_coord = p.coord_q, .k_coord = p.coord_k, .tensors = tensors, .error = &e };
+    *(strstr(text, "sba") ? &c.rem : &c.lse) = row;
+    say_who(&p, &(struct way){ .f64 = true, .kind = SEEN }, &c);
+    void *tables = room_take(&p.room, loci_tables_size(plan, p.range)),
+         *work = room_take(&p.room, loci_workspace(plan, &c, 1));
+    const bool ok = !loci_prepare(plan, p.range, tensors, tables)
+                 && !loci_forward(plan, tables, work, &c)
+                 && !loci_weights(plan, tables, work, &c, (loci_view){ w, 0, 0, 0 });
+    CHECK_THAT(ok, "%s: %s", text, e.text);
+    double off = 0;
+    for (size_t r = 0; ok && r < rows; r++)
+        for (size_t d = 0; d < D; d++) {
+            const double *v = p.v + (r / 70 / H * G + r / 70 % H / (H / G)) * 150 * D + d;
+            double sum = 0;
+            for (size_t j = 0; j < 150; j++) sum += w[r * 150 + j] * v[j * D];
+            off = fmax(off, fabs(sum - o[r * D + d]));
+        }
+    CHECK_THAT(off < 1e-12, "%s: weights times values differ from o by %g", text, off);
+    CHECK_SAYS(loci_weights(plan, tables, work, &c, (loci_view){ o, 0, 0, 0 }), LOCI_BAD_ARG, &e,
+               "overlap", text);
+    CHECK_SAYS(loci_weights(plan, tables, work, &c, (loci_view){ NULL, 0, 0, 0 }), LOCI_BAD_ARG, &e,
+               "weights must not be NULL", text);
+    loci_plan_destroy(plan);
+    room_leave(&p.room, 0);
+}
+
+/* ---- Chunks, a cache, and what is refused ---------------------------------------------------- */
+
+static void chunks(void)
+{
+    static struct problem p;
+    for (int i = 0; i < 2; i++) {
+        const char *const text = i ? "t5:buckets=6,max_distance=10,bidirectional=1" : "alibi";
+        walk_restart(9);
+        if (!open_problem(&p, text, 6, 4300)) continue;
+        against_reference(&p);
+        in_other_words(&p);
+        few_rows(&p, 2);
+        room_leave(&p.room, 0);
+    }
+}
+
+/* Rows of a mask lie against the keys of a cache, first to last. */
+static void cached(void)
+{
+    static struct problem p;
+    struct results want;
+    walk_restart(21);
+    if (!open_problem(&p, "t5", 100, 100)
+        || !run(&p, (struct way){ .kind = SEEN, .forward = true }, &want)) return;
+    loci_plan *plan = plan_of(&p, LOCI_F32, NULL, false, 0);
+    loci_cache *cache;
+    loci_error e = { 0 };
+    const size_t D = (size_t)p.D;
+    const void *const tensors[] = { as(&p, p.data[0], p.size[0], false) };
+    float *q = as(&p, p.q, B * H * 100 * D, false), *k = as(&p, p.k, B * G * 100 * D, false),
+          *v = as(&p, p.v, B * G * 100 * D, false),
+          *o = room_take(&p.room, B * H * 100 * D * sizeof(float));
+    void *memory = room_take(&p.room, loci_cache_size(plan, B, 100)),
+         *tables = room_take(&p.room, loci_tables_size(plan, p.range));
+    loci_prepare(plan, p.range, tensors, tables);
+    CHECK_THAT(!loci_cache_create(&cache, plan, B, 100, 0, memory, &e), "%s", e.text);
+    for (ptrdiff_t i = 0, n; i < 100; i += n) {
+        n = i ? 1 + i % 30 : 60;
+        if (i + n > 100) n = 100 - i;
+        loci_call c = { .size = sizeof c, .batch = B, .q_len = n, .k_len = n, .cache = cache,
+                        .tensors = tensors, .error = &e,
+                        .q = { q + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
+                        .k = { k + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
+                        .v = { v + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
+                        .o = { o + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
+                        .mask_kind = LOCI_MASK_SEEN,
+                        .mask = { p.seen + i * 100, H * 100 * 100, 100 * 100, 100 } };
+        void *work = room_block(loci_workspace(plan, &c, 0));
+        CHECK_THAT(!loci_cache_append(plan, tables, work, cache, &c)
+                       && !loci_forward(plan, tables, work, &c), "row %td: %s", i, e.text);
+        free(work);
+    }
+    CHECK_THAT(!memcmp(o, want.of[0].at, B * H * 100 * D * sizeof(float)),
+               "a mask beside a cache: other bits");
+    loci_plan_destroy(plan);
+    room_leave(&p.room, 0);
+}
+
+static void refused(void)
+{
+    enum { L = 8, D = 8 };
+    static float x[H * L * D], o[H * L * D], lse[H * L], dmask[H * L * L];
+    static unsigned char seen[H * L * L];
+    static int64_t first[L], last[L];
+    loci_error e;
+    loci_plan *plan, *mixed, *linear;
+    loci_desc d = { .heads = H, .dim = D };
+    CHECK_THAT(!loci_plan_create(&plan, &d, &e), "%s", e.text);
+    d.encoding = "cape";
+    CHECK_THAT(!loci_plan_create(&mixed, &d, &e), "%s", e.text);
+    d.encoding = "nope", d.stage = LOCI_LINEAR_ATTENTION;
+    CHECK_THAT(!loci_plan_create(&linear, &d, &e), "%s", e.text);
+    const loci_call good = { .size = sizeof good, .batch = 1, .q_len = L, .k_len = L, .lse = lse,
+                             .q = { x, 0, 0, 0 }, .k = { x, 0, 0, 0 }, .v = { x, 0, 0, 0 },
+                             .o = { o, 0, 0, 0 }, .error = &e };
+    void *work = room_block(1 << 22), *tables = room_block(loci_tables_size(plan, L));
+    loci_prepare(plan, L, NULL, tables);
+#define WRONG(plan_, status, words, ...) \
+    do { \
+        loci_call c = good; \
+        __VA_ARGS__; \
+        CHECK_SAYS(loci_forward(plan_, tables, work, &c), status, &e, words); \
+    } while (0)
+    WRONG(plan, LOCI_BAD_ARG, "mask_kind 7 must be", c.mask_kind = (loci_mask)7);
+    WRONG(plan, LOCI_BAD_ARG, "mask_kind does not say", c.mask.data = seen);
+    WRONG(plan, LOCI_BAD_ARG, "mask must not be NULL", c.mask_kind = LOCI_MASK_SEEN);
+    WRONG(plan, LOCI_BAD_ARG, "k_first and k_last must be given together", c.k_first = first);
+    WRONG(plan, LOCI_BAD_ARG, "k_last[2] is", c.k_first = first; c.k_last = last; last[2] = INT64_MAX);
+    last[2] = 0;
+    WRONG(plan, LOCI_BAD_ARG, "mask: strides", c.mask_kind = LOCI_MASK_SEEN;
+          c.mask = (loci_view){ seen, 1, 1, -1 });
+    WRONG(plan, LOCI_BAD_ARG, "mask must start on a multiple of 4",
+          c.mask_kind = LOCI_MASK_ADDED;
+          c.mask = (loci_view){ (char *)dmask + 1, L, L, LOCI_BROADCAST });
+    WRONG(plan, LOCI_BAD_ARG, "o overlaps mask", c.mask_kind = LOCI_MASK_ADDED;
+          c.mask = (loci_view){ o, LOCI_BROADCAST, LOCI_BROADCAST, L });
+    void *others = room_block(loci_tables_size(mixed, L));
+    float *numbers = calloc(1 << 16, sizeof *numbers);
+    const void *tensors[WALK_TENSORS];
+    for (int i = 0; i < WALK_TENSORS; i++) tensors[i] = numbers;
+    loci_prepare(mixed, L, tensors, others);
+    loci_call c = good;
+    c.mask_kind = LOCI_MASK_SEEN, c.mask.data = seen;
+    CHECK_SAYS(loci_forward(mixed, others, work, &c), LOCI_UNSUPPORTED, &e, "heads that are mixed");
+    CHECK_SAYS(loci_linear_forward(linear, tables, work, &c, NULL, NULL), LOCI_UNSUPPORTED, &e,
+               "linear attention");
+    CHECK_THAT(!loci_forward(plan, tables, work, &c), "%s", e.text);
+    loci_grad g = { .size = sizeof g, .dmask = { dmask, 0, 0, 0 } };
+    CHECK_SAYS(loci_backward(plan, tables, work, &c, &g), LOCI_BAD_ARG, &e, "dmask: there is no");
+    free(numbers), free(work), free(tables), free(others);
+    loci_plan_destroy(plan), loci_plan_destroy(mixed), loci_plan_destroy(linear);
+}
+
+int main(int argc, char **argv)
+{
+    walk_only(argc, argv);
+    every_encoding();
+    for (struct walk_text t = { 0 }; walk_next(&t);)
+        if (t.example) weights(t.text), differences(t.text);
+    differences("softcap:cap=0.7+alibi"), differences("alibi+softcap:cap=0.7");
+    if (!walk_limited()) chunks(), cached(), refused();
+    return harness_end();
+}
