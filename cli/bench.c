@@ -25,6 +25,7 @@ enum {
     PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, FAST, THREADS, ISA, FULL, LASTING,
     REPEAT, AGAINST, SERVE, JSON
 };
+enum { SITTINGS = 4 };                   /* of the processes of --against */
 static const struct flag flags[] = {
     [PASS]     = { "pass", NULL, "PASS",
                    "forward (default), backward, both, decode, prefill-chunk or rotate" },
@@ -271,25 +272,43 @@ static bool measure(struct bench *b, const char *encoding, size_t *workspace)
     return ok;
 }
 
-/* Who comes first changes from round to round.  Both make the same number of steps. */
-static bool measure_against(struct bench *b, const char *encoding, size_t *workspace)
+/* Both builds by turns, until another so many rounds count; who comes first changes from round to
+ * round.  A process keeps its memory where it got it when it was opened, which makes passes that
+ * wait for memory a tenth faster or slower for as long as it lives, and usually slower for the one
+ * that was opened first.  So there are SITTINGS of them, each with the other one first. */
+static bool sitting(struct bench *b, const char *encoding, bool turned, int counting, int *steps,
+                    size_t *workspace)
 {
-    struct server mine = { 0 }, other = { 0 };
-    bool ok = server_open(&mine, &b->problem, encoding, NULL)
-           && server_open(&other, &b->problem, encoding, b->against);
-    const int steps = mine.steps < other.steps ? mine.steps : other.steps;
-    snprintf(b->version, sizeof b->version, "%s", other.version);
-    *workspace = mine.workspace;
-    while (ok && rounds_due(&b->rounds)) {
+    const char *const program[2] = { NULL, b->against };
+    const int until = rounds_counted(&b->rounds) + counting, most = b->rounds.made + PATIENCE * counting;
+    struct server server[2] = { 0 };
+    bool ok = server_open(&server[turned], &b->problem, encoding, program[turned])
+           && server_open(&server[!turned], &b->problem, encoding, program[!turned]);
+    snprintf(b->version, sizeof b->version, "%s", server[1].version);
+    *workspace = server[0].workspace;
+    for (int i = 0; ok && i < 2; i++)
+        if (*steps == 0 || server[i].steps < *steps) *steps = server[i].steps;
+    while (ok && rounds_due(&b->rounds) && b->rounds.made < most
+           && rounds_counted(&b->rounds) < until) {
         struct pair r;
-        const bool first = b->rounds.made % 2 == 0;
-        ok = (!first || server_call(&mine, steps, &r.mine))
-          && server_call(&other, steps, &r.other)
-          && (first || server_call(&mine, steps, &r.mine));
+        struct call *const call[2] = { &r.mine, &r.other };
+        const bool first = b->rounds.made % 2;
+        ok = server_call(&server[first], *steps, call[first])
+          && server_call(&server[!first], *steps, call[!first]);
         if (ok) rounds_add(&b->rounds, r);
     }
-    server_close(&mine);
-    server_close(&other);
+    server_close(&server[0]);
+    server_close(&server[1]);
+    return ok;
+}
+
+static bool measure_against(struct bench *b, const char *encoding, size_t *workspace)
+{
+    const int counting = (b->rounds.wanted + SITTINGS - 1) / SITTINGS;
+    int steps = 0;                       /* both make the same number, in all rounds */
+    bool ok = true;
+    for (bool turned = false; ok && rounds_due(&b->rounds); turned = !turned)
+        ok = sitting(b, encoding, turned, counting, &steps, workspace);
     return ok;
 }
 

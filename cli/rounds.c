@@ -6,7 +6,6 @@
 #include "cli/cli.h"
 #include "cli/rounds.h"
 
-enum { PATIENCE = 10 };                  /* rounds made for each that is wanted */
 static const double most_taken = 0.02;
 
 void rounds_open(struct rounds *r)

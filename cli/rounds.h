@@ -11,6 +11,8 @@
 
 #include <stdbool.h>
 
+enum { PATIENCE = 10 };                  /* rounds made for each that is wanted */
+
 /* Seconds of a step; what the machine could do per second before and after, in the unit that
  * counts, and in flops; the share of the call in which other processes had the core. */
 struct call { double seconds, before, after, flops, taken; };
@@ -34,7 +36,7 @@ void rounds_close(struct rounds *);
 void rounds_row(struct rounds *), rounds_forget(struct rounds *);
 
 void rounds_add(struct rounds *, struct pair);
-/* Is another one due?  Not when enough count, nor when ten times as many have been made. */
+/* Is another one due?  Not when enough count, nor when PATIENCE times as many have been made. */
 bool rounds_due(const struct rounds *);
 bool rounds_count(const struct rounds *, int i);
 int  rounds_counted(const struct rounds *);
