@@ -48,4 +48,6 @@ print("generated", tokens[0, 100:].tolist())
 
 again = logits(tokens)[:, -1]
 assert torch.allclose(last, again, atol=1e-5)
-print(f"the last logits differ from those of one pass over {tokens.shape[1]} tokens by {(last - again).abs().max():.1e}")
+print(
+    f"the last logits differ from those of one pass over {tokens.shape[1]} tokens by {(last - again).abs().max():.1e}"
+)

@@ -380,8 +380,8 @@ class Problem:
     def backward(
         self, o: Any, lse: Any, ae: Any, dout: Any, dlse: Any, dae: Any, wanted: Any, wanted_tensors: list[bool]
     ) -> tuple[list[Any], list[Any]]:
-        """Gradients of q, k and v, and of the tensors; None where none is wanted.  Behind those of the tensors comes that
-        of a mask, if wanted_tensors asks for one more."""
+        """Gradients of q, k and v, and of the tensors; None where none is wanted.  Behind those of the tensors comes
+        that of a mask, if wanted_tensors asks for one more."""
         kind, plan, s = self.kind, self.plan, self.shape
         count = len(plan.tensors)
         grads, dtensors = self.grads(wanted, wanted_tensors[:count])

@@ -54,7 +54,7 @@ def weights(
     max_len: int | None = None,
 ) -> Any:
     """What row i gives to key j: [batch, heads, chosen rows, keys].  Each sums to 1, but for what a sink takes and what
-    a stick has left.  v is needed by what looks at values alone: cope:gates=v, and shaw with values of another width."""
+    a stick has left.  v is needed by what looks at values: cope:gates=v, and shaw with values of another width."""
     given: dict[str, Any] = {
         "pos": pos,
         "q_pos": q_pos,

@@ -18,13 +18,12 @@ from ._numpy import Numpy
 from ._plan import Plan, Tables, aligned, dtype_name, full_text, host, thread
 from ._shape import Shape
 
-
 TILE = 64  # keys that are kept together: a capacity is a multiple
 
 
 class Cache:
-    """A cache of `batch` sequences of up to `capacity` keys, rounded up to 64.  step() appends and attends; a cache is one
-    thread's at a time."""
+    """A cache of `batch` sequences of up to `capacity` keys, rounded up to 64.  step() appends and attends; a cache is
+    one thread's at a time."""
 
     def __init__(
         self,

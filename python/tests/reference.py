@@ -22,6 +22,12 @@ def visible(rows: int, keys: int, causal: bool, window: tuple[int, int], q_pos: 
     return seen
 
 
+def scores(q: Any, k: Any) -> Any:
+    """Of the product alone, [batch, heads, rows, keys]."""
+    q, k = np.asarray(q, np.float64), np.asarray(k, np.float64)
+    return np.einsum("bhid,bhjd->bhij", q, np.repeat(k, q.shape[1] // k.shape[1], 1)) * q.shape[-1] ** -0.5
+
+
 def attention(
     q: Any, k: Any, v: Any, seen: Any, *, scale: Any = None, bias: Any = 0, cap: Any = None, sinks: Any = None
 ) -> Any:

@@ -192,6 +192,70 @@ class Attention(unittest.TestCase):
                 x.flat[at] = kept
                 self.assertAlmostEqual((above - below) / (2 * step), dx.flat[at], delta=1e-7)
 
+    def test_masks(self) -> None:
+        """Booleans and numbers that are added, of every shape that spreads, against the definition."""
+        q, k, v = problem(2, 4, 2, 9, 20, 16)
+        rng = np.random.default_rng(8)
+        order = reference.visible(9, 20, True, (-1, -1))
+        for shape in ((2, 4, 9, 20), (4, 9, 20), (2, 1, 1, 20), (9, 20), (9, 1), (20,), (1, 1)):
+            seen = rng.random(shape) < 0.6
+            o, lse = loci.attention(q, k, v, mask=seen, return_lse=True)
+            want = reference.attention(q, k, v, order & np.broadcast_to(seen, (2, 4, 9, 20)))
+            self.near(o, want[0])
+            self.near(lse, want[1])
+            bias = np.where(seen, rng.standard_normal(shape), -np.inf).astype(np.float32)
+            o = loci.attention(q, k, v, mask=bias, softcap=2.0)
+            raw = reference.scores(q, k)
+            capped = 2 * np.tanh(raw / 2) - raw
+            added = capped + np.where(seen, bias, 0)
+            want = reference.attention(q, k, v, order & np.broadcast_to(seen, (2, 4, 9, 20)), bias=added)
+            self.near(o, want[0])
+            zero = np.where(seen, 0, -np.inf).astype(np.float32)
+            self.same(loci.attention(q, k, v, mask=zero), loci.attention(q, k, v, mask=seen))
+        strided = np.asfortranarray(rng.random((2, 4, 9, 20)) < 0.5)
+        self.same(loci.attention(q, k, v, mask=strided), loci.attention(q, k, v, mask=strided.copy()))
+
+    def test_first_and_last_keys(self) -> None:
+        q, k, v = problem(2, 4, 4, 70, 150, 16)
+        at = np.arange(80, 150)
+        o = loci.attention(q, k, v, "rope:pairing=half", k_first=at - 30, k_last=at)
+        self.same(o, loci.attention(q, k, v, "rope:pairing=half", window_size=(30, 0)))
+        whole = loci.attention(q[:, :, :40], k[:, :, :110], v[:, :, :110], causal=False)
+        last = np.maximum(at, 109)  # a prefix of 110 keys that all rows of it see
+        o = loci.attention(q, k, v, causal=False, k_first=np.zeros(70, np.int64), k_last=last)
+        self.same(o[:, :, :30], whole[:, :, :30])
+        self.same(o[:, :, 30:], loci.attention(q, k, v)[:, :, 30:])
+
+    def test_gradients_of_masks(self) -> None:
+        q, k, v = problem(2, 2, 2, 5, 6, 8, np.float64)
+        rng = np.random.default_rng(4)
+        dout = rng.standard_normal(q.shape)
+        for shape in ((2, 2, 5, 6), (2, 5, 6), (1, 1, 1, 6), (5, 1)):
+            mask = rng.standard_normal(shape)
+            o, lse = loci.attention(q, k, v, "alibi", mask=mask, return_lse=True)
+            got = loci.attention_backward(dout, q, k, v, o, lse, "alibi", mask=mask)[3]["mask"]
+            self.assertEqual(got.shape, mask.shape)
+            for at in range(0, mask.size, 3):
+                kept, step, both = mask.flat[at], 1e-6, []
+                for sign in (1, -1):
+                    mask.flat[at] = kept + sign * step
+                    both.append(float((loci.attention(q, k, v, "alibi", mask=mask) * dout).sum()))
+                mask.flat[at] = kept
+                self.assertAlmostEqual((both[0] - both[1]) / (2 * step), got.flat[at], delta=1e-8)
+
+    def test_caps_before_and_after_a_bias(self) -> None:
+        """flash-attention caps the product and adds biases to that; some models cap the whole score."""
+        q, k, v = problem(1, 8, 8, 9, 9, 16)
+        seen = reference.visible(9, 9, True, (-1, -1))
+        d = np.arange(9)[:, None] - np.arange(9)
+        bias = -np.abs(d) * (2.0 ** -np.arange(1, 9))[:, None, None]
+        raw = reference.scores(q, k)
+        before = 0.5 * np.tanh(raw / 0.5) + bias
+        after = 0.5 * np.tanh((raw + bias) / 0.5)
+        for text, want in (("softcap:cap=0.5+alibi", before), ("alibi+softcap:cap=0.5", after)):
+            self.near(loci.attention(q, k, v, text), reference.attention(q, k, v, seen, bias=want - raw)[0])
+        self.same(loci.attention(q, k, v, "alibi", softcap=0.5), loci.attention(q, k, v, "softcap:cap=0.5+alibi"))
+
     def test_weights(self) -> None:
         q, k, v = problem(2, 4, 2, 30, 300, 16)
         made = loci.weights(q, k, "alibi", rows=[0, 7, -1])
@@ -201,6 +265,13 @@ class Attention(unittest.TestCase):
         seen = reference.visible(30, 300, True, (-1, -1))
         self.near(made, reference.attention(q, k, v, seen, bias=bias)[2][:, :, [0, 7, 29]])
         self.near(made.sum(-1), np.ones((2, 4, 3)), 1e-6)
+        mask = np.random.default_rng(2).random((30, 300)) < 0.5
+        some = loci.weights(q, k, rows=[3, 29], mask=mask)
+        want = reference.attention(q, k, v, seen & mask)[2]
+        self.near(some, want[:, :, [3, 29]])
+        stick = loci.weights(q, k, "sba")
+        rest = loci.attention(q, k, v, "sba", return_lse=True)[1]
+        self.near(stick.sum(-1) + rest, np.ones((2, 4, 30)), 1e-5)
 
     def test_linear_attention_and_states(self) -> None:
         q, k, v = problem(2, 4, 4, 20, 20, 16)

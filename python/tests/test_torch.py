@@ -39,26 +39,29 @@ class Gradients(unittest.TestCase):
             if e.name in ("liere", "comrope"):
                 continue  # of one axis they have nothing that is not in the golden cases
             with self.subTest(encoding=e.example):
-                options: dict[str, Any] = {"causal": True, "max_len": 16}
-                plan = loci.Plan(e.example, 4, 8, kv_heads=2, dtype="float64", **options)
-                q, k, v = leaves((1, 4, 3, 8), (1, 2, 4, 8), (1, 2, 4, 8))
-                tensors = {name: torch.from_numpy(x) + 0.1 for name, x in plan.init(1).items()}
-                for name, x in encodings.inputs(plan, 1, 3, 4, dtype="float64").items():
-                    tensors[name] = torch.from_numpy(x)
-                roles = {t.name: t.role for t in plan.tensors}
-                names = [name for name in tensors if roles[name] != "fixed"]
-                wanted = [tensors[name].clone().requires_grad_() for name in names]
-                if plan.axes > 1:
-                    options["q_coords"] = np.arange(plan.axes * 3).reshape(plan.axes, 3) % 5
-                    options["k_coords"] = np.arange(plan.axes * 4).reshape(plan.axes, 4) % 5
-
-                def function(q: Any, k: Any, v: Any, *some: Any) -> Any:
-                    given = {**tensors, **dict(zip(names, some, strict=True))}
-                    return loci.attention(q, k, v, e.example, tensors=given, return_lse=True, **options)
-
-                self.assertTrue(torch.autograd.gradcheck(function, (q, k, v, *wanted), fast_mode=True, atol=1e-5))
+                self.gradcheck(e.example)
                 tried += 1
         self.assertGreater(tried, 15)
+
+    def gradcheck(self, text: str) -> None:
+        options: dict[str, Any] = {"causal": True, "max_len": 16}
+        plan = loci.Plan(text, 4, 8, kv_heads=2, dtype="float64", **options)
+        q, k, v = leaves((1, 4, 3, 8), (1, 2, 4, 8), (1, 2, 4, 8))
+        tensors = {name: torch.from_numpy(x) + 0.1 for name, x in plan.init(1).items()}
+        for name, x in encodings.inputs(plan, 1, 3, 4, dtype="float64").items():
+            tensors[name] = torch.from_numpy(x)
+        roles = {t.name: t.role for t in plan.tensors}
+        names = [name for name in tensors if roles[name] != "fixed"]
+        wanted = [tensors[name].clone().requires_grad_() for name in names]
+        if plan.axes > 1:
+            options["q_coords"] = np.arange(plan.axes * 3).reshape(plan.axes, 3) % 5
+            options["k_coords"] = np.arange(plan.axes * 4).reshape(plan.axes, 4) % 5
+
+        def function(q: Any, k: Any, v: Any, *some: Any) -> Any:
+            given = {**tensors, **dict(zip(names, some, strict=True))}
+            return loci.attention(q, k, v, text, tensors=given, return_lse=True, **options)
+
+        self.assertTrue(torch.autograd.gradcheck(function, (q, k, v, *wanted), fast_mode=True, atol=1e-5))
 
     def test_gradcheck_of_the_rest(self) -> None:
         q, k, v = qkv()
@@ -80,6 +83,25 @@ class Gradients(unittest.TestCase):
         for i, (function, arguments) in enumerate(functions):
             with self.subTest(function=i):
                 self.assertTrue(torch.autograd.gradcheck(function, arguments, fast_mode=True))
+
+    def test_masks(self) -> None:
+        q, k, v = qkv()
+        for shape in ((2, 4, 6, 6), (4, 6, 6), (1, 6)):
+            mask = leaves(shape, seed=3)[0]
+            self.assertTrue(
+                torch.autograd.gradcheck(lambda *a: loci.attention(*a[:3], "alibi", mask=a[3]), (q, k, v, mask))
+            )
+        seen = torch.rand(6, 6) < 0.6
+        o = loci.attention(q, k, v, mask=seen)
+        o.sum().backward()
+        want = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen & torch.ones(6, 6).tril().bool(), enable_gqa=True
+        )
+        some = (seen & torch.ones(6, 6).tril().bool()).any(-1)
+        self.assertTrue(torch.allclose(o[:, :, some], want[:, :, some]))
+        narrow = torch.randn(6, 6).bfloat16().requires_grad_()
+        loci.attention(*(x.float() for x in (q, k, v)), mask=narrow).sum().backward()
+        self.assertEqual(narrow.grad.dtype, torch.bfloat16)
 
     def test_only_what_is_wanted(self) -> None:
         q, k, v = (x.detach() for x in qkv())
@@ -211,6 +233,8 @@ class Compiled(unittest.TestCase):
 
         self.same(t5, q, k, v, table)
         self.same(lambda q, k, v: loci.attention(q, k, v, "alibi", window_size=(3, 0), softcap=2.0), q, k, v)
+        mask = torch.randn(4, 6, 6, requires_grad=True)
+        self.same(lambda q, k, v, m: loci.attention(q, k, v, mask=m, causal=False), q, k, v, mask)
         at = torch.arange(6)
         self.same(lambda q, k, v: loci.attention(q, k, v, "rope:pairing=half", pos=at, seg=at // 3), q, k, v)
         self.same(lambda q, k, v: loci.linear_attention(q, k, v, "rope:pairing=half"), q, k, v)
