@@ -32,7 +32,10 @@ struct problem {
     struct room room;
 };
 /* What comes out: o, lse or rem, dq, dk, dv, dmask, and the tensors' gradients. */
-struct results { int n; struct { const char *name; void *at; size_t count; } of[WANTED + WALK_TENSORS]; };
+struct results {
+    int n;
+    struct { const char *name; void *at; size_t count; } of[WANTED + WALK_TENSORS];
+};
 
 static double *numbers(struct problem *p, size_t n, double size)
 {
@@ -270,9 +273,9 @@ static void against_reference(struct problem *p)
     }
 }
 
-/* Ranges that are a window, bytes that are ranges, -inf that is added to hide: the same bits, but for
- * gradients of what is learned, which fox and cape sum up in an order of their own where rows see
- * intervals. */
+/* Ranges that are a window, bytes that are ranges, -inf that is added to hide: the same bits, but
+ * for gradients of what is learned, which fox and cape sum up in an order of their own where rows
+ * see intervals. */
 static void in_other_words(struct problem *p)
 {
     struct results a, b;
@@ -281,7 +284,8 @@ static void in_other_words(struct problem *p)
     const ptrdiff_t window = p->keys / 3 + 1;
     for (ptrdiff_t i = 0; i < B * p->rows; i++)
         p->last[i] = p->keys - p->rows + i % p->rows, p->first[i] = p->last[i] - window;
-    const bool counts = strstr(p->text, "fox") != NULL;      /* gates of keys before the window, too */
+    /* gates of keys before the window, too */
+    const bool counts = strstr(p->text, "fox") != NULL;
     if (run(p, (struct way){ .kind = RANGES }, &a) && !counts
         && run(p, (struct way){ .plain = true, .window = window }, &b))
         same(p->text, "ranges that are a window", &a, &b, false);
@@ -423,7 +427,8 @@ static void weights(const char *text)
 {
     static struct problem p;
     walk_restart(5);
-    if (strstr(text, "shaw") || strstr(text, "remainder") || !open_problem(&p, text, 70, 150)) return;
+    if (strstr(text, "shaw") || strstr(text, "remainder") || !open_problem(&p, text, 70, 150))
+        return;
     loci_plan *plan = plan_of(&p, LOCI_F64, NULL, false, 0);
     loci_error e = { 0 };
     const size_t D = (size_t)p.D, rows = B * H * 70;
@@ -546,7 +551,8 @@ static void refused(void)
     WRONG(plan, LOCI_BAD_ARG, "mask_kind does not say", c.mask.data = seen);
     WRONG(plan, LOCI_BAD_ARG, "mask must not be NULL", c.mask_kind = LOCI_MASK_SEEN);
     WRONG(plan, LOCI_BAD_ARG, "k_first and k_last must be given together", c.k_first = first);
-    WRONG(plan, LOCI_BAD_ARG, "k_last[2] is", c.k_first = first; c.k_last = last; last[2] = INT64_MAX);
+    WRONG(plan, LOCI_BAD_ARG, "k_last[2] is", c.k_first = first; c.k_last = last;
+          last[2] = INT64_MAX);
     last[2] = 0;
     WRONG(plan, LOCI_BAD_ARG, "mask: strides", c.mask_kind = LOCI_MASK_SEEN;
           c.mask = (loci_view){ seen, 1, 1, -1 });

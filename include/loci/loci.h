@@ -269,8 +269,8 @@ typedef struct {
 LOCI_API loci_status loci_backward(const loci_plan *, const void *tables, void *work,
                                    const loci_call *, const loci_grad *);
 
-/* What rows give to keys, [batch][heads][q_len][k_len], in double when dtype is F64, else float: for
- * pictures and probes, as it takes the memory that attention saves.  The call is that of the
+/* What rows give to keys, [batch][heads][q_len][k_len], in double when dtype is F64, else float:
+ * for pictures and probes, as it takes the memory that attention saves.  The call is that of the
  * forward pass, whose lse (sba: rem) is read, without pages or a cache; work is that of a backward
  * pass.  Rows sum up to 1 but for what a sink takes and a stick leaves. */
 LOCI_API loci_status loci_weights(const loci_plan *, const void *tables, void *work,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* weights.c -- what rows give to keys, from the lse or rem of a forward pass: its walk, with weights
- * that are stored instead of sums of values. */
+/* weights.c -- what rows give to keys, from the lse or rem of a forward pass: its walk, with
+ * weights that are stored instead of sums of values. */
 #include "attn/forward.h"
 
 #if QT > 1

@@ -86,7 +86,8 @@ static loci_status open_mask(struct call *c, loci_stage stage)
     CHECK(e, in->mask.data || !c->B || !c->Lq || !longest, LOCI_BAD_ARG,
           "mask must not be NULL, as mask_kind says that there is one");
     CHECK(e, p->mix < 0 || p->heads == 1 || c->mask.head == 0, LOCI_UNSUPPORTED,
-          "mask: heads that are mixed see the same keys, so its head stride must be LOCI_BROADCAST");
+          "mask: heads that are mixed see the same keys, so its head stride must be "
+          "LOCI_BROADCAST");
     return LOCI_OK;
 }
 

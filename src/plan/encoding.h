@@ -109,7 +109,8 @@ static inline bool term_is(enum term_id term, enum trait trait)
     return traits[term] & trait;
 }
 /* When a term's score() runs.  RAW adds inside the scale, MUL multiplies, CAP bends what is there
- * then, ADD adds last, or bends what the ones before it in the text have added.  A SINK leaves scores alone and joins the sum of the softmax. */
+ * then, ADD adds last, or bends what the ones before it in the text have added.  A SINK leaves
+ * scores alone and joins the sum of the softmax. */
 enum group {
     GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_CAP, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_SINK,
     GROUP_ROTATE

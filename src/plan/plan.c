@@ -386,7 +386,8 @@ static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci
 }
 
 /* The tensors of all encodings, in their order.  With a list from the caller every tensor must be
- * in it, but for INPUT ones, which come with a call, and nothing else: a name that is misspelt would otherwise leave a tensor as it started. */
+ * in it, but for INPUT ones, which come with a call, and nothing else: a name that is misspelt
+ * would otherwise leave a tensor as it started. */
 static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     char have_text[96], want_text[96];

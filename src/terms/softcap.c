@@ -33,7 +33,8 @@ static real ceiling(const struct tile *t, int x)
 {
     const struct loci_plan *p = t->c->plan;
     for (int y = 0; y < p->uses; y++)
-        if (p->use[y].group == GROUP_RAW || (p->use[y].group == GROUP_ADD && y < x)) return INFINITY;
+        if (p->use[y].group == GROUP_RAW || (p->use[y].group == GROUP_ADD && y < x))
+            return INFINITY;
     return 0;
 }
 
