@@ -66,7 +66,9 @@ def count_fused() -> None:
 def fall_back(reason: str) -> None:
     """Counts and warns, or refuses."""
     if mode == "error":
-        raise Error(f"{_REASONS[reason]} not for loci, and loci.hf.register(fallback='error') asks for this Error")
+        raise Error(
+            f"{_REASONS[reason]} not computed by loci, and loci.hf.register(fallback='error') makes that an Error"
+        )
     if torch.compiler.is_compiling():
         return
     with _lock:
@@ -74,7 +76,7 @@ def fall_back(reason: str) -> None:
         first = _fallback[reason] == 1
     if first:
         warnings.warn(
-            f"{_REASONS[reason]} computed by torch, rows times keys of it; loci.hf.stats() counts such calls",
+            f"{_REASONS[reason]} computed by torch, in memory of rows times keys; loci.hf.stats() counts such calls",
             FallbackWarning,
             stacklevel=2,
         )
