@@ -329,15 +329,16 @@ class Treatment:
 
 
 def build(
-    wanted: Wanted, function: Callable[..., Any], none_is_fine: bool, made_ahead: bool, how: Treatment
+    wanted: Wanted, function: Callable[..., Any], how: Treatment, *, skip: bool, ahead: bool, tells_order: bool
 ) -> Mask | None:
-    """A Mask, or None where order alone is left.  made_ahead: generate() made it for a static cache."""
+    """A Mask, or None where order alone is left, transformers would `skip` the mask and the model tells its order by
+    other means.  `ahead`: generate() makes it for a static cache."""
     r = Reading()
     r.read(function, wanted.row_indices(), wanted.key_indices())
     r.check()
-    none_is_fine = (none_is_fine or how.own) and not how.never_none
-    if not none_is_fine and not how.own and not made_ahead and r.packed is None:
+    if not (skip or ahead or how.own or r.packed is not None):
         raise UnknownMaskError  # the model wants to see the mask itself
+    none_is_fine = (how.own or (skip and tells_order)) and not how.never_none
     tokens = wanted.tokens(wanted.key_indices())
     whole = not r.groups and r.hidden is None and bool(tokens.all())
     whole = whole and (wanted.ends_together or not (r.causal or r.window() != OPEN))

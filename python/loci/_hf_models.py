@@ -397,6 +397,10 @@ def patch(model: Any) -> None:
             "attn_implementation='eager'",
             "unsupported",
         )
+    for owner in model.modules():
+        # a config may be of a class that no model is written for
+        if isinstance(owner, PreTrainedModel) and owner._can_set_attn_implementation():
+            masks.remember(owner.config, masks.treatment(owner.config) or masks.Treatment())
     for module, name in found:
         replaced, how = _PATCHES[name]
         module._loci_config = config = owners[module]

@@ -31,18 +31,25 @@ __all__ = ["FallbackWarning", "patch", "register", "reset_stats", "stats"]
 
 # ---- Guard ---------------------------------------------------------------------------------------
 
-_own_code: dict[type, bool] = {}
+_facts: dict[type, tuple[bool, bool]] = {}
 
 
-def _modules_of(kind: type) -> list[Any]:
-    """Where the models of a class of config are written, and where the classes they are made from."""
-    names = {kind.__module__.replace("configuration_", "modeling_")}
-    todo: list[type] = [PreTrainedModel]
+def _models_of(kind: type) -> list[Any]:
+    """The classes of models with this class of config."""
+    found, todo = [], [PreTrainedModel]
     while todo:
         model = todo.pop()
         todo += model.__subclasses__()
         if getattr(model, "config_class", None) is kind:
-            names |= {c.__module__ for c in model.__mro__ if issubclass(c, PreTrainedModel)}
+            found.append(model)
+    return found
+
+
+def _modules_of(kind: type, models: list[Any]) -> list[Any]:
+    """Where they are written, and the classes that they are made from."""
+    names = {kind.__module__.replace("configuration_", "modeling_")}
+    for model in models:
+        names |= {c.__module__ for c in model.__mro__ if issubclass(c, PreTrainedModel)}
     names.discard(PreTrainedModel.__module__)
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
@@ -52,24 +59,29 @@ def _has_attention(module: Any) -> bool:
     return any(issubclass(x, torch.nn.Module) and x.__module__ == module.__name__ for x in there)
 
 
-def _computes_itself(kind: type) -> bool:
-    """Whether models with this config leave their attention to nobody, so that no Mask of ours would be read."""
-    if kind not in _own_code:
-        modules = _modules_of(kind)
+def _facts_of(kind: type) -> tuple[bool, bool]:
+    """Whether models with this config leave their attention to nobody, so that no Mask of ours would be read; and
+    whether they are said to work with torch's attention, which tells order by is_causal where there is no mask."""
+    if kind not in _facts:
+        models = _models_of(kind)
+        modules = _modules_of(kind, models)
         asks = any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in modules)
-        _own_code[kind] = not asks and (not modules or any(_has_attention(module) for module in modules))
-    return _own_code[kind]
+        own = not asks and (not modules or any(_has_attention(module) for module in modules))
+        _facts[kind] = own, any(getattr(model, "_supports_sdpa", False) for model in models)
+    return _facts[kind]
 
 
-def _guard(config: Any) -> masks.Treatment:
-    how = masks.treatment(config)
-    if how is None and config is not None and _computes_itself(type(config)):
+def _guard(config: Any) -> tuple[masks.Treatment, bool]:
+    if config is None:
+        return masks.Treatment(), False
+    how, (own, tells_order) = masks.treatment(config), _facts_of(type(config))
+    if how is None and own:
         raise Error(
             f"{config.model_type} computes attention in its own code; call loci.hf.patch(model) or use "
             "attn_implementation='eager'",
             "unsupported",
         )
-    return how or masks.Treatment()
+    return how or masks.Treatment(), tells_order
 
 
 # ---- What transformers calls ---------------------------------------------------------------------
@@ -91,7 +103,7 @@ def _mask(
     **kwargs: Any,
 ) -> Any:
     """None, a Mask, or where it is not understood a dense one of truths."""
-    how = _guard(config)
+    how, tells_order = _guard(config)
     try:
         if use_vmap or (attention_mask is not None and attention_mask.ndim != 2):
             raise masks.UnknownMaskError
@@ -100,8 +112,8 @@ def _mask(
         # for one row and a static cache, transformers always wants a mask; such a cache counts in a tensor, or has
         # more keys than have been written
         ahead = q_length == 1 and (isinstance(q_offset, torch.Tensor) or (q_offset == 0 and kv_length > 1))
-        fine = allow_is_causal_skip or allow_is_bidirectional_skip
-        return masks.build(wanted, mask_function, fine, ahead, how)
+        skip = allow_is_causal_skip or allow_is_bidirectional_skip
+        return masks.build(wanted, mask_function, how, skip=skip, ahead=ahead, tells_order=tells_order)
     except masks.UnknownMaskError:
         return masking_utils.sdpa_mask(
             batch_size=batch_size,
