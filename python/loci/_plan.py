@@ -283,7 +283,8 @@ class Plan:
         self.averages = "tape" in names  # and ae
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
+        # when the interpreter ends, modules may be gone before the last plan is
+        if getattr(self, "_handle", None) is not None and _c is not None:
             _c.lib.plan_destroy(self._handle)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import subprocess
+import sys
 import threading
 import unittest
 from typing import Any
@@ -47,6 +49,14 @@ class Process(unittest.TestCase):
         loci.set_num_threads(2)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             self.assertTrue(all(pool.map(work, range(8))))
+
+    def test_the_end_is_quiet(self) -> None:
+        """Plans outlive the package's modules where another package keeps a function of loci."""
+        code = (
+            "import sys, numpy, loci; sys.kept = loci.attention; x = numpy.zeros((1, 1, 2, 8)); loci.attention(x, x, x)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     @unittest.skipUnless(hasattr(os, "fork"), "there is no fork")
     def test_fork(self) -> None:

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT
+"""Attention of transformers' models: by loci, or by torch where loci cannot, with a warning."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from . import attention as _attention
+from ._c import Error
+from ._hf_masks import Sight
+
+
+class FallbackWarning(UserWarning):
+    """Attention that torch computed in the place of loci."""
+
+
+_REASONS = {
+    "output_attentions": "weights of attention, which were asked for, are",
+    "dropout": "dropout of weights is",
+    "mask": "attention with a dense mask is",
+    "position_bias": "attention with a dense bias is",
+    "sinks": "attention with sinks that depend on the row is",
+    "query_states": "attention of other rows' queries is",
+}
+
+_lock = threading.Lock()
+_fused = 0
+_fallback: dict[str, int] = {}
+mode = "torch"
+
+
+def set_mode(fallback: str) -> None:
+    global mode
+    if fallback not in ("torch", "error"):
+        raise Error(f"fallback is 'torch' or 'error', not {fallback!r}")
+    mode = fallback
+
+
+def stats() -> dict[str, Any]:
+    """How many calls of attention loci computed, and how many torch, by reason."""
+    with _lock:
+        return {"fused": _fused, "fallback": dict(_fallback)}
+
+
+def reset_stats() -> None:
+    """From nothing again; warnings that were given may come again, too."""
+    global _fused
+    with _lock:
+        _fused = 0
+        _fallback.clear()
+
+
+def count_fused() -> None:
+    global _fused
+    if not torch.compiler.is_compiling():
+        with _lock:
+            _fused += 1
+
+
+def fall_back(reason: str) -> None:
+    """Counts and warns, or refuses."""
+    if mode == "error":
+        raise Error(
+            f"{_REASONS[reason]} not computed by loci, and loci.hf.register(fallback='error') makes that an Error"
+        )
+    if torch.compiler.is_compiling():
+        return
+    with _lock:
+        _fallback[reason] = _fallback.get(reason, 0) + 1
+        first = _fallback[reason] == 1
+    if first:
+        warnings.warn(
+            f"{_REASONS[reason]} computed by torch, in memory of rows times keys; loci.hf.stats() counts such calls",
+            FallbackWarning,
+            stacklevel=2,
+        )
+
+
+def by_torch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sight: Sight,
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The definition, in torch: o [batch, rows, heads, width] and weights.  Rows that see no key are zeros."""
+    group = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    s = (q @ k.transpose(-1, -2)) * scaling
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    if bias is not None:
+        s = s + bias
+    seen = sight.dense
+    if seen is None:
+        seen = sight.pairs(q.shape[2], k.shape[2])
+    s = s.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else s + seen
+    if sinks is not None:
+        column = sinks.reshape(1, -1, 1, 1) if sinks.ndim == 1 else sinks
+        s = torch.cat((s, column.to(s.dtype).expand(*s.shape[:3], 1)), -1)
+    blind = (s == -torch.inf).all(-1, keepdim=True)
+    wide = torch.float32 if s.dtype in (torch.float16, torch.bfloat16) else s.dtype
+    w = s.masked_fill(blind, 0).softmax(-1, dtype=wide).masked_fill(blind, 0).to(v.dtype)
+    w = w[..., : k.shape[2]]
+    w = functional.dropout(w, dropout) if dropout else w
+    return (w @ v).transpose(1, 2).contiguous(), w
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sight: Sight,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    encoding: str = "nope",
+    tensors: Mapping[str, torch.Tensor] | None = None,
+    bias: Callable[[], torch.Tensor] | None = None,
+    dense_bias: bool = False,
+    output_attentions: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """o [batch, rows, heads, width], and weights where they are wanted.  bias() is what the encoding adds, dense, for
+    torch; with dense_bias loci has no encoding for it."""
+    for x, name in ((q, "q"), (k, "k"), (v, "v")):
+        if x.device.type != "cpu":
+            raise Error(f"{name} is on {x.device}; loci computes on the CPU")
+    if q.shape[0] == 1 and k.shape[0] > 1:
+        q = q.expand(k.shape[0], -1, -1, -1)  # learned queries
+    scale = q.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    softcap = softcap or None
+    reason = None
+    if output_attentions:
+        reason = "output_attentions"
+    elif dropout:
+        reason = "dropout"
+    elif sight.dense is not None:
+        reason = "mask"
+    elif dense_bias:
+        reason = "position_bias"
+    elif sinks is not None and sinks.ndim > 1:
+        reason = "sinks"
+    if reason is not None:
+        fall_back(reason)
+        more = None if bias is None else bias()
+        o, w = by_torch(q, k, v, sight, scaling=scale, dropout=dropout, softcap=softcap, sinks=sinks, bias=more)
+        return o, w if output_attentions else None
+    count_fused()
+    o = _attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        encoding,
+        tensors=tensors,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        layout="blhd",
+        **sight.arguments(),
+    )
+    return o, None

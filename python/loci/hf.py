@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: MIT
+"""loci as an attention of transformers' models.
+
+    loci.hf.register()
+    model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="loci")
+    loci.hf.patch(model)          # where a model has biases, or computes attention in its own code
+
+A mask, bias, window, softcap or sink is never left out: what loci cannot do, torch computes, with a FallbackWarning,
+or register(fallback="error") makes it an Error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+try:
+    import torch
+except ImportError:
+    raise ImportError("loci.hf needs PyTorch and transformers: pip install torch transformers") from None
+try:
+    from transformers import PreTrainedModel, masking_utils
+    from transformers.modeling_utils import AttentionInterface
+except ImportError:
+    raise ImportError("loci.hf needs transformers 5: pip install 'transformers>=5'") from None
+
+from . import _hf_masks as masks
+from ._c import Error
+from ._hf_attend import FallbackWarning, attend, reset_stats, set_mode, stats
+
+__all__ = ["FallbackWarning", "patch", "register", "reset_stats", "stats"]
+
+# ---- Guard ---------------------------------------------------------------------------------------
+
+_facts: dict[type, tuple[bool, bool]] = {}
+
+
+def _models_of(kind: type) -> list[Any]:
+    """The classes of models with this class of config."""
+    found, todo = [], [PreTrainedModel]
+    while todo:
+        model = todo.pop()
+        todo += model.__subclasses__()
+        if getattr(model, "config_class", None) is kind:
+            found.append(model)
+    return found
+
+
+def _modules_of(kind: type, models: list[Any]) -> list[Any]:
+    """Where they are written, and the classes that they are made from."""
+    names = {kind.__module__.replace("configuration_", "modeling_")}
+    for model in models:
+        names |= {c.__module__ for c in model.__mro__ if issubclass(c, PreTrainedModel)}
+    names.discard(PreTrainedModel.__module__)
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
+
+
+def _has_attention(module: Any) -> bool:
+    there = [x for name, x in vars(module).items() if "Attention" in name and isinstance(x, type)]
+    return any(issubclass(x, torch.nn.Module) and x.__module__ == module.__name__ for x in there)
+
+
+def _facts_of(kind: type) -> tuple[bool, bool]:
+    """Whether models with this config leave their attention to nobody, so that no Mask of ours would be read; and
+    whether they are said to work with torch's attention, which tells order by is_causal where there is no mask."""
+    if kind not in _facts:
+        models = _models_of(kind)
+        modules = _modules_of(kind, models)
+        asks = any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in modules)
+        own = not asks and (not modules or any(_has_attention(module) for module in modules))
+        _facts[kind] = own, any(getattr(model, "_supports_sdpa", False) for model in models)
+    return _facts[kind]
+
+
+def _guard(config: Any) -> tuple[masks.Treatment, bool]:
+    if config is None:
+        return masks.Treatment(), False
+    how, (own, tells_order) = masks.treatment(config), _facts_of(type(config))
+    if how is None and own:
+        raise Error(
+            f"{config.model_type} computes attention in its own code; call loci.hf.patch(model) or use "
+            "attn_implementation='eager'",
+            "unsupported",
+        )
+    return how or masks.Treatment(), tells_order
+
+
+# ---- What transformers calls ---------------------------------------------------------------------
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Any = masking_utils.causal_mask_function,
+    attention_mask: Any = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    use_vmap: bool = False,
+    config: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """None, a Mask, or where it is not understood a dense one of truths."""
+    how, tells_order = _guard(config)
+    try:
+        if use_vmap or (attention_mask is not None and attention_mask.ndim != 2):
+            raise masks.UnknownMaskError
+        padding = None if attention_mask is None else attention_mask.bool()
+        wanted = masks.Wanted(batch_size, q_length, kv_length, int(q_offset), int(kv_offset), padding)
+        # for one row and a static cache, transformers always wants a mask; such a cache counts in a tensor, or has
+        # more keys than have been written
+        ahead = q_length == 1 and (isinstance(q_offset, torch.Tensor) or (q_offset == 0 and kv_length > 1))
+        skip = allow_is_causal_skip or allow_is_bidirectional_skip
+        return masks.build(wanted, mask_function, how, skip=skip, ahead=ahead, tells_order=tells_order)
+    except masks.UnknownMaskError:
+        return masking_utils.sdpa_mask(
+            batch_size=batch_size,
+            q_length=q_length,
+            kv_length=kv_length,
+            q_offset=q_offset,
+            kv_offset=kv_offset,
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            allow_is_causal_skip=False,
+            allow_is_bidirectional_skip=False,
+            use_vmap=use_vmap,
+            **{name: x for name, x in kwargs.items() if name in ("device", "local_size")},
+        )
+
+
+def _window(width: int | None, causal: bool) -> masks.Window:
+    """A call's sliding_window counts the row itself."""
+    if width is None:
+        return masks.OPEN
+    return (width - 1, -1) if causal else (width - 1, width - 1)
+
+
+def sight(mask: Any, rows: int, keys: int, causal: bool, window: int | None = None) -> masks.Sight:
+    """What a mask means; causal and window are what the module says where there is none."""
+    if mask is None:
+        return masks.Sight(causal, _window(window, causal))
+    if isinstance(mask, masks.Mask):
+        seen = masks.sight_of(mask, rows, keys)
+        if seen.window == masks.OPEN:
+            seen.window = _window(window, seen.causal)
+        return seen
+    if mask.ndim != 4 or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise Error(
+            f"attention_mask {list(mask.shape)} of {mask.dtype} is no mask of pairs: [batch, heads, rows, keys], of "
+            "truths or to be added"
+        )
+    return _hidden_keys(mask, rows) or masks.Sight(dense=mask, placed=False)
+
+
+def _hidden_keys(mask: torch.Tensor, rows: int) -> masks.Sight | None:
+    """What a mask [batch, 1, 1, keys] of truths, or of zeros and the lowest number, says about padding: models that
+    make their masks themselves have such ones."""
+    if mask.shape[1] != 1 or mask.shape[2] != 1 or mask.requires_grad or torch.compiler.is_compiling():
+        return None
+    seen = mask[:, 0, 0]
+    if seen.dtype != torch.bool:
+        if not bool(((seen == 0) | (seen <= torch.finfo(seen.dtype).min)).all()):
+            return None
+        seen = seen == 0
+    k_seg = torch.where(seen, 0, -1)
+    return masks.Sight(q_seg=k_seg.new_zeros(k_seg.shape[0], rows), k_seg=k_seg, placed=False)
+
+
+def _starts(seen: masks.Sight, starts: Any, k_starts: Any, rows: int, keys: int) -> None:
+    """Packed sequences by where they begin, beside what the mask says."""
+    if seen.dense is not None:
+        apart = ~masks.Sight(cu_q=starts, cu_k=k_starts).pairs(rows, keys)
+        hidden = False if seen.dense.dtype == torch.bool else -torch.inf
+        seen.dense = seen.dense.masked_fill(apart, hidden)
+    elif seen.q_seg is None or seen.k_seg is None:
+        seen.cu_q, seen.cu_k = starts, k_starts
+    else:
+        count = len(starts)
+        seen.q_seg = torch.where(seen.q_seg < 0, -1, seen.q_seg * count + masks.sequence_of(starts, rows))
+        seen.k_seg = torch.where(seen.k_seg < 0, -1, seen.k_seg * count + masks.sequence_of(k_starts, keys))
+
+
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    position_bias: torch.Tensor | None = None,
+    output_attentions: bool = False,
+    cu_seq_lens_q: Any = None,
+    cu_seq_lens_k: Any = None,
+    cache: Any = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """q, k and v [batch, heads, rows, width], turned already, to o [batch, rows, heads, width]."""
+    if cache is not None:
+        raise Error("loci has no paged caches: use attn_implementation='paged|eager'", "unsupported")
+    if hasattr(query, "device_mesh"):
+        raise Error("loci has no tensor parallelism: load the model without a plan for it", "unsupported")
+    rows, keys = query.shape[2], key.shape[2]
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    seen = sight(attention_mask, rows, keys, bool(causal), sliding_window)
+    if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
+        _starts(seen, cu_seq_lens_q, cu_seq_lens_k, rows, keys)
+    more: dict[str, Any] = {}
+    if position_bias is not None and position_bias.numel() and not hasattr(module, "_loci_no_bias"):
+        if position_bias.ndim == 2:
+            from ._hf_models import t5
+
+            more = t5(module, position_bias, seen, rows, keys)
+        else:
+            more = {"bias": lambda: position_bias, "dense_bias": True}
+    return attend(
+        query,
+        key,
+        value,
+        seen,
+        scaling=scaling,
+        dropout=dropout,
+        softcap=softcap,
+        sinks=sinks if s_aux is None else s_aux,
+        output_attentions=bool(output_attentions),
+        **more,
+    )
+
+
+# ---- What one calls ------------------------------------------------------------------------------
+
+
+def register(fallback: str = "torch") -> None:
+    """Names "loci" among transformers' attentions; again, it changes the fallback: "torch" or "error"."""
+    set_mode(fallback)
+    AttentionInterface.register("loci", _attention)
+    masking_utils.AttentionMaskInterface.register("loci", _mask)
+
+
+def patch(model: Any) -> Any:
+    """Makes "loci" the attention of a model, and teaches models with biases and models that compute attention in their
+    own code.  Returns the model; twice does no harm."""
+    from . import _hf_models
+
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"model is a model of transformers, not {type(model).__name__}")
+    if (getattr(model, "tp_size", None) or 1) > 1:
+        raise Error("loci has no tensor parallelism: load the model without a plan for it", "unsupported")
+    if "loci" not in AttentionInterface._global_mapping:
+        register()
+    _hf_models.patch(model)
+    return model
