@@ -95,6 +95,8 @@ class Torch:
     def detach(x: Any) -> Any:
         return x.detach()
 
+    grad_enabled = staticmethod(torch.is_grad_enabled)
+
     @staticmethod
     def wants_gradient(x: Any) -> bool:
         return torch.is_grad_enabled() and bool(x.requires_grad)

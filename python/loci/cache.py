@@ -162,9 +162,12 @@ class Cache:
             laid = self._lay(given, inputs, k_lens, pos, coords)
         elif laid is None or not laid.fits(given, inputs):
             laid = self._calls[len(given)] = self._lay(given, inputs, None, None, None)
-        elif laid.grad:
+        elif laid.grad and laid.kind.grad_enabled():
             self._refuse_gradient(laid.kind, *given.values())
-        laid.call.host = host()
+        threads = host()
+        if threads is not laid.host:
+            laid.host = laid.call.host = threads
+            laid.room = 0
         return laid
 
     def _lay(self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any) -> _Laid:
@@ -203,8 +206,8 @@ class Cache:
         del alive
 
     def _append(self, laid: _Laid) -> None:
-        lib, work = _c.lib, thread.work(laid.room())
-        error = lib.cache_append(self._plan._handle, self._tables.at, work, self._at, laid.at)
+        work = thread.work(laid.room or laid.measure())
+        error = _c.lib.cache_append(self._plan._handle, self._tables.at, work, self._at, laid.at)
         if error:
             _c.check(error, thread.error)
 
@@ -234,7 +237,7 @@ class Cache:
         try:
             if len(given) > 1:
                 self._append(laid)
-            work = thread.work(laid.room())
+            work = thread.work(laid.room or laid.measure())
             error = _c.lib.forward(plan._handle, self._tables.at, work, laid.at)
             if error:
                 failed = _c.failure(error, thread.error)
@@ -378,7 +381,9 @@ class _Laid:
         for name, a in inputs.items():
             self.list[self.inputs[name]] = kind.pointer(a)
         self.first, self.masking = inputs, m  # which must live
-        self.rooms: dict[int, int] = {}
+        self.room = 0  # bytes of the workspace, when it has been asked
+        self.host: Any = None
+        self.error = thread.error_at
         self.call = _c.Call(
             size=c.sizeof(_c.Call),
             batch=cache.batch,
@@ -392,7 +397,7 @@ class _Laid:
             k_lens=_at(m.k_lens),
             tensors=c.addressof(self.list),
             cache=cache._at,
-            error=thread.error_at,
+            error=self.error,
         )
         self.at = c.pointer(self.call)
 
@@ -434,7 +439,8 @@ class _Laid:
         v = self._view("v", given["v"], alive) if "v" in given else NOWHERE
         to = NOWHERE if o is None else self._view("o", o, alive)
         _c.VIEWS.pack_into(self.call, _c.VIEWS_AT, *q, *k, *v, *to)
-        self.call.error = thread.error_at
+        if self.error is not thread.error_at:  # another thread's
+            self.error = self.call.error = thread.error_at
         if self.first is None:
             for name, i in self.inputs.items():
                 self.list[i] = self.kind.pointer(inputs[name])
@@ -443,14 +449,11 @@ class _Laid:
             self.first = None
         return alive
 
-    def room(self) -> int:
-        key = self.call.host.contents.threads if self.call.host else 1
-        size = self.rooms.get(key)
-        if size is None:
-            size = int(_c.lib.workspace(self.plan._handle, self.at, 0))
-            if not size:
-                _c.check(thread.error.status or 1, thread.error)
-            self.rooms[key] = size
+    def measure(self) -> int:
+        size = int(_c.lib.workspace(self.plan._handle, self.at, 0))
+        if not size:
+            _c.check(thread.error.status or 1, thread.error)
+        self.room = size
         return size
 
 
