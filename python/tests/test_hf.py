@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
+import sys
 import unittest
 import warnings
 from collections.abc import Callable
@@ -497,6 +499,25 @@ class Fallbacks(Case):
                 loci.hf.reset_stats()
                 self.assertTrue(torch.equal(other(**inputs).logits, want), type(one).__name__)
             self.assertEqual(loci.hf.stats()["fused"], 0)
+
+    def test_copies(self) -> None:
+        """Who is patched is known by identity: a copy of a model that computes itself has to be patched again."""
+        for make in (bloom, t5):
+            other = with_loci(eager(make))
+            again = copy.deepcopy(other)
+            inputs = {"input_ids": tokens(), **({"decoder_input_ids": tokens()} if make is t5 else {})}
+            if make is bloom:
+                with self.assertRaisesRegex(loci.Error, "loci.hf.patch"):
+                    again(**inputs)
+                loci.hf.patch(again)
+            again.load_state_dict(other.state_dict())
+            with torch.no_grad():
+                self.assertTrue(torch.equal(again(**inputs).logits, other(**inputs).logits))
+
+    def test_without_transformers(self) -> None:
+        code = "import sys; sys.modules['transformers'] = None; import loci; loci.hf"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertRegex(done.stderr, "ImportError: loci.hf needs transformers 5: pip install")
 
     def test_warns_once(self) -> None:
         one = eager(lambda: llama(attention_dropout=0.5))
