@@ -100,9 +100,12 @@ def _mask(
     allow_is_bidirectional_skip: bool = False,
     use_vmap: bool = False,
     config: Any = None,
+    device: Any = "cpu",
     **kwargs: Any,
 ) -> Any:
     """None, a Mask, or where it is not understood a dense one of truths."""
+    if torch.device(device).type != "cpu":
+        raise Error(f"the model is on {device}; loci computes on the CPU")
     how, tells_order = _guard(config)
     try:
         if use_vmap or (attention_mask is not None and attention_mask.ndim != 2):
@@ -126,7 +129,7 @@ def _mask(
             allow_is_causal_skip=False,
             allow_is_bidirectional_skip=False,
             use_vmap=use_vmap,
-            **{name: x for name, x in kwargs.items() if name in ("device", "local_size")},
+            device=device,
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
+import sys
 import unittest
 import warnings
 from collections.abc import Callable
@@ -333,6 +335,17 @@ class Families(Case):
         one = eager(lambda: tf.ViTModel(tf.ViTConfig(**{x: sizes[x] for x in sizes if "token" not in x})))
         self.same(one, with_loci(one, False), pixel_values=torch.randn(2, 3, 16, 16, dtype=torch.float64))
 
+    def test_order_that_only_the_mask_tells(self) -> None:
+        """Calls of attention in these say nothing of order, or the wrong thing."""
+        small = {"vocab_size": VOCABULARY, "d_model": 32, "decoder_layers": 2, "decoder_ffn_dim": 48}
+        small |= {"decoder_attention_heads": 4, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+        for make in (
+            lambda: tf.BigBirdPegasusForCausalLM(tf.BigBirdPegasusConfig(**small)),
+            lambda: tf.SplinterModel(tf.SplinterConfig(**{**SMALL, "max_position_embeddings": 64})),
+        ):
+            one = eager(make)
+            self.same(one, with_loci(one, False), input_ids=tokens())
+
     def test_float32_and_bfloat16(self) -> None:
         for dtype, tol in ((torch.float32, 1e-5), (torch.bfloat16, 0.06)):
             for make in (llama, gemma2):
@@ -412,6 +425,25 @@ class Masks(Case):
         with self.assertRaisesRegex(loci.Error, "no mask of pairs"):
             other(tokens(), attention_mask=seen.long())
 
+    def test_windows_as_long_as_the_text(self) -> None:
+        for make in (CAUSAL["mistral"], CAUSAL["gemma3"], qwen2_moe, modernbert):
+            one = eager(make)
+            other = with_loci(one, False)
+            for length in (3, 4, 5, 6, 7):
+                self.same(one, other, input_ids=tokens(length=length))
+
+    def test_a_model_that_computes_with_its_mask(self) -> None:
+        """Doge says so beforehand, and gets one of pairs."""
+        experts = {"is_moe": False, "keep_window_size": 64}
+        one = eager(lambda: tf.DogeForCausalLM(tf.DogeConfig(**{**GROUPED, **experts})), torch.float32)
+        other = with_loci(one, False)
+        for mask in (None, padding("left")):
+            keep = slice(None) if mask is None else mask.bool()
+            with torch.no_grad():
+                want, got = (m(tokens(), attention_mask=mask).logits[keep] for m in (one, other))
+            self.assertLess(float((want - got).abs().max()), 1e-5)
+        self.assertEqual(loci.hf.stats(), {"fused": 0, "fallback": {"mask": 4}})
+
     def test_packed_by_starts(self) -> None:
         """What flash attention is told by collators, honoured with and without a mask."""
         one = eager(llama)
@@ -419,7 +451,8 @@ class Masks(Case):
         at = torch.cat((torch.arange(5), torch.arange(LENGTH - 5)))[None]
         want = one(tokens(1), position_ids=at, use_cache=False).logits
         starts = torch.tensor([0, 5, LENGTH], dtype=torch.int32)
-        for mask in (None, torch.ones(1, LENGTH, dtype=torch.int64)):
+        full = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()[None, None]
+        for mask in (None, torch.ones(1, LENGTH, dtype=torch.int64), full):
             more = {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "attention_mask": mask}
             got = other(tokens(1), position_ids=at, use_cache=False, **more).logits
             self.assertLess(float((got - want).detach().abs().max()), 1e-6)
@@ -466,6 +499,25 @@ class Fallbacks(Case):
                 loci.hf.reset_stats()
                 self.assertTrue(torch.equal(other(**inputs).logits, want), type(one).__name__)
             self.assertEqual(loci.hf.stats()["fused"], 0)
+
+    def test_copies(self) -> None:
+        """Who is patched is known by identity: a copy of a model that computes itself has to be patched again."""
+        for make in (bloom, t5):
+            other = with_loci(eager(make))
+            again = copy.deepcopy(other)
+            inputs = {"input_ids": tokens(), **({"decoder_input_ids": tokens()} if make is t5 else {})}
+            if make is bloom:
+                with self.assertRaisesRegex(loci.Error, "loci.hf.patch"):
+                    again(**inputs)
+                loci.hf.patch(again)
+            again.load_state_dict(other.state_dict())
+            with torch.no_grad():
+                self.assertTrue(torch.equal(again(**inputs).logits, other(**inputs).logits))
+
+    def test_without_transformers(self) -> None:
+        code = "import sys; sys.modules['transformers'] = None; import loci; loci.hf"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertRegex(done.stderr, "ImportError: loci.hf needs transformers 5: pip install")
 
     def test_warns_once(self) -> None:
         one = eager(lambda: llama(attention_dropout=0.5))
