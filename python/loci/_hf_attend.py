@@ -23,8 +23,6 @@ class FallbackWarning(UserWarning):
 _REASONS = {
     "output_attentions": "weights of attention, which were asked for, are",
     "dropout": "dropout of weights is",
-    "mask": "attention with a dense mask is",
-    "position_bias": "attention with a dense bias is",
     "sinks": "attention with sinks that depend on the row is",
     "query_states": "attention of other rows' queries is",
 }
@@ -117,6 +115,15 @@ def by_torch(
     return (w @ v).transpose(1, 2).contiguous(), w
 
 
+def _pairs(sight: Sight, bias: torch.Tensor | None) -> torch.Tensor | None:
+    """What loci is told pair by pair."""
+    if sight.dense is None or bias is None:
+        return bias if sight.dense is None else sight.dense
+    if sight.dense.dtype == torch.bool:
+        return bias.masked_fill(~sight.dense, -torch.inf)
+    return bias + sight.dense
+
+
 def attend(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -134,7 +141,7 @@ def attend(
     output_attentions: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """o [batch, rows, heads, width], and weights where they are wanted.  bias() is what the encoding adds, dense, for
-    torch; with dense_bias loci has no encoding for it."""
+    torch; with dense_bias loci has no encoding for it, and is given it as a mask."""
     for x, name in ((q, "q"), (k, "k"), (v, "v")):
         if x.device.type != "cpu":
             raise Error(f"{name} is on {x.device}; loci computes on the CPU")
@@ -147,10 +154,6 @@ def attend(
         reason = "output_attentions"
     elif dropout:
         reason = "dropout"
-    elif sight.dense is not None:
-        reason = "mask"
-    elif dense_bias:
-        reason = "position_bias"
     elif sinks is not None and sinks.ndim > 1:
         reason = "sinks"
     if reason is not None:
@@ -159,6 +162,7 @@ def attend(
         o, w = by_torch(q, k, v, sight, scaling=scale, dropout=dropout, softcap=softcap, sinks=sinks, bias=more)
         return o, w if output_attentions else None
     count_fused()
+    mask = _pairs(sight, bias() if bias is not None and dense_bias else None)
     o = _attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
@@ -168,7 +172,8 @@ def attend(
         scale=scale,
         softcap=softcap,
         sinks=sinks,
+        mask=mask,
         layout="blhd",
-        **sight.arguments(),
+        **({"causal": False} if sight.dense is not None else sight.arguments()),
     )
     return o, None
