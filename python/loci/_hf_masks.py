@@ -212,7 +212,7 @@ class Reading:
 
     def check(self) -> None:
         """Order and window must mean the same by index as by the positions they are told for, and go together."""
-        if self.causal is None or (self.behind is not None and not self.causal) or (self.around and self.causal):
+        if self.causal is None or (self.behind if self.causal is False else self.around) is not None:
             raise UnknownMaskError
         if self.remapped is not None:
             follows = self.remapped.diff(dim=-1) == 1

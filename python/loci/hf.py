@@ -18,6 +18,10 @@ try:
 except ImportError:
     raise ImportError("loci.hf needs PyTorch and transformers: pip install torch transformers") from None
 try:
+    import transformers
+
+    if int(transformers.__version__.split(".")[0]) < 5:
+        raise ImportError
     from transformers import PreTrainedModel, masking_utils
     from transformers.modeling_utils import AttentionInterface
 except ImportError:
