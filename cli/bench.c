@@ -280,7 +280,8 @@ static bool sitting(struct bench *b, const char *encoding, bool turned, int coun
                     size_t *workspace)
 {
     const char *const program[2] = { NULL, b->against };
-    const int until = rounds_counted(&b->rounds) + counting, most = b->rounds.made + PATIENCE * counting;
+    const int until = rounds_counted(&b->rounds) + counting,
+              most = b->rounds.made + PATIENCE * counting;
     struct server server[2] = { 0 };
     bool ok = server_open(&server[turned], &b->problem, encoding, program[turned])
            && server_open(&server[!turned], &b->problem, encoding, program[!turned]);
