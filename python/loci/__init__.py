@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib as _importlib
 import sys as _sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 from . import _attend, _linear, _rows
 from ._c import Error
@@ -73,16 +73,89 @@ def __dir__() -> Sequence[str]:
     return sorted((*__all__, *_MODULES))
 
 
+Array = TypeVar("Array")  # of numpy or torch: what goes in comes out
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class _Options(TypedDict, total=False):
+    """Of attention(), for overloads."""
+
+    tensors: Mapping[str, Any] | None
+    causal: bool
+    window_size: Sequence[int]
+    scale: float | None
+    softcap: float | None
+    sinks: Any
+    pos: Any
+    q_pos: Any
+    k_pos: Any
+    coords: Any
+    q_coords: Any
+    k_coords: Any
+    seg: Any
+    q_seg: Any
+    k_seg: Any
+    k_lens: Any
+    cu_seqlens_q: Any
+    cu_seqlens_k: Any
+    mask: Any
+    k_first: Any
+    k_last: Any
+    layout: str
+    max_len: int | None
+    keys_rotated: bool
+    fast: bool
+    out: Any
+
+
 def _is_torch(x: Any) -> bool:
     torch = _sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    encoding: str | Plan = ...,
+    *,
+    return_lse: Literal[False] = ...,
+    **options: Unpack[_Options],
+) -> Array: ...  # with tape in the encoding, (o, ae)
+
+
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    encoding: str | Plan = ...,
+    *,
+    return_lse: Literal[True],
+    **options: Unpack[_Options],
+) -> tuple[Array, ...]: ...
+
+
+@overload
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    encoding: str | Plan = ...,
+    *,
+    return_lse: bool,
+    **options: Unpack[_Options],
+) -> Any: ...
 
 
 def attention(
     q: Any,
     k: Any,
     v: Any,
-    encoding: str = "nope",
+    encoding: str | Plan = "nope",
     *,
     tensors: Mapping[str, Any] | None = None,
     causal: bool = True,
@@ -158,7 +231,7 @@ def attention_backward(
     v: Any,
     out: Any,
     lse: Any,
-    encoding: str = "nope",
+    encoding: str | Plan = "nope",
     *,
     dlse: Any = None,
     dae: Any = None,
@@ -227,7 +300,7 @@ def linear_attention(
     q: Any,
     k: Any,
     v: Any,
-    encoding: str = "nope",
+    encoding: str | Plan = "nope",
     *,
     causal: bool = True,
     tensors: Mapping[str, Any] | None = None,
@@ -271,8 +344,8 @@ def linear_attention(
 
 
 def rotate(
-    x: Any,
-    encoding: str,
+    x: Array,
+    encoding: str | Plan,
     *,
     pos: Any = None,
     coords: Any = None,
@@ -280,7 +353,7 @@ def rotate(
     tensors: Mapping[str, Any] | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
-) -> Any:
+) -> Array:
     """Rows turned by their positions, as queries, as keys, or as a cache keeps its keys."""
     arguments = {
         "pos": pos,
@@ -293,19 +366,28 @@ def rotate(
     if _is_torch(x):
         from . import _torch_calls
 
-        return _torch_calls.rows(rotate, x, encoding, arguments, _rows.open_rotation)
+        made: Array = _torch_calls.rows(rotate, x, encoding, arguments, _rows.open_rotation)
+        return made
     opened = _rows.open_rotation(x, encoding, **arguments)
-    return opened.forward(opened.x, opened.tensors)
+    turned: Array = opened.forward(opened.x, opened.tensors)
+    return turned
 
 
 def embed(
-    x: Any, encoding: str, *, pos: Any = None, tensors: Mapping[str, Any] | None = None, max_len: int | None = None
-) -> Any:
+    x: Array,
+    encoding: str | Plan,
+    *,
+    pos: Any = None,
+    tensors: Mapping[str, Any] | None = None,
+    max_len: int | None = None,
+) -> Array:
     """x + p(pos), for x [batch, rows, width] or [rows, width]."""
     arguments = {"pos": pos, "tensors": tensors, "max_len": max_len}
     if _is_torch(x):
         from . import _torch_calls
 
-        return _torch_calls.rows(embed, x, encoding, arguments, _rows.open_embedding)
+        made: Array = _torch_calls.rows(embed, x, encoding, arguments, _rows.open_embedding)
+        return made
     opened = _rows.open_embedding(x, encoding, **arguments)
-    return opened.forward(opened.x, opened.tensors)
+    moved: Array = opened.forward(opened.x, opened.tensors)
+    return moved

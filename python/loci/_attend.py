@@ -16,7 +16,7 @@ from . import _arrays as arrays
 from . import _c
 from ._c import Error
 from ._masks import Masking, Pairs, masking, open_mask, repeated
-from ._plan import Plan, Tables, find_plan, full_text, host, kept, thread
+from ._plan import Plan, Prepared, Tables, find_plan, full_text, host, kept, thread
 from ._shape import Shape, shape_of
 
 # ---- Tensors -------------------------------------------------------------------------------------
@@ -26,6 +26,31 @@ def known_sizes(plan: Plan, which: int, s: Shape) -> tuple[int, ...]:
     """Its shape in this call."""
     sizes = {"batch": s.batch, "queries": s.rows, "keys": s.keys}
     return tuple(sizes[size] if isinstance(size, str) else size for size in plan.sizes[which])
+
+
+def read_tensors(plan: Plan, given: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    """Learned and fixed ones as C reads them, of either library, and the list of where they are."""
+    kind: Any = None
+    made: list[Any] = []
+    for name, x in given.items():
+        kind, _ = arrays.read(x, name, kind)
+        if name not in [t.name for t in plan.tensors if t.role != "input"]:
+            raise Error(f"tensors: {plan.encoding} learns no tensor '{name}'")
+    for t in plan.tensors:
+        x = given.get(t.name)
+        if t.role == "input":
+            made.append(None)
+            continue
+        if x is None:
+            raise Error(f"tensors: {t.name} is missing, {t.role}, {_text_of(tuple(size or 0 for size in t.shape))}")
+        if tuple(x.shape) != t.shape:
+            raise Error(f"{t.name} has the shape {_text_of(tuple(x.shape))}, not {list(t.shape)}")
+        dtype = arrays.check_dtype(kind, x, t.name)
+        if dtype == "float64" and plan.real == "float32":
+            raise Error(f"{t.name} is float64 and the plan {plan.dtype}")
+        x = kind.detach(x)
+        made.append(kind.dense(kind.cast(x, plan.real) if dtype != plan.real else x))
+    return made, arrays.pointers(kind, made)
 
 
 def _text_of(shape: tuple[int, ...]) -> str:
@@ -159,7 +184,7 @@ def form_of(
     q: Any,
     k: Any,
     v: Any,
-    encoding: str,
+    encoding: Any,
     mapping: Mapping[str, Any],
     stage: str,
     layout: str,
@@ -185,19 +210,24 @@ def form_of(
         arrays.check_dtype(kind, k, "k", dtype)
         arrays.check_dtype(kind, v, "v", dtype)
         s = shape_of(q, k, v, layout)
-        plan = plan_for(
-            dtype,
-            s.to_plan(),
-            encoding,
-            mapping,
-            stage=stage,
-            causal=bool(causal),
-            window_size=window_size,
-            scale=scale,
-            max_len=max_len,
-            keys_rotated=bool(keys_rotated),
-            fast=bool(fast),
-        )
+        if isinstance(encoding, Plan):
+            plan, p = encoding, s.to_plan()
+            sizes = {"heads": p.heads, "kv_heads": p.kv_heads, "dim": p.dim, "value_dim": p.value_dim}
+            plan.fits(stage, dtype, "q", **sizes)
+        else:
+            plan = plan_for(
+                dtype,
+                s.to_plan(),
+                encoding,
+                mapping,
+                stage=stage,
+                causal=bool(causal),
+                window_size=window_size,
+                scale=scale,
+                max_len=max_len,
+                keys_rotated=bool(keys_rotated),
+                fast=bool(fast),
+            )
         take_tensors(kind, plan, mapping, s)
         return Form(kind, plan, s, q, mapping)
 
@@ -231,7 +261,9 @@ class Problem:
         count, mask = len(self.form.names), self.mask
         if len(tensors) > count:
             mask = open_mask(self.kind, tensors[count], self.shape, self.plan.real, self.plan.dtype)
-        return Problem(self.form, self.masking, q, k, v, list(tensors[:count]), mask)
+        again = Problem(self.form, self.masking, q, k, v, list(tensors[:count]), mask)
+        again.shared = self.shared
+        return again
 
     def tiled(self, times: int, like: Any) -> Problem:
         """The same with so many batches one after the other; the arrays come later, of the kind of this one."""
@@ -419,11 +451,22 @@ class Problem:
         return [*dtensors, self.kind.cast(dmask, self.kind.dtype(self.mask.given)) if self.mask.cast else dmask]
 
 
+def _refuse_options(plan: Plan, *given: Any) -> None:
+    """What is said beside a plan must be nothing, or what the plan says."""
+    names = ("causal", "window_size", "scale", "max_len", "keys_rotated", "fast", "softcap", "sinks")
+    usual = (True, (-1, -1), None, None, False, False, None, None)
+    told = plan.options()
+    for name, x, nothing in zip(names, given, usual, strict=True):
+        x = tuple(x) if isinstance(x, list) else x
+        if x is not nothing and x != nothing and x != told.get(name):
+            raise Error(f"{name} has been decided by the plan")
+
+
 def open_call(
     q: Any,
     k: Any,
     v: Any,
-    encoding: str,
+    encoding: Any,
     *,
     given: Mapping[str, Any],
     tensors: Mapping[str, Any] | None = None,
@@ -454,7 +497,16 @@ def open_call(
                 mapping[name] = x if kind.owns(x) else arrays.read(x, name, kind)[1]
     if sinks is not None:
         mapping["sink.logit"] = sinks if kind.owns(sinks) else arrays.read(sinks, "sinks", kind)[1]
-    text = full_text(encoding, softcap, sinks is not None)
+    tables = None
+    if isinstance(tensors, Prepared):
+        tables = tensors.tables
+        if isinstance(encoding, str) and encoding == tensors.plan.encoding:
+            encoding = tensors.plan
+        if encoding is not tensors.plan:
+            raise Error("tensors were prepared for another plan")
+    if isinstance(encoding, Plan):
+        _refuse_options(encoding, causal, window_size, scale, max_len, keys_rotated, fast, softcap, sinks)
+    text = encoding if isinstance(encoding, Plan) else full_text(encoding, softcap, sinks is not None)
     window = tuple(window_size) if isinstance(window_size, list) else window_size
     form = form_of(kind, q, k, v, text, mapping, stage, layout, causal, window, scale, max_len, keys_rotated, fast)
     m = None
@@ -465,7 +517,9 @@ def open_call(
         x = mapping[name]
         ordered.append(kind.dense(kind.cast(x, form.plan.real) if cast else x))
     pairs = None if mask is None else open_mask(kind, mask, form.shape, form.plan.real, form.plan.dtype)
-    return Problem(form, m, q, k, v, ordered, pairs)
+    opened = Problem(form, m, q, k, v, ordered, pairs)
+    opened.shared = tables
+    return opened
 
 
 def results(o: Any, lse: Any, ae: Any) -> Any:

@@ -7,7 +7,7 @@ import ctypes as c
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,7 +243,7 @@ class Plan:
         }
         self.encoding, self.stage, self.dtype = encoding, stage, dtype_name(dtype)
         self.real = "float64" if self.dtype == "float64" else "float32"  # of tensors, lse and the like
-        self.causal, self.fast = bool(causal), bool(fast)
+        self.causal, self.fast, self.isa = bool(causal), bool(fast), isa
         left, right = window(window_size, bool(causal))
         listed = _listed(shapes)
         desc = _c.Desc(
@@ -333,6 +333,52 @@ class Plan:
         _c.lib.frequencies(self._handle, list_.ctypes.data, count, c.byref(factor))
         return list_, factor.value if count else 1.0
 
+    # ---- Calls ---------------------------------------------------------------------------------
+
+    def prepared(self, tensors: Mapping[str, Any] | None = None, *, max_distance: int) -> Prepared:
+        """Tables made of learned and fixed tensors as they are now, for distances up to this one: given as tensors=,
+        they are not made again in each call."""
+        return Prepared(self, tensors or {}, max_distance)
+
+    def _call(self, function: str, arrays: tuple[Any, ...], tensors: Any, left: dict[str, Any]) -> Any:
+        import loci
+
+        for name in left:
+            if name in self._arguments or name in ("softcap", "sinks"):
+                raise Error(f"{name} has been decided by the plan")
+        return getattr(loci, function)(*arrays, self, tensors=tensors, **left)
+
+    def attention(self, q: Any, k: Any, v: Any, tensors: Any = None, **left: Any) -> Any:
+        """As loci.attention(), with what the plan has decided."""
+        return self._call("attention", (q, k, v), tensors, left)
+
+    def weights(self, q: Any, k: Any, tensors: Any = None, **left: Any) -> Any:
+        return self._call("weights", (q, k), tensors, left)
+
+    def linear_attention(self, q: Any, k: Any, v: Any, tensors: Any = None, **left: Any) -> Any:
+        return self._call("linear_attention", (q, k, v), tensors, left)
+
+    def rotate(self, x: Any, tensors: Any = None, **left: Any) -> Any:
+        return self._call("rotate", (x,), tensors, left)
+
+    def embed(self, x: Any, tensors: Any = None, **left: Any) -> Any:
+        return self._call("embed", (x,), tensors, left)
+
+    def options(self) -> dict[str, Any]:
+        """What it was asked for, as loci.attention() takes it beside the encoding."""
+        names = ("causal", "window_size", "scale", "max_len", "keys_rotated", "fast")
+        return {name: self._arguments[name] for name in names}
+
+    def fits(self, stage: str, dtype: str, name: str, **sizes: int) -> None:
+        """Refuses arrays of another problem; `name` is the first array's."""
+        if stage != self.stage:
+            raise Error(f"the plan is one for stage {self.stage}, and this is {stage}")
+        if dtype != self.dtype:
+            raise Error(f"{name} is {dtype} and the plan {self.dtype}")
+        for size, have in sizes.items():
+            if have != getattr(self, size):
+                raise Error(f"the arrays have {size} {have} and the plan {getattr(self, size)}")
+
     # ---- Tables --------------------------------------------------------------------------------
 
     def tables(self, distance: int, pointers: Any) -> Tables:
@@ -362,6 +408,27 @@ class Tables:
         self.at = self.bytes.ctypes.data
         status = _c.lib.prepare_on(host(), plan._handle, distance, pointers, self.at, thread.error_at)
         _c.check(status, thread.error)
+
+
+class Prepared(Mapping[str, Any]):
+    """The tensors of a plan, and its tables made of them."""
+
+    def __init__(self, plan: Plan, tensors: Mapping[str, Any], max_distance: int) -> None:
+        from ._attend import read_tensors
+
+        self.plan = plan
+        self._tensors = dict(tensors)
+        self._read = read_tensors(plan, self._tensors)
+        self.tables = Tables(plan, max_distance, self._read[1])
+
+    def __getitem__(self, name: str) -> Any:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
 
 def _restore(arguments: dict[str, Any]) -> Plan:

@@ -128,7 +128,7 @@ def _given(kind: Any, tensors: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def open_rotation(
     x: Any,
-    encoding: str,
+    encoding: Any,
     *,
     pos: Any,
     coords: Any,
@@ -137,7 +137,7 @@ def open_rotation(
     layout: str,
     max_len: int | None,
 ) -> Opened:
-    if not isinstance(encoding, str):
+    if not isinstance(encoding, (str, Plan)):
         raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
     if role not in _c.WHICH:
         raise Error(f"role must be one of {', '.join(_c.WHICH)}, not '{role}'")
@@ -148,17 +148,13 @@ def open_rotation(
     batch, heads, rows, dim = arrays.sizes(x, "x", layout)
     s = Shape(batch, heads, heads, rows, rows, dim, dim, layout)
     checked = _given(kind, tensors)
-    key = ("rotate", encoding, heads, dim, dtype, max_len)
-    plan = _plan(
-        key,
-        checked,
-        encoding=encoding,
-        heads=max(heads, 1),
-        dim=max(dim, 1),
-        dtype=dtype,
-        stage="rotate",
-        max_len=max_len,
-    )
+    if isinstance(encoding, Plan):
+        plan = encoding
+        plan.fits("rotate", dtype, "x", heads=max(heads, 1), dim=max(dim, 1))
+    else:
+        key = ("rotate", encoding, heads, dim, dtype, max_len)
+        options = {"heads": max(heads, 1), "dim": max(dim, 1), "dtype": dtype, "stage": "rotate", "max_len": max_len}
+        plan = _plan(key, checked, encoding=encoding, **options)
     m = masking({"pos": pos, "coords": coords}, s, plan.axes)
     distance = m.distance
     if m.q_pos is not None and m.q_pos.size:
@@ -169,9 +165,9 @@ def open_rotation(
 
 
 def open_embedding(
-    x: Any, encoding: str, *, pos: Any, tensors: Mapping[str, Any] | None, max_len: int | None
+    x: Any, encoding: Any, *, pos: Any, tensors: Mapping[str, Any] | None, max_len: int | None
 ) -> Opened:
-    if not isinstance(encoding, str):
+    if not isinstance(encoding, (str, Plan)):
         raise TypeError(f"encoding must be a text such as 'sinusoidal', not {type(encoding).__name__}")
     kind, x = arrays.read(x, "x")
     dtype = arrays.check_dtype(kind, x, "x")
@@ -181,8 +177,13 @@ def open_embedding(
     flat = len(x.shape) == 2
     s = Shape(int(batch), 1, 1, int(rows), int(rows), int(width), int(width), "ld" if flat else "bld")
     checked = _given(kind, tensors)
-    key = ("embed", encoding, int(width), dtype, max_len)
-    plan = _plan(key, checked, encoding=encoding, model_dim=int(width), dtype=dtype, stage="embed", max_len=max_len)
+    if isinstance(encoding, Plan):
+        plan = encoding
+        plan.fits("embed", dtype, "x", model_dim=int(width))
+    else:
+        key = ("embed", encoding, int(width), dtype, max_len)
+        options = {"model_dim": int(width), "dtype": dtype, "stage": "embed", "max_len": max_len}
+        plan = _plan(key, checked, encoding=encoding, **options)
     shapes = ((int(rows),), (int(batch), int(rows)))
     at = None if pos is None else arrays.whole(pos, "pos", shapes)
     per_batch = at is not None and at.ndim == 2

@@ -12,6 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from . import _attend, _linear, _rows
 from ._c import Error
+from ._plan import Plan
 from ._torch import Call, Job, apply, autocast, transformed, wants_gradient
 
 
@@ -98,6 +99,14 @@ class RowsJob(Job):
         return _unfold(times, Call.apply(inner, *_folded(self.opened, times, in_dims, arrays)))  # type: ignore[no-untyped-call]
 
 
+def _spelled(plan: Plan, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """A plan as a text and options, which are all that goes through torch.compile."""
+    if plan.isa is not None:
+        raise Error("a plan for an instruction set of its own does not go through torch.compile", "unsupported")
+    tensors = arguments["tensors"]
+    return plan.encoding, {**arguments, **plan.options(), "tensors": None if tensors is None else dict(tensors)}
+
+
 def _learned(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     some = [*(arguments.get("tensors") or {}).values(), arguments.get("sinks")]
     return tuple(x for x in some if isinstance(x, torch.Tensor))
@@ -115,7 +124,7 @@ def attention(
     q: Any,
     k: Any,
     v: Any,
-    encoding: str,
+    encoding: Any,
     given: Mapping[str, Any],
     arguments: Mapping[str, Any],
     return_lse: bool,
@@ -135,6 +144,8 @@ def attention(
     if torch.compiler.is_compiling():
         from . import _ops
 
+        if isinstance(encoding, Plan):
+            encoding, arguments = _spelled(encoding, arguments)
         return _ops.attention(q, k, v, encoding, given, arguments, return_lse, out)
     opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
     if not wants_gradient(q, k, v, *learned) and not transformed():
@@ -146,7 +157,7 @@ def attention(
     return _attend.results(o, lse if return_lse else None, ae if opened.plan.averages else None)
 
 
-def linear_attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any, state: Any, back: bool) -> Any:
+def linear_attention(q: Any, k: Any, v: Any, encoding: Any, given: Any, arguments: Any, state: Any, back: bool) -> Any:
     from . import linear_attention as public
 
     learned = _learned(arguments)
@@ -158,6 +169,8 @@ def linear_attention(q: Any, k: Any, v: Any, encoding: str, given: Any, argument
     if torch.compiler.is_compiling():
         from . import _ops
 
+        if isinstance(encoding, Plan):
+            encoding, arguments = _spelled(encoding, arguments)
         return _ops.linear_attention(q, k, v, encoding, given, arguments, state, back)
     opened = _attend.open_call(q, k, v, encoding, given=given, stage="linear_attention", **arguments)
     if not wants_gradient(q, k, v, *learned) and not transformed():
@@ -168,7 +181,7 @@ def linear_attention(q: Any, k: Any, v: Any, encoding: str, given: Any, argument
     return apply(LinearJob(opened), opened.q, opened.k, opened.v, *opened.tensors)[0]
 
 
-def rows(public: Any, x: Any, encoding: str, arguments: Any, open_: Any) -> Any:
+def rows(public: Any, x: Any, encoding: Any, arguments: Any, open_: Any) -> Any:
     """rotate() and embed()."""
     learned = _learned(arguments)
     answered = _subclass(public, (x,), encoding, arguments, learned)
@@ -177,6 +190,8 @@ def rows(public: Any, x: Any, encoding: str, arguments: Any, open_: Any) -> Any:
     if torch.compiler.is_compiling():
         from . import _ops
 
+        if isinstance(encoding, Plan):
+            encoding, arguments = _spelled(encoding, arguments)
         return _ops.rows(public.__name__, x, encoding, arguments)
     opened = open_(x, encoding, **arguments)
     if not wants_gradient(x, *learned) and not transformed():

@@ -11,6 +11,7 @@ import numpy as np
 from . import _arrays as arrays
 from . import _attend
 from ._c import Error
+from ._plan import Plan, Prepared
 
 
 def _chosen(rows: Any, count: int) -> Any:
@@ -27,7 +28,7 @@ def _chosen(rows: Any, count: int) -> Any:
 def weights(
     q: Any,
     k: Any,
-    encoding: str = "nope",
+    encoding: str | Plan = "nope",
     *,
     v: Any = None,
     rows: Sequence[int] | None = None,
@@ -73,8 +74,9 @@ def weights(
     _, k = arrays.read(k, "k", kind)
     if layout not in arrays.LAYOUTS[:2]:
         raise Error(f"layout must be bhld or blhd here, not '{layout}'")
-    if v is None and isinstance(encoding, str) and "gates=v" in encoding:
-        raise Error(f"v is missing: '{encoding}' makes its gates of values")
+    text = encoding.encoding if isinstance(encoding, Plan) else encoding
+    if v is None and isinstance(text, str) and "gates=v" in text:
+        raise Error(f"v is missing: '{text}' makes its gates of values")
     batch, _, count, _ = arrays.sizes(q, "q", layout)
     keys = arrays.sizes(k, "k", layout)[2]
     which = _chosen(rows, count)
@@ -91,7 +93,9 @@ def weights(
         kind.detach(k if v is None else v),
         encoding,
         given=given,
-        tensors={name: kind.detach(arrays.read(t, name, kind)[1]) for name, t in (tensors or {}).items()},
+        tensors=tensors
+        if tensors is None or isinstance(tensors, Prepared)
+        else {name: kind.detach(arrays.read(t, name, kind)[1]) for name, t in tensors.items()},
         mask=mask,
         softcap=softcap,
         sinks=sinks,

@@ -250,6 +250,15 @@ class Compiled(unittest.TestCase):
             q, k, v = (x.detach() for x in leaves((2, 4, rows, 8), (2, 4, rows, 8), (2, 4, rows, 8)))
             self.assertTrue(torch.equal(compiled(q, k, v), loci.attention(q, k, v, "alibi")))
 
+    def test_export(self) -> None:
+        class Model(torch.nn.Module):
+            def forward(self, q: Any, k: Any, v: Any) -> Any:
+                return loci.attention(q, k, v, "alibi")
+
+        q, k, v = (x.detach() for x in qkv(torch.float32))
+        exported = torch.export.export(Model(), (q, k, v))
+        self.assertTrue(torch.equal(exported.module()(q, k, v), loci.attention(q, k, v, "alibi")))
+
     def test_opcheck(self) -> None:
         from loci import _ops
 

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""Plans: calls with what they have decided, and tables that are made once."""
+
+from __future__ import annotations
+
+import unittest
+
+import numpy as np
+
+import loci
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+
+class Plans(unittest.TestCase):
+    def setUp(self) -> None:
+        rng = np.random.default_rng(6)
+        self.q = rng.standard_normal((2, 4, 9, 16), np.float32)
+        self.k, self.v = (rng.standard_normal((2, 2, 9, 16), np.float32) for _ in range(2))
+
+    def same(self, a: object, b: object) -> None:
+        self.assertTrue(np.array_equal(np.asarray(a), np.asarray(b)))
+
+    def test_calls(self) -> None:
+        q, k, v = self.q, self.k, self.v
+        plan = loci.Plan("t5:bidirectional=1", 4, 16, kv_heads=2, causal=False, window_size=(4, 3), scale=0.3)
+        tensors = plan.init(3)
+        options = {"causal": False, "window_size": (4, 3), "scale": 0.3}
+        want = loci.attention(q, k, v, "t5:bidirectional=1", tensors=tensors, **options)
+        self.same(plan.attention(q, k, v, tensors), want)
+        self.same(plan.attention(q, k, v, tensors, return_lse=True)[0], want)
+        self.same(plan.weights(q, k, tensors), loci.weights(q, k, plan.encoding, tensors=tensors, **options))
+        turn = loci.Plan("rope:pairing=half", 4, 16, stage="rotate")
+        self.same(turn.rotate(q, pos=[5] * 9), loci.rotate(q, "rope:pairing=half", pos=[5] * 9))
+        x = np.ones((3, 12), np.float32)
+        self.same(loci.Plan("sinusoidal", model_dim=12, stage="embed").embed(x), loci.embed(x, "sinusoidal"))
+        linear = loci.Plan("nope", 4, 16, kv_heads=2, stage="linear_attention")
+        self.same(linear.linear_attention(q, k, v), loci.linear_attention(q, k, v))
+
+    def test_instruction_sets_have_the_same_bits(self) -> None:
+        made = [loci.Plan("alibi", 4, 16, kv_heads=2, isa=isa).attention(self.q, self.k, self.v) for isa in loci.isas()]
+        for other in made[1:]:
+            self.same(made[0], other)
+
+    def test_prepared(self) -> None:
+        q, k, v = self.q, self.k, self.v
+        plan = loci.Plan("fire+fox", 4, 16, kv_heads=2, max_len=64)
+        learned, gates = plan.init(1), -np.ones((2, 4, 9), np.float32)
+        want = plan.attention(q, k, v, {**learned, "fox.log_f": gates})
+        plan = loci.Plan("fire", 4, 16, kv_heads=2, max_len=64)
+        learned = plan.init(1)
+        prepared = plan.prepared(learned, max_distance=64)
+        want = plan.attention(q, k, v, learned)
+        self.same(plan.attention(q, k, v, prepared), want)
+        self.same(loci.attention(q, k, v, "fire", tensors=prepared), want)
+        with self.assertRaisesRegex(loci.Error, "prepared for another plan"):
+            loci.attention(q, k, v, "alibi", tensors=prepared)
+        near = plan.prepared(learned, max_distance=4)
+        with self.assertRaisesRegex(loci.Error, "prepared for 4"):
+            plan.attention(q, k, v, near)
+        with self.assertRaisesRegex(loci.Error, "is missing, learned"):
+            plan.prepared({}, max_distance=4)
+
+    def test_what_has_been_decided(self) -> None:
+        plan = loci.Plan("alibi", 4, 16, kv_heads=2)
+        q, k, v = self.q, self.k, self.v
+        for call, sentence in (
+            (lambda: plan.attention(q, k, v, causal=False), "causal has been decided by the plan"),
+            (lambda: loci.attention(q, k, v, plan, scale=0.5), "scale has been decided by the plan"),
+            (lambda: plan.attention(q, k, v, softcap=3), "softcap has been decided by the plan"),
+            (lambda: plan.attention(q[:, :2], k, v), "the arrays have heads 2 and the plan 4"),
+            (lambda: plan.attention(*(x.astype(np.float64) for x in (q, k, v))), "q is float64 and the plan float32"),
+            (lambda: plan.rotate(q), "the plan is one for stage attention, and this is rotate"),
+        ):
+            with self.assertRaisesRegex(loci.Error, sentence):
+                call()
+
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_torch(self) -> None:
+        plan = loci.Plan("t5:bidirectional=0", 4, 16, kv_heads=2)
+        q, k, v = (torch.from_numpy(x).requires_grad_() for x in (self.q, self.k, self.v))
+        table = torch.from_numpy(plan.init(2)["t5.table"]).requires_grad_()
+        o = plan.attention(q, k, v, {"t5.table": table})
+        o.square().sum().backward()
+        kept = table.grad.clone()
+        table.grad = None
+        prepared = plan.prepared({"t5.table": table}, max_distance=16)
+        again = plan.attention(q, k, v, prepared)
+        again.square().sum().backward()
+        self.assertTrue(torch.equal(o, again) and torch.equal(kept, table.grad))
+        compiled = torch.compile(
+            lambda q: plan.attention(q, k, v, {"t5.table": table}), fullgraph=True, backend="aot_eager"
+        )
+        self.assertTrue(torch.equal(compiled(q), o))
+
+
+if __name__ == "__main__":
+    unittest.main()
