@@ -130,7 +130,7 @@ def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[
     got = _as_numpy(x)
     if got.dtype.kind not in "iu":
         raise Error(f"{name} must be whole numbers, not {got.dtype.name}")
-    made: np.ndarray[Any, np.dtype[np.int64]] = np.ascontiguousarray(got, np.int64)
+    made: np.ndarray[Any, np.dtype[np.int64]] = np.require(got, np.int64, ("C", "A"))
     return _shaped(made, name, shapes)
 
 
@@ -138,7 +138,7 @@ def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[
     got = _as_numpy(x)
     if got.dtype.kind not in "iuf":
         raise Error(f"{name} must be numbers, not {got.dtype.name}")
-    made: np.ndarray[Any, np.dtype[np.float64]] = np.ascontiguousarray(got, np.float64)
+    made: np.ndarray[Any, np.dtype[np.float64]] = np.require(got, np.float64, ("C", "A"))
     return _shaped(made, name, shapes)
 
 

@@ -23,7 +23,7 @@ class Numpy:
 
     @staticmethod
     def dtype(x: Any) -> str:
-        return str(x.dtype.name)  # bool as well
+        return str(x.dtype.name if x.dtype.isnative else x.dtype.str)
 
     @staticmethod
     def dtype_of(name: str) -> Any:
@@ -70,7 +70,7 @@ class Numpy:
 
     @staticmethod
     def dense(x: Any) -> Any:
-        return np.ascontiguousarray(x)
+        return np.require(x, requirements=("C", "A"))
 
     @staticmethod
     def empty(shape: tuple[int, ...], like: Any, dtype: str | None = None) -> Any:

@@ -44,7 +44,7 @@ class Torch:
     @staticmethod
     def signature(x: Any) -> tuple[Any, ...]:
         """What checks look at."""
-        return x.shape, x.dtype, x.is_cpu, x.layout
+        return x.shape, x.dtype, x.is_cpu, x.layout, x.is_neg()
 
     @staticmethod
     def raw_strides(x: Any) -> Any:
@@ -111,6 +111,8 @@ class Torch:
             raise Error(f"{name} is on {x.device}; loci computes on the CPU", "unsupported")
         if x.layout is not torch.strided:
             raise Error(f"{name} is {x.layout}; loci reads strided tensors", "unsupported")
+        if x.is_neg():
+            raise Error(f"{name} is a view whose signs are still to be turned; call resolve_neg() on it", "unsupported")
 
 
 SECOND = "loci has no second derivatives; a backward pass with create_graph=True ends here"

@@ -71,6 +71,17 @@ class Attention(unittest.TestCase):
         for how in (wide, backwards, columns):
             self.same(loci.attention(*how, "rope:pairing=half+alibi"), want)
 
+    def test_arrays_that_start_anywhere(self) -> None:
+        q, k, v = problem(1, 2, 2, 5, 5, 8)
+        room = np.zeros(q.nbytes + 1, np.uint8)
+        crooked = room[1:].view(np.float32).reshape(q.shape)
+        crooked[:] = q
+        self.assertFalse(crooked.flags.aligned)
+        for _ in range(2):
+            self.same(loci.attention(crooked, k, v), loci.attention(q, k, v))
+        cache = loci.Cache("alibi", 2, 8, capacity=8)
+        self.same(cache.step(crooked, k, v), loci.attention(q, k, v, "alibi"))
+
     def test_broadcast_axes_are_read_in_place(self) -> None:
         q, k, v = problem(3, 4, 4, 8, 8, 16)
         one_k, one_v = k[:1, :1], v[:1, :1]

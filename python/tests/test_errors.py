@@ -40,6 +40,7 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((Q, K.astype(np.float64), K), {}, "k is float64 and q float32"),
     ((Q, K, K.astype(np.float16)), {}, "v is float16 and q float32"),
     ((Q.astype(np.int32), K, K), {}, "q is int32"),
+    ((Q.astype(">f4"), K, K), {}, "q is >f4"),
     ((Q[0], K, K), {}, "q has the shape (4, 5, 16); layout 'bhld' has 4 dimensions"),
     ((Q, K, K), {"layout": "hbld"}, "layout must be one of bhld, blhd, thd, not 'hbld'"),
     ((Q, K, K), {"encoding": "ropp"}, "unknown encoding 'ropp'"),
@@ -115,6 +116,8 @@ class Errors(unittest.TestCase):
             return torch.from_numpy(x) if isinstance(x, np.ndarray) else x
 
         for arrays, options, sentence in CALLS:
+            if not all(x.dtype.isnative for x in arrays):
+                continue
             with self.subTest(sentence=sentence):
                 options = {name: as_tensor(x) for name, x in options.items()}
                 if "tensors" in options:
@@ -126,6 +129,14 @@ class Errors(unittest.TestCase):
             loci.attention(torch.from_numpy(Q), K, K)
         with self.assertRaisesRegex(loci.Error, "q is on meta; loci computes on the CPU"):
             loci.attention(torch.from_numpy(Q).to("meta"), torch.from_numpy(K), torch.from_numpy(K))
+
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_signs_to_be_turned(self) -> None:
+        q, k = torch.from_numpy(Q), torch.from_numpy(K)
+        loci.attention(q, k, k)
+        negative = torch.imag(torch.complex(q, q).conj())
+        with self.assertRaisesRegex(loci.Error, "q is a view whose signs are still to be turned"):
+            loci.attention(negative, k, k)
 
     def test_a_form_that_is_kept_checks_too(self) -> None:
         """A call that looks like an earlier one goes a shorter way, which must not lose what is not in its look."""
