@@ -230,7 +230,7 @@ typedef struct {
      * a ring; rows that mix heads (cape) see the same keys in all of them. */
     const int64_t *k_first, *k_last;     /* both or neither; [q_len], with per_batch [batch][q_len]:
                                             the first and the last key that a row sees; none, where
-                                            the last is before the first.  Costs no time */
+                                            the last is before the first */
     loci_mask mask_kind;
     loci_view mask;                      /* [batch][heads][q_len][k_len] */
 } loci_call;

@@ -86,6 +86,28 @@ INLINE struct rowrange rows_of(const struct tile *t, struct band w, int k)
     return (struct rowrange){ (int)first, (int)end };
 }
 
+/* Do order and window hide some pair of a tile? */
+INLINE bool band_cuts(const struct tile *t, struct band w)
+{
+    /* The smallest distance of a run is that of the last key and the first row. */
+    return !t->run || t->d - (t->keys - 1) < w.lo || t->d + t->rows - 1 > w.hi;
+}
+/* Are all rows and keys of one segment that is no padding? */
+INLINE bool one_segment(const struct tile *t)
+{
+    bool same = t->qg[0] >= 0;
+    for (int r = 1; r < t->rows; r++) same &= t->qg[r] == t->qg[0];
+    for (int k = 0; k < t->keys; k++) same &= t->kg[k] == t->qg[0];
+    return same;
+}
+/* Do some rows begin after the tile's first key, or end before its last one? */
+INLINE bool ranges_cut(const struct tile *t, int64_t j)
+{
+    bool cut = false;
+    for (int r = 0; r < t->rows; r++) cut |= t->first[r] > j || t->last[r] < j + t->keys - 1;
+    return cut;
+}
+
 /* hidden[] of the tile: what order and window, segments, ranges and a mask leave out. */
 INLINE void list_hidden(struct tile *t, struct band w)
 {
@@ -96,23 +118,25 @@ INLINE void list_hidden(struct tile *t, struct band w)
         if (t->qp[r] < low) low = t->qp[r];
         if (t->qp[r] > high) high = t->qp[r];
     }
+    const bool cut = band_cuts(t, w), apart = t->qg && !one_segment(t);
     for (int k = 0; k < t->keys; k++) {
         uint64_t bits = 0;
-        if (t->run) {
+        if (t->run && cut) {
             const struct rowrange a = rows_of(t, w, k);
             bits = rows & ~rows_bits(a.first, a.end);
-        } else if (low - t->kp[k] < w.lo || high - t->kp[k] > w.hi) {
+        } else if (cut && (low - t->kp[k] < w.lo || high - t->kp[k] > w.hi)) {
             for (int r = 0; r < t->rows; r++) {
                 const int64_t d = t->qp[r] - t->kp[k];
                 bits |= (uint64_t)(d < w.lo || d > w.hi) << r;
             }
         }
-        for (int r = 0; t->qg && r < t->rows; r++)
+        for (int r = 0; apart && r < t->rows; r++)
             bits |= (uint64_t)(t->qg[r] != t->kg[k] || t->kg[k] < 0) << r;
         hidden[k] = bits;
     }
     const int64_t j = t->j0 - t->seq->k0;
-    for (int r = 0; t->first && r < t->rows; r++)
+    const bool ranges = t->first && ranges_cut(t, j);
+    for (int r = 0; ranges && r < t->rows; r++)
         for (int k = 0; k < t->keys; k++)
             hidden[k] |= (uint64_t)(j + k < t->first[r] || j + k > t->last[r]) << r;
     const loci_mask kind = t->c->in->mask_kind;
@@ -148,9 +172,8 @@ INLINE bool set_keys(struct tile *t, ptrdiff_t j, ptrdiff_t last)
     t->keys = last - j + 1 < KT ? (int)(last - j + 1) : KT;
     if (t->run) t->d = q->d0 + (t->i0 - q->q0) - j;
     if (!t->listed) {
-        /* Some row sees some of them, as keys_of() has left out the others.  The smallest distance
-         * is that of the last key and the first row. */
-        t->partial = t->rows < t->live || t->d - (t->keys - 1) < w.lo || t->d + t->rows - 1 > w.hi;
+        /* Some row sees some of them, as keys_of() has left out the others. */
+        t->partial = t->rows < t->live || band_cuts(t, w);
         return true;
     }
     int64_t *kp = (int64_t *)t->kp, *kg = (int64_t *)t->kg;
