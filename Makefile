@@ -3,11 +3,12 @@
 #     make          the libraries and the program, in build/
 #     make check    the tests, too, and runs them
 #     make demo     the program alone, and a look at what loci does
+#     make pictures the pictures and tables of docs/ that `loci show` makes
 # CMAKE_ARGS goes to CMake, for example: make CMAKE_ARGS=-DLOCI_WERROR=ON
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: all check demo configure clean setup
+.PHONY: all check demo pictures configure clean setup
 all: configure
 	cmake --build $(BUILD) --parallel $(JOBS) --target loci_installed
 
@@ -18,6 +19,10 @@ check: configure
 demo: configure
 	cmake --build $(BUILD) --parallel $(JOBS) --target loci_cli
 	$(BUILD)/loci race
+
+pictures: configure
+	cmake --build $(BUILD) --parallel $(JOBS) --target loci_cli
+	scripts/pictures $(BUILD)/loci docs
 
 configure: setup
 	cmake -S . -B $(BUILD) $(CMAKE_ARGS)
