@@ -417,7 +417,7 @@ const struct command cmd_race = {
     .name = "race",
     .brief = "every encoding, fused, against naive attention: time, memory, error",
     .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--fast] "
-                "[--threads N] [--isa NAME] [--svg|--html FILE]",
+                "[--threads N] [--isa NAME]\n         [--svg FILE] [--html FILE]",
     .about = "    Runs each encoding (without names: all of them) forward, and forward with\n"
              "    backward.  Time and memory are compared with textbook attention that has no\n"
              "    encoding at all, all results and gradients with the float64 reference.  Takes\n"
