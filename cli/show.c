@@ -11,8 +11,7 @@
 #include "show/example.h"
 
 static const struct flag flags[] = {
-    [WHAT]     = { "what", NULL, "WORD",
-                   "map, curve, spectrum, angles, embedding, similarity, attention or properties" },
+    [WHAT]     = { "what", NULL, "WORD", "one of the words above alone" },
     [HEAD]     = { "head", NULL, "N", "the head of a map, from 0 (default 0)" },
     [HEADS]    = { "heads", NULL, "H", "heads (default 8)" },
     [DIM]      = { "dim", NULL, "D", "width of a head (default 64)" },
@@ -313,7 +312,16 @@ const struct command cmd_show = {
         "    wavelengths, rows that are added, what attention then looks at; and measures what\n"
         "    textbooks ask: is it invariant to translation, symmetric, falling, bounded?  A\n"
         "    config.json or GGUF file stands for its first layer.  Terminals get blocks and\n"
-        "    colours, pipes plain letters.\n",
+        "    colours, pipes plain letters.  There is, as far as the encoding has it:\n"
+        "\n"
+        "    map         what is added to the score of each query and key\n"
+        "    curve       the same by distance; of rotations what turning leaves of q.k\n"
+        "    spectrum    positions per turn, pair by pair\n"
+        "    angles      a vector, turned; of several axes the plane\n"
+        "    embedding   the rows that are added to tokens\n"
+        "    similarity  how like each other those rows are\n"
+        "    attention   what rows then give to keys, with the encoding and without\n"
+        "    properties  what was measured, with the largest deviation and the cases\n",
     .examples = "    loci show alibi\n"
                 "    loci show rope:pairing=half --what spectrum --svg rope.svg\n"
                 "    loci show --compare alibi,kerple,t5,fire -o compare.html\n"
