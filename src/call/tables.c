@@ -20,7 +20,7 @@ static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
  * fit into memory, or max_distance is out of range. */
 size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
 {
-    if (!p || max_distance < 0 || max_distance > FAR) return 0;
+    if (!p || max_distance < 0 || max_distance > MOST_DISTANCE) return 0;
     size_t bytes = ALIGN;
     for (int e = 0; e < p->encs; e++) {
         size_t n = table_size(p, e, max_distance);
