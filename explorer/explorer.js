@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: MIT
+// explorer.js -- the page around page.c: controls made from the library's table of options, its
+// figures, and a link that holds all that is chosen.
+"use strict";
+(async () => {
+
+const $ = id => document.getElementById(id);
+function make(tag, properties = {}, ...children) {
+    const { attributes = {}, ...rest } = properties;
+    const element = Object.assign(document.createElement(tag), rest);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+}
+
+// ---- The library ------------------------------------------------------------------------------
+
+const module = await WebAssembly.compile(
+    Uint8Array.from(atob($("module").textContent.trim()), c => c.charCodeAt(0)));
+let library;                                // the exports of page.c, and its memory
+
+// What is left of a system: text that the C library writes goes to the console, nothing else is
+// there, and whoever ends the program, as for want of memory, ends the call.
+const NO_SUCH_FILE = 8;
+const system = {
+    environ_get: () => 0,
+    environ_sizes_get(count, bytes) {
+        const memory = new DataView(library.memory.buffer);
+        memory.setUint32(count, 0, true);
+        memory.setUint32(bytes, 0, true);
+        return 0;
+    },
+    fd_write(file, list, count, written) {
+        const memory = new DataView(library.memory.buffer);
+        let all = 0;
+        for (let i = 0; i < count; i++) {
+            const at = memory.getUint32(list + 8 * i, true), n = memory.getUint32(list + 8 * i + 4, true);
+            console.log(new TextDecoder().decode(new Uint8Array(library.memory.buffer, at, n)));
+            all += n;
+        }
+        memory.setUint32(written, all, true);
+        return 0;
+    },
+    proc_exit(code) { throw new Error(`the library ended with ${code}`); },
+};
+const rest = { get: (known, name) => known[name] ?? (() => NO_SUCH_FILE) };
+
+async function start() {
+    library = undefined;
+    const imports = { wasi_snapshot_preview1: new Proxy(system, rest) };
+    library = (await WebAssembly.instantiate(module, imports)).exports;
+    library._initialize();
+}
+function text(at) {
+    const bytes = new Uint8Array(library.memory.buffer);
+    return new TextDecoder().decode(bytes.subarray(at, bytes.indexOf(0, at)));
+}
+// Makes the state's encoding the one that is shown: which figures it has, or throws the sentence.
+function look(s) {
+    const bytes = new TextEncoder().encode(s.text), at = library.room(bytes.length);
+    if (!at) throw text(library.sentence());
+    const memory = new Uint8Array(library.memory.buffer);
+    memory.set(bytes, at);
+    memory[at + bytes.length] = 0;
+    const has = library.look(s.len, s.dim, s.heads, s.head, s.seed);
+    if (has < 0) throw text(library.sentence());
+    return has;
+}
+const JSON_TEXT = 0, HTML_TEXT = 1;
+function figures(what, form) {
+    const at = library.figures(what, form);
+    if (!at) throw text(library.sentence());
+    return text(at);
+}
+
+await start();
+const table = JSON.parse(text(library.encodings()));
+const find = name => table.encodings.find(e => e.name === name);
+
+// ---- The state, and the link that holds it ----------------------------------------------------
+
+const usual = { text: "alibi", what: "map", len: 64, heads: 8, dim: 64, head: 0, seed: 1 };
+const problem = [
+    { name: "len", label: "Length", low: 2, high: table.most.len, help: "tokens" },
+    { name: "heads", label: "Heads", low: 1, high: table.most.heads },
+    { name: "dim", label: "Head width", low: 2, high: table.most.dim, help: "channels of a head" },
+    { name: "head", label: "Head", low: 0, high: table.most.heads - 1, help: "the one that is shown, from 0" },
+    { name: "seed", label: "Seed", low: 1, high: table.most.seed, help: "of random tensors and vectors" },
+];
+let state = { ...usual }, shown = usual.what;   // shown: state.what, where this encoding has it
+
+function read(hash) {
+    const [first, ...others] = hash.replace(/^#/, "").split("&"), s = { ...usual };
+    const plain = part => { try { return decodeURIComponent(part); } catch { return part; } };
+    if (first) s.text = plain(first);
+    for (const part of others) {
+        const [name, value] = part.split("=");
+        if (name === "what" && table.what.includes(value)) s.what = value;
+        else if (problem.some(p => p.name === name) && value) s[name] = Number(value);
+    }
+    return s;
+}
+function link() {
+    const first = encodeURIComponent(state.text).replace(/%(2B|3A|3D|2C|2F)/g, decodeURIComponent);
+    const numbers = problem.filter(p => state[p.name] !== usual[p.name]);
+    return ["#" + first, ...numbers.map(p => `${p.name}=${state[p.name]}`), `what=${state.what}`].join("&");
+}
+// What somebody types or slides is one step back, whatever came on the way.
+let moving = false;
+function changed(done = true) {
+    if (location.hash !== link()) history[moving ? "replaceState" : "pushState"](null, "", link());
+    moving = !done;
+    plan();
+}
+window.addEventListener("popstate", () => { state = read(location.hash); moving = false; plan(); });
+
+// ---- Texts: name:option=value,...+name --------------------------------------------------------
+
+function parse(whole) {
+    return whole.split(/\+(?![\d.])/).map(part => {
+        const colon = part.indexOf(":"), options = new Map();
+        for (const o of colon < 0 ? [] : part.slice(colon + 1).split(",")) {
+            const equals = o.indexOf("=");
+            options.set(equals < 0 ? o : o.slice(0, equals), equals < 0 ? "" : o.slice(equals + 1));
+        }
+        return { name: colon < 0 ? part : part.slice(0, colon), options };
+    });
+}
+function unparse(parts) {
+    return parts.map(p => p.name + (p.options.size ? ":" : "")
+        + [...p.options].map(([name, value]) => `${name}=${value}`).join(",")).join("+");
+}
+function setOption(part, name, value, done) {
+    const parts = parse(state.text);
+    if (!parts[part]) return;
+    if (value === "") parts[part].options.delete(name);
+    else parts[part].options.set(name, value);
+    state.text = unparse(parts);
+    changed(done);
+}
+
+// ---- Controls ---------------------------------------------------------------------------------
+
+// A slider has 1000 steps.  What it covers is what one would try, by powers where that is much;
+// the field beside it takes all that is allowed.
+const STEPS = 1000;
+function scale({ low, high, usual: middle, kind }) {
+    if (low < 0 && low < -10 * Math.max(1, Math.abs(middle))) low = -10 * Math.max(1, Math.abs(middle));
+    if (low > 0) low = Math.max(low, middle / 1000);
+    high = Math.min(high, 1000 * Math.max(1, Math.abs(middle)), low < -1 ? -low : Infinity);
+    if (kind === "whole") low = Math.ceil(low), high = Math.floor(high);
+    const wide = high - low > 200, shift = low > 0 ? 0 : 1 - low;
+    const round = x => kind === "whole" ? Math.round(x) : Number(x.toPrecision(3));
+    const a = Math.log(low + shift), b = Math.log(high + shift);
+    return wide && low >= -1
+        ? { to: x => STEPS * (Math.log(Math.max(x, low) + shift) - a) / (b - a),
+            from: t => round(Math.exp(a + (b - a) * t / STEPS) - shift) }
+        : { to: x => STEPS * (x - low) / (high - low), from: t => round(low + (high - low) * t / STEPS) };
+}
+// A control is { row, set(value) }; it calls give(value, done) with texts, "" for the usual.
+function numberControl(id, o, give) {
+    const field = make("input", { id, type: "number", min: o.low, max: o.high,
+        step: o.kind === "whole" ? 1 : "any", placeholder: o.must ? "must be given" : o.usual ?? "by rule" });
+    const row = make("div", { className: "pair" }, field);
+    let slider;
+    field.addEventListener("input", () => give(field.value, false));
+    field.addEventListener("change", () => give(field.value, true));
+    if (o.usual !== null) {
+        const by = scale(o);
+        slider = make("input", { type: "range", min: 0, max: STEPS, step: 1,
+            attributes: { "aria-label": `${o.label ?? o.name}, slider` } });
+        const move = done => { field.value = by.from(slider.value); give(field.value, done); };
+        slider.addEventListener("input", () => move(false));
+        slider.addEventListener("change", () => move(true));
+        slider.addEventListener("keydown", event => {         // a step is at least one that is seen
+            const step = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
+            if (!step) return;
+            event.preventDefault();
+            const was = by.from(slider.value);
+            do slider.value = Number(slider.value) + step;
+            while (by.from(slider.value) === was && slider.value > 0 && slider.value < STEPS);
+            move(true);
+        });
+        row.prepend(slider);
+        slider.moveTo = value => {
+            slider.value = by.to(value);
+            slider.setAttribute("aria-valuetext", String(value));
+        };
+    }
+    return { row, set(value) {
+        if (document.activeElement !== field) field.value = value;
+        if (slider && document.activeElement !== slider) slider.moveTo(value === "" ? o.usual : Number(value));
+        else if (slider) slider.setAttribute("aria-valuetext", field.value);
+    } };
+}
+function wordControl(id, o, give) {
+    const words = o.words.split("|"), first = o.must || o.usual === null ? null : words[o.usual];
+    const field = make("select", { id });
+    if (first === null) field.append(make("option", { value: "", textContent: o.must ? "—" : "by rule" }));
+    for (const word of words) field.append(make("option", { value: word, textContent: word }));
+    field.addEventListener("change", () => give(field.value === first ? "" : field.value, true));
+    return { row: field, set(value) { field.value = value === "" ? first ?? "" : value; } };
+}
+function textControl(id, o, give) {
+    const field = make("input", { id, type: "text", placeholder: o.must ? "must be given" : "none" });
+    field.addEventListener("input", () => give(field.value, false));
+    field.addEventListener("change", () => give(field.value, true));
+    return { row: field, set(value) { if (document.activeElement !== field) field.value = value; } };
+}
+function control(id, o, give) {
+    const kinds = { number: numberControl, whole: numberControl, word: wordControl, list: textControl };
+    const made = kinds[o.kind](id, o, give), help = make("p", { className: "help", id: `${id}-help`, textContent: o.help ?? "" });
+    const field = made.row.id === id ? made.row : made.row.querySelector("#" + CSS.escape(id));
+    field.setAttribute("aria-describedby", help.id);
+    const label = make("label", { htmlFor: id, textContent: o.label ?? o.name });
+    return { ...made, element: make("div", { className: "field" }, label, made.row, help) };
+}
+
+// Those of an encoding: what is usual by a rule waits under "more", unless the text has it.
+let built = "", controls = [];
+function buildPart(part, i, alone) {
+    const e = find(part.name), box = make("fieldset", {}, make("legend", { textContent: part.name || "?" }));
+    if (!e) return box;
+    box.append(make("p", { className: "brief", textContent: e.brief }),
+               make("p", { className: "help", textContent: [e.cite, e.places.join(", ")].filter(Boolean).join(" · ") }));
+    const more = make("details", {}, make("summary", { textContent: "More options" }));
+    for (const o of e.options) {
+        const c = control(`option-${i}-${o.name}`, o, (value, done) => setOption(i, o.name, value, done));
+        controls.push({ part: i, option: o, ...c });
+        const later = e.options.length > 6 && !o.must && o.usual === null && !part.options.has(o.name);
+        (later ? more : box).append(c.element);
+    }
+    if (more.children.length > 1) box.append(more);
+    if (!alone) {
+        const gone = make("button", { type: "button", textContent: `Remove ${part.name}` });
+        gone.addEventListener("click", () => {
+            state.text = unparse(parse(state.text).filter((_, k) => k !== i));
+            changed();
+            $("text").focus();
+        });
+        box.append(gone);
+    }
+    return box;
+}
+function showControls() {
+    const parts = parse(state.text), names = parts.map(p => p.name).join("+");
+    if (names !== built) {
+        controls = [];
+        $("parts").replaceChildren(...parts.map((p, i) => buildPart(p, i, parts.length === 1)));
+        built = names;
+    }
+    for (const c of controls) c.set(parts[c.part].options.get(c.option.name) ?? "");
+    for (const p of problem) p.control.set(String(state[p.name]));
+    if (document.activeElement !== $("text")) $("text").value = state.text;
+    $("encoding").value = parts.length === 1 && find(names) ? names : "";
+}
+
+// ---- Figures ----------------------------------------------------------------------------------
+
+function showTabs(has) {
+    for (const [i, tab] of [...$("tabs").children].entries()) {
+        const chosen = table.what[i] === shown;
+        tab.hidden = !(has >> i & 1);
+        tab.setAttribute("aria-selected", String(chosen));
+        tab.tabIndex = chosen ? 0 : -1;
+    }
+    $("panel").setAttribute("aria-labelledby", `tab-${shown}`);
+}
+function sentence(words) {
+    $("error").hidden = !words;
+    $("error").textContent = words;
+    $("text").setAttribute("aria-invalid", String(Boolean(words)));
+    $("panel").classList.toggle("old", Boolean(words));
+}
+function command() {
+    const flags = problem.filter(p => state[p.name] !== usual[p.name]).map(p => ` --${p.name} ${state[p.name]}`);
+    return `loci show '${state.text.replaceAll("'", "'\\''")}' --what ${shown}${flags.join("")}`;
+}
+function showNumbers() {
+    if ($("numbers").open) $("json").textContent = figures(table.what.indexOf(shown), JSON_TEXT);
+}
+async function show() {
+    showControls();
+    try {
+        const has = look(state);
+        shown = has >> table.what.indexOf(state.what) & 1 ? state.what : table.what.find((_, i) => has >> i & 1);
+        showTabs(has);
+        $("panel").innerHTML = figures(table.what.indexOf(shown), HTML_TEXT);
+        showNumbers();
+        const about = JSON.parse(text(library.about()));
+        $("plan").textContent = about.text;
+        $("tensors").textContent = about.tensors;
+        $("command").textContent = command();
+        document.title = `${state.text} · loci explorer`;
+        sentence("");
+    } catch (e) {
+        sentence(typeof e === "string" ? e : "This is too much for this page: " + e.message);
+        if (typeof e !== "string") await start();
+    }
+    $("panel").setAttribute("aria-busy", "false");
+    $("panel").dataset.link = link();
+}
+
+// Once for all that changes until the next picture, and after a rest where the last one took long.
+let waiting = 0, took = 0;
+function plan() {
+    clearTimeout(waiting);
+    $("panel").setAttribute("aria-busy", "true");
+    waiting = setTimeout(() => requestAnimationFrame(async () => {
+        const began = performance.now();
+        await show();
+        took = performance.now() - began;
+    }), took < 30 ? 0 : Math.min(2 * took, 500));
+}
+
+// ---- The page ---------------------------------------------------------------------------------
+
+const groups = new Map();
+for (const e of table.encodings) {
+    const place = e.places[0] ?? "nothing";
+    groups.set(place, [...groups.get(place) ?? [], e]);
+}
+for (const list of [$("encoding"), $("more")])
+    for (const [place, members] of groups)
+        list.append(make("optgroup", { label: place },
+            ...members.map(e => make("option", { value: e.name, textContent: e.name, title: e.brief }))));
+$("encoding").prepend(make("option", { value: "", textContent: "a composition", hidden: true }));
+$("encoding").addEventListener("change", () => {
+    if ($("encoding").value) state.text = find($("encoding").value).example;
+    changed();
+});
+$("text").addEventListener("input", () => { state.text = $("text").value.trim(); changed(false); });
+$("text").addEventListener("change", () => changed());
+$("add").addEventListener("click", () => { state.text += "+" + find($("more").value).example; changed(); });
+$("controls").addEventListener("submit", event => event.preventDefault());
+for (const p of problem) {
+    const o = { ...p, kind: "whole", usual: usual[p.name] };
+    p.control = control(p.name, o, (value, done) => { state[p.name] = value === "" ? usual[p.name] : Number(value); changed(done); });
+    $("problem").append(p.control.element);
+}
+for (const what of table.what) {
+    const tab = make("button", { type: "button", id: `tab-${what}`, textContent: what, attributes: { role: "tab", "aria-controls": "panel" } });
+    tab.addEventListener("click", () => { state.what = what; changed(); });
+    $("tabs").append(tab);
+}
+$("tabs").addEventListener("keydown", event => {
+    const there = [...$("tabs").children].filter(tab => !tab.hidden), at = there.indexOf(document.activeElement);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    there.at(to % there.length).focus();
+    there.at(to % there.length).click();
+});
+$("numbers").addEventListener("toggle", () => { if (!$("panel").classList.contains("old")) showNumbers(); });
+$("skip").addEventListener("click", event => { event.preventDefault(); $("panel").focus(); });
+$("version").textContent = `loci ${table.version}`;
+state = read(location.hash);
+plan();
+})();
