@@ -31,8 +31,8 @@ struct args {
     int rest_count;
     const char **rest;
 };
-extern const struct command cmd_list, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope, cmd_check,
-    cmd_convert, cmd_version;
+extern const struct command cmd_list, cmd_show, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope,
+    cmd_check, cmd_convert, cmd_version;
 
 /* These six print their own error and return false. */
 bool args_parse(struct args *, const struct command *, int argc, char **argv);

@@ -11,8 +11,8 @@
 
 /* In the order of the help: what shows the most at once comes first. */
 static const struct command *const commands[] = {
-    &cmd_race, &cmd_list, &cmd_run, &cmd_bench, &cmd_rope, &cmd_check, &cmd_convert, &cmd_info,
-    &cmd_version
+    &cmd_race, &cmd_list, &cmd_show, &cmd_run, &cmd_bench, &cmd_rope, &cmd_check, &cmd_convert,
+    &cmd_info, &cmd_version
 };
 
 static const char exit_codes[] =
@@ -33,6 +33,7 @@ static void print_program_help(void)
            "\n%sEXAMPLES%s\n"
            "    loci race                       see what fusing buys, in under a minute\n"
            "    loci list                       the encodings\n"
+           "    loci show alibi                 what one looks like, and its properties\n"
            "    loci run case.safetensors       compute a case and compare it with what it expects"
            "\n"
            "    loci bench --len 4096 --json    measure all encodings for a script\n"

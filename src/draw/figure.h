@@ -66,6 +66,9 @@ struct terminal { int columns; enum colours colours; bool unicode; };
 /* One SVG element for a file of its own or the inside of a page: it has its style, title and
  * description. A table is no picture, but a list of its rows in text. */
 void figure_svg(struct text *, const struct figure *);
+void figures_svg(struct text *, const struct figure *, int count);      /* below each other */
+/* a table; of pictures the words */
+void figure_markdown(struct text *, const struct figure *);
 void figure_print(struct text *, const struct figure *, const struct terminal *);
 void figure_json(struct text *, const struct figure *);          /* an object */
 /* A whole page without scripts; side: figures next to each other, as many as fit. */

@@ -21,8 +21,7 @@ enum show_what {
 };
 extern const char *const show_names[SHOW_COUNT];
 
-/* A tensor that the caller holds: its name is "t5.table", or "table" where one encoding alone has
- * it; numbers are copied by show_open(). */
+/* A tensor that the caller holds: its name is "t5.table"; numbers are copied by show_open(). */
 struct given { const char *name; int rank; ptrdiff_t shape[5]; const double *data; };
 
 /* 0 is the usual: 8 heads of 64, head 0, 64 positions, seed 1. */
@@ -30,6 +29,7 @@ struct wish {
     const char *encoding;
     int heads, dim, head;
     ptrdiff_t len;
+    double trained;                      /* how long training's sequences were; 0: as len */
     uint64_t seed;
     int given_count;
     const struct given *given;
