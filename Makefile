@@ -24,7 +24,7 @@ explorer:
 	@bash scripts/need cmake:cmake make:make clang:clang wasm-ld:lld /usr/lib/wasm32-wasi/libc.a:wasi-libc
 	@bash scripts/need "$$(clang --target=wasm32-wasi -print-libgcc-file-name):libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev-wasm32"
 	cmake -S . -B $(BUILD)/explorer -DCMAKE_TOOLCHAIN_FILE=cmake/wasm32-wasi.cmake -DCMAKE_BUILD_TYPE=Release \
-	    -DBUILD_SHARED_LIBS=OFF -DLOCI_THREADS=OFF -DLOCI_ISAS=none -DLOCI_CLI=OFF -DLOCI_IO=OFF -DLOCI_TESTS=OFF \
+	    -DBUILD_SHARED_LIBS=OFF -DLOCI_THREADS=OFF -DLOCI_ISAS=scalar -DLOCI_CLI=OFF -DLOCI_IO=OFF -DLOCI_TESTS=OFF \
 	    -DLOCI_EXAMPLES=OFF -DLOCI_EXPLORER=ON $(CMAKE_ARGS)
 	cmake --build $(BUILD)/explorer --parallel $(JOBS) --target explorer
 	@wc -c $(BUILD)/explorer/index.html

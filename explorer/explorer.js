@@ -15,8 +15,9 @@ function make(tag, properties = {}, ...children) {
 
 // ---- The library ------------------------------------------------------------------------------
 
-const module = await WebAssembly.compile(
-    Uint8Array.from(atob($("module").textContent.trim()), c => c.charCodeAt(0)));
+const packed = Uint8Array.from(atob($("module").textContent), c => c.charCodeAt(0));
+const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+const module = await WebAssembly.compile(await new Response(unpacked).arrayBuffer());
 let library;                                // the exports of page.c, and its memory
 
 // What is left of a system: text that the C library writes goes to the console, nothing else is
@@ -105,14 +106,22 @@ function link() {
     const numbers = problem.filter(p => state[p.name] !== usual[p.name]);
     return ["#" + first, ...numbers.map(p => `${p.name}=${state[p.name]}`), `what=${state.what}`].join("&");
 }
-// What somebody types or slides is one step back, whatever came on the way.
+// What somebody types or slides is one step back, whatever came on the way.  All controls follow,
+// but for the one that was moved.
 let moving = false;
-function changed(done = true) {
+function changed(done = true, source = null) {
     if (location.hash !== link()) history[moving ? "replaceState" : "pushState"](null, "", link());
     moving = !done;
+    showControls(source);
     plan();
 }
-window.addEventListener("popstate", () => { state = read(location.hash); moving = false; plan(); });
+function arrived() {
+    state = read(location.hash);
+    moving = false;
+    showControls(null);
+    plan();
+}
+window.addEventListener("popstate", arrived);
 
 // ---- Texts: name:option=value,...+name --------------------------------------------------------
 
@@ -130,13 +139,13 @@ function unparse(parts) {
     return parts.map(p => p.name + (p.options.size ? ":" : "")
         + [...p.options].map(([name, value]) => `${name}=${value}`).join(",")).join("+");
 }
-function setOption(part, name, value, done) {
+function setOption(part, name, value, done, source) {
     const parts = parse(state.text);
     if (!parts[part]) return;
     if (value === "") parts[part].options.delete(name);
     else parts[part].options.set(name, value);
     state.text = unparse(parts);
-    changed(done);
+    changed(done, source);
 }
 
 // ---- Controls ---------------------------------------------------------------------------------
@@ -157,19 +166,20 @@ function scale({ low, high, usual: middle, kind }) {
             from: t => round(Math.exp(a + (b - a) * t / STEPS) - shift) }
         : { to: x => STEPS * (x - low) / (high - low), from: t => round(low + (high - low) * t / STEPS) };
 }
-// A control is { row, set(value) }; it calls give(value, done) with texts, "" for the usual.
+// A control is { row, set(value, source) }; it calls give(value, done, source) with texts, "" for
+// the usual.
 function numberControl(id, o, give) {
     const field = make("input", { id, type: "number", min: o.low, max: o.high,
         step: o.kind === "whole" ? 1 : "any", placeholder: o.must ? "must be given" : o.usual ?? "by rule" });
     const row = make("div", { className: "pair" }, field);
     let slider;
-    field.addEventListener("input", () => give(field.value, false));
-    field.addEventListener("change", () => give(field.value, true));
+    field.addEventListener("input", () => give(field.value, false, field));
+    field.addEventListener("change", () => give(field.value, true, field));
     if (o.usual !== null) {
         const by = scale(o);
         slider = make("input", { type: "range", min: 0, max: STEPS, step: 1,
             attributes: { "aria-label": `${o.label ?? o.name}, slider` } });
-        const move = done => { field.value = by.from(slider.value); give(field.value, done); };
+        const move = done => give(String(by.from(slider.value)), done, slider);
         slider.addEventListener("input", () => move(false));
         slider.addEventListener("change", () => move(true));
         slider.addEventListener("keydown", event => {         // a step is at least one that is seen
@@ -182,15 +192,14 @@ function numberControl(id, o, give) {
             move(true);
         });
         row.prepend(slider);
-        slider.moveTo = value => {
-            slider.value = by.to(value);
+        slider.follow = (value, source) => {
+            if (slider !== source) slider.value = by.to(value);
             slider.setAttribute("aria-valuetext", String(value));
         };
     }
-    return { row, set(value) {
-        if (document.activeElement !== field) field.value = value;
-        if (slider && document.activeElement !== slider) slider.moveTo(value === "" ? o.usual : Number(value));
-        else if (slider) slider.setAttribute("aria-valuetext", field.value);
+    return { row, set(value, source) {
+        if (field !== source) field.value = value;
+        slider?.follow(value === "" ? o.usual : Number(value), source);
     } };
 }
 function wordControl(id, o, give) {
@@ -198,14 +207,14 @@ function wordControl(id, o, give) {
     const field = make("select", { id });
     if (first === null) field.append(make("option", { value: "", textContent: o.must ? "—" : "by rule" }));
     for (const word of words) field.append(make("option", { value: word, textContent: word }));
-    field.addEventListener("change", () => give(field.value === first ? "" : field.value, true));
+    field.addEventListener("change", () => give(field.value === first ? "" : field.value, true, field));
     return { row: field, set(value) { field.value = value === "" ? first ?? "" : value; } };
 }
 function textControl(id, o, give) {
     const field = make("input", { id, type: "text", placeholder: o.must ? "must be given" : "none" });
-    field.addEventListener("input", () => give(field.value, false));
-    field.addEventListener("change", () => give(field.value, true));
-    return { row: field, set(value) { if (document.activeElement !== field) field.value = value; } };
+    field.addEventListener("input", () => give(field.value, false, field));
+    field.addEventListener("change", () => give(field.value, true, field));
+    return { row: field, set(value, source) { if (field !== source) field.value = value; } };
 }
 function control(id, o, give) {
     const kinds = { number: numberControl, whole: numberControl, word: wordControl, list: textControl };
@@ -225,7 +234,7 @@ function buildPart(part, i, alone) {
                make("p", { className: "help", textContent: [e.cite, e.places.join(", ")].filter(Boolean).join(" · ") }));
     const more = make("details", {}, make("summary", { textContent: "More options" }));
     for (const o of e.options) {
-        const c = control(`option-${i}-${o.name}`, o, (value, done) => setOption(i, o.name, value, done));
+        const c = control(`option-${i}-${o.name}`, o, (...given) => setOption(i, o.name, ...given));
         controls.push({ part: i, option: o, ...c });
         const later = e.options.length > 6 && !o.must && o.usual === null && !part.options.has(o.name);
         (later ? more : box).append(c.element);
@@ -242,16 +251,16 @@ function buildPart(part, i, alone) {
     }
     return box;
 }
-function showControls() {
+function showControls(source) {
     const parts = parse(state.text), names = parts.map(p => p.name).join("+");
     if (names !== built) {
         controls = [];
         $("parts").replaceChildren(...parts.map((p, i) => buildPart(p, i, parts.length === 1)));
         built = names;
     }
-    for (const c of controls) c.set(parts[c.part].options.get(c.option.name) ?? "");
-    for (const p of problem) p.control.set(String(state[p.name]));
-    if (document.activeElement !== $("text")) $("text").value = state.text;
+    for (const c of controls) c.set(parts[c.part].options.get(c.option.name) ?? "", source);
+    for (const p of problem) p.control.set(String(state[p.name]), source);
+    if ($("text") !== source) $("text").value = state.text;
     $("encoding").value = parts.length === 1 && find(names) ? names : "";
 }
 
@@ -280,7 +289,6 @@ function showNumbers() {
     if ($("numbers").open) $("json").textContent = figures(table.what.indexOf(shown), JSON_TEXT);
 }
 async function show() {
-    showControls();
     try {
         const has = look(state);
         shown = has >> table.what.indexOf(state.what) & 1 ? state.what : table.what.find((_, i) => has >> i & 1);
@@ -329,13 +337,13 @@ $("encoding").addEventListener("change", () => {
     if ($("encoding").value) state.text = find($("encoding").value).example;
     changed();
 });
-$("text").addEventListener("input", () => { state.text = $("text").value.trim(); changed(false); });
+$("text").addEventListener("input", () => { state.text = $("text").value.trim(); changed(false, $("text")); });
 $("text").addEventListener("change", () => changed());
 $("add").addEventListener("click", () => { state.text += "+" + find($("more").value).example; changed(); });
 $("controls").addEventListener("submit", event => event.preventDefault());
 for (const p of problem) {
     const o = { ...p, kind: "whole", usual: usual[p.name] };
-    p.control = control(p.name, o, (value, done) => { state[p.name] = value === "" ? usual[p.name] : Number(value); changed(done); });
+    p.control = control(p.name, o, (value, ...how) => { state[p.name] = value === "" ? usual[p.name] : Number(value); changed(...how); });
     $("problem").append(p.control.element);
 }
 for (const what of table.what) {
@@ -354,6 +362,7 @@ $("tabs").addEventListener("keydown", event => {
 $("numbers").addEventListener("toggle", () => { if (!$("panel").classList.contains("old")) showNumbers(); });
 $("skip").addEventListener("click", event => { event.preventDefault(); $("panel").focus(); });
 $("version").textContent = `loci ${table.version}`;
-state = read(location.hash);
-plan();
-})();
+arrived();
+})().catch(e => {
+    document.getElementById("panel").textContent = `This browser cannot run the library: ${e.message}`;
+});

@@ -98,7 +98,7 @@ class Browser:
 
     def wait(self, expression):
         """Until it is true; False: it never was."""
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + self.patience / 4
         while time.monotonic() < end:
             if self.value(expression):
                 return True
