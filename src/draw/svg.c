@@ -172,6 +172,7 @@ static void trace(struct text *t, const struct frame *r, const double *x, const 
             p[count++] = (struct point){ x_at(r, x[i]), y_at(r, y[i]) };
             continue;
         }
+        if (count == 1 && !go_on) text_add(t, "M%.1f %.1fh.1", p[0].x, p[0].y), count = 0;
         for (ptrdiff_t from = 0; from < count;) {
             text_add(t, "%c%.1f %.1f", from || go_on ? 'L' : 'M', p[from].x, p[from].y);
             ptrdiff_t to = from + 1;
@@ -246,7 +247,7 @@ static void svg_lines(struct text *t, const struct figure *f, double top)
     for (int i = 0; i < f->lines; i++)
         if (f->line[i].low && f->line[i].high) band(t, &r, f, i);
     for (int i = 0; i < f->lines; i++) {
-        text_add(t, "<path class=\"c%d\" fill=\"none\" stroke-width=\"1.8\" d=\"",
+        text_add(t, "<path class=\"c%d\" fill=\"none\" stroke-width=\"1.8\" stroke-linecap=\"round\" d=\"",
                  i % LINE_COLOURS);
         trace(t, &r, f->at, f->line[i].y, f->n, false, false);
         text_add(t, "\"/>\n");

@@ -67,10 +67,10 @@ static loci_status map_table(struct show *s, struct figure *f, loci_error *e)
 {
     static const int steps[] = { 1, 2, 8, 32 };
     ptrdiff_t n = 4 * (ptrdiff_t)s->dim;
-    double *rows = draw_take((size_t)((n + 32) * s->dim), sizeof *rows);
+    const ptrdiff_t most = n > s->len ? n : s->len;
+    double *rows = draw_take((size_t)((most + 32) * s->dim), sizeof *rows);
     loci_status status = rows_of(s, n + 32, rows, e);
-    const bool short_of = status != LOCI_OK;               /* a table has as many rows as it has */
-    if (short_of && s->len > 40) {
+    if (status && s->len > s->dim + 32) {                /* a table has as many rows as it has */
         n = s->len - 32;
         status = rows_of(s, n + 32, rows, e);
     }
@@ -88,8 +88,7 @@ static loci_status map_table(struct show *s, struct figure *f, loci_error *e)
     snprintf(f->title, sizeof f->title, "%.120s: is p(i + k) = M p(i)?", s->encoding);
     snprintf(f->about, sizeof f->about,
              "What the best matrix M leaves of p(i + k), i from 0 to %td, as a share of its size: "
-             "0 where a fixed matrix moves every position by k.%s", n - 1,
-             n <= s->dim ? " So few rows can always be fitted." : "");
+             "0 where a fixed matrix moves every position by k.", n - 1);
     free(rows);
     return LOCI_OK;
 }

@@ -225,6 +225,25 @@ static loci_status make_both(struct show *s, const struct held *h, loci_error *e
     return make(&s->all, s, h, s->encoding, false, 0, e);
 }
 
+/* The encoding of the text that turns, by itself; states do not, as they are a call's. */
+static loci_status make_turn(struct show *s, loci_error *e)
+{
+    const struct loci_plan *p = s->all.plan;
+    if (p->rotate < 0 || !p->enc[p->use[p->rotate].enc].pe->rotates) return LOCI_OK;
+    const int enc = p->use[p->rotate].enc;
+    const char *text = s->encoding;
+    for (int i = 0; i < enc; i++) text += strcspn(text, "+") + 1;
+    const size_t n = strcspn(text, "+");
+    char *alone = draw_take(n + 1, 1);
+    memcpy(alone, text, n);
+    const loci_desc d = { .size = sizeof d, .encoding = alone, .stage = LOCI_ROTATE,
+                          .heads = s->heads, .dim = s->dim, .dtype = LOCI_F64, .max_len = s->len };
+    const loci_status status = loci_plan_create(&s->turn.plan, &d, e);
+    free(alone);
+    s->turn_tensor = p->first_tensor[enc];
+    return status;
+}
+
 static loci_status make_plans(struct show *s, const struct held *h, const struct wish *w,
                               loci_error *e)
 {
@@ -244,6 +263,7 @@ static loci_status make_plans(struct show *s, const struct held *h, const struct
                        || p->use[x].term == TERM_stick;
         s->causal_only = s->causal_only || s->in_order;
         s->axes = loci_axes(s->all.plan);
+        TRY(make_turn(s, e));
     }
     return make(&s->plain, s, NULL, "nope", true, s->embeds ? 0 : s->all.plan->scale, e);
 }
@@ -281,8 +301,8 @@ loci_status show_open(struct show **to, const struct wish *w, loci_error *e)
 void show_close(struct show *s)
 {
     if (!s) return;
-    struct side *const sides[] = { &s->table, &s->all, &s->causal, &s->plain };
-    for (int i = 0; i < 4; i++) {
+    struct side *const sides[] = { &s->table, &s->all, &s->causal, &s->plain, &s->turn };
+    for (int i = 0; i < COUNT(sides); i++) {
         loci_plan_destroy(sides[i]->plan);
         free(sides[i]->tables);
     }

@@ -571,8 +571,9 @@ static loci_status cost(struct show *s, struct finding *f, loci_error *e)
     f->parameters = learned, f->flops = pair_flops(s), f->bytes = decode_bytes(s);
     snprintf(brief, sizeof brief, "%td", learned);
     say(f, NAN, 0, brief,
-        "%td parameters; %g flops per pair beside the %d of attention; %.0f bytes per token and head in a decode (f32); tables of %.3g kB for %td tokens (f64)", learned,
-        f->flops, 4 * s->dim, f->bytes, 1e-3 * (double)loci_tables_size(p, s->len), s->len);
+        "%td parameters; %g flops per pair beside the %d of attention; %.0f bytes per token and "
+        "head in a decode (f32); tables of %.3g kB for %td tokens (f64)", learned, f->flops,
+        4 * s->dim, f->bytes, 1e-3 * (double)loci_tables_size(p, s->len), s->len);
     return LOCI_OK;
 }
 

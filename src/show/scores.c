@@ -38,9 +38,10 @@ static loci_status prepare(struct show *s, struct side *side, ptrdiff_t reach, l
     side->tables = aligned_alloc(64, bytes);
     CHECK(e, side->tables, LOCI_NO_MEMORY, "there is no memory for tables of %zu bytes", bytes);
     side->reach = reach;
-    const bool plain = side == &s->plain;
-    return loci_prepare_on(NULL, side->plan, reach, plain ? NULL : (const void *const *)s->data,
-                           side->tables, e);
+    const void *const *data = (const void *const *)s->data;
+    if (side == &s->plain) data = NULL;
+    if (side == &s->turn) data += s->turn_tensor;
+    return loci_prepare_on(NULL, side->plan, reach, data, side->tables, e);
 }
 
 /* INPUT tensors of a call with so many entries, queries and keys.  at [batch][axes][rows] gives
@@ -330,18 +331,22 @@ loci_status show_turn(struct show *s, ptrdiff_t n, const double *x, const double
                       loci_error *e)
 {
     struct room r = { 0 };
+    struct side *side = s->turn.plan ? &s->turn : &s->all;
     const void **list = room_take(&r, s->tensors + 1, sizeof *list);
     loci_call c = { .size = sizeof c, .batch = n, .q_len = 1, .k_len = 1, .error = e,
                     .tensors = (const void *const *)list };
     loci_status status = inputs(s, &r, n, 1, at, at, list, e);
+    if (side == &s->turn) c.tensors += s->turn_tensor;
     put_places(s, &r, &c, at, at);
-    if (!status) status = prepare(s, &s->all, 1, e);
-    const size_t bytes = status ? 0 : loci_workspace(s->all.plan, &c, 0);
-    if (!status && !bytes) status = loci_fail(e, LOCI_BAD_ARG, "the call is impossible");
+    if (!status) status = prepare(s, side, 1, e);
+    e->text[0] = 0;
+    const size_t bytes = status ? 0 : loci_workspace(side->plan, &c, 0);
+    if (!status && !bytes)
+        status = e->text[0] ? LOCI_BAD_ARG : loci_fail(e, LOCI_BAD_ARG, "impossible call");
     if (!status) {
         const loci_view from = { .data = (void *)(uintptr_t)x }, to = { .data = y };
-        status = loci_rotate(s->all.plan, s->all.tables, take_lines(&r, bytes), &c, LOCI_QUERY,
-                             from, to);
+        status = loci_rotate(side->plan, side->tables, take_lines(&r, bytes), &c, LOCI_QUERY, from,
+                             to);
     }
     room_free(&r);
     return status;

@@ -29,6 +29,8 @@ struct show {
     /* with every key in sight (causal_only: the same as causal), with none ahead, and without an
      * encoding, with the scale of the encoding */
     struct side all, causal, plain;
+    struct side turn;                    /* the rotation alone, where it has a stage of its own */
+    int turn_tensor;                     /* its first one */
     int tensors;
     loci_tensor *tensor;
     double **data;                       /* NULL: an INPUT, made for each call */
