@@ -18,64 +18,47 @@ function make(tag, properties = {}, ...children) {
 const packed = Uint8Array.from(atob($("module").textContent), c => c.charCodeAt(0));
 const unpacked = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
 const module = await WebAssembly.compile(await new Response(unpacked).arrayBuffer());
-let library;                                // the exports of page.c, and its memory
 
-// What is left of a system: text that the C library writes goes to the console, nothing else is
-// there, and whoever ends the program, as for want of memory, ends the call.
-const NO_SUCH_FILE = 8;
-const system = {
-    environ_get: () => 0,
-    environ_sizes_get(count, bytes) {
-        const memory = new DataView(library.memory.buffer);
-        memory.setUint32(count, 0, true);
-        memory.setUint32(bytes, 0, true);
-        return 0;
-    },
-    fd_write(file, list, count, written) {
-        const memory = new DataView(library.memory.buffer);
-        let all = 0;
-        for (let i = 0; i < count; i++) {
-            const at = memory.getUint32(list + 8 * i, true), n = memory.getUint32(list + 8 * i + 4, true);
-            console.log(new TextDecoder().decode(new Uint8Array(library.memory.buffer, at, n)));
-            all += n;
-        }
-        memory.setUint32(written, all, true);
-        return 0;
-    },
-    proc_exit(code) { throw new Error(`the library ended with ${code}`); },
-};
-const rest = { get: (known, name) => known[name] ?? (() => NO_SUCH_FILE) };
-
-async function start() {
-    library = undefined;
-    const imports = { wasi_snapshot_preview1: new Proxy(system, rest) };
-    library = (await WebAssembly.instantiate(module, imports)).exports;
-    library._initialize();
+// It computes in a worker, one question at a time.  A new question waits for the answer to the one
+// before, or where that takes too long, for a worker that starts afresh.
+const PATIENCE = 300;
+const source = URL.createObjectURL(new Blob([$("library").textContent], { type: "text/javascript" }));
+let worker, asked = null, later = null;     // what it works on, and what comes next
+function start() {
+    worker?.terminate();
+    worker = new Worker(source);
+    worker.postMessage({ module });
+    return new Promise((done, failed) => {
+        worker.onmessage = ({ data }) => {
+            if (data.table) return done(data.table);
+            const question = asked;
+            asked = null;
+            show(question, data);
+            if (later) ask(later);
+            else $("panel").setAttribute("aria-busy", "false");
+        };
+        worker.onerror = failed;
+    });
 }
-function text(at) {
-    const bytes = new Uint8Array(library.memory.buffer);
-    return new TextDecoder().decode(bytes.subarray(at, bytes.indexOf(0, at)));
+function ask(question) {
+    later = null;
+    asked = question;
+    worker.postMessage(question);
 }
-// Makes the state's encoding the one that is shown: which figures it has, or throws the sentence.
-function look(s) {
-    const bytes = new TextEncoder().encode(s.text), at = library.room(bytes.length);
-    if (!at) throw text(library.sentence());
-    const memory = new Uint8Array(library.memory.buffer);
-    memory.set(bytes, at);
-    memory[at + bytes.length] = 0;
-    const has = library.look(s.len, s.dim, s.heads, s.head, s.seed);
-    if (has < 0) throw text(library.sentence());
-    return has;
-}
-const JSON_TEXT = 0, HTML_TEXT = 1;
-function figures(what, form) {
-    const at = library.figures(what, form);
-    if (!at) throw text(library.sentence());
-    return text(at);
+async function plan() {
+    $("panel").setAttribute("aria-busy", "true");
+    const question = { state: { ...state }, what: table.what, json: $("numbers").open, link: link() };
+    if (!asked) return ask(question);
+    later = question;
+    await new Promise(done => setTimeout(done, PATIENCE));
+    if (later !== question || !asked) return;
+    asked = null;
+    later = null;
+    await start();
+    if (!asked) ask(question);
 }
 
-await start();
-const table = JSON.parse(text(library.encodings()));
+const table = await start();
 const find = name => table.encodings.find(e => e.name === name);
 
 // ---- The state, and the link that holds it ----------------------------------------------------
@@ -285,40 +268,18 @@ function command() {
     const flags = problem.filter(p => state[p.name] !== usual[p.name]).map(p => ` --${p.name} ${state[p.name]}`);
     return `loci show '${state.text.replaceAll("'", "'\\''")}' --what ${shown}${flags.join("")}`;
 }
-function showNumbers() {
-    if ($("numbers").open) $("json").textContent = figures(table.what.indexOf(shown), JSON_TEXT);
-}
-async function show() {
-    try {
-        const has = look(state);
-        shown = has >> table.what.indexOf(state.what) & 1 ? state.what : table.what.find((_, i) => has >> i & 1);
-        showTabs(has);
-        $("panel").innerHTML = figures(table.what.indexOf(shown), HTML_TEXT);
-        showNumbers();
-        const about = JSON.parse(text(library.about()));
-        $("plan").textContent = about.text;
-        $("tensors").textContent = about.tensors;
-        $("command").textContent = command();
-        document.title = `${state.text} · loci explorer`;
-        sentence("");
-    } catch (e) {
-        sentence(typeof e === "string" ? e : "This is too much for this page: " + e.message);
-        if (typeof e !== "string") await start();
-    }
-    $("panel").setAttribute("aria-busy", "false");
-    $("panel").dataset.link = link();
-}
-
-// Once for all that changes until the next picture, and after a rest where the last one took long.
-let waiting = 0, took = 0;
-function plan() {
-    clearTimeout(waiting);
-    $("panel").setAttribute("aria-busy", "true");
-    waiting = setTimeout(() => requestAnimationFrame(async () => {
-        const began = performance.now();
-        await show();
-        took = performance.now() - began;
-    }), took < 30 ? 0 : Math.min(2 * took, 500));
+function show(question, answer) {
+    $("panel").dataset.link = question.link;
+    sentence(answer.sentence ?? "");
+    if (answer.sentence) return;
+    shown = answer.shown;
+    showTabs(answer.has);
+    $("panel").innerHTML = answer.html;
+    $("json").textContent = answer.json ?? "";
+    $("plan").textContent = answer.about.text;
+    $("tensors").textContent = answer.about.tensors;
+    $("command").textContent = command();
+    document.title = `${question.state.text} · loci explorer`;
 }
 
 // ---- The page ---------------------------------------------------------------------------------
@@ -359,7 +320,7 @@ $("tabs").addEventListener("keydown", event => {
     there.at(to % there.length).focus();
     there.at(to % there.length).click();
 });
-$("numbers").addEventListener("toggle", () => { if (!$("panel").classList.contains("old")) showNumbers(); });
+$("numbers").addEventListener("toggle", plan);
 $("skip").addEventListener("click", event => { event.preventDefault(); $("panel").focus(); });
 $("version").textContent = `loci ${table.version}`;
 arrived();

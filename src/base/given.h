@@ -21,7 +21,7 @@ enum { MAX_THREADS = 256 };              /* of a host; each has memory of its ow
 #define MOST_DISTANCE FAR
 #else
 #define MOST_NUMBERS ((ptrdiff_t)1 << 25)
-#define MOST_DISTANCE ((ptrdiff_t)1 << 20)
+#define MOST_DISTANCE ((ptrdiff_t)1 << 30)
 #endif
 
 /* ---- Structs that grow ----------------------------------------------------------------------- */
