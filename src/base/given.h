@@ -19,9 +19,11 @@ enum { MAX_THREADS = 256 };              /* of a host; each has memory of its ow
 #if PTRDIFF_MAX > INT32_MAX
 #define MOST_NUMBERS ((ptrdiff_t)1 << 48)
 #define MOST_DISTANCE FAR
+#define MOST_DISTANCE_TEXT "2^40"
 #else
 #define MOST_NUMBERS ((ptrdiff_t)1 << 25)
 #define MOST_DISTANCE ((ptrdiff_t)1 << 30)
+#define MOST_DISTANCE_TEXT "2^30"
 #endif
 
 /* ---- Structs that grow ----------------------------------------------------------------------- */

@@ -161,7 +161,8 @@ loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void 
 {
     struct regions r;
     r.n = 0;
-    if (!known(dtype) || count < 0 || count > FAR || (count && (!x || !y))) return LOCI_BAD_ARG;
+    if (!known(dtype) || count < 0 || count > MOST_DISTANCE || (count && (!x || !y)))
+        return LOCI_BAD_ARG;
     loci_add_list(&r, "x", x, (size_t)count, sizeof *x, READ);
     loci_add_list(&r, "y", y, (size_t)count, stored_size(dtype), WRITTEN);
     /* In place each number is read before it is written over: outputs are no larger than inputs. */
