@@ -211,8 +211,8 @@ function control(id, o, give) {
 // Those of an encoding: what is usual by a rule waits under "more", unless the text has it.
 let built = "", controls = [];
 function buildPart(part, i, alone) {
-    const e = find(part.name), box = make("fieldset", {}, make("legend", { textContent: part.name || "?" }));
-    if (!e) return box;
+    const e = find(part.name), box = make("fieldset", {}, make("legend", { textContent: part.name }));
+    if (!e) return "";                      // the sentence says so
     box.append(make("p", { className: "brief", textContent: e.brief }),
                make("p", { className: "help", textContent: [e.cite, e.places.join(", ")].filter(Boolean).join(" · ") }));
     const more = make("details", {}, make("summary", { textContent: "More options" }));
@@ -271,7 +271,8 @@ function command() {
 function show(question, answer) {
     $("panel").dataset.link = question.link;
     sentence(answer.sentence ?? "");
-    if (answer.sentence) return;
+    if (answer.sentence) return void $("starting")?.remove();
+    $("below").hidden = false;
     shown = answer.shown;
     showTabs(answer.has);
     $("panel").innerHTML = answer.html;
@@ -293,7 +294,7 @@ for (const list of [$("encoding"), $("more")])
     for (const [place, members] of groups)
         list.append(make("optgroup", { label: place },
             ...members.map(e => make("option", { value: e.name, textContent: e.name, title: e.brief }))));
-$("encoding").prepend(make("option", { value: "", textContent: "a composition", hidden: true }));
+$("encoding").prepend(make("option", { value: "", textContent: "as written below", hidden: true }));
 $("encoding").addEventListener("change", () => {
     if ($("encoding").value) state.text = find($("encoding").value).example;
     changed();
@@ -308,7 +309,8 @@ for (const p of problem) {
     $("problem").append(p.control.element);
 }
 for (const what of table.what) {
-    const tab = make("button", { type: "button", id: `tab-${what}`, textContent: what, attributes: { role: "tab", "aria-controls": "panel" } });
+    const tab = make("button", { type: "button", id: `tab-${what}`, textContent: what, hidden: true,
+        attributes: { role: "tab", "aria-controls": "panel" } });
     tab.addEventListener("click", () => { state.what = what; changed(); });
     $("tabs").append(tab);
 }

@@ -7,8 +7,8 @@
 
 let module, library;                        // the exports of page.c, and its memory
 
-// What is left of a system: text that the C library writes goes to the console, nothing else is
-// there, and whoever ends the program, as for want of memory, ends the call.
+// What is left of a system: no files and no environment, and whoever ends the program, as for want
+// of memory, ends the call.
 const NO_SUCH_FILE = 8;
 const system = {
     environ_get: () => 0,
@@ -18,18 +18,7 @@ const system = {
         memory.setUint32(bytes, 0, true);
         return 0;
     },
-    fd_write(file, list, count, written) {
-        const memory = new DataView(library.memory.buffer);
-        let all = 0;
-        for (let i = 0; i < count; i++) {
-            const at = memory.getUint32(list + 8 * i, true), n = memory.getUint32(list + 8 * i + 4, true);
-            console.log(new TextDecoder().decode(new Uint8Array(library.memory.buffer, at, n)));
-            all += n;
-        }
-        memory.setUint32(written, all, true);
-        return 0;
-    },
-    proc_exit(code) { throw new Error(`the library ended with ${code}`); },
+    proc_exit(code) { throw new Error(`it ended with ${code}, most likely for want of memory`); },
 };
 const rest = { get: (known, name) => known[name] ?? (() => NO_SUCH_FILE) };
 
