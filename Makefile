@@ -3,12 +3,13 @@
 #     make          the libraries and the program, in build/
 #     make check    the tests, too, and runs them
 #     make demo     the program alone, and a look at what loci does
+#     make pictures the pictures and tables of docs/ that `loci show` makes
 #     make explorer a page that shows encodings, in build/explorer/index.html (docs/explorer.md)
 # CMAKE_ARGS goes to CMake, for example: make CMAKE_ARGS=-DLOCI_WERROR=ON
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: all check demo explorer configure clean setup
+.PHONY: all check demo pictures explorer configure clean setup
 all: configure
 	cmake --build $(BUILD) --parallel $(JOBS) --target loci_installed
 
@@ -19,6 +20,10 @@ check: configure
 demo: configure
 	cmake --build $(BUILD) --parallel $(JOBS) --target loci_cli
 	$(BUILD)/loci race
+
+pictures: configure
+	cmake --build $(BUILD) --parallel $(JOBS) --target loci_cli
+	scripts/pictures $(BUILD)/loci docs
 
 explorer:
 	@bash scripts/need cmake:cmake make:make clang:clang wasm-ld:lld /usr/lib/wasm32-wasi/libc.a:wasi-libc

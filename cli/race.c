@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "cli/naive.h"
+#include "cli/terminal.h"
 #include "cli/task.h"
 
-enum { LEN, DIM, HEADS, FAST, THREADS, ISA };
+enum { LEN, DIM, HEADS, FAST, THREADS, ISA, SVG, HTML };
 static const struct flag flags[] = {
     [LEN]     = { "len", NULL, "N", "tokens (default 2048)" },
     [DIM]     = { "dim", NULL, "D", "width of a head, even (default 64)" },
@@ -19,6 +20,8 @@ static const struct flag flags[] = {
                   "threads of the fused runner (default 1; the naive one has one)" },
     [ISA]     = { "isa", NULL, "NAME",
                   "an instruction set that 'loci info' lists (default: the best)" },
+    [SVG]     = { "svg", NULL, "FILE", "write a picture of the times, too" },
+    [HTML]    = { "html", NULL, "FILE", "write a page with the picture and the table, too" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -310,23 +313,86 @@ static void print_closing(void)
         "'loci list' explains the encodings, 'loci bench' measures them in earnest.\n", JUDGED);
 }
 
+/* ---- For files ------------------------------------------------------------------------------- */
+
+enum { ROW_CELLS = 6 };
+/* Two figures: how many times as fast each was, and all numbers. */
+static void open_figures(const struct race *r, struct figure *f, int count)
+{
+    static const char *const head[ROW_CELLS] = { "encoding", "forward, ms", "training step, ms",
+                                                 "memory, MB", "less memory", "error" };
+    char cpu[86];
+    figure_bars(&f[0], count, 2);
+    f[0].what = "race";
+    snprintf(f[0].line[0].name, FIGURE_NAME, "forward");
+    snprintf(f[0].line[1].name, FIGURE_NAME, "training step");
+    snprintf(f[0].y.label, FIGURE_NAME, "times as fast as naive attention without encoding");
+    snprintf(f[0].title, sizeof f[0].title, "loci race: %d tokens, %d heads of %d, %d thread%s",
+             r->len, r->heads, r->dim, r->threads, r->threads > 1 ? "s" : "");
+    snprintf(f[0].about, sizeof f[0].about,
+             "Each encoding, fused, against textbook attention in float32 without any, on %s; %s.",
+             cpu_name(cpu, sizeof cpu), r->isa);
+    figure_table(&f[1], count + 2, ROW_CELLS);
+    f[1].what = "race";
+    snprintf(f[1].title, sizeof f[1].title, "The numbers");
+    for (int i = 0; i < ROW_CELLS; i++) figure_cell(&f[1], 0, i, "%s", head[i]);
+}
+
+/* row 0 is the naive one. */
+static void put_figures(struct figure *f, int row, const char *name, const struct score *s,
+                        const struct score *naive)
+{
+    if (row > 0) {
+        figure_cell(&f[0], row - 1, 0, "%s", name);
+        f[0].line[0].y[row - 1] = naive->forward / s->forward;
+        f[0].line[1].y[row - 1] = naive->step / s->step;
+    }
+    figure_cell(&f[1], row + 1, 0, "%s", name);
+    figure_cell(&f[1], row + 1, 1, "%.2f", s->forward);
+    figure_cell(&f[1], row + 1, 2, "%.2f", s->step);
+    figure_cell(&f[1], row + 1, 3, "%.2f", s->megabytes);
+    figure_cell(&f[1], row + 1, 4, "%.0fx", naive->megabytes / s->megabytes);
+    figure_cell(&f[1], row + 1, 5, "%.1e", s->error);
+}
+
+static int write_figures(const struct args *a, const struct figure *f)
+{
+    struct text t = { 0 };
+    int code = EXIT_DONE;
+    if (a->value[SVG]) figure_svg(&t, f), code = write_text(&t, a->value[SVG]);
+    if (!code && a->value[HTML]) {
+        figures_html(&t, "loci race", "What fusing the position encoding into attention buys.", f,
+                     2, false);
+        code = write_text(&t, a->value[HTML]);
+    }
+    return code;
+}
+
 /* The naive row comes first, since all others are compared with it. */
 static int run_all(const struct race *r, const struct args *a)
 {
     const loci_encoding_info *list;
     struct score naive, s;
     int known = loci_encodings(&list), count = a->rest_count ? a->rest_count : known;
+    struct figure f[2] = { 0 };
     print_header(r);
     if (!run_naive(r, &naive)) return EXIT_ERROR;
     print_row("naive, no encoding", &naive, &naive, "");
     print_line();
-    for (int i = 0; i < count; i++) {
+    open_figures(r, f, count);
+    put_figures(f, 0, "naive, no encoding", &naive, &naive);
+    int code = EXIT_DONE;
+    for (int i = 0; i < count && !code; i++) {
         const char *encoding = a->rest_count ? runnable_text(a->rest[i]) : list[i].example;
-        if (!run_fused(r, encoding, &s)) return EXIT_ERROR;
-        print_row(encoding, &s, &naive, PAINT("32"));
+        if (!run_fused(r, encoding, &s)) code = EXIT_ERROR;
+        else print_row(encoding, &s, &naive, PAINT("32"));
+        put_figures(f, i + 1, encoding, &s, &naive);
     }
-    print_closing();
-    return EXIT_DONE;
+    if (!code) print_closing();
+    if (!code) code = write_figures(a, f);
+    figure_free(&f[0]);
+    figure_free(&f[1]);
+    return code;
 }
 
 static int run(const struct args *a)
@@ -338,7 +404,8 @@ static int run(const struct args *a)
     loci_host pool;
     /* the naive runner keeps [heads][len][len] weights */
     if (!args_whole(a, LEN, 1, 16384, &r.len) || !args_whole(a, DIM, 1, 1024, &r.dim)
-        || !args_whole(a, HEADS, 1, 256, &r.heads) || !args_whole(a, THREADS, 1, 256, &r.threads))
+        || !args_whole(a, HEADS, 1, 256, &r.heads) || !args_whole(a, THREADS, 1, 256, &r.threads)
+        || !args_output(a, SVG) || !args_output(a, HTML))
         return EXIT_ERROR;
     if (!start_threads(a, r.threads, &pool, &r.host)) return EXIT_ERROR;
     int code = run_all(&r, a);
@@ -350,7 +417,7 @@ const struct command cmd_race = {
     .name = "race",
     .brief = "every encoding, fused, against naive attention: time, memory, error",
     .synopsis = "loci race [ENCODING...] [--len N] [--dim D] [--heads H] [--fast] "
-                "[--threads N] [--isa NAME]",
+                "[--threads N] [--isa NAME]\n         [--svg FILE] [--html FILE]",
     .about = "    Runs each encoding (without names: all of them) forward, and forward with\n"
              "    backward.  Time and memory are compared with textbook attention that has no\n"
              "    encoding at all, all results and gradients with the float64 reference.  Takes\n"

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "draw/figure.h"
+#include "cli/terminal.h"
 #include "loci/io.h"
 
 static const double two_pi = 6.28318530717958648;
@@ -102,10 +104,11 @@ static void print_pairs(const char *what, int first, int last, int pairs, const 
     else printf("pairs %d-%d of 0-%d%s\n", first, last, pairs - 1, note);
 }
 
-static void print_wavelength(double w)
+/* A wavelength in positions. */
+static void put_wavelength(struct figure *f, int row, int col, double w)
 {
-    if (w > 0) printf("%14.6g", two_pi / w);         /* positions per turn */
-    else printf("%14s", "does not turn");
+    if (w > 0) figure_cell(f, row, col, "%.6g", two_pi / w);
+    else figure_cell(f, row, col, "-");
 }
 
 /* Pairs at even steps, the first and the last among them. */
@@ -114,25 +117,33 @@ static void print_table(const loci_rope *r, const double *before)
     enum { ROWS = 8 };
     const int pairs = r->dim / 2, rows = pairs < ROWS ? pairs : ROWS;
     const bool scaled = strcmp(r->scaling, "none") != 0, trained = r->trained_length > 0;
-    printf("\n    pair    wavelength");
-    if (scaled) printf("  unscaled wave  slower by");
-    if (trained) printf("     turns in %.0f", r->trained_length);
-    printf("\n");
+    const int last = scaled ? 4 : 2;
+    struct figure f = { 0 };
+    struct text t = { 0 };
+    const struct terminal m = terminal();
+    figure_table(&f, rows + 1, last + trained + 1);
+    figure_cell(&f, 0, 0, "  pair");
+    figure_cell(&f, 0, 1, "wavelength");
+    if (scaled) figure_cell(&f, 0, 2, "unscaled wave"), figure_cell(&f, 0, 3, "slower by");
+    if (trained) figure_cell(&f, 0, last, "turns in %.0f", r->trained_length);
     for (int i = 0; i < rows; i++) {
-        const int t = rows > 1 ? i * (pairs - 1) / (rows - 1) : 0;
-        printf("    %4d", t);
-        print_wavelength(r->frequency[t]);
+        const int k = rows > 1 ? i * (pairs - 1) / (rows - 1) : 0;
+        figure_cell(&f, i + 1, 0, "  %4d", k);
+        put_wavelength(&f, i + 1, 1, r->frequency[k]);
         if (scaled) {
-            printf(" ");
-            print_wavelength(before[t]);
-            if (r->frequency[t] > 0) printf("  %9.4g", before[t] / r->frequency[t]);
-            else printf("  %9s", "-");
+            put_wavelength(&f, i + 1, 2, before[k]);
+            if (r->frequency[k] > 0)
+                figure_cell(&f, i + 1, 3, "%.4g", before[k] / r->frequency[k]);
+            else figure_cell(&f, i + 1, 3, "-");
         }
         if (trained)
-            printf("  %*.4g", (int)strlen("   turns in ") + 4,
-                   r->trained_length * r->frequency[t] / two_pi);
-        printf("\n");
+            figure_cell(&f, i + 1, last, "%.4g", r->trained_length * r->frequency[k] / two_pi);
     }
+    printf("\n");
+    figure_print(&t, &f, &m);
+    fwrite(t.s, 1, t.n, stdout);
+    text_free(&t);
+    figure_free(&f);
 }
 
 /* Pairs that spread sections do not reach. */

@@ -26,7 +26,7 @@ check "info --json" prints '^\{"version":.*"isa":".*\}$' info --json
 check "list" prints '^nope ' list
 check "list NAME" prints 'must be given' list rope
 check "list --json" prints '^\{"name":"nope",' list --json
-for command in '' race list run bench rope check convert info version; do
+for command in '' race list show run bench rope check convert info version; do
     check "help of '$command'" prints 'EXIT CODES' $command --help
     check "help of '$command' fits into 100 columns" narrow $command --help
 done
@@ -156,6 +156,8 @@ check "the fault may be ours" refused bench rotary --against "$LOCI"
 check "and then it is said so" grep -q '^loci: unknown encoding' "$work/err"
 check "race" prints '^nope ' race nope --len 64
 check "race fits into 100 columns" narrow race nope --len 64
+drawn() { "$LOCI" race nope t5 --len 64 --svg "$work/race.svg" --html "$work/race.html" >/dev/null && grep -q '</svg>' "$work/race.svg" && grep -q '<table>' "$work/race.html"; }
+check "race draws what it found" drawn
 # The same where the processor has another name, if the system lets us hide its own.
 hidden() {                               # FILE COMMAND...: FILE stands for /proc/cpuinfo
     unshare --user --map-root-user --mount bash -c 'mount --bind "$1" /proc/cpuinfo && "${@:2}"' hidden "$@"

@@ -24,7 +24,7 @@ done
 if "$python" -c 'import torch, transformers' 2>/dev/null; then
     check "the code in its documentation" env PYTHONPATH=python "$python" scripts/run-blocks "$python" README.md docs/python.md
 fi
-if "$python" -c 'import scikit_build_core' 2>/dev/null; then
+if [ -z "${LOCI_WHEEL_ELSEWHERE:-}" ] && "$python" -c 'import scikit_build_core' 2>/dev/null; then
     wheel() {
         "$python" -m pip wheel . --no-build-isolation --no-deps --wheel-dir "$work" >"$work/log" 2>&1 || { tail -n 20 "$work/log" && false; }
     }

@@ -92,7 +92,8 @@ static void free_truth(struct truth *t)
 static double product(const struct truth *t, int h, int i, int j)
 {
     double sum = 0;
-    for (int c = 0; c < DIM; c++) sum += t->q[(h * LEN + i) * DIM + c] * t->k[(h * LEN + j) * DIM + c];
+    for (int c = 0; c < DIM; c++)
+        sum += t->q[(h * LEN + i) * DIM + c] * t->k[(h * LEN + j) * DIM + c];
     return sum;
 }
 
@@ -171,8 +172,9 @@ static void check_angles(struct show *s, int h)
                               .k_pos = pos, .per_batch = 1 };
         const loci_view none = { 0 };
         const void *const *data = (const void *const *)s->data + s->turn_tensor;
-        CHECK_THAT(!loci_reference_rotate(s->turn.plan, data, &c, LOCI_QUERY, (loci_view){ .data = x },
-                                          (loci_view){ .data = y }, none, none, NULL), "%s", s->encoding);
+        const loci_view from = { .data = x }, to = { .data = y };
+        CHECK_THAT(!loci_reference_rotate(s->turn.plan, data, &c, LOCI_QUERY, from, to, none, none,
+                                          NULL), "%s", s->encoding);
         for (int i = 0; i < LEN; i++)
             for (int k = 0; k < DIM; k++)
                 CHECK_CLOSE(f->z[i * DIM + k], y[i * WIDTH + h * DIM + k], 1e-12, "%s: %d, %d",
@@ -198,9 +200,9 @@ static void check_embedding(struct show *s)
     CHECK_THAT(!show_figures(s, SHOW_SIMILARITY, like, &more, &e), "%s: %s", s->encoding, e.text);
     const loci_call c = { .size = sizeof c, .batch = 1, .q_len = LEN, .k_len = LEN, .q_pos = pos,
                           .k_pos = pos };
-    CHECK_THAT(!loci_reference_embed(s->table.plan, (const void *const *)s->data, &c,
-                                     (loci_view){ .data = rows }, (loci_view){ .data = rows }, (loci_view){ .data = NULL },
-                                     NULL), "%s", s->encoding);
+    const loci_view both = { .data = rows }, none = { .data = NULL };
+    CHECK_THAT(!loci_reference_embed(s->table.plan, (const void *const *)s->data, &c, both, both,
+                                     none, NULL), "%s", s->encoding);
     for (int i = 0; i < LEN * DIM; i++)
         CHECK_CLOSE(f->z[i], rows[i], 1e-12, "%s: %d", s->encoding, i);
     for (int i = 0; i < LEN; i++)
@@ -295,12 +297,13 @@ static void check_properties(void)
         if (!CHECK_THAT(!show_open(&s, &w, &e), "%s: %s", known[i].text, e.text)) continue;
         CHECK_THAT(!show_measure(s, all, &e), "%s: %s", known[i].text, e.text);
         const struct finding *f = &all[known[i].which];
-        CHECK_THAT(!strcmp(f->brief, known[i].brief), "%s: %s: %s", known[i].text, f->name, f->text);
+        CHECK_THAT(!strcmp(f->brief, known[i].brief), "%s: %s: %s", known[i].text, f->name,
+                   f->text);
         show_close(s);
     }
 }
 
-/* ---- Wishes that cannot be --------------------------------------------------------------------- */
+/* ---- Wishes that cannot be ------------------------------------------------------------------- */
 
 static void check_errors(void)
 {

@@ -33,6 +33,14 @@ void figure_table(struct figure *f, ptrdiff_t rows, ptrdiff_t cols)
     f->cell = draw_take((size_t)(rows * cols), sizeof *f->cell);
 }
 
+void figure_bars(struct figure *f, ptrdiff_t n, int lines)
+{
+    figure_lines(f, n, lines);
+    figure_table(f, n, 1);
+    f->kind = FIGURE_BARS;
+    for (ptrdiff_t i = 0; i < n; i++) f->at[i] = (double)i;
+}
+
 void figure_cell(struct figure *f, ptrdiff_t row, ptrdiff_t col, const char *format, ...)
 {
     char **cell = &f->cell[row * f->cols + col];
@@ -96,6 +104,7 @@ bool figure_reach(const struct figure *f, struct axis *x, struct axis *y, struct
     }
     for (int i = 0; i < f->marks; i++)
         widen(f->mark[i].across ? y : x, &f->mark[i].at, 1);
+    if (f->kind == FIGURE_BARS && !y->log) y->low = fmin(y->low, 0);
     settle(x, &f->x);
     return settle(y, &f->y);
 }
@@ -122,7 +131,14 @@ static void lines_json(struct text *t, const struct figure *f)
 {
     words(t, "x", f->x.label);
     words(t, "y", f->y.label);
-    numbers(t, "at", f->at, f->n);
+    if (f->kind == FIGURE_BARS) {
+        text_add(t, ",\"names\":[");
+        for (ptrdiff_t i = 0; i < f->n; i++) {
+            if (i) text_add(t, ",");
+            text_json(t, f->cell[i] ? f->cell[i] : "");
+        }
+        text_add(t, "]");
+    } else numbers(t, "at", f->at, f->n);
     text_add(t, ",\"lines\":[");
     for (int i = 0; i < f->lines; i++) {
         const struct line *l = &f->line[i];
@@ -179,7 +195,8 @@ static void table_json(struct text *t, const struct figure *f)
 void figure_json(struct text *t, const struct figure *f)
 {
     static void (*const kinds[])(struct text *, const struct figure *) = {
-        [FIGURE_LINES] = lines_json, [FIGURE_HEAT] = heat_json, [FIGURE_TABLE] = table_json
+        [FIGURE_LINES] = lines_json, [FIGURE_HEAT] = heat_json, [FIGURE_BARS] = lines_json,
+        [FIGURE_TABLE] = table_json
     };
     text_add(t, "{\"what\":");
     text_json(t, f->what ? f->what : "");

@@ -13,7 +13,7 @@
 
 #include "draw/text.h"
 
-enum figure_kind { FIGURE_LINES, FIGURE_HEAT, FIGURE_TABLE };
+enum figure_kind { FIGURE_LINES, FIGURE_HEAT, FIGURE_BARS, FIGURE_TABLE };
 enum { MAX_LINES = 12, MAX_MARKS = 4, FIGURE_NAME = 64 };
 
 /* low >= high: as far as the numbers reach */
@@ -36,7 +36,8 @@ struct figure {
     struct mark mark[MAX_MARKS];
     /* FIGURE_HEAT: rows lie below each other, row i at y.low + i, column j at x.low + j; z
      * [rows][cols], NaN where nothing is.  FIGURE_TABLE: cells [rows][cols], the first row is the
-     * head, the first column names things. */
+     * head, the first column names things.  FIGURE_BARS: cells [n][1] are names, line[k].y[i] the
+     * lengths of the bars of name i, on the axis y. */
     ptrdiff_t rows, cols;
     double *z;
     struct axis scale;                   /* of z */
@@ -48,6 +49,7 @@ void figure_lines(struct figure *, ptrdiff_t n, int lines);
 void figure_band(struct figure *, int line);         /* low and high of it */
 void figure_heat(struct figure *, ptrdiff_t rows, ptrdiff_t cols);
 void figure_table(struct figure *, ptrdiff_t rows, ptrdiff_t cols);
+void figure_bars(struct figure *, ptrdiff_t n, int lines);
 void figure_cell(struct figure *, ptrdiff_t row, ptrdiff_t col, const char *format, ...)
 #if defined __GNUC__
     __attribute__((format(printf, 4, 5)))
@@ -70,6 +72,8 @@ void figures_svg(struct text *, const struct figure *, int count);      /* below
 /* a table; of pictures the words */
 void figure_markdown(struct text *, const struct figure *);
 void figure_print(struct text *, const struct figure *, const struct terminal *);
+/* Words in lines of so many columns, each after so many blanks. */
+void wrap_text(struct text *, const char *words, int columns, int blanks);
 void figure_json(struct text *, const struct figure *);          /* an object */
 /* A whole page without scripts; side: figures next to each other, as many as fit. */
 void figures_html(struct text *, const char *title, const char *about, const struct figure *,

@@ -29,23 +29,29 @@ static void paint(struct text *t, const struct terminal *m, struct colour c, boo
                  16 + 36 * step_of(c.r) + 6 * step_of(c.g) + step_of(c.b));
 }
 
-static void bold(struct text *t, const struct terminal *m, const char *words)
+/* Words in lines of at most so many columns, each after so many blanks; a word that is too long
+ * goes on after a comma or a bar, or wherever the line ends. */
+void wrap_text(struct text *t, const char *words, int columns, int blanks)
 {
-    text_add(t, m->colours ? "\033[1m%s\033[0m\n" : "%s\n", words);
-}
-
-/* Words in lines of at most so many columns, each after so many blanks. */
-static void wrapped(struct text *t, const char *words, int columns, int blanks)
-{
+    const int room = columns - blanks < 8 ? 8 : columns - blanks;
     int at = 0;
+    bool begun = false;
     for (const char *s = words; *s;) {
-        const int n = (int)strcspn(s, " ");
-        if (at == 0 || at + 1 + n > columns - blanks) {
-            text_add(t, "%s%*s", at ? "\n" : "", blanks, "");
+        int n = (int)strcspn(s, " ");
+        const bool fits = n <= room;
+        if (!fits) {
+            n = room - (at ? at + 1 : 0) < room / 2 ? room : room - (at ? at + 1 : 0);
+            int cut = n;
+            while (cut > n / 2 && !strchr(",/", s[cut - 1])) cut--;
+            if (cut > n / 2) n = cut;
+        }
+        if (at == 0 || at + 1 + n > room) {
+            text_add(t, "%s%*s", begun ? "\n" : "", blanks, "");
             at = 0;
         } else text_add(t, " "), at++;
         text_put(t, s, (size_t)n);
-        at += n, s += n;
+        at += n, s += n, begun = true;
+        if (*s && *s != ' ') at = 0;                     /* the rest goes onto the next line */
         while (*s == ' ') s++;
     }
     text_add(t, "\n");
@@ -126,7 +132,7 @@ static void print_heat(struct text *t, const struct figure *f, const struct term
     char low[TICK_ROOM], high[TICK_ROOM];
     short_number(low, sizeof low, scale.low);
     short_number(high, sizeof high, scale.high);
-    text_add(t, "%*s%s: %s ", left, "", f->scale.label, low);
+    text_add(t, "  %s: %s ", f->scale.label, low);
     for (int i = 0; i < 9; i++) {
         if (colours) paint(t, m, heat_colour(i / 8.0), false), text_add(t, "\u2588");
         else text_add(t, "%c", ink[i]);
@@ -243,7 +249,7 @@ static void print_lines(struct text *t, const struct figure *f, const struct ter
     free(c.owner);
 }
 
-/* ---- Tables ---------------------------------------------------------------------------------- */
+/* ---- Bars ------------------------------------------------------------------------------------ */
 
 static int columns_of(const char *s)
 {
@@ -254,6 +260,39 @@ static int columns_of(const char *s)
     }
     return n;
 }
+
+/* A row for each bar; the name stands before the first one of its kind. */
+static void print_bars(struct text *t, const struct figure *f, const struct terminal *m)
+{
+    struct axis x, z;
+    int names = 0;
+    figure_reach(f, &z, &x, &z);
+    for (ptrdiff_t i = 0; i < f->n; i++)
+        if (columns_of(f->cell[i]) > names) names = columns_of(f->cell[i]);
+    if (names > 30) names = 30;
+    const int room = room_of(m) - names - 14;
+    for (ptrdiff_t i = 0; i < f->n; i++)
+        for (int k = 0; k < f->lines; k++) {
+            char number[TICK_ROOM];
+            const double share = along(&x, f->line[k].y[i]);
+            const int n = isnan(share) ? 0 : (int)(fmin(fmax(share, 0), 1) * room + 0.5);
+            short_number(number, sizeof number, f->line[k].y[i]);
+            text_add(t, "  %-*.*s ", names, names, k ? "" : f->cell[i]);
+            if (m->colours) paint(t, m, line_colours[k % LINE_COLOURS].dark, false);
+            for (int c = 0; c < n; c++)
+                text_add(t, "%s", m->colours && m->unicode ? "\u2588" : k ? "=" : "#");
+            text_add(t, "%s %s\n", m->colours ? "\033[0m" : "", number);
+        }
+    for (int k = 0; k < f->lines && f->lines > 1; k++) {
+        text_add(t, k ? "   " : "  ");
+        if (m->colours) paint(t, m, line_colours[k % LINE_COLOURS].dark, false);
+        text_add(t, "%s%s %s", m->colours && m->unicode ? "\u2588" : k ? "=" : "#",
+                 m->colours ? "\033[0m" : "", f->line[k].name);
+    }
+    text_add(t, "   %s\n", f->y.label);
+}
+
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
 /* The last column goes on under itself where it does not fit. */
 static void last_cell(struct text *t, const char *words, int left, int columns)
@@ -267,6 +306,17 @@ static void last_cell(struct text *t, const char *words, int left, int columns)
         at += n, s += n;
         while (*s == ' ') s++;
     }
+}
+
+/* Numbers stand below each other by their last digits. */
+static bool is_numbers(const struct figure *f, ptrdiff_t col)
+{
+    for (ptrdiff_t i = 1; i < f->rows; i++) {
+        const char *cell = f->cell[i * f->cols + col];
+        if (!cell || !strcmp(cell, "-")) continue;
+        if (!strchr("+-.0123456789", *cell) || strchr(cell, ' ')) return false;
+    }
+    return f->rows > 1 && col > 0;
 }
 
 static void print_table(struct text *t, const struct figure *f, const struct terminal *m)
@@ -284,21 +334,39 @@ static void print_table(struct text *t, const struct figure *f, const struct ter
         text_add(t, i == 0 && m->colours ? "  \033[2m" : "  ");
         for (ptrdiff_t j = 0; j < f->cols; j++) {
             const char *cell = f->cell[i * f->cols + j] ? f->cell[i * f->cols + j] : "";
-            if (j == f->cols - 1) last_cell(t, cell, left, rest);
+            if (is_numbers(f, j)) text_add(t, "%*s%s  ", width[j] - columns_of(cell), "", cell);
+            else if (j == f->cols - 1) last_cell(t, cell, left, rest);
             else text_add(t, "%s%*s", cell, width[j] + 2 - columns_of(cell), "");
         }
-        while (t->n && t->s[t->n - 1] == ' ') t->s[--t->n] = 0;
         text_add(t, i == 0 && m->colours ? "\033[0m\n" : "\n");
     }
     free(width);
 }
 
+/* Blanks before the end of a line say nothing. */
+static void trim(struct text *t, size_t from)
+{
+    size_t to = from;
+    for (size_t i = from; i < t->n; i++) {
+        if (t->s[i] == '\n')
+            while (to > from && t->s[to - 1] == ' ') to--;
+        t->s[to++] = t->s[i];
+    }
+    t->n = to;
+    if (t->s) t->s[to] = 0;
+}
+
 void figure_print(struct text *t, const struct figure *f, const struct terminal *m)
 {
     static void (*const kinds[])(struct text *, const struct figure *, const struct terminal *) = {
-        [FIGURE_LINES] = print_lines, [FIGURE_HEAT] = print_heat, [FIGURE_TABLE] = print_table
+        [FIGURE_LINES] = print_lines, [FIGURE_HEAT] = print_heat, [FIGURE_BARS] = print_bars,
+        [FIGURE_TABLE] = print_table
     };
-    bold(t, m, f->title);
+    const size_t from = t->n;
+    if (m->colours) text_add(t, "\033[1m");
+    if (f->title[0]) wrap_text(t, f->title, room_of(m), 0);
+    if (m->colours) text_add(t, "\033[0m");
     kinds[f->kind](t, f, m);
-    if (f->about[0]) wrapped(t, f->about, room_of(m), 2);
+    if (f->about[0]) wrap_text(t, f->about, room_of(m), 2);
+    trim(t, from);
 }

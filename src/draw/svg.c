@@ -39,8 +39,9 @@ static void style(struct text *t)
     const char *const sheet =
         ".bg{fill:#fff}.s{font:12px system-ui,sans-serif;fill:#24292f}"
         ".h{font:600 14px system-ui,sans-serif;fill:#24292f}"
+        ".n{font:10px system-ui,sans-serif;fill:#24292f}"
         ".g{stroke:#d8dee4}.a{stroke:#57606a;fill:none}.m{stroke:#57606a;stroke-dasharray:2 3}";
-    const char *const dark = ".bg{fill:#0d1117}.s,.h{fill:#e6edf3}.g{stroke:#30363d}"
+    const char *const dark = ".bg{fill:#0d1117}.s,.h,.n{fill:#e6edf3}.g{stroke:#30363d}"
                              ".a,.m{stroke:#8b949e}";
     text_add(t, "<style>%s", sheet);
     for (int i = 0; i < LINE_COLOURS; i++) {
@@ -247,8 +248,8 @@ static void svg_lines(struct text *t, const struct figure *f, double top)
     for (int i = 0; i < f->lines; i++)
         if (f->line[i].low && f->line[i].high) band(t, &r, f, i);
     for (int i = 0; i < f->lines; i++) {
-        text_add(t, "<path class=\"c%d\" fill=\"none\" stroke-width=\"1.8\" stroke-linecap=\"round\" d=\"",
-                 i % LINE_COLOURS);
+        text_add(t, "<path class=\"c%d\" fill=\"none\" stroke-width=\"1.8\" "
+                    "stroke-linecap=\"round\" d=\"", i % LINE_COLOURS);
         trace(t, &r, f->at, f->line[i].y, f->n, false, false);
         text_add(t, "\"/>\n");
     }
@@ -328,6 +329,54 @@ static void svg_heat(struct text *t, const struct figure *f, double top)
     colour_bar(t, &r, &scale);
 }
 
+/* ---- Bars ------------------------------------------------------------------------------------ */
+
+enum { BAR = 9, NAMES_WIDTH = 230 };
+
+static double bars_height(const struct figure *f)
+{
+    return (double)f->n * (BAR * f->lines + 8) + 70;
+}
+
+/* A line of bars for each name, thinner ones for more series; their number stands at the end. */
+static void svg_bars(struct text *t, const struct figure *f, double top)
+{
+    struct axis x, z;
+    char number[TICK_ROOM];
+    struct ticks ticks;
+    struct frame r = { .left = NAMES_WIDTH, .top = top + LEADING, .width = WIDTH - NAMES_WIDTH - 60,
+                       .height = (double)f->n * (BAR * f->lines + 8) };
+    figure_reach(f, &z, &x, &z);
+    r.x = x;
+    ticks_of(&ticks, &x, 6);
+    for (int i = 0; i < f->lines; i++) {
+        const double at = NAMES_WIDTH + 110 * i;
+        text_add(t, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"9\"/>\n", i,
+                 at, top - 8);
+        label(t, at + 17, top, "s", "start", f->line[i].name);
+    }
+    text_add(t, "<path class=\"g\" d=\"");
+    for (int i = 0; i < ticks.n; i++)
+        text_add(t, "M%.1f %.1fv%.1f", x_at(&r, ticks.at[i]), r.top - 4, r.height + 4);
+    text_add(t, "\"/>\n");
+    for (int i = 0; i < ticks.n; i++)
+        label(t, x_at(&r, ticks.at[i]), r.top + r.height + 14, "s", "middle", ticks.text[i]);
+    label(t, r.left + r.width / 2, r.top + r.height + 32, "s", "middle", f->y.label);
+    for (ptrdiff_t i = 0; i < f->n; i++) {
+        const double y = r.top + (double)i * (BAR * f->lines + 8);
+        label(t, NAMES_WIDTH - 8, y + BAR * f->lines / 2.0 + 4, "s", "end", f->cell[i]);
+        for (int k = 0; k < f->lines; k++) {
+            const double end = x_at(&r, f->line[k].y[i]), from = x_at(&r, x.log ? x.low : 0);
+            if (!isfinite(end)) continue;
+            text_add(t, "<rect class=\"f%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" ", k,
+                     fmin(from, end), y + BAR * k, fabs(end - from));
+            text_add(t, "height=\"%d\"/>\n", BAR - 1);
+            short_number(number, sizeof number, f->line[k].y[i]);
+            label(t, end + 4, y + BAR * k + 9, "n", "start", number);
+        }
+    }
+}
+
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
 static void svg_table(struct text *t, const struct figure *f, double top)
@@ -351,12 +400,14 @@ static double one(struct text *t, const struct figure *f, double from)
     const double top = heading(&words, f->title, 8, WIDTH - 16);
     double height = LINES_HEIGHT;
     if (f->kind == FIGURE_HEAT) height = top + heat_height(f) + 48;
+    if (f->kind == FIGURE_BARS) height = top + bars_height(f);
     if (f->kind == FIGURE_TABLE) height = top + (LEADING + 4) * (double)f->rows + 8;
     begin(t, f, from, height);
     text_put(t, words.s ? words.s : "", words.n);
     text_free(&words);
     if (f->kind == FIGURE_LINES) svg_lines(t, f, top);
     else if (f->kind == FIGURE_HEAT) svg_heat(t, f, top);
+    else if (f->kind == FIGURE_BARS) svg_bars(t, f, top);
     else svg_table(t, f, top);
     text_add(t, "</svg>\n");
     return height;

@@ -192,7 +192,7 @@ static void sandwich(struct problem *p, int e, int h)
         if (!p->seen[j]) continue;
         double d = (double)distance(p, j), sum = -centre;
         for (int t = first; t < first + dim / 2; t++)
-            sum += (double)cosl(d * powl(base, -2.0L * t / dim));
+            sum += (double)cosl(d * power_of(base, -2.0L * t / dim));
         of_head(p, p->add, h)[j] += sum / (8.0 * (h + 1) / p->H);
     }
 }

@@ -77,6 +77,20 @@ struct definition {
     void (*embed_backward)(const struct problem *, int e, int64_t pos, const double *dy);
 };
 
+/* base^exponent, remembered, as rows and heads ask for the same few again and again, and no
+ * function here takes longer. */
+static inline long double power_of(long double base, long double exponent)
+{
+    enum { KEPT = 509 };
+    static _Thread_local struct { long double base, exponent, power; } kept[KEPT];
+    const int slot = (int)fabsl(fmodl(exponent * 123457, KEPT));
+    if (kept[slot].base != base || kept[slot].exponent != exponent) {
+        kept[slot].base = base, kept[slot].exponent = exponent;
+        kept[slot].power = powl(base, exponent);
+    }
+    return kept[slot].power;
+}
+
 #define DEFINITION(name) extern const struct definition loci_define_##name;
 #include "reference/list.h"
 #undef DEFINITION

@@ -173,7 +173,7 @@ static long double rope_frequency(const struct problem *p, int e, int t)
     const long double base = option(p, e, "base", 10000), dim = option(p, e, "dim", p->D);
     long double s = option(p, e, "factor", 1);
     double original = option(p, e, "original_length", 1), length = option(p, e, "length", original);
-    const long double w = powl(base, -2 * t / dim);
+    const long double w = power_of(base, -2 * t / dim);
     enum scaling scaling = (enum scaling)option(p, e, "scaling", NONE);
     switch (scaling) {
     case NONE:
@@ -184,12 +184,12 @@ static long double rope_frequency(const struct problem *p, int e, int t)
     case NTK:
         /* dynamic is ntk with a factor that grows with the length. */
         if (scaling == DYNAMIC) s = s * fmax(length, original) / original - (s - 1);
-        return powl(base * powl(s, dim / (dim - 2)), -2 * t / dim);
+        return power_of(base * power_of(s, dim / (dim - 2)), -2 * t / dim);
     case NTK_FIXED: {
         const long double b = option(p, e, "mixed_b", 0);
         /* w exp(-ln s ((t + 1) / (dim/2))^b) */
-        return b == 0 ? w * powl(s, -2 * (t + 1) / dim)
-                      : w / expl(logl(s) / powl(dim / 2, b) * powl(t + 1, b));
+        return b == 0 ? w * power_of(s, -2 * (t + 1) / dim)
+                      : w / expl(logl(s) / power_of(dim / 2, b) * power_of(t + 1, b));
     }
     case YARN: {
         const double share = yarn_share(p, e, (double)base, (double)dim, t);
@@ -319,7 +319,7 @@ static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t
 }
 static long double rope2d_frequency(const struct problem *p, int e, int n)
 {
-    return powl(option(p, e, "base", 100), -4.0L * n / p->D);
+    return power_of(option(p, e, "base", 100), -4.0L * n / p->D);
 }
 static struct pairs pairs_of_rope2d(const struct problem *p, int e)
 {
@@ -358,7 +358,7 @@ struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
 /* Frequency l; 0 below the floor. */
 static long double fope_frequency(const struct fope *f, int l)
 {
-    const long double w = powl(option(f->p, f->e, "base", 10000), -(long double)l / f->all);
+    const long double w = power_of(option(f->p, f->e, "base", 10000), -(long double)l / f->all);
     double least = turn_around / option(f->p, f->e, "train_length", 512)
                  * option(f->p, f->e, "floor_ratio", 1);
     return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;

@@ -84,7 +84,7 @@ static void xl_distance(struct problem *p, int e, const struct xl *x, ptrdiff_t 
     ptrdiff_t half = (x->width + 1) / 2;
     if (limit > 0) d = clip(d, -limit, limit);
     for (ptrdiff_t c = 0; c < x->width; c++) {
-        const long double angle = d * powl(base, -2.0L * (c % half) / x->width);
+        const long double angle = d * power_of(base, -2.0L * (c % half) / x->width);
         p->scratch[0][c] = (double)(c < half ? sinl(angle) : cosl(angle));
     }
     for (int c = 0; c < p->D; c++)

@@ -27,7 +27,7 @@ static void bias_figure(struct figure *f, const struct show *s, const double *bi
             f->line[l].y[d] = bias[d * s->heads + h];
         }
     }
-    snprintf(f->title, sizeof f->title, "%.80s: what it adds to a score, by distance", s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: what it adds to a score, by distance", s->name);
     snprintf(f->about, sizeof f->about,
              "Of keys so far behind the query at position %td, with queries and keys of 0.",
              s->len - 1);
@@ -137,7 +137,7 @@ static loci_status drawn_figure(struct show *s, struct figure *f, loci_error *e)
     figure_band(f, 0);
     for (ptrdiff_t d = 0; d < s->len; d++) f->at[d] = (double)d;
     snprintf(f->line[0].name, FIGURE_NAME, "mean");
-    snprintf(f->title, sizeof f->title, "%.80s: what it adds to a score, by distance", s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: what it adds to a score, by distance", s->name);
     snprintf(f->about, sizeof f->about,
              "It hangs on queries and keys: the mean over random ones, N(0, 1), and where nine "
              "tenths lie; head %d of %d. Their plain product is taken away.", s->head, s->heads);
@@ -187,8 +187,8 @@ static loci_status turned_figure(struct show *s, struct figure *f, const double 
         free(f->line[l].low), free(f->line[l].high);       /* bands over bands say nothing */
         f->line[l].low = f->line[l].high = NULL;
     }
-    snprintf(f->title, sizeof f->title, "%.80s: what turning leaves of q.k, by distance",
-             s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: what turning leaves of q.k, by distance",
+             s->name);
     snprintf(f->about, sizeof f->about, s->axes > 1
              ? "The mean of q.R(d)k over %d random unit vectors q = k, moved along one axis or all."
              : "q.R(d)k of %d random unit vectors: of a vector with itself, and of two. The mean, "
@@ -223,7 +223,7 @@ static loci_status bend_figure(struct show *s, struct figure *f, loci_error *e)
     }
     snprintf(f->line[0].name, FIGURE_NAME, "with it");
     snprintf(f->line[1].name, FIGURE_NAME, "without");
-    snprintf(f->title, sizeof f->title, "%.80s: scores before and after", s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: scores before and after", s->name);
     snprintf(f->about, sizeof f->about,
              "It knows no positions: a score is bent, wherever its key is.");
     snprintf(f->x.label, sizeof f->x.label, "score before");

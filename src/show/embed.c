@@ -17,7 +17,7 @@ static loci_status rows_of(struct show *s, ptrdiff_t n, double *rows, loci_error
 loci_status show_embedding(struct show *s, struct figure *f, int *count, loci_error *e)
 {
     figure_heat(f, s->len, s->dim);
-    snprintf(f->title, sizeof f->title, "%.120s: what is added to a token", s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: what is added to a token", s->name);
     snprintf(f->about, sizeof f->about, "Row p is added to the token at position p, of width %d.",
              s->dim);
     snprintf(f->x.label, sizeof f->x.label, "channel");
@@ -85,7 +85,7 @@ static loci_status map_table(struct show *s, struct figure *f, loci_error *e)
         figure_cell(f, i + 1, 0, "%d", steps[i]);
         figure_cell(f, i + 1, 1, "%.2g", unreached(rows, n, s->dim, steps[i]));
     }
-    snprintf(f->title, sizeof f->title, "%.120s: is p(i + k) = M p(i)?", s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: is p(i + k) = M p(i)?", s->name);
     snprintf(f->about, sizeof f->about,
              "What the best matrix M leaves of p(i + k), i from 0 to %td, as a share of its size: "
              "0 where a fixed matrix moves every position by k.", n - 1);
@@ -101,7 +101,7 @@ loci_status show_similarity(struct show *s, struct figure *f, int *count, loci_e
     figure_heat(&f[0], n, n);
     for (ptrdiff_t i = 0; i < n * n; i++)
         f[0].z[i] = dot(rows + i / n * s->dim, rows + i % n * s->dim, s->dim, 1);
-    snprintf(f[0].title, sizeof f[0].title, "%.120s: p(i).p(j)", s->encoding);
+    snprintf(f[0].title, sizeof f[0].title, "%s: p(i).p(j)", s->name);
     snprintf(f[0].about, sizeof f[0].about, "How like each other the rows of two positions are.");
     snprintf(f[0].x.label, sizeof f[0].x.label, "position j");
     snprintf(f[0].y.label, sizeof f[0].y.label, "position i");
@@ -116,7 +116,7 @@ loci_status show_similarity(struct show *s, struct figure *f, int *count, loci_e
             f[1].line[l].y[j] = f[0].z[row * n + j];
         }
     }
-    snprintf(f[1].title, sizeof f[1].title, "%.120s: three rows of p(i).p(j)", s->encoding);
+    snprintf(f[1].title, sizeof f[1].title, "%s: three rows of p(i).p(j)", s->name);
     snprintf(f[1].about, sizeof f[1].about, "The first position, the middle one and the last.");
     snprintf(f[1].x.label, sizeof f[1].x.label, "position j");
     snprintf(f[1].y.label, sizeof f[1].y.label, "p(i).p(j)");

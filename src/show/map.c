@@ -48,8 +48,8 @@ loci_status show_map(struct show *s, struct figure *f, int *count, loci_error *e
         const ptrdiff_t at = s->head * pairs + i;
         f->z[i] = with[at] - without[at];
     }
-    snprintf(f->title, sizeof f->title, "%.80s: what it adds to a score, head %d of %d",
-             s->encoding, s->head, s->heads);
+    snprintf(f->title, sizeof f->title, "%s: what it adds to a score, head %d of %d",
+             s->name, s->head, s->heads);
     snprintf(f->about, sizeof f->about,
              "Row i is a query, column j a key, at positions 0 to %td. %s%s", n - 1,
              nothing ? "Queries and keys are random, and their plain product is taken away."
@@ -88,7 +88,7 @@ static void habit_table(struct figure *f, const struct show *s, const struct hab
                         const struct habit *without)
 {
     figure_table(f, 4, 3);
-    snprintf(f->title, sizeof f->title, "%.80s: what attention looks at", s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: what attention looks at", s->name);
     snprintf(f->about, sizeof f->about, "Means over %td causal rows of random tokens, head %d.",
              s->len, s->head);
     const struct { const char *name; double with, without; } rows[] = {
@@ -122,7 +122,7 @@ static bool extra_line(struct figure *f, struct show *s, const double *rem)
         f->line[0].y[i] = gate ? exp(gate[s->head * n + i]) : rem[s->head * n + i];
     }
     free(gate);
-    snprintf(f->title, sizeof f->title, "%.80s: %s", s->encoding,
+    snprintf(f->title, sizeof f->title, "%s: %s", s->name,
              gate ? "the gates of the keys" : "what is left of the stick");
     snprintf(f->about, sizeof f->about, "%s",
              gate ? "A gate of 1 forgets nothing; what lies before a key is multiplied by its gate."
@@ -149,8 +149,8 @@ loci_status show_attention(struct show *s, struct figure *f, int *count, loci_er
         for (ptrdiff_t i = 0; i < n; i++)
             for (ptrdiff_t j = 0; j < n; j++)
                 f[0].z[i * n + j] = j <= i ? mine[i * n + j] : NAN;
-        snprintf(f[0].title, sizeof f[0].title, "%.80s: what rows give to keys, head %d of %d",
-                 s->encoding, s->head, s->heads);
+        snprintf(f[0].title, sizeof f[0].title, "%s: what rows give to keys, head %d of %d",
+                 s->name, s->head, s->heads);
         snprintf(f[0].about, sizeof f[0].about,
                  "Causal attention over random queries and keys, N(0, 1), of width %d. A row sums "
                  "up to 1%s.", s->dim, s->remainder || s->sinks ? " at most" : "");
@@ -166,7 +166,7 @@ loci_status show_attention(struct show *s, struct figure *f, int *count, loci_er
         }
         snprintf(f[1].line[0].name, FIGURE_NAME, "with it");
         snprintf(f[1].line[1].name, FIGURE_NAME, "without");
-        snprintf(f[1].title, sizeof f[1].title, "%.80s: how much each distance gets", s->encoding);
+        snprintf(f[1].title, sizeof f[1].title, "%s: how much each distance gets", s->name);
         snprintf(f[1].about, sizeof f[1].about,
                  "The mean weight of keys so far behind, over the rows that have one, with the "
                  "encoding and without any, on the same tokens.");

@@ -295,6 +295,7 @@ loci_status show_open(struct show **to, const struct wish *w, loci_error *e)
     struct show *s = *to = draw_take(1, sizeof *s);
     const char *text = w->encoding ? w->encoding : "nope";
     s->encoding = strcpy(draw_take(strlen(text) + 1, 1), text);
+    snprintf(s->name, sizeof s->name, strlen(text) < sizeof s->name ? "%s" : "%.48s...", text);
     s->heads = heads, s->dim = dim, s->head = w->head, s->len = len, s->axes = 1;
     s->seed = w->seed ? w->seed : 1;
     look_at(s);

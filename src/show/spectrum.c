@@ -59,7 +59,7 @@ static loci_status by_rule(struct show *s, struct figure *f, int pairs, loci_err
     snprintf(f->line[1].name, FIGURE_NAME, "unscaled");
     f->mark[f->marks++] = (struct mark){ .across = true, .at = length };
     snprintf(f->mark[0].name, FIGURE_NAME, told ? "trained length %.0f" : "len %.0f", length);
-    snprintf(f->title, sizeof f->title, "%.120s: wavelengths of its pairs", s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: wavelengths of its pairs", s->name);
     snprintf(f->about, sizeof f->about,
              "Positions per turn. %d of %d pairs never complete one within %.0f positions. ", slow,
              pairs, length);
@@ -102,7 +102,7 @@ static loci_status measured(struct show *s, struct figure *f, loci_error *e)
         }
         if (axes > 1) snprintf(f->line[a].name, FIGURE_NAME, "axis %d", a);
     }
-    snprintf(f->title, sizeof f->title, "%.120s: how fast its channels turn", s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: how fast its channels turn", s->name);
     snprintf(f->about, sizeof f->about,
              "Positions per turn, from the angle by which a channel alone turns in one step; head "
              "%d. Channels that do not turn are left out.", s->head);
@@ -136,7 +136,7 @@ static loci_status by_position(struct show *s, struct figure *f, loci_error *e)
     for (ptrdiff_t i = 0; i < n; i++)
         for (int c = 0; c < s->dim; c++)
             f->z[i * s->dim + c] = y[i * width + s->head * s->dim + c];
-    snprintf(f->title, sizeof f->title, "%.120s: a vector of ones, turned", s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: a vector of ones, turned", s->name);
     snprintf(f->about, sizeof f->about,
              "Row p is R(p) applied to a vector of %d ones, as a query of head %d at position p.",
              s->dim, s->head);
@@ -170,8 +170,8 @@ static loci_status by_plane(struct show *s, struct figure *f, loci_error *e)
         for (int j = 0; j < side; j++)
             f->z[i * n + j] = out[j * s->heads + s->head] / whole;
     }
-    snprintf(f->title, sizeof f->title, "%.120s: what turning leaves of q.q, over the plane",
-             s->encoding);
+    snprintf(f->title, sizeof f->title, "%s: what turning leaves of q.q, over the plane",
+             s->name);
     snprintf(f->about, sizeof f->about,
              "q.R(dx, dy)q of a vector of ones, as a share of q.q, head %d: 1 in the middle, where "
              "nothing turns.", s->head);

@@ -18,7 +18,8 @@ struct show {
     ptrdiff_t len;
     double trained;                      /* a length that far distances are counted in */
     uint64_t seed;
-    char *encoding, note[400];           /* where the tensors are from */
+    char *encoding, name[52];            /* name: of titles, cut where it is long */
+    char note[400];                      /* where the tensors are from */
     int places;                          /* of all encodings of the text */
     bool embeds;                         /* added to the tokens; attention is plain then */
     bool causal_only;

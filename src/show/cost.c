@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/* cost.c -- what an encoding takes: parameters, arithmetic, memory of a decode, tables. */
+#include "loci/cache.h"
+#include "show/measure.h"
+
+/* Arithmetic of a pair beside the 4 D of attention: so many, and so many times D.  What is made
+ * once for a row or a distance, as turned keys and tables, is not counted. */
+static double pair_flops(const struct show *s)
+{
+    static const struct { double each, by_dim; } flops[TERM_COUNT] = {
+        [TERM_affine] = { 2, 0 }, [TERM_distance] = { 1, 0 }, [TERM_pieces] = { 4, 0 },
+        [TERM_gate] = { 2, 0 }, [TERM_band_q] = { 1, 0 }, [TERM_band_k] = { 1, 0 },
+        [TERM_roll] = { 1, 2 }, [TERM_scan] = { 25, 0 }, [TERM_stick] = { 40, 0 },
+        [TERM_softcap] = { 20, 0 }, [TERM_states] = { 0, 2 }
+    };
+    const struct loci_plan *p = s->all.plan;
+    double sum = 0;
+    for (int x = 0; p && x < p->uses; x++) {
+        sum += flops[p->use[x].term].each + flops[p->use[x].term].by_dim * s->dim;
+        if (p->use[x].term != TERM_mix) continue;
+        const double hidden = show_option(&p->enc[p->use[x].enc], "hidden");
+        sum += 6 * (hidden > 0 ? hidden : 32);           /* 2 H x hidden and hidden x H, by head */
+    }
+    return sum;
+}
+
+static double decode_bytes(const struct show *s)
+{
+    if (s->embeds) return 8.0 * s->dim;
+    loci_plan *plan;
+    loci_error e;
+    loci_desc d = { .size = sizeof d, .encoding = s->encoding, .heads = s->heads, .dim = s->dim,
+                    .max_len = s->len, .keys_rotated = 1 };
+    if (loci_plan_create(&plan, &d, &e)) {
+        d.keys_rotated = 0;
+        if (loci_plan_create(&plan, &d, &e)) return NAN;
+    }
+    enum { SOME = 4096 };
+    const size_t one = loci_cache_size(plan, 1, SOME), two = loci_cache_size(plan, 1, 2 * SOME);
+    loci_plan_destroy(plan);
+    return one && two ? (double)(two - one) / SOME / s->heads : NAN;
+}
+
+loci_status ask_cost(struct show *s, struct finding *f, loci_error *e)
+{
+    ptrdiff_t learned = 0;
+    (void)e;
+    for (int i = 0; i < s->tensors; i++)
+        if (s->tensor[i].role == LOCI_LEARNED) learned += tensor_count(&s->tensor[i]);
+    const loci_plan *p = s->embeds ? s->table.plan : s->all.plan;
+    char brief[sizeof f->brief];
+    f->parameters = learned, f->flops = pair_flops(s), f->bytes = decode_bytes(s);
+    snprintf(brief, sizeof brief, "%td", learned);
+    say(f, NAN, 0, brief,
+        "%td parameters; %g flops per pair beside the %d of attention; %.0f bytes per token and "
+        "head in a decode (f32); tables of %.3g kB for %td tokens (f64)", learned, f->flops,
+        4 * s->dim, f->bytes, 1e-3 * (double)loci_tables_size(p, s->len), s->len);
+    return LOCI_OK;
+}

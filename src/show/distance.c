@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT */
+/* distance.c -- what is asked of distances: does the score fall with them, is it bounded, are they
+ * told apart, and what is beyond the length? */
+#include <stdlib.h>
+
+#include "show/measure.h"
+
+/* ---- Curves ---------------------------------------------------------------------------------- */
+
+/* What turning leaves of q.q, of random units, in the mean, by head: at distances first, first +
+ * step, ... */
+static bool only_turns(const struct show *s)
+{
+    return show_turns(s) && !show_adds(s) && !s->in_order;
+}
+static loci_status turned_at(struct show *s, double first, double step, ptrdiff_t n, double *out,
+                             loci_error *e)
+{
+    const ptrdiff_t width = (ptrdiff_t)s->heads * s->dim;
+    double *q = draw_take((size_t)(CASES * width), sizeof *q);
+    double *q_at = draw_take((size_t)(CASES * s->axes), sizeof *q_at);
+    double *k_at = draw_take((size_t)(CASES * s->axes), sizeof *k_at);
+    double *score = draw_take((size_t)(CASES * s->heads), sizeof *score);
+    loci_status status = LOCI_OK;
+    show_normal(s, STREAM_Q, q, CASES * width);
+    show_unit(q, (ptrdiff_t)CASES * s->heads, s->dim);
+    for (ptrdiff_t d = 0; d < n && !status; d++) {
+        for (ptrdiff_t i = 0; i < (ptrdiff_t)CASES * s->axes; i++)
+            q_at[i] = first + step * (double)d;
+        const struct pairs p = { CASES, q, q, q_at, k_at };
+        status = show_pairs(s, &p, score, e);
+        for (int h = 0; h < s->heads; h++) {
+            out[d * s->heads + h] = 0;
+            for (int i = 0; i < CASES; i++)
+                out[d * s->heads + h] += score[i * s->heads + h] / CASES / s->all.plan->scale;
+        }
+    }
+    free(q), free(q_at), free(k_at), free(score);
+    return status;
+}
+
+/* What each distance counts for, by head: what is added, or what is left by turning. */
+static loci_status curve_of(struct show *s, ptrdiff_t n, double *out, bool *nothing, loci_error *e)
+{
+    *nothing = !only_turns(s);
+    if (only_turns(s)) return turned_at(s, 0, 1, n, out, e);
+    return show_adds(s) && !show_bends(s) ? show_bias(s, n, out, nothing, e) : LOCI_OK;
+}
+
+loci_status ask_monotone(struct show *s, struct finding *f, loci_error *e)
+{
+    const ptrdiff_t n = s->len + 1;
+    double *curve = draw_take((size_t)(n * s->heads), sizeof *curve), most = 0;
+    bool nothing = true;
+    const loci_status status = s->embeds ? LOCI_OK : curve_of(s, n, curve, &nothing, e);
+    ptrdiff_t first = 0;
+    int head = 0;
+    for (ptrdiff_t d = 1; d < n && !nothing; d++)
+        for (int h = 0; h < s->heads; h++) {
+            const double rise = curve[d * s->heads + h] - curve[(d - 1) * s->heads + h];
+            const double size = 1 + fabs(curve[d * s->heads + h]);
+            if (!(rise > 1e-12 * size)) continue;
+            if (!first) first = d, head = h;
+            most = fmax(most, rise);
+        }
+    const int tried = (int)(s->len * s->heads);
+    if (nothing)
+        say(f, NAN, 0, "-", "%s", s->embeds || !(show_adds(s) || show_turns(s))
+            ? "nothing is said of a distance" : "no function of the distance alone");
+    else if (first)
+        say(f, most, tried, "no", "no: rises first from distance %td to %td, head %d", first - 1,
+            first, head);
+    else say(f, 0, tried, "yes", "never rises up to distance %td, in no head", s->len);
+    free(curve);
+    return status;
+}
+
+/* ---- Decay ----------------------------------------------------------------------------------- */
+
+/* The mean of |partial sums of e^(i d w)| over the pairs, which bounds what turning can leave of
+ * q.k: cos and sin are those of the engine, from channels turned alone. */
+static loci_status bound_at(struct show *s, double d, double *bound, loci_error *e)
+{
+    const int dim = s->dim;
+    const ptrdiff_t width = (ptrdiff_t)s->heads * dim;
+    double *x = draw_take((size_t)(dim * width), sizeof *x);
+    double *y = draw_take((size_t)(dim * width), sizeof *y);
+    double *at = draw_take((size_t)dim, sizeof *at), re = 0, im = 0;
+    int pairs = 0;
+    for (int c = 0; c < dim; c++) x[c * width + c] = 1, at[c] = d;
+    const loci_status status = show_turn(s, dim, x, at, y, e);
+    double factor;
+    const int known = loci_frequencies(s->all.plan, NULL, 0, &factor);
+    *bound = 0;
+    for (int c = 0; c < dim && pairs < known; c++) {
+        double sine = 0;
+        bool first = d == 0 && c < known;                /* nothing has turned: any half will do */
+        for (int k = c + 1; k < dim; k++)
+            if (y[c * width + k] != 0) sine = y[c * width + k], first = true;
+        if (!first) continue;
+        re += y[c * width + c] / factor, im += sine / factor;
+        *bound += hypot(re, im);
+        pairs++;
+    }
+    if (pairs) *bound /= pairs;
+    free(x), free(y), free(at);
+    return status;
+}
+
+/* What is lost from distance 0 to 1, 4 and 32 times the length, by the head that loses most; -inf:
+ * more than e^-60 shows. */
+static const int times[] = { 1, 4, FAR };
+static loci_status drops(struct show *s, double *drop, bool *nothing, loci_error *e)
+{
+    const ptrdiff_t n = only_turns(s) ? 4 : FAR * s->len + 1;
+    double *curve = draw_take((size_t)(n * s->heads), sizeof *curve);
+    loci_status status = LOCI_OK;
+    *nothing = false;
+    if (only_turns(s)) {
+        status = turned_at(s, 0, 1, 1, curve, e);
+        for (int i = 0; i < COUNT(times) && !status; i++)
+            status = turned_at(s, times[i] * s->trained, 1, 1, curve + (i + 1) * s->heads, e);
+    } else status = curve_of(s, n, curve, nothing, e);
+    for (int i = 0; i < COUNT(times) && !status && !*nothing; i++) {
+        const double *far = curve + (only_turns(s) ? i + 1 : times[i] * s->len) * s->heads;
+        drop[i] = -INFINITY;
+        for (int h = 0; h < s->heads; h++)
+            if (!isnan(far[h]))
+                drop[i] = fmax(drop[i], isinf(far[h]) ? INFINITY : curve[h] - far[h]);
+    }
+    free(curve);
+    return status;
+}
+
+loci_status ask_decay(struct show *s, struct finding *f, loci_error *e)
+{
+    char words[COUNT(times)][24], bounds[160] = "";
+    double drop[COUNT(times)], b[COUNT(times) + 1];
+    bool nothing = true;
+    loci_error refused;
+    /* tables may not reach so far, which `beyond` tells */
+    if (s->embeds || drops(s, drop, &nothing, &refused) || nothing) {
+        say(f, NAN, 0, "-", "nothing that falls with the distance alone");
+        return LOCI_OK;
+    }
+    for (int i = 0; i < COUNT(times); i++)
+        if (isinf(drop[i])) snprintf(words[i], sizeof words[i], "more than 60");
+        else snprintf(words[i], sizeof words[i], "%.3g", drop[i]);
+    const double length = only_turns(s) ? s->trained : (double)s->len;
+    if (only_turns(s) && s->axes == 1 && loci_frequencies(s->all.plan, NULL, 0, NULL)) {
+        for (int i = 0; i <= COUNT(times); i++)
+            TRY(bound_at(s, i ? times[i - 1] * length : 0, &b[i], e));
+        snprintf(bounds, sizeof bounds,
+                 "; the mean of |partial sums| is %.3g, %.3g, %.3g of that at 0", b[1] / b[0],
+                 b[2] / b[0], b[3] / b[0]);
+    }
+    say(f, drop[COUNT(times) - 1], COUNT(times) * s->heads, words[COUNT(times) - 1],
+        "%s by %s, %s, %s at distance %.0f, %.0f, %.0f%s%s",
+        only_turns(s) ? "of q.R(d)q the mean falls" : "falls", words[0], words[1], words[2], length,
+        4 * length, FAR * length, only_turns(s) ? "" : " in the steepest head", bounds);
+    return LOCI_OK;
+}
+
+/* ---- Codes ----------------------------------------------------------------------------------- */
+
+/* Codes of so many positions or distances from `first` on, [n][width]: rows that are added, ones
+ * that were turned, or scores of the same few queries and keys, by distance. */
+static ptrdiff_t code_width(const struct show *s)
+{
+    return s->embeds || (show_turns(s) && !show_adds(s)) ? (ptrdiff_t)s->heads * s->dim : s->heads;
+}
+static loci_status codes(struct show *s, double first, ptrdiff_t n, double *out, loci_error *e)
+{
+    const ptrdiff_t width = (ptrdiff_t)s->heads * s->dim;
+    double *q_at = draw_take((size_t)(n * s->axes), sizeof *q_at);
+    double *k_at = draw_take((size_t)(n * s->axes), sizeof *k_at);
+    double *q = draw_take((size_t)(n * width), sizeof *q);
+    loci_status status;
+    for (ptrdiff_t i = 0; i < n * s->axes; i++) q_at[i] = first + (double)(i / s->axes);
+    if (s->embeds) {
+        int64_t *at = draw_take((size_t)n, sizeof *at);
+        for (ptrdiff_t i = 0; i < n; i++) at[i] = (int64_t)first + i;
+        status = show_embed(s, n, NULL, at, out, e);
+        free(at);
+    } else if (code_width(s) == width && !show_adds(s)) {
+        for (ptrdiff_t i = 0; i < n * width; i++) q[i] = 1;
+        status = show_turn(s, n, q, q_at, out, e);
+    } else {
+        double *k = draw_take((size_t)(n * width), sizeof *k);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            show_normal(s, STREAM_Q, q + i * width, width);
+            show_normal(s, STREAM_K, k + i * width, width);
+        }
+        const struct pairs p = { n, q, k, q_at, k_at };
+        status = show_pairs(s, &p, out, e);
+        free(k);
+    }
+    free(q_at), free(k_at), free(q);
+    return status;
+}
+
+/* Of rows as a share of their length; of scores as they are, in the head that tells most. */
+static double apart(const double *a, const double *b, ptrdiff_t width, bool rows)
+{
+    double sum = 0, size = 0;
+    for (ptrdiff_t c = 0; c < width; c++) {
+        sum += (a[c] - b[c]) * (a[c] - b[c]);
+        size += a[c] * a[c];
+    }
+    if (!rows) return largest(a, b, width);
+    return size > 0 ? sqrt(sum / size) : sqrt(sum);
+}
+static bool same_floats(const double *a, const double *b, ptrdiff_t width)
+{
+    for (ptrdiff_t c = 0; c < width; c++)
+        if ((float)a[c] != (float)b[c]) return false;
+    return true;
+}
+
+loci_status ask_apart(struct show *s, struct finding *f, loci_error *e)
+{
+    const ptrdiff_t n = s->len, width = code_width(s);
+    const bool rows = s->embeds || !show_adds(s);
+    if (s->in_order || !(s->embeds || show_adds(s) || show_turns(s)) || show_bends(s)) {
+        say(f, NAN, 0, "-", "%s", s->in_order ? "positions are what the tokens make of them"
+                                              : "it knows no positions");
+        return LOCI_OK;
+    }
+    double *code = draw_take((size_t)(n * width), sizeof *code), least = INFINITY, blur = -1;
+    ptrdiff_t one = 0, other = 0;
+    const loci_status status = codes(s, 0, n, code, e);
+    for (ptrdiff_t i = 0; i < n && !status; i++) {
+        if (blur < 0 && i && same_floats(code + (i - 1) * width, code + i * width, width))
+            blur = (double)(i - 1);
+        for (ptrdiff_t j = 0; j < i; j++) {
+            const double d = apart(code + i * width, code + j * width, width, rows);
+            if (d < least) least = d, one = j, other = i;
+        }
+    }
+    loci_error refused;
+    double far = (double)n;
+    for (double p = (double)n; blur < 0 && p < 0x1p39 && n >= 2; p *= 2, far = p) {
+        if (codes(s, p, 2, code, &refused)) break;
+        if (same_floats(code, code + width, width)) blur = p;
+    }
+    char beyond[80];
+    if (blur >= 0)
+        snprintf(beyond, sizeof beyond, "float32 cannot tell %.0f from %.0f", blur, blur + 1);
+    else
+        snprintf(beyond, sizeof beyond, "float32 tells neighbours apart up to %.3g", far);
+    say(f, least, (int)(n * (n - 1) / 2), least == 0 ? "no" : "yes",
+        "the closest up to %td are %td and %td, %.2g%s apart; %s", n, one, other, least,
+        rows ? " of their size" : " in score", beyond);
+    free(code);
+    return status;
+}
+
+/* ---- Beyond ---------------------------------------------------------------------------------- */
+
+/* Scores at distances beyond the length against those within. */
+loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
+{
+    ptrdiff_t n = FAR * s->len;
+    (void)e;
+    if (s->embeds) {
+        double row[1024];
+        loci_error refused;
+        const int64_t at[] = { s->len, 4 * s->len, n };
+        double *rows = draw_take((size_t)(s->len * s->dim), sizeof *rows), within = 0, out = 0;
+        bool ok = s->dim <= 1024;
+        for (int i = 0; i < 3 && ok; i++) {
+            ok = !show_embed(s, 1, NULL, &at[i], row, &refused);
+            out = fmax(out, ok ? largest(row, NULL, s->dim) : 0);
+        }
+        if (ok) {
+            int64_t *all = draw_take((size_t)s->len, sizeof *all);
+            for (ptrdiff_t i = 0; i < s->len; i++) all[i] = i;
+            ok = !show_embed(s, s->len, NULL, all, rows, &refused);
+            within = largest(rows, NULL, s->len * s->dim);
+            free(all);
+        }
+        free(rows);
+        if (ok)
+            say(f, out / within, 3, "continued", "continued: rows there are at most %.3g times as "
+                "large as within", out / within);
+        else say(f, NAN, 3, "refused", "refused: %.100s", refused.text);
+        return LOCI_OK;
+    }
+    double *curve = draw_take((size_t)((n + 1) * s->heads), sizeof *curve);
+    bool nothing = true;
+    loci_error refused;
+    /* of turned ones a few far distances stand for all */
+    if (only_turns(s)) n = 2 * s->len;
+    loci_status status = curve_of(s, only_turns(s) ? s->len : n + 1, curve, &nothing, &refused);
+    if (only_turns(s) && !status)
+        status = turned_at(s, (double)s->len, FAR - 1, s->len, curve + s->len * s->heads, &refused);
+    if (status) {
+        say(f, NAN, 1, "refused", "refused: %.100s", refused.text);
+    } else if (nothing) {
+        say(f, NAN, 0, "-", "no score hangs on the distance alone");
+    } else {
+        const double *far = curve + s->len * s->heads;
+        ptrdiff_t last = n * s->heads - 1;         /* where it is still another than at the end */
+        while (last >= s->heads && curve[last] == curve[last - s->heads]) last--;
+        last /= s->heads;
+        const double within = largest(curve, NULL, s->len * s->heads);
+        const double out = largest(far, NULL, (n - s->len) * s->heads);
+        const bool clamped = last < n / 2 && !only_turns(s);
+        char words[48] = "continued";
+        if (clamped) snprintf(words, sizeof words, "the same from distance %td on", last);
+        say(f, out / within, (int)(n - s->len) * s->heads, clamped ? "clamped" : "continued",
+            "%s: the largest at %td to %td is %.3g times that within", words, s->len,
+            FAR * s->len, out / within);
+    }
+    free(curve);
+    return LOCI_OK;
+}
