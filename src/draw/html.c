@@ -10,7 +10,8 @@ static const char sheet[] =
     "p{max-width:46rem;margin:.25rem 0}"
     "main{display:grid;gap:1rem 2rem}"
     "main.side{grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}"
-    "svg{max-width:100%;height:auto}section{min-width:0}.wide{overflow-x:auto}"
+    "svg{max-width:100%;height:auto}section{min-width:0}section.table{grid-column:1/-1}"
+    ".wide{overflow-x:auto}"
     "table{border-collapse:collapse}"
     "th,td{text-align:left;vertical-align:top;padding:.25rem .8rem .25rem 0;"
     "border-bottom:1px solid #d8dee4}"
@@ -37,7 +38,7 @@ static void table(struct text *t, const struct figure *f)
 /* A picture has its title inside; a table has a heading. */
 void figure_html(struct text *t, const struct figure *f)
 {
-    text_add(t, "<section>\n");
+    text_add(t, "<section%s>\n", f->kind == FIGURE_TABLE ? " class=\"table\"" : "");
     if (f->kind == FIGURE_TABLE) {
         text_add(t, "<h2>");
         text_xml(t, f->title);

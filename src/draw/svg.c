@@ -9,7 +9,8 @@
 #include "draw/axis.h"
 #include "draw/png.h"
 
-enum { WIDTH = 640, LINES_HEIGHT = 360, HEAT_SIDE = 384, LETTER = 7, LEADING = 15 };
+/* Narrow, so that words can be read where a telephone shows the whole width. */
+enum { WIDTH = 520, LINES_HEIGHT = 320, HEAT_SIDE = 320, LETTER = 7, LEADING = 15 };
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
@@ -331,7 +332,7 @@ static void svg_heat(struct text *t, const struct figure *f, double top)
 
 /* ---- Bars ------------------------------------------------------------------------------------ */
 
-enum { BAR = 9, NAMES_WIDTH = 230 };
+enum { BAR = 9, NAMES_WIDTH = 200 };
 
 static double bars_height(const struct figure *f)
 {

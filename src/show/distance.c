@@ -305,10 +305,13 @@ loci_status ask_beyond(struct show *s, struct finding *f, loci_error *e)
         last /= s->heads;
         const double within = largest(curve, NULL, s->len * s->heads);
         const double out = largest(far, NULL, (n - s->len) * s->heads);
-        const bool clamped = last < n / 2 && !only_turns(s);
-        char words[48] = "continued";
+        const bool gone = !isfinite(curve[n * s->heads]);
+        const bool clamped = last < n / 2 && !only_turns(s) && !gone;
+        char words[64] = "continued";
+        if (gone) snprintf(words, sizeof words, "nothing that shows is left from %td on", last);
         if (clamped) snprintf(words, sizeof words, "the same from distance %td on", last);
-        say(f, out / within, (int)(n - s->len) * s->heads, clamped ? "clamped" : "continued",
+        say(f, out / within, (int)(n - s->len) * s->heads,
+            gone ? "nothing left" : clamped ? "clamped" : "continued",
             "%s: the largest at %td to %td is %.3g times that within", words, s->len,
             FAR * s->len, out / within);
     }
