@@ -241,7 +241,7 @@ def browser(profile):
     """Some systems have a Chromium that they do not let run."""
     try:
         return Browser(profile)
-    except RuntimeError as e:
+    except (RuntimeError, OSError) as e:
         print(f"left out: Chromium does not start here ({e})\nend")
         sys.exit()
 
