@@ -4,11 +4,12 @@
 #     make check    the tests, too, and runs them
 #     make demo     the program alone, and a look at what loci does
 #     make pictures the pictures and tables of docs/ that `loci show` makes
+#     make explorer a page that shows encodings, in build/explorer/index.html (docs/explorer.md)
 # CMAKE_ARGS goes to CMake, for example: make CMAKE_ARGS=-DLOCI_WERROR=ON
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: all check demo pictures configure clean setup
+.PHONY: all check demo pictures explorer configure clean setup
 all: configure
 	cmake --build $(BUILD) --parallel $(JOBS) --target loci_installed
 
@@ -23,6 +24,15 @@ demo: configure
 pictures: configure
 	cmake --build $(BUILD) --parallel $(JOBS) --target loci_cli
 	scripts/pictures $(BUILD)/loci docs
+
+explorer:
+	@bash scripts/need cmake:cmake make:make clang:clang wasm-ld:lld /usr/lib/wasm32-wasi/libc.a:wasi-libc
+	@bash scripts/need "$$(clang --target=wasm32-wasi -print-libgcc-file-name):libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev-wasm32"
+	cmake -S . -B $(BUILD)/explorer -DCMAKE_TOOLCHAIN_FILE=cmake/wasm32-wasi.cmake -DCMAKE_BUILD_TYPE=Release \
+	    -DBUILD_SHARED_LIBS=OFF -DLOCI_THREADS=OFF -DLOCI_ISAS=scalar -DLOCI_CLI=OFF -DLOCI_IO=OFF -DLOCI_TESTS=OFF \
+	    -DLOCI_EXAMPLES=OFF -DLOCI_EXPLORER=ON $(CMAKE_ARGS)
+	cmake --build $(BUILD)/explorer --parallel $(JOBS) --target explorer
+	@wc -c $(BUILD)/explorer/index.html
 
 configure: setup
 	cmake -S . -B $(BUILD) $(CMAKE_ARGS)

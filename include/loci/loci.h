@@ -166,7 +166,8 @@ typedef struct {
     void *user;
     int   threads;
 } loci_host;
-/* a host with threads of its own */
+/* A host with threads of its own.  A library that was built without threads (LOCI_THREADS=OFF) has
+ * pools of one thread only; more are LOCI_UNSUPPORTED. */
 LOCI_API loci_status loci_pool_create(loci_host *, int threads);
 LOCI_API void        loci_pool_destroy(loci_host *);
 /* loci_prepare() on the threads of a host, which is not asked whether to cancel, and with a

@@ -14,6 +14,18 @@
 
 enum { MAX_THREADS = 256 };              /* of a host; each has memory of its own in a workspace */
 
+/* Of a call: with fewer numbers no size or index that is made of them can overflow.  Distances that
+ * tables reach.  Both are less where a pointer has 32 bits. */
+#if PTRDIFF_MAX > INT32_MAX
+#define MOST_NUMBERS ((ptrdiff_t)1 << 48)
+#define MOST_DISTANCE FAR
+#define MOST_DISTANCE_TEXT "2^40"
+#else
+#define MOST_NUMBERS ((ptrdiff_t)1 << 25)
+#define MOST_DISTANCE ((ptrdiff_t)1 << 30)
+#define MOST_DISTANCE_TEXT "2^30"
+#endif
+
 /* ---- Structs that grow ----------------------------------------------------------------------- */
 
 /* Every such struct begins with its size as the caller's header has it; 0 stands

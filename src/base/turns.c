@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* turns.c -- see turns.h. */
-#define _POSIX_C_SOURCE 200809L
 #include "base/turns.h"
 
 void loci_turns_open(struct turns *t, int jobs)
@@ -8,14 +7,9 @@ void loci_turns_open(struct turns *t, int jobs)
     t->next = 0, t->stop = false;
     for (int i = 0; i < t->blocks; i++)
         t->block[i] = (struct turn_block){ .stage = i < jobs ? IDLE : FREE, .kept = i < jobs };
-    pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->moved, NULL);
+    lock_open(&t->lock);
 }
-void loci_turns_close(struct turns *t)
-{
-    pthread_cond_destroy(&t->moved);
-    pthread_mutex_destroy(&t->lock);
-}
+void loci_turns_close(struct turns *t) { lock_close(&t->lock); }
 
 /* Does `before`, or will it yet, add to what a full block adds to?  A block that its job goes on
  * with stands for the chunks to come, too. */
@@ -52,19 +46,19 @@ static void add(struct turns *t, struct turn_block *b)
 {
     const bool shared = b->stage == PLACED;
     b->stage = shared ? JOINING : ADDING;
-    pthread_mutex_unlock(&t->lock);
+    lock_give(&t->lock);
     t->add(t->arg, (int)(b - t->block), b->number, b->chunk, shared);
-    pthread_mutex_lock(&t->lock);
+    lock_take(&t->lock);
     if (!shared && t->shares && b->chunk == b->item.last) b->stage = PLACED;
     else if (b->kept) go_on(b, b);
     else b->stage = FREE;
-    pthread_cond_broadcast(&t->moved);
+    lock_wake(&t->lock);
 }
 
 ptrdiff_t loci_turns_take(struct turns *t, int block)
 {
     struct turn_block *b = &t->block[block];
-    pthread_mutex_lock(&t->lock);
+    lock_take(&t->lock);
     const ptrdiff_t number = t->stop || t->next == t->items ? -1 : t->next++;
     if (number >= 0) {
         const struct turn_item item = t->find(t->arg, number);
@@ -72,9 +66,9 @@ ptrdiff_t loci_turns_take(struct turns *t, int block)
                                   .chunk = item.first, .item = item };
     } else {
         *b = (struct turn_block){ .stage = FREE };
-        pthread_cond_broadcast(&t->moved);
+        lock_wake(&t->lock);
     }
-    pthread_mutex_unlock(&t->lock);
+    lock_give(&t->lock);
     return number;
 }
 
@@ -96,7 +90,7 @@ static int leave(struct turns *t, int own)
 int loci_turns_hand_in(struct turns *t, int own)
 {
     int on = own;
-    pthread_mutex_lock(&t->lock);
+    lock_take(&t->lock);
     t->block[own].stage = FULL;
     while (!t->stop) {
         struct turn_block *due = find_due(t, own);
@@ -107,17 +101,17 @@ int loci_turns_hand_in(struct turns *t, int own)
         if (t->block[own].stage < FULL) break;                       /* it has been added */
         on = leave(t, own);
         if (on != own) break;
-        pthread_cond_wait(&t->moved, &t->lock);
+        lock_wait(&t->lock);
     }
     if (t->stop) on = -1;
-    pthread_mutex_unlock(&t->lock);
+    lock_give(&t->lock);
     return on;
 }
 
 void loci_turns_stop(struct turns *t)
 {
-    pthread_mutex_lock(&t->lock);
+    lock_take(&t->lock);
     t->stop = true;
-    pthread_cond_broadcast(&t->moved);
-    pthread_mutex_unlock(&t->lock);
+    lock_wake(&t->lock);
+    lock_give(&t->lock);
 }

@@ -15,11 +15,11 @@
 #ifndef LOCI_BASE_TURNS_H
 #define LOCI_BASE_TURNS_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "base/given.h"
+#include "base/lock.h"
 
 /* Blocks beside those of the jobs: half as many, as items of falling cost want, but a few at most,
  * as they are what takes memory. */
@@ -55,8 +55,7 @@ struct turns {
     bool shares;                         /* there are shared totals */
 
     /* its own */
-    pthread_mutex_t lock;
-    pthread_cond_t moved;
+    struct lock lock;                    /* woken when a block has moved on */
     ptrdiff_t next;                      /* first item that nobody has taken */
     bool stop;
     struct turn_block block[MOST_BLOCKS];

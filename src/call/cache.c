@@ -102,7 +102,8 @@ static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t cap
           "the plan must be one for stage ATTENTION");
     CHECK(e, batch >= 0 && batch <= MAX_BATCH, LOCI_BAD_ARG, "batch %td must be from 0 to 2^30",
           batch);
-    CHECK(e, capacity >= 1 && capacity <= FAR, LOCI_BAD_ARG, "capacity %td must be from 1 to 2^40",
+    CHECK(e, capacity >= 1 && capacity <= MOST_DISTANCE, LOCI_BAD_ARG,
+          "capacity %td must be from 1 to " MOST_DISTANCE_TEXT,
           capacity);
     CHECK(e, p->rotate < 0 || p->keys_rotated || p->key_heads != p->kv_heads, LOCI_BAD_ARG,
           "keys_rotated must be 1 in the plan's description: a cache keeps turned keys");

@@ -74,8 +74,10 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
           "k_len %td must be 0, or the number of positions so far, at least q_len %td", c->k_len,
           c->q_len);
     TRY(loci_check_near(c->q_pos, (c->per_batch ? c->batch : 1) * c->q_len, "q_pos", c->error));
-    CHECK(c->error, c->q_pos || (c->q_len <= FAR && c->k_len <= FAR), LOCI_BAD_ARG,
-          "q_len %td and k_len %td: positions must lie within 2^40", c->q_len, c->k_len);
+    CHECK(c->error, c->q_pos || (c->q_len <= MOST_DISTANCE && c->k_len <= MOST_DISTANCE),
+          LOCI_BAD_ARG,
+          "q_len %td and k_len %td: positions must lie within " MOST_DISTANCE_TEXT, c->q_len,
+          c->k_len);
     /* A stage EMBED plan has one encoding.  Where it has a table or
      * a code of so many positions, others would read beyond it. */
     const struct loci_pe *pe = p->enc[0].pe;

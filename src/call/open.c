@@ -213,14 +213,12 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG,
           "batch %td, q_len %td and k_len %td must not be negative", in->batch, in->q_len,
           in->k_len);
-    /* Below 2^48 numbers no size or index that is made of these can overflow. */
-    const ptrdiff_t most = (ptrdiff_t)1 << 48,
-                    longer = in->q_len > in->k_len ? in->q_len : in->k_len;
+    const ptrdiff_t longer = in->q_len > in->k_len ? in->q_len : in->k_len;
     ptrdiff_t n = p->heads;
     CHECK(e,
           !__builtin_mul_overflow(n, in->batch ? in->batch : 1, &n)
               && !__builtin_mul_overflow(n, longer ? longer : 1, &n)
-              && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < most,
+              && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < MOST_NUMBERS,
           LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch,
           p->heads, longer);
     /* A cache has the positions of its keys. */
@@ -244,7 +242,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     CHECK(e, !in->q_starts || in->batch == 1, LOCI_BAD_ARG,
           "batch %td must be 1: with q_starts and k_starts the sequences follow one another",
           in->batch);
-    CHECK(e, in->sequences >= 0 && in->sequences < most, LOCI_BAD_ARG,
+    CHECK(e, in->sequences >= 0 && in->sequences < MOST_NUMBERS, LOCI_BAD_ARG,
           "sequences %td must be the number of sequences", in->sequences);
     CHECK(e, in->q_starts || !in->sequences, LOCI_BAD_ARG,
           "sequences is %td, but q_starts and k_starts are NULL", in->sequences);

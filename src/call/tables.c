@@ -20,7 +20,7 @@ static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
  * fit into memory, or max_distance is out of range. */
 size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
 {
-    if (!p || max_distance < 0 || max_distance > FAR) return 0;
+    if (!p || max_distance < 0 || max_distance > MOST_DISTANCE) return 0;
     size_t bytes = ALIGN;
     for (int e = 0; e < p->encs; e++) {
         size_t n = table_size(p, e, max_distance);
@@ -72,8 +72,8 @@ static loci_status check_prepare(const loci_plan *p, ptrdiff_t max_distance,
                                  loci_error *e)
 {
     CHECK(e, p, LOCI_BAD_ARG, "there is no plan");
-    CHECK(e, max_distance >= 0 && max_distance <= FAR, LOCI_BAD_ARG,
-          "max_distance %td must be 0 .. 2^40", max_distance);
+    CHECK(e, max_distance >= 0 && max_distance <= MOST_DISTANCE, LOCI_BAD_ARG,
+          "max_distance %td must be 0 .. " MOST_DISTANCE_TEXT, max_distance);
     const size_t bytes = loci_tables_size(p, max_distance);
     CHECK(e, bytes > 0, LOCI_BAD_ARG, "tables for distances up to %td do not fit into memory",
           max_distance);

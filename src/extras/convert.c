@@ -15,10 +15,10 @@ enum { MAX_CHANNELS = 65536 };
 
 /* Checks the description and makes what it left 0 explicit: all channels from
  * `offset` on turn, there is one block, and blocks follow each other without
- * gaps.  Products stay below 2^48, so that 8 bytes each never overflow. */
+ * gaps.  Products stay below MOST_NUMBERS, so that 8 bytes each never overflow. */
 static loci_status check_channels(loci_channels *c, const void *x, const void *y, loci_error *e)
 {
-    const ptrdiff_t most = (ptrdiff_t)1 << 48;
+    const ptrdiff_t most = MOST_NUMBERS;
     CHECK(e, c->element >= 1 && c->element <= 8, LOCI_BAD_ARG,
           "element %zu must be from 1 to 8 bytes", c->element);
     CHECK(e, c->heads >= 1 && c->heads <= MAX_CHANNELS, LOCI_BAD_ARG,
@@ -161,7 +161,8 @@ loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void 
 {
     struct regions r;
     r.n = 0;
-    if (!known(dtype) || count < 0 || count > FAR || (count && (!x || !y))) return LOCI_BAD_ARG;
+    if (!known(dtype) || count < 0 || count > MOST_DISTANCE || (count && (!x || !y)))
+        return LOCI_BAD_ARG;
     loci_add_list(&r, "x", x, (size_t)count, sizeof *x, READ);
     loci_add_list(&r, "y", y, (size_t)count, stored_size(dtype), WRITTEN);
     /* In place each number is read before it is written over: outputs are no larger than inputs. */
@@ -204,9 +205,9 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
           (int)t->layout);
     const ptrdiff_t width = (ptrdiff_t)p->enc[*rope].opt[ROPE_DIM]
                           / (t->layout == LOCI_TABLE_SPLIT ? 2 : 1),
-                    most = (ptrdiff_t)1 << 40;
+                    most = MOST_NUMBERS >> 8;
     if (!t->row) t->row = width;
-    /* 2^40 numbers in all, so that no product below overflows. */
+    /* So many numbers in all that no product below overflows. */
     CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG,
           "row %td must be at least the %td numbers of a row", t->row, width);
     CHECK(e, t->count >= 0 && t->count <= most / t->row, LOCI_BAD_ARG,

@@ -23,7 +23,7 @@ loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
     ptrdiff_t n = (ptrdiff_t)l->heads * l->width;
     CHECK(l->error,
           l->batch >= 0 && l->rows >= 0 && !__builtin_mul_overflow(n, l->rows ? l->rows : 1, &n)
-              && !__builtin_mul_overflow(n, l->batch ? l->batch : 1, &n) && n < (ptrdiff_t)1 << 48,
+              && !__builtin_mul_overflow(n, l->batch ? l->batch : 1, &n) && n < MOST_NUMBERS,
           LOCI_BAD_ARG, "batch %td and rows %td must not be negative, nor too large together",
           l->batch, l->rows);
     CHECK(l->error, !l->host || !l->host->run || l->host->threads >= 1, LOCI_BAD_ARG,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* encodings.c -- the list of encodings. */
-#include <pthread.h>
-
+#include "base/lock.h"
 #include "plan/encoding.h"
 
 static const struct loci_pe *const encodings[] = {
@@ -35,8 +34,8 @@ static void fill_infos(void)
 
 int loci_encodings(const loci_encoding_info **list)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, fill_infos);
+    static struct once once = ONCE;
+    once_do(&once, fill_infos);
     if (list) *list = infos;
     return COUNT(encodings);
 }

@@ -54,11 +54,14 @@ bool loci_dots_bf16(void)
 #endif
 }
 
-/* Engines that run here, worst first. */
+/* Engines in float32 that run here, worst first.  There may be none: LOCI_ISAS=none. */
 static int runnable(const struct engine *list[MAX_ENGINES])
 {
     int n = 0;
+    (void)list;
+#ifdef LOCI_HAVE_SCALAR
     list[n++] = &loci_engine_scalar;
+#endif
 #ifdef LOCI_HAVE_AVX2
     if (level() >= LEVEL_AVX2) list[n++] = &loci_engine_avx2;
 #endif
@@ -76,6 +79,7 @@ const struct engine *loci_engine(const char *isa, bool f64)
 {
     const struct engine *list[MAX_ENGINES];
     int n = runnable(list), i = n - 1;
+    if (f64 && !isa) return &loci_engine_f64;
     while (isa && i >= 0 && strcmp(isa, list[i]->isa) != 0) i--;
     if (i < 0) return NULL;
     return f64 ? &loci_engine_f64 : list[i];

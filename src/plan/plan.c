@@ -164,6 +164,9 @@ static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
     const char *names[MAX_ISAS];
     char list[128] = "";
     int count = loci_isas(names, MAX_ISAS);
+    CHECK(e, count > 0, LOCI_UNSUPPORTED,
+          "this library was built for float64 alone (LOCI_ISAS=none): dtype must be F64%s",
+          d->isa ? ", without an isa" : "");
     for (int i = 0; i < count && i < MAX_ISAS; i++) {
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);

@@ -108,6 +108,18 @@ static void add_note(struct show *s, const char *text)
     snprintf(s->note + n, sizeof s->note - n, "%s%s", n ? "; " : "", text);
 }
 
+/* Options allow tensors that no picture needs, and that 32 bits of size could not count. */
+static loci_status check_count(const loci_tensor *t, loci_error *e)
+{
+    enum { MOST = 1 << 24 };
+    double n = 1;
+    for (int k = 0; k < t->rank; k++) n *= (double)t->shape[k];
+    CHECK(e, n <= MOST, LOCI_UNSUPPORTED,
+          "tensor %s.%s has %.0f numbers; what is shown has %d at most", t->encoding, t->name, n,
+          MOST);
+    return LOCI_OK;
+}
+
 /* From the caller, else as the paper starts them; what starts as zeros would have nothing to show,
  * so it is drawn. */
 static loci_status fill_tensors(struct show *s, const loci_plan *p, const struct wish *w,
@@ -122,6 +134,7 @@ static loci_status fill_tensors(struct show *s, const loci_plan *p, const struct
         const loci_tensor *t = &s->tensor[i];
         bool found;
         if (t->role == LOCI_INPUT) continue;
+        TRY(check_count(t, e));
         s->data[i] = draw_take((size_t)tensor_count(t), sizeof(double));
         TRY(from_caller(w, t, s->data[i], &found, e));
         if (found) continue;
