@@ -201,7 +201,8 @@ function textControl(id, o, give) {
 }
 function control(id, o, give) {
     const kinds = { number: numberControl, whole: numberControl, word: wordControl, list: textControl };
-    const made = kinds[o.kind](id, o, give), help = make("p", { className: "help", id: `${id}-help`, textContent: o.help ?? "" });
+    const made = kinds[o.kind](id, o, give);
+    const help = make("p", { className: "help", id: `${id}-help`, textContent: o.help ?? "" });
     const field = made.row.id === id ? made.row : made.row.querySelector("#" + CSS.escape(id));
     field.setAttribute("aria-describedby", help.id);
     const label = make("label", { htmlFor: id, textContent: o.label ?? o.name });
@@ -214,7 +215,7 @@ function buildPart(part, i, alone) {
     const e = find(part.name), box = make("fieldset", {}, make("legend", { textContent: part.name }));
     if (!e) return "";                      // the sentence says so
     box.append(make("p", { className: "brief", textContent: e.brief }),
-               make("p", { className: "help", textContent: [e.cite, e.places.join(", ")].filter(Boolean).join(" · ") }));
+               make("p", { className: "help", textContent: [e.cite, ...e.places].join(" · ") }));
     const more = make("details", {}, make("summary", { textContent: "More options" }));
     for (const o of e.options) {
         const c = control(`option-${i}-${o.name}`, o, (...given) => setOption(i, o.name, ...given));
@@ -264,9 +265,9 @@ function sentence(words) {
     $("text").setAttribute("aria-invalid", String(Boolean(words)));
     $("panel").classList.toggle("old", Boolean(words));
 }
-function command() {
-    const flags = problem.filter(p => state[p.name] !== usual[p.name]).map(p => ` --${p.name} ${state[p.name]}`);
-    return `loci show '${state.text.replaceAll("'", "'\\''")}' --what ${shown}${flags.join("")}`;
+function command(s) {
+    const flags = problem.filter(p => s[p.name] !== usual[p.name]).map(p => ` --${p.name} ${s[p.name]}`);
+    return `loci show '${s.text.replaceAll("'", "'\\''")}' --what ${shown}${flags.join("")}`;
 }
 function show(question, answer) {
     $("panel").dataset.link = question.link;
@@ -279,7 +280,7 @@ function show(question, answer) {
     $("json").textContent = answer.json ?? "";
     $("plan").textContent = answer.about.text;
     $("tensors").textContent = answer.about.tensors;
-    $("command").textContent = command();
+    $("command").textContent = command(question.state);
     document.title = `${question.state.text} · loci explorer`;
 }
 
@@ -299,13 +300,19 @@ $("encoding").addEventListener("change", () => {
     if ($("encoding").value) state.text = find($("encoding").value).example;
     changed();
 });
-$("text").addEventListener("input", () => { state.text = $("text").value.trim(); changed(false, $("text")); });
+$("text").addEventListener("input", () => {
+    state.text = $("text").value.trim();
+    changed(false, $("text"));
+});
 $("text").addEventListener("change", () => changed());
 $("add").addEventListener("click", () => { state.text += "+" + find($("more").value).example; changed(); });
 $("controls").addEventListener("submit", event => event.preventDefault());
 for (const p of problem) {
     const o = { ...p, kind: "whole", usual: usual[p.name] };
-    p.control = control(p.name, o, (value, ...how) => { state[p.name] = value === "" ? usual[p.name] : Number(value); changed(...how); });
+    p.control = control(p.name, o, (value, ...how) => {
+        state[p.name] = value === "" ? usual[p.name] : Number(value);
+        changed(...how);
+    });
     $("problem").append(p.control.element);
 }
 for (const what of table.what) {
