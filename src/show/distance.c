@@ -7,32 +7,37 @@
 
 /* ---- Curves ---------------------------------------------------------------------------------- */
 
-/* What turning leaves of q.q, of random units, in the mean, by head: at distances first, first +
- * step, ... */
+/* TURNED: vectors of each head at a distance, as some rotations take their time; MOST_TABLE: bytes
+ * of tables that are made to look how far float32 tells distances apart. */
+enum { TURNED = 16, MOST_TABLE = 1 << 22 };
+
 static bool only_turns(const struct show *s)
 {
     return show_turns(s) && !show_adds(s) && !s->in_order;
 }
+
+/* What turning leaves of q.q, of random units, in the mean, by head: at distances first, first +
+ * step, ... */
 static loci_status turned_at(struct show *s, double first, double step, ptrdiff_t n, double *out,
                              loci_error *e)
 {
     const ptrdiff_t width = (ptrdiff_t)s->heads * s->dim;
-    double *q = draw_take((size_t)(CASES * width), sizeof *q);
-    double *q_at = draw_take((size_t)(CASES * s->axes), sizeof *q_at);
-    double *k_at = draw_take((size_t)(CASES * s->axes), sizeof *k_at);
-    double *score = draw_take((size_t)(CASES * s->heads), sizeof *score);
+    double *q = draw_take((size_t)(TURNED * width), sizeof *q);
+    double *q_at = draw_take((size_t)(TURNED * s->axes), sizeof *q_at);
+    double *k_at = draw_take((size_t)(TURNED * s->axes), sizeof *k_at);
+    double *score = draw_take((size_t)(TURNED * s->heads), sizeof *score);
     loci_status status = LOCI_OK;
-    show_normal(s, STREAM_Q, q, CASES * width);
-    show_unit(q, (ptrdiff_t)CASES * s->heads, s->dim);
+    show_normal(s, STREAM_Q, q, TURNED * width);
+    show_unit(q, (ptrdiff_t)TURNED * s->heads, s->dim);
     for (ptrdiff_t d = 0; d < n && !status; d++) {
-        for (ptrdiff_t i = 0; i < (ptrdiff_t)CASES * s->axes; i++)
+        for (ptrdiff_t i = 0; i < (ptrdiff_t)TURNED * s->axes; i++)
             q_at[i] = first + step * (double)d;
-        const struct pairs p = { CASES, q, q, q_at, k_at };
+        const struct pairs p = { TURNED, q, q, q_at, k_at };
         status = show_pairs(s, &p, score, e);
         for (int h = 0; h < s->heads; h++) {
             out[d * s->heads + h] = 0;
-            for (int i = 0; i < CASES; i++)
-                out[d * s->heads + h] += score[i * s->heads + h] / CASES / s->all.plan->scale;
+            for (int i = 0; i < TURNED; i++)
+                out[d * s->heads + h] += score[i * s->heads + h] / TURNED / s->all.plan->scale;
         }
     }
     free(q), free(q_at), free(k_at), free(score);
@@ -240,6 +245,8 @@ loci_status ask_apart(struct show *s, struct finding *f, loci_error *e)
     loci_error refused;
     double far = (double)n;
     for (double p = (double)n; blur < 0 && p < 0x1p39 && n >= 2; p *= 2, far = p) {
+        /* tables of every distance end somewhere */
+        if (!rows && loci_tables_size(s->all.plan, (ptrdiff_t)p) > MOST_TABLE) break;
         if (codes(s, p, 2, code, &refused)) break;
         if (same_floats(code, code + width, width)) blur = p;
     }
