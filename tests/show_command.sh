@@ -35,6 +35,7 @@ svg() { "$LOCI" show "$1" --svg "$work/f.svg" && complete "$work/f.svg" && grep 
 html() { "$LOCI" show "$@" --html "$work/f.html" && complete "$work/f.html" && ! grep -Eq '<script|http://[^w]|https:' "$work/f.html"; }
 
 few=" alibi rope mrope sinusoidal cope sba liere "
+[ -z "${LOCI_SANITIZE:-}" ] || few=" alibi sinusoidal sba "
 for name in $("$LOCI" list --json | sed -E 's/.*"name":"([a-z0-9]+)","brief".*/\1/'); do
     [ "${few/ $name /}" != "$few" ] && check "$name as a picture" svg "$name"
     [ -n "${LOCI_SANITIZE:-}" ] && [ "${few/ $name /}" = "$few" ] && continue
