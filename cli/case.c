@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/shape.h"
 #include "cli/case.h"
 
 /* ---- Metadata -------------------------------------------------------------------------------- */
@@ -108,15 +109,6 @@ static bool parse_meta(struct case_file *c, loci_desc *d)
 }
 
 /* ---- Tensors of the file --------------------------------------------------------------------- */
-
-static const char *shape_text(int rank, const ptrdiff_t *shape, char *text, size_t room)
-{
-    size_t n = (size_t)snprintf(text, room, "[");
-    for (int i = 0; i < rank && n < room; i++)
-        n += (size_t)snprintf(text + n, room - n, "%s%td", i ? "," : "", shape[i]);
-    if (n < room) snprintf(text + n, room - n, "]");
-    return text;
-}
 
 /* A tensor that is found has a use; NULL: there is none of this name. */
 static const struct safetensor *find(struct case_file *c, const char *name)

@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 
+#include "base/shape.h"
 #include "cli/cli.h"
 #include "cli/json.h"
 
@@ -75,22 +76,6 @@ static const char *role_of(const loci_tensor *t)
 {
     return t->role == LOCI_INPUT ? "input" : t->role == LOCI_FIXED ? "fixed" : "learned";
 }
-/* What a call decides has a letter: B batch entries, Lq queries, Lk keys. */
-static const char *shape_of(const loci_tensor *t, char *buffer, size_t room)
-{
-    size_t n = 0;
-    buffer[0] = 0;
-    for (int i = 0; i < t->rank && n < room; i++) {
-        const ptrdiff_t size = t->shape[i];
-        const char *letter = NULL;
-        if (size == LOCI_DIM_BATCH) letter = "B";
-        else if (size == LOCI_DIM_QUERIES) letter = "Lq";
-        else if (size == LOCI_DIM_KEYS) letter = "Lk";
-        if (letter) n += (size_t)snprintf(buffer + n, room - n, "%s%s", i ? "," : "", letter);
-        else n += (size_t)snprintf(buffer + n, room - n, "%s%td", i ? "," : "", size);
-    }
-    return buffer;
-}
 
 /* Two lines of the overview: what it does, and where it is from. */
 static void print_line(const loci_encoding_info *e)
@@ -120,8 +105,8 @@ static void print_details(const loci_encoding_info *e)
            "    tolerance   %g of 1 + the largest exact value\n",
            e->cite, e->example, e->tolerance);
     for (int i = 0; i < n; i++)
-        printf("    %s%-18s %-20s [%s]%s\n", i ? "            " : "tensors     ", list[i].name,
-               role_of(&list[i]), shape_of(&list[i], a, sizeof a),
+        printf("    %s%-18s %-20s %s%s\n", i ? "            " : "tensors     ", list[i].name,
+               role_of(&list[i]), shape_text(list[i].rank, list[i].shape, a, sizeof a),
                i ? "" : "   of the example, 8 heads of width 64");
     loci_plan_destroy(plan);
     for (int i = 0; i < e->option_count; i++)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/given.h"
+#include "base/shape.h"
 #include "plan/engine.h"
 #include "plan/parse.h"
 
@@ -344,23 +345,6 @@ static loci_status check_list(const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-/* "[32,2]"; sizes that only a call knows by their letters, as in "[B,2,Lk]". */
-static const char *shape_text(const loci_tensor *t, char *text, size_t room)
-{
-    size_t n = 1;
-    snprintf(text, room, "[");
-    for (int i = 0; i < t->rank && n < room; i++) {
-        ptrdiff_t s = t->shape[i];
-        const char *comma = i ? "," : "";
-        if (s == LOCI_DIM_BATCH) n += (size_t)snprintf(text + n, room - n, "%sB", comma);
-        else if (s == LOCI_DIM_QUERIES) n += (size_t)snprintf(text + n, room - n, "%sLq", comma);
-        else if (s == LOCI_DIM_KEYS) n += (size_t)snprintf(text + n, room - n, "%sLk", comma);
-        else n += (size_t)snprintf(text + n, room - n, "%s%td", comma, s);
-    }
-    if (n < room) snprintf(text + n, room - n, "]");
-    return text;
-}
-
 /* Sizes that only a call knows (negative ones) fit any size that the caller has by now. */
 static bool shape_fits(const loci_tensor *have, const loci_tensor *want)
 {
@@ -408,12 +392,13 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
         const loci_tensor *want = &t->list[i];
         const loci_tensor *have = find_tensor(d->tensors, d->tensor_count, want->encoding,
                                               want->name);
-        shape_text(want, want_text, sizeof want_text);
+        shape_text(want->rank, want->shape, want_text, sizeof want_text);
         CHECK(e, have || want->role == LOCI_INPUT, LOCI_BAD_ARG,
               "%s: tensor '%s' of shape %s is missing", want->encoding, want->name, want_text);
         if (!have) continue;
         CHECK(e, shape_fits(have, want), LOCI_BAD_ARG, "%s: tensor '%s' has shape %s, wanted %s",
-              want->encoding, want->name, shape_text(have, have_text, sizeof have_text), want_text);
+              want->encoding, want->name,
+              shape_text(have->rank, have->shape, have_text, sizeof have_text), want_text);
     }
     /* From here on the forms are known, and the caller's list may go away. */
     for (int i = 0; i < p->encs; i++) {
