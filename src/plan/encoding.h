@@ -98,6 +98,7 @@ enum trait {
     READS_STAGED = 8,                    /* its encoding reads turned keys where they are staged */
     BENDS = 16,                          /* makes something else of the scores than adding to them
                                             */
+    IN_ORDER = 32,                       /* a score hangs on the keys between it and the row, too */
 };
 static inline bool term_is(enum term_id term, enum trait trait)
 {

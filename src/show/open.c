@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "base/shape.h"
 #include "show/subject.h"
 
 const char *const show_names[SHOW_COUNT] = {
@@ -58,15 +59,6 @@ static bool is_named(const loci_tensor *t, const char *name)
 {
     const size_t n = strlen(t->encoding);
     return !strncmp(name, t->encoding, n) && name[n] == '.' && !strcmp(name + n + 1, t->name);
-}
-
-static const char *shape_text(int rank, const ptrdiff_t *shape, char *text, size_t room)
-{
-    size_t n = (size_t)snprintf(text, room, "[");
-    for (int i = 0; i < rank && n < room; i++)
-        n += (size_t)snprintf(text + n, room - n, "%s%td", i ? "," : "", shape[i]);
-    if (n < room) snprintf(text + n, room - n, "]");
-    return text;
 }
 
 /* From the caller, where he has it in the plan's shape. */
@@ -272,8 +264,7 @@ static loci_status make_plans(struct show *s, const struct held *h, const struct
         TRY(fill_tensors(s, s->all.plan, w, e));
         const struct loci_plan *p = s->all.plan;
         for (int x = 0; x < p->uses; x++)
-            s->in_order = s->in_order || p->use[x].term == TERM_gate || p->use[x].term == TERM_scan
-                       || p->use[x].term == TERM_stick;
+            s->in_order = s->in_order || term_is(p->use[x].term, IN_ORDER);
         s->causal_only = s->causal_only || s->in_order;
         s->axes = loci_axes(s->all.plan);
         TRY(make_turn(s, e));
