@@ -79,54 +79,19 @@ static loci_status drawn_in_order(struct show *s, struct figure *f, loci_error *
     return status;
 }
 
-/* Scores of `DRAWS` pairs at a distance along an axis (axis -1: all), of random rows; same: of rows
- * that meet themselves. */
-struct draws { double *q, *k, *q_at, *k_at, *score, *plain; };
-static struct draws make_draws(const struct show *s, bool unit)
-{
-    const ptrdiff_t count = (ptrdiff_t)DRAWS * s->heads * s->dim;
-    struct draws d = { .q = draw_take((size_t)count, sizeof(double)),
-                       .k = draw_take((size_t)count, sizeof(double)),
-                       .q_at = draw_take((size_t)(DRAWS * s->axes), sizeof(double)),
-                       .k_at = draw_take((size_t)(DRAWS * s->axes), sizeof(double)),
-                       .score = draw_take((size_t)(DRAWS * s->heads), sizeof(double)),
-                       .plain = draw_take((size_t)(DRAWS * s->heads), sizeof(double)) };
-    show_normal(s, STREAM_Q, d.q, count);
-    show_normal(s, STREAM_K, d.k, count);
-    if (unit) show_unit(d.q, (ptrdiff_t)DRAWS * s->heads, s->dim);
-    if (unit) show_unit(d.k, (ptrdiff_t)DRAWS * s->heads, s->dim);
-    return d;
-}
-static void free_draws(struct draws *d)
-{
-    free(d->q), free(d->k), free(d->q_at), free(d->k_at), free(d->score), free(d->plain);
-}
-/* query: where the query is, on the axis; keys are at `key`. */
-static loci_status draw(struct show *s, struct draws *d, bool same, int axis, double query,
-                        double key, loci_error *e)
-{
-    for (ptrdiff_t i = 0; i < DRAWS; i++)
-        for (int a = 0; a < s->axes; a++) {
-            d->k_at[i * s->axes + a] = key;
-            d->q_at[i * s->axes + a] = axis < 0 || a == axis ? query : key;
-        }
-    const struct pairs p = { DRAWS, d->q, same ? d->q : d->k, d->q_at, d->k_at };
-    return show_pairs(s, &p, d->score, e);
-}
-
 static loci_status drawn_pairs(struct show *s, struct figure *f, loci_error *e)
 {
-    struct draws d = make_draws(s, false);
+    struct draws d = show_make_draws(s, DRAWS, false);
     double drawn[DRAWS];
     const struct pairs p = { .n = DRAWS, .q = d.q, .k = d.k };
     loci_status status = show_plain(s, &p, d.plain, e);
     for (ptrdiff_t at = 0; at < s->len && !status; at++) {
-        status = draw(s, &d, false, -1, (double)(s->len - 1), (double)(s->len - 1 - at), e);
+        status = show_draw(s, &d, false, -1, (double)(s->len - 1), (double)(s->len - 1 - at), e);
         for (int i = 0; i < DRAWS; i++)
             drawn[i] = d.score[i * s->heads + s->head] - d.plain[i * s->heads + s->head];
         sum_up(&f->line[0], at, drawn, DRAWS);
     }
-    free_draws(&d);
+    show_free_draws(&d);
     return status;
 }
 
@@ -151,21 +116,21 @@ static loci_status drawn_figure(struct show *s, struct figure *f, loci_error *e)
 static loci_status turned_line(struct show *s, struct line *l, bool same, int axis,
                                const double *bias, loci_error *e)
 {
-    struct draws d = make_draws(s, true);
+    struct draws d = show_make_draws(s, DRAWS, true);
     const double scale = s->all.plan->scale;
     const ptrdiff_t n = (ptrdiff_t)DRAWS * s->heads;
     double *drawn = draw_take((size_t)n, sizeof *drawn);
     loci_status status = LOCI_OK;
     for (ptrdiff_t at = 0; at < s->len && !status; at++) {
         const double last = show_adds(s) ? (double)(s->len - 1) : 0;
-        status = show_adds(s) ? draw(s, &d, same, axis, last, last - (double)at, e)
-                              : draw(s, &d, same, axis, (double)at, 0, e);
+        status = show_adds(s) ? show_draw(s, &d, same, axis, last, last - (double)at, e)
+                              : show_draw(s, &d, same, axis, (double)at, 0, e);
         for (ptrdiff_t i = 0; i < n; i++)
             drawn[i] = (d.score[i] - (bias ? bias[at * s->heads + i % s->heads] : 0)) / scale;
         sum_up(l, at, drawn, n);
     }
     free(drawn);
-    free_draws(&d);
+    show_free_draws(&d);
     return status;
 }
 

@@ -21,26 +21,17 @@ static bool only_turns(const struct show *s)
 static loci_status turned_at(struct show *s, double first, double step, ptrdiff_t n, double *out,
                              loci_error *e)
 {
-    const ptrdiff_t width = (ptrdiff_t)s->heads * s->dim;
-    double *q = draw_take((size_t)(TURNED * width), sizeof *q);
-    double *q_at = draw_take((size_t)(TURNED * s->axes), sizeof *q_at);
-    double *k_at = draw_take((size_t)(TURNED * s->axes), sizeof *k_at);
-    double *score = draw_take((size_t)(TURNED * s->heads), sizeof *score);
+    struct draws d = show_make_draws(s, TURNED, true);
     loci_status status = LOCI_OK;
-    show_normal(s, STREAM_Q, q, TURNED * width);
-    show_unit(q, (ptrdiff_t)TURNED * s->heads, s->dim);
-    for (ptrdiff_t d = 0; d < n && !status; d++) {
-        for (ptrdiff_t i = 0; i < (ptrdiff_t)TURNED * s->axes; i++)
-            q_at[i] = first + step * (double)d;
-        const struct pairs p = { TURNED, q, q, q_at, k_at };
-        status = show_pairs(s, &p, score, e);
+    for (ptrdiff_t i = 0; i < n && !status; i++) {
+        status = show_draw(s, &d, true, -1, first + step * (double)i, 0, e);
         for (int h = 0; h < s->heads; h++) {
-            out[d * s->heads + h] = 0;
-            for (int i = 0; i < TURNED; i++)
-                out[d * s->heads + h] += score[i * s->heads + h] / TURNED / s->all.plan->scale;
+            out[i * s->heads + h] = 0;
+            for (int k = 0; k < TURNED; k++)
+                out[i * s->heads + h] += d.score[k * s->heads + h] / TURNED / s->all.plan->scale;
         }
     }
-    free(q), free(q_at), free(k_at), free(score);
+    show_free_draws(&d);
     return status;
 }
 

@@ -53,6 +53,15 @@ loci_status show_pairs(struct show *, const struct pairs *, double *out, loci_er
 /* the same without the encoding */
 loci_status show_plain(struct show *, const struct pairs *, double *out, loci_error *);
 
+/* n queries and keys per head, N(0, 1) or of length 1, and room for what they score.  show_draw()
+ * asks for all of them: the query at `query` on one axis (-1: on all), keys at `key`; same: each
+ * query is its own key. */
+struct draws { ptrdiff_t n; double *q, *k, *q_at, *k_at, *score, *plain; };
+struct draws show_make_draws(const struct show *, ptrdiff_t n, bool unit);
+void show_free_draws(struct draws *);
+loci_status show_draw(struct show *, struct draws *, bool same, int axis, double query, double key,
+                      loci_error *);
+
 /* So many tokens: q, k, v [heads][n][dim] (NULL: zeros), at [axes][n]; last: rows are those of the
  * last token alone, and so is q. */
 struct tokens { ptrdiff_t n; const double *q, *k, *v, *at; bool last; };
