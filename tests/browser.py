@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A page in headless Chromium, spoken to through two pipes: no server, no network, nothing but the standard library.
+"""A page in headless Chromium, spoken to through two pipes: no server, no network, nothing but the
+standard library.
 
-    with Browser(profile) as page:
-        page.open("file:///.../index.html")
-        page.value("document.title")
+with Browser(profile) as page:
+    page.open("file:///.../index.html")
+    page.value("document.title")
 """
 
 import base64
@@ -31,19 +32,36 @@ class Browser:
         self.read_from, from_it = os.pipe()
         # It wants to read from 3 and to write to 4, so ours must be neither.
         ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (to_it, from_it)]
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                 "--disable-background-networking", "--disable-component-update", "--disable-extensions",
-                 "--hide-scrollbars", "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
+        flags = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-extensions",
+            "--hide-scrollbars",
+            "--remote-debugging-pipe",
+            f"--user-data-dir={profile}",
+            "about:blank",
+        ]
         self.log = open(os.path.join(profile, "said"), "wb")
         self.process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}', "bash", program(), *flags],
-            pass_fds=ends, stdout=self.log, stderr=self.log, cwd=profile,
-            env={**os.environ, "HOME": profile, "TMPDIR": "."})       # sockets have short names only
+            pass_fds=ends,
+            stdout=self.log,
+            stderr=self.log,
+            cwd=profile,
+            env={**os.environ, "HOME": profile, "TMPDIR": "."},
+        )  # sockets have short names only
         for fd in (to_it, from_it, *ends):
             os.close(fd)
         target = next(t for t in self.ask("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self.session = None
-        self.session = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        self.session = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime"):
             self.ask(f"{domain}.enable")
 
@@ -110,23 +128,49 @@ class Browser:
         self.ask("Page.navigate", url=address)
 
     def size(self, width, height=900, phone=False):
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=phone,
+        )
 
     def dark(self, on):
-        self.ask("Emulation.setEmulatedMedia",
-                 features=[{"name": "prefers-color-scheme", "value": "dark" if on else "light"}])
+        self.ask(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if on else "light"}],
+        )
 
-    KEYS = {"Tab": 9, "Enter": 13, "Space": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38,
-            "ArrowRight": 39, "ArrowDown": 40, "Backspace": 8}
+    KEYS = {
+        "Tab": 9,
+        "Enter": 13,
+        "Space": 32,
+        "End": 35,
+        "Home": 36,
+        "ArrowLeft": 37,
+        "ArrowUp": 38,
+        "ArrowRight": 39,
+        "ArrowDown": 40,
+        "Backspace": 8,
+    }
 
     def key(self, name, shift=False):
         """A key as somebody would press it."""
         code = self.KEYS[name]
         text = {"Enter": "\r", "Space": " "}.get(name)
-        what = {"key": " " if name == "Space" else name, "code": name, "windowsVirtualKeyCode": code,
-                "modifiers": 8 if shift else 0}
-        self.ask("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown",
-                 **({"text": text} if text else {}), **what)
+        what = {
+            "key": " " if name == "Space" else name,
+            "code": name,
+            "windowsVirtualKeyCode": code,
+            "modifiers": 8 if shift else 0,
+        }
+        self.ask(
+            "Input.dispatchKeyEvent",
+            type="keyDown" if text else "rawKeyDown",
+            **({"text": text} if text else {}),
+            **what,
+        )
         self.ask("Input.dispatchKeyEvent", type="keyUp", **what)
 
     def type(self, text):
