@@ -265,6 +265,41 @@ static void check_encoding(const char *text)
     show_close(s);
 }
 
+/* ---- The documentation's pictures ------------------------------------------------------------ */
+
+/* Byte for byte, whatever compiled this and whatever runs it; tests/pictures.sh has all of them. */
+static void check_pictures(void)
+{
+    static const struct { const char *text, *file; enum show_what what; } few[] = {
+        { "alibi", "alibi-map", SHOW_MAP },
+        { "kerple", "kerple-curve", SHOW_CURVE },
+        { "fox", "fox-curve", SHOW_CURVE },
+        { "rope:pairing=half", "rope-angles", SHOW_ANGLES },
+        { "sinusoidal", "sinusoidal-similarity", SHOW_SIMILARITY },
+        { "sba", "sba-attention", SHOW_ATTENTION },
+    };
+    for (int i = 0; i < COUNT(few); i++) {
+        char path[80], *said = draw_take(1 << 16, 1);
+        struct figure f[MAX_FIGURES];
+        struct text t = { 0 };
+        struct show *s;
+        loci_error e = { 0 };
+        int count;
+        snprintf(path, sizeof path, "docs/pictures/%s.svg", few[i].file);
+        FILE *file = fopen(path, "rb");
+        const size_t bytes = file ? fread(said, 1, 1 << 16, file) : 0;
+        if (file) fclose(file);
+        CHECK_THAT(!show_open(&s, &(struct wish){ .encoding = few[i].text }, &e), "%s", e.text);
+        CHECK_THAT(!show_figures(s, few[i].what, f, &count, &e), "%s", e.text);
+        figures_svg(&t, f, count);
+        CHECK_THAT(t.n == bytes && !memcmp(t.s, said, bytes), "%s is another one", path);
+        for (int k = 0; k < count; k++) figure_free(&f[k]);
+        text_free(&t);
+        show_close(s);
+        free(said);
+    }
+}
+
 /* ---- Properties ------------------------------------------------------------------------------ */
 
 /* What everybody knows of some of them. */
@@ -336,6 +371,7 @@ int main(void)
 #endif
     for (int i = 0; i < n; i += step) check_encoding(list[i].example);
     for (int i = 0; i < COUNT(compositions); i += step) check_encoding(compositions[i]);
+    check_pictures();
     check_properties();
     check_errors();
     return harness_end();
