@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/* parity.c -- is the number of ones odd?  A control: no encoding is known to go beyond the lengths
+ * of training (Kazemnejad et al. 2023, arXiv 2305.19466).
+ *
+ *     BOS 1 0 1 1 =        target, at the last token: 1
+ *
+ * n bits, in training uniform in 1 .. most. */
+#include "lab/draw.h"
+
+enum { MOST };
+enum { ZERO = 1, ONE, EQUALS, TOKENS };
+
+static int vocabulary(const struct lab_problem *p)
+{
+    (void)p;
+    return TOKENS;
+}
+static int tokens(int n) { return n + 2; }
+static int longest(const struct lab_problem *p) { return tokens((int)p->option[MOST]); }
+
+static int columns(const struct lab_problem *p, struct lab_column *list)
+{
+    return lab_sizes(list, (int)p->option[MOST], tokens, LAB_ACCURACY);
+}
+
+static int draw(const struct lab_problem *p, const struct lab_column *c, uint64_t key, int row,
+                int32_t *token, int32_t *target)
+{
+    (void)row;
+    struct lab_draws d = { .key = key };
+    const int given = c ? (int)c->value[0] : 0;
+    const int n = given ? given : lab_between(&d, 1, (int)p->option[MOST]);
+    int odd = 0;
+    token[0] = LAB_BOS, token[n + 1] = EQUALS;
+    for (int i = 1; i <= n; i++) {
+        const int bit = lab_pick(&d, 2);
+        token[i] = ZERO + bit;
+        odd ^= bit;
+    }
+    for (int i = 0; i <= n; i++) target[i] = LAB_NOT_ASKED;
+    target[n + 1] = ZERO + odd;
+    return tokens(n);
+}
+
+static void show(const struct lab_problem *p, int32_t token, char text[16])
+{
+    static const char *const names[TOKENS] = { "BOS", "0", "1", "=" };
+    (void)p;
+    snprintf(text, 16, "%s", names[token]);
+}
+
+const struct lab_task lab_task_parity = {
+    .name = "parity", .brief = "is the number of ones odd? a control that nothing extrapolates",
+    .scored = "one bit",
+    .options = { [MOST] = { "most", 20, 4, 100000, true, "bits in training at most" } },
+    .extended = true, .learned = 0.99, .chance = 0.5, .vocabulary = vocabulary,
+    .longest = longest, .columns = columns, .draw = draw, .show = show,
+};
