@@ -78,6 +78,10 @@ void figure_json(struct text *, const struct figure *);          /* an object */
 /* A whole page without scripts; side: figures next to each other, as many as fit. */
 void figures_html(struct text *, const char *title, const char *about, const struct figure *,
                   int count, bool side);
+/* Such a page's beginning, with more rules for its style, and its end: for pages with more than
+ * figures. */
+void html_begin(struct text *, const char *title, const char *about, const char *style);
+void html_end(struct text *);
 /* One figure's part of such a page: a heading, the picture or the table. */
 void figure_html(struct text *, const struct figure *);
 

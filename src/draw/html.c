@@ -50,19 +50,28 @@ void figure_html(struct text *t, const struct figure *f)
     text_add(t, "</p>\n</section>\n");
 }
 
-void figures_html(struct text *t, const char *title, const char *about, const struct figure *f,
-                  int count, bool side)
+void html_begin(struct text *t, const char *title, const char *about, const char *style)
 {
     text_add(t, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                 "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
     text_xml(t, title);
-    text_add(t, "</title>\n<style>%s</style>\n</head>\n<body>\n<h1>", sheet);
+    text_add(t, "</title>\n<style>%s%s</style>\n</head>\n<body>\n<h1>", sheet, style);
     text_xml(t, title);
     text_add(t, "</h1>\n<p>");
     text_xml(t, about);
-    text_add(t, "</p>\n<main%s>\n", side ? " class=\"side\"" : "");
+    text_add(t, "</p>\n");
+}
+
+void html_end(struct text *t) { text_add(t, "</body>\n</html>\n"); }
+
+void figures_html(struct text *t, const char *title, const char *about, const struct figure *f,
+                  int count, bool side)
+{
+    html_begin(t, title, about, "");
+    text_add(t, "<main%s>\n", side ? " class=\"side\"" : "");
     for (int i = 0; i < count; i++) figure_html(t, &f[i]);
-    text_add(t, "</main>\n</body>\n</html>\n");
+    text_add(t, "</main>\n");
+    html_end(t);
 }
 
 /* Bars stand between cells, so one inside of a cell is escaped. */
