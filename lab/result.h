@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/* result.h -- what a run leaves in result.json, and all of a folder's runs.
+ *
+ * A run is one arm on one task with one seed.  What was trained and then tested in other ways
+ * without training (rope@ntk, alibi@window ...) is a variant inside the run that trained it. */
+#ifndef LOCI_LAB_RESULT_H
+#define LOCI_LAB_RESULT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lab/task.h"
+
+/* One column of task.h, measured. */
+struct lab_measured {
+    char name[LAB_NAME];
+    double times;      /* length over the trained one */
+    int length, count; /* tokens of the longest sequence, sequences */
+    bool trained;
+    enum lab_metric metric;       /* that tables show */
+    double loss, accuracy, exact; /* means: nats per scored token; shares in [0, 1] */
+    double *each;                 /* [count]: the shown metric by sequence, for a bootstrap */
+};
+/* Mean loss of the tokens at positions from .. to (counted from 0, inclusive). */
+struct lab_span {
+    int from, to;
+    double loss;
+    ptrdiff_t count;
+};
+
+struct lab_row {   /* the trained arm, or a variant of it */
+    char name[64]; /* "" for the arm itself, else "ntk", "window", "pi+ft" */
+    int columns, spans;
+    struct lab_measured *column;
+    struct lab_span *span;
+};
+/* A line of log.csv: training loss, its learning rate, norm of the gradient, and where it was
+ * measured the shown metric on a column as trained and on one far out (NaN: not measured). */
+struct lab_logged {
+    int step;
+    double loss, rate, norm, trained, far;
+};
+
+struct lab_result {
+    char id[33], arm[128], task[LAB_NAME], size[LAB_NAME];
+    char settings[512]; /* what the configuration says beyond these, "key=value
+                         ..." */
+    int seed, length, steps;
+    int64_t params, params_encoding;
+    double seconds_per_step, peak_bytes, cache_bytes_per_token, teraflops;
+    bool learned;
+    char weights_sha256[65];
+    char version[32], compiler[128], cpu[96], isa[16];
+    int rows; /* row 0: the arm itself */
+    struct lab_row *row;
+    int warnings;
+    char **warning; /* one sentence each */
+    int logs;
+    struct lab_logged *log; /* from log.csv, where it can be read */
+};
+
+loci_status lab_result_write(const struct lab_result *, const char *folder, loci_error *);
+loci_status lab_result_read(struct lab_result *, const char *folder, loci_error *);
+void lab_result_free(struct lab_result *);
+
+/* All runs of DIR that are done, ordered by task, arm, seed.  What is damaged or foreign is left
+ * out, with one sentence each in `skipped`. */
+struct lab_results {
+    int count, skips;
+    struct lab_result *list;
+    char **skipped;
+};
+loci_status lab_results_read(struct lab_results *, const char *dir, loci_error *);
+void lab_results_free(struct lab_results *);
+
+/* The command in DIR/lab.json, a text or a list of them; the caller frees it. */
+loci_status lab_command_read(char **command, const char *dir, loci_error *);
+
+#endif
