@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: MIT */
+/* tables.c -- see tables.h. */
+#include "lab/tables.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "draw/text.h"
+
+/* ---- Arms ------------------------------------------------------------------------------------ */
+
+struct arm_name arm_name(const char *arm)
+{
+    enum { MOST = 8 };
+    struct arm_name a = { .names = "" };
+    const char *part[MOST];
+    int length[MOST], parts = 0;
+    const char *at = strrchr(arm, '@');
+    if (at) snprintf(a.how, sizeof a.how, "%s", at + 1);
+    for (const char *p = arm; parts < MOST;) {
+        const int n = (int)strcspn(p, ":+@");
+        int k = parts++;
+        for (; k > 0; k--) { /* sorted, as the order of parts is a matter of taste */
+            const int least = n < length[k - 1] ? n : length[k - 1];
+            const int order = strncmp(part[k - 1], p, (size_t)least);
+            if (order < 0 || (order == 0 && length[k - 1] <= n)) break;
+            part[k] = part[k - 1], length[k] = length[k - 1];
+        }
+        part[k] = p, length[k] = n;
+        p += strcspn(p, "+@");
+        if (*p++ != '+') break;
+    }
+    for (int i = 0; i < parts; i++) {
+        const size_t n = strlen(a.names);
+        snprintf(a.names + n, sizeof a.names - n, "%s%.*s", i ? "+" : "", length[i], part[i]);
+    }
+    return a;
+}
+
+static const char *const families[] = { "no position", "absolute",         "bias by distance",
+                                        "rotation",    "relative vectors", "by content",
+                                        "other" };
+enum { OTHER = COUNT(families) - 1 };
+
+const char *family_name(int family) { return families[family]; }
+
+/* By the first of its parts. */
+int arm_family(const char *arm)
+{
+    static const struct {
+        const char *name;
+        int family;
+    } known[] = {
+        { "nope", 0 },       { "sinusoidal", 1 }, { "learned", 1 }, { "index", 1 },
+        { "normalised", 1 }, { "binary", 1 },     { "alibi", 2 },   { "kerple", 2 },
+        { "sandwich", 2 },   { "t5", 2 },         { "clip", 2 },    { "fire", 2 },
+        { "cape", 2 },       { "rope", 3 },       { "xpos", 3 },    { "fope", 3 },
+        { "mrope", 3 },      { "rope2d", 3 },     { "mixed", 3 },   { "comrope", 3 },
+        { "liere", 3 },      { "shaw", 4 },       { "xl", 4 },      { "deberta", 4 },
+        { "cope", 5 },       { "fox", 5 },        { "fox-pro", 5 }, { "sba", 5 },
+        { "tape", 5 },
+    };
+    const size_t n = strcspn(arm, ":+@");
+    for (int i = 0; i < COUNT(known); i++)
+        if (strlen(known[i].name) == n && !strncmp(arm, known[i].name, n)) return known[i].family;
+    return OTHER;
+}
+
+/* ---- Columns --------------------------------------------------------------------------------- */
+
+const char *metric_name(enum lab_metric m)
+{
+    return m == LAB_LOSS ? "loss" : m == LAB_EXACT ? "exact" : "accuracy";
+}
+
+double shown_value(const struct lab_measured *c)
+{
+    return c->metric == LAB_LOSS ? c->loss : c->metric == LAB_EXACT ? c->exact : c->accuracy;
+}
+
+double goodness(const struct lab_measured *head, double value)
+{
+    return head->metric == LAB_LOSS ? -value : value;
+}
+
+static bool is_word(int c) { return isalnum(c) || c == '.' || c == '='; }
+
+/* The next word from *s on; false: none. */
+static bool next_word(const char **s, const char **word, size_t *n)
+{
+    while (**s && !is_word((unsigned char)**s)) ++*s;
+    *word = *s;
+    while (is_word((unsigned char)**s)) ++*s;
+    return (*n = (size_t)(*s - *word)) > 0;
+}
+
+static bool has_words(const char *name, const char *words)
+{
+    const char *word, *other;
+    size_t n, m;
+    while (next_word(&words, &word, &n)) {
+        bool found = false;
+        for (const char *s = name; !found && next_word(&s, &other, &m);)
+            found = n == m && !strncmp(word, other, n);
+        if (!found) return false;
+    }
+    return true;
+}
+
+int find_column(const struct table *t, const char *words)
+{
+    int best = -1;
+    if (!strcmp(words, "far")) return t->far;
+    for (int i = 0; i < t->columns; i++) {
+        const char *name = t->head[i]->name;
+        if (has_words(name, words) && (best < 0 || strlen(name) < strlen(t->head[best]->name)))
+            best = i;
+    }
+    return best;
+}
+
+static const struct lab_measured *column_of(const struct lab_row *r, const struct lab_measured *c)
+{
+    for (int i = 0; i < r->columns; i++)
+        if (!strcmp(r->column[i].name, c->name) && r->column[i].metric == c->metric)
+            return &r->column[i];
+    return NULL;
+}
+
+double loss_between(const struct lab_row *r, int from, int to)
+{
+    double sum = 0, count = 0;
+    for (int i = 0; i < r->spans; i++) {
+        const struct lab_span *s = &r->span[i];
+        if (s->from < from || s->to > to || s->count == 0) continue;
+        sum += s->loss * (double)s->count, count += (double)s->count;
+    }
+    return count > 0 ? sum / count : NAN;
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* Of "key=value" words, the learning rate may have been chosen for each arm, and the width of the
+ * MLP where parameters are to match: these are the arm's own.  The rest says to which table a run
+ * belongs. */
+enum { SETTINGS = sizeof((struct lab_result *)0)->settings };
+struct settings {
+    char own[SETTINGS], rest[SETTINGS];
+};
+static struct settings split_settings(const char *s)
+{
+    struct settings to = { "", "" };
+    for (size_t n; *s; s += n, s += *s == ' ') {
+        char *part = !strncmp(s, "rate=", 5) || !strncmp(s, "ffn=", 4) ? to.own : to.rest;
+        n = strcspn(s, " ");
+        const size_t at = strlen(part);
+        snprintf(part + at, SETTINGS - at, "%s%.*s", at ? " " : "", (int)n, s);
+    }
+    return to;
+}
+
+static bool same_rest(const char *a, const char *b)
+{
+    const struct settings x = split_settings(a), y = split_settings(b);
+    return !strcmp(x.rest, y.rest);
+}
+
+static bool same_own(const char *a, const char *b)
+{
+    const struct settings x = split_settings(a), y = split_settings(b);
+    return !strcmp(x.own, y.own);
+}
+
+static bool belongs(const struct table *t, const struct lab_result *r)
+{
+    return !strcmp(t->task, r->task) && !strcmp(t->size, r->size) && t->length == r->length
+           && t->steps == r->steps && same_rest(t->settings, r->settings);
+}
+
+static void add_column(struct table *t, const struct lab_measured *c)
+{
+    for (int i = 0; i < t->columns; i++)
+        if (!strcmp(t->head[i]->name, c->name)) return;
+    if (t->columns < LAB_COLUMNS) t->head[t->columns++] = c;
+}
+
+static struct table_row *row_for(struct table *t, const struct lab_result *r, const char *variant,
+                                 int most)
+{
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *row = &t->row[i];
+        if (!strcmp(row->arm, r->arm) && !strcmp(row->variant, variant)
+            && same_own(row->run[0]->settings, r->settings))
+            return row;
+    }
+    struct table_row *row = &t->row[t->rows++];
+    *row = (struct table_row){ .arm = r->arm, .variant = variant, .family = arm_family(r->arm) };
+    row->run = draw_take((size_t)most, sizeof *row->run);
+    row->row = draw_take((size_t)most, sizeof *row->row);
+    return row;
+}
+
+/* Runs come by arm and seed, so rows see their seeds rise. */
+static void add_run(struct table *t, const struct lab_result *r, int most)
+{
+    for (int i = 0; i < r->rows; i++) {
+        struct table_row *row = row_for(t, r, r->row[i].name, most);
+        if (row->seeds && row->run[row->seeds - 1]->seed == r->seed) {
+            t->twice += i == 0;
+            continue;
+        }
+        row->run[row->seeds] = r;
+        row->row[row->seeds++] = &r->row[i];
+        row->learned += r->learned;
+        for (int k = 0; k < r->row[i].columns; k++) add_column(t, &r->row[i].column[k]);
+    }
+}
+
+static int by_family(const void *a, const void *b)
+{
+    const struct table_row *x = a, *y = b;
+    if (x->family != y->family) return x->family < y->family ? -1 : 1;
+    const struct arm_name m = arm_name(x->arm), n = arm_name(y->arm);
+    int order = strcmp(m.names, n.names);
+    if (!order) order = strcmp(m.how, n.how);
+    if (!order) order = strcmp(x->arm, y->arm);
+    if (!order) order = strcmp(x->run[0]->settings, y->run[0]->settings);
+    return order ? order : strcmp(x->variant, y->variant);
+}
+
+static void label_rows(struct table *t)
+{
+    bool differ = false;
+    for (int i = 1; i < t->rows; i++)
+        differ |= !same_own(t->row[0].run[0]->settings, t->row[i].run[0]->settings);
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *r = &t->row[i];
+        const struct settings s = split_settings(r->run[0]->settings);
+        snprintf(r->label, sizeof r->label, "%s%s%.60s", r->variant[0] ? r->variant : r->arm,
+                 differ && s.own[0] ? " " : "", differ ? s.own : "");
+    }
+}
+
+const struct table_row *find_row(const struct table *t, const char *names, const char *how,
+                                 const char *variant)
+{
+    const struct table_row *best = NULL;
+    for (int i = 0; i < t->rows; i++) {
+        const struct table_row *r = &t->row[i];
+        const struct arm_name a = arm_name(r->arm);
+        if (!r->chosen || strcmp(a.names, names) || strcmp(a.how, how)) continue;
+        /* of several with other options, the one that says least of them */
+        if (!strcmp(r->variant, variant) && (!best || strlen(r->arm) < strlen(best->arm))) best = r;
+    }
+    return best;
+}
+
+/* ---- Cells ----------------------------------------------------------------------------------- */
+
+static bool all_learned(const struct table_row *r) { return r->learned == r->seeds; }
+
+/* Test sequences are the same for all seeds, whose mean is what is drawn from. */
+static double sampling_error(const struct table_row *r, const struct lab_measured *head)
+{
+    double error = NAN, *mean = draw_take((size_t)head->count, sizeof *mean);
+    int seeds = 0;
+    for (int s = 0; s < r->seeds; s++) {
+        const struct lab_measured *c = column_of(r->row[s], head);
+        if (!c || !c->each || c->count != head->count) continue;
+        for (int i = 0; i < c->count; i++) mean[i] += c->each[i];
+        seeds++;
+    }
+    for (int i = 0; i < head->count; i++) mean[i] /= seeds ? seeds : 1;
+    uint64_t stream = 1;
+    for (const char *s = head->name; *s; s++) stream = stream * 31 + (unsigned char)*s;
+    if (seeds) error = bootstrap_error(mean, head->count, DRAWS_OF_TEST, stream);
+    free(mean);
+    return error;
+}
+
+static void fill_cell(struct table_row *r, struct cell *c, const struct lab_measured *head)
+{
+    double *there = draw_take((size_t)r->seeds, sizeof *there);
+    c->value = draw_take((size_t)r->seeds, sizeof *c->value);
+    for (int s = 0; s < r->seeds; s++) {
+        const struct lab_measured *m = column_of(r->row[s], head);
+        c->value[s] = m ? shown_value(m) : NAN;
+        if (isnan(c->value[s])) continue;
+        there[c->n++] = c->value[s];
+        if (!r->run[s]->learned) continue;
+        c->learned++;
+        c->good += head->metric != LAB_LOSS && c->value[s] >= 0.9;
+    }
+    c->of = summary_of(there, c->n);
+    wilson(c->good, c->learned, &c->good_low, &c->good_high);
+    c->sampling = sampling_error(r, head);
+    free(there);
+}
+
+/* Arms that learned with some seeds only lie in two heaps: they lend no variance to others. */
+static void fill_column(struct table *t, int k)
+{
+    struct pooled pool = { 0, 0 };
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *r = &t->row[i];
+        fill_cell(r, &r->cell[k], t->head[k]);
+        const bool lends = !r->variant[0] && all_learned(r) && r->cell[k].n == r->seeds;
+        if (lends) pool_arm(&pool, r->cell[k].value, r->seeds);
+    }
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *r = &t->row[i];
+        struct cell *c = &r->cell[k];
+        double *there = draw_take((size_t)r->seeds, sizeof *there);
+        int n = 0;
+        for (int s = 0; s < r->seeds; s++)
+            if (!isnan(c->value[s])) there[n++] = c->value[s];
+        c->mean = interval_of(there, n, &pool);
+        free(there);
+    }
+}
+
+/* Mean goodness of what is as trained. */
+static double within(const struct table *t, const struct table_row *r)
+{
+    double sum = 0;
+    int n = 0;
+    for (int k = 0; k < t->columns; k++)
+        if (t->head[k]->trained) sum += goodness(t->head[k], r->cell[k].of.mean), n++;
+    return n && !isnan(sum) ? sum / n : -INFINITY;
+}
+
+/* Of an arm with several learning rates the one that did best within L stands for it: results
+ * beyond L choose nothing. */
+static void choose_rows(struct table *t)
+{
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *r = &t->row[i];
+        if (r->variant[0]) continue;
+        r->chosen = true;
+        for (int k = 0; k < t->rows; k++) {
+            const struct table_row *o = &t->row[k];
+            if (k == i || o->variant[0] || strcmp(o->arm, r->arm)) continue;
+            const double mine = within(t, r), other = within(t, o);
+            if (other > mine || (other == mine && k < i)) r->chosen = false;
+        }
+    }
+    for (int i = 0; i < t->rows; i++)
+        for (int k = 0; k < t->rows && t->row[i].variant[0]; k++)
+            if (!t->row[k].variant[0] && !strcmp(t->row[k].arm, t->row[i].arm)
+                && same_own(t->row[k].run[0]->settings, t->row[i].run[0]->settings))
+                t->row[i].chosen = t->row[k].chosen;
+    for (int i = 0; i < t->rows; i++) {
+        const size_t n = strlen(t->row[i].label);
+        if (!t->row[i].chosen)
+            snprintf(t->row[i].label + n, sizeof t->row[i].label - n, " (not chosen)");
+    }
+}
+
+/* ---- Ranks, and differences to a reference --------------------------------------------------- */
+
+/* Mean goodness of what is longer than trained, in one run. */
+static double beyond(const struct table *t, const struct table_row *r, int seed)
+{
+    double sum = 0;
+    int n = 0;
+    for (int k = 0; k < t->columns; k++) {
+        if (t->head[k]->trained || t->head[k]->times <= 1) continue;
+        sum += goodness(t->head[k], r->cell[k].value[seed]), n++;
+    }
+    return n && r->run[seed]->learned ? sum / n : NAN;
+}
+
+/* Ranks of all trained arms by one number each; what is NaN has none. */
+static void rank_rows(const struct table *t, const double *x, double *rank)
+{
+    double *of_arms = draw_take((size_t)t->rows, sizeof *of_arms);
+    for (int i = 0; i < t->rows; i++)
+        of_arms[i] = t->row[i].variant[0] || !t->row[i].chosen ? NAN : x[i];
+    ranks_of(of_arms, t->rows, true, rank);
+    free(of_arms);
+}
+
+static void fill_ranks(struct table *t)
+{
+    double *x = draw_take((size_t)t->rows, sizeof *x),
+           *rank = draw_take((size_t)t->rows, sizeof *rank);
+    int most = 0;
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *r = &t->row[i];
+        double sum = 0;
+        int n = 0;
+        for (int s = 0; s < r->seeds; s++) {
+            const double y = beyond(t, r, s);
+            if (!isnan(y)) sum += y, n++;
+        }
+        x[i] = r->beyond = n ? sum / n : NAN;
+        r->rank_low = r->rank_high = NAN;
+        if (r->seeds > most) most = r->seeds;
+    }
+    rank_rows(t, x, rank);
+    for (int i = 0; i < t->rows; i++) t->row[i].rank = rank[i];
+    for (int s = 0; s < most; s++) { /* by the seeds that are first, second, third ... */
+        for (int i = 0; i < t->rows; i++)
+            x[i] = s < t->row[i].seeds ? beyond(t, &t->row[i], s) : NAN;
+        rank_rows(t, x, rank);
+        for (int i = 0; i < t->rows; i++) {
+            t->row[i].rank_low = fmin(t->row[i].rank_low, rank[i]);
+            t->row[i].rank_high = fmax(t->row[i].rank_high, rank[i]);
+        }
+    }
+    free(x);
+    free(rank);
+}
+
+static int seed_index(const struct table_row *r, int seed)
+{
+    for (int i = 0; i < r->seeds; i++)
+        if (r->run[i]->seed == seed) return i;
+    return -1;
+}
+
+/* Rows with all seeds of the reference, learned in all of them: what their seeds leave unsaid. */
+static struct pooled pool_of(const struct table *t, const struct table_row *ref)
+{
+    double *y = draw_take((size_t)(t->rows * ref->seeds), sizeof *y);
+    int arms = 0;
+    for (int i = 0; i < t->rows; i++) {
+        const struct table_row *r = &t->row[i];
+        bool complete = !r->variant[0] && all_learned(r);
+        for (int s = 0; s < ref->seeds && complete; s++) {
+            const int at = seed_index(r, ref->run[s]->seed);
+            y[arms * ref->seeds + s] = at < 0 ? NAN : r->cell[t->far].value[at];
+            complete = !isnan(y[arms * ref->seeds + s]);
+        }
+        arms += complete;
+    }
+    struct pooled p = pool_blocks(y, arms, ref->seeds);
+    p.sum *= 2; /* of a difference */
+    free(y);
+    return p;
+}
+
+static void fill_versus(struct table *t, int which, const struct table_row *ref)
+{
+    double *p = draw_take((size_t)t->rows, sizeof *p);
+    const struct pooled pool = ref ? pool_of(t, ref) : (struct pooled){ 0, 0 };
+    for (int i = 0; i < t->rows; i++) {
+        struct table_row *r = &t->row[i];
+        struct versus *v = &r->versus[which];
+        *v = (struct versus){ ref ? ref->arm : NULL, { 0, NAN, NAN, NAN, NAN, 0 }, NAN };
+        double *d = draw_take((size_t)r->seeds, sizeof *d);
+        int n = 0;
+        for (int s = 0; s < r->seeds && ref && r != ref; s++) {
+            const int at = seed_index(ref, r->run[s]->seed);
+            const double by = at < 0 ? NAN
+                                     : goodness(t->head[t->far], r->cell[t->far].value[s])
+                                           - goodness(t->head[t->far], ref->cell[t->far].value[at]);
+            const bool both = at >= 0 && r->run[s]->learned && ref->run[at]->learned;
+            if (both && !isnan(by)) d[n++] = by;
+        }
+        if (n) v->by = interval_of(d, n, &pool);
+        p[i] = v->by.p;
+        free(d);
+    }
+    holm(p, t->rows);
+    for (int i = 0; i < t->rows; i++) t->row[i].versus[which].holm = p[i];
+    free(p);
+}
+
+static void find_far(struct table *t)
+{
+    for (int k = 1; k < t->columns; k++) {
+        const struct lab_measured *c = t->head[k], *far = t->head[t->far];
+        if ((!c->trained && c->times > far->times) || (far->trained && !c->trained)) t->far = k;
+    }
+}
+
+static void fill(struct table *t)
+{
+    static const char *const references[REFERENCES] = { "rope", "nope" };
+    qsort(t->row, (size_t)t->rows, sizeof *t->row, by_family);
+    label_rows(t);
+    find_far(t);
+    for (int i = 0; i < t->rows; i++)
+        t->row[i].cell = draw_take((size_t)t->columns, sizeof *t->row[i].cell);
+    for (int k = 0; k < t->columns; k++) fill_column(t, k);
+    choose_rows(t);
+    fill_ranks(t);
+    for (int i = 0; i < REFERENCES; i++) fill_versus(t, i, find_row(t, references[i], "", ""));
+}
+
+/* ---- Tables ---------------------------------------------------------------------------------- */
+
+/* In the order in which the lab lists its tasks; others come after them. */
+static int task_order(const char *task)
+{
+    static const char *const order[] = { "text",    "flipflop", "recall", "copy",
+                                         "copy1",   "reverse",  "add",    "count",
+                                         "selcopy", "passkey",  "parity" };
+    int i = 0;
+    while (i < COUNT(order) && strcmp(task, order[i])) i++;
+    return i;
+}
+
+static int by_task(const void *a, const void *b)
+{
+    const struct table *x = a, *y = b;
+    int order = task_order(x->task) - task_order(y->task);
+    if (!order) order = strcmp(x->task, y->task);
+    if (!order) order = strcmp(x->size, y->size);
+    if (!order) order = (x->length > y->length) - (x->length < y->length);
+    if (!order) order = (x->steps > y->steps) - (x->steps < y->steps);
+    return order ? order : strcmp(x->settings, y->settings);
+}
+
+struct tables tables_of(const struct lab_results *all)
+{
+    struct tables to = { 0, draw_take((size_t)all->count, sizeof *to.list) };
+    for (int i = 0; i < all->count; i++) {
+        const struct lab_result *r = &all->list[i];
+        int k = 0;
+        while (k < to.count && !belongs(&to.list[k], r)) k++;
+        struct table *t = &to.list[k];
+        if (k == to.count) {
+            int rows = 0;
+            for (int j = i; j < all->count; j++) rows += all->list[j].rows;
+            *t = (struct table){ .task = r->task,
+                                 .size = r->size,
+                                 .settings = r->settings,
+                                 .length = r->length,
+                                 .steps = r->steps };
+            t->row = draw_take((size_t)rows, sizeof *t->row);
+            to.count++;
+        }
+        add_run(t, r, all->count);
+    }
+    for (int i = 0; i < to.count; i++) fill(&to.list[i]);
+    if (to.count) qsort(to.list, (size_t)to.count, sizeof *to.list, by_task);
+    return to;
+}
+
+void tables_free(struct tables *all)
+{
+    for (int i = 0; i < all->count; i++) {
+        struct table *t = &all->list[i];
+        for (int k = 0; k < t->rows; k++) {
+            struct table_row *r = &t->row[k];
+            for (int c = 0; c < t->columns; c++) free(r->cell[c].value);
+            free(r->cell);
+            free(r->run);
+            free(r->row);
+        }
+        free(t->row);
+    }
+    free(all->list);
+    *all = (struct tables){ 0, NULL };
+}
