@@ -186,40 +186,6 @@ const char *cpu_name(char *buffer, size_t room)
     return cpu_name_in("/proc/cpuinfo", buffer, room);
 }
 
-/* How many letters must change to turn a into b (Levenshtein), for words of ordinary length. */
-static int edits(const char *a, const char *b)
-{
-    enum { ROOM = 32 };
-    int row[ROOM + 1];
-    int m = (int)strlen(a), n = (int)strlen(b);
-    if (m > ROOM || n > ROOM) return ROOM;
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; i <= m; i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = corner + (a[i - 1] != b[j - 1]);
-            corner = row[j];
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
-/* Nothing is suggested if more than half of the letters would have to change. */
-const char *nearest(const char *word, const char *(*name)(int), int count)
-{
-    const char *best = NULL;
-    int least = (int)strlen(word) / 2 + 1;
-    for (int i = 0; i < count; i++) {
-        int d = edits(word, name(i));
-        if (d < least) least = d, best = name(i);
-    }
-    return best;
-}
-
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
 static const struct flag *flags;         /* of the command being parsed, for nearest() */
@@ -272,6 +238,12 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
             return refuse("%s: --%s needs a value: %s", c->name, c->flags[k].name,
                           c->flags[k].value);
         value = argv[++*i];
+    }
+    const char *kind = c->flags[k].value;
+    if (a->value[k] && kind && (!strcmp(kind, "LIST") || !strcmp(kind, "KEY=VALUE"))) {
+        char *both = take(strlen(a->value[k]) + strlen(value) + 2, 1);
+        sprintf(both, "%s,%s", a->value[k], value);      /* kept as long as the program runs */
+        value = both;
     }
     a->value[k] = value;
     return true;

@@ -8,21 +8,25 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/nearest.h"
 #include "loci/io.h"
 #include "loci/loci.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
-enum { EXIT_DONE = 0, EXIT_BROKEN = 1, EXIT_ERROR = 2, MAX_FLAGS = 20 };
+enum { EXIT_DONE = 0, EXIT_BROKEN = 1, EXIT_ERROR = 2, MAX_FLAGS = 24 };
 
 /* ---- Commands and their arguments (args.c, main.c) ------------------------------------------- */
 
-/* letter may be NULL; value NULL: takes none */
+/* letter may be NULL; value NULL: takes none; of a LIST that is given several times, and of
+ * KEY=VALUE, the values are joined by commas */
 struct flag { const char *name, *letter, *value, *help; };
 struct args;
 struct command {
     const char *name, *brief, *synopsis, *about, *examples;
     const struct flag *flags;            /* ends with a NULL name; indexed by the command's enum */
     int (*run)(const struct args *);
+    /* Commands of its own, called by the word behind its name; ends with NULL.  NULL: none. */
+    const struct command *const *under;
 };
 struct args {
     const struct command *command;
@@ -32,7 +36,7 @@ struct args {
     const char **rest;
 };
 extern const struct command cmd_list, cmd_show, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope,
-    cmd_check, cmd_convert, cmd_version;
+    cmd_check, cmd_convert, cmd_lab, cmd_version;
 
 /* These six print their own error and return false. */
 bool args_parse(struct args *, const struct command *, int argc, char **argv);
@@ -50,8 +54,6 @@ bool start_threads(const struct args *, int threads, loci_host *pool, const loci
 /* finite, nothing before or after */
 bool parse_number(const char *text, double *);
 bool parse_whole(const char *text, int64_t *);
-/* a name to suggest, or NULL */
-const char *nearest(const char *word, const char *(*name)(int), int count);
 
 /* ---- Errors, memory, time -------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 /* In the order of the help: what shows the most at once comes first. */
 static const struct command *const commands[] = {
     &cmd_race, &cmd_list, &cmd_show, &cmd_run, &cmd_bench, &cmd_rope, &cmd_check, &cmd_convert,
-    &cmd_info, &cmd_version
+    &cmd_lab, &cmd_info, &cmd_version
 };
 
 static const char exit_codes[] =
@@ -38,17 +38,32 @@ static void print_program_help(void)
            "\n"
            "    loci bench --len 4096 --json    measure all encodings for a script\n"
            "    loci rope config.json           how a model turns queries and keys\n"
+           "    loci lab run --preset coffee    train small models, one for each encoding\n"
            "\n%sEXIT CODES%s\n%s",
            PAINT("1"), PAINT("0"), PAINT("1"), PAINT("0"), PAINT("1"), PAINT("0"), exit_codes);
+}
+
+/* What is typed: of a command under another one the last word. */
+static const char *word_of(const struct command *c)
+{
+    const char *blank = strrchr(c->name, ' ');
+    return blank ? blank + 1 : c->name;
 }
 
 /* All from the command's own tables, so that help and parser cannot disagree. */
 static void print_command_help(const struct command *c)
 {
     printf("%sNAME%s\n    loci %s - %s\n\n%sSYNOPSIS%s\n    "
-           "%s\n\n%sDESCRIPTION%s\n%s\n%sOPTIONS%s\n",
+           "%s\n\n%sDESCRIPTION%s\n%s\n",
            PAINT("1"), PAINT("0"), c->name, c->brief, PAINT("1"), PAINT("0"), c->synopsis,
-           PAINT("1"), PAINT("0"), c->about, PAINT("1"), PAINT("0"));
+           PAINT("1"), PAINT("0"), c->about);
+    if (c->under) {
+        printf("%sCOMMANDS%s\n", PAINT("1"), PAINT("0"));
+        for (int i = 0; c->under[i]; i++)
+            printf("    %-10s%s\n", word_of(c->under[i]), c->under[i]->brief);
+        printf("\n");
+    }
+    printf("%sOPTIONS%s\n", PAINT("1"), PAINT("0"));
     for (const struct flag *f = c->flags; f->name; f++) {
         char left[64];
         snprintf(left, sizeof left, "%s%s%s--%s%s%s", f->letter ? "-" : "  ",
@@ -60,8 +75,33 @@ static void print_command_help(const struct command *c)
            PAINT("1"), PAINT("0"), c->examples, PAINT("1"), PAINT("0"), exit_codes);
 }
 
-/* for nearest() */
-static const char *command_name(int i) { return commands[i]->name; }
+/* The list that nearest() chooses from. */
+static const struct command *const *among;
+static const char *command_name(int i) { return word_of(among[i]); }
+
+static int parse_and_run(const struct command *c, int argc, char **argv)
+{
+    struct args a;                       /* --help counts even if the rest would not do */
+    if (!args_parse(&a, c, argc, argv)) return EXIT_ERROR;
+    if (a.help) return print_command_help(c), EXIT_DONE;
+    return c->run(&a);
+}
+
+static const struct command *find_command(const struct command *const *list, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(word_of(list[i]), name)) return list[i];
+    return NULL;
+}
+static int unknown_command(const struct command *const *list, int n, const char *above, const char *name)
+{
+    among = list;
+    const char *hint = nearest(name, command_name, n);
+    if (hint)
+        return fail("unknown command '%s%s'; did you mean %s%s? ('loci %s--help' lists all)", above, name,
+                    above, hint, above);
+    return fail("unknown command '%s%s'; 'loci %s--help' lists all", above, name, above);
+}
 
 static int run_command(int argc, char **argv)
 {
@@ -69,17 +109,16 @@ static int run_command(int argc, char **argv)
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return print_program_help(), EXIT_DONE;
     const char *name = strcmp(argv[1], "--version") ? argv[1] : "version";
-    for (int i = 0; i < COUNT(commands); i++) {
-        if (strcmp(commands[i]->name, name)) continue;
-        struct args a;                   /* --help counts even if the rest would not do */
-        if (!args_parse(&a, commands[i], argc - 2, argv + 2)) return EXIT_ERROR;
-        if (a.help) return print_command_help(commands[i]), EXIT_DONE;
-        return commands[i]->run(&a);
-    }
-    const char *hint = nearest(name, command_name, COUNT(commands));
-    if (hint)
-        return fail("unknown command '%s'; did you mean %s? ('loci --help' lists all)", name, hint);
-    return fail("unknown command '%s'; 'loci --help' lists all", name);
+    const struct command *c = find_command(commands, COUNT(commands), name);
+    if (!c) return unknown_command(commands, COUNT(commands), "", name);
+    if (!c->under || argc < 3 || argv[2][0] == '-') return parse_and_run(c, argc - 2, argv + 2);
+    int n = 0;
+    char above[32];
+    while (c->under[n]) n++;
+    const struct command *own = find_command(c->under, n, argv[2]);
+    if (own) return parse_and_run(own, argc - 3, argv + 3);
+    snprintf(above, sizeof above, "%s ", c->name);
+    return unknown_command(c->under, n, above, argv[2]);
 }
 
 /* Where stdin, stdout or stderr is closed, a file would get its number and what is printed.  What

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* lab.h -- what the commands under `loci lab` share: which runs are wished for. */
+#ifndef LOCI_CLI_LAB_H
+#define LOCI_CLI_LAB_H
+
+#include "cli/cli.h"
+#include "lab/config.h"
+
+extern const struct command cmd_lab_list, cmd_lab_plan, cmd_lab_run, cmd_lab_report, cmd_lab_watch,
+    cmd_lab_sample, cmd_lab_dump, cmd_lab_bench;
+
+/* The flags that say what runs; a command has them first, in this order. */
+enum {
+    WISH_PRESET,
+    WISH_ARMS,
+    WISH_TASKS,
+    WISH_SEEDS,
+    WISH_STEPS,
+    WISH_SCALE,
+    WISH_LENGTH,
+    WISH_SIZE,
+    WISH_LR,
+    WISH_GRID,
+    WISH_MATCH,
+    WISH_CORPUS,
+    WISH_SET,
+    WISHES
+};
+/* clang-format off */
+#define WISH_FLAGS \
+    [WISH_PRESET] = { "preset", NULL, "NAME", "smoke, coffee, hour, overnight or cluster" }, \
+    [WISH_ARMS]   = { "arms", NULL, "LIST", "encoding texts, or chief: the main eight" }, \
+    [WISH_TASKS]  = { "tasks", NULL, "LIST", "of those of 'loci lab list'" }, \
+    [WISH_SEEDS]  = { "seeds", NULL, "N", "seeds 0 .. N-1 of every arm" }, \
+    [WISH_STEPS]  = { "steps", NULL, "N", "steps of training" }, \
+    [WISH_SCALE]  = { "steps-scale", NULL, "X", "multiplies the steps" }, \
+    [WISH_LENGTH] = { "length", NULL, "L", "tokens of training" }, \
+    [WISH_SIZE]   = { "size", NULL, "SIZE", "XS, S, M or L" }, \
+    [WISH_LR]     = { "lr", NULL, "X", "largest learning rate" }, \
+    [WISH_GRID]   = { "lr-grid", NULL, "LIST", "several; tests as trained choose one per arm" }, \
+    [WISH_MATCH]  = { "match-params", NULL, NULL, "a narrower MLP pays for what an arm learns" }, \
+    [WISH_CORPUS] = { "corpus", NULL, "FILE", "text of your own (default: a generated one)" }, \
+    [WISH_SET]    = { "set", NULL, "KEY=VALUE", "any field of the configuration" }
+/* clang-format on */
+
+/* From flags, or from FILE.json.  What they point to lasts as long as the program.  Prints its
+ * error. */
+bool read_wish_flags(const struct args *, struct lab_wish *);
+bool read_wish_file(const char *path, struct lab_wish *);
+/* The same and what comes of it. */
+bool make_runs(const struct args *, const char *file, struct lab_wish *, struct lab_runs *);
+
+/* Seconds: of a step, of a tested token; measured in the time given, for one run on one thread. */
+bool time_run(const struct lab_config *, double seconds, double *step, double *tested);
+/* What the runs take on so many threads; measures each arm shortly. */
+struct lab_estimate {
+    double seconds, teraflops;
+    long steps;
+};
+bool estimate_runs(const struct lab_runs *, int threads, struct lab_estimate *);
+
+int cores(void);
+
+#endif

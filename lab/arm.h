@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/* arm.h -- what is compared: an encoding, given as text.
+ *
+ *     alibi              as everywhere in loci; what a text leaves open and the
+ * length of training decides is filled in (t5's max_distance, rows of cope), and so is what has
+ * no usual value sinusoidal+alibi   what is added to embeddings, and what attention knows
+ * fox-pro            the layer of the forgetting Transformer tape               whose states go
+ * from layer to layer
+ *     rope@random        positions drawn in rising order from a longer range,
+ * in training and tests
+ *
+ * A variant tests a trained model in another way, without training:  rope@ntk. */
+#ifndef LOCI_LAB_ARM_H
+#define LOCI_LAB_ARM_H
+
+#include <stdbool.h>
+
+#include "lab/task.h"
+
+enum { LAB_ARM = 128, LAB_TEXT = 256 };
+enum lab_layer { LAB_PLAIN, LAB_FOX_PRO, LAB_TAPE };
+
+struct lab_arm {
+    char text[LAB_ARM];                        /* as it was given */
+    char embed[LAB_TEXT], attention[LAB_TEXT]; /* in full; embed "": nothing is added */
+    enum lab_layer layer;
+    bool random;
+    int range; /* of random positions; 0: none */
+};
+/* length: L, the longest sequence of training; longest: of the tests; dim: a head's width */
+loci_status lab_arm_parse(struct lab_arm *, const char *text, int length, int longest, int dim,
+                          loci_error *);
+
+/* Where an arm enters, as `loci list` says it: "score", "embed+rotate"; "nothing" for nope. */
+void lab_arm_family(const struct lab_arm *, char family[LAB_NAME * 2]);
+
+/* The arms that the lab knows by itself, in the order of the report. */
+struct lab_known {
+    const char *text;
+    bool chief;
+}; /* chief: one of the main eight */
+int lab_known_arms(const struct lab_known **list);
+/* Encodings of `loci list` that no arm of the lab has, with the reason. */
+struct lab_left_out {
+    const char *name, *why;
+};
+int lab_left_out(const struct lab_left_out **list);
+
+/* ---- Variants -------------------------------------------------------------------------------- */
+
+enum lab_change {
+    LAB_AS_TRAINED,
+    LAB_PI,
+    LAB_NTK,
+    LAB_YARN,
+    LAB_DYNAMIC,
+    LAB_INTERPOLATE,
+    LAB_WINDOW,
+    LAB_LOGN,
+    LAB_CHANGES
+};
+const char *lab_change_name(enum lab_change);
+bool lab_change_fits(enum lab_change, const struct lab_arm *);
+/* The attention of a variant for sequences `times` as long as those of training. */
+loci_status lab_change_text(enum lab_change, const struct lab_arm *, int length, double times,
+                            char text[LAB_TEXT], loci_error *);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+/* inside.h -- what model.c (the Transformer), mix.c (attention and what stands around it) and
+ * encoding.c (plans and their tables) share. */
+#ifndef LOCI_LAB_INSIDE_H
+#define LOCI_LAB_INSIDE_H
+
+#include "lab/model.h"
+#include "loci/layers.h"
+
+#include "base/error.h"
+
+enum {
+    LAB_ROWS = 96, /* rows that a job works on at a time: part of the bits */
+    LAB_PE_TENSORS = 16,
+    LAB_TAPE_UNITS = 16, /* of the MLP that updates tape's states */
+};
+
+/* Linear maps of a layer's normed rows. */
+enum lab_map { MAP_Q, MAP_K, MAP_V, MAP_F, MAP_G, MAP_SK, MAP_SV, MAPS };
+/* Other tensors of a layer.  The encoding's follow PE. */
+enum lab_own {
+    OWN_NORM1,
+    OWN_BF,
+    OWN_NQ,
+    OWN_NK,
+    OWN_NO,
+    OWN_WO,
+    OWN_NORM2,
+    OWN_W1,
+    OWN_W2,
+    OWN_TW,
+    OWN_TX,
+    OWN_TUP,
+    OWN_TDOWN,
+    OWNS
+};
+
+/* Plans at work, and what they read of the model's tensors. */
+struct lab_encoding {
+    loci_plan *attention, *embed; /* embed NULL: nothing is added */
+    int tensors, inputs;          /* of the attention plan; inputs come behind in no order */
+    loci_tensor tensor[LAB_PE_TENSORS], added[LAB_PE_TENSORS];
+    int place[LAB_PE_TENSORS]; /* tensor t is the model's pe[place[t]], -1 an input, -2 extra[t] */
+    void *extra[LAB_PE_TENSORS]; /* numbers that a variant brings along */
+    bool learns, sticks;         /* has learned tensors; weights are sba's */
+    int axes;
+    ptrdiff_t reach;              /* distance that tables are made for */
+    void **tables, *embed_tables; /* [layers], or one that all share */
+    bool ready;                   /* tables of what is not learned are made once */
+    double *logn;                 /* [longest]: factors of queries; NULL: none */
+};
+
+/* What a layer keeps of a forward pass, for as many rows as there is room. */
+struct lab_kept {
+    char *x, *a, *map[MAPS], *o, *y, *b, *h, *u, *scale1, *scale2;
+    char *lse;                      /* [heads][rows]; sba: what is left of the stick */
+    char *lf;                       /* [heads][rows]: log of the forget gates */
+    char *gates;                    /* cope's, dense */
+    char *k, *kn, *v, *q, *o1, *o2; /* fox-pro: k shifted, and normed; v shifted, q normed; o
+                                            before and after its norm */
+    char *e, *ae, *e1, *m, *t;      /* tape: states, their average, updated; the MLP; its gates */
+};
+
+/* decode.c: caches by layer, and the keys and values that a shift has seen last. */
+struct lab_decoder {
+    struct loci_cache **cache;
+    void **memory;
+    char *last_k, *last_v;  /* [layers][dim] */
+    struct lab_batch batch; /* of one row */
+};
+
+struct lab_model {
+    struct lab_shape shape;
+    struct lab_arm arm;
+    const struct lab_engine *engine;
+    const loci_host *host;
+    loci_dtype dtype;
+    size_t real;
+    int head;         /* width of a head */
+    ptrdiff_t stride; /* of logits */
+
+    int tensors, room;
+    struct lab_tensor *tensor;
+    int embed, unembed, norm;               /* indices */
+    int added[LAB_PE_TENSORS], added_count; /* of the encoding of embeddings */
+    /* by layer: -1 where a layer has none */
+    int (*map)[MAPS], (*own)[OWNS], (*pe)[LAB_PE_TENSORS];
+    int pe_count;
+    loci_tensor pe_tensor[LAB_PE_TENSORS]; /* as trained */
+    ptrdiff_t numbers;
+    char *list[4];
+    char *turned; /* matrices transposed, at the same places */
+
+    struct lab_encoding trained, changed;
+    struct lab_encoding *view; /* one of the two */
+    struct lab_view as;
+
+    ptrdiff_t capacity, seq_capacity;             /* rows and sequences that there is room for */
+    bool kept_all;                                /* buffers of a backward pass are there */
+    struct lab_kept *kept;                        /* [layers] */
+    char *top, *picked, *top_scale, *ys, *logits; /* rows behind the layers; those that are asked,
+                                                            normed, and their logits */
+    char *dx, *dy, *db, *dh, *d_o, *dmap[MAPS], *parts, *dlf, *dgates;
+    char *d1, *d2, *d3, *dv;              /* fox-pro: gradients on the way */
+    char *de, *de1, *de2, *dae, *dm, *dt; /* tape: likewise */
+    ptrdiff_t *where;                     /* [rows]: row of the n-th logits */
+    int32_t *asked, *said;
+    double *cost;
+    double *coord, *factor;
+    char *position_rows; /* [longest][dim]: what is added, where nothing of it is learned */
+    void *work;
+    size_t work_bytes, bytes;
+    struct lab_decoder *decoder;   /* NULL: passes over whole sequences */
+    double part[LAB_PARTS], since; /* seconds by part; when the part that runs began */
+};
+
+static inline char *lab_at(const struct lab_model *m, char *list, ptrdiff_t number)
+{
+    return list + (size_t)number * m->real;
+}
+static inline void *lab_weight(const struct lab_model *m, int tensor)
+{
+    return lab_at(m, m->list[LAB_WEIGHTS], m->tensor[tensor].at);
+}
+static inline void *lab_gradient(const struct lab_model *m, int tensor)
+{
+    return lab_at(m, m->list[LAB_GRADIENTS], m->tensor[tensor].at);
+}
+
+void *lab_take(size_t count,
+               size_t each); /* on 64 bytes, zeroed; without memory the program ends */
+void *lab_grow(struct lab_model *, void **block, size_t *bytes, size_t wanted);
+
+/* Runs job(arg, 0 .. n - 1) on the host's threads. */
+void lab_share(const struct lab_model *, int n, void (*job)(void *arg, int index), void *arg);
+
+/* ---- encoding.c ------------------------------------------------------------------------------ */
+
+/* Opens the plans of a view, whose tensors are the model's by their names. */
+loci_status lab_encoding_open(struct lab_model *, struct lab_encoding *, struct lab_view,
+                              loci_error *);
+void lab_encoding_close(struct lab_model *, struct lab_encoding *);
+/* Pointers in the order of the plan's tensors, those of inputs left NULL. */
+void lab_encoding_tensors(const struct lab_model *, const struct lab_encoding *, int layer,
+                          enum lab_list, void **list);
+/* Tables for distances up to `reach`, made anew where tensors are learned. */
+loci_status lab_encoding_prepare(struct lab_model *, ptrdiff_t reach, loci_error *);
+/* x += p(pos) */
+loci_status lab_encoding_embed(struct lab_model *, const struct lab_batch *, void *x, loci_error *);
+loci_status lab_encoding_embed_backward(struct lab_model *, const struct lab_batch *, void *dx,
+                                        loci_error *);
+
+/* ---- mix.c ----------------------------------------------------------------------------------- */
+
+/* From the maps of a layer to o, and back from do (m->d_o) to the maps (m->dmap). */
+loci_status lab_mix(struct lab_model *, const struct lab_batch *, int layer, loci_error *);
+loci_status lab_mix_backward(struct lab_model *, const struct lab_batch *, int layer, loci_error *);
+loci_status lab_decode_attend(struct lab_model *, int layer, loci_call *);
+/* tape, after the MLP: the states of the next layer; backward it adds to m->dm. */
+loci_status lab_mix_after(struct lab_model *, const struct lab_batch *, int layer, loci_error *);
+loci_status lab_mix_after_backward(struct lab_model *, const struct lab_batch *, int layer,
+                                   loci_error *);
+
+#endif

@@ -1,0 +1,898 @@
+/* SPDX-License-Identifier: MIT */
+/* model.c -- see model.h.
+ *
+ * Rows pass through each part of a layer in pieces of LAB_ROWS, which threads share; sums over
+ * all rows, the gradients of matrices, run in the order of the rows, and threads share what they
+ * are made for.  So neither threads nor instruction sets change a bit. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "lab/inside.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/random.h"
+#include "lab/decode.h"
+
+void *lab_take(size_t count, size_t each)
+{
+    size_t bytes;
+    void *p = NULL;
+    if (!__builtin_mul_overflow(count, each, &bytes) && bytes < SIZE_MAX - 64) {
+        bytes = bytes ? (bytes + 63) / 64 * 64 : 64;
+        p = aligned_alloc(64, bytes);
+    }
+    if (!p) {
+        fprintf(stderr, "loci: out of memory: %zu values of %zu bytes were asked for\n", count,
+                each);
+        exit(2);
+    }
+    return memset(p, 0, bytes);
+}
+void *lab_grow(struct lab_model *m, void **block, size_t *bytes, size_t wanted)
+{
+    if (wanted > *bytes) {
+        free(*block);
+        *block = lab_take(wanted, 1);
+        m->bytes += wanted - *bytes;
+        *bytes = wanted;
+    }
+    return *block;
+}
+void lab_share(const struct lab_model *m, int n, void (*job)(void *arg, int index), void *arg)
+{
+    if (m->host) m->host->run(m->host->user, n, job, arg);
+    else
+        for (int i = 0; i < n; i++) job(arg, i);
+}
+
+/* What has passed since the last call is put down to this part. */
+static void spend(struct lab_model *m, enum lab_part part)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    if (part < LAB_PARTS) m->part[part] += now - m->since;
+    m->since = now;
+}
+double *lab_model_parts(struct lab_model *m) { return m->part; }
+
+/* ---- Batches --------------------------------------------------------------------------------- */
+
+void lab_batch_free(struct lab_batch *b)
+{
+    free(b->starts), free(b->token), free(b->target), free(b->pos), free(b->seg);
+    *b = (struct lab_batch){ .sequences = 0 };
+}
+void lab_batch_room(struct lab_batch *b, int sequences, ptrdiff_t rows)
+{
+    if (sequences > b->room_sequences || !b->starts) {
+        free(b->starts);
+        b->starts = lab_take((size_t)sequences + 1, sizeof *b->starts);
+        b->room_sequences = sequences;
+    }
+    if (rows <= b->room_rows && b->token) return;
+    free(b->token), free(b->target), free(b->pos), free(b->seg);
+    b->token = lab_take((size_t)rows, sizeof *b->token);
+    b->target = lab_take((size_t)rows, sizeof *b->target);
+    b->pos = lab_take((size_t)rows, sizeof *b->pos);
+    b->seg = lab_take((size_t)rows, sizeof *b->seg);
+    b->room_rows = rows;
+}
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+static int add_tensor(struct lab_model *m, const char *name, int layer, ptrdiff_t rows,
+                      ptrdiff_t cols, ptrdiff_t stride)
+{
+    if (m->tensors == m->room) {
+        m->room = 2 * m->room + 32;
+        struct lab_tensor *more = realloc(m->tensor, (size_t)m->room * sizeof *more);
+        if (!more) exit((fputs("loci: out of memory\n", stderr), 2));
+        m->tensor = more;
+    }
+    struct lab_tensor *t = &m->tensor[m->tensors];
+    *t = (struct lab_tensor){
+        .rows = rows, .cols = cols, .stride = stride, .at = m->numbers, .rank = 1, .shape = { cols }
+    };
+    if (layer < 0) snprintf(t->name, sizeof t->name, "%s", name);
+    else snprintf(t->name, sizeof t->name, "layers.%d.%s", layer, name);
+    m->numbers += lab_padded(rows * stride);
+    return m->tensors++;
+}
+static void set_shape(struct lab_model *m, int t, ptrdiff_t rows, ptrdiff_t cols)
+{
+    m->tensor[t].rank = 2, m->tensor[t].shape[0] = rows, m->tensor[t].shape[1] = cols;
+}
+static int add_matrix(struct lab_model *m, const char *name, int layer, ptrdiff_t rows,
+                      ptrdiff_t cols)
+{
+    const int t = add_tensor(m, name, layer, rows, cols, lab_padded(cols));
+    m->tensor[t].decays = true;
+    set_shape(m, t, rows, cols);
+    return t;
+}
+static int add_list(struct lab_model *m, const char *name, int layer, ptrdiff_t count)
+{
+    return add_tensor(m, name, layer, 1, count, count);
+}
+static int of_encoding(struct lab_model *m, int t) { return m->tensor[t].encoding = true, t; }
+
+static ptrdiff_t count_of(const loci_tensor *t)
+{
+    ptrdiff_t n = 1;
+    for (int i = 0; i < t->rank; i++) n *= t->shape[i];
+    return n;
+}
+
+static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list, int count,
+                         int *index)
+{
+    for (int i = 0; i < count; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "pe.%s", list[i].name);
+        for (int k = 0; k < count; k++) /* two encodings may call their tensors alike */
+            if (k != i && !strcmp(list[k].name, list[i].name))
+                snprintf(name, sizeof name, "pe.%s.%s", list[i].encoding, list[i].name);
+        index[i] = of_encoding(m, add_list(m, name, layer, count_of(&list[i])));
+        struct lab_tensor *t = &m->tensor[index[i]];
+        t->fixed = list[i].role == LOCI_FIXED, t->rank = list[i].rank;
+        memcpy(t->shape, list[i].shape, sizeof t->shape);
+    }
+}
+
+static bool wants(const struct lab_model *m, const char *encoding)
+{
+    for (int t = 0; t < m->trained.tensors; t++)
+        if (m->trained.place[t] == -1 && !strcmp(m->trained.tensor[t].encoding, encoding))
+            return true;
+    return false;
+}
+
+static void add_layer(struct lab_model *m, int l)
+{
+    const ptrdiff_t d = m->shape.dim, H = m->shape.heads, kv = m->shape.kv_heads * m->head,
+                    wide = m->shape.ffn;
+    const bool pro = m->arm.layer == LAB_FOX_PRO, tape = m->arm.layer == LAB_TAPE;
+    int *map = m->map[l], *own = m->own[l];
+    for (int i = 0; i < MAPS; i++) map[i] = -1;
+    for (int i = 0; i < OWNS; i++) own[i] = -1;
+    own[OWN_NORM1] = add_list(m, "norm1", l, d);
+    map[MAP_Q] = add_matrix(m, "wq", l, d, d);
+    map[MAP_K] = add_matrix(m, "wk", l, d, kv);
+    map[MAP_V] = add_matrix(m, "wv", l, d, kv);
+    if (wants(m, "fox")) {
+        map[MAP_F] = of_encoding(m, add_matrix(m, "wf", l, d, H));
+        own[OWN_BF] = of_encoding(m, add_list(m, "bf", l, H));
+    }
+    if (pro || wants(m, "cope"))
+        map[MAP_G] = of_encoding(m, add_matrix(m, "wg", l, d, pro ? d : kv));
+    if (pro) {
+        map[MAP_SK] = of_encoding(m, add_matrix(m, "sk", l, d, m->shape.kv_heads));
+        map[MAP_SV] = of_encoding(m, add_matrix(m, "sv", l, d, m->shape.kv_heads));
+        own[OWN_NQ] = of_encoding(m, add_list(m, "nq", l, d));
+        own[OWN_NK] = of_encoding(m, add_list(m, "nk", l, kv));
+        own[OWN_NO] = of_encoding(m, add_list(m, "no", l, d));
+    }
+    add_encoding(m, l, m->pe_tensor, m->pe_count, m->pe[l]);
+    own[OWN_WO] = add_matrix(m, "wo", l, d, d);
+    own[OWN_NORM2] = add_list(m, "norm2", l, d);
+    own[OWN_W1] = add_matrix(m, "w1", l, d, wide);
+    own[OWN_W2] = add_matrix(m, "w2", l, wide, d);
+    if (tape) {
+        own[OWN_TW] = of_encoding(m, add_list(m, "tape.w", l, H * H));
+        own[OWN_TX] = of_encoding(m, add_matrix(m, "tape.wx", l, d, LAB_TAPE_UNITS));
+        own[OWN_TUP] = of_encoding(m, add_list(m, "tape.up", l, LAB_TAPE_UNITS * H));
+        own[OWN_TDOWN] = of_encoding(m, add_list(m, "tape.down", l, H * LAB_TAPE_UNITS));
+        set_shape(m, own[OWN_TW], H, H);
+        set_shape(m, own[OWN_TUP], LAB_TAPE_UNITS, H);
+        set_shape(m, own[OWN_TDOWN], H, LAB_TAPE_UNITS);
+    }
+}
+
+static loci_status check_shape(const struct lab_shape *s, loci_error *e)
+{
+    CHECK(e, s->layers >= 1 && s->layers <= 64, LOCI_BAD_ARG, "layers %d must be 1 to 64",
+          s->layers);
+    CHECK(e, s->dim >= LAB_PAD && s->dim <= 8192 && s->dim % LAB_PAD == 0, LOCI_BAD_ARG,
+          "dim %d must be a multiple of %d up to 8192", s->dim, LAB_PAD);
+    CHECK(e,
+          s->heads >= 1 && s->heads <= LAB_PAD && s->dim % s->heads == 0
+              && s->dim / s->heads % 4 == 0,
+          LOCI_BAD_ARG, "heads %d must be 1 to %d, and dim %d over heads a multiple of 4", s->heads,
+          LAB_PAD, s->dim);
+    CHECK(e, s->kv_heads >= 0 && (!s->kv_heads || s->heads % s->kv_heads == 0), LOCI_BAD_ARG,
+          "kv_heads %d must divide heads %d", s->kv_heads, s->heads);
+    CHECK(e, s->ffn >= 0 && s->ffn % LAB_PAD == 0 && s->ffn <= 65536, LOCI_BAD_ARG,
+          "ffn %d must be a multiple of %d up to 65536, or 0 for the usual", s->ffn, LAB_PAD);
+    CHECK(e, s->vocabulary >= 2 && s->vocabulary <= 65536, LOCI_BAD_ARG,
+          "a vocabulary of %d tokens must have 2 to 65536", s->vocabulary);
+    CHECK(e, s->length >= 2 && s->longest >= s->length, LOCI_BAD_ARG,
+          "length %d must be at least 2, and no longer than the longest test, %d", s->length,
+          s->longest);
+    return LOCI_OK;
+}
+
+/* FoX (Pro) pays for its gate with a narrower MLP: 3.5 dim instead of 4, as its authors do. */
+static void fill_shape(struct lab_model *m)
+{
+    struct lab_shape *s = &m->shape;
+    if (!s->kv_heads) s->kv_heads = s->heads;
+    if (!s->ffn)
+        s->ffn = m->arm.layer == LAB_FOX_PRO ? (int)lab_padded(7 * s->dim / 2 - LAB_PAD + 1)
+                                             : 4 * s->dim;
+}
+
+static loci_status open_model(struct lab_model *m, loci_error *e)
+{
+    TRY(check_shape(&m->shape, e));
+    m->head = m->shape.dim / m->shape.heads;
+    TRY(lab_arm_parse(&m->arm, m->shape.arm, m->shape.length, m->shape.longest, m->head, e));
+    fill_shape(m);
+    m->engine = lab_engine(m->shape.isa, m->shape.f64);
+    CHECK(e, m->engine, LOCI_UNSUPPORTED, "isa '%s' does not run here",
+          m->shape.isa ? m->shape.isa : "best");
+    m->dtype = m->shape.f64 ? LOCI_F64 : LOCI_F32;
+    m->real = m->engine->real;
+    m->stride = lab_padded(m->shape.vocabulary);
+    const struct lab_view usual = { LAB_AS_TRAINED, 1, false };
+    TRY(lab_encoding_open(m, &m->trained, usual, e));
+    m->view = &m->trained, m->as = usual;
+    const size_t layers = (size_t)m->shape.layers;
+    m->map = lab_take(layers, sizeof *m->map);
+    m->own = lab_take(layers, sizeof *m->own);
+    m->pe = lab_take(layers, sizeof *m->pe);
+    m->kept = lab_take(layers, sizeof *m->kept);
+    m->embed = add_matrix(m, "embed", -1, m->shape.vocabulary, m->shape.dim);
+    add_encoding(m, -1, m->trained.added, m->added_count, m->added);
+    for (int l = 0; l < m->shape.layers; l++) add_layer(m, l);
+    m->norm = add_list(m, "norm", -1, m->shape.dim);
+    m->unembed = add_matrix(m, "unembed", -1, m->shape.dim, m->shape.vocabulary);
+    for (int i = 0; i < 4; i++) m->list[i] = lab_take((size_t)m->numbers, m->real);
+    m->turned = lab_take((size_t)m->numbers, m->real);
+    m->bytes += 5 * (size_t)m->numbers * m->real;
+    return LOCI_OK;
+}
+
+loci_status lab_model_open(struct lab_model **to, const struct lab_shape *s, const loci_host *host,
+                           loci_error *e)
+{
+    struct lab_model *m = lab_take(1, sizeof *m);
+    m->shape = *s, m->host = host;
+    const loci_status status = open_model(m, e);
+    *to = m;
+    if (status) lab_model_close(m), *to = NULL;
+    else m->shape.arm = m->arm.text;
+    return status;
+}
+
+static void free_rows(struct lab_model *m)
+{
+    for (int l = 0; m->kept && l < m->shape.layers; l++) {
+        char **list = (char **)&m->kept[l];
+        for (size_t i = 0; i < sizeof m->kept[l] / sizeof *list; i++) free(list[i]), list[i] = NULL;
+    }
+    char **const rows[] = { &m->top,    &m->top_scale, &m->picked, &m->ys,  &m->logits, &m->dx,
+                            &m->dy,     &m->db,        &m->dh,     &m->d_o, &m->parts,  &m->dlf,
+                            &m->dgates, &m->d1,        &m->d2,     &m->d3,  &m->dv,     &m->de,
+                            &m->de1,    &m->de2,       &m->dae,    &m->dm,  &m->dt };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) free(*rows[i]), *rows[i] = NULL;
+    for (int i = 0; i < MAPS; i++) free(m->dmap[i]), m->dmap[i] = NULL;
+    free(m->where), free(m->asked), free(m->said), free(m->cost), free(m->coord), free(m->factor);
+    m->where = NULL, m->asked = m->said = NULL, m->cost = m->coord = m->factor = NULL;
+    m->capacity = 0;
+}
+
+void lab_model_close(struct lab_model *m)
+{
+    if (!m) return;
+    lab_decode_end(m);
+    lab_encoding_close(m, &m->trained);
+    lab_encoding_close(m, &m->changed);
+    free_rows(m);
+    for (int i = 0; i < 4; i++) free(m->list[i]);
+    free(m->turned), free(m->tensor), free(m->map), free(m->own), free(m->pe), free(m->kept);
+    free(m->position_rows), free(m->work), free(m);
+}
+
+/* ---- Numbers at the start -------------------------------------------------------------------- */
+
+static void put(const struct lab_model *m, char *x, ptrdiff_t i, double value)
+{
+    if (m->shape.f64) ((double *)x)[i] = value;
+    else ((float *)x)[i] = (float)value;
+}
+static void fill(const struct lab_model *m, int t, double value)
+{
+    for (ptrdiff_t i = 0; i < m->tensor[t].cols; i++) put(m, lab_weight(m, t), i, value);
+}
+/* By way of float, so that a model in double starts from the same numbers. */
+static void normal(const struct lab_model *m, int t, uint64_t seed, double scale)
+{
+    const struct lab_tensor *x = &m->tensor[t];
+    const uint64_t stream = lab_stream(seed, x->name);
+    for (ptrdiff_t r = 0; r < x->rows; r++)
+        for (ptrdiff_t c = 0; c < x->cols; c++)
+            put(m, lab_weight(m, t), r * x->stride + c,
+                (float)(scale * loci_normal(stream, (uint64_t)(r * x->cols + c))));
+}
+static void start_encoding(const struct lab_model *m, const loci_plan *plan, int which, int t,
+                           uint64_t seed)
+{
+    const struct lab_tensor *x = &m->tensor[t];
+    loci_tensor_init(plan, which, lab_stream(seed, x->name), lab_weight(m, t));
+    if (m->shape.f64)
+        for (ptrdiff_t i = 0; i < x->cols; i++) {
+            double *w = lab_weight(m, t);
+            w[i] = (float)w[i];
+        }
+}
+
+void lab_model_init(struct lab_model *m, uint64_t seed)
+{
+    const double out = 0.02 / sqrt(2.0 * m->shape.layers);
+    for (int i = 0; i < 4; i++) memset(m->list[i], 0, (size_t)m->numbers * m->real);
+    for (int t = 0; t < m->tensors; t++)
+        if (m->tensor[t].decays) normal(m, t, seed, 0.02);
+    fill(m, m->norm, 1);
+    for (int i = 0; i < m->added_count; i++)
+        start_encoding(m, m->trained.embed, i, m->added[i], seed);
+    for (int l = 0; l < m->shape.layers; l++) {
+        const int *own = m->own[l];
+        const int ones[] = { OWN_NORM1, OWN_NORM2, OWN_NQ, OWN_NK, OWN_NO };
+        for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
+            if (own[ones[i]] >= 0) fill(m, own[ones[i]], 1);
+        if (own[OWN_BF] >= 0) fill(m, own[OWN_BF], 2); /* gates that hardly forget at first */
+        if (own[OWN_TDOWN] >= 0) normal(m, own[OWN_TDOWN], seed, 0.02);
+        normal(m, own[OWN_WO], seed, out);
+        normal(m, own[OWN_W2], seed, out);
+        for (int t = 0; t < m->trained.tensors; t++)
+            if (m->trained.place[t] >= 0)
+                start_encoding(m, m->trained.attention, t, m->pe[l][m->trained.place[t]], seed);
+    }
+    m->trained.ready = m->changed.ready = false;
+}
+
+/* ---- What there is --------------------------------------------------------------------------- */
+
+const struct lab_arm *lab_model_arm(const struct lab_model *m) { return &m->arm; }
+const struct lab_shape *lab_model_shape(const struct lab_model *m) { return &m->shape; }
+const struct lab_engine *lab_model_engine(const struct lab_model *m) { return m->engine; }
+const loci_host *lab_model_host(const struct lab_model *m) { return m->host; }
+void *lab_model_list(struct lab_model *m, enum lab_list list) { return m->list[list]; }
+ptrdiff_t lab_model_numbers(const struct lab_model *m) { return m->numbers; }
+size_t lab_model_bytes(const struct lab_model *m) { return m->bytes; }
+
+int lab_model_tensors(const struct lab_model *m, const struct lab_tensor **list)
+{
+    *list = m->tensor;
+    return m->tensors;
+}
+int lab_model_encoding(const struct lab_model *m, const loci_tensor **list)
+{
+    *list = m->pe_tensor;
+    return m->pe_count;
+}
+int64_t lab_model_params(const struct lab_model *m, bool encoding)
+{
+    int64_t n = 0;
+    for (int t = 0; t < m->tensors; t++)
+        if (!m->tensor[t].fixed && (m->tensor[t].encoding || !encoding))
+            n += m->tensor[t].rows * m->tensor[t].cols;
+    return n;
+}
+/* Keys and values, and what encodings keep of each key: a number for each head of fox, gates of
+ * cope, the states of tape. */
+double lab_model_cache_bytes(const struct lab_model *m)
+{
+    double numbers = 2.0 * m->shape.kv_heads * m->head;
+    if (m->map[0][MAP_F] >= 0) numbers += m->shape.heads;
+    if (wants(m, "cope")) numbers += m->shape.kv_heads * m->head;
+    if (m->arm.layer == LAB_TAPE) numbers += m->shape.dim;
+    return numbers * m->shape.layers * (double)m->real;
+}
+
+loci_status lab_model_view(struct lab_model *m, struct lab_view as, loci_error *e)
+{
+    lab_encoding_close(m, &m->changed);
+    m->view = &m->trained;
+    m->as = (struct lab_view){ LAB_AS_TRAINED, 1, false };
+    if (as.change == LAB_AS_TRAINED && !as.cached) return LOCI_OK;
+    CHECK(e, as.change == LAB_AS_TRAINED || lab_change_fits(as.change, &m->arm), LOCI_BAD_ARG,
+          "arm '%s' has no variant %s", m->arm.text, lab_change_name(as.change));
+    const loci_status status = lab_encoding_open(m, &m->changed, as, e);
+    if (status) return lab_encoding_close(m, &m->changed), status;
+    m->view = &m->changed, m->as = as;
+    return LOCI_OK;
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+static char *rows_of(struct lab_model *m, ptrdiff_t rows, ptrdiff_t width)
+{
+    m->bytes += (size_t)(rows * width) * m->real;
+    return lab_take((size_t)(rows * width), m->real);
+}
+
+static void make_kept(struct lab_model *m, int l, ptrdiff_t n)
+{
+    struct lab_kept *k = &m->kept[l];
+    const ptrdiff_t d = m->shape.dim, wide = m->shape.ffn, H = m->shape.heads;
+    k->x = rows_of(m, n, d), k->a = rows_of(m, n, d), k->o = rows_of(m, n, d);
+    k->y = rows_of(m, n, d), k->b = rows_of(m, n, d);
+    k->h = rows_of(m, n, wide), k->u = rows_of(m, n, wide);
+    k->scale1 = rows_of(m, n, 1), k->scale2 = rows_of(m, n, 1);
+    k->lse = rows_of(m, n, H);
+    for (int i = 0; i < MAPS; i++)
+        if (m->map[l][i] >= 0) k->map[i] = rows_of(m, n, m->tensor[m->map[l][i]].stride);
+    const ptrdiff_t kv = m->tensor[m->map[l][MAP_K]].stride;
+    if (m->map[l][MAP_F] >= 0) k->lf = rows_of(m, n, H);
+    if (wants(m, "cope")) k->gates = rows_of(m, n, m->shape.kv_heads * m->head);
+    if (m->arm.layer == LAB_FOX_PRO) {
+        k->q = rows_of(m, n, d), k->o1 = rows_of(m, n, d), k->o2 = rows_of(m, n, d);
+        k->k = rows_of(m, n, kv), k->kn = rows_of(m, n, kv), k->v = rows_of(m, n, kv);
+    }
+    if (m->arm.layer == LAB_TAPE) {
+        k->e = rows_of(m, n, d), k->ae = rows_of(m, n, d), k->e1 = rows_of(m, n, d);
+        k->m = rows_of(m, n, d), k->t = rows_of(m, n, LAB_TAPE_UNITS);
+    }
+}
+
+static void make_gradients(struct lab_model *m, ptrdiff_t n)
+{
+    const ptrdiff_t d = m->shape.dim, kv = m->tensor[m->map[0][MAP_K]].stride,
+                    pieces = (n + LAB_ROWS - 1) / LAB_ROWS;
+    m->dx = rows_of(m, n, d), m->dy = rows_of(m, n, d), m->db = rows_of(m, n, d);
+    m->dh = rows_of(m, n, m->shape.ffn), m->d_o = rows_of(m, n, d),
+    m->parts = rows_of(m, pieces, d);
+    for (int i = 0; i < MAPS; i++)
+        if (m->map[0][i] >= 0) m->dmap[i] = rows_of(m, n, m->tensor[m->map[0][i]].stride);
+    if (m->map[0][MAP_F] >= 0) m->dlf = rows_of(m, n, m->shape.heads);
+    if (wants(m, "cope")) m->dgates = rows_of(m, n, m->shape.kv_heads * m->head);
+    if (m->arm.layer == LAB_FOX_PRO) {
+        m->d1 = rows_of(m, n, d), m->d2 = rows_of(m, n, d);
+        m->d3 = rows_of(m, n, kv), m->dv = rows_of(m, n, kv);
+    }
+    if (m->arm.layer == LAB_TAPE) {
+        m->de = rows_of(m, n, d), m->de1 = rows_of(m, n, d), m->de2 = rows_of(m, n, d);
+        m->dae = rows_of(m, n, d), m->dm = rows_of(m, n, d), m->dt = rows_of(m, n, LAB_TAPE_UNITS);
+    }
+}
+
+static void make_rows(struct lab_model *m, ptrdiff_t rows, bool backward)
+{
+    if (rows <= m->capacity && (m->kept_all || !backward)) return;
+    const ptrdiff_t n = rows > m->capacity ? rows : m->capacity;
+    backward |= m->kept_all;
+    free_rows(m);
+    for (int l = 0; l < m->shape.layers; l++) make_kept(m, l, n);
+    m->top = rows_of(m, n, m->shape.dim), m->top_scale = rows_of(m, n, 1);
+    m->picked = rows_of(m, n, m->shape.dim), m->ys = rows_of(m, n, m->shape.dim);
+    m->logits = rows_of(m, n, m->stride);
+    m->where = lab_take((size_t)n, sizeof *m->where);
+    m->asked = lab_take((size_t)n, sizeof *m->asked),
+    m->said = lab_take((size_t)n, sizeof *m->said);
+    m->cost = lab_take((size_t)n, sizeof *m->cost),
+    m->factor = lab_take((size_t)n, sizeof *m->factor);
+    m->coord = lab_take((size_t)n * 3, sizeof *m->coord);
+    if (backward) make_gradients(m, n);
+    m->kept_all = backward, m->capacity = n;
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+struct pass {
+    struct lab_model *m;
+    const struct lab_batch *b;
+    int layer;
+    char *next;      /* where the layer's output goes */
+    ptrdiff_t asked; /* rows with logits */
+    double share;    /* of each in the mean loss */
+};
+
+/* The rows of a piece. */
+static ptrdiff_t piece(ptrdiff_t rows, int index, ptrdiff_t *from)
+{
+    *from = (ptrdiff_t)index * LAB_ROWS;
+    return rows - *from < LAB_ROWS ? rows - *from : LAB_ROWS;
+}
+static int pieces(ptrdiff_t rows) { return (int)((rows + LAB_ROWS - 1) / LAB_ROWS); }
+
+/* y [n][cols of t] = or += x [n][rows of t] W, for rows from `from` on */
+static void apply(const struct lab_model *m, bool add, int t, ptrdiff_t from, ptrdiff_t n, char *x,
+                  char *y)
+{
+    const struct lab_tensor *w = &m->tensor[t];
+    m->engine->product(add, n, w->stride, w->rows, lab_at(m, x, from * w->rows), w->rows, 1,
+                       lab_weight(m, t), w->stride, lab_at(m, y, from * w->stride), w->stride);
+}
+/* dx = or += dy W^T */
+static void apply_back(const struct lab_model *m, bool add, int t, ptrdiff_t from, ptrdiff_t n,
+                       char *dy, char *dx)
+{
+    const struct lab_tensor *w = &m->tensor[t];
+    m->engine->product(add, n, w->rows, w->cols, lab_at(m, dy, from * w->stride), w->stride, 1,
+                       lab_at(m, m->turned, w->at), w->rows, lab_at(m, dx, from * w->rows),
+                       w->rows);
+}
+
+static void before_mixing(void *arg, int index)
+{
+    const struct pass *p = arg;
+    struct lab_model *m = p->m;
+    struct lab_kept *k = &m->kept[p->layer];
+    const ptrdiff_t d = m->shape.dim;
+    ptrdiff_t from, n = piece(p->b->rows, index, &from);
+    m->engine->norm(n, d, lab_at(m, k->x, from * d), lab_weight(m, m->own[p->layer][OWN_NORM1]),
+                    lab_at(m, k->a, from * d), lab_at(m, k->scale1, from));
+    for (int i = 0; i < MAPS; i++)
+        if (m->map[p->layer][i] >= 0)
+            apply(m, false, m->map[p->layer][i], from, n, k->a, k->map[i]);
+}
+
+static void after_mixing(void *arg, int index)
+{
+    const struct pass *p = arg;
+    struct lab_model *m = p->m;
+    struct lab_kept *k = &m->kept[p->layer];
+    const int *own = m->own[p->layer];
+    const ptrdiff_t d = m->shape.dim, wide = m->shape.ffn;
+    ptrdiff_t from, n = piece(p->b->rows, index, &from);
+    const size_t bytes = (size_t)(n * d) * m->real;
+    char *y = lab_at(m, k->y, from * d), *next = lab_at(m, p->next, from * d);
+    memcpy(y, lab_at(m, k->x, from * d), bytes);
+    apply(m, true, own[OWN_WO], from, n, k->o, k->y);
+    m->engine->norm(n, d, y, lab_weight(m, own[OWN_NORM2]), lab_at(m, k->b, from * d),
+                    lab_at(m, k->scale2, from));
+    apply(m, false, own[OWN_W1], from, n, k->b, k->h);
+    m->engine->gelu(n * wide, lab_at(m, k->h, from * wide), lab_at(m, k->u, from * wide));
+    memcpy(next, y, bytes);
+    if (!k->m) apply(m, true, own[OWN_W2], from, n, k->u, p->next);
+    else { /* tape reads what the MLP says */ apply(m, false, own[OWN_W2], from, n, k->u, k->m);
+        m->engine->add(n * d, lab_at(m, k->m, from * d), next);
+    }
+}
+
+static void to_logits(void *arg, int index)
+{
+    const struct pass *p = arg;
+    struct lab_model *m = p->m;
+    const ptrdiff_t d = m->shape.dim;
+    ptrdiff_t from, n = piece(p->asked, index, &from);
+    m->engine->norm(n, d, lab_at(m, m->picked, from * d), lab_weight(m, m->norm),
+                    lab_at(m, m->ys, from * d), lab_at(m, m->top_scale, from));
+    apply(m, false, m->unembed, from, n, m->ys, m->logits);
+}
+static void to_loss(void *arg, int index)
+{
+    const struct pass *p = arg;
+    struct lab_model *m = p->m;
+    ptrdiff_t from, n = piece(p->asked, index, &from);
+    m->engine->cross_entropy(n, m->stride, m->shape.vocabulary, m->asked + from, p->share,
+                             lab_at(m, m->logits, from * m->stride), m->cost + from,
+                             m->said + from);
+}
+
+static void embed_rows(struct lab_model *m, const struct lab_batch *b)
+{
+    const size_t bytes = (size_t)m->shape.dim * m->real;
+    const char *table = lab_weight(m, m->embed);
+    for (ptrdiff_t r = 0; r < b->rows; r++)
+        memcpy(m->kept[0].x + (size_t)r * bytes, table + (size_t)b->token[r] * bytes, bytes);
+}
+
+/* Rows with logits: those that are asked something, or all.  They come together in `picked`. */
+static ptrdiff_t pick(struct lab_model *m, const struct lab_batch *b, bool all)
+{
+    const size_t bytes = (size_t)m->shape.dim * m->real;
+    ptrdiff_t n = 0;
+    for (ptrdiff_t r = 0; r < b->rows; r++)
+        if (all || b->target[r] >= 0) m->where[n] = r, m->asked[n++] = b->target[r];
+    for (ptrdiff_t i = 0; i < n; i++)
+        memcpy(m->picked + (size_t)i * bytes, m->top + (size_t)m->where[i] * bytes, bytes);
+    return n;
+}
+
+static ptrdiff_t furthest(const struct lab_batch *b)
+{
+    int64_t most = 0;
+    for (ptrdiff_t r = 0; r < b->rows; r++)
+        if (b->pos[r] > most) most = b->pos[r];
+    return (ptrdiff_t)most;
+}
+
+static loci_status check_batch(const struct lab_model *m, const struct lab_batch *b, loci_error *e)
+{
+    for (ptrdiff_t r = 0; r < b->rows; r++) {
+        CHECK(e, b->token[r] >= 0 && b->token[r] < m->shape.vocabulary, LOCI_BAD_ARG,
+              "token %d of row %td must be below %d", (int)b->token[r], r, m->shape.vocabulary);
+        CHECK(e, b->target[r] < m->shape.vocabulary, LOCI_BAD_ARG,
+              "target %d of row %td must be below %d", (int)b->target[r], r, m->shape.vocabulary);
+    }
+    const ptrdiff_t most = furthest(b);
+    CHECK(e, most < (m->arm.random ? m->arm.range : m->shape.longest), LOCI_BAD_ARG,
+          "position %td is beyond the longest test, %d tokens", most, m->shape.longest);
+    CHECK(
+        e,
+        !m->added_count || m->shape.learned != LAB_REFUSE || m->arm.random
+            || most < m->shape.length,
+        LOCI_UNSUPPORTED,
+        "'%s' has learned %d positions and is asked for position %td; learned=clamp, wrap or "
+        "random says "
+        "what should be there",
+        m->arm.text, m->shape.length, most);
+    return LOCI_OK;
+}
+
+/* As far as the logits of rows that are asked something, or of all. */
+static loci_status forward(struct lab_model *m, const struct lab_batch *b, bool all, struct pass *p,
+                           loci_error *e)
+{
+    TRY(check_batch(m, b, e));
+    spend(m, LAB_PARTS);
+    *p = (struct pass){ .m = m, .b = b };
+    TRY(lab_encoding_prepare(m, furthest(b) + 1, e));
+    embed_rows(m, b);
+    TRY(lab_encoding_embed(m, b, m->kept[0].x, e));
+    for (int l = 0; l < m->shape.layers; l++) {
+        p->layer = l;
+        p->next = l + 1 < m->shape.layers ? m->kept[l + 1].x : m->top;
+        lab_share(m, pieces(b->rows), before_mixing, p);
+        spend(m, LAB_LAYERS);
+        TRY(lab_mix(m, b, l, e));
+        spend(m, LAB_MIXING);
+        lab_share(m, pieces(b->rows), after_mixing, p);
+        TRY(lab_mix_after(m, b, l, e));
+        spend(m, LAB_LAYERS);
+    }
+    p->asked = pick(m, b, all);
+    lab_share(m, pieces(p->asked), to_logits, p);
+    spend(m, LAB_LOSSES);
+    return LOCI_OK;
+}
+
+loci_status lab_model_forward(struct lab_model *m, const struct lab_batch *b, bool all,
+                              double *loss, int32_t *best, loci_error *e)
+{
+    struct pass p;
+    make_rows(m, b->rows, false);
+    TRY(forward(m, b, all, &p, e));
+    if (!loss && !best) return LOCI_OK;
+    lab_share(m, pieces(p.asked), to_loss, &p);
+    for (ptrdiff_t r = 0; r < b->rows; r++) {
+        if (loss) loss[r] = 0;
+        if (best) best[r] = -1;
+    }
+    for (ptrdiff_t i = 0; i < p.asked; i++) {
+        if (loss) loss[m->where[i]] = m->cost[i];
+        if (best) best[m->where[i]] = m->said[i];
+    }
+    return LOCI_OK;
+}
+const void *lab_model_logits(const struct lab_model *m, ptrdiff_t *stride)
+{
+    *stride = m->stride;
+    return m->logits;
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+static void turn_matrices(void *arg, int t)
+{
+    const struct pass *p = arg;
+    struct lab_model *m = p->m;
+    const struct lab_tensor *x = &m->tensor[t];
+    if (x->decays && t != m->embed)
+        m->engine->transpose(x->rows, x->stride, lab_weight(m, t), lab_at(m, m->turned, x->at));
+}
+
+/* Gradients of matrices, x^T dy over all rows: each job has some rows of one. */
+enum { OUTER_ROWS = 48, OUTERS = MAPS };
+struct outer {
+    int tensor;
+    char *x, *dy;
+};
+struct outers {
+    struct lab_model *m;
+    ptrdiff_t rows;
+    int count, blocks;
+    struct outer list[OUTERS];
+};
+
+static void outer_block(void *arg, int index)
+{
+    const struct outers *o = arg;
+    struct lab_model *m = o->m;
+    const struct outer *x = &o->list[index / o->blocks];
+    const struct lab_tensor *t = &m->tensor[x->tensor];
+    const ptrdiff_t from = (ptrdiff_t)(index % o->blocks) * OUTER_ROWS,
+                    n = t->rows - from < OUTER_ROWS ? t->rows - from : OUTER_ROWS;
+    if (n <= 0) return;
+    m->engine->product(false, n, t->stride, o->rows, lab_at(m, x->x, from), 1, t->rows, x->dy,
+                       t->stride, lab_at(m, lab_gradient(m, x->tensor), from * t->stride),
+                       t->stride);
+}
+static void add_outer(struct outers *o, int tensor, char *x, char *dy)
+{
+    const int blocks = (int)((o->m->tensor[tensor].rows + OUTER_ROWS - 1) / OUTER_ROWS);
+    o->list[o->count++] = (struct outer){ tensor, x, dy };
+    if (blocks > o->blocks) o->blocks = blocks;
+}
+static void make_outers(struct outers *o) { lab_share(o->m, o->count * o->blocks, outer_block, o); }
+
+/* The gradient of a gain, of which each piece of rows has left its part. */
+static void add_parts(struct lab_model *m, int tensor, ptrdiff_t rows)
+{
+    const ptrdiff_t d = m->shape.dim;
+    memcpy(lab_gradient(m, tensor), m->parts, (size_t)d * m->real);
+    for (int i = 1; i < pieces(rows); i++)
+        m->engine->add(d, lab_at(m, m->parts, i * d), lab_gradient(m, tensor));
+}
+
+static void logits_back(void *arg, int index)
+{
+    const struct pass *p = arg;
+    struct lab_model *m = p->m;
+    const ptrdiff_t d = m->shape.dim;
+    ptrdiff_t from, n = piece(p->asked, index, &from);
+    char *dy = lab_at(m, m->dy, from * d);
+    apply_back(m, false, m->unembed, from, n, m->logits, m->db);
+    memset(dy, 0, (size_t)(n * d) * m->real);
+    m->engine->norm_backward(n, d, lab_at(m, m->picked, from * d), lab_weight(m, m->norm),
+                             lab_at(m, m->top_scale, from), lab_at(m, m->db, from * d), dy,
+                             lab_at(m, m->parts, index * d));
+}
+
+/* From dx, the gradient by a layer's output, to d_o, that by what attention gave, and dy, that
+ * by what the layer adds it to. */
+static void mlp_back(void *arg, int index)
+{
+    const struct pass *p = arg;
+    struct lab_model *m = p->m;
+    struct lab_kept *k = &m->kept[p->layer];
+    const int *own = m->own[p->layer];
+    const ptrdiff_t d = m->shape.dim, wide = m->shape.ffn;
+    ptrdiff_t from, n = piece(p->b->rows, index, &from);
+    apply_back(m, false, own[OWN_W2], from, n, m->dm ? m->dm : m->dx, m->dh);
+    m->engine->gelu_backward(n * wide, lab_at(m, k->h, from * wide), lab_at(m, m->dh, from * wide));
+    apply_back(m, false, own[OWN_W1], from, n, m->dh, m->db);
+    memcpy(lab_at(m, m->dy, from * d), lab_at(m, m->dx, from * d), (size_t)(n * d) * m->real);
+    m->engine->norm_backward(n, d, lab_at(m, k->y, from * d), lab_weight(m, own[OWN_NORM2]),
+                             lab_at(m, k->scale2, from), lab_at(m, m->db, from * d),
+                             lab_at(m, m->dy, from * d), lab_at(m, m->parts, index * d));
+    apply_back(m, false, own[OWN_WO], from, n, m->dy, m->d_o);
+}
+
+/* From dy and the gradients by the maps to dx, that by the layer's input. */
+static void maps_back(void *arg, int index)
+{
+    const struct pass *p = arg;
+    struct lab_model *m = p->m;
+    struct lab_kept *k = &m->kept[p->layer];
+    const ptrdiff_t d = m->shape.dim;
+    ptrdiff_t from, n = piece(p->b->rows, index, &from);
+    for (int i = 0; i < MAPS; i++)
+        if (m->map[p->layer][i] >= 0)
+            apply_back(m, i > 0, m->map[p->layer][i], from, n, m->dmap[i], m->db);
+    memcpy(lab_at(m, m->dx, from * d), lab_at(m, m->dy, from * d), (size_t)(n * d) * m->real);
+    m->engine->norm_backward(n, d, lab_at(m, k->x, from * d),
+                             lab_weight(m, m->own[p->layer][OWN_NORM1]), lab_at(m, k->scale1, from),
+                             lab_at(m, m->db, from * d), lab_at(m, m->dx, from * d),
+                             lab_at(m, m->parts, index * d));
+}
+
+static loci_status layer_back(struct lab_model *m, const struct lab_batch *b, int l, struct pass *p,
+                              loci_error *e)
+{
+    struct lab_kept *k = &m->kept[l];
+    const int *own = m->own[l];
+    struct outers mlp = { m, b->rows, 0, 0, { { 0 } } }, maps = mlp;
+    p->layer = l;
+    if (m->dm) memcpy(m->dm, m->dx, (size_t)(b->rows * m->shape.dim) * m->real);
+    TRY(lab_mix_after_backward(m, b, l, e));
+    lab_share(m, pieces(b->rows), mlp_back, p);
+    add_parts(m, own[OWN_NORM2], b->rows);
+    add_outer(&mlp, own[OWN_W2], k->u, m->dm ? m->dm : m->dx);
+    add_outer(&mlp, own[OWN_W1], k->b, m->dh);
+    add_outer(&mlp, own[OWN_WO], k->o, m->dy);
+    make_outers(&mlp);
+    spend(m, LAB_LAYERS);
+    TRY(lab_mix_backward(m, b, l, e));
+    spend(m, LAB_MIXING);
+    lab_share(m, pieces(b->rows), maps_back, p);
+    add_parts(m, own[OWN_NORM1], b->rows);
+    for (int i = 0; i < MAPS; i++)
+        if (m->map[l][i] >= 0) add_outer(&maps, m->map[l][i], k->a, m->dmap[i]);
+    make_outers(&maps);
+    return LOCI_OK;
+}
+
+static void embed_back(struct lab_model *m, const struct lab_batch *b)
+{
+    const ptrdiff_t d = m->shape.dim;
+    char *table = lab_gradient(m, m->embed);
+    memset(table, 0, (size_t)(m->shape.vocabulary * d) * m->real);
+    for (ptrdiff_t r = 0; r < b->rows; r++)
+        m->engine->add(d, lab_at(m, m->dx, r * d), lab_at(m, table, b->token[r] * d));
+}
+
+loci_status lab_model_backward(struct lab_model *m, const struct lab_batch *b, double *mean,
+                               loci_error *e)
+{
+    const size_t row = (size_t)m->shape.dim * m->real;
+    struct pass p;
+    CHECK(e, m->view == &m->trained, LOCI_BAD_ARG, "a variant is not trained");
+    CHECK(e, b->scored > 0, LOCI_BAD_ARG, "nothing in the batch is asked");
+    make_rows(m, b->rows, true);
+    TRY(forward(m, b, false, &p, e));
+    p.share = 1 / (double)p.asked;
+    lab_share(m, pieces(p.asked), to_loss, &p);
+    *mean = 0;
+    for (ptrdiff_t i = 0; i < p.asked; i++) *mean += m->cost[i];
+    *mean /= (double)p.asked;
+
+    struct outers top = { m, p.asked, 0, 0, { { 0 } } };
+    lab_share(m, m->tensors, turn_matrices, &p);
+    lab_share(m, pieces(p.asked), logits_back, &p);
+    add_parts(m, m->norm, p.asked);
+    add_outer(&top, m->unembed, m->ys, m->logits);
+    make_outers(&top);
+    memset(m->dx, 0, (size_t)b->rows * row);
+    for (ptrdiff_t i = 0; i < p.asked; i++)
+        memcpy(m->dx + (size_t)m->where[i] * row, m->dy + (size_t)i * row, row);
+    spend(m, LAB_LOSSES);
+    for (int l = m->shape.layers - 1; l >= 0; l--) TRY(layer_back(m, b, l, &p, e));
+    TRY(lab_encoding_embed_backward(m, b, m->dx, e));
+    embed_back(m, b);
+    spend(m, LAB_LAYERS);
+    return LOCI_OK;
+}
+
+/* ---- AdamW ----------------------------------------------------------------------------------- */
+
+/* kerple's numbers are at least 0.01, as its authors clamp them after each step. */
+static void keep_positive(const struct lab_model *m, int t)
+{
+    for (ptrdiff_t i = 0; i < m->tensor[t].cols; i++) {
+        char *w = lab_weight(m, t);
+        const double x = m->shape.f64 ? ((double *)w)[i] : (double)((float *)w)[i];
+        if (x < 0.01) put(m, w, i, 0.01);
+    }
+}
+
+double lab_model_step(struct lab_model *m, int step, double rate)
+{
+    const double beta1 = 0.9, beta2 = 0.98, most = 1;
+    double sum = 0;
+    spend(m, LAB_PARTS);
+    for (int t = 0; t < m->tensors; t++)
+        if (!m->tensor[t].fixed)
+            sum += m->engine->squares(m->tensor[t].rows * m->tensor[t].stride, lab_gradient(m, t));
+    const double norm = sqrt(sum);
+    struct lab_adam a = { .rate = rate,
+                          .clip = norm > most ? most / norm : 1,
+                          .beta1 = beta1,
+                          .beta2 = beta2,
+                          .fix1 = 1,
+                          .fix2 = 1,
+                          .eps = 1e-8 };
+    double power1 = 1, power2 = 1; /* by multiplying, as no libm's pow() */
+    for (int i = 0; i < step; i++) power1 *= beta1, power2 *= beta2;
+    a.fix1 = 1 / (1 - power1), a.fix2 = 1 / (1 - power2);
+    for (int t = 0; t < m->tensors; t++) {
+        const struct lab_tensor *x = &m->tensor[t];
+        if (x->fixed) continue;
+        a.decay = x->decays ? 0.1 * rate : 0;
+        m->engine->adam(x->rows * x->stride, &a, lab_gradient(m, t),
+                        lab_at(m, m->list[LAB_MEANS], x->at),
+                        lab_at(m, m->list[LAB_SQUARES], x->at), lab_weight(m, t));
+    }
+    for (int l = 0; l < m->shape.layers; l++)
+        for (int i = 0; i < m->pe_count; i++)
+            if (!strcmp(m->pe_tensor[i].encoding, "kerple")) keep_positive(m, m->pe[l][i]);
+    spend(m, LAB_UPDATE);
+    return norm;
+}

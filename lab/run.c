@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT */
+/* run.c -- see run.h. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "lab/run.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+#include "lab/store.h"
+#include "lab/train.h"
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- One run --------------------------------------------------------------------------------- */
+
+enum {
+    LOGGED = 100,
+    CURVE = 12,
+    CURVE_TOKENS = 4096
+}; /* lines of a log; how often tests are made, and of how much */
+
+static void add_log(struct lab_result *r, const struct lab_logged *l)
+{
+    if (r->logs % 64 == 0) {
+        struct lab_logged *more = draw_take((size_t)r->logs + 64, sizeof *more);
+        if (r->logs) memcpy(more, r->log, (size_t)r->logs * sizeof *more);
+        free(r->log);
+        r->log = more;
+    }
+    r->log[r->logs++] = *l;
+}
+
+/* Is something due that falls on `times` of the steps, the last one always? */
+static bool due(int step, int steps, int times)
+{
+    return step == steps || (int64_t)step * times / steps != (int64_t)(step - 1) * times / steps;
+}
+
+/* A small test on the way: of the first trained column, or the one that is furthest out. */
+static double glance(const struct lab_config *c, struct lab_model *m, bool far, loci_error *e)
+{
+    const struct lab_problem p = lab_config_problem(c);
+    struct lab_column list[LAB_COLUMNS];
+    struct lab_measured got;
+    const int n = p.task->columns(&p, list);
+    int at = 0;
+    for (int i = 1; i < n; i++)
+        if (far ? list[i].times > list[at].times : list[i].trained && !list[at].trained) at = i;
+    const int most = CURVE_TOKENS / list[at].length > 0 ? CURVE_TOKENS / list[at].length : 1;
+    if (lab_test(c, m, &list[at], most, &got, NULL, e)) return NAN;
+    free(got.each);
+    return got.metric == LAB_LOSS ? got.loss : got.metric == LAB_EXACT ? got.exact : got.accuracy;
+}
+
+struct training {
+    struct lab_work *work;
+    const struct lab_config *config;
+    struct lab_progress *progress;
+    struct lab_claim claim;
+    struct lab_model *model;
+    struct lab_result result;
+    double seconds; /* of steps that were made here */
+    int made;
+};
+
+static loci_status train(struct training *t, loci_error *e)
+{
+    const struct lab_config *c = t->config;
+    struct lab_batch b = { .sequences = 0 };
+    int step;
+    loci_status status = lab_state_read(t->claim.folder, c, t->model, &step, &t->result, e);
+    if (status) { /* it is worth nothing: from the start */
+        fprintf(stderr, "loci: %s/state.safetensors is left aside: %s\n", t->claim.folder,
+                e ? e->text : "");
+        status = LOCI_OK;
+        step = 0, t->result.logs = 0;
+    }
+    if (step == 0) lab_model_init(t->model, (uint64_t)c->seed);
+    double saved = now();
+    for (; step < c->steps && !status; step++) {
+        const double began = now();
+        struct lab_logged line = {
+            .step = step + 1, .rate = lab_rate(c, step), .trained = NAN, .far = NAN
+        };
+        lab_train_batch(c, t->model, step, &b);
+        status = lab_model_backward(t->model, &b, &line.loss, e);
+        if (status) break;
+        CHECK(e, isfinite(line.loss), LOCI_UNSUPPORTED,
+              "arm '%s', task %s: the loss of step %d is not finite", c->arm, c->task, step + 1);
+        line.norm = lab_model_step(t->model, step + 1, line.rate);
+        t->seconds += now() - began, t->made++;
+        if (due(step + 1, c->steps, CURVE)) {
+            line.trained = glance(c, t->model, false, e);
+            line.far = glance(c, t->model, true, e);
+        }
+        if (due(step + 1, c->steps, LOGGED) || isfinite(line.trained)) add_log(&t->result, &line);
+        atomic_store(&t->progress->step, step + 1);
+        atomic_store(&t->progress->loss, (float)line.loss);
+        lab_claim_tell(&t->claim, step + 1, c->steps, line.loss);
+        const bool stop = atomic_load(t->work->stop) != 0;
+        if (stop || now() - saved >= t->work->checkpoint) {
+            status = lab_state_write(t->claim.folder, c, t->model, step + 1, &t->result, e);
+            saved = now();
+        }
+        if (stop) {
+            lab_batch_free(&b);
+            return status ? status : LOCI_CANCELLED;
+        }
+    }
+    lab_batch_free(&b);
+    return status;
+}
+
+static void describe(struct training *t, const char *id)
+{
+    const struct lab_config *c = t->config;
+    struct lab_result *r = &t->result;
+    snprintf(r->id, sizeof r->id, "%s", id);
+    snprintf(r->arm, sizeof r->arm, "%s", c->arm);
+    snprintf(r->task, sizeof r->task, "%s", c->task);
+    snprintf(r->size, sizeof r->size, "%s", c->size);
+    lab_config_settings(c, r->settings, sizeof r->settings);
+    r->seed = c->seed, r->length = lab_model_shape(t->model)->length, r->steps = c->steps;
+    r->params = lab_model_params(t->model, false),
+    r->params_encoding = lab_model_params(t->model, true);
+    r->seconds_per_step = t->made ? t->seconds / t->made : NAN;
+    r->peak_bytes = (double)lab_model_bytes(t->model);
+    r->cache_bytes_per_token = lab_model_cache_bytes(t->model);
+    r->teraflops = lab_config_flops(c, true) * 1e-12;
+    snprintf(r->version, sizeof r->version, "%s", loci_version_text());
+    snprintf(r->compiler, sizeof r->compiler, "%s", lab_compiler());
+    snprintf(r->isa, sizeof r->isa, "%s", lab_model_engine(t->model)->isa);
+}
+
+static loci_status finish(struct training *t, const char *id, loci_error *e)
+{
+    atomic_store(&t->progress->stage, LAB_TESTS);
+    describe(t, id);
+    TRY(lab_test_all(t->config, t->model, &t->result, e));
+    lab_warn(t->config, t->model, &t->result);
+    TRY(lab_weights_write(t->claim.folder, t->config, t->model, t->result.weights_sha256, e));
+    lab_write_begin();
+    const loci_status status = lab_result_write(&t->result, t->claim.folder, e);
+    lab_write_end();
+    if (!status) lab_state_remove(t->claim.folder);
+    return status;
+}
+
+loci_status lab_run_one(struct lab_work *w, int index, const loci_host *host, loci_error *e)
+{
+    struct training t = { .work = w,
+                          .config = &w->runs->list[index],
+                          .progress = &w->progress[index] };
+    struct lab_shape s = lab_config_shape(t.config);
+    enum lab_claimed what;
+    char id[33];
+    s.isa = w->isa;
+    TRY(lab_claim_take(&t.claim, w->dir, t.config, &what, e));
+    if (what != LAB_MINE) {
+        atomic_store(&t.progress->stage, what == LAB_DONE ? LAB_READY : LAB_ELSEWHERE);
+        return LOCI_OK;
+    }
+    atomic_store(&t.progress->stage, LAB_TRAINS);
+    lab_config_id(t.config, id);
+    loci_status status = lab_model_open(&t.model, &s, host, e);
+    if (!status) status = train(&t, e);
+    if (!status) status = finish(&t, id, e);
+    lab_model_close(t.model);
+    lab_result_free(&t.result);
+    lab_claim_drop(&t.claim);
+    atomic_store(&t.progress->stage, status == LOCI_CANCELLED ? LAB_STOPPED
+                                     : status                 ? LAB_BROKEN
+                                                              : LAB_READY);
+    return status == LOCI_CANCELLED ? LOCI_OK : status;
+}
+
+/* ---- All of them ----------------------------------------------------------------------------- */
+
+static pthread_mutex_t failing = PTHREAD_MUTEX_INITIALIZER;
+
+/* Takes run after run.  The first that fails stops all: a disk is full, or a folder cannot be
+ * written. */
+static void *worker(void *arg)
+{
+    struct lab_work *w = arg;
+    loci_host pool;
+    const loci_host *host = NULL;
+    loci_error e = { .status = LOCI_OK };
+    loci_status status = LOCI_OK;
+    if (w->each > 1 && !loci_pool_create(&pool, w->each)) host = &pool;
+    while (!status && !atomic_load(w->stop) && !atomic_load(&w->failed)) {
+        const int i = atomic_fetch_add(&w->next, 1);
+        if (i >= w->runs->count) break;
+        if (i % w->shards == w->shard) status = lab_run_one(w, i, host, &e);
+    }
+    if (host) loci_pool_destroy(&pool);
+    if (status) {
+        pthread_mutex_lock(&failing);
+        if (!atomic_exchange(&w->failed, 1)) w->error = e, w->error.status = status;
+        pthread_mutex_unlock(&failing);
+    }
+    atomic_fetch_sub(&w->active, 1);
+    return NULL;
+}
+
+loci_status lab_work_begin(struct lab_work *w, loci_error *e)
+{
+    int left = 0;
+    for (int i = w->shard; i < w->runs->count; i += w->shards) {
+        char id[33];
+        lab_config_id(&w->runs->list[i], id);
+        left += !lab_run_done(w->dir, id);
+    }
+    const int workers = left < 1 ? 1 : left < w->threads ? left : w->threads;
+    w->each = w->threads / workers;
+    atomic_store(&w->next, 0), atomic_store(&w->failed, 0), atomic_store(&w->active, workers);
+    w->error = (loci_error){ .status = LOCI_OK };
+    for (int i = 0; i < workers; i++) {
+        pthread_t thread;
+        pthread_attr_t attr;
+        pthread_attr_init(&attr);
+        pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+        const int failed = pthread_create(&thread, &attr, worker, w);
+        pthread_attr_destroy(&attr);
+        if (!failed) continue;
+        atomic_fetch_sub(&w->active, workers - i);
+        CHECK(e, i > 0, LOCI_NO_MEMORY, "no thread can be made");
+        break;
+    }
+    return LOCI_OK;
+}
+bool lab_work_ended(struct lab_work *w) { return atomic_load(&w->active) == 0; }
+loci_status lab_work_end(struct lab_work *w, loci_error *e)
+{
+    const struct timespec nap = { 0, 2000000 };
+    while (!lab_work_ended(w)) nanosleep(&nap, NULL);
+    if (!atomic_load(&w->failed)) return LOCI_OK;
+    if (e) *e = w->error;
+    return w->error.status;
+}

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: MIT */
+/* train.c -- see train.h. */
+#include "lab/train.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/trig.h"
+
+/* ---- Batches --------------------------------------------------------------------------------- */
+
+/* n of the numbers below `range`, in rising order, each choice equally likely: number i is taken
+ * with the probability that as many are still wanted among as many as are left. */
+static void draw_positions(uint64_t key, int range, int n, int64_t *pos)
+{
+    const uint64_t stream = lab_stream(key, "positions");
+    for (int i = 0, taken = 0; i < range && taken < n; i++)
+        if (loci_uniform(stream, (uint64_t)i) * (range - i) < n - taken) pos[taken++] = i;
+}
+
+static void add_sequence(const struct lab_problem *p, const struct lab_model *m,
+                         const struct lab_column *c, uint64_t key, int row, struct lab_batch *b)
+{
+    const struct lab_arm *a = lab_model_arm(m);
+    const ptrdiff_t at = b->rows;
+    const int n = p->task->draw(p, c, key, row, b->token + at, b->target + at);
+    for (int i = 0; i < n; i++) {
+        b->pos[at + i] = i, b->seg[at + i] = b->sequences;
+        b->scored += b->target[at + i] >= 0;
+    }
+    if (a->random) draw_positions(key, a->range, n, b->pos + at);
+    b->rows += n;
+    b->starts[++b->sequences] = b->rows;
+}
+static void empty(struct lab_batch *b, int sequences, int longest)
+{
+    lab_batch_room(b, sequences, (ptrdiff_t)sequences * longest);
+    b->sequences = 0, b->rows = b->scored = 0;
+    b->starts[0] = 0;
+}
+
+void lab_train_batch(const struct lab_config *c, const struct lab_model *m, int64_t step,
+                     struct lab_batch *b)
+{
+    const struct lab_problem p = lab_config_problem(c);
+    const int longest = p.task->longest(&p), sequences = c->tokens / longest;
+    empty(b, sequences, longest);
+    for (int row = 0; row < sequences; row++)
+        add_sequence(&p, m, NULL, lab_train_key(&p, (uint64_t)c->seed, step, row), row, b);
+}
+void lab_test_batch(const struct lab_config *c, const struct lab_model *m,
+                    const struct lab_column *column, int first, int count, struct lab_batch *b)
+{
+    const struct lab_problem p = lab_config_problem(c);
+    empty(b, count, column->length);
+    for (int row = first; row < first + count; row++)
+        add_sequence(&p, m, column, lab_test_key(&p, column->name, row), row, b);
+}
+
+double lab_rate(const struct lab_config *c, int64_t step)
+{
+    const double warm = ceil(0.05 * c->steps), i = (double)step;
+    if (i < warm) return c->rate * (i + 1) / warm;
+    const double share = (i - warm) / fmax(1, c->steps - warm);
+    double cosine, sine; /* not libm's, whose bits differ */
+    loci_sincos(share, 3.141592653589793, 0, &cosine, &sine);
+    return c->rate * (0.1 + 0.9 * 0.5 * (1 + cosine));
+}
+
+/* ---- Tests ----------------------------------------------------------------------------------- */
+
+enum { TEST_ROWS = 4096 }; /* tokens that are tested at once, or a sequence */
+
+/* Spans of positions that grow by the square root of 2 each time. */
+static int make_spans(struct lab_span *s, int length)
+{
+    int n = 0;
+    for (int k = 0, from = 0; from < length; k++) {
+        const int to = (int)floor(pow(2, 0.5 * k) + 1e-9) - 1;
+        if (to < from) continue;
+        s[n++] = (struct lab_span){ .from = from, .to = to < length ? to : length - 1 };
+        from = to + 1;
+    }
+    return n;
+}
+
+struct tally {
+    double loss;
+    int right, asked;
+};
+
+static double shown(enum lab_metric metric, const struct tally *t)
+{
+    if (metric == LAB_LOSS) return t->loss / t->asked;
+    return metric == LAB_EXACT ? t->right == t->asked : (double)t->right / t->asked;
+}
+
+static void add_spans(struct lab_row *to, int i, double loss)
+{
+    for (int s = 0; to && s < to->spans; s++)
+        if (i >= to->span[s].from && i <= to->span[s].to) {
+            to->span[s].loss += loss;
+            to->span[s].count++;
+        }
+}
+
+loci_status lab_test(const struct lab_config *c, struct lab_model *m,
+                     const struct lab_column *column, int most, struct lab_measured *to,
+                     struct lab_row *spans, loci_error *e)
+{
+    const int all = column->count < most ? column->count : most;
+    const int at_once = column->length < TEST_ROWS ? TEST_ROWS / column->length : 1;
+    struct lab_batch b = { .sequences = 0 };
+    struct tally sum = { 0, 0, 0 };
+    int exact = 0, scored = 0;
+    loci_status status = LOCI_OK;
+    *to = (struct lab_measured){ .times = column->times,
+                                 .length = column->length,
+                                 .count = all,
+                                 .trained = column->trained,
+                                 .metric = column->metric };
+    memcpy(to->name, column->name, sizeof to->name);
+    to->each = draw_take((size_t)all, sizeof *to->each);
+    if (spans) {
+        spans->span = draw_take(64, sizeof *spans->span);
+        spans->spans = make_spans(spans->span, column->length);
+    }
+    double *loss = NULL;
+    int32_t *best = NULL;
+    for (int first = 0; first < all && !status; first += at_once) {
+        lab_test_batch(c, m, column, first, all - first < at_once ? all - first : at_once, &b);
+        loss = realloc(loss, (size_t)b.rows * sizeof *loss),
+        best = realloc(best, (size_t)b.rows * sizeof *best);
+        if (!loss || !best) exit((fputs("loci: out of memory\n", stderr), 2));
+        status = lab_model_forward(m, &b, false, loss, best, e);
+        for (int s = 0; s < b.sequences && !status; s++) {
+            struct tally t = { 0, 0, 0 };
+            for (ptrdiff_t r = b.starts[s]; r < b.starts[s + 1]; r++) {
+                if (b.target[r] < 0) continue;
+                t.loss += loss[r], t.right += best[r] == b.target[r], t.asked++;
+                add_spans(spans, (int)(r - b.starts[s]), loss[r]);
+            }
+            to->each[first + s] = t.asked ? shown(column->metric, &t) : NAN;
+            if (!t.asked) continue;
+            sum.loss += t.loss, sum.right += t.right, sum.asked += t.asked;
+            exact += t.right == t.asked, scored++;
+        }
+    }
+    free(loss), free(best);
+    lab_batch_free(&b);
+    to->loss = sum.loss / sum.asked, to->accuracy = (double)sum.right / sum.asked;
+    to->exact = (double)exact / scored;
+    for (int s = 0; spans && s < spans->spans; s++)
+        spans->span[s].loss =
+            spans->span[s].count ? spans->span[s].loss / (double)spans->span[s].count : NAN;
+    return status;
+}
+
+/* ---- All of them ----------------------------------------------------------------------------- */
+
+/* The longest column of the task's first kind: where loss is shown by position. */
+static int longest_column(const struct lab_column *list, int n)
+{
+    int at = 0;
+    for (int i = 1; i < n; i++)
+        if (list[i].times > list[at].times) at = i;
+    return at;
+}
+
+static struct lab_row *add_row(struct lab_result *r, const char *name, int columns)
+{
+    struct lab_row *more = draw_take((size_t)r->rows + 1, sizeof *more);
+    if (r->rows) memcpy(more, r->row, (size_t)r->rows * sizeof *more);
+    free(r->row);
+    r->row = more;
+    struct lab_row *row = &r->row[r->rows++];
+    snprintf(row->name, sizeof row->name, "%s", name);
+    row->column = draw_take((size_t)columns, sizeof *row->column);
+    return row;
+}
+
+/* Beyond what a table of learned positions has: nothing is measured there. */
+static bool refused(const struct lab_config *c, const struct lab_model *m,
+                    const struct lab_column *column)
+{
+    const struct lab_tensor *t;
+    const int n = lab_model_tensors(m, &t);
+    bool table = false;
+    for (int i = 0; i < n; i++) table |= t[i].encoding && !strncmp(t[i].name, "pe.", 3);
+    return table && c->learned == LAB_REFUSE && column->length > lab_model_shape(m)->length;
+}
+
+static loci_status test_row(const struct lab_config *c, struct lab_model *m,
+                            const struct lab_column *list, int n, struct lab_row *row,
+                            loci_error *e)
+{
+    const int far = longest_column(list, n);
+    for (int i = 0; i < n; i++) {
+        if (refused(c, m, &list[i])) continue;
+        TRY(lab_test(c, m, &list[i], list[i].count, &row->column[row->columns],
+                     i == far ? row : NULL, e));
+        row->columns++;
+    }
+    return LOCI_OK;
+}
+
+static bool is_learned(const struct lab_problem *p, const struct lab_row *row)
+{
+    double sum = 0;
+    int n = 0;
+    for (int i = 0; i < row->columns; i++) {
+        const struct lab_measured *c = &row->column[i];
+        if (!c->trained) continue;
+        sum += c->metric == LAB_LOSS    ? c->loss
+               : c->metric == LAB_EXACT ? c->exact
+                                        : c->accuracy,
+            n++;
+    }
+    if (n == 0) return false;
+    const bool loss = p->task->corpus && row->column[0].metric == LAB_LOSS;
+    return loss ? sum / n <= p->task->learned * p->corpus->unigram : sum / n >= p->task->learned;
+}
+
+/* Variants that need no training, where sequences are longer than in training.  On text all of
+ * them; elsewhere those that change the encoding. */
+static loci_status test_variants(const struct lab_config *c, struct lab_model *m,
+                                 const struct lab_column *list, int n, struct lab_result *r,
+                                 loci_error *e)
+{
+    const struct lab_problem p = lab_config_problem(c);
+    const bool text = !strcmp(c->task, "text");
+    for (enum lab_change change = LAB_PI; change < LAB_CHANGES; change++) {
+        struct lab_row *row = NULL;
+        const int far = longest_column(list, n);
+        if (!lab_change_fits(change, lab_model_arm(m))) continue;
+        if (!text && (change == LAB_WINDOW || change == LAB_LOGN)) continue;
+        for (int i = 0; i < n; i++) {
+            if (list[i].times <= 1 || refused(c, m, &list[i])) continue;
+            if (!row) row = add_row(r, lab_change_name(change), n);
+            const double times = (double)list[i].length / p.task->longest(&p);
+            TRY(lab_model_view(m, (struct lab_view){ change, times, false }, e));
+            TRY(lab_test(c, m, &list[i], list[i].count, &row->column[row->columns],
+                         i == far ? row : NULL, e));
+            row->columns++;
+        }
+    }
+    return lab_model_view(m, (struct lab_view){ LAB_AS_TRAINED, 1, false }, e);
+}
+
+/* Continues training for a twentieth of the steps at twice the length, with the encoding
+ * changed. */
+static loci_status finetune(const struct lab_config *c, struct lab_model *from,
+                            enum lab_change change, const struct lab_column *list, int n,
+                            struct lab_result *r, loci_error *e)
+{
+    struct lab_config longer = *c;
+    struct lab_shape s = lab_config_shape(c);
+    struct lab_model *m;
+    struct lab_batch b = { .sequences = 0 };
+    char text[LAB_TEXT], name[LAB_NAME];
+    TRY(lab_change_text(change, lab_model_arm(from), s.length, 2, text, e));
+    longer.length = 2 * c->length, longer.steps = (c->steps + 19) / 20, longer.rate = 0.1 * c->rate;
+    s.arm = text;
+    TRY(lab_model_open(&m, &s, lab_model_host(from), e));
+    lab_model_init(m, 0);
+    memcpy(lab_model_list(m, LAB_WEIGHTS), lab_model_list(from, LAB_WEIGHTS),
+           (size_t)lab_model_numbers(m) * lab_model_engine(m)->real);
+    loci_status status = LOCI_OK;
+    for (int step = 0; step < longer.steps && !status; step++) {
+        double mean;
+        lab_train_batch(&longer, m, step, &b);
+        status = lab_model_backward(m, &b, &mean, e);
+        if (!status) lab_model_step(m, step + 1, lab_rate(&longer, step));
+    }
+    snprintf(name, sizeof name, "%s+ft", lab_change_name(change));
+    struct lab_row *row = status ? NULL : add_row(r, name, n);
+    for (int i = 0; i < n && !status; i++)
+        if (list[i].times == 2)
+            status = lab_test(c, m, &list[i], list[i].count, &row->column[row->columns++], NULL, e);
+    lab_batch_free(&b);
+    lab_model_close(m);
+    return status;
+}
+
+loci_status lab_test_all(const struct lab_config *c, struct lab_model *m, struct lab_result *r,
+                         loci_error *e)
+{
+    const struct lab_problem p = lab_config_problem(c);
+    struct lab_column list[LAB_COLUMNS];
+    const int n = p.task->columns(&p, list);
+    TRY(test_row(c, m, list, n, add_row(r, "", n), e));
+    r->learned = is_learned(&p, &r->row[0]);
+    if (c->variants) TRY(test_variants(c, m, list, n, r, e));
+    for (enum lab_change change = LAB_PI; change <= LAB_YARN && c->finetune; change++)
+        if (change != LAB_NTK && lab_change_fits(change, lab_model_arm(m)))
+            TRY(finetune(c, m, change, list, n, r, e));
+    return LOCI_OK;
+}
+
+/* ---- Traps ----------------------------------------------------------------------------------- */
+
+void lab_add_warning(struct lab_result *r, const char *format, ...)
+{
+    char text[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    char **more = draw_take((size_t)r->warnings + 1, sizeof *more);
+    if (r->warnings) memcpy(more, r->warning, (size_t)r->warnings * sizeof *more);
+    free(r->warning);
+    r->warning = more;
+    r->warning[r->warnings] = draw_take(strlen(text) + 1, 1);
+    strcpy(r->warning[r->warnings++], text);
+}
+
+/* A number of an option in an encoding text; NaN: it is not named. */
+static double option_of(const char *text, const char *encoding, const char *option)
+{
+    const size_t n = strlen(encoding), k = strlen(option);
+    for (const char *p = text; *p; p += strcspn(p, "+"), p += *p == '+') {
+        if (strncmp(p, encoding, n) != 0 || !strchr(":+", p[n])) continue;
+        for (const char *o = p + n; *o == ':' || *o == ','; o += 1 + strcspn(o + 1, ",+"))
+            if (!strncmp(o + 1, option, k) && o[1 + k] == '=') return atof(o + k + 2);
+    }
+    return NAN;
+}
+
+void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_result *r)
+{
+    static const struct {
+        const char *encoding, *option, *what;
+        double share;
+    } tables[] = {
+        { "t5", "max_distance", "buckets for distances", 1 },
+        { "shaw", "left", "vectors for distances", 1 },
+        { "clip", "max", "biases for distances", 1 },
+        { "cope", "npos", "positions", 1.5 },
+        { "deberta", "max_distance", "rows for distances", 1 },
+    };
+    const struct lab_shape *s = lab_model_shape(m);
+    const struct lab_arm *a = lab_model_arm(m);
+    char family[LAB_NAME * 2];
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        const double most = option_of(a->attention, tables[i].encoding, tables[i].option);
+        if (most > tables[i].share * s->length)
+            lab_add_warning(r, "%s=%g: %s beyond the %d tokens of training are never trained",
+                            tables[i].option, most, tables[i].what, s->length);
+    }
+    if (strstr(a->embed, "learned") && !a->random && s->longest > s->length)
+        lab_add_warning(
+            r,
+            c->learned == LAB_RANDOM
+                ? "learned: rows beyond the %d trained positions keep the random numbers of the "
+                  "start"
+            : c->learned == LAB_CLAMP
+                ? "learned: positions beyond the %d trained ones read the last row"
+            : c->learned == LAB_WRAP
+                ? "learned: positions beyond the %d trained ones begin again"
+                : "learned: positions beyond the %d trained ones are refused, and not tested",
+            s->length);
+    const double fast = option_of(a->attention, "rope", "beta_fast");
+    if (strstr(a->attention, "scaling=yarn")
+        && (isnan(fast) ? 32 : fast) > s->length / 6.283185307179586)
+        lab_add_warning(r,
+                        "yarn: no pair turns %g times within %d tokens, so every pair is rescaled; "
+                        "beta_fast must grow with the window",
+                        isnan(fast) ? 32 : fast, s->length);
+    if (strstr(a->attention, "alibi") && s->heads != 8)
+        lab_add_warning(
+            r, "alibi: with %d heads the slopes are 2^(-8h/%d), not those of its authors' 8",
+            s->heads, s->heads);
+    if (!strncmp(a->attention, "sba", 3))
+        lab_add_warning(
+            r, "sba: a row does not see its own token, and the first rows see little: the loss of "
+               "position 0 says nothing");
+    const struct lab_problem p = lab_config_problem(c);
+    lab_arm_family(a, family);
+    if (!strcmp(c->task, "text") && (strstr(family, "embed") != NULL))
+        lab_add_warning(
+            r,
+            "all training texts have %d tokens: what is added to embeddings may look perfect "
+            "there and nowhere else",
+            p.length);
+    if (!r->learned)
+        lab_add_warning(
+            r, "not learned: what it does at other lengths says nothing about its encoding");
+}
