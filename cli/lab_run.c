@@ -178,7 +178,10 @@ static int run_run(const struct args *a)
         || !args_whole(a, RUN_CHECKPOINT, 0, 1 << 30, &checkpoint) || !read_shard(a, &w)
         || !make_runs(a, a->rest_count ? a->rest[0] : NULL, &wish, &runs))
         return EXIT_ERROR;
-    w.runs = &runs, w.checkpoint = checkpoint;
+    if (w.isa && !lab_engine(w.isa, false))
+        return fail("lab run: isa '%s' does not run here", w.isa);
+    char cpu[96];
+    w.runs = &runs, w.checkpoint = checkpoint, w.cpu = cpu_name(cpu, sizeof cpu);
     w.progress = take((size_t)runs.count, sizeof *w.progress);
     command_line(a, &command);
     if (lab_store_open(dir, command.s, wish.preset, &runs, &e)) return fail("lab run: %s", e.text);

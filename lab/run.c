@@ -63,6 +63,7 @@ static double glance(const struct lab_config *c, struct lab_model *m, bool far, 
 }
 
 struct training {
+    struct training *next; /* of those that the work holds */
     struct lab_work *work;
     const struct lab_config *config;
     struct lab_progress *progress;
@@ -139,6 +140,7 @@ static void describe(struct training *t, const char *id)
     r->teraflops = lab_config_flops(c, true) * 1e-12;
     snprintf(r->version, sizeof r->version, "%s", loci_version_text());
     snprintf(r->compiler, sizeof r->compiler, "%s", lab_compiler());
+    snprintf(r->cpu, sizeof r->cpu, "%s", t->work->cpu ? t->work->cpu : "");
     snprintf(r->isa, sizeof r->isa, "%s", lab_model_engine(t->model)->isa);
 }
 
@@ -156,6 +158,34 @@ static loci_status finish(struct training *t, const char *id, loci_error *e)
     return status;
 }
 
+static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
+
+static void hold(struct training *t)
+{
+    pthread_mutex_lock(&holding);
+    t->next = t->work->held, t->work->held = t;
+    pthread_mutex_unlock(&holding);
+}
+static void let_go(struct training *t)
+{
+    pthread_mutex_lock(&holding);
+    struct training **p = &t->work->held;
+    while (*p != t) p = &(*p)->next;
+    *p = t->next;
+    pthread_mutex_unlock(&holding);
+    lab_claim_drop(&t->claim);
+}
+/* Training tells of itself at every step. */
+static void tell_of_tests(struct lab_work *w)
+{
+    pthread_mutex_lock(&holding);
+    for (struct training *t = w->held; t; t = t->next)
+        if (atomic_load(&t->progress->stage) == LAB_TESTS)
+            lab_claim_tell(&t->claim, t->config->steps, t->config->steps,
+                           atomic_load(&t->progress->loss));
+    pthread_mutex_unlock(&holding);
+}
+
 loci_status lab_run_one(struct lab_work *w, int index, const loci_host *host, loci_error *e)
 {
     struct training t = { .work = w,
@@ -171,13 +201,14 @@ loci_status lab_run_one(struct lab_work *w, int index, const loci_host *host, lo
         return LOCI_OK;
     }
     atomic_store(&t.progress->stage, LAB_TRAINS);
+    hold(&t);
     lab_config_id(t.config, id);
     loci_status status = lab_model_open(&t.model, &s, host, e);
     if (!status) status = train(&t, e);
     if (!status) status = finish(&t, id, e);
     lab_model_close(t.model);
     lab_result_free(&t.result);
-    lab_claim_drop(&t.claim);
+    let_go(&t);
     atomic_store(&t.progress->stage, status == LOCI_CANCELLED ? LAB_STOPPED
                                      : status                 ? LAB_BROKEN
                                                               : LAB_READY);
@@ -224,7 +255,7 @@ loci_status lab_work_begin(struct lab_work *w, loci_error *e)
     const int workers = left < 1 ? 1 : left < w->threads ? left : w->threads;
     w->each = w->threads / workers;
     atomic_store(&w->next, 0), atomic_store(&w->failed, 0), atomic_store(&w->active, workers);
-    w->error = (loci_error){ .status = LOCI_OK };
+    w->error = (loci_error){ .status = LOCI_OK }, w->held = NULL;
     for (int i = 0; i < workers; i++) {
         pthread_t thread;
         pthread_attr_t attr;
@@ -239,7 +270,11 @@ loci_status lab_work_begin(struct lab_work *w, loci_error *e)
     }
     return LOCI_OK;
 }
-bool lab_work_ended(struct lab_work *w) { return atomic_load(&w->active) == 0; }
+bool lab_work_ended(struct lab_work *w)
+{
+    tell_of_tests(w);
+    return atomic_load(&w->active) == 0;
+}
 loci_status lab_work_end(struct lab_work *w, loci_error *e)
 {
     const struct timespec nap = { 0, 2000000 };

@@ -29,17 +29,19 @@ struct lab_work {
     int shard, shards; /* runs whose number is shard modulo shards; 0, 1: all */
     int threads;       /* in all */
     double checkpoint; /* seconds */
-    const char *isa;
+    const char *isa, *cpu; /* cpu: its name, for the results */
     atomic_int *stop; /* not 0: all stop after a checkpoint */
 
     struct lab_progress *progress; /* [runs->count] */
     /* its own */
     atomic_int next, active, failed;
+    struct training *held; /* runs that go on */
     int each;         /* threads of a run */
     loci_error error; /* the first one */
 };
 
-/* Begins, with threads of its own; asks whether it has ended; waits, and says what failed. */
+/* Begins, with threads of its own; asks whether it has ended; waits, and says what failed.  Who
+ * asks keeps the claims alive of runs that are tested, which may take longer than LAB_STALE. */
 loci_status lab_work_begin(struct lab_work *, loci_error *);
 bool lab_work_ended(struct lab_work *);
 loci_status lab_work_end(struct lab_work *, loci_error *);

@@ -4,6 +4,7 @@
 
 #include "lab/store.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -221,12 +222,14 @@ loci_status lab_claim_take(struct lab_claim *c, const char *dir, const struct la
     TRY(join(path, c->folder, "claim", e));
     for (int attempt = 0; attempt < 2; attempt++) {
         c->fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
-        if (c->fd >= 0 || errno != EEXIST || !is_stale(c->folder)) break;
+        why = errno;
+        if (c->fd >= 0 || why != EEXIST || !is_stale(c->folder)) break;
         remove_stale(c->folder);
     }
     *what = LAB_OTHERS;
-    if (c->fd < 0 && errno == EEXIST) return LOCI_OK;
-    CHECK(e, c->fd >= 0, LOCI_UNSUPPORTED, "%s: cannot make this file: %s", path, strerror(errno));
+    if (c->fd < 0 && why == EEXIST) return LOCI_OK;
+    CHECK(e, c->fd >= 0, LOCI_UNSUPPORTED, "%.300s: cannot make this file: %s", path,
+          strerror(why));
     *what = LAB_MINE;
     c->told = 0;
     write_claim(c, 0, config->steps, NAN);
@@ -245,6 +248,21 @@ loci_status lab_claim_take(struct lab_claim *c, const char *dir, const struct la
 }
 
 void lab_claim_tell(struct lab_claim *c, int step, int steps, double loss)
+/* Files that somebody was writing who was killed.  The claim is ours, so nobody writes now. */
+static void sweep(const char *folder)
+{
+    static const char end[] = ".loci-tmp"; /* as io/output.c names them */
+    char path[LAB_PATH];
+    DIR *d = opendir(folder);
+    for (const struct dirent *f; d && (f = readdir(d));) {
+        const size_t n = strlen(f->d_name);
+        if (n > sizeof end && !strcmp(f->d_name + n - sizeof end + 1, end)
+            && !join(path, folder, f->d_name, NULL))
+            unlink(path);
+    }
+    if (d) closedir(d);
+}
+
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -259,6 +277,9 @@ void lab_claim_drop(struct lab_claim *c)
 {
     char path[LAB_PATH];
     struct stat mine, there;
+    CHECK(e, lstat(path, &s) || S_ISREG(s.st_mode), LOCI_UNSUPPORTED,
+          "%.300s: this is not a regular file; remove it", path);
+    int why = 0;
     snprintf(path, sizeof path, "%.*s/claim", LAB_PATH - 64, c->folder);
     if (!fstat(c->fd, &mine) && !stat(path, &there) && mine.st_ino == there.st_ino
         && mine.st_dev == there.st_dev)
@@ -276,6 +297,7 @@ static const enum lab_list lists[] = { LAB_WEIGHTS, LAB_MEANS, LAB_SQUARES };
 
 loci_status lab_state_write(const char *folder, const struct lab_config *config,
                             struct lab_model *m, int step, const struct lab_result *log,
+    sweep(c->folder);
                             loci_error *e)
 {
     char path[LAB_PATH], id[33], steps[16];
