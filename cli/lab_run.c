@@ -186,7 +186,7 @@ static int run_run(const struct args *a)
     command_line(a, &command);
     if (lab_store_open(dir, command.s, wish.preset, &runs, &e)) return fail("lab run: %s", e.text);
     text_free(&command);
-    struct sigaction stop = { .sa_handler = on_stop };
+    struct sigaction stop = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     if (!a->value[RUN_QUIET]) {
@@ -236,10 +236,10 @@ static bool read_rows(const char *dir, struct row **rows, int *n)
 {
     char path[LAB_PATH];
     snprintf(path, sizeof path, "%.4000s/lab.json", dir);
-    json_error_t error;
-    json_t *root = json_load_file(path, 0, &error);
+    loci_error e = { .text = "" };
+    json_t *root;
+    if (lab_json_read(&root, dir, "lab.json", &e)) return refuse("%s: %s", path, e.text);
     const json_t *list = json_object_get(root, "runs");
-    if (!root) return refuse("%s: %s", path, error.text);
     if (!json_is_array(list)) return json_decref(root), refuse("%s: it has no list of runs", path);
     *n = 0;
     *rows = take(json_array_size(list) + 1, sizeof **rows);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/nearest.h"
 #include "io/json.h"
+#include "lab/result.h"
 #include "lab/sha256.h"
 
 /* ---- Sizes ----------------------------------------------------------------------------------- */
@@ -268,16 +269,18 @@ void lab_config_json(const struct lab_config *c, struct text *out)
 loci_status lab_config_read(struct lab_config *c, const char *folder,
                             const struct lab_corpus *corpus, loci_error *e)
 {
-    char path[4096];
-    json_error_t error;
+    char path[4096], id[33];
+    json_t *root, *value;
+    loci_error why = { .text = "" };
+    *c = (struct lab_config){ .seed = 0 };
     snprintf(path, sizeof path, "%.4000s/config.json", folder);
-    json_t *root = json_load_file(path, 0, &error), *value;
+    if (lab_json_read(&root, folder, "config.json", &why))
+        return loci_fail(e, why.status, "%.200s: %.200s", path, why.text);
     const char *key, *arm = json_string_value(json_object_get(root, "arm")),
                      *task = json_string_value(json_object_get(root, "task")),
                      *size = json_string_value(json_object_get(root, "size")),
                      *text = json_string_value(json_object_get(root, "corpus"));
     loci_status status = LOCI_OK;
-    *c = (struct lab_config){ .seed = 0 };
     if (!arm || !task || !size || strlen(arm) >= LAB_ARM
         || json_integer_value(json_object_get(root, "format")) != LAB_FORMAT)
         status = loci_fail(e, LOCI_UNSUPPORTED, "%s is no configuration of this lab", path);
@@ -302,7 +305,12 @@ loci_status lab_config_read(struct lab_config *c, const char *folder,
             lab_config_set(c, key, json_is_string(value) ? json_string_value(value) : number, e);
     }
     json_decref(root);
-    return status;
+    if (status) return status;
+    lab_config_id(c, id); /* a folder is named by it */
+    const char *slash = strrchr(folder, '/');
+    CHECK(e, !strcmp(slash ? slash + 1 : folder, id), LOCI_UNSUPPORTED,
+          "%.200s is the configuration of run %s, not of this one", path, id);
+    return LOCI_OK;
 }
 
 void lab_config_settings(const struct lab_config *c, char *text, size_t room)

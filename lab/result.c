@@ -468,6 +468,17 @@ static loci_status parse(const char *bytes, size_t n, json_t **root, loci_error 
     return loci_fail(e, s, "%s%.200s", json ? "no " : "", json ? json : why.text);
 }
 
+loci_status lab_json_read(json_t **root, const char *folder, const char *name, loci_error *e)
+{
+    char *bytes = NULL;
+    size_t n = 0;
+    *root = NULL;
+    TRY(read_bytes(folder, name, &bytes, &n, e));
+    const loci_status s = parse(bytes, n, root, e);
+    free(bytes);
+    return s;
+}
+
 /* ---- log.csv --------------------------------------------------------------------------------- */
 
 /* A number before a comma or the line's end; an empty one is NaN. */
@@ -540,15 +551,11 @@ static bool is_there(const char *folder, const char *name)
 /* Without a sound log a result counts all the same, but not without a word. */
 loci_status lab_result_read(struct lab_result *r, const char *folder, loci_error *e)
 {
-    char *bytes = NULL;
-    size_t n = 0;
     json_t *root = NULL;
     loci_error why = { 0 };
     memset(r, 0, sizeof *r);
-    TRY(read_bytes(folder, "result.json", &bytes, &n, e));
-    loci_status s = parse(bytes, n, &root, e);
-    free(bytes);
-    if (!s) s = read_result(root, r, e);
+    TRY(lab_json_read(&root, folder, "result.json", e));
+    loci_status s = read_result(root, r, e);
     json_decref(root);
     if (!s && strcmp(r->id, base_name(folder)))
         s = loci_fail(e, LOCI_BAD_ARG, "its id is %s, not its folder's name", r->id);
@@ -670,13 +677,8 @@ void lab_results_free(struct lab_results *all)
 
 loci_status lab_command_read(char **command, const char *dir, loci_error *e)
 {
-    char *bytes = NULL;
-    size_t n = 0;
     json_t *root = NULL;
-    TRY(read_bytes(dir, "lab.json", &bytes, &n, e));
-    loci_status s = parse(bytes, n, &root, e);
-    free(bytes);
-    if (s) return s;
+    TRY(lab_json_read(&root, dir, "lab.json", e));
     struct text t = { 0 };
     const json_t *v = json_object_get(root, "command");
     if (json_is_string(v)) text_add(&t, "%s", json_string_value(v));

@@ -74,6 +74,11 @@ struct lab_results {
 loci_status lab_results_read(struct lab_results *, const char *dir, loci_error *);
 void lab_results_free(struct lab_results *);
 
+/* The JSON in a regular file of a folder; what else lies there under its name is refused with one
+ * sentence.  The caller releases it. */
+struct json_t;
+loci_status lab_json_read(struct json_t **, const char *folder, const char *name, loci_error *);
+
 /* The command in DIR/lab.json, a text or a list of them; the caller frees it. */
 loci_status lab_command_read(char **command, const char *dir, loci_error *);
 

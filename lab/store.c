@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -66,7 +67,21 @@ const char *lab_compiler(void)
 #endif
 }
 
-/* A list of an earlier lab.json that can be read, or an empty one. */
+/* An earlier lab.json, or NULL.  One that is damaged or somebody else's is not written over. */
+static loci_status read_old(const char *dir, const char *path, json_t **old, loci_error *e)
+{
+    struct stat s;
+    loci_error why = { .text = "it is not of this lab" };
+    if (lstat(path, &s) && errno == ENOENT) return LOCI_OK;
+    if (!lab_json_read(old, dir, "lab.json", &why)) {
+        if (json_integer_value(json_object_get(*old, "format")) == LAB_FORMAT) return LOCI_OK;
+        json_decref(*old);
+    }
+    return loci_fail(e, LOCI_UNSUPPORTED, "%.200s: %.200s; remove it, or choose another folder",
+                     path, why.text);
+}
+
+/* A list of an earlier lab.json, or an empty one. */
 static json_t *list_of(const json_t *old, const char *key)
 {
     json_t *list = json_object_get(old, key);
@@ -109,8 +124,9 @@ loci_status lab_store_open(const char *dir, const char *command, const char *pre
     TRY(join(path, dir, "runs", e));
     TRY(make_folder(path, e));
     TRY(join(path, dir, "lab.json", e));
-    json_t *old = json_load_file(path, 0, NULL), *commands = list_of(old, "commands"),
-           *list = list_of(old, "runs");
+    json_t *old = NULL;
+    TRY(read_old(dir, path, &old, e));
+    json_t *commands = list_of(old, "commands"), *list = list_of(old, "runs");
     json_decref(old);
     if (!has_command(commands, command)) json_array_append_new(commands, json_string(command));
     add_runs(list, runs);
@@ -137,6 +153,25 @@ bool lab_run_done(const char *dir, const char *id)
     struct stat s;
     snprintf(path, sizeof path, "%s/runs/%s/result.json", dir, id);
     return !stat(path, &s) && S_ISREG(s.st_mode);
+}
+
+/* Is the run done?  A result that cannot be read is worth nothing, and the run is made again; but
+ * what is no file at all would not make way for one, and to see that at the end is too late. */
+static loci_status look_done(const char *folder, bool tell, bool *done, loci_error *e)
+{
+    char path[LAB_PATH];
+    struct stat s;
+    struct lab_result r;
+    loci_error why = { .text = "" };
+    *done = false;
+    TRY(join(path, folder, "result.json", e));
+    if (stat(path, &s)) return LOCI_OK;
+    CHECK(e, S_ISREG(s.st_mode), LOCI_UNSUPPORTED, "%.300s: this is not a regular file", path);
+    *done = !lab_result_read(&r, folder, &why);
+    if (*done) lab_result_free(&r);
+    else if (tell)
+        fprintf(stderr, "loci: %s is left aside, and the run made again: %s\n", path, why.text);
+    return LOCI_OK;
 }
 
 static void this_host(char *name, size_t room)
@@ -176,8 +211,9 @@ bool lab_claim_read(const char *folder, struct lab_told *told)
     line[n < 0 ? 0 : n] = 0;
     if (sscanf(line, "%63s %ld %d %d %lf", told->host, &told->pid, &told->step, &told->steps,
                &told->loss)
-        != 5)
-        told->pid = 0;
+            != 5
+        || told->pid < 1 || told->pid > INT_MAX || told->step < 0)
+        told->pid = told->step = 0;
     return true;
 }
 
@@ -209,45 +245,6 @@ static void remove_stale(const char *folder)
     unlink(taking);
 }
 
-loci_status lab_claim_take(struct lab_claim *c, const char *dir, const struct lab_config *config,
-                           enum lab_claimed *what, loci_error *e)
-{
-    char id[33], path[LAB_PATH];
-    lab_config_id(config, id);
-    *what = LAB_DONE;
-    if (lab_run_done(dir, id)) return LOCI_OK;
-    const int n = snprintf(c->folder, sizeof c->folder, "%s/runs/%s", dir, id);
-    CHECK(e, n < LAB_PATH - 64, LOCI_BAD_ARG, "a path with %d bytes is too long", n);
-    TRY(make_folder(c->folder, e));
-    TRY(join(path, c->folder, "claim", e));
-    for (int attempt = 0; attempt < 2; attempt++) {
-        c->fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
-        why = errno;
-        if (c->fd >= 0 || why != EEXIST || !is_stale(c->folder)) break;
-        remove_stale(c->folder);
-    }
-    *what = LAB_OTHERS;
-    if (c->fd < 0 && why == EEXIST) return LOCI_OK;
-    CHECK(e, c->fd >= 0, LOCI_UNSUPPORTED, "%.300s: cannot make this file: %s", path,
-          strerror(why));
-    *what = LAB_MINE;
-    c->told = 0;
-    write_claim(c, 0, config->steps, NAN);
-    if (lab_run_done(dir, id)) { /* by whoever held the claim until now */
-        lab_claim_drop(c);
-        *what = LAB_DONE;
-        return LOCI_OK;
-    }
-    struct text t = { .s = NULL };
-    lab_config_json(config, &t);
-    loci_status status = join(path, c->folder, "config.json", e);
-    if (!status) status = write_text(path, &t, e);
-    text_free(&t);
-    if (status) lab_claim_drop(c);
-    return status;
-}
-
-void lab_claim_tell(struct lab_claim *c, int step, int steps, double loss)
 /* Files that somebody was writing who was killed.  The claim is ours, so nobody writes now. */
 static void sweep(const char *folder)
 {
@@ -263,6 +260,53 @@ static void sweep(const char *folder)
     if (d) closedir(d);
 }
 
+loci_status lab_claim_take(struct lab_claim *c, const char *dir, const struct lab_config *config,
+                           enum lab_claimed *what, loci_error *e)
+{
+    char id[33], path[LAB_PATH];
+    lab_config_id(config, id);
+    struct stat s;
+    bool done;
+    *what = LAB_DONE;
+    const int n = snprintf(c->folder, sizeof c->folder, "%s/runs/%s", dir, id);
+    CHECK(e, n < LAB_PATH - 64, LOCI_BAD_ARG, "a path with %d bytes is too long", n);
+    TRY(look_done(c->folder, true, &done, e));
+    if (done) return lab_state_remove(c->folder), LOCI_OK; /* if its end was cut off */
+    TRY(make_folder(c->folder, e));
+    TRY(join(path, c->folder, "claim", e));
+    CHECK(e, lstat(path, &s) || S_ISREG(s.st_mode), LOCI_UNSUPPORTED,
+          "%.300s: this is not a regular file; remove it", path);
+    int why = 0;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        c->fd = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+        why = errno;
+        if (c->fd >= 0 || why != EEXIST || !is_stale(c->folder)) break;
+        remove_stale(c->folder);
+    }
+    *what = LAB_OTHERS;
+    if (c->fd < 0 && why == EEXIST) return LOCI_OK;
+    CHECK(e, c->fd >= 0, LOCI_UNSUPPORTED, "%.300s: cannot make this file: %s", path,
+          strerror(why));
+    *what = LAB_MINE;
+    c->told = 0;
+    write_claim(c, 0, config->steps, NAN);
+    loci_status status = look_done(c->folder, false, &done, e);
+    if (status || done) { /* by whoever held the claim until now */
+        lab_claim_drop(c);
+        *what = LAB_DONE;
+        return status;
+    }
+    sweep(c->folder);
+    struct text t = { .s = NULL };
+    lab_config_json(config, &t);
+    status = join(path, c->folder, "config.json", e);
+    if (!status) status = write_text(path, &t, e);
+    text_free(&t);
+    if (status) lab_claim_drop(c);
+    return status;
+}
+
+void lab_claim_tell(struct lab_claim *c, int step, int steps, double loss)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -277,9 +321,6 @@ void lab_claim_drop(struct lab_claim *c)
 {
     char path[LAB_PATH];
     struct stat mine, there;
-    CHECK(e, lstat(path, &s) || S_ISREG(s.st_mode), LOCI_UNSUPPORTED,
-          "%.300s: this is not a regular file; remove it", path);
-    int why = 0;
     snprintf(path, sizeof path, "%.*s/claim", LAB_PATH - 64, c->folder);
     if (!fstat(c->fd, &mine) && !stat(path, &there) && mine.st_ino == there.st_ino
         && mine.st_dev == there.st_dev)
@@ -295,12 +336,25 @@ static const char *const list_names[] = {
 };
 static const enum lab_list lists[] = { LAB_WEIGHTS, LAB_MEANS, LAB_SQUARES };
 
+/* Of all that a checkpoint says: one that a disk has changed must not be gone on with. */
+static void hash_state(struct lab_model *m, const char *id, const char *step, const char *log,
+                       char sha256[65])
+{
+    struct sha256 s;
+    sha256_begin(&s);
+    sha256_add(&s, id, strlen(id) + 1);
+    sha256_add(&s, step, strlen(step) + 1);
+    sha256_add(&s, log, strlen(log) + 1);
+    for (int i = 0; i < COUNT(lists); i++)
+        sha256_add(&s, lab_model_list(m, lists[i]), (size_t)lab_model_numbers(m) * sizeof(float));
+    sha256_end(&s, sha256);
+}
+
 loci_status lab_state_write(const char *folder, const struct lab_config *config,
                             struct lab_model *m, int step, const struct lab_result *log,
-    sweep(c->folder);
                             loci_error *e)
 {
-    char path[LAB_PATH], id[33], steps[16];
+    char path[LAB_PATH], id[33], steps[16], sha256[65];
     struct safetensor tensor[COUNT(lists)];
     const void *data[COUNT(lists)];
     struct text t = { .s = NULL };
@@ -317,9 +371,11 @@ loci_status lab_state_write(const char *folder, const struct lab_config *config,
     for (int i = 0; i < log->logs; i++)
         text_add(&t, "%d %.17g %.17g %.17g %.17g %.17g\n", log->log[i].step, log->log[i].loss,
                  log->log[i].rate, log->log[i].norm, log->log[i].trained, log->log[i].far);
-    const struct safetensors_meta meta[] = { { "id", id },
-                                             { "step", steps },
-                                             { "log", t.s ? t.s : "" } };
+    const char *lines = t.s ? t.s : "";
+    hash_state(m, id, steps, lines, sha256);
+    const struct safetensors_meta meta[] = {
+        { "id", id }, { "step", steps }, { "log", lines }, { "sha256", sha256 }
+    };
     lab_write_begin();
     const loci_status status =
         loci_safetensors_write(path, COUNT(lists), tensor, data, COUNT(meta), meta, e);
@@ -349,7 +405,7 @@ static bool read_log(const char *text, int step, struct lab_result *log)
 loci_status lab_state_read(const char *folder, const struct lab_config *config, struct lab_model *m,
                            int *step, struct lab_result *log, loci_error *e)
 {
-    char path[LAB_PATH], id[33];
+    char path[LAB_PATH], id[33], sha256[65];
     struct safetensors file;
     struct stat s;
     *step = 0;
@@ -359,10 +415,11 @@ loci_status lab_state_read(const char *folder, const struct lab_config *config, 
     TRY(loci_safetensors_open(&file, path, e));
     const char *own = loci_safetensors_meta(&file, "id"),
                *at = loci_safetensors_meta(&file, "step"),
-               *lines = loci_safetensors_meta(&file, "log");
+               *lines = loci_safetensors_meta(&file, "log"),
+               *sum = loci_safetensors_meta(&file, "sha256");
     loci_status status = LOCI_OK;
     const int wanted = at ? atoi(at) : 0;
-    if (!own || strcmp(own, id) != 0 || !lines || wanted < 1 || wanted > config->steps
+    if (!own || strcmp(own, id) != 0 || !lines || !sum || wanted < 1 || wanted > config->steps
         || file.count != COUNT(lists))
         status = loci_fail(e, LOCI_UNSUPPORTED, "it is no checkpoint of this run");
     for (int i = 0; i < COUNT(lists) && !status; i++) {
@@ -373,6 +430,9 @@ loci_status lab_state_read(const char *folder, const struct lab_config *config, 
             status = loci_fail(e, LOCI_UNSUPPORTED, "it is no checkpoint of this run");
         else status = loci_safetensors_read(&file, t, lab_model_list(m, lists[i]), e);
     }
+    if (!status) hash_state(m, id, at, lines, sha256);
+    if (!status && strcmp(sum, sha256) != 0)
+        status = loci_fail(e, LOCI_UNSUPPORTED, "it has changed since it was written");
     if (!status && !read_log(lines, wanted, log))
         status = loci_fail(e, LOCI_UNSUPPORTED, "its log is damaged");
     if (!status) *step = wanted;
@@ -465,6 +525,11 @@ loci_status lab_weights_read(const char *folder, struct lab_model *m, loci_error
                    (size_t)t[i].cols * sizeof *w);
         free(w);
     }
+    char sha256[65];
+    const char *sum = loci_safetensors_meta(&file, "sha256");
+    if (!status) lab_weights_hash(m, sha256);
+    if (!status && (!sum || strcmp(sum, sha256) != 0))
+        status = loci_fail(e, LOCI_UNSUPPORTED, "they have changed since they were written");
     loci_safetensors_close(&file);
     return status;
 }
