@@ -319,74 +319,121 @@ void lab_add_warning(struct lab_result *r, const char *format, ...)
     strcpy(r->warning[r->warnings++], text);
 }
 
+/* The part of an encoding text that is this encoding, or NULL. */
+static const char *part_of(const char *text, const char *encoding)
+{
+    const size_t n = strlen(encoding);
+    for (const char *p = text; *p; p += strcspn(p, "+"), p += *p == '+')
+        if (!strncmp(p, encoding, n) && strchr(":+", p[n])) return p;
+    return NULL;
+}
 /* A number of an option in an encoding text; NaN: it is not named. */
 static double option_of(const char *text, const char *encoding, const char *option)
 {
-    const size_t n = strlen(encoding), k = strlen(option);
-    for (const char *p = text; *p; p += strcspn(p, "+"), p += *p == '+') {
-        if (strncmp(p, encoding, n) != 0 || !strchr(":+", p[n])) continue;
-        for (const char *o = p + n; *o == ':' || *o == ','; o += 1 + strcspn(o + 1, ",+"))
-            if (!strncmp(o + 1, option, k) && o[1 + k] == '=') return atof(o + k + 2);
-    }
+    const char *part = part_of(text, encoding);
+    const size_t k = strlen(option);
+    if (!part) return NAN;
+    for (const char *o = part + strlen(encoding); *o == ':' || *o == ',';
+         o += 1 + strcspn(o + 1, ",+"))
+        if (!strncmp(o + 1, option, k) && o[1 + k] == '=') return atof(o + k + 2);
     return NAN;
+}
+
+/* Have all sequences of training the same number of tokens? */
+static bool fixed_length(const struct lab_config *c)
+{
+    const struct lab_problem p = lab_config_problem(c);
+    const size_t most = (size_t)p.task->longest(&p);
+    int32_t *token = draw_take(2 * most, sizeof *token);
+    bool same = true;
+    for (int row = 0, first = 0; row < 32 && same; row++) {
+        const uint64_t key = lab_train_key(&p, (uint64_t)c->seed, 0, row);
+        const int n = p.task->draw(&p, NULL, key, row, token, token + most);
+        if (row == 0) first = n;
+        same = n == first;
+    }
+    free(token);
+    return same;
+}
+
+static bool has_row(const struct lab_result *r, const char *name)
+{
+    for (int i = 0; i < r->rows; i++)
+        if (!strcmp(r->row[i].name, name)) return true;
+    return false;
+}
+
+/* Parts of tables that no training sequence reaches. */
+static void warn_of_tables(const struct lab_config *c, const struct lab_shape *s,
+                           const struct lab_arm *a, struct lab_result *r)
+{
+    static const struct {
+        const char *encoding, *option, *what;
+        int plus; /* cope counts 0 .. L, its own token too */
+    } tables[] = {
+        { "t5", "max_distance", "buckets of distances", 0 },
+        { "shaw", "left", "vectors of distances", 0 },
+        { "clip", "max", "biases of distances", 0 },
+        { "cope", "npos", "vectors of positions", 1 },
+        { "deberta", "max_distance", "vectors of distances", 0 },
+    };
+    static const char *const beyond[] = {
+        [LAB_REFUSE] = "have no row, so tests with them are left out",
+        [LAB_CLAMP] = "read the last row",
+        [LAB_WRAP] = "begin again at the first row",
+        [LAB_RANDOM] = "have rows that keep the random numbers of the start",
+    };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        const double most = option_of(a->attention, tables[i].encoding, tables[i].option);
+        if (most > s->length + tables[i].plus)
+            lab_add_warning(r, "%s: %s=%g, but training has %d tokens: %s beyond are never trained",
+                            tables[i].encoding, tables[i].option, most, s->length, tables[i].what);
+    }
+    if (part_of(a->embed, "learned") && !a->random && s->longest > s->length)
+        lab_add_warning(r, "learned: positions beyond the %d trained ones %s (--set learned=...)",
+                        s->length, beyond[c->learned]);
 }
 
 void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_result *r)
 {
-    static const struct {
-        const char *encoding, *option, *what;
-        double share;
-    } tables[] = {
-        { "t5", "max_distance", "buckets for distances", 1 },
-        { "shaw", "left", "vectors for distances", 1 },
-        { "clip", "max", "biases for distances", 1 },
-        { "cope", "npos", "positions", 1.5 },
-        { "deberta", "max_distance", "rows for distances", 1 },
-    };
     const struct lab_shape *s = lab_model_shape(m);
     const struct lab_arm *a = lab_model_arm(m);
+    const bool longer = s->longest > s->length;
     char family[LAB_NAME * 2];
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        const double most = option_of(a->attention, tables[i].encoding, tables[i].option);
-        if (most > tables[i].share * s->length)
-            lab_add_warning(r, "%s=%g: %s beyond the %d tokens of training are never trained",
-                            tables[i].option, most, tables[i].what, s->length);
-    }
-    if (strstr(a->embed, "learned") && !a->random && s->longest > s->length)
-        lab_add_warning(
-            r,
-            c->learned == LAB_RANDOM
-                ? "learned: rows beyond the %d trained positions keep the random numbers of the "
-                  "start"
-            : c->learned == LAB_CLAMP
-                ? "learned: positions beyond the %d trained ones read the last row"
-            : c->learned == LAB_WRAP
-                ? "learned: positions beyond the %d trained ones begin again"
-                : "learned: positions beyond the %d trained ones are refused, and not tested",
-            s->length);
+    lab_arm_family(a, family);
+    warn_of_tables(c, s, a, r);
     const double fast = option_of(a->attention, "rope", "beta_fast");
     if (strstr(a->attention, "scaling=yarn")
         && (isnan(fast) ? 32 : fast) > s->length / 6.283185307179586)
         lab_add_warning(r,
-                        "yarn: no pair turns %g times within %d tokens, so every pair is rescaled; "
-                        "beta_fast must grow with the window",
-                        isnan(fast) ? 32 : fast, s->length);
-    if (strstr(a->attention, "alibi") && s->heads != 8)
-        lab_add_warning(
-            r, "alibi: with %d heads the slopes are 2^(-8h/%d), not those of its authors' 8",
-            s->heads, s->heads);
-    if (!strncmp(a->attention, "sba", 3))
-        lab_add_warning(
-            r, "sba: a row does not see its own token, and the first rows see little: the loss of "
-               "position 0 says nothing");
-    const struct lab_problem p = lab_config_problem(c);
-    lab_arm_family(a, family);
-    if (!strcmp(c->task, "text") && (strstr(family, "embed") != NULL))
-        lab_add_warning(
-            r,
-            "all training texts have %d tokens: what is added to embeddings may look perfect "
-            "there and nowhere else",
-            p.length);
+                        "yarn: no pair turns beta_fast = %g times within %d tokens, so every pair "
+                        "is rescaled; beta_fast must be below %d tokens / 2 pi = %.3g",
+                        isnan(fast) ? 32 : fast, s->length, s->length,
+                        s->length / 6.283185307179586);
+    if (part_of(a->attention, "alibi") && !strstr(a->attention, "slopes=given") && s->heads != 8) {
+        int below = 1;
+        while (2 * below <= s->heads) below *= 2;
+        lab_add_warning(r,
+                        "alibi: its slopes depend on the number of heads; with %d they go from "
+                        "%.3g to 1/256, with its authors' 8 from 0.5",
+                        s->heads, exp2(-8.0 / (s->heads > below ? 2 * below : below)));
+    }
+    if (part_of(a->attention, "sba"))
+        lab_add_warning(r, "sba: a token does not see itself, and the first ones see next to "
+                           "nothing, so their loss says nothing of the encoding");
+    if (!strcmp(family, "nothing") && has_row(r, lab_change_name(LAB_WINDOW)))
+        lab_add_warning(r,
+                        "nope: it counts from the BOS token, which rows beyond the first %d do "
+                        "not see in the row 'window'",
+                        s->length);
+    if (strstr(family, "embed") && !a->random && longer && fixed_length(c))
+        lab_add_warning(r,
+                        "all training sequences have %d tokens: what is added to embeddings may "
+                        "look perfect there and nowhere else",
+                        s->length);
+    if (longer && !part_of(a->attention, "sba") && !has_row(r, lab_change_name(LAB_LOGN)))
+        lab_add_warning(r, "a softmax over more keys is flatter, whatever the encoding, and no row "
+                           "'logn' was tested here, which tells what that costs at longer lengths");
     if (!r->learned)
         lab_add_warning(
             r, "not learned: what it does at other lengths says nothing about its encoding");
