@@ -387,7 +387,7 @@ static const struct lab_preset presets[] = {
         { "add", 2000 },
         { "count", 2000 } } },
     { "overnight",
-      "ten tasks, three seeds of all",
+      "all tasks, three seeds of all",
       "S",
       LAB_ALL_ARMS,
       3,
@@ -443,8 +443,21 @@ void lab_runs_free(struct lab_runs *r)
     *r = (struct lab_runs){ .count = 0 };
 }
 
+static bool is_listed(const struct lab_runs *r, const struct lab_config *c)
+{
+    char id[33], other[33] = "";
+    lab_config_id(c, id);
+    for (int i = 0; i < r->count; i++) {
+        const struct lab_config *x = &r->list[i];
+        if (x->seed != c->seed || strcmp(x->arm, c->arm) || strcmp(x->task, c->task)) continue;
+        lab_config_id(x, other);
+        if (!strcmp(id, other)) return true;
+    }
+    return false;
+}
 static void add_run(struct lab_runs *r, const struct lab_config *c)
 {
+    if (is_listed(r, c)) return; /* an arm that was named twice */
     if (r->count == r->room) {
         struct lab_config *more = draw_take((size_t)(2 * r->room + 64), sizeof *more);
         if (r->count) memcpy(more, r->list, (size_t)r->count * sizeof *more);
@@ -470,6 +483,23 @@ static bool next_word(const char **list, char *word, size_t room, bool arms)
     snprintf(word, room, "%.*s", (int)n, p);
     *list = p + n + (p[n] == ',');
     return true;
+}
+
+/* Words are cut to their room: one that is longer would be another word. */
+static loci_status check_words(const char *list, size_t room, bool arms, const char *what,
+                               loci_error *e)
+{
+    const size_t all = list ? strlen(list) + 1 : 1;
+    char *word = draw_take(all, 1);
+    bool fits = true;
+    while (fits && next_word(&list, word, all, arms)) fits = strlen(word) < room;
+    const loci_status status = fits ? LOCI_OK
+                                    : loci_fail(e, LOCI_BAD_ARG,
+                                                "%s '%.40s...' is longer than %d "
+                                                "characters",
+                                                what, word, (int)room - 1);
+    free(word);
+    return status;
 }
 
 static const char *const four[] = { "nope", "rope", "alibi", "fox", NULL };
@@ -510,6 +540,7 @@ static const char *const drawn_arms[] = { "sinusoidal@random", "rope@random", "a
                                           "fire@random", NULL };
 
 /* Runs of one arm on one task: seeds and learning rates. */
+enum { RATE = 64 };
 static loci_status add_seeds(struct lab_runs *r, struct lab_config c, int seeds,
                              const struct lab_wish *w, loci_error *e)
 {
@@ -517,7 +548,7 @@ static loci_status add_seeds(struct lab_runs *r, struct lab_config c, int seeds,
     TRY(lab_config_check(&c, e));
     for (c.seed = 0; c.seed < seeds; c.seed++) {
         const char *grid = w->grid;
-        char rate[64];
+        char rate[RATE];
         if (!grid) add_run(r, &c);
         while (next_word(&grid, rate, sizeof rate, false)) {
             TRY(lab_config_set(&c, "rate", rate, e));
@@ -576,6 +607,9 @@ loci_status lab_runs_make(struct lab_runs *r, const struct lab_wish *w, loci_err
                          w->preset, near ? "; did you mean " : "", near ? near : "");
     }
     CHECK(e, p || (w->arms && w->tasks), LOCI_BAD_ARG, "what runs is a preset, or arms and tasks");
+    TRY(check_words(w->arms, LAB_ARM, true, "arm", e));
+    TRY(check_words(w->tasks, LAB_NAME, false, "task", e));
+    TRY(check_words(w->grid, RATE, false, "learning rate", e));
     const int arms = choose_arms(p, w, &arm);
     loci_status status = LOCI_OK;
     char task[LAB_NAME];
