@@ -381,7 +381,7 @@ static int run_bench(const struct args *a)
             first->size, first->task, first->tokens, threads, threads > 1 ? "s" : "",
             100 * products / most);
         printf("%-16s %10s %9s   share of a step: %8s %9s %6s %7s %6s\n", "arm", "tokens/s",
-               "of peak", "products", "attention", "loss", "update", "other");
+               "of peak", "layers", "attention", "loss", "update", "other");
     }
     for (int i = 0; i < runs.count; i++) {
         struct timing x;
