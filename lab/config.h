@@ -18,6 +18,7 @@ struct lab_config {
     int seed, layers, dim, heads, kv_heads, ffn;
     int length, steps, tokens; /* L; of training; in a step, at most */
     double rate;               /* the largest learning rate */
+    double std, embed_std;     /* of matrices at the start, and of embeddings */
     enum lab_learned learned;
     int variants, finetune;          /* 1: tests them too; continues training for some */
     double option[LAB_OPTIONS];      /* of the task */

@@ -334,10 +334,10 @@ static void start_encoding(const struct lab_model *m, const loci_plan *plan, int
 
 void lab_model_init(struct lab_model *m, uint64_t seed)
 {
-    const double out = 0.02 / sqrt(2.0 * m->shape.layers);
+    const double std = m->shape.std > 0 ? m->shape.std : 0.02, out = std / sqrt(2.0 * m->shape.layers);
     for (int i = 0; i < 4; i++) memset(m->list[i], 0, (size_t)m->numbers * m->real);
     for (int t = 0; t < m->tensors; t++)
-        if (m->tensor[t].decays) normal(m, t, seed, 0.02);
+        if (m->tensor[t].decays) normal(m, t, seed, t == m->embed ? m->shape.embed_std > 0 ? m->shape.embed_std : 0.02 : std);
     fill(m, m->norm, 1);
     for (int i = 0; i < m->added_count; i++)
         start_encoding(m, m->trained.embed, i, m->added[i], seed);
