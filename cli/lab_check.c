@@ -214,7 +214,8 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
         keys[w.settings] = p, values[w.settings++] = equals + 1;
     }
     w.key = keys, w.value = values;
-    if (lab_corpus_open(corpus, a->value[DUMP_CORPUS], 2 << 20, &e) || lab_runs_make(&runs, &w, &e))
+    if (lab_corpus_open(corpus, a->value[DUMP_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
+        || lab_runs_make(&runs, &w, &e))
         return refuse("lab dump: %s", e.text);
     if (runs.count != 1) return refuse("lab dump: one arm and one task, not %d runs", runs.count);
     *c = runs.list[0];
@@ -373,7 +374,8 @@ static int run_bench(const struct args *a)
     const char *isa = a->value[BENCH_ISA];
     if (!args_rest(a, 0) || !args_whole(a, BENCH_THREADS, 1, 256, &threads)) return EXIT_ERROR;
     if (isa && !lab_engine(isa, false)) return fail("lab bench: isa '%s' does not run here", isa);
-    if (lab_corpus_open(&corpus, NULL, 2 << 20, &e)) return fail("lab bench: %s", e.text);
+    if (lab_corpus_open(&corpus, NULL, lab_corpus_bytes(lab_wish_length(&w)), &e))
+        return fail("lab bench: %s", e.text);
     w.corpus = &corpus;
     if (lab_runs_make(&runs, &w, &e)) return fail("lab bench: %s", e.text);
     if (!start_threads(a, threads, &pool, &host)) return EXIT_ERROR;
@@ -390,11 +392,10 @@ static int run_bench(const struct args *a)
             "%.6g, \"arms\": [",
             first->size, first->task, threads, most, products);
     else {
-        printf(
-            "size %s, %s, %d tokens in a step, %d thread%s; products alone: %.0f %% of the "
-            "multiply-adds probed beside them\n\n",
-            first->size, first->task, first->tokens, threads, threads > 1 ? "s" : "",
-            100 * products / most);
+        printf("size %s, %s, %d tokens in a step, %d thread%s; products alone: %.0f %% of the "
+               "multiply-adds probed beside them\n\n",
+               first->size, first->task, first->tokens, threads, threads > 1 ? "s" : "",
+               100 * products / most);
         printf("%-16s %10s %9s   share of a step: %8s %9s %6s %7s %6s\n", "arm", "tokens/s",
                "of peak", "layers", "attention", "loss", "update", "other");
     }
@@ -407,20 +408,19 @@ static int run_bench(const struct args *a)
         double rest = 1, share[LAB_PARTS];
         for (int k = 0; k < LAB_PARTS; k++) share[k] = x.part[k] / x.step, rest -= share[k];
         if (a->value[BENCH_JSON])
-            text_add(
-                &t,
-                "%s\n  {\"arm\": \"%s\", \"tokens_per_second\": %.6g, \"of_peak\": %.4g, "
-                "\"layers\": %.4g, \"attention\": %.4g, \"loss\": "
-                "%.4g, \"update\": %.4g}",
-                i ? "," : "", runs.list[i].arm, x.tokens / x.step, flops / x.step / most / threads,
-                share[LAB_LAYERS], share[LAB_MIXING], share[LAB_LOSSES], share[LAB_UPDATE]);
+            text_add(&t,
+                     "%s\n  {\"arm\": \"%s\", \"tokens_per_second\": %.6g, \"of_peak\": %.4g, "
+                     "\"layers\": %.4g, \"attention\": %.4g, \"loss\": "
+                     "%.4g, \"update\": %.4g}",
+                     i ? "," : "", runs.list[i].arm, x.tokens / x.step,
+                     flops / x.step / most / threads, share[LAB_LAYERS], share[LAB_MIXING],
+                     share[LAB_LOSSES], share[LAB_UPDATE]);
         else {
-            printf(
-                "%-16s %10.0f %8.0f %%                    %6.0f %% %7.0f %% %4.0f %% %5.0f %% "
-                "%4.0f %%\n",
-                runs.list[i].arm, x.tokens / x.step, 100 * flops / x.step / most / threads,
-                100 * share[LAB_LAYERS], 100 * share[LAB_MIXING], 100 * share[LAB_LOSSES],
-                100 * share[LAB_UPDATE], 100 * rest);
+            printf("%-16s %10.0f %8.0f %%                    %6.0f %% %7.0f %% %4.0f %% %5.0f %% "
+                   "%4.0f %%\n",
+                   runs.list[i].arm, x.tokens / x.step, 100 * flops / x.step / most / threads,
+                   100 * share[LAB_LAYERS], 100 * share[LAB_MIXING], 100 * share[LAB_LOSSES],
+                   100 * share[LAB_UPDATE], 100 * rest);
             fflush(stdout);
         }
     }

@@ -513,8 +513,8 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
         }
         judge_rows(j, left_star ? r : with, left_star ? with : r, to);
         count++;
-        /* An arm that has not learned the task says nothing of all arms: it is left out, unless none
-         * has. */
+        /* An arm that has not learned the task says nothing of all arms: it is left out, unless
+         * none has. */
         if (to->findings > first && r->learned == 0
             && to->finding[to->findings - 1].state == PART_NOT_LEARNED)
             to->finding[to->findings - 1].aside = true, aside++;

@@ -295,7 +295,8 @@ void lab_model_close(struct lab_model *m)
     lab_encoding_close(m, &m->changed);
     free_rows(m);
     for (int i = 0; i < 4; i++) free(m->list[i]);
-    free(m->turned), free(m->sums), free(m->tensor), free(m->map), free(m->own), free(m->pe), free(m->kept);
+    free(m->turned), free(m->sums), free(m->tensor), free(m->map), free(m->own), free(m->pe),
+        free(m->kept);
     free(m->position_rows), free(m->work), free(m);
 }
 
@@ -334,10 +335,13 @@ static void start_encoding(const struct lab_model *m, const loci_plan *plan, int
 
 void lab_model_init(struct lab_model *m, uint64_t seed)
 {
-    const double std = m->shape.std > 0 ? m->shape.std : 0.02, out = std / sqrt(2.0 * m->shape.layers);
+    const double std = m->shape.std > 0 ? m->shape.std : 0.02,
+                 out = std / sqrt(2.0 * m->shape.layers);
     for (int i = 0; i < 4; i++) memset(m->list[i], 0, (size_t)m->numbers * m->real);
     for (int t = 0; t < m->tensors; t++)
-        if (m->tensor[t].decays) normal(m, t, seed, t == m->embed ? m->shape.embed_std > 0 ? m->shape.embed_std : 0.02 : std);
+        if (m->tensor[t].decays)
+            normal(m, t, seed,
+                   t == m->embed ? m->shape.embed_std > 0 ? m->shape.embed_std : 0.02 : std);
     fill(m, m->norm, 1);
     for (int i = 0; i < m->added_count; i++)
         start_encoding(m, m->trained.embed, i, m->added[i], seed);
@@ -616,15 +620,14 @@ static loci_status check_batch(const struct lab_model *m, const struct lab_batch
     const ptrdiff_t most = furthest(b);
     CHECK(e, most < (m->arm.random ? m->arm.range : m->shape.longest), LOCI_BAD_ARG,
           "position %td is beyond the longest test, %d tokens", most, m->shape.longest);
-    CHECK(
-        e,
-        !m->added_count || m->shape.learned != LAB_REFUSE || m->arm.random
-            || most < m->shape.length,
-        LOCI_UNSUPPORTED,
-        "'%s' has learned %d positions and is asked for position %td; learned=clamp, wrap or "
-        "random says "
-        "what should be there",
-        m->arm.text, m->shape.length, most);
+    CHECK(e,
+          !m->added_count || m->shape.learned != LAB_REFUSE || m->arm.random
+              || most < m->shape.length,
+          LOCI_UNSUPPORTED,
+          "'%s' has learned %d positions and is asked for position %td; learned=clamp, wrap or "
+          "random says "
+          "what should be there",
+          m->arm.text, m->shape.length, most);
     return LOCI_OK;
 }
 
@@ -635,9 +638,10 @@ static loci_status begin(struct lab_model *m, const struct lab_batch *b, loci_er
     return lab_encoding_prepare(m, furthest(b) + 1, e);
 }
 
-/* Sequences that pass through the model together: as many as leave what is at hand in the caches, or
- * one.  How many is part of the bits.  `from` is the first sequence; false: there is none. */
-enum { PORTION = 6 };                    /* rows for each column of the model */
+/* Sequences that pass through the model together: as many as leave what is at hand in the
+ * caches, or one.  How many is part of the bits.  `from` is the first sequence; false: there is
+ * none. */
+enum { PORTION = 6 }; /* rows for each column of the model */
 static bool portion(const struct lab_model *m, const struct lab_batch *b, int from,
                     struct lab_batch *to)
 {
@@ -700,7 +704,7 @@ loci_status lab_model_forward(struct lab_model *m, const struct lab_batch *b, bo
     struct pass p;
     struct lab_batch part = { .sequences = 0 };
     loci_status status = begin(m, b, e);
-    if (!status && !loss && !best) {     /* logits of all at once */
+    if (!status && !loss && !best) { /* logits of all at once */
         make_rows(m, b->rows, false);
         return forward(m, b, all, &p, e);
     }
@@ -860,8 +864,8 @@ static void embed_back(struct lab_model *m, const struct lab_batch *b)
         m->engine->add(d, lab_at(m, m->dx, r * d), lab_at(m, table, b->token[r] * d));
 }
 
-/* The gradients of a portion, whose rows have this share in the mean; the sum of its losses is added
- * to *sum. */
+/* The gradients of a portion, whose rows have this share in the mean; the sum of its losses is
+ * added to *sum. */
 static loci_status portion_back(struct lab_model *m, const struct lab_batch *b, double share,
                                 double *sum, loci_error *e)
 {
@@ -889,8 +893,8 @@ static loci_status portion_back(struct lab_model *m, const struct lab_batch *b, 
     return LOCI_OK;
 }
 
-/* Gradients of portions are made where the last step left its own, and added up in `sums`; in the end
- * the two change places. */
+/* Gradients of portions are made where the last step left its own, and added up in `sums`; in
+ * the end the two change places. */
 loci_status lab_model_backward(struct lab_model *m, const struct lab_batch *b, double *mean,
                                loci_error *e)
 {

@@ -227,7 +227,8 @@ loci_status lab_work_begin(struct lab_work *w, loci_error *e)
     w->worker = draw_take((size_t)wanted, sizeof *w->worker);
     w->error = (loci_error){ .status = LOCI_OK };
     atomic_store(&w->next, 0), atomic_store(&w->failed, 0), atomic_store(&w->active, wanted);
-    while (w->workers < wanted && !pthread_create(&w->worker[w->workers], NULL, worker, w)) w->workers++;
+    while (w->workers < wanted && !pthread_create(&w->worker[w->workers], NULL, worker, w))
+        w->workers++;
     atomic_fetch_sub(&w->active, wanted - w->workers);
     if (w->workers) return LOCI_OK;
     free(w->worker);

@@ -103,8 +103,8 @@ static void check_gradients(const char *arm, int kv_heads)
             slope += way[k] * g[t[i].at + k], size += fabs(g[t[i].at + k]);
             nothing &= k % t[i].stride < t[i].cols || g[t[i].at + k] == 0;
         }
-        /* Hidden layers that bend at 0 have a slope of their own on each side: where a bend lies within
-         * the step, a shorter one is asked. */
+        /* Hidden layers that bend at 0 have a slope of their own on each side: where a bend lies
+         * within the step, a shorter one is asked. */
         double slopes = 0;
         for (double h = 1e-5; h > 1e-8; h /= 10) {
             for (int side = 0; side < 2; side++) {
