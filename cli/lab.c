@@ -26,10 +26,10 @@ int cores(void)
 
 static struct lab_corpus corpus; /* as long as the program runs */
 
-static bool open_corpus(const char *path, struct lab_wish *w)
+static bool open_corpus(const char *path, int length, struct lab_wish *w)
 {
     loci_error e = { .text = "" };
-    if (lab_corpus_open(&corpus, path, 2 << 20, &e)) return refuse("%s", e.text);
+    if (lab_corpus_open(&corpus, path, lab_corpus_bytes(length), &e)) return refuse("%s", e.text);
     w->corpus = &corpus;
     return true;
 }
@@ -140,7 +140,7 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
     case 10:
         w->match = json_is_true(value);
         return json_is_boolean(value) || refuse("%s: match_params must be true or false", path);
-    case 11: return words && open_corpus(words, w);
+    case 11: return words && open_corpus(words, 0, w);
     default: {
         const char *name;
         json_t *own;
@@ -184,7 +184,8 @@ bool make_runs(const struct args *a, const char *file, struct lab_wish *w, struc
     *w = (struct lab_wish){ .preset = NULL };
     if (file && !read_wish_file(file, w)) return false;
     if (!read_wish_flags(a, w)) return false;
-    if ((!w->corpus || a->value[WISH_CORPUS]) && !open_corpus(a->value[WISH_CORPUS], w))
+    if ((!w->corpus || a->value[WISH_CORPUS])
+        && !open_corpus(a->value[WISH_CORPUS], lab_wish_length(w), w))
         return false;
     if (lab_runs_make(runs, w, &e)) return refuse("%s: %s", a->command->name, e.text);
     return true;
@@ -493,10 +494,9 @@ static void print_last(void)
     if (access("lab-out/lab.json", R_OK) || lab_results_read(&all, "lab-out", &e)) return;
     int learned = 0;
     for (int i = 0; i < all.count; i++) learned += all.list[i].learned;
-    printf(
-        "\n./lab-out has %d runs that are done, %d of which have learned their task: 'loci lab "
-        "report lab-out'.\n",
-        all.count, learned);
+    printf("\n./lab-out has %d runs that are done, %d of which have learned their task: 'loci lab "
+           "report lab-out'.\n",
+           all.count, learned);
     lab_results_free(&all);
 }
 

@@ -22,6 +22,7 @@ enum {
     DUMP_SEED,
     DUMP_SIZE,
     DUMP_LENGTH,
+    DUMP_STEP,
     DUMP_SET,
     DUMP_CORPUS,
     DUMP_DTYPE,
@@ -35,6 +36,7 @@ static const struct flag dump_flags[] = {
     [DUMP_SEED] = { "seed", NULL, "N", "(default 0)" },
     [DUMP_SIZE] = { "size", NULL, "SIZE", "XS, S, M or L (default S)" },
     [DUMP_LENGTH] = { "length", NULL, "L", "tokens of training" },
+    [DUMP_STEP] = { "step", NULL, "N", "which step, after training for those before (default 1)" },
     [DUMP_SET] = { "set", NULL, "KEY=VALUE", "any field of the configuration" },
     [DUMP_CORPUS] = { "corpus", NULL, "FILE", "text of your own (default: a generated one)" },
     [DUMP_DTYPE] = { "dtype", NULL, "TYPE", "f32, or f64 to compute in double (default f32)" },
@@ -121,7 +123,9 @@ static void pile_batch(struct pile *p, const struct lab_model *m, const struct l
         }
 }
 
-static bool dump_step(const struct lab_config *c, struct lab_model *m, const char *path)
+/* The first step of a model is blind: much that an encoding learns starts at 0, and AdamW has no
+ * past.  So steps before `last` are trained as a run would, and its means go along. */
+static bool dump_step(const struct lab_config *c, struct lab_model *m, int last, const char *path)
 {
     const struct lab_shape *s = lab_model_shape(m);
     const struct lab_arm *arm = lab_model_arm(m);
@@ -129,10 +133,17 @@ static bool dump_step(const struct lab_config *c, struct lab_model *m, const cha
     struct pile p = { .count = 0 };
     loci_error e = { .text = "" };
     double mean;
+    loci_status status = LOCI_OK;
     lab_model_init(m, (uint64_t)c->seed);
+    for (int step = 0; step < last - 1 && !status; step++) {
+        lab_train_batch(c, m, step, &b);
+        status = lab_model_backward(m, &b, &mean, &e);
+        if (!status) lab_model_step(m, step + 1, lab_rate(c, step));
+    }
     pile_tensors(&p, m, "w.", LAB_WEIGHTS);
-    lab_train_batch(c, m, 0, &b);
-    loci_status status = lab_model_forward(m, &b, true, NULL, NULL, &e);
+    if (last > 1) pile_tensors(&p, m, "m.", LAB_MEANS), pile_tensors(&p, m, "s.", LAB_SQUARES);
+    lab_train_batch(c, m, last - 1, &b);
+    if (!status) status = lab_model_forward(m, &b, true, NULL, NULL, &e);
     if (!status) {
         pile_batch(&p, m, &b, s);
         status = lab_model_backward(m, &b, &mean, &e);
@@ -143,8 +154,8 @@ static bool dump_step(const struct lab_config *c, struct lab_model *m, const cha
         if (s->f64) *(double *)loss = mean;
         else *(float *)loss = (float)mean;
         pile_tensors(&p, m, "d.", LAB_GRADIENTS);
-        const double rate = lab_rate(c, 0);
-        lab_model_step(m, 1, rate);
+        const double rate = lab_rate(c, last - 1);
+        lab_model_step(m, last, rate);
         pile_tensors(&p, m, "n.", LAB_WEIGHTS);
         struct text t = { .s = NULL };
         text_add(&t, "{\"arm\": ");
@@ -152,9 +163,10 @@ static bool dump_step(const struct lab_config *c, struct lab_model *m, const cha
         text_add(
             &t,
             ", \"layers\": %d, \"dim\": %d, \"heads\": %d, \"kv_heads\": %d, \"ffn\": %d, \"lr\": "
-            "%.17g, \"step\": 1, \"task\": \"%s\", "
+            "%.17g, \"step\": %d, \"task\": \"%s\", "
             "\"seed\": %d, \"length\": %d, \"attention\": ",
-            s->layers, s->dim, s->heads, s->kv_heads, s->ffn, rate, c->task, c->seed, s->length);
+            s->layers, s->dim, s->heads, s->kv_heads, s->ffn, rate, last, c->task, c->seed,
+            s->length);
         text_json(&t, arm->attention);
         text_add(&t, ", \"embed\": ");
         text_json(&t, arm->embed);
@@ -202,7 +214,8 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
         keys[w.settings] = p, values[w.settings++] = equals + 1;
     }
     w.key = keys, w.value = values;
-    if (lab_corpus_open(corpus, a->value[DUMP_CORPUS], 2 << 20, &e) || lab_runs_make(&runs, &w, &e))
+    if (lab_corpus_open(corpus, a->value[DUMP_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
+        || lab_runs_make(&runs, &w, &e))
         return refuse("lab dump: %s", e.text);
     if (runs.count != 1) return refuse("lab dump: one arm and one task, not %d runs", runs.count);
     *c = runs.list[0];
@@ -222,12 +235,14 @@ static int run_dump(const struct args *a)
     loci_host pool;
     const loci_host *host = NULL;
     loci_error e = { .text = "" };
-    int threads = 1;
+    int threads = 1, step = 1;
     if (!args_rest(a, 0) || !args_whole(a, DUMP_THREADS, 1, 256, &threads)
-        || !one_config(a, &c, &s, &corpus) || !start_threads(a, threads, &pool, &host))
+        || !args_whole(a, DUMP_STEP, 1, 1000000, &step) || !one_config(a, &c, &s, &corpus)
+        || !start_threads(a, threads, &pool, &host))
         return EXIT_ERROR;
+    if (step > c.steps) c.steps = step; /* of the rate, which falls to the last step */
     if (lab_model_open(&m, &s, host, &e)) return fail("lab dump: %s", e.text);
-    const bool fine = dump_step(&c, m, a->value[DUMP_OUTPUT]);
+    const bool fine = dump_step(&c, m, step, a->value[DUMP_OUTPUT]);
     lab_model_close(m);
     if (host) loci_pool_destroy(&pool);
     lab_corpus_close(&corpus);
@@ -241,8 +256,9 @@ const struct command cmd_lab_dump = {
     .about = "    tokens, targets and positions [B, T] (target -1: not scored), w.NAME all "
              "weights\n"
              "    before the step, logits [B, T, V], loss [1], d.NAME gradients before clipping,\n"
-             "    n.NAME weights after the step; metadata config: JSON. A model written by anyone\n"
-             "    from docs/lab.md must agree, with --dtype f64 to 1e-9.\n",
+             "    n.NAME weights after the step; from step 2 on m.NAME and s.NAME, AdamW's means\n"
+             "    of gradients and squares before it; metadata config: JSON. A model written by\n"
+             "    anyone from docs/lab.md must agree, with --dtype f64 to 1e-9.\n",
     .examples =
         "    loci lab dump --arm t5 --task text --size XS --dtype f64 -o step.safetensors\n",
     .flags = dump_flags,
@@ -358,7 +374,8 @@ static int run_bench(const struct args *a)
     const char *isa = a->value[BENCH_ISA];
     if (!args_rest(a, 0) || !args_whole(a, BENCH_THREADS, 1, 256, &threads)) return EXIT_ERROR;
     if (isa && !lab_engine(isa, false)) return fail("lab bench: isa '%s' does not run here", isa);
-    if (lab_corpus_open(&corpus, NULL, 2 << 20, &e)) return fail("lab bench: %s", e.text);
+    if (lab_corpus_open(&corpus, NULL, lab_corpus_bytes(lab_wish_length(&w)), &e))
+        return fail("lab bench: %s", e.text);
     w.corpus = &corpus;
     if (lab_runs_make(&runs, &w, &e)) return fail("lab bench: %s", e.text);
     if (!start_threads(a, threads, &pool, &host)) return EXIT_ERROR;
@@ -375,13 +392,12 @@ static int run_bench(const struct args *a)
             "%.6g, \"arms\": [",
             first->size, first->task, threads, most, products);
     else {
-        printf(
-            "size %s, %s, %d tokens in a step, %d thread%s; products alone: %.0f %% of the "
-            "multiply-adds probed beside them\n\n",
-            first->size, first->task, first->tokens, threads, threads > 1 ? "s" : "",
-            100 * products / most);
+        printf("size %s, %s, %d tokens in a step, %d thread%s; products alone: %.0f %% of the "
+               "multiply-adds probed beside them\n\n",
+               first->size, first->task, first->tokens, threads, threads > 1 ? "s" : "",
+               100 * products / most);
         printf("%-16s %10s %9s   share of a step: %8s %9s %6s %7s %6s\n", "arm", "tokens/s",
-               "of peak", "products", "attention", "loss", "update", "other");
+               "of peak", "layers", "attention", "loss", "update", "other");
     }
     for (int i = 0; i < runs.count; i++) {
         struct timing x;
@@ -392,20 +408,19 @@ static int run_bench(const struct args *a)
         double rest = 1, share[LAB_PARTS];
         for (int k = 0; k < LAB_PARTS; k++) share[k] = x.part[k] / x.step, rest -= share[k];
         if (a->value[BENCH_JSON])
-            text_add(
-                &t,
-                "%s\n  {\"arm\": \"%s\", \"tokens_per_second\": %.6g, \"of_peak\": %.4g, "
-                "\"layers\": %.4g, \"attention\": %.4g, \"loss\": "
-                "%.4g, \"update\": %.4g}",
-                i ? "," : "", runs.list[i].arm, x.tokens / x.step, flops / x.step / most / threads,
-                share[LAB_LAYERS], share[LAB_MIXING], share[LAB_LOSSES], share[LAB_UPDATE]);
+            text_add(&t,
+                     "%s\n  {\"arm\": \"%s\", \"tokens_per_second\": %.6g, \"of_peak\": %.4g, "
+                     "\"layers\": %.4g, \"attention\": %.4g, \"loss\": "
+                     "%.4g, \"update\": %.4g}",
+                     i ? "," : "", runs.list[i].arm, x.tokens / x.step,
+                     flops / x.step / most / threads, share[LAB_LAYERS], share[LAB_MIXING],
+                     share[LAB_LOSSES], share[LAB_UPDATE]);
         else {
-            printf(
-                "%-16s %10.0f %8.0f %%                    %6.0f %% %7.0f %% %4.0f %% %5.0f %% "
-                "%4.0f %%\n",
-                runs.list[i].arm, x.tokens / x.step, 100 * flops / x.step / most / threads,
-                100 * share[LAB_LAYERS], 100 * share[LAB_MIXING], 100 * share[LAB_LOSSES],
-                100 * share[LAB_UPDATE], 100 * rest);
+            printf("%-16s %10.0f %8.0f %%                    %6.0f %% %7.0f %% %4.0f %% %5.0f %% "
+                   "%4.0f %%\n",
+                   runs.list[i].arm, x.tokens / x.step, 100 * flops / x.step / most / threads,
+                   100 * share[LAB_LAYERS], 100 * share[LAB_MIXING], 100 * share[LAB_LOSSES],
+                   100 * share[LAB_UPDATE], 100 * rest);
             fflush(stdout);
         }
     }

@@ -45,7 +45,10 @@ static int run_report(const struct args *a)
         return lab_results_free(&all),
                fail("lab report: %s has no run that is done; 'loci lab run' makes them", dir);
     if (path) {
-        if (lab_corpus_open(&corpus, a->value[REPORT_CORPUS], 2 << 20, &e))
+        int longest = 0;
+        for (int i = 0; i < all.count; i++)
+            if (all.list[i].length > longest) longest = all.list[i].length;
+        if (lab_corpus_open(&corpus, a->value[REPORT_CORPUS], lab_corpus_bytes(longest), &e))
             return fail("%s", e.text);
         lab_pictures(&pictures, dir, &all, &corpus);
         lab_corpus_close(&corpus);
@@ -87,7 +90,7 @@ static const struct flag sample_flags[] = {
 
 /* The folder of a run that is done; the newest of several settings is as good as any. */
 static bool find_run(const char *dir, const char *arm, const char *task, int seed,
-                     const struct lab_corpus *corpus, char folder[LAB_PATH], struct lab_config *c)
+                     char folder[LAB_PATH], int *length)
 {
     struct lab_results all;
     loci_error e = { .text = "" };
@@ -97,6 +100,7 @@ static bool find_run(const char *dir, const char *arm, const char *task, int see
         const struct lab_result *r = &all.list[i];
         if (strcmp(r->arm, arm) || strcmp(r->task, task) || r->seed != seed) continue;
         snprintf(folder, LAB_PATH, "%.4000s/runs/%s", dir, r->id);
+        *length = r->length;
         found = true;
     }
     lab_results_free(&all);
@@ -105,7 +109,7 @@ static bool find_run(const char *dir, const char *arm, const char *task, int see
             "lab sample: %s has no run of arm '%s' on task %s with seed %d that is done; 'loci "
             "lab watch %s' lists them",
             dir, arm, task, seed, dir);
-    return !lab_config_read(c, folder, corpus, &e) || refuse("lab sample: %s", e.text);
+    return true;
 }
 
 static void print_tokens(const struct lab_problem *p, const char *name, const int32_t *list, int n)
@@ -201,15 +205,16 @@ static int run_sample(const struct args *a)
     struct lab_config c;
     loci_error e = { .text = "" };
     char folder[LAB_PATH];
-    int seed = 0, count = 4;
+    int seed = 0, count = 4, length;
     if (!args_rest(a, 3) || !args_whole(a, SAMPLE_SEED, 0, 1 << 30, &seed)
         || !args_whole(a, SAMPLE_COUNT, 1, 10000, &count))
         return EXIT_ERROR;
     if (a->rest_count < 3) return fail("lab sample: it wants a folder, an arm and a task");
-    if (lab_corpus_open(&corpus, a->value[SAMPLE_CORPUS], 2 << 20, &e)) return fail("%s", e.text);
-    int code = EXIT_ERROR;
-    if (find_run(a->rest[0], a->rest[1], a->rest[2], seed, &corpus, folder, &c))
-        code = sample_run(a, &c, folder, count);
+    if (!find_run(a->rest[0], a->rest[1], a->rest[2], seed, folder, &length)) return EXIT_ERROR;
+    if (lab_corpus_open(&corpus, a->value[SAMPLE_CORPUS], lab_corpus_bytes(length), &e))
+        return fail("%s", e.text);
+    const int code = lab_config_read(&c, folder, &corpus, &e) ? fail("lab sample: %s", e.text)
+                                                              : sample_run(a, &c, folder, count);
     lab_corpus_close(&corpus);
     return code;
 }

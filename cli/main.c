@@ -87,19 +87,21 @@ static int parse_and_run(const struct command *c, int argc, char **argv)
     return c->run(&a);
 }
 
-static const struct command *find_command(const struct command *const *list, int n, const char *name)
+static const struct command *find_command(const struct command *const *list, int n,
+                                          const char *name)
 {
     for (int i = 0; i < n; i++)
         if (!strcmp(word_of(list[i]), name)) return list[i];
     return NULL;
 }
-static int unknown_command(const struct command *const *list, int n, const char *above, const char *name)
+static int unknown_command(const struct command *const *list, int n, const char *above,
+                           const char *name)
 {
     among = list;
     const char *hint = nearest(name, command_name, n);
     if (hint)
-        return fail("unknown command '%s%s'; did you mean %s%s? ('loci %s--help' lists all)", above, name,
-                    above, hint, above);
+        return fail("unknown command '%s%s'; did you mean %s%s? ('loci %s--help' lists all)", above,
+                    name, above, hint, above);
     return fail("unknown command '%s%s'; 'loci %s--help' lists all", above, name, above);
 }
 

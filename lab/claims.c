@@ -63,7 +63,7 @@ static const struct part e6[] = {
 };
 static const struct part e7[] = {
     { "text", { "*", "", "L", NULL }, { "nope", "", "L", NULL }, 0,
-      "it is better than nope at L", "nope", 0, false, false },
+      "it is better than nope at L", "nope,index,normalised,binary", 0, false, false },
     { "text", { "nope", "", "L", NULL }, { "nope", "", "2L", NULL }, 0.5,
       "nope loses at least 0.5 nats from L to 2L", NULL, 0, false, false },
 };
@@ -499,7 +499,8 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
     const struct side *star = left_star ? &p->left : &p->right;
     const struct side *other = left_star ? &p->right : &p->left;
     const char *how = star->arm[1] == '@' ? star->arm + 2 : "";
-    int count = 0;
+    const int first = to->findings;
+    int count = 0, aside = 0;
     for (int i = 0; i < j->t->rows; i++) {
         const struct table_row *r = &j->t->row[i], *with = NULL;
         const struct arm_name a = arm_name(r->arm);
@@ -512,7 +513,16 @@ static void judge_all(const struct judge *j, bool left_star, struct judged *to)
         }
         judge_rows(j, left_star ? r : with, left_star ? with : r, to);
         count++;
+        /* An arm that has not learned the task says nothing of all arms: it is left out, unless
+         * none has. */
+        if (to->findings > first && r->learned == 0
+            && to->finding[to->findings - 1].state == PART_NOT_LEARNED)
+            to->finding[to->findings - 1].aside = true, aside++;
     }
+    int kept = first;
+    for (int i = first; i < to->findings && aside < to->findings - first; i++)
+        if (!to->finding[i].aside) to->finding[kept++] = to->finding[i];
+    if (aside < to->findings - first) to->findings = kept, to->aside += aside;
     if (!count && !p->optional) not_run(to, p, p->says);
 }
 
@@ -604,6 +614,8 @@ static void conclude(struct judged *to, const int *count, int judged)
         if (judged > 1) text_add(&t, "; %d of %d parts hold", count[PART_HOLDS], judged);
     }
     missing_tasks(&tasks, to->claim, to);
+    if (to->aside)
+        text_add(&t, "; %d arm%s not learned it", to->aside, to->aside > 1 ? "s have" : " has");
     if (tasks.n && judged) text_add(&t, "; not run: %s", tasks.s);
     snprintf(to->sentence, sizeof to->sentence, "%s.", t.s);
     text_free(&t);

@@ -54,12 +54,13 @@ struct finding {
     enum part_state state;
     char task[LAB_NAME], words[300];
     struct interval margin;
+    bool aside;                          /* of an arm that stands for all: it has not learned */
 };
 struct judged {
     const struct claim *claim;
     enum verdict verdict;
     char sentence[700]; /* the figures that decided */
-    int findings;
+    int findings, aside;                 /* aside: left out, as they have not learned the task */
     struct finding *finding;
 };
 const char *verdict_name(enum verdict);

@@ -33,6 +33,11 @@ static const struct lab_config sizes[] = {
       .tokens = 8192,
       .rate = 1e-3 },
 };
+/* Of matrices: 0.02 at width 768, where that number comes from.  At width 64 it would make
+ * scores of nothing and no arm learn to recall; and what is added to embeddings, of size 1,
+ * would drown embeddings of 0.02. */
+static double start_of(int dim) { return 0.5 / sqrt(dim); }
+
 static const char *size_name(int i) { return sizes[i].size; }
 
 loci_status lab_config_size(struct lab_config *c, const char *size, loci_error *e)
@@ -42,6 +47,7 @@ loci_status lab_config_size(struct lab_config *c, const char *size, loci_error *
         strcpy(c->size, size);
         c->layers = sizes[i].layers, c->dim = sizes[i].dim, c->heads = sizes[i].heads;
         c->kv_heads = c->ffn = 0;
+        c->std = start_of(c->dim), c->embed_std = 1;
         c->length = sizes[i].length, c->tokens = sizes[i].tokens, c->rate = sizes[i].rate;
         return LOCI_OK;
     }
@@ -64,12 +70,20 @@ struct key {
 #field, offsetof(struct lab_config, field), false, low, high                               \
     }
 static const struct key keys[] = {
-    WHOLE(seed, 0, 1e9),     WHOLE(layers, 1, 64),
-    WHOLE(dim, 16, 8192),    WHOLE(heads, 1, 16),
-    WHOLE(kv_heads, 0, 16),  WHOLE(ffn, 0, 65536),
-    WHOLE(length, 8, 65536), WHOLE(steps, 1, 1e9),
-    WHOLE(tokens, 16, 1e7),  { "rate", offsetof(struct lab_config, rate), true, 1e-9, 10 },
-    WHOLE(variants, 0, 1),   WHOLE(finetune, 0, 1),
+    WHOLE(seed, 0, 1e9),
+    WHOLE(layers, 1, 64),
+    WHOLE(dim, 16, 8192),
+    WHOLE(heads, 1, 16),
+    WHOLE(kv_heads, 0, 16),
+    WHOLE(ffn, 0, 65536),
+    WHOLE(length, 8, 65536),
+    WHOLE(steps, 1, 1e9),
+    WHOLE(tokens, 16, 1e7),
+    { "rate", offsetof(struct lab_config, rate), true, 1e-9, 10 },
+    { "std", offsetof(struct lab_config, std), true, 1e-6, 10 },
+    { "embed_std", offsetof(struct lab_config, embed_std), true, 1e-6, 10 },
+    WHOLE(variants, 0, 1),
+    WHOLE(finetune, 0, 1),
 };
 static const char *const learned_words[] = { "refuse", "clamp", "wrap", "random" };
 
@@ -182,7 +196,9 @@ struct lab_shape lab_config_shape(const struct lab_config *c)
                                .vocabulary = p.task->vocabulary(&p),
                                .length = p.task->longest(&p),
                                .longest = lab_config_longest(c),
-                               .learned = c->learned };
+                               .learned = c->learned,
+                               .std = c->std,
+                               .embed_std = c->embed_std };
 }
 
 loci_status lab_config_check(const struct lab_config *c, loci_error *e)
@@ -593,6 +609,16 @@ static int usual_steps(const char *task)
     for (int i = 0; p->tasks[i].name; i++)
         if (!strcmp(p->tasks[i].name, task)) return p->tasks[i].steps;
     return 1000;
+}
+
+int lab_wish_length(const struct lab_wish *w)
+{
+    const struct lab_preset *p = w->preset ? lab_preset(w->preset) : NULL;
+    struct lab_config c = { .length = 0 };
+    lab_config_size(&c, w->size ? w->size : p ? p->size : "S", NULL);
+    for (int i = 0; i < w->settings; i++)
+        if (!strcmp(w->key[i], "length")) return atoi(w->value[i]);
+    return w->length ? w->length : c.length;
 }
 
 loci_status lab_runs_make(struct lab_runs *r, const struct lab_wish *w, loci_error *e)

@@ -18,6 +18,7 @@ struct lab_config {
     int seed, layers, dim, heads, kv_heads, ffn;
     int length, steps, tokens; /* L; of training; in a step, at most */
     double rate;               /* the largest learning rate */
+    double std, embed_std;     /* of matrices at the start, and of embeddings */
     enum lab_learned learned;
     int variants, finetune;          /* 1: tests them too; continues training for some */
     double option[LAB_OPTIONS];      /* of the task */
@@ -81,6 +82,8 @@ struct lab_wish {
     const struct lab_corpus *corpus;
 };
 loci_status lab_runs_make(struct lab_runs *, const struct lab_wish *, loci_error *);
+/* L of the runs that are wished for; 0 where the wish is wrong. */
+int lab_wish_length(const struct lab_wish *);
 
 /* Multiply-adds count twice; of training, and with all tests. */
 double lab_config_flops(const struct lab_config *, bool tests);

@@ -431,6 +431,13 @@ static loci_status tokenize(struct lab_corpus *c, const unsigned char *bytes, si
     return LOCI_OK;
 }
 
+/* Its last 20th is for 64 tests of 8 times the length. */
+size_t lab_corpus_bytes(int length)
+{
+    const size_t usual = 2 << 20, wanted = (size_t)length * 8 * 64 * 21;
+    return wanted > usual ? wanted : usual;
+}
+
 loci_status lab_corpus_open(struct lab_corpus *c, const char *path, size_t bytes, loci_error *e)
 {
     *c = (struct lab_corpus){ 0 };

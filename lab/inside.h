@@ -90,6 +90,7 @@ struct lab_model {
     ptrdiff_t numbers;
     char *list[4];
     char *turned; /* matrices transposed, at the same places */
+    char *sums;   /* of the gradients of the portions so far */
 
     struct lab_encoding trained, changed;
     struct lab_encoding *view; /* one of the two */

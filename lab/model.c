@@ -74,7 +74,7 @@ void lab_batch_room(struct lab_batch *b, int sequences, ptrdiff_t rows)
         b->starts = lab_take((size_t)sequences + 1, sizeof *b->starts);
         b->room_sequences = sequences;
     }
-    if (rows <= b->room_rows && b->token) return;
+    if (rows <= b->room_rows) return;
     free(b->token), free(b->target), free(b->pos), free(b->seg);
     b->token = lab_take((size_t)rows, sizeof *b->token);
     b->target = lab_take((size_t)rows, sizeof *b->target);
@@ -253,7 +253,8 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     m->unembed = add_matrix(m, "unembed", -1, m->shape.dim, m->shape.vocabulary);
     for (int i = 0; i < 4; i++) m->list[i] = lab_take((size_t)m->numbers, m->real);
     m->turned = lab_take((size_t)m->numbers, m->real);
-    m->bytes += 5 * (size_t)m->numbers * m->real;
+    m->sums = lab_take((size_t)m->numbers, m->real);
+    m->bytes += 6 * (size_t)m->numbers * m->real;
     return LOCI_OK;
 }
 
@@ -294,7 +295,8 @@ void lab_model_close(struct lab_model *m)
     lab_encoding_close(m, &m->changed);
     free_rows(m);
     for (int i = 0; i < 4; i++) free(m->list[i]);
-    free(m->turned), free(m->tensor), free(m->map), free(m->own), free(m->pe), free(m->kept);
+    free(m->turned), free(m->sums), free(m->tensor), free(m->map), free(m->own), free(m->pe),
+        free(m->kept);
     free(m->position_rows), free(m->work), free(m);
 }
 
@@ -333,10 +335,13 @@ static void start_encoding(const struct lab_model *m, const loci_plan *plan, int
 
 void lab_model_init(struct lab_model *m, uint64_t seed)
 {
-    const double out = 0.02 / sqrt(2.0 * m->shape.layers);
+    const double std = m->shape.std > 0 ? m->shape.std : 0.02,
+                 out = std / sqrt(2.0 * m->shape.layers);
     for (int i = 0; i < 4; i++) memset(m->list[i], 0, (size_t)m->numbers * m->real);
     for (int t = 0; t < m->tensors; t++)
-        if (m->tensor[t].decays) normal(m, t, seed, 0.02);
+        if (m->tensor[t].decays)
+            normal(m, t, seed,
+                   t == m->embed ? m->shape.embed_std > 0 ? m->shape.embed_std : 0.02 : std);
     fill(m, m->norm, 1);
     for (int i = 0; i < m->added_count; i++)
         start_encoding(m, m->trained.embed, i, m->added[i], seed);
@@ -615,26 +620,51 @@ static loci_status check_batch(const struct lab_model *m, const struct lab_batch
     const ptrdiff_t most = furthest(b);
     CHECK(e, most < (m->arm.random ? m->arm.range : m->shape.longest), LOCI_BAD_ARG,
           "position %td is beyond the longest test, %d tokens", most, m->shape.longest);
-    CHECK(
-        e,
-        !m->added_count || m->shape.learned != LAB_REFUSE || m->arm.random
-            || most < m->shape.length,
-        LOCI_UNSUPPORTED,
-        "'%s' has learned %d positions and is asked for position %td; learned=clamp, wrap or "
-        "random says "
-        "what should be there",
-        m->arm.text, m->shape.length, most);
+    CHECK(e,
+          !m->added_count || m->shape.learned != LAB_REFUSE || m->arm.random
+              || most < m->shape.length,
+          LOCI_UNSUPPORTED,
+          "'%s' has learned %d positions and is asked for position %td; learned=clamp, wrap or "
+          "random says "
+          "what should be there",
+          m->arm.text, m->shape.length, most);
     return LOCI_OK;
+}
+
+/* What a pass over a batch begins with: tables for its positions. */
+static loci_status begin(struct lab_model *m, const struct lab_batch *b, loci_error *e)
+{
+    TRY(check_batch(m, b, e));
+    return lab_encoding_prepare(m, furthest(b) + 1, e);
+}
+
+/* Sequences that pass through the model together: as many as leave what is at hand in the
+ * caches, or one.  How many is part of the bits.  `from` is the first sequence; false: there is
+ * none. */
+enum { PORTION = 6 }; /* rows for each column of the model */
+static bool portion(const struct lab_model *m, const struct lab_batch *b, int from,
+                    struct lab_batch *to)
+{
+    const ptrdiff_t most = (ptrdiff_t)PORTION * m->shape.dim;
+    if (from >= b->sequences) return false;
+    const ptrdiff_t first = (ptrdiff_t)b->starts[from];
+    int n = 1;
+    while (from + n < b->sequences && b->starts[from + n + 1] - first <= most) n++;
+    lab_batch_room(to, n, 0);
+    for (int s = 0; s <= n; s++) to->starts[s] = b->starts[from + s] - first;
+    to->sequences = n, to->rows = (ptrdiff_t)to->starts[n], to->scored = 0;
+    to->token = b->token + first, to->target = b->target + first;
+    to->pos = b->pos + first, to->seg = b->seg + first;
+    for (ptrdiff_t r = 0; r < to->rows; r++) to->scored += to->target[r] >= 0;
+    return true;
 }
 
 /* As far as the logits of rows that are asked something, or of all. */
 static loci_status forward(struct lab_model *m, const struct lab_batch *b, bool all, struct pass *p,
                            loci_error *e)
 {
-    TRY(check_batch(m, b, e));
     spend(m, LAB_PARTS);
     *p = (struct pass){ .m = m, .b = b };
-    TRY(lab_encoding_prepare(m, furthest(b) + 1, e));
     embed_rows(m, b);
     TRY(lab_encoding_embed(m, b, m->kept[0].x, e));
     for (int l = 0; l < m->shape.layers; l++) {
@@ -654,23 +684,38 @@ static loci_status forward(struct lab_model *m, const struct lab_batch *b, bool 
     return LOCI_OK;
 }
 
+/* Losses and answers of a portion whose logits are there. */
+static void tell(struct lab_model *m, struct pass *p, double *loss, int32_t *best)
+{
+    lab_share(m, pieces(p->asked), to_loss, p);
+    for (ptrdiff_t r = 0; r < p->b->rows; r++) {
+        if (loss) loss[r] = 0;
+        if (best) best[r] = -1;
+    }
+    for (ptrdiff_t i = 0; i < p->asked; i++) {
+        if (loss) loss[m->where[i]] = m->cost[i];
+        if (best) best[m->where[i]] = m->said[i];
+    }
+}
+
 loci_status lab_model_forward(struct lab_model *m, const struct lab_batch *b, bool all,
                               double *loss, int32_t *best, loci_error *e)
 {
     struct pass p;
-    make_rows(m, b->rows, false);
-    TRY(forward(m, b, all, &p, e));
-    if (!loss && !best) return LOCI_OK;
-    lab_share(m, pieces(p.asked), to_loss, &p);
-    for (ptrdiff_t r = 0; r < b->rows; r++) {
-        if (loss) loss[r] = 0;
-        if (best) best[r] = -1;
+    struct lab_batch part = { .sequences = 0 };
+    loci_status status = begin(m, b, e);
+    if (!status && !loss && !best) { /* logits of all at once */
+        make_rows(m, b->rows, false);
+        return forward(m, b, all, &p, e);
     }
-    for (ptrdiff_t i = 0; i < p.asked; i++) {
-        if (loss) loss[m->where[i]] = m->cost[i];
-        if (best) best[m->where[i]] = m->said[i];
+    for (int s = 0; !status && portion(m, b, s, &part); s += part.sequences) {
+        const ptrdiff_t first = (ptrdiff_t)b->starts[s];
+        make_rows(m, part.rows, false);
+        status = forward(m, &part, all, &p, e);
+        if (!status) tell(m, &p, loss ? loss + first : NULL, best ? best + first : NULL);
     }
-    return LOCI_OK;
+    free(part.starts);
+    return status;
 }
 const void *lab_model_logits(const struct lab_model *m, ptrdiff_t *stride)
 {
@@ -819,23 +864,20 @@ static void embed_back(struct lab_model *m, const struct lab_batch *b)
         m->engine->add(d, lab_at(m, m->dx, r * d), lab_at(m, table, b->token[r] * d));
 }
 
-loci_status lab_model_backward(struct lab_model *m, const struct lab_batch *b, double *mean,
-                               loci_error *e)
+/* The gradients of a portion, whose rows have this share in the mean; the sum of its losses is
+ * added to *sum. */
+static loci_status portion_back(struct lab_model *m, const struct lab_batch *b, double share,
+                                double *sum, loci_error *e)
 {
     const size_t row = (size_t)m->shape.dim * m->real;
     struct pass p;
-    CHECK(e, m->view == &m->trained, LOCI_BAD_ARG, "a variant is not trained");
-    CHECK(e, b->scored > 0, LOCI_BAD_ARG, "nothing in the batch is asked");
     make_rows(m, b->rows, true);
     TRY(forward(m, b, false, &p, e));
-    p.share = 1 / (double)p.asked;
+    p.share = share;
     lab_share(m, pieces(p.asked), to_loss, &p);
-    *mean = 0;
-    for (ptrdiff_t i = 0; i < p.asked; i++) *mean += m->cost[i];
-    *mean /= (double)p.asked;
+    for (ptrdiff_t i = 0; i < p.asked; i++) *sum += m->cost[i];
 
     struct outers top = { m, p.asked, 0, 0, { { 0 } } };
-    lab_share(m, m->tensors, turn_matrices, &p);
     lab_share(m, pieces(p.asked), logits_back, &p);
     add_parts(m, m->norm, p.asked);
     add_outer(&top, m->unembed, m->ys, m->logits);
@@ -849,6 +891,33 @@ loci_status lab_model_backward(struct lab_model *m, const struct lab_batch *b, d
     embed_back(m, b);
     spend(m, LAB_LAYERS);
     return LOCI_OK;
+}
+
+/* Gradients of portions are made where the last step left its own, and added up in `sums`; in
+ * the end the two change places. */
+loci_status lab_model_backward(struct lab_model *m, const struct lab_batch *b, double *mean,
+                               loci_error *e)
+{
+    struct pass p = { .m = m };
+    struct lab_batch part = { .sequences = 0 };
+    double sum = 0;
+    CHECK(e, m->view == &m->trained, LOCI_BAD_ARG, "a variant is not trained");
+    CHECK(e, b->scored > 0, LOCI_BAD_ARG, "nothing in the batch is asked");
+    TRY(begin(m, b, e));
+    lab_share(m, m->tensors, turn_matrices, &p);
+    memset(m->sums, 0, (size_t)m->numbers * m->real);
+    loci_status status = LOCI_OK;
+    for (int s = 0; !status && portion(m, b, s, &part); s += part.sequences) {
+        if (part.scored == 0) continue;
+        status = portion_back(m, &part, 1 / (double)b->scored, &sum, e);
+        if (!status) m->engine->add(m->numbers, m->list[LAB_GRADIENTS], m->sums);
+        spend(m, LAB_UPDATE);
+    }
+    free(part.starts);
+    char *made = m->list[LAB_GRADIENTS];
+    m->list[LAB_GRADIENTS] = m->sums, m->sums = made;
+    *mean = sum / (double)b->scored;
+    return status;
 }
 
 /* ---- AdamW ----------------------------------------------------------------------------------- */

@@ -27,6 +27,7 @@ struct lab_shape {
     int layers, dim, heads, kv_heads, ffn; /* ffn 0: 4 dim, or what makes fox-pro as large */
     int vocabulary, length, longest;       /* of training; of tests, too */
     enum lab_learned learned;
+    double std, embed_std; /* of matrices and of embeddings at the start; 0: 0.02 */
     bool f64;
     const char *isa; /* NULL: the best */
 };

@@ -232,7 +232,7 @@ static loci_status get_whole(const json_t *o, const char *key, int64_t low, int6
 
 static loci_status get_int(const json_t *o, const char *key, int low, int *to, loci_error *e)
 {
-    int64_t x;
+    int64_t x = 0;
     TRY(get_whole(o, key, low, MOST, &x, e));
     *to = (int)x;
     return LOCI_OK;
@@ -279,7 +279,7 @@ static loci_status get_list(const json_t *o, const char *key, int least, int mos
 static loci_status read_each(const json_t *o, struct lab_measured *c, double most, loci_error *e)
 {
     const json_t *list;
-    int n;
+    int n = 0;
     if (!json_object_get(o, "each")) return LOCI_OK;
     TRY(get_list(o, "each", c->count, c->count, &n, &list, e));
     c->each = draw_take((size_t)n, sizeof *c->each);
@@ -292,7 +292,7 @@ static loci_status read_each(const json_t *o, struct lab_measured *c, double mos
 static loci_status read_column(const json_t *o, struct lab_measured *c, loci_error *e)
 {
     char metric[LAB_NAME];
-    double mean;
+    double mean = 0;
     CHECK(e, json_is_object(o), LOCI_BAD_ARG, "it must be an object");
     TRY(get_word(o, "name", c->name, sizeof c->name, false, e));
     TRY(get_number(o, "times", 1e6, &c->times, e));
@@ -318,7 +318,7 @@ static loci_status read_column(const json_t *o, struct lab_measured *c, loci_err
 
 static loci_status read_span(const json_t *o, struct lab_span *s, int after, loci_error *e)
 {
-    int64_t count;
+    int64_t count = 0;
     CHECK(e, json_is_object(o), LOCI_BAD_ARG, "it must be an object");
     TRY(get_int(o, "from", 0, &s->from, e));
     TRY(get_int(o, "to", 0, &s->to, e));
@@ -341,7 +341,7 @@ static loci_status at_place(loci_status s, loci_error *e, const char *list, int 
 static loci_status read_row(const json_t *o, struct lab_row *r, loci_error *e)
 {
     const json_t *list;
-    int n;
+    int n = 0;
     TRY(get_list(o, "columns", 1, LAB_COLUMNS, &n, &list, e));
     r->column = draw_take((size_t)n, sizeof *r->column);
     for (int i = 0; i < n; i++) {
@@ -375,7 +375,7 @@ static loci_status read_variant(const json_t *o, struct lab_result *r, loci_erro
 static loci_status read_rows(const json_t *o, struct lab_result *r, loci_error *e)
 {
     const json_t *list;
-    int n;
+    int n = 0;
     TRY(get_list(o, "variants", 0, MOST_ROWS, &n, &list, e));
     r->row = draw_take((size_t)n + 1, sizeof *r->row);
     r->rows = 1;
@@ -389,7 +389,7 @@ static loci_status read_warnings(const json_t *o, struct lab_result *r, loci_err
 {
     const json_t *list;
     char sentence[1024];
-    int n;
+    int n = 0;
     TRY(get_list(o, "warnings", 0, MOST_WARNINGS, &n, &list, e));
     r->warning = draw_take((size_t)n + 1, sizeof *r->warning); /* one more for the log's */
     for (int i = 0; i < n; i++) {

@@ -252,23 +252,17 @@ loci_status lab_work_begin(struct lab_work *w, loci_error *e)
         lab_config_id(&w->runs->list[i], id);
         left += !lab_run_done(w->dir, id);
     }
-    const int workers = left < 1 ? 1 : left < w->threads ? left : w->threads;
-    w->each = w->threads / workers;
-    atomic_store(&w->next, 0), atomic_store(&w->failed, 0), atomic_store(&w->active, workers);
+    const int wanted = left < 1 ? 1 : left < w->threads ? left : w->threads;
+    w->each = w->threads / wanted, w->workers = 0;
+    w->worker = draw_take((size_t)wanted, sizeof *w->worker);
     w->error = (loci_error){ .status = LOCI_OK }, w->held = NULL;
-    for (int i = 0; i < workers; i++) {
-        pthread_t thread;
-        pthread_attr_t attr;
-        pthread_attr_init(&attr);
-        pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-        const int failed = pthread_create(&thread, &attr, worker, w);
-        pthread_attr_destroy(&attr);
-        if (!failed) continue;
-        atomic_fetch_sub(&w->active, workers - i);
-        CHECK(e, i > 0, LOCI_NO_MEMORY, "no thread can be made");
-        break;
-    }
-    return LOCI_OK;
+    atomic_store(&w->next, 0), atomic_store(&w->failed, 0), atomic_store(&w->active, wanted);
+    while (w->workers < wanted && !pthread_create(&w->worker[w->workers], NULL, worker, w))
+        w->workers++;
+    atomic_fetch_sub(&w->active, wanted - w->workers);
+    if (w->workers) return LOCI_OK;
+    free(w->worker);
+    return loci_fail(e, LOCI_NO_MEMORY, "no thread can be made");
 }
 bool lab_work_ended(struct lab_work *w)
 {
@@ -277,8 +271,8 @@ bool lab_work_ended(struct lab_work *w)
 }
 loci_status lab_work_end(struct lab_work *w, loci_error *e)
 {
-    const struct timespec nap = { 0, 2000000 };
-    while (!lab_work_ended(w)) nanosleep(&nap, NULL);
+    for (int i = 0; i < w->workers; i++) pthread_join(w->worker[i], NULL);
+    free(w->worker);
     if (!atomic_load(&w->failed)) return LOCI_OK;
     if (e) *e = w->error;
     return w->error.status;

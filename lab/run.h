@@ -3,6 +3,7 @@
 #ifndef LOCI_LAB_RUN_H
 #define LOCI_LAB_RUN_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "lab/config.h"
@@ -35,9 +36,11 @@ struct lab_work {
     struct lab_progress *progress; /* [runs->count] */
     /* its own */
     atomic_int next, active, failed;
-    struct training *held; /* runs that go on */
-    int each;         /* threads of a run */
-    loci_error error; /* the first one */
+    struct training *held;               /* runs that go on */
+    int each;                            /* threads of a run */
+    pthread_t *worker;
+    int workers;
+    loci_error error;                    /* the first one */
 };
 
 /* Begins, with threads of its own; asks whether it has ended; waits, and says what failed.  Who

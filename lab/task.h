@@ -101,6 +101,8 @@ uint64_t lab_stream(uint64_t seed, const char *name);
 /* Whole number in [0, n) from number i of a stream, exactly uniform up to 2^-40. */
 static inline int lab_below(double uniform, int n) { return (int)(uniform * n); }
 
+/* Bytes of a generated corpus that has enough for tests at 8 times this length. */
+size_t lab_corpus_bytes(int length);
 /* The generated corpus, about `bytes` of it, or a file's; the sentence is in the error. */
 loci_status lab_corpus_open(struct lab_corpus *, const char *path /* NULL: generated */,
                             size_t bytes, loci_error *);

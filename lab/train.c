@@ -74,7 +74,7 @@ double lab_rate(const struct lab_config *c, int64_t step)
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-enum { TEST_ROWS = 4096 }; /* tokens that are tested at once, or a sequence */
+enum { TEST_ROWS = 4096 }; /* tokens that are drawn at once, or a sequence */
 
 /* Spans of positions that grow by the square root of 2 each time. */
 static int make_spans(struct lab_span *s, int length)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# scripts/against-torch without PyTorch: what it says then, and that its structs are those of include/loci/loci.h.
+# scripts/against-torch and lab-against-torch without PyTorch: what they say then, and that its structs are those of include/loci/loci.h.
 . tests/harness.sh
 if ! command -v python3 >/dev/null; then
     echo "scripts/against-torch left out: there is no python3 here"
@@ -18,6 +18,12 @@ refused() {                              # WORDS TORCH ARGUMENTS...: with such a
 check "no torch" refused 'needs PyTorch: pip install torch' none
 check "no library" refused "there is no $work/libloci.so" some --library "$work/libloci.so"
 check "an unknown case" refused "--cases are some of forward,backward,step,alibi,flex,t5, not 'sideways'" some --cases forward,sideways
+lab_refused() {                          # WORDS TORCH ARGUMENTS...: of scripts/lab-against-torch
+    ! PYTHONPATH=$work/$2 scripts/lab-against-torch "${@:3}" >"$work/out" 2>"$work/err" &&
+        [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -Fq -- "lab-against-torch: $1" "$work/err"
+}
+check "the lab's without torch" lab_refused 'needs PyTorch: pip install torch' none
+check "the lab's of an unknown size" lab_refused "--sizes are some of XS,S,M,L, not 'Z'" none --sizes S,Z
 
 cc=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$LOCI_BUILD/CMakeCache.txt")
 cat >"$work/fields.py" <<'END'

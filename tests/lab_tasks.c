@@ -876,7 +876,7 @@ static void write_file(char name[SCRATCH], const void *from, size_t n)
 /* Any bytes; all of them, and the smallest corpus that a length may have. */
 static void check_files(void)
 {
-    enum { LEAST = 20 * (16 * 8 * 64 - 1) + 1 };
+    enum { LEAST = 20 * (64 * 8 * 16 - 1) + 1 };
     char name[SCRATCH];
     unsigned char *noise = malloc(LEAST);
     struct lab_corpus c;
@@ -893,11 +893,11 @@ static void check_files(void)
 
     write_file(name, noise, LEAST - 1);
     CHECK_THAT(!lab_corpus_open(&c, name, 0, &e), "%s", e.text);
-    struct lab_problem p = lab_problem(lab_task("text"), 64, &bytes);
+    struct lab_problem p = lab_problem(lab_task("text"), 16, &bytes);
     CHECK_THAT(p.task->check(&p, &e), "%s", e.text);
     p.corpus = &c;
     CHECK_SAYS(p.task->check(&p, &e) ? LOCI_OK : e.status, LOCI_BAD_ARG, &e,
-               "has 163820 bytes, and length 64 needs at least 163821");
+               "has 163820 bytes, and length 16 needs at least 163821");
     lab_corpus_close(&c);
     unlink(name);
 
@@ -969,8 +969,8 @@ static void check_options(void)
     CHECK_THAT(!refused(problem("count", 45), &e), "count at 45");
     CHECK_SAYS(refused(problem("passkey", 33), &e), LOCI_BAD_ARG, &e,
                "passkey: length 33 must be at least 34");
-    CHECK_SAYS(refused(problem("text", 512), &e), LOCI_BAD_ARG, &e,
-               "text: the corpus generated has 700000 bytes, and length 512 needs at least "
+    CHECK_SAYS(refused(problem("text", 128), &e), LOCI_BAD_ARG, &e,
+               "text: the corpus generated has 700000 bytes, and length 128 needs at least "
                "1310701");
     CHECK_SAYS(refused(lab_problem(lab_task("text"), 64, NULL), &e), LOCI_BAD_ARG, &e,
                "text: needs a corpus");

@@ -37,7 +37,7 @@ while read -r file; do
             fail "$file includes $include, which is not written from src or include"
         fi
     done < <(sed -n 's/^#include "\(.*\)"$/\1/p' "$file")
-done < <(find src cli explorer -name '*.[ch]' | sort)
+done < <(find src cli lab explorer -name '*.[ch]' | sort)
 
 # ---- Guards
 while read -r header; do
@@ -46,14 +46,14 @@ while read -r header; do
     said=$(grep -m 2 -E '^#' "$header" | tr '\n' ' ')
     if [ "$said" = "#ifndef $want #define $want " ]; then pass
     else fail "$header begins with $said, wanted #ifndef and #define $want"; fi
-done < <(find src include cli tests examples -name '*.h' | sort)
+done < <(find src include cli lab tests examples -name '*.h' | sort)
 
 # ---- Columns
 while read -r file; do
     wide=$(awk 'length > 100 { printf "%s%d", sep, FNR; sep = " " }' "$file")
     if [ -z "$wide" ]; then pass
     else fail "$file has lines of more than 100 columns: $wide"; fi
-done < <(find src include cli explorer tests examples -name '*.[ch]' | sort)
+done < <(find src include cli lab explorer tests examples -name '*.[ch]' | sort)
 
 # ---- Calls: what a room's objects take from another's they may see as well.  The other way three lists lead: plan knows
 # encodings and engines by name, and attn the terms; loci.h and what it promises are known to all.

@@ -4,23 +4,17 @@
  *     BOS b0 b1 ... b(n-2)        targets b0 b1 ... b(n-1): a window of n bytes, all of them scored
  *
  * Training takes windows of L bytes anywhere in the first 95 % of the corpus.  Tests score the same
- * bytes in every column: 64 stretches of 8L bytes, or as many as there is room for, spread over
- * the last 5 %, each cut into windows of L, 2L, 4L or 8L.  So columns can be compared, and what a
- * longer window gains is context. */
+ * bytes in every column: 64 stretches of 8L bytes, spread over the last 5 %, each cut into windows
+ * of L, 2L, 4L or 8L.  So columns can be compared, and what a longer window gains is context. */
 #include "lab/draw.h"
 
-enum { STRETCHES = 64, FEWEST = 16, LONGEST = 8 };
+enum { STRETCHES = 64, LONGEST = 8 };
 
 static bool check(const struct lab_problem *p, loci_error *e)
 {
-    return lab_check_corpus(p, (ptrdiff_t)FEWEST * LONGEST * p->length, e);
+    return lab_check_corpus(p, (ptrdiff_t)STRETCHES * LONGEST * p->length, e);
 }
 
-static int stretches(const struct lab_problem *p)
-{
-    const ptrdiff_t fit = (p->corpus->count - p->corpus->train) / ((ptrdiff_t)LONGEST * p->length);
-    return fit < STRETCHES ? (int)fit : STRETCHES;
-}
 static int vocabulary(const struct lab_problem *p) { return p->corpus->symbols + 1; }
 static int longest(const struct lab_problem *p) { return p->length; }
 
@@ -30,7 +24,7 @@ static int columns(const struct lab_problem *p, struct lab_column *list)
     int n = 0;
     for (int k = 1; k <= LONGEST; k *= 2) {
         const int windows = LONGEST / k;
-        list[n] = lab_column_of(k, k * p->length, stretches(p) * windows, LAB_LOSS,
+        list[n] = lab_column_of(k, k * p->length, STRETCHES * windows, LAB_LOSS,
                                 k > 1 ? "%dL" : "L", k);
         list[n].trained = k == 1;
         list[n++].value[0] = windows;
@@ -49,7 +43,7 @@ static ptrdiff_t place(const struct lab_problem *p, const struct lab_column *c, 
     }
     const int windows = (int)c->value[0];
     const ptrdiff_t room = text->count - text->train - (ptrdiff_t)LONGEST * p->length;
-    return text->train + row / windows * room / (stretches(p) - 1)
+    return text->train + row / windows * room / (STRETCHES - 1)
          + (ptrdiff_t)(row % windows) * c->length;
 }
 
