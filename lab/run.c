@@ -71,7 +71,7 @@ struct training {
     struct lab_model *model;
     struct lab_result result;
     double seconds; /* of steps that were made here */
-    int made;
+    int made, diverged; /* diverged: the step whose loss was not finite; 0: none */
 };
 
 static loci_status train(struct training *t, loci_error *e)
@@ -96,8 +96,10 @@ static loci_status train(struct training *t, loci_error *e)
         lab_train_batch(c, t->model, step, &b);
         status = lab_model_backward(t->model, &b, &line.loss, e);
         if (status) break;
-        CHECK(e, isfinite(line.loss), LOCI_UNSUPPORTED,
-              "arm '%s', task %s: the loss of step %d is not finite", c->arm, c->task, step + 1);
+        if (!isfinite(line.loss)) {      /* a result, too: it has learned nothing */
+            t->diverged = step + 1;
+            break;
+        }
         line.norm = lab_model_step(t->model, step + 1, line.rate);
         t->seconds += now() - began, t->made++;
         if (due(step + 1, c->steps, CURVE)) {
@@ -150,6 +152,9 @@ static loci_status finish(struct training *t, const char *id, loci_error *e)
     describe(t, id);
     TRY(lab_test_all(t->config, t->model, &t->result, e));
     lab_warn(t->config, t->model, &t->result);
+    if (t->diverged)
+        lab_add_warning(&t->result, "diverged: the loss of step %d was not finite, and training "
+                        "ended there; a lower learning rate would be needed", t->diverged);
     TRY(lab_weights_write(t->claim.folder, t->config, t->model, t->result.weights_sha256, e));
     lab_write_begin();
     const loci_status status = lab_result_write(&t->result, t->claim.folder, e);
