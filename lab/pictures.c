@@ -60,6 +60,7 @@ static void add_curve(struct report_pictures *p, const struct lab_config *c, str
     struct given given[MOST];
     char name[MOST][96];
     struct show *show;
+    loci_error e;
     const int layer = s->layers - 1, count = given_tensors(m, layer, given, name);
     const struct wish w = { .encoding = lab_model_arm(m)->attention,
                             .heads = s->heads,
@@ -68,11 +69,11 @@ static void add_curve(struct report_pictures *p, const struct lab_config *c, str
                             .trained = s->length,
                             .given_count = count,
                             .given = given };
-    if (count && !show_open(&show, &w, NULL)) {
+    if (count && !show_open(&show, &w, &e)) {
         struct figure list[MAX_FIGURES];
         int figures = 0;
         if (show_has(show) & 1u << SHOW_CURVE
-            && !show_figures(show, SHOW_CURVE, list, &figures, NULL))
+            && !show_figures(show, SHOW_CURVE, list, &figures, &e))
             for (int i = 0; i < figures; i++) {
                 snprintf(list[i].title, sizeof list[i].title,
                          "%.60s after %d steps of %s, layer %d, by distance", c->arm, c->steps,

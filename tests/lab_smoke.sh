@@ -79,6 +79,15 @@ P
 }
 check "a page" lab report "$dir" -o "$work/report.html"
 check "it is whole" whole_page "$work/report.html"
+# What encodings have learned by distance, their gates and sticks are drawn from their weights.
+seen=$work/seen
+check "arms that learn something" lab run --arms t5,fox,sba,alibi+cape --tasks text --steps 3 --size XS --length 16 --set layers=1,dim=16,tokens=64 -q -o "$seen"
+check "their page" lab report "$seen" -o "$work/seen.html"
+check "it is whole, too" whole_page "$work/seen.html"
+for word in 't5 after 3 steps of text, layer 1, by distance' 'forget gates of layer 1' 'what is left of the stick' \
+    'attention of layer 1' 'How far attention reaches on text'; do
+    check "it shows: $word" grep -Fq "$word" "$work/seen.html"
+done
 check "as text" says 'Warnings' report "$dir" --text
 check "in 100 columns" bash -c '! grep -Eq ".{101}" "$1"' - "$work/out"
 for word in nope rope alibi fox flipflop; do check "the report has $word" grep -q "$word" "$work/out"; done
