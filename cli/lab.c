@@ -415,11 +415,27 @@ static const struct flag plan_flags[] = {
     { NULL, NULL, NULL, NULL }
 };
 
-static void print_time(double seconds)
+void print_time(double seconds)
 {
-    if (seconds < 90) printf("%.0f s", seconds);
+    if (!(seconds < 1e7)) printf("?");
+    else if (seconds < 90) printf("%.0f s", seconds);
     else if (seconds < 5400) printf("%.0f min", seconds / 60);
     else printf("%.1f h", seconds / 3600);
+}
+
+void print_runs(const struct lab_runs *runs)
+{
+    printf("%-10s %6s %6s %6s  %s\n", "task", "steps", "arms", "runs",
+           "size, length, learning rate");
+    for (int i = 0; i < runs->count;) {
+        const struct lab_config *c = &runs->list[i];
+        int k = i, arms = 0;
+        for (; k < runs->count && !strcmp(runs->list[k].task, c->task); k++)
+            arms += k == i || strcmp(runs->list[k].arm, runs->list[k - 1].arm) != 0;
+        printf("%-10s %6d %6d %6d  %s, %d tokens, %.3g\n", c->task, c->steps, arms, k - i, c->size,
+               lab_config_shape(c).length, c->rate);
+        i = k;
+    }
 }
 
 static int run_plan(const struct args *a)
@@ -449,17 +465,7 @@ static int run_plan(const struct args *a)
         fwrite(t.s, 1, t.n, stdout);
         text_free(&t);
     } else {
-        printf("%-10s %6s %6s %6s  %s\n", "task", "steps", "arms", "runs",
-               "size, length, learning rate");
-        for (int i = 0; i < runs.count;) {
-            const struct lab_config *c = &runs.list[i];
-            int k = i, arms = 0;
-            for (; k < runs.count && !strcmp(runs.list[k].task, c->task); k++)
-                arms += k == i || strcmp(runs.list[k].arm, runs.list[k - 1].arm) != 0;
-            printf("%-10s %6d %6d %6d  %s, %d tokens, %.3g\n", c->task, c->steps, arms, k - i,
-                   c->size, lab_config_shape(c).length, c->rate);
-            i = k;
-        }
+        print_runs(&runs);
         printf("\n%d runs, %ld steps, %.0f TFLOP: about ", runs.count, cost.steps, cost.teraflops);
         print_time(cost.seconds);
         printf(" on %d thread%s here.\n", threads, threads > 1 ? "s" : "");

@@ -59,6 +59,10 @@ struct lab_estimate {
 };
 bool estimate_runs(const struct lab_runs *, int threads, struct lab_estimate *);
 
+/* What runs: a line for each task.  "3 min", "1.5 h". */
+void print_runs(const struct lab_runs *);
+void print_time(double seconds);
+
 int cores(void);
 
 #endif

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* lab_look.c -- `loci lab report` and `loci lab sample`: what came out, and what a model
  * answers. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/lab.h"
 #include "cli/terminal.h"
@@ -16,9 +20,10 @@
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-enum { REPORT_OUTPUT, REPORT_TEXT, REPORT_CSV, REPORT_JSON, REPORT_CORPUS };
+enum { REPORT_OUTPUT, REPORT_SVG, REPORT_TEXT, REPORT_CSV, REPORT_JSON, REPORT_CORPUS };
 static const struct flag report_flags[] = {
     [REPORT_OUTPUT] = { "output", "o", "FILE", "a page with tables and pictures, without scripts" },
+    [REPORT_SVG] = { "svg", NULL, "DIR", "a folder for the pictures of the page, a file for each" },
     [REPORT_TEXT] = { "text", NULL, NULL, "tables and verdicts as text (default without -o)" },
     [REPORT_CSV] = { "csv", NULL, NULL, "a line for each arm, variant, task, seed and column" },
     [REPORT_JSON] = { "json", NULL, NULL, "every number of the page" },
@@ -26,6 +31,54 @@ static const struct flag report_flags[] = {
                         "the text of the runs, for their pictures (default: the generated one)" },
     { NULL, NULL, NULL, NULL }
 };
+
+/* "text-loss-against-position-2": letters and digits of the title, and a number where several have
+ * it. */
+static void picture_name(const char *title, int number, char name[128])
+{
+    size_t n = 0;
+    for (const char *p = title; *p && n < 100; p++) {
+        const bool word =
+            (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9');
+        if (word) name[n++] = *p >= 'A' && *p <= 'Z' ? (char)(*p + 32) : *p;
+        else if (n && name[n - 1] != '-') name[n++] = '-';
+    }
+    while (n && name[n - 1] == '-') n--;
+    if (number > 1) snprintf(name + n, 128 - n, "-%d", number);
+    else name[n] = 0;
+}
+
+static int write_pictures(const struct report *r, const char *dir)
+{
+    char(*taken)[128] = NULL;
+    int count = 0, code = EXIT_DONE;
+    if (mkdir(dir, 0777) && errno != EEXIST)
+        return fail("lab report: %s: cannot make this folder: %s", dir, strerror(errno));
+    for (int s = 0; s < r->sections && !code; s++)
+        for (int b = 0; b < r->section[s].blocks && !code; b++) {
+            const struct report_block *block = &r->section[s].block[b];
+            const struct figure *f = block->lent ? block->lent : &block->figure;
+            struct text t = { .s = NULL };
+            char path[LAB_PATH], name[128];
+            if (!f->title[0] || f->kind == FIGURE_TABLE) continue;
+            for (int number = 1, same = 1; same; number++) {
+                picture_name(f->title, number, name);
+                same = 0;
+                for (int i = 0; i < count; i++) same |= !strcmp(taken[i], name);
+            }
+            char(*more)[128] = take((size_t)count + 1, sizeof *more);
+            if (count) memcpy(more, taken, (size_t)count * sizeof *more);
+            free(taken);
+            taken = more;
+            strcpy(taken[count++], name);
+            snprintf(path, sizeof path, "%.3900s/%s.svg", dir, name);
+            figure_svg(&t, f);
+            code = write_text(&t, path);
+        }
+    free(taken);
+    if (!code) printf("%d pictures in %s\n", count, dir);
+    return code;
+}
 
 static int run_report(const struct args *a)
 {
@@ -37,14 +90,17 @@ static int run_report(const struct args *a)
     struct text t = { .s = NULL };
     loci_error e = { .text = "" };
     if (!args_rest(a, 1) || !args_output(a, REPORT_OUTPUT)) return EXIT_ERROR;
-    if (!!a->value[REPORT_TEXT] + !!a->value[REPORT_CSV] + !!a->value[REPORT_JSON] + !!path > 1)
-        return fail("lab report: one of --output, --text, --csv and --json");
+    const bool pictured = path || a->value[REPORT_SVG];
+    if (!!a->value[REPORT_TEXT] + !!a->value[REPORT_CSV] + !!a->value[REPORT_JSON] + !!path
+            + !!a->value[REPORT_SVG]
+        > 1)
+        return fail("lab report: one of --output, --svg, --text, --csv and --json");
     if (lab_results_read(&all, dir, &e)) return fail("lab report: %s", e.text);
     for (int i = 0; i < all.skips; i++) fail("%s", all.skipped[i]);
     if (all.count == 0)
         return lab_results_free(&all),
                fail("lab report: %s has no run that is done; 'loci lab run' makes them", dir);
-    if (path) {
+    if (pictured) {
         int longest = 0;
         for (int i = 0; i < all.count; i++)
             if (all.list[i].length > longest) longest = all.list[i].length;
@@ -54,7 +110,9 @@ static int run_report(const struct args *a)
         lab_corpus_close(&corpus);
     }
     report_make(&r, &all, dir, &pictures);
-    if (path) report_html(&t, &r);
+    int code = EXIT_DONE;
+    if (a->value[REPORT_SVG]) code = write_pictures(&r, a->value[REPORT_SVG]);
+    else if (path) report_html(&t, &r);
     else if (a->value[REPORT_CSV]) report_csv(&t, &r);
     else if (a->value[REPORT_JSON]) report_json(&t, &r);
     else report_text(&t, &r, terminal().columns);
@@ -62,13 +120,14 @@ static int run_report(const struct args *a)
     for (int i = 0; i < pictures.count; i++) figure_free(&pictures.list[i]);
     free(pictures.list);
     lab_results_free(&all);
+    if (a->value[REPORT_SVG]) return code;
     return path ? write_text(&t, path) : print_text(&t);
 }
 
 const struct command cmd_lab_report = {
     .name = "lab report",
     .brief = "tables, pictures, and which claims hold",
-    .synopsis = "loci lab report [DIR] [-o FILE | --text | --csv | --json]",
+    .synopsis = "loci lab report [DIR] [-o FILE | --svg DIR | --text | --csv | --json]",
     .about = "    Of all runs in DIR that are done. The page loads nothing and needs no script.\n",
     .examples =
         "    loci lab report lab-out -o report.html\n    loci lab report lab-out --csv > lab.csv\n",

@@ -28,14 +28,6 @@ struct row {
 
 static double work_of(const struct row *r) { return r->stage == LAB_READY ? r->steps : r->step; }
 
-static void print_time(double seconds)
-{
-    if (!(seconds < 1e7)) printf("?");
-    else if (seconds < 90) printf("%.0f s", seconds);
-    else if (seconds < 5400) printf("%.0f min", seconds / 60);
-    else printf("%.1f h", seconds / 3600);
-}
-
 /* One line for all, and on a terminal one for each run that goes on; returns how many lines. */
 static int print_rows(const struct row *rows, int n, double left, bool each, bool terminal)
 {
@@ -190,7 +182,8 @@ static int run_run(const struct args *a)
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     if (!a->value[RUN_QUIET]) {
-        printf("%d runs in %s, %d at a time\n", runs.count, dir,
+        print_runs(&runs);
+        printf("\n%d runs in %s, %d at a time\n", runs.count, dir,
                w.threads < runs.count ? w.threads : runs.count);
         fflush(stdout);
     }

@@ -88,6 +88,8 @@ for word in 't5 after 3 steps of text, layer 1, by distance' 'forget gates of la
     'attention of layer 1' 'How far attention reaches on text'; do
     check "it shows: $word" grep -Fq "$word" "$work/seen.html"
 done
+check "its pictures" says '^[0-9]+ pictures in ' report "$seen" --svg "$work/pictures"
+check "each is a file" test -s "$work/pictures/fox-on-text-l-attention-of-layer-1.svg"
 check "as text" says 'Warnings' report "$dir" --text
 check "in 100 columns" bash -c '! grep -Eq ".{101}" "$1"' - "$work/out"
 for word in nope rope alibi fox flipflop; do check "the report has $word" grep -q "$word" "$work/out"; done
