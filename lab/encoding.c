@@ -47,13 +47,6 @@ static void interpolate(const struct lab_model *m, double times, void *slopes)
     }
 }
 
-static ptrdiff_t count_of(const loci_tensor *t)
-{
-    ptrdiff_t n = 1;
-    for (int i = 0; i < t->rank; i++) n *= t->shape[i] < 0 ? 1 : t->shape[i];
-    return n;
-}
-
 /* Whose numbers a tensor of the plan has. */
 static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int t,
                                 struct lab_view as, loci_error *error)
@@ -73,7 +66,7 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
     CHECK(error, as.change == LAB_INTERPOLATE && !strcmp(x->name, "slopes"), LOCI_UNSUPPORTED,
           "arm '%s': variant %s wants tensor %s, which was not trained", m->arm.text,
           lab_change_name(as.change), x->name);
-    e->extra[t] = lab_take((size_t)count_of(x), m->real);
+    e->extra[t] = lab_take((size_t)lab_count(x), m->real);
     interpolate(m, as.times, e->extra[t]);
     return e->place[t] = -2, LOCI_OK;
 }

@@ -128,6 +128,24 @@ static inline void *lab_gradient(const struct lab_model *m, int tensor)
     return lab_at(m, m->list[LAB_GRADIENTS], m->tensor[tensor].at);
 }
 
+/* Number i of a list of the model's numbers. */
+static inline double lab_get(const struct lab_model *m, const char *x, ptrdiff_t i)
+{
+    return m->shape.f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+static inline void lab_put(const struct lab_model *m, char *x, ptrdiff_t i, double value)
+{
+    if (m->shape.f64) ((double *)x)[i] = value;
+    else ((float *)x)[i] = (float)value;
+}
+/* Numbers of a tensor that does not come with a call. */
+static inline ptrdiff_t lab_count(const loci_tensor *t)
+{
+    ptrdiff_t n = 1;
+    for (int i = 0; i < t->rank; i++) n *= t->shape[i];
+    return n;
+}
+
 void *lab_take(size_t count,
                size_t each); /* on 64 bytes, zeroed; without memory the program ends */
 void *lab_grow(struct lab_model *, void **block, size_t *bytes, size_t wanted);

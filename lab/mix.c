@@ -37,16 +37,6 @@ static loci_view ones_of(const struct lab_batch *b, char *x, ptrdiff_t stride)
 }
 static loci_view dense(void *x) { return (loci_view){ .data = x }; }
 
-static double get(const struct lab_model *m, const char *x, ptrdiff_t i)
-{
-    return m->shape.f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
-}
-static void put(const struct lab_model *m, char *x, ptrdiff_t i, double value)
-{
-    if (m->shape.f64) ((double *)x)[i] = value;
-    else ((float *)x)[i] = (float)value;
-}
-
 /* ---- Inputs of encodings --------------------------------------------------------------------- */
 
 /* log f = log sigmoid(a Wf + bf) */
@@ -59,7 +49,7 @@ static loci_status forget(struct lab_model *m, const struct lab_batch *b, int la
     for (ptrdiff_t r = 0; r < b->rows; r++)
         for (int h = 0; h < m->shape.heads; h++) {
             const ptrdiff_t at = r * LAB_PAD + h;
-            put(m, k->map[MAP_F], at, get(m, k->map[MAP_F], at) + get(m, bias, h));
+            lab_put(m, k->map[MAP_F], at, lab_get(m, k->map[MAP_F], at) + lab_get(m, bias, h));
         }
     return loci_log_gate(&l, ones_of(b, k->map[MAP_F], LAB_PAD), dense(k->lf));
 }
@@ -73,8 +63,8 @@ static loci_status forget_backward(struct lab_model *m, const struct lab_batch *
                                ones_of(b, m->dmap[MAP_F], LAB_PAD)));
     for (int h = 0; h < m->shape.heads; h++) {
         double sum = 0;
-        for (ptrdiff_t r = 0; r < b->rows; r++) sum += get(m, m->dmap[MAP_F], r * LAB_PAD + h);
-        put(m, bias, h, sum);
+        for (ptrdiff_t r = 0; r < b->rows; r++) sum += lab_get(m, m->dmap[MAP_F], r * LAB_PAD + h);
+        lab_put(m, bias, h, sum);
     }
     return LOCI_OK;
 }
@@ -366,5 +356,5 @@ void lab_model_gates(const struct lab_model *m, const struct lab_batch *b, int l
     const struct lab_kept *k = &m->kept[layer];
     const enum lab_gates kind = lab_model_has_gates(m);
     for (ptrdiff_t i = 0; i < m->shape.heads * b->rows && kind; i++)
-        gates[i] = kind == LAB_FORGET ? exp(get(m, k->lf, i)) : get(m, k->lse, i);
+        gates[i] = kind == LAB_FORGET ? exp(lab_get(m, k->lf, i)) : lab_get(m, k->lse, i);
 }

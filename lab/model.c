@@ -121,13 +121,6 @@ static int add_list(struct lab_model *m, const char *name, int layer, ptrdiff_t 
 }
 static int of_encoding(struct lab_model *m, int t) { return m->tensor[t].encoding = true, t; }
 
-static ptrdiff_t count_of(const loci_tensor *t)
-{
-    ptrdiff_t n = 1;
-    for (int i = 0; i < t->rank; i++) n *= t->shape[i];
-    return n;
-}
-
 static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list, int count,
                          int *index)
 {
@@ -137,7 +130,7 @@ static void add_encoding(struct lab_model *m, int layer, const loci_tensor *list
         for (int k = 0; k < count; k++) /* two encodings may call their tensors alike */
             if (k != i && !strcmp(list[k].name, list[i].name))
                 snprintf(name, sizeof name, "pe.%s.%s", list[i].encoding, list[i].name);
-        index[i] = of_encoding(m, add_list(m, name, layer, count_of(&list[i])));
+        index[i] = of_encoding(m, add_list(m, name, layer, lab_count(&list[i])));
         struct lab_tensor *t = &m->tensor[index[i]];
         t->fixed = list[i].role == LOCI_FIXED, t->rank = list[i].rank;
         memcpy(t->shape, list[i].shape, sizeof t->shape);
@@ -302,14 +295,9 @@ void lab_model_close(struct lab_model *m)
 
 /* ---- Numbers at the start -------------------------------------------------------------------- */
 
-static void put(const struct lab_model *m, char *x, ptrdiff_t i, double value)
-{
-    if (m->shape.f64) ((double *)x)[i] = value;
-    else ((float *)x)[i] = (float)value;
-}
 static void fill(const struct lab_model *m, int t, double value)
 {
-    for (ptrdiff_t i = 0; i < m->tensor[t].cols; i++) put(m, lab_weight(m, t), i, value);
+    for (ptrdiff_t i = 0; i < m->tensor[t].cols; i++) lab_put(m, lab_weight(m, t), i, value);
 }
 /* By way of float, so that a model in double starts from the same numbers. */
 static void normal(const struct lab_model *m, int t, uint64_t seed, double scale)
@@ -318,8 +306,8 @@ static void normal(const struct lab_model *m, int t, uint64_t seed, double scale
     const uint64_t stream = lab_stream(seed, x->name);
     for (ptrdiff_t r = 0; r < x->rows; r++)
         for (ptrdiff_t c = 0; c < x->cols; c++)
-            put(m, lab_weight(m, t), r * x->stride + c,
-                (float)(scale * loci_normal(stream, (uint64_t)(r * x->cols + c))));
+            lab_put(m, lab_weight(m, t), r * x->stride + c,
+                    (float)(scale * loci_normal(stream, (uint64_t)(r * x->cols + c))));
 }
 static void start_encoding(const struct lab_model *m, const loci_plan *plan, int which, int t,
                            uint64_t seed)
@@ -927,8 +915,7 @@ static void keep_positive(const struct lab_model *m, int t)
 {
     for (ptrdiff_t i = 0; i < m->tensor[t].cols; i++) {
         char *w = lab_weight(m, t);
-        const double x = m->shape.f64 ? ((double *)w)[i] : (double)((float *)w)[i];
-        if (x < 0.01) put(m, w, i, 0.01);
+        if (lab_get(m, w, i) < 0.01) lab_put(m, w, i, 0.01);
     }
 }
 
