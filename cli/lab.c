@@ -45,10 +45,19 @@ static bool add_setting(struct lab_wish *w, const char *key, const char *value)
     return true;
 }
 
+/* What is wished for lasts as long as the program, and is found from here. */
+static char *kept[1024];
+static const char *keep(const char *text)
+{
+    static int count;
+    if (count == COUNT(kept)) exit(fail("lab: more than %d words are wished for", COUNT(kept)));
+    return kept[count++] = strcpy(take(strlen(text) + 1, 1), text);
+}
+
 /* "key=value,key=value" */
 static bool add_settings(const struct args *a, const char *list, struct lab_wish *w)
 {
-    char *copy = strcpy(take(strlen(list) + 1, 1), list);
+    char *copy = (char *)(uintptr_t)keep(list);
     for (char *next, *p = copy; *p; p = next) {
         char *equals = strchr(p, '=');
         next = p + strcspn(p, ",");
@@ -89,24 +98,26 @@ static const char *words_of(const json_t *value)
 {
     struct text t = { .s = NULL };
     if (json_is_string(value))
-        return strcpy(take(strlen(json_string_value(value)) + 1, 1), json_string_value(value));
+        return keep(json_string_value(value));
     if (!json_is_array(value)) return NULL;
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *one = json_array_get(value, i);
         if (json_is_number(one)) text_add(&t, "%s%.17g", i ? "," : "", json_number_value(one));
         else if (json_is_string(one)) text_add(&t, "%s%s", i ? "," : "", json_string_value(one));
-        else return NULL;
+        else return text_free(&t), NULL;
     }
-    return t.s; /* as long as the program runs */
+    const char *words = t.s ? keep(t.s) : NULL;
+    text_free(&t);
+    return words;
 }
 static const char *number_text(const json_t *value)
 {
     if (json_is_string(value)) return words_of(value);
     if (!json_is_number(value) && !json_is_boolean(value)) return NULL;
-    char *text = take(32, 1);
-    snprintf(text, 32, "%.17g",
+    char text[32];
+    snprintf(text, sizeof text, "%.17g",
              json_is_boolean(value) ? json_is_true(value) : json_number_value(value));
-    return text;
+    return keep(text);
 }
 
 static const char *const file_keys[] = { "preset",       "arms",   "tasks", "seeds", "steps",
@@ -150,7 +161,7 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
         {
             const char *text = number_text(own);
             if (!text) return refuse("%s: set.%s must be a number or a word", path, name);
-            if (!add_setting(w, strcpy(take(strlen(name) + 1, 1), name), text)) return false;
+            if (!add_setting(w, keep(name), text)) return false;
         }
         return true;
     }
@@ -441,7 +452,7 @@ void print_runs(const struct lab_runs *runs)
 static int run_plan(const struct args *a)
 {
     struct lab_wish w;
-    struct lab_runs runs;
+    static struct lab_runs runs;
     struct lab_estimate cost;
     int threads = cores();
     if (!args_rest(a, 1) || !args_whole(a, PLAN_THREADS, 1, 256, &threads)

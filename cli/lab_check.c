@@ -191,7 +191,7 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
                           .seeds = 1,
                           .corpus = corpus };
     const char *keys[32], *values[32];
-    struct lab_runs runs;
+    static struct lab_runs runs;
     loci_error e = { .text = "" };
     int seed = 0, length = 0, type = 0;
     if (!w.arms || !w.tasks || !a->value[DUMP_OUTPUT])
@@ -366,7 +366,7 @@ static int run_bench(const struct args *a)
                           .size = a->value[BENCH_SIZE],
                           .seeds = 1 };
     struct lab_corpus corpus;
-    struct lab_runs runs;
+    static struct lab_runs runs;
     loci_host pool;
     const loci_host *host = NULL;
     loci_error e = { .text = "" };

@@ -156,8 +156,8 @@ static int report_end(const struct lab_runs *runs, const struct lab_work *w, con
 static int run_run(const struct args *a)
 {
     struct lab_wish wish;
-    struct lab_runs runs;
-    struct text command = { .s = NULL };
+    static struct lab_runs runs;         /* these last as long as the program, however it ends */
+    static struct text command;
     loci_error e = { .text = "" };
     const char *dir = a->value[RUN_OUTPUT] ? a->value[RUN_OUTPUT] : "lab-out";
     struct lab_work w = { .dir = dir,
@@ -174,7 +174,6 @@ static int run_run(const struct args *a)
         return fail("lab run: isa '%s' does not run here", w.isa);
     char cpu[96];
     w.runs = &runs, w.checkpoint = checkpoint, w.cpu = cpu_name(cpu, sizeof cpu);
-    w.progress = take((size_t)runs.count, sizeof *w.progress);
     command_line(a, &command);
     if (lab_store_open(dir, command.s, wish.preset, &runs, &e)) return fail("lab run: %s", e.text);
     text_free(&command);
@@ -187,6 +186,7 @@ static int run_run(const struct args *a)
                w.threads < runs.count ? w.threads : runs.count);
         fflush(stdout);
     }
+    w.progress = take((size_t)runs.count, sizeof *w.progress);
     loci_status status = lab_work_begin(&w, &e);
     if (!status) {
         show_progress(&w, a->value[RUN_QUIET] != NULL);
