@@ -9,10 +9,9 @@
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
 static loci_status open_attention(struct lab_model *m, struct lab_encoding *e, struct lab_view as,
-                                  loci_error *error)
+                                  const char *family, loci_error *error)
 {
-    char text[LAB_TEXT], family[LAB_NAME * 2];
-    lab_arm_family(&m->arm, family);
+    char text[LAB_TEXT];
     TRY(lab_change_text(as.change, &m->arm, m->shape.length, as.times, text, error));
     const loci_desc d = {
         .size = sizeof d,
@@ -31,20 +30,13 @@ static loci_status open_attention(struct lab_model *m, struct lab_encoding *e, s
     return loci_plan_create(&e->attention, &d, error);
 }
 
-/* Slopes of alibi, all heads: as its authors choose them, divided by how much longer the text
- * is. */
-static void interpolate(const struct lab_model *m, double times, void *slopes)
+/* The slopes that alibi's own rule gives, divided by how much longer the text is. */
+static void interpolate(const struct lab_model *m, const struct lab_encoding *e, int t,
+                        double times)
 {
-    const int H = m->shape.heads;
-    int below = 1;
-    while (2 * below <= H) below *= 2;
-    for (int h = 0; h < H; h++) {
-        const double of = h < below ? below : 2 * below,
-                     number = h < below ? h + 1 : 2 * (h - below) + 1;
-        const double slope = exp2(-8 * number / of) / times;
-        if (m->shape.f64) ((double *)slopes)[h] = slope;
-        else ((float *)slopes)[h] = (float)slope;
-    }
+    loci_tensor_init(e->attention, t, 0, e->extra[t]);
+    for (ptrdiff_t i = 0; i < lab_count(&e->tensor[t]); i++)
+        lab_put(m, e->extra[t], i, lab_get(m, e->extra[t], i) / times);
 }
 
 /* Whose numbers a tensor of the plan has. */
@@ -67,7 +59,7 @@ static loci_status place_tensor(struct lab_model *m, struct lab_encoding *e, int
           "arm '%s': variant %s wants tensor %s, which was not trained", m->arm.text,
           lab_change_name(as.change), x->name);
     e->extra[t] = lab_take((size_t)lab_count(x), m->real);
-    interpolate(m, as.times, e->extra[t]);
+    interpolate(m, e, t, as.times);
     return e->place[t] = -2, LOCI_OK;
 }
 
@@ -117,20 +109,20 @@ static void make_factors(struct lab_model *m, struct lab_encoding *e)
 loci_status lab_encoding_open(struct lab_model *m, struct lab_encoding *e, struct lab_view as,
                               loci_error *error)
 {
+    char family[LAB_NAME * 2];
+    lab_arm_family(&m->arm, family);
     *e = (struct lab_encoding){ .attention = NULL };
-    TRY(open_attention(m, e, as, error));
+    TRY(open_attention(m, e, as, family, error));
     e->axes = loci_axes(e->attention);
     e->tensors = loci_tensors(e->attention, e->tensor, LAB_PE_TENSORS);
     CHECK(error, e->tensors <= LAB_PE_TENSORS, LOCI_UNSUPPORTED,
           "arm '%s' has more than %d tensors", m->arm.text, LAB_PE_TENSORS);
     for (int t = 0; t < e->tensors; t++) {
         TRY(place_tensor(m, e, t, as, error));
-        e->inputs += e->place[t] == -1;
         e->learns |= e->tensor[t].role == LOCI_LEARNED && e->place[t] >= 0;
     }
     TRY(check_inputs(m, e, error));
-    for (const char *p = m->arm.attention; *p; p += strcspn(p, "+"), p += *p == '+')
-        e->sticks |= !strncmp(p, "sba", 3) && strchr(":+", p[3]);
+    e->sticks = strstr(family, "weight") != NULL;
     e->tables = lab_take((size_t)m->shape.layers, sizeof *e->tables);
     if (as.change == LAB_LOGN) make_factors(m, e);
     return e == &m->trained ? open_embedding(m, e, error) : LOCI_OK;
@@ -233,11 +225,8 @@ loci_status lab_encoding_embed(struct lab_model *m, const struct lab_batch *b, v
     if (!m->trained.embed) return LOCI_OK;
     const ptrdiff_t d = m->shape.dim, most = m->arm.random ? m->arm.range : m->shape.longest;
     if (m->added_count) {
-        int64_t *pos = lab_take((size_t)b->rows, sizeof *pos);
-        for (ptrdiff_t r = 0; r < b->rows; r++) pos[r] = row_of(m, b->pos[r]);
-        const loci_status status = embed_rows(m, pos, b->rows, x, error);
-        free(pos);
-        return status;
+        for (ptrdiff_t r = 0; r < b->rows; r++) m->rows_asked[r] = row_of(m, b->pos[r]);
+        return embed_rows(m, m->rows_asked, b->rows, x, error);
     }
     if (!m->position_rows) {
         int64_t *pos = lab_take((size_t)most, sizeof *pos);

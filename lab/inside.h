@@ -38,7 +38,7 @@ enum lab_own {
 /* Plans at work, and what they read of the model's tensors. */
 struct lab_encoding {
     loci_plan *attention, *embed; /* embed NULL: nothing is added */
-    int tensors, inputs;          /* of the attention plan; inputs come behind in no order */
+    int tensors;                  /* of the attention plan */
     loci_tensor tensor[LAB_PE_TENSORS], added[LAB_PE_TENSORS];
     int place[LAB_PE_TENSORS]; /* tensor t is the model's pe[place[t]], -1 an input, -2 extra[t] */
     void *extra[LAB_PE_TENSORS]; /* numbers that a variant brings along */
@@ -106,6 +106,7 @@ struct lab_model {
     char *de, *de1, *de2, *dae, *dm, *dt; /* tape: likewise */
     ptrdiff_t *where;                     /* [rows]: row of the n-th logits */
     int32_t *asked, *said;
+    int64_t *rows_asked; /* of a table that is added to embeddings */
     double *cost;
     double *coord, *factor;
     char *position_rows; /* [longest][dim]: what is added, where nothing of it is learned */

@@ -231,7 +231,7 @@ static loci_status open_model(struct lab_model *m, loci_error *e)
     m->dtype = m->shape.f64 ? LOCI_F64 : LOCI_F32;
     m->real = m->engine->real;
     m->stride = lab_padded(m->shape.vocabulary);
-    const struct lab_view usual = { LAB_AS_TRAINED, 1, false };
+    const struct lab_view usual = { m->shape.change, m->shape.times, false };
     TRY(lab_encoding_open(m, &m->trained, usual, e));
     m->view = &m->trained, m->as = usual;
     const size_t layers = (size_t)m->shape.layers;
@@ -275,6 +275,7 @@ static void free_rows(struct lab_model *m)
                             &m->de1,    &m->de2,       &m->dae,    &m->dm,  &m->dt };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) free(*rows[i]), *rows[i] = NULL;
     for (int i = 0; i < MAPS; i++) free(m->dmap[i]), m->dmap[i] = NULL;
+    free(m->rows_asked), m->rows_asked = NULL;
     free(m->where), free(m->asked), free(m->said), free(m->cost), free(m->coord), free(m->factor);
     m->where = NULL, m->asked = m->said = NULL, m->cost = m->coord = m->factor = NULL;
     m->capacity = 0;
@@ -468,6 +469,7 @@ static void make_rows(struct lab_model *m, ptrdiff_t rows, bool backward)
     m->where = lab_take((size_t)n, sizeof *m->where);
     m->asked = lab_take((size_t)n, sizeof *m->asked),
     m->said = lab_take((size_t)n, sizeof *m->said);
+    m->rows_asked = lab_take((size_t)n, sizeof *m->rows_asked);
     m->cost = lab_take((size_t)n, sizeof *m->cost),
     m->factor = lab_take((size_t)n, sizeof *m->factor);
     m->coord = lab_take((size_t)n * 3, sizeof *m->coord);

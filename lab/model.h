@@ -27,7 +27,9 @@ struct lab_shape {
     int layers, dim, heads, kv_heads, ffn; /* ffn 0: 4 dim, or what makes fox-pro as large */
     int vocabulary, length, longest;       /* of training; of tests, too */
     enum lab_learned learned;
-    double std, embed_std; /* of matrices and of embeddings at the start; 0: 0.02 */
+    double std, embed_std;  /* of matrices and of embeddings at the start; 0: 0.02 */
+    enum lab_change change; /* trained as this variant is tested: it may learn no less */
+    double times;
     bool f64;
     const char *isa; /* NULL: the best */
 };

@@ -262,10 +262,9 @@ static loci_status finetune(const struct lab_config *c, struct lab_model *from,
     struct lab_shape s = lab_config_shape(c);
     struct lab_model *m;
     struct lab_batch b = { .sequences = 0 };
-    char text[LAB_TEXT], name[LAB_NAME];
-    TRY(lab_change_text(change, lab_model_arm(from), s.length, 2, text, e));
+    char name[LAB_NAME];
     longer.length = 2 * c->length, longer.steps = (c->steps + 19) / 20, longer.rate = 0.1 * c->rate;
-    s.arm = text;
+    s.change = change, s.times = 2;
     TRY(lab_model_open(&m, &s, lab_model_host(from), e));
     lab_model_init(m, 0);
     memcpy(lab_model_list(m, LAB_WEIGHTS), lab_model_list(from, LAB_WEIGHTS),

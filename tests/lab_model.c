@@ -262,6 +262,35 @@ static void check_decode(const char *arm)
     lab_model_close(m);
 }
 
+/* ---- Variants -------------------------------------------------------------------------------- */
+
+/* What training goes on with after a change: the tensors of the arm, wherever it adds or draws its
+ * positions, and the bits that the arm has when it is viewed so. */
+static void check_changed(const char *arm, enum lab_change change)
+{
+    struct lab_shape s = shape_of(arm, false);
+    struct lab_model *m, *changed;
+    struct lab_batch b = { .sequences = 0 };
+    loci_error e = { .text = "" };
+    if (!CHECK_THAT(!lab_model_open(&m, &s, NULL, &e), "%s: %s", arm, e.text)) return;
+    s.change = change, s.times = 2;
+    if (!CHECK_THAT(!lab_model_open(&changed, &s, NULL, &e), "%s: %s", arm, e.text)) return;
+    const ptrdiff_t n = lab_model_numbers(m);
+    lab_model_init(m, 7);
+    if (CHECK_THAT(lab_model_numbers(changed) == n, "%s: the same tensors", arm)) {
+        memcpy(lab_model_list(changed, LAB_WEIGHTS), lab_model_list(m, LAB_WEIGHTS),
+               (size_t)n * sizeof(float));
+        fill_batch(&b, lab_model_arm(m), 3, 2 * LENGTH);
+        const double as_trained = loss_of(m, &b), own = loss_of(changed, &b);
+        const struct lab_view view = { change, 2, false };
+        CHECK_THAT(!lab_model_view(m, view, &e), "%s: %s", arm, e.text);
+        CHECK_THAT(loss_of(m, &b) == own && own != as_trained, "%s: %.17g viewed, %.17g opened so",
+                   arm, loss_of(m, &b), own);
+    }
+    lab_batch_free(&b);
+    lab_model_close(m), lab_model_close(changed);
+}
+
 int main(void)
 {
     static const char *const more[] = { "rope+fox", "rope@random", "sinusoidal+alibi+sink",
@@ -281,5 +310,11 @@ int main(void)
     for (int i = 0; i < 4; i++)
         check_gradients(more[i], more_kv[i]), check_bits(more[i]), check_decode(more[i]);
     for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) check_neutral(neutral[i]);
+    static const char *const turning[] = { "rope", "learned+rope", "rope@random", "rope+fox",
+                                           "rope+t5:buckets=8" };
+    for (size_t i = 0; i < sizeof turning / sizeof *turning; i++) {
+        check_changed(turning[i], LAB_PI);
+        check_changed(turning[i], LAB_YARN);
+    }
     return harness_end();
 }
