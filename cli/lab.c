@@ -97,8 +97,7 @@ bool read_wish_flags(const struct args *a, struct lab_wish *w)
 static const char *words_of(const json_t *value)
 {
     struct text t = { .s = NULL };
-    if (json_is_string(value))
-        return keep(json_string_value(value));
+    if (json_is_string(value)) return keep(json_string_value(value));
     if (!json_is_array(value)) return NULL;
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *one = json_array_get(value, i);
@@ -240,26 +239,6 @@ bool time_run(const struct lab_config *c, double seconds, double *step, double *
     return !status || refuse("%s", e.text);
 }
 
-/* Tokens of all tests of a run, variants included. */
-static double tested_tokens(const struct lab_config *c)
-{
-    const struct lab_problem p = lab_config_problem(c);
-    struct lab_column list[LAB_COLUMNS];
-    struct lab_arm arm;
-    double sum = 0;
-    const int n = p.task->columns(&p, list);
-    lab_arm_parse(&arm, c->arm, p.task->longest(&p), lab_config_longest(c), c->dim / c->heads,
-                  NULL);
-    for (int i = 0; i < n; i++) {
-        int times = 1;
-        for (enum lab_change k = LAB_PI; k < LAB_CHANGES && c->variants && list[i].times > 1; k++)
-            times += lab_change_fits(k, &arm)
-                     && (!strcmp(c->task, "text") || (k != LAB_WINDOW && k != LAB_LOGN));
-        sum += (double)list[i].length * list[i].count * times;
-    }
-    return sum;
-}
-
 /* An arm is timed once for each task, or where there are many of both on the first tasks alone,
  * and then by its share of nope's time. */
 bool estimate_runs(const struct lab_runs *runs, int threads, struct lab_estimate *to)
@@ -285,9 +264,9 @@ bool estimate_runs(const struct lab_runs *runs, int threads, struct lab_estimate
             if (!time_run(c, budget, &seen[k].step, &seen[k].tested)) return free(seen), false;
             known++;
         }
-        to->seconds +=
-            seen[k].step * c->steps * (c->finetune ? 1.2 : 1) + seen[k].tested * tested_tokens(c);
-        to->teraflops += lab_config_flops(c, true) * 1e-12;
+        const struct lab_work_done w = lab_config_work(c);
+        to->seconds += seen[k].step * w.steps + seen[k].tested * w.tested;
+        to->teraflops += (w.trained_flops + w.tested_flops) * 1e-12;
         to->steps += c->steps;
     }
     to->seconds /= threads < runs->count ? threads : runs->count;

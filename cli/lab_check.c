@@ -404,7 +404,7 @@ static int run_bench(const struct args *a)
         struct lab_shape s = lab_config_shape(&runs.list[i]);
         s.isa = isa;
         if (!time_steps(&runs.list[i], &s, host, &x)) return EXIT_ERROR;
-        const double flops = lab_config_flops(&runs.list[i], false) / runs.list[i].steps;
+        const double flops = lab_config_work(&runs.list[i]).trained_flops / runs.list[i].steps;
         double rest = 1, share[LAB_PARTS];
         for (int k = 0; k < LAB_PARTS; k++) share[k] = x.part[k] / x.step, rest -= share[k];
         if (a->value[BENCH_JSON])

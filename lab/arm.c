@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -68,22 +69,40 @@ static const struct usual usuals[] = {
 };
 enum { USUALS = sizeof usuals / sizeof *usuals };
 
-/* Is the option named in a part "name:option=value,..." of n characters? */
-static bool names_option(const char *part, size_t n, const char *option)
+/* What stands behind "option=" in a part "name:option=value,..." of n characters, or NULL. */
+static const char *find_option(const char *part, size_t n, const char *option)
 {
     const size_t length = strlen(option);
     for (const char *p = memchr(part, ':', n), *end = part + n; p && p < end;
          p = memchr(p, ',', (size_t)(end - p))) {
         p++;
         if ((size_t)(end - p) > length && !memcmp(p, option, length) && p[length] == '=')
-            return true;
+            return p + length + 1;
     }
-    return false;
+    return NULL;
 }
 static bool is_named(const char *part, size_t n, const char *name)
 {
     const size_t length = strlen(name);
     return n >= length && !memcmp(part, name, length) && (n == length || part[length] == ':');
+}
+
+const char *lab_arm_part(const char *text, const char *encoding, size_t *n)
+{
+    for (const char *p = text; *p; p += strcspn(p, "+"), p += *p == '+') {
+        const size_t own = strcspn(p, "+");
+        if (!is_named(p, own, encoding)) continue;
+        if (n) *n = own;
+        return p;
+    }
+    return NULL;
+}
+double lab_arm_option(const char *text, const char *encoding, const char *option)
+{
+    size_t n;
+    const char *part = lab_arm_part(text, encoding, &n),
+               *value = part ? find_option(part, n, option) : NULL;
+    return value ? atof(value) : NAN;
 }
 
 /* Appends to a text of LAB_TEXT characters; one that gets full is refused later. */
@@ -103,7 +122,7 @@ static void add_part(char *text, const char *part, size_t n, int length, int lon
     char join = memchr(part, ':', n) ? ',' : ':';
     for (int i = 0; i < USUALS; i++) {
         const struct usual *u = &usuals[i];
-        if (!is_named(part, n, u->name) || names_option(part, n, u->option)) continue;
+        if (!is_named(part, n, u->name) || find_option(part, n, u->option)) continue;
         append(text, "%c%s=", join, u->option);
         if (u->word) append(text, "%s", u->word);
         else
@@ -112,7 +131,7 @@ static void add_part(char *text, const char *part, size_t n, int length, int lon
                 fmax(u->least, floor(u->of_length * length + u->of_longest * longest) + u->plus));
         join = ',';
     }
-    if (is_named(part, n, "liere") && !names_option(part, n, "block"))
+    if (is_named(part, n, "liere") && !find_option(part, n, "block"))
         append(text, "%cblock=%d", join, dim);
 }
 
@@ -205,32 +224,22 @@ static const char *const change_names[LAB_CHANGES] = { "",        "pi",         
                                                        "dynamic", "interpolate", "window", "logn" };
 const char *lab_change_name(enum lab_change c) { return change_names[c]; }
 
-/* The part of a text that is this encoding, or NULL. */
-static const char *find_part(const char *text, const char *name, size_t *n)
-{
-    for (const char *p = text; *p; p += strcspn(p, "+"), p += *p == '+') {
-        *n = strcspn(p, "+");
-        if (is_named(p, *n, name)) return p;
-    }
-    return NULL;
-}
-
 bool lab_change_fits(enum lab_change c, const struct lab_arm *a)
 {
     size_t n = 0;
-    const char *rope = find_part(a->attention, "rope", &n);
+    const char *rope = lab_arm_part(a->attention, "rope", &n);
     switch (c) {
     case LAB_PI:
     case LAB_NTK:
     case LAB_YARN:
     case LAB_DYNAMIC:
-        return rope && !names_option(rope, n, "scaling") && !names_option(rope, n, "freq");
+        return rope && !find_option(rope, n, "scaling") && !find_option(rope, n, "freq");
     case LAB_INTERPOLATE:
         return strstr(a->attention, "alibi:") == NULL
-               && find_part(a->attention, "alibi", &n) != NULL;
+               && lab_arm_part(a->attention, "alibi", &n) != NULL;
     case LAB_LOGN: {
         size_t other; /* a stick has no softmax whose scores could be sharpened */
-        return a->layer == LAB_PLAIN && !find_part(a->attention, "sba", &other);
+        return a->layer == LAB_PLAIN && !lab_arm_part(a->attention, "sba", &other);
     }
     default: return true;
     }
@@ -265,7 +274,7 @@ loci_status lab_change_text(enum lab_change c, const struct lab_arm *a, int leng
     }
     snprintf(text, LAB_TEXT, "%s", a->attention);
     if (!more[0]) return LOCI_OK;
-    part = find_part(a->attention, c == LAB_INTERPOLATE ? "alibi" : "rope", &n);
+    part = lab_arm_part(a->attention, c == LAB_INTERPOLATE ? "alibi" : "rope", &n);
     CHECK(e, part, LOCI_BAD_ARG, "arm '%s' has nothing that '%s' could change", a->text,
           change_names[c]);
     const int wanted = snprintf(text, LAB_TEXT, "%.*s%s%s%s", (int)(part + n - a->attention),

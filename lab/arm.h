@@ -31,6 +31,11 @@ struct lab_arm {
 loci_status lab_arm_parse(struct lab_arm *, const char *text, int length, int longest, int dim,
                           loci_error *);
 
+/* The part of an encoding text that is this encoding, of *n characters (NULL: not wanted), or NULL;
+ * the number that an option of it has there, or NaN. */
+const char *lab_arm_part(const char *text, const char *encoding, size_t *n);
+double lab_arm_option(const char *text, const char *encoding, const char *option);
+
 /* Where an arm enters, as `loci list` says it: "score", "embed+rotate"; "nothing" for nope. */
 void lab_arm_family(const struct lab_arm *, char family[LAB_NAME * 2]);
 

@@ -353,21 +353,41 @@ void lab_config_settings(const struct lab_config *c, char *text, size_t room)
 
 /* ---- Cost ------------------------------------------------------------------------------------ */
 
-/* Forward and backward of a token at mean distance T / 2: 6 P + 6 d V + 6 N T d. */
-double lab_config_flops(const struct lab_config *c, bool tests)
+/* Forward and backward of a token at mean distance T / 2: 6 P + 6 d V + 6 N T d; a test a third. */
+bool lab_change_tested(enum lab_change change, const struct lab_config *c, const struct lab_arm *a)
+{
+    const bool text = !strcmp(c->task, "text");
+    return c->variants && lab_change_fits(change, a)
+           && (text || (change != LAB_WINDOW && change != LAB_LOGN));
+}
+bool lab_change_finetuned(enum lab_change change, const struct lab_config *c,
+                          const struct lab_arm *a)
+{
+    return c->finetune && (change == LAB_PI || change == LAB_YARN) && lab_change_fits(change, a);
+}
+
+struct lab_work_done lab_config_work(const struct lab_config *c)
 {
     const struct lab_problem p = lab_config_problem(c);
-    const double P = 12.0 * c->layers * c->dim * c->dim, V = p.task->vocabulary(&p);
-    const int longest = p.task->longest(&p);
-    double per_token = 6 * P + 6 * c->dim * V + 6.0 * c->layers * longest * c->dim;
-    double sum = per_token * (c->tokens / longest * longest) * (double)c->steps;
+    const double fixed = 12.0 * c->layers * c->dim * c->dim + c->dim * p.task->vocabulary(&p);
+    const int longest = p.task->longest(&p), sequences = c->tokens / longest;
     struct lab_column list[LAB_COLUMNS];
-    for (int i = 0, n = tests ? p.task->columns(&p, list) : 0; i < n; i++) {
-        per_token = 2 * P + 2 * c->dim * V + 2.0 * c->layers * list[i].length * c->dim;
-        sum +=
-            per_token * list[i].length * list[i].count * (c->variants && list[i].times > 1 ? 3 : 1);
+    struct lab_arm arm;
+    struct lab_work_done w = { .steps = c->steps };
+    lab_arm_parse(&arm, c->arm, longest, lab_config_longest(c), c->dim / c->heads, NULL);
+    for (enum lab_change k = LAB_PI; k < LAB_CHANGES; k++) /* a 20th of the steps, twice as long */
+        w.steps += lab_change_finetuned(k, c, &arm) ? 0.1 * c->steps : 0;
+    w.trained_flops =
+        6 * (fixed + (double)c->layers * longest * c->dim) * sequences * longest * w.steps;
+    for (int i = 0, n = p.task->columns(&p, list); i < n; i++) {
+        int times = 1;
+        for (enum lab_change k = LAB_PI; k < LAB_CHANGES && list[i].times > 1; k++)
+            times += lab_change_tested(k, c, &arm);
+        const double tokens = (double)list[i].length * list[i].count * times;
+        w.tested += tokens;
+        w.tested_flops += 2 * (fixed + (double)c->layers * list[i].length * c->dim) * tokens;
     }
-    return sum;
+    return w;
 }
 
 /* ---- Presets --------------------------------------------------------------------------------- */

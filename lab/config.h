@@ -85,7 +85,16 @@ loci_status lab_runs_make(struct lab_runs *, const struct lab_wish *, loci_error
 /* L of the runs that are wished for; 0 where the wish is wrong. */
 int lab_wish_length(const struct lab_wish *);
 
-/* Multiply-adds count twice; of training, and with all tests. */
-double lab_config_flops(const struct lab_config *, bool tests);
+/* Which variants are tested where texts are longer than in training: on text all that fit,
+ * elsewhere those that change the encoding.  And with which training goes on. */
+bool lab_change_tested(enum lab_change, const struct lab_config *, const struct lab_arm *);
+bool lab_change_finetuned(enum lab_change, const struct lab_config *, const struct lab_arm *);
+
+/* What a run computes: steps of the usual length, tokens of all tests, and the flops of both,
+ * where a multiply-add counts twice and sequences are as long as they may be. */
+struct lab_work_done {
+    double steps, tested, trained_flops, tested_flops;
+};
+struct lab_work_done lab_config_work(const struct lab_config *);
 
 #endif

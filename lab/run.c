@@ -139,7 +139,8 @@ static void describe(struct training *t, const char *id)
     r->seconds_per_step = t->made ? t->seconds / t->made : NAN;
     r->peak_bytes = (double)lab_model_bytes(t->model);
     r->cache_bytes_per_token = lab_model_cache_bytes(t->model);
-    r->teraflops = lab_config_flops(c, true) * 1e-12;
+    const struct lab_work_done done = lab_config_work(c);
+    r->teraflops = (done.trained_flops + done.tested_flops) * 1e-12;
     snprintf(r->version, sizeof r->version, "%s", loci_version_text());
     snprintf(r->compiler, sizeof r->compiler, "%s", lab_compiler());
     snprintf(r->cpu, sizeof r->cpu, "%s", t->work->cpu ? t->work->cpu : "");

@@ -226,19 +226,16 @@ static bool is_learned(const struct lab_problem *p, const struct lab_row *row)
     return loss ? sum / n <= p->task->learned * p->corpus->unigram : sum / n >= p->task->learned;
 }
 
-/* Variants that need no training, where sequences are longer than in training.  On text all of
- * them; elsewhere those that change the encoding. */
+/* Variants that need no training, where sequences are longer than in training. */
 static loci_status test_variants(const struct lab_config *c, struct lab_model *m,
                                  const struct lab_column *list, int n, struct lab_result *r,
                                  loci_error *e)
 {
     const struct lab_problem p = lab_config_problem(c);
-    const bool text = !strcmp(c->task, "text");
     for (enum lab_change change = LAB_PI; change < LAB_CHANGES; change++) {
         struct lab_row *row = NULL;
         const int far = longest_column(list, n);
-        if (!lab_change_fits(change, lab_model_arm(m))) continue;
-        if (!text && (change == LAB_WINDOW || change == LAB_LOGN)) continue;
+        if (!lab_change_tested(change, c, lab_model_arm(m))) continue;
         for (int i = 0; i < n; i++) {
             if (list[i].times <= 1 || refused(c, m, &list[i])) continue;
             if (!row) row = add_row(r, lab_change_name(change), n);
@@ -294,9 +291,9 @@ loci_status lab_test_all(const struct lab_config *c, struct lab_model *m, struct
     const int n = p.task->columns(&p, list);
     TRY(test_row(c, m, list, n, add_row(r, "", n), e));
     r->learned = is_learned(&p, &r->row[0]);
-    if (c->variants) TRY(test_variants(c, m, list, n, r, e));
-    for (enum lab_change change = LAB_PI; change <= LAB_YARN && c->finetune; change++)
-        if (change != LAB_NTK && lab_change_fits(change, lab_model_arm(m)))
+    TRY(test_variants(c, m, list, n, r, e));
+    for (enum lab_change change = LAB_PI; change < LAB_CHANGES; change++)
+        if (lab_change_finetuned(change, c, lab_model_arm(m)))
             TRY(finetune(c, m, change, list, n, r, e));
     return LOCI_OK;
 }
@@ -316,26 +313,6 @@ void lab_add_warning(struct lab_result *r, const char *format, ...)
     r->warning = more;
     r->warning[r->warnings] = draw_take(strlen(text) + 1, 1);
     strcpy(r->warning[r->warnings++], text);
-}
-
-/* The part of an encoding text that is this encoding, or NULL. */
-static const char *part_of(const char *text, const char *encoding)
-{
-    const size_t n = strlen(encoding);
-    for (const char *p = text; *p; p += strcspn(p, "+"), p += *p == '+')
-        if (!strncmp(p, encoding, n) && strchr(":+", p[n])) return p;
-    return NULL;
-}
-/* A number of an option in an encoding text; NaN: it is not named. */
-static double option_of(const char *text, const char *encoding, const char *option)
-{
-    const char *part = part_of(text, encoding);
-    const size_t k = strlen(option);
-    if (!part) return NAN;
-    for (const char *o = part + strlen(encoding); *o == ':' || *o == ',';
-         o += 1 + strcspn(o + 1, ",+"))
-        if (!strncmp(o + 1, option, k) && o[1 + k] == '=') return atof(o + k + 2);
-    return NAN;
 }
 
 /* Have all sequences of training the same number of tokens? */
@@ -383,12 +360,12 @@ static void warn_of_tables(const struct lab_config *c, const struct lab_shape *s
         [LAB_RANDOM] = "have rows that keep the random numbers of the start",
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        const double most = option_of(a->attention, tables[i].encoding, tables[i].option);
+        const double most = lab_arm_option(a->attention, tables[i].encoding, tables[i].option);
         if (most > s->length + tables[i].plus)
             lab_add_warning(r, "%s: %s=%g, but training has %d tokens: %s beyond are never trained",
                             tables[i].encoding, tables[i].option, most, s->length, tables[i].what);
     }
-    if (part_of(a->embed, "learned") && !a->random && s->longest > s->length)
+    if (lab_arm_part(a->embed, "learned", NULL) && !a->random && s->longest > s->length)
         lab_add_warning(r, "learned: positions beyond the %d trained ones %s (--set learned=...)",
                         s->length, beyond[c->learned]);
 }
@@ -401,7 +378,7 @@ void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_
     char family[LAB_NAME * 2];
     lab_arm_family(a, family);
     warn_of_tables(c, s, a, r);
-    const double fast = option_of(a->attention, "rope", "beta_fast");
+    const double fast = lab_arm_option(a->attention, "rope", "beta_fast");
     if (strstr(a->attention, "scaling=yarn")
         && (isnan(fast) ? 32 : fast) > s->length / 6.283185307179586)
         lab_add_warning(r,
@@ -409,7 +386,8 @@ void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_
                         "is rescaled; beta_fast must be below %d tokens / 2 pi = %.3g",
                         isnan(fast) ? 32 : fast, s->length, s->length,
                         s->length / 6.283185307179586);
-    if (part_of(a->attention, "alibi") && !strstr(a->attention, "slopes=given") && s->heads != 8) {
+    if (lab_arm_part(a->attention, "alibi", NULL) && !strstr(a->attention, "slopes=given")
+        && s->heads != 8) {
         int below = 1;
         while (2 * below <= s->heads) below *= 2;
         lab_add_warning(r,
@@ -417,7 +395,7 @@ void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_
                         "%.3g to 1/256, with its authors' 8 from 0.5",
                         s->heads, exp2(-8.0 / (s->heads > below ? 2 * below : below)));
     }
-    if (part_of(a->attention, "sba"))
+    if (lab_arm_part(a->attention, "sba", NULL))
         lab_add_warning(r, "sba: a token does not see itself, and the first ones see next to "
                            "nothing, so their loss says nothing of the encoding");
     if (!strcmp(family, "nothing") && has_row(r, lab_change_name(LAB_WINDOW)))
@@ -430,7 +408,8 @@ void lab_warn(const struct lab_config *c, const struct lab_model *m, struct lab_
                         "all training sequences have %d tokens: what is added to embeddings may "
                         "look perfect there and nowhere else",
                         s->length);
-    if (longer && !part_of(a->attention, "sba") && !has_row(r, lab_change_name(LAB_LOGN)))
+    if (longer && !lab_arm_part(a->attention, "sba", NULL)
+        && !has_row(r, lab_change_name(LAB_LOGN)))
         lab_add_warning(r, "a softmax over more keys is flatter, whatever the encoding, and no row "
                            "'logn' was tested here, which tells what that costs at longer lengths");
     if (!r->learned)
