@@ -54,8 +54,7 @@ static const char *keep(const char *text)
     return kept[count++] = strcpy(take(strlen(text) + 1, 1), text);
 }
 
-/* "key=value,key=value" */
-static bool add_settings(const struct args *a, const char *list, struct lab_wish *w)
+bool add_settings(const struct args *a, const char *list, struct lab_wish *w)
 {
     char *copy = (char *)(uintptr_t)keep(list);
     for (char *next, *p = copy; *p; p = next) {

@@ -47,6 +47,8 @@ enum {
  * error. */
 bool read_wish_flags(const struct args *, struct lab_wish *);
 bool read_wish_file(const char *path, struct lab_wish *);
+/* "key=value,key=value" */
+bool add_settings(const struct args *, const char *list, struct lab_wish *);
 /* The same and what comes of it. */
 bool make_runs(const struct args *, const char *file, struct lab_wish *, struct lab_runs *);
 

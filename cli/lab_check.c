@@ -190,7 +190,6 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
                           .size = a->value[DUMP_SIZE],
                           .seeds = 1,
                           .corpus = corpus };
-    const char *keys[32], *values[32];
     static struct lab_runs runs;
     loci_error e = { .text = "" };
     int seed = 0, length = 0, type = 0;
@@ -201,19 +200,7 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
         || !args_word(a, DUMP_DTYPE, "f32|f64", &type) || !args_output(a, DUMP_OUTPUT))
         return false;
     w.length = length;
-    char *copy = a->value[DUMP_SET]
-                     ? strcpy(take(strlen(a->value[DUMP_SET]) + 1, 1), a->value[DUMP_SET])
-                     : NULL;
-    for (char *next, *p = copy; p && *p; p = next) {
-        char *equals = strchr(p, '=');
-        next = p + strcspn(p, ",");
-        if (*next) *next++ = 0;
-        if (!equals || w.settings == COUNT(keys))
-            return refuse("lab dump: --set wants KEY=VALUE, not '%s'", p);
-        *equals = 0;
-        keys[w.settings] = p, values[w.settings++] = equals + 1;
-    }
-    w.key = keys, w.value = values;
+    if (a->value[DUMP_SET] && !add_settings(a, a->value[DUMP_SET], &w)) return false;
     if (lab_corpus_open(corpus, a->value[DUMP_CORPUS], lab_corpus_bytes(lab_wish_length(&w)), &e)
         || lab_runs_make(&runs, &w, &e))
         return refuse("lab dump: %s", e.text);
