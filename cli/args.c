@@ -13,6 +13,7 @@
 #include "cli/cli.h"
 #include "io/output.h"
 #include "base/plain.h"
+#include "base/take.h"
 
 /* ---- Errors, memory, time -------------------------------------------------------------------- */
 
@@ -44,17 +45,11 @@ int fail(const char *format, ...)
     return EXIT_ERROR;
 }
 
-/* The library wants tables and workspaces on 64 bytes; aligned_alloc() wants whole multiples. */
 void *take(size_t count, size_t each)
 {
-    size_t bytes;
-    void *p = NULL;
-    if (!__builtin_mul_overflow(count, each, &bytes) && bytes < SIZE_MAX - 64) {
-        bytes = bytes ? (bytes + 63) / 64 * 64 : 64;
-        p = aligned_alloc(64, bytes);
-    }
+    void *p = take_zeroed(count, each);
     if (!p) exit(fail("out of memory: %zu values of %zu bytes were asked for", count, each));
-    return memset(p, 0, bytes);
+    return p;
 }
 
 /* Monotonic: a clock that is set while something is measured changes nothing. */

@@ -15,22 +15,17 @@
 #include <time.h>
 
 #include "base/random.h"
+#include "base/take.h"
 #include "lab/decode.h"
 
 void *lab_take(size_t count, size_t each)
 {
-    size_t bytes;
-    void *p = NULL;
-    if (!__builtin_mul_overflow(count, each, &bytes) && bytes < SIZE_MAX - 64) {
-        bytes = bytes ? (bytes + 63) / 64 * 64 : 64;
-        p = aligned_alloc(64, bytes);
-    }
+    void *p = take_zeroed(count, each);
     if (!p) {
-        fprintf(stderr, "loci: out of memory: %zu values of %zu bytes were asked for\n", count,
-                each);
+        fprintf(stderr, "loci: out of memory: %zu values of %zu bytes were asked for\n", count, each);
         exit(2);
     }
-    return memset(p, 0, bytes);
+    return p;
 }
 void *lab_grow(struct lab_model *m, void **block, size_t *bytes, size_t wanted)
 {

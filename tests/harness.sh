@@ -3,6 +3,8 @@
 #
 #     . tests/harness.sh
 #     check NAME COMMAND...
+#     check NAME says PATTERN ARGUMENTS...        of the program, after the words in ${under[@]}
+#     check NAME refused PATTERN ARGUMENTS...
 #     harness_end
 #
 # $work is a folder that goes when the test ends.  What a command says is shown when its check fails, and so are
@@ -25,6 +27,19 @@ check() {                                # NAME COMMAND...
     fi
     fail "$name: $*"
     [ $failed -gt 20 ] || cat "$work/said" "$work/out" "$work/err" 2>/dev/null | head -n 20 | sed 's/^/    /'
+}
+under=()
+loci() { timeout 300 "$LOCI" "${under[@]}" "$@" >"$work/out" 2>"$work/err"; }
+says() {                                 # PATTERN ARGUMENTS...: exit code 0, nothing on stderr, and a line that matches
+    local pattern=$1
+    shift
+    loci "$@" && [ ! -s "$work/err" ] && grep -Eq -- "$pattern" "$work/out"
+}
+refused() {                              # PATTERN ARGUMENTS...: exit code 2, nothing on stdout, one line with the pattern
+    local pattern=$1
+    shift
+    loci "$@"
+    [ $? -eq 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -Eq -- "^loci: .*$pattern" "$work/err"
 }
 harness_end() {                          # the last line, and the exit code
     [ $failed -le 20 ] || echo "$((failed - 20)) more checks failed"

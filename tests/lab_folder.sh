@@ -4,18 +4,8 @@
 # nothing, several processes share the work, and a damaged file is named and never trusted.
 . tests/harness.sh
 
-lab() { timeout 300 "$LOCI" lab "$@" >"$work/out" 2>"$work/err"; }
-says() {                                 # PATTERN ARGUMENTS...: exit code 0, nothing on stderr, and a line that matches
-    local pattern=$1
-    shift
-    lab "$@" && [ ! -s "$work/err" ] && grep -Eq -- "$pattern" "$work/out"
-}
-refused() {                              # PATTERN ARGUMENTS...: exit code 2, nothing on stdout, one line with the pattern
-    local pattern=$1
-    shift
-    lab "$@"
-    [ $? -eq 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -Eq -- "^loci: .*$pattern" "$work/err"
-}
+under=(lab)
+lab() { loci "$@"; }
 hashes() { grep -H '"weights_sha256"' "$1"/runs/*/result.json | sed -E 's/.*runs.([0-9a-f]*).*: "([0-9a-f]*)".*/\1 \2/'; }
 alike() {                                # DIR DIR: the same files, byte for byte but for time, and memory that threads share
     local file own='"(seconds_per_step|peak_bytes)"'
@@ -86,7 +76,7 @@ if own 'mount -t tmpfs -o size=600k none "$1"' "$work/disk" 2>/dev/null; then
         mount --bind "$work/one" "$disk" && mount -o remount,ro,bind "$disk" || return 1
         refused 'Read-only' "${two[@]}" -o "$disk" && holds "$work/one/runs"
     }
-    inside() { own "$(declare -f lab refused says sum holds "$1"; declare -p one two work LOCI); $2 && $1 \"\$1\"" "$work/disk"; }
+    inside() { own "$(declare -f loci lab refused says sum holds "$1"; declare -p one two work LOCI under); $2 && $1 \"\$1\"" "$work/disk"; }
     check "a full disk" inside full 'mount -t tmpfs -o size=600k none "$1"'
     check "a disk that is only read" inside closed true
 else

@@ -5,18 +5,8 @@
 . tests/harness.sh
 export COLUMNS=100
 
-lab() { "$LOCI" lab "$@" >"$work/out" 2>"$work/err"; }
-says() {                                 # PATTERN ARGUMENTS...: exit code 0, nothing on stderr, and a line that matches
-    local pattern=$1
-    shift
-    lab "$@" && [ ! -s "$work/err" ] && grep -Eq -- "$pattern" "$work/out"
-}
-refused() {                              # PATTERN ARGUMENTS...: exit code 2, nothing on stdout, one line with the pattern
-    local pattern=$1
-    shift
-    lab "$@"
-    [ $? -eq 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -Eq -- "^loci: .*$pattern" "$work/err"
-}
+under=(lab)
+lab() { loci "$@"; }
 python() { command -v python3 >/dev/null; }
 json() {                                 # FILE...: each is one sound JSON object
     if python; then python3 - "$@" <<'P'

@@ -3,17 +3,7 @@
 # loci show: every encoding in every form, pages that fit their terminal, numbers of the textbooks, sentences for what cannot be.
 . tests/harness.sh
 
-refused() {                              # PATTERN ARGUMENTS...: exit code 2, nothing on stdout, one line with the pattern
-    local pattern=$1
-    shift
-    "$LOCI" show "$@" >"$work/out" 2>"$work/err"
-    [ $? -eq 2 ] && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] && grep -Eq -- "^loci: .*$pattern" "$work/err"
-}
-says() {                                 # PATTERN ARGUMENTS...
-    local pattern=$1
-    shift
-    "$LOCI" show "$@" >"$work/out" 2>"$work/err" && [ ! -s "$work/err" ] && grep -Eq -- "$pattern" "$work/out"
-}
+under=(show)
 fits() {                                 # COLUMNS ARGUMENTS...: no line is longer, none ends with a blank, and nothing is painted
     local columns=$1
     shift
