@@ -2,11 +2,10 @@
 """lab_dump.py FILE...: files of `loci lab dump` against a model written for this test alone.
 
 The loss and the step of AdamW are computed again in plain Python; logits and gradients where PyTorch is
-installed, in float64, with gradients by autograd.  What each encoding does is written down here from its
-page in docs/pe and shares no code with the library.  Errors are the largest ones of a tensor, relative to
-1 + its largest number, or 0.001 + it for gradients, and must stay below 1e-9, or 1e-4 in files of floats.  A line for
-each file.
-"""
+installed, in float64, with gradients by autograd. What each encoding does is written down here from its
+page in docs/pe and shares no code with the library. Errors are the largest ones of a tensor, relative to
+1 + its largest number, or 0.001 + it for gradients, and must stay below 1e-9, or 1e-4 in files of floats.
+A line for each file."""
 
 import array
 import json
@@ -52,7 +51,7 @@ def error(got, want, least=1.0):
     return worst / (least + most) if worst == worst else math.inf
 
 
-# ---- Without PyTorch: names, loss and the step ---------------------------------------------------------------
+# ---- Without PyTorch: names, loss and the step -----------------------------------------------------------
 
 
 def shapes(c, vocabulary):
@@ -60,8 +59,16 @@ def shapes(c, vocabulary):
     dim, ffn, kv = c["dim"], c["ffn"], c["dim"] // c["heads"] * c["kv_heads"]
     want = {"embed": [vocabulary, dim], "norm": [dim], "unembed": [dim, vocabulary]}
     for i in range(c["layers"]):
-        layer = {"norm1": [dim], "wq": [dim, dim], "wk": [dim, kv], "wv": [dim, kv], "wo": [dim, dim],
-                 "norm2": [dim], "w1": [dim, ffn], "w2": [ffn, dim]}
+        layer = {
+            "norm1": [dim],
+            "wq": [dim, dim],
+            "wk": [dim, kv],
+            "wv": [dim, kv],
+            "wo": [dim, dim],
+            "norm2": [dim],
+            "w1": [dim, ffn],
+            "w2": [ffn, dim],
+        }
         if c["arm"] in GATED:
             layer |= {"wf": [dim, c["heads"]], "bf": [c["heads"]]}
         want |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
@@ -71,8 +78,12 @@ def shapes(c, vocabulary):
 def wrong_names(c, x):
     """What is missing or has another shape, in words; None when all is there."""
     batch, length, vocabulary = x["logits"][0]
-    for name, shape in {"tokens": [batch, length], "targets": [batch, length], "positions": [batch, length],
-                        "loss": [1]}.items():
+    for name, shape in {
+        "tokens": [batch, length],
+        "targets": [batch, length],
+        "positions": [batch, length],
+        "loss": [1],
+    }.items():
         if x[name][0] != shape:
             return f"{name} has shape {x[name][0]}, not {shape}"
     names = {key[2:] for key in x if key.startswith("w.")}
@@ -84,7 +95,9 @@ def wrong_names(c, x):
         for prefix in more:
             if prefix + name not in x or x[prefix + name][0] != x["w." + name][0]:
                 return f"{prefix}{name} is not there with the shape of w.{name}"
-        if name not in shapes(c, vocabulary) and not re.search(r"(^|\.)(pe|tape)\.|\.(wg|sk|sv|nq|nk|no)$", name):
+        if name not in shapes(c, vocabulary) and not re.search(
+            r"(^|\.)(pe|tape)\.|\.(wg|sk|sv|nq|nk|no)$", name
+        ):
             return f"w.{name} is no tensor that is written down"
     return None
 
@@ -95,7 +108,7 @@ def loss(x):
     terms = []
     for row, target in enumerate(x["targets"][1]):
         if target >= 0:
-            scores = logits[row * vocabulary:(row + 1) * vocabulary]
+            scores = logits[row * vocabulary : (row + 1) * vocabulary]
             most = max(scores)
             terms.append(most + math.log(math.fsum(math.exp(s - most) for s in scores)) - scores[target])
     return math.fsum(terms) / len(terms)
@@ -125,7 +138,7 @@ def step(c, x):
             move = m / fix1 / (math.sqrt(s / fix2) + EPSILON) + decay * value
             want.append(value - rate * move)
             way.append(move)
-        if name.split(".")[-1] in ("r1", "r2"):                  # kerple's stay positive
+        if name.split(".")[-1] in ("r1", "r2"):  # kerple's stay positive
             want = [max(value, 0.01) for value in want]
         got = x["n." + name][1]
         worst = max(worst, error(got, want))
@@ -133,7 +146,7 @@ def step(c, x):
     return worst, worst_way
 
 
-# ---- With PyTorch: the model ---------------------------------------------------------------------------------
+# ---- With PyTorch: the model -----------------------------------------------------------------------------
 
 
 def rms(x, eps=1e-6):
@@ -175,7 +188,7 @@ def t5_bucket(d, n, most):
 def deberta_row(d, span, most):
     """Of version 2, with the distance cut to most - 1 first."""
     a, m = min(abs(d), most - 1), span // 2
-    if a > m:                            # m + the least whole c with ((most - 1)/m)^c >= (a/m)^(m - 1)
+    if a > m:  # m + the least whole c with ((most - 1)/m)^c >= (a/m)^(m - 1)
         a = m + next(c for c in range(m) if (most - 1) ** c * m ** (m - 1 - c) >= a ** (m - 1))
     return min(max((a if d > 0 else -a) + span, 0), 2 * span - 1)
 
@@ -189,7 +202,7 @@ class Attention:
             name, _, options = part.partition(":")
             self.parts[name] = dict(o.split("=") for o in options.split(",") if o)
         self.learned, self.pos = learned, pos
-        self.apart = pos[:, :, None] - pos[:, None, :]          # [batch, i, j], of interest for j <= i
+        self.apart = pos[:, :, None] - pos[:, None, :]  # [batch, i, j], of interest for j <= i
         self.d = self.apart.clamp(min=0)
         self.causal = torch.ones(pos.shape[1], pos.shape[1]).tril().bool()
 
@@ -197,12 +210,14 @@ class Attention:
         return type(usual)(self.parts[part].get(name, usual))
 
     def scale(self, width):
-        return width ** -0.5
+        return width**-0.5
 
     def run(self, q, k, v, log_f, states):
         """All [batch, heads, rows, width]; returns o, and with states their average ae."""
         if "rope" in self.parts:
-            angle = self.pos[:, None, :, None] * frequencies(self.option("rope", "base", 10000.0), q.shape[-1])
+            angle = self.pos[:, None, :, None] * frequencies(
+                self.option("rope", "base", 10000.0), q.shape[-1]
+            )
             q, k = (turn(x, angle.cos(), angle.sin()) for x in (q, k))
         if "tape" in self.parts:
             q, k = (turn(x, states[..., 0], states[..., 1]) for x in (q, k))
@@ -275,7 +290,9 @@ class Attention:
         span, most = self.option("deberta", "span", 256), self.option("deberta", "max_distance", 512)
         rows = torch.tensor([deberta_row(d, span, most) for d in range(int(self.d.max()) + 1)])[self.d]
         of_key, of_query = (self.learned[name][:, rows].transpose(0, 1) for name in "kq")
-        return scale * (torch.einsum("bhid,bhijd->bhij", q, of_key) + torch.einsum("bhjd,bhijd->bhij", k, of_query))
+        return scale * (
+            torch.einsum("bhid,bhijd->bhij", q, of_key) + torch.einsum("bhjd,bhijd->bhij", k, of_query)
+        )
 
     # What becomes of scores.
 
@@ -286,7 +303,7 @@ class Attention:
         return a + b + mixed.permute(0, 3, 1, 2)
 
     def stick(self, s):
-        seen = self.causal.tril(-1)      # a row does not see its own key
+        seen = self.causal.tril(-1)  # a row does not see its own key
         kept = F.logsigmoid(-s).masked_fill(~seen, 0)
         newer = kept.flip(-1).cumsum(-1).flip(-1) - kept
         return torch.exp(F.logsigmoid(s) + newer) * seen
@@ -335,7 +352,7 @@ def forward(c, w, tokens, pos):
         o = o.transpose(1, 2).flatten(-2)
         if pro:
             o = o * torch.sigmoid(a @ p["wg"])
-        if states is not None:           # the sum over a row of w, so that heads do not mix
+        if states is not None:  # the sum over a row of w, so that heads do not mix
             states = states + p["tape.w"].sum(1)[:, None, None, None] * ae
         x = x + o @ p["wo"]
         m = F.gelu(rms(x) * p["norm2"] @ p["w1"], approximate="tanh") @ p["w2"]
@@ -349,22 +366,27 @@ def forward(c, w, tokens, pos):
 
 def model(c, x):
     """Errors of logits, loss and gradients."""
-    tensor = lambda name: torch.tensor(x[name][1], dtype=None if name[:2] != "w." else torch.float64).view(x[name][0])
+    tensor = lambda name: torch.tensor(x[name][1], dtype=None if name[:2] != "w." else torch.float64).view(
+        x[name][0]
+    )
     w = {name[2:]: tensor(name).requires_grad_() for name in x if name.startswith("w.")}
     tokens, targets, pos = (tensor(name).long() for name in ("tokens", "targets", "positions"))
     logits = forward(c, w, tokens, pos)
     mean = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
     grads = torch.autograd.grad(mean, list(w.values()), allow_unused=True)
-    there = torch.ones_like(pos, dtype=torch.bool)               # positions rise, and are 0 behind the end
+    there = torch.ones_like(pos, dtype=torch.bool)  # positions rise, and are 0 behind the end
     there[:, 1:] = pos[:, 1:] > pos[:, :-1]
     flat = lambda t: t.detach().flatten().tolist()
-    errors = {"logits": error(x["logits"][1], flat(logits * there[..., None])), "loss": error(x["loss"][1], flat(mean))}
+    errors = {
+        "logits": error(x["logits"][1], flat(logits * there[..., None])),
+        "loss": error(x["loss"][1], flat(mean)),
+    }
     for (name, t), g in zip(w.items(), grads, strict=True):
         errors["d." + name] = error(x["d." + name][1], flat(torch.zeros_like(t) if g is None else g), 1e-3)
     return errors, int(there.sum()), there.numel()
 
 
-# ---- Files ---------------------------------------------------------------------------------------------------
+# ---- Files -----------------------------------------------------------------------------------------------
 
 
 def main():
@@ -376,7 +398,7 @@ def main():
         if not said:
             errors["loss of these logits"] = error(x["loss"][1], [loss(x)])
             errors["n."], way = step(c, x)
-            if c["wide"]:                # by 1e7 when the mean of squares is near 0
+            if c["wide"]:  # by 1e7 when the mean of squares is near 0
                 errors["the way"] = way * 1e-2
             if torch:
                 more, rows, room = model(c, x)
@@ -386,8 +408,10 @@ def main():
                 said = ", ".join(f"{name} {e:.1e}" for name, e in errors.items() if not e <= most)
         counts[bool(said)] += 1
         what = f"{c['arm']}, {c['task']}, step {c['step']}"
-        print(f"{what:<36} FAILED: {said}" if said else
-              f"{what:<36} worst error {errors[worst]:.1e} ({worst})", flush=True)
+        print(
+            f"{what:<36} FAILED: {said}" if said else f"{what:<36} worst error {errors[worst]:.1e} ({worst})",
+            flush=True,
+        )
     print(f"{counts[0]} passed, {counts[1]} failed")
     return counts[1] > 0 or counts[0] == 0
 
