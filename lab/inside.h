@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* inside.h -- what model.c (the Transformer), mix.c (attention and what stands around it) and
- * encoding.c (plans and their tables) share. */
+/* inside.h -- what model.c and pass.c (the Transformer and its passes), mix.c (attention and what
+ * stands around it), encoding.c (plans and their tables) and decode.c share. */
 #ifndef LOCI_LAB_INSIDE_H
 #define LOCI_LAB_INSIDE_H
 
@@ -153,6 +153,11 @@ void *lab_grow(struct lab_model *, void **block, size_t *bytes, size_t wanted);
 
 /* Runs job(arg, 0 .. n - 1) on the host's threads. */
 void lab_share(const struct lab_model *, int n, void (*job)(void *arg, int index), void *arg);
+
+/* Room for so many rows, with gradients or without. */
+void lab_make_rows(struct lab_model *, ptrdiff_t rows, bool backward);
+/* What has passed since the last call is put down to this part; LAB_PARTS: to none. */
+void lab_spend(struct lab_model *, enum lab_part);
 
 /* ---- encoding.c ------------------------------------------------------------------------------ */
 
