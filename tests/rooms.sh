@@ -63,11 +63,11 @@ objects() {                                 # of a room: those of files that are
         if [ -e "src/$1/$(basename "$object" .o)" ]; then echo "$object"; fi
     done
 }
-for room in base plan shape pe attn terms call layers extras; do
+for room in base plan shape pe attn terms call parallel layers extras; do
     while read -r symbol; do home[$symbol]=$room; done < <(objects $room | xargs nm -g --defined-only | awk 'NF == 3 { print $3 }')
 done
 [ "${#home[@]}" -gt 100 ] || fail "$LOCI_BUILD has no objects whose symbols could be looked at"
-for room in base plan shape pe attn terms call layers extras; do
+for room in base plan shape pe attn terms call parallel layers extras; do
     while read -r symbol; do
         to=${home[$symbol]:-}
         [ -n "$to" ] || continue

@@ -62,7 +62,8 @@ typedef enum {
     LOCI_BAD_ARG,
     LOCI_UNSUPPORTED,
     LOCI_NO_MEMORY,
-    LOCI_CANCELLED
+    LOCI_CANCELLED,
+    LOCI_TRANSPORT                       /* between processes, see loci/parallel.h */
 } loci_status;
 typedef enum { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 } loci_dtype;
 /* one sentence: value, rule, hint */

@@ -584,13 +584,13 @@ static void add_parts(const struct call *c, const struct sums *sums, const struc
 /* What threads share. */
 struct pass { struct call *c; struct turns turns; };
 
-/* Gradients by key are a kv head's, and no two sequences have keys together; parts of all items may
+/* Gradients by key are a kv head's, in all sequences that share their keys; parts of all items may
  * go to the same total. */
 static struct turn_item find_turn(void *arg, ptrdiff_t i)
 {
     const struct call *c = ((const struct pass *)arg)->c;
     const struct item item = item_of(c, i);
-    return (struct turn_item){ .place = (item.q - c->seqs.list) * c->plan->kv_heads + item.kvh,
+    return (struct turn_item){ .place = item.q->keys * c->plan->kv_heads + item.kvh,
                                .first = item.chunks.first, .last = item.chunks.last };
 }
 static void add_turn(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool shared)

@@ -388,7 +388,7 @@ struct pass {
     /* chunks > 1: items are chunks, joined in a second round */
     ptrdiff_t items, chunks;
     int groups;
-    bool joining;
+    bool apart, joining;                 /* chunks are items of their own; and are joined now */
     atomic_llong next;
     atomic_bool stop;
 };
@@ -404,9 +404,12 @@ ptrdiff_t N(chunk_reals)(const struct call *c)
  * and packed sequences are items enough. */
 bool N(decode_in_turn)(const struct call *c)
 {
-    if (c->seqs.longest <= CHUNK || packed(c)) return true;
+    if ((c->seqs.longest <= CHUNK && !c->part.state) || packed(c) || c->where.run_count > 1)
+        return true;
     EACH_USE(c, x, term) {
+        ptrdiff_t first;
         if (term->carry && term->carry(c, x)) return true;
+        if (term->held && term->held(c, x, &first)) return true;
         /* what it found in the weights may lie in its memory until close() */
         if (term->value && term->mem) return true;
     }
@@ -425,6 +428,12 @@ static void save_chunk(struct tile *t, real *to, bool back)
     }
 }
 
+/* The number of a row's slot in struct part. */
+static size_t slot_of(const struct call *c, const struct tile *t)
+{
+    return (size_t)((t->seq->b * c->Lq + t->i0) * c->plan->heads + t->h);
+}
+
 /* Three ways of one item: all chunks, newest first; one chunk, whose sums are stored; and, when
  * joining, all chunks from what was stored.  A chunk's sums are the same whoever made them, so the
  * three give the same bits. */
@@ -434,36 +443,44 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const int heads = item_heads(p), first = group * heads, n = (int)q->nq * heads;
-    const struct keyrange range = keys_of(c, q, 0, (int)q->nq);
+    const struct keyrange range = keys_here(c, keys_of(c, q, 0, (int)q->nq));
+    const struct part *part = c->part.state ? &c->part : NULL;
+    const ptrdiff_t base = part ? c->first / CHUNK : 0;      /* chunk of the first key */
 
     const struct rows w = { .t = d->tile, .n = n, .s = d->chunk.s, .p = d->chunk.p,
                             .alpha = d->chunk.alpha, .sums = d->chunk.sums };
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;
     const ptrdiff_t reals = N(chunk_reals)(c);
-    if (a->chunks > 1 && !a->joining && (chunk > newest || chunk < oldest)) return;
+    if (a->apart && !a->joining && (chunk > newest || chunk < oldest)) return;
     for (int i = 0; i < n; i++) {
         struct tile *t = &w.t[i];
         open_rows(t, q, first + i % heads, i / heads, 1);
         t->all = &w.t[i / heads * heads], t->tiles = locked(p);
         open_total(t);
+        if (part && !part->opens && part->step != PART_SUM)
+            N(hold_rows)(t, part->state + slot_of(c, t) * part->slot, true);
     }
     for (ptrdiff_t k = newest; k >= oldest && k >= 0; k--) {
-        if (a->chunks > 1 && !a->joining) k = chunk;     /* and return after it */
+        if (a->apart && !a->joining) k = chunk;          /* and return after it */
         if (!a->joining) chunk_rows(&w, range, k);
         for (int i = 0; i < n; i++) {
-            real *saved = a->chunks > 1
+            real *saved = a->apart
                             ? (real *)c->chunk_sums
-                                  + ((item * a->chunks + k) * decode_rows(c) + i) * reals
+                                  + ((item * a->chunks + k - base) * decode_rows(c) + i) * reals
                             : NULL;
-            if (a->chunks > 1) save_chunk(&w.t[i], saved, a->joining);
-            if (a->chunks > 1 && !a->joining) continue;
+            if (a->apart) save_chunk(&w.t[i], saved, a->joining);
+            if (a->apart && !a->joining) continue;
             if (p->weight >= 0) weights_of(c)->join(&w.t[i], p->weight);
             else softmax_join(&w.t[i]);
         }
-        if (a->chunks > 1 && !a->joining) return;
+        if (a->apart && !a->joining) return;
     }
-    for (int i = 0; i < n; i++) close_rows(&w.t[i]);
+    for (int i = 0; i < n; i++) {
+        struct tile *t = &w.t[i];
+        if (!part || part->closes) close_rows(t);
+        else find_lost(t), N(hold_rows)(t, part->state + slot_of(c, t) * part->slot, false);
+    }
 }
 
 static void decode_job(void *arg, int index)
@@ -471,7 +488,8 @@ static void decode_job(void *arg, int index)
     struct pass *a = arg;
     struct call *c = a->c;
     const struct workspace d = N(workspace_of)(c, index, NULL);
-    const ptrdiff_t per = a->joining ? 1 : a->chunks;
+    const ptrdiff_t per = a->joining ? 1 : a->chunks,
+                    first = c->part.state ? c->first / CHUNK : 0;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per
                       && !atomic_load(&a->stop);) {
         if (cancelled(c)) {
@@ -480,7 +498,7 @@ static void decode_job(void *arg, int index)
         }
         const ptrdiff_t item = i / per;
         const struct sequence *q = &c->seqs.list[item / a->groups];
-        if (q->nq) decode_item(a, &d, q, (int)(item % a->groups), item, i % per);
+        if (q->nq) decode_item(a, &d, q, (int)(item % a->groups), item, first + i % per);
     }
 }
 
@@ -489,11 +507,13 @@ loci_status N(forward)(struct call *c)
 {
     struct pass a = { .c = c, .groups = c->plan->heads / item_heads(c->plan), .chunks = 1 };
     a.items = c->seqs.n * a.groups;
-    if (!N(decode_in_turn)(c)) a.chunks = (c->seqs.longest + CHUNK - 1) / CHUNK;
+    a.apart = !N(decode_in_turn)(c);
+    if (a.apart) a.chunks = chunks_there(c);
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);
-    N(run)(c, c->threads, decode_job, &a);
-    if (a.chunks > 1) {
+    if (c->part.step == PART_SUM && !a.apart) return LOCI_OK;
+    if (c->part.step != PART_JOIN || !a.apart) N(run)(c, c->threads, decode_job, &a);
+    if (a.apart && c->part.step != PART_SUM) {
         a.joining = true;
         atomic_store(&a.next, 0);
         N(run)(c, c->threads, decode_job, &a);

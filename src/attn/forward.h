@@ -27,20 +27,25 @@ INLINE bool negligible_chunk(struct tile *t, ptrdiff_t first, ptrdiff_t end, ptr
     return true;
 }
 
-/* One work item: QT rows of one head, or of all heads when a term mixes them. */
+/* One work item: QT rows of one head, or of all heads when a term mixes them.  In a part their
+ * state, of the first head, is at `state`. */
 INLINE void forward_item(struct call *c, struct tile *t, int n, const struct sequence *q, int h,
-                         ptrdiff_t row, const struct products *by)
+                         ptrdiff_t row, char *state, const struct products *by)
 {
     const struct loci_plan *p = c->plan;
+    const struct part *part = c->part.state ? &c->part : NULL;
     const int rows = q->nq - row < QT ? (int)(q->nq - row) : QT;
-    const struct keyrange range = keys_of(c, q, row, rows);
+    const struct keyrange range = keys_here(c, keys_of(c, q, row, rows));
     const bool skip = skips(c);
+
+    if (part && range.last < range.first && !part->opens && !part->closes) return;
 
     for (int i = 0; i < n; i++) {
         open_rows(&t[i], q, h + i, row, rows);
         by->rows(&t[i]);
         if (skip) measure_rows(&t[i]);
         open_total(&t[i]);
+        if (part && !part->opens) N(hold_rows)(&t[i], state + (size_t)i * part->slot, true);
     }
     const struct weights *weights = weights_of(c);
     /* Borders of chunks and tiles are multiples of CHUNK and KT whatever the rows see, as the bits
@@ -70,7 +75,10 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
             else softmax_join(&t[i]);
         }
     }
-    for (int i = 0; i < n; i++) by->close(&t[i]);
+    for (int i = 0; i < n; i++) {
+        if (!part || part->closes) by->close(&t[i]);
+        else find_lost(&t[i]), N(hold_rows)(&t[i], state + (size_t)i * part->slot, false);
+    }
 }
 
 /* ---- All of them ----------------------------------------------------------------------------- */
@@ -101,8 +109,11 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
         }
         const ptrdiff_t tile = a->items / a->groups - 1 - item / a->groups;
         const struct sequence *q = find_sequence(c, BY_TILE, tile);
-        forward_item(c, t, a->locked, q, (int)(item % a->groups) * a->locked,
-                     (tile - q->first_tile) * QT, by);
+        const int h = (int)(item % a->groups) * a->locked;
+        char *state = c->part.state
+                        ? c->part.state + (size_t)(tile * c->plan->heads + h) * c->part.slot
+                        : NULL;
+        forward_item(c, t, a->locked, q, h, (tile - q->first_tile) * QT, state, by);
     }
 }
 

@@ -44,7 +44,7 @@ static void keys_item(struct call *c, struct angles *angles, const struct sequen
     const int D = p->dim, kvh = kv_head_of(p, kh);
     const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
-    if (n <= 0) return;
+    if (n <= 0 || (c->part.state && (j < 0 || j >= c->Lk))) return;
     real *turned = c->turned ? (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j) * D
                              : NULL;
     /* With keys_rotated they have turned already, and only fading is left to do. */

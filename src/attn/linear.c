@@ -362,7 +362,7 @@ static const struct sequence *open_item(const struct call *c, struct linear *d, 
     const struct sequence *q = &c->seqs.list[item / p->kv_heads];
     *kvh = (int)(item % p->kv_heads);
     if (d->angles) *d->angles = (struct angles){ .room = d->room };
-    d->count = c->linear.past;
+    d->count = c->where.from;
     /* a tile that is full has not been added yet: 1 .. KT keys, unless there are none */
     d->keys = d->count ? (int)((d->count - 1) % KT) + 1 : 0;
     open_memory(c, d, (size_t)(q->b * p->kv_heads + *kvh));

@@ -109,7 +109,7 @@ INLINE void open_columns(struct tile *t)
 /* Nothing seen yet, by the row and by a chunk; terms begin with the row, weights with the chunk. */
 INLINE void open_total(struct tile *t)
 {
-    fill(t->total.m, QT, -INFINITY), fill(t->total.l, QT, 0);
+    fill(t->total.m, QT, -INFINITY), fill(t->total.l, QT, 0), fill(t->lost, QT, 0);
     fill(t->total.o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
     EACH_USE(t->c, x, term) {
         fill(t->own[x].outs, (ptrdiff_t)t->own[x].outn * QT, 0);
@@ -135,16 +135,24 @@ INLINE void value_tile(struct tile *t)
     }
 }
 
-/* o, lse and rem of the finished rows.  One that sees no key, or keys of score -inf alone, has sum
- * 0 and gives 0; but one whose scores are -inf since its products left the reals is NaN. */
+/* Rows whose sum is still 0: do their scores say so, or have their products left the reals? */
 bool N(overflows)(struct tile *, int r);
+INLINE void find_lost(struct tile *t)
+{
+    for (int r = 0; r < t->rows && t->c->plan->weight < 0; r++)
+        if (t->total.l[r] == 0 && t->lost[r] == 0 && N(overflows)(t, r)) t->lost[r] = 1;
+}
+
+/* o, lse and rem of the finished rows.  One that sees no key, or keys of score -inf alone, has sum
+ * 0 and gives 0; but one that is lost is NaN. */
 INLINE void close_rows(struct tile *t)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
+    find_lost(t);
     for (int r = 0; r < t->rows && p->weight < 0; r++)
-        if (t->total.l[r] == 0 && N(overflows)(t, r)) t->total.l[r] = NAN;
+        if (t->total.l[r] == 0 && t->lost[r] != 0) t->total.l[r] = NAN;
     /* What terms add to o is summed under the same max, so it comes before the division. */
     EACH_USE(c, x, term) if (term->close && x != p->weight) term->close(t, x);
     if (p->weight >= 0) {

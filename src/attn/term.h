@@ -31,6 +31,10 @@ struct term {
     /* Backward: how many of the first rows of mem are state that rows carry on from one chunk of
      * keys to the next.  What open() and open_bwd() make anew need not be kept. */
     ptrdiff_t (*kept)(const struct call *, int x);
+    /* Forward, in parts: how many rows of mem, from row `first` on, are state that rows carry on
+     * from one part to the next, beside sums and carries. */
+    ptrdiff_t (*held)(const struct call *, int x, ptrdiff_t *first);
+    void (*resume)(struct tile *, int x);            /* it has been brought back */
 
     /* Gradient of tables: each work item sums a part per head and chunk of keys; an item's parts
      * are added up, and then added to the total in the order of the items. */

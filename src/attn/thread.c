@@ -36,7 +36,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     if (p->mix >= 0) t->a = take_reals(a, KT * QT);
     t->chunk.m = take_reals(a, QT), t->chunk.l = take_reals(a, QT), t->total.m = take_reals(a, QT),
     t->total.l = take_reals(a, QT);
-    t->alpha = take_reals(a, QT), t->q.norm = take_reals(a, QT);
+    t->alpha = take_reals(a, QT), t->q.norm = take_reals(a, QT), t->lost = take_reals(a, QT);
     t->chunk.o = take_reals(a, (ptrdiff_t)Dv * QT), t->total.o = take_reals(a, (ptrdiff_t)Dv * QT);
     /* positions, and segments behind them */
     t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
@@ -169,6 +169,38 @@ size_t N(sums_bytes)(const struct call *c)
 {
     struct sums w;
     return lay_out_block(c, NULL, &w);
+}
+
+/* Copies rows of QT reals to what is held, or back, and steps on. */
+static void hold(real *rows, ptrdiff_t n, real **at, bool back)
+{
+    const size_t bytes = sizeof(real) * (size_t)(n * QT);
+    if (back) memcpy(rows, *at, bytes);
+    else memcpy(*at, rows, bytes);
+    *at += n * QT;
+}
+void N(hold_rows)(struct tile *t, char *slot, bool back)
+{
+    real *at = (real *)slot;
+    hold(t->total.m, 1, &at, back), hold(t->total.l, 1, &at, back), hold(t->lost, 1, &at, back);
+    hold(t->total.o, t->c->plan->value_dim, &at, back);
+    EACH_USE(t->c, x, term) {
+        struct own *own = &t->own[x];
+        ptrdiff_t first = 0;
+        const ptrdiff_t n = term->held ? term->held(t->c, x, &first) : 0;
+        hold(own->outs, own->outn, &at, back), hold(own->carry, own->carryn, &at, back);
+        hold(own->mem + first * QT, n, &at, back);
+        if (back && n && term->resume) term->resume(t, x);
+    }
+}
+size_t N(hold_bytes)(const struct call *c)
+{
+    ptrdiff_t n = 3 + c->plan->value_dim, first;
+    EACH_USE(c, x, term) {
+        n += ask(term->out, c, x) + (term->carry ? term->carry(c, x) : 0);
+        n += term->held ? term->held(c, x, &first) : 0;
+    }
+    return round_up((size_t)(n * QT) * sizeof(real));
 }
 
 size_t N(angles_bytes)(const struct call *c)

@@ -59,6 +59,12 @@ INLINE ptrdiff_t part_keys(const struct call *c)
 }
 INLINE ptrdiff_t part_tiles(const struct call *c) { return (part_keys(c) + KT - 1) / KT; }
 INLINE ptrdiff_t most_chunks(const struct call *c) { return (c->seqs.longest + CHUNK - 1) / CHUNK; }
+/* Chunks of keys that are there. */
+INLINE ptrdiff_t chunks_there(const struct call *c)
+{
+    const ptrdiff_t keys = c->part.state ? c->Lk : c->seqs.longest;
+    return (keys + CHUNK - 1) / CHUNK;
+}
 /* Query tiles of a backward item. */
 INLINE ptrdiff_t item_tiles(const struct call *c)
 {
@@ -111,6 +117,9 @@ INLINE bool cancelled(const struct call *c)
     const loci_host *host = c->in->host;
     return host && host->cancelled && host->cancelled(host->user);
 }
+/* What rows have of the keys so far is put down in a slot of that many bytes, or brought back. */
+void N(hold_rows)(struct tile *, char *slot, bool back);
+size_t N(hold_bytes)(const struct call *);
 /* What engine.h says of sum_later. */
 void N(sum_later)(const void *x, void *later, double *sum, double *top);
 /* What engine.h says of add_product. */

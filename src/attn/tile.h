@@ -117,6 +117,8 @@ struct tile {
     real *a;                             /* with a mix: the scores without that sum */
     real *p;                             /* weights */
     struct state chunk, total;           /* of this chunk, and of all chunks so far */
+    real *lost;                          /* [QT]: not 0 where scores are -inf since products left
+                                            the reals */
     real *alpha;                         /* [QT]: what the sums so far are multiplied by */
 
     /* Backward.  A gradient by score is that of the stage whose backward runs. */

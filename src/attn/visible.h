@@ -55,6 +55,15 @@ INLINE struct keyrange keys_of(const struct call *c, const struct sequence *q, p
     return a;
 }
 
+/* Those of them that are there, where the pass goes in parts. */
+INLINE struct keyrange keys_here(const struct call *c, struct keyrange a)
+{
+    if (!c->part.state) return a;
+    const ptrdiff_t end = c->first + c->part.count;
+    return (struct keyrange){ a.first > c->first ? a.first : c->first,
+                              a.last < end ? a.last : end - 1 };
+}
+
 /* ---- Pair by pair ---------------------------------------------------------------------------- */
 
 /* Where the mask has the numbers of a row, from the tile's first key on. */

@@ -95,18 +95,18 @@ static loci_status open_mask(struct call *c, loci_stage stage)
  * wrote, so there o, lse, rem and ae are inputs.  Keys and values lie in `entries` of
  * `length` rows each.  Last come the workspace and the tensors, which every call has. */
 static loci_status check_memory(const struct call *c, const void *tables, const void *work,
-                                const loci_grad *grad, ptrdiff_t entries, ptrdiff_t length,
-                                const struct regions *more)
+                                const struct opening *o, ptrdiff_t entries, ptrdiff_t length)
 {
     const struct loci_plan *p = c->plan;
     const loci_call *in = c->in;
+    const loci_grad *grad = o->grad;
     const enum use_of rows = grad ? READ : WRITTEN;
     /* Rows in all heads: what lse, rem and ae have a number or a row
      * for.  open_call() has refused shapes whose products overflow. */
     const size_t n = (size_t)(c->B * c->Lq) * (size_t)p->heads, real = p->real, stored = p->stored;
     struct regions r;
-    r.n = more ? more->n : 0;
-    for (int i = 0; i < r.n; i++) r.list[i] = more->list[i];
+    r.n = o->more ? o->more->n : 0;
+    for (int i = 0; i < r.n; i++) r.list[i] = o->more->list[i];
     loci_add_view(&r, "o", &c->o, c->B, p->heads, c->Lq, p->value_dim, stored, rows);
     loci_add_list(&r, "lse", in->lse, n, real, rows);
     loci_add_list(&r, "rem", in->rem, n, real, rows);
@@ -139,19 +139,49 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     return loci_check_regions(&r, in->error);
 }
 
+/* What is checked is what the caller gave, where the pass itself reads copies of it that will be
+ * in another part of the same workspace. */
+static loci_status check_owned(const struct call *c, const void *tables, const struct opening *o)
+{
+    struct call own = *c;
+    own.in = o->owned->in, own.k = o->owned->k, own.v = o->owned->v;
+    own.Lk = own.in->k_len, own.work_bytes = o->owned->work_bytes;
+    return check_memory(&own, tables, o->owned->work, o, c->B, own.Lk);
+}
+static void place(struct call *c, const struct opening *o)
+{
+    c->where.from = o->from, c->where.runs = o->runs, c->where.run_count = o->run_count;
+    if (o->tiles) c->decode = false, c->fast = c->plan->fast;
+    if (!o->keys) return;
+    c->keys = o->keys, c->first = o->first, c->part = o->part, c->where.here = o->here;
+    if (c->in->per_batch && !o->here) c->where.k_pos_entry = o->keys;
+}
+size_t loci_attention_room(const loci_plan *p, const loci_call *in, const struct opening *o,
+                           struct room *room)
+{
+    struct call c;
+    if (loci_open_call(&c, p, in, false)) return 0;
+    place(&c, o);
+    room->slot = p->engine->held(&c);
+    for (int e = 0; e < p->encs; e++)
+        room->link[e] = p->enc[e].pe->link ? p->enc[e].pe->link(&c, e) : 0;
+    const size_t bytes = loci_lay_out(&c, NULL, false);
+    return bytes == SIZE_MAX || bytes > PTRDIFF_MAX ? 0 : bytes;
+}
+
 /* The order matters.  Shapes come first, as all later products rely on them; then views,
  * tensors, the size of the workspace, positions and what overlaps; and only then is anything
  * written, into the workspace.  The rules of encodings come last, as they may need sequences
  * and positions that were made there.  Whatever fails leaves the outputs untouched. */
-loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage stage,
-                                const void *tables, void *work, const loci_call *in,
-                                const loci_grad *grad, ptrdiff_t past, const struct regions *more)
+loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *tables, void *work,
+                                const loci_call *in, const struct opening *o)
 {
-    const bool backward = grad != NULL;
+    const loci_stage stage = o->stage;
+    const bool backward = o->grad != NULL;
     CHECK(in->error, loci_plan_is(p, stage), LOCI_BAD_ARG, "the plan must be one for stage %s",
           stage == LOCI_ATTENTION ? "ATTENTION" : "LINEAR_ATTENTION");
     TRY(loci_open_call(c, p, in, backward));
-    c->linear.past = past;
+    place(c, o);
     TRY(loci_open_view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim));
     /* How k and v lie in memory: by batch entry, or by page. */
     ptrdiff_t entries = c->B, length = c->Lk;
@@ -170,7 +200,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     TRY(open_mask(c, stage));
     TRY(loci_open_view(c, &c->o, &in->o, "o", p->heads, c->Lq, p->value_dim));
     if (backward) {
-        c->grad = grad;
+        c->grad = o->grad;
         TRY(loci_open_grad(c));
     }
     /* Where there are no rows or keys, pointers may be NULL: nothing is read there. */
@@ -185,7 +215,8 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, loci_stage s
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
     TRY(loci_open_tables(c, tables));
     TRY(loci_take_room(c, work, loci_lay_out, backward));
-    TRY(check_memory(c, tables, work, grad, entries, length, more));
+    TRY(o->owned ? check_owned(c, tables, o)
+                 : check_memory(c, tables, work, o, entries, length));
     loci_use_room(c);
     TRY(loci_check_positions(c));
     for (int e = 0; e < p->encs; e++) TRY(loci_accept(c, e));
@@ -197,8 +228,9 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
 {
     struct call c;
     loci_call in;
+    const struct opening opening = { .stage = LOCI_ATTENTION };
     TRY(loci_take_call(&in, given));
-    TRY(loci_open_attention(&c, p, LOCI_ATTENTION, tables, work, &in, NULL, 0, NULL));
+    TRY(loci_open_attention(&c, p, tables, work, &in, &opening));
     if (!c.B || !c.Lq) return LOCI_OK;   /* no rows, no outputs */
     loci_begin(&c, true);
     const loci_status status = c.fast ? p->engine->fast(&c) : p->engine->forward(&c);
@@ -249,7 +281,8 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     loci_grad wanted, *grad = &wanted;
     TRY(loci_take_call(&in, given));
     TRY(loci_take_grad(grad, &in, given_grad));
-    TRY(loci_open_attention(&c, p, LOCI_ATTENTION, tables, work, &in, grad, 0, NULL));
+    TRY(loci_open_attention(&c, p, tables, work, &in,
+                            &(struct opening){ .stage = LOCI_ATTENTION, .grad = grad }));
     TRY(check_results(&c, grad));
     loci_want(&c, grad->dtensors);
     clear_pairs(&c, &c.g.dmask);
@@ -286,7 +319,9 @@ loci_status loci_weights(const loci_plan *p, const void *tables, void *work, con
     TRY(loci_open_view(&c, &weights, &weights, "weights", p->heads, c.Lq, c.Lk));
     if (c.B && c.Lq && c.Lk) TRY(loci_need(&c, weights.data, "weights"));
     loci_add_view(&more, "weights", &weights, c.B, p->heads, c.Lq, c.Lk, p->real, WRITTEN);
-    TRY(loci_open_attention(&c, p, LOCI_ATTENTION, tables, work, &in, &none, 0, &more));
+    TRY(loci_open_attention(
+        &c, p, tables, work, &in,
+        &(struct opening){ .stage = LOCI_ATTENTION, .grad = &none, .more = &more }));
     TRY(check_results(&c, &none));
     c.weights = weights;
     clear_pairs(&c, &c.weights);

@@ -97,7 +97,9 @@ static loci_status open_linear(struct call *c, const loci_plan *p, const void *t
                                const loci_call *in, const loci_grad *grad, ptrdiff_t past,
                                const struct regions *states)
 {
-    TRY(loci_open_attention(c, p, LOCI_LINEAR_ATTENTION, tables, work, in, grad, past, states));
+    TRY(loci_open_attention(c, p, tables, work, in,
+                            &(struct opening){ .stage = LOCI_LINEAR_ATTENTION, .grad = grad,
+                                               .from = past, .more = states }));
     /* What a softmax or a stick leaves. */
     CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG,
           "lse and rem must be NULL: linear attention has neither");

@@ -88,7 +88,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     c->backward = backward;
     c->seqs.list = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
     loci_take_positions(c, &a);
-    c->seqs.longest = c->Lk;
+    c->seqs.longest = all_keys(c);
     c->seqs.ktiles = loci_most_ktiles(c);
     const bool linear = p->stage == LOCI_LINEAR_ATTENTION;
     for (int e = 0; e < p->encs; e++) {
@@ -206,6 +206,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     loci_error *e = in->error;
     *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len,
                         .where = { .lens = in->k_lens, .q_pos = in->q_pos, .k_pos = in->k_pos,
+                                   .q_pos_entry = in->per_batch ? in->q_len : 0,
                                    .k_pos_entry = in->per_batch ? in->k_len : 0,
                                    .k_coord = in->cache ? NULL : in->k_coord } };
     TRY(check_straight(in));
@@ -351,6 +352,22 @@ void loci_begin(struct call *c, bool keys)
     p->engine->keys(c);
     for (int e = 0; e < p->encs; e++)
         if (e != rotation && p->enc[e].pe->begin) p->enc[e].pe->begin(c, e);
+}
+void loci_begin_parts(struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
+    for (int e = 0; e < p->encs; e++)
+        if (e != rotation && p->enc[e].pe->begin) p->enc[e].pe->begin(c, e);
+}
+void loci_begin_part(struct call *c, ptrdiff_t first)
+{
+    const struct loci_plan *p = c->plan;
+    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
+    c->first = first;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) c->seqs.list[s].k0 = -first;
+    if (rotation >= 0 && p->enc[rotation].pe->begin) p->enc[rotation].pe->begin(c, rotation);
+    p->engine->keys(c);
 }
 static void end(struct call *c)
 {

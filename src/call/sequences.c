@@ -24,12 +24,20 @@ static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdif
     return true;
 }
 
-/* Appends a sequence and counts rows, tiles and chunks on.
- * There is room for as many as loci_most_sequences() says. */
+/* The keys of a sequence whose positions are known: all of them, or those that are there. */
+struct listed { ptrdiff_t first, count; };
+static struct listed listed_keys(const struct call *c, const struct sequence *q)
+{
+    return c->where.here ? (struct listed){ 0, c->part.count } : (struct listed){ q->k0, q->nk };
+}
+
+/* Appends a sequence and counts rows, tiles and chunks on; `again`: its keys are those of the one
+ * before.  There is room for as many as loci_most_sequences() says. */
 static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq, ptrdiff_t k0,
-                         ptrdiff_t nk, bool segments)
+                         ptrdiff_t nk, bool segments, bool again)
 {
     struct sequence *s = &c->seqs.list[c->seqs.n++];
+    const ptrdiff_t count = c->seqs.n - 1;
     *s = (struct sequence){
         .b = b,
         .q0 = q0,
@@ -40,15 +48,18 @@ static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq
         .first_row = c->seqs.rows,
         .first_tile = c->seqs.tiles,
         .first_chunk = c->seqs.chunks,
-        .first_ktile = c->seqs.ktiles,
+        .first_ktile = again ? s[-1].first_ktile : c->seqs.ktiles,
+        .keys = again ? s[-1].keys : count,
     };
-    s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, k0, nk);
+    const struct listed keys = listed_keys(c, s);
+    s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, keys.first, keys.count);
     /* Unsigned, as above.  Without rows or keys there is no distance. */
     if (s->run && nq && nk)
-        s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, k0));
+        s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, keys.first)
+                          + (uint64_t)(keys.first - k0));
     c->seqs.rows += nq, c->seqs.tiles += tiles(nq, ROWS), c->seqs.chunks += tiles(nq, ROW_CHUNK);
     /* A cache numbers its tiles by capacity, so what is kept by tile stays where it is. */
-    c->seqs.ktiles += tiles(c->cache ? c->Lk : nk, KT);
+    if (!again) c->seqs.ktiles += tiles(c->cache ? c->Lk : nk, KT);
     if (nk > c->seqs.longest) c->seqs.longest = nk;
 }
 
@@ -75,13 +86,13 @@ static void add_runs(struct call *c, ptrdiff_t b)
         const ptrdiff_t nq = i < c->Lq ? run_q(c, b, i) : 0, nk = j < c->Lk ? run_k(c, b, j) : 0;
         const int64_t q = nq ? seg_q(c, b, i) : INT64_MAX, k = nk ? seg_k(c, b, j) : INT64_MAX;
         if (q == k) {
-            add_sequence(c, b, i, nq, j, nk, false);
+            add_sequence(c, b, i, nq, j, nk, false, false);
             i += nq, j += nk;
         } else if (q < k) {                                          /* padding, or no keys */
-            add_sequence(c, b, i, nq, 0, 0, false);
+            add_sequence(c, b, i, nq, 0, 0, false, false);
             i += nq;
         } else {                                                     /* keys that no row asks for */
-            add_sequence(c, b, c->Lq, 0, j, nk, false);
+            add_sequence(c, b, c->Lq, 0, j, nk, false, false);
             j += nk;
         }
     }
@@ -111,14 +122,20 @@ void loci_find_sequences(struct call *c)
     c->seqs.n = c->seqs.rows = c->seqs.tiles = c->seqs.chunks = c->seqs.ktiles = c->seqs.longest =
         0;
     for (ptrdiff_t s = 0; qs && s < c->in->sequences; s++)
-        add_sequence(c, 0, qs[s], qs[s + 1] - qs[s], ks[s], ks[s + 1] - ks[s], false);
+        add_sequence(c, 0, qs[s], qs[s + 1] - qs[s], ks[s], ks[s + 1] - ks[s], false, false);
     if (qs) return;
+    const struct where *w = &c->where;
+    for (ptrdiff_t b = 0; w->runs && b < c->B; b++)
+        for (ptrdiff_t r = 0; r < w->run_count; r++)
+            add_sequence(c, b, w->runs[r].first, w->runs[r].count, -c->first, all_keys(c), false,
+                         r > 0);
+    if (w->runs) return;
     /* By segments: sequences of their own where that is
      * possible; else one, whose pairs compare ids. */
     for (ptrdiff_t b = 0; b < c->B; b++) {
-        if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false);
+        if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false, false);
         else if (rising(c, b)) add_runs(c, b);
-        else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true);
+        else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true, false);
     }
 }
 
@@ -145,19 +162,29 @@ loci_status loci_check_starts(const struct call *c)
     const loci_status status = check_list(c, c->in->q_starts, c->Lq, "q_starts");
     return status ? status : check_list(c, c->in->k_starts, c->Lk, "k_starts");
 }
-/* Writes the positions of packed sequences whose caller gave starts alone: keys count
- * from 0, queries are the last of the keys; without keys, rows count from 0. */
-static bool counts(const struct call *c) { return c->in->q_starts && !c->in->q_pos; }
+/* Writes positions where the caller gave starts or runs alone.  Between starts, keys count from 0,
+ * queries are the last of the keys, and without keys rows count from 0. */
+static bool counts(const struct call *c)
+{
+    return (c->in->q_starts || c->where.runs) && !c->in->q_pos;
+}
 void loci_take_positions(struct call *c, struct arena *a)
 {
-    if (counts(c)) c->counted = take_bytes(a, (size_t)(c->Lq + c->Lk), sizeof *c->counted);
+    const ptrdiff_t n = c->where.runs ? c->Lq : c->Lq + c->Lk;
+    if (counts(c)) c->counted = take_bytes(a, (size_t)n, sizeof *c->counted);
 }
 void loci_count_positions(struct call *c)
 {
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
     if (!counts(c)) return;
     int64_t *q_pos = c->counted, *k_pos = q_pos + c->Lq;
-    c->where.q_pos = q_pos, c->where.k_pos = k_pos;
+    c->where.q_pos = q_pos, c->where.q_pos_entry = 0;
+    for (ptrdiff_t r = 0; r < c->where.run_count; r++) {
+        const struct run *run = &c->where.runs[r];
+        for (ptrdiff_t i = 0; i < run->count; i++) q_pos[run->first + i] = run->at + i;
+    }
+    if (c->where.runs) return;
+    c->where.k_pos = k_pos;
     for (ptrdiff_t s = 0; s < c->in->sequences; s++) {
         const int64_t nq = qs[s + 1] - qs[s], nk = ks[s + 1] - ks[s];
         for (int64_t i = 0; i < nq; i++) q_pos[qs[s] + i] = nk ? nk - nq + i : i;
@@ -175,14 +202,15 @@ loci_status loci_check_positions(const struct call *c)
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
         int64_t qlow = INT64_MAX, qhigh = INT64_MIN, klow = INT64_MAX, khigh = INT64_MIN;
-        if (!q->nq || !q->nk) continue;
+        if (!q->nq || !listed_keys(c, q).count) continue;
         for (ptrdiff_t i = 0; i < q->nq; i += q->run && q->nq > 1 ? q->nq - 1 : 1) {
             const int64_t x = pos_q(c, q->b, q->q0 + i);
             if (x < qlow) qlow = x;
             if (x > qhigh) qhigh = x;
         }
-        for (ptrdiff_t j = 0; j < q->nk; j += q->run && q->nk > 1 ? q->nk - 1 : 1) {
-            const int64_t x = pos_k(c, q->b, q->k0 + j);
+        const struct listed keys = listed_keys(c, q);
+        for (ptrdiff_t j = 0; j < keys.count; j += q->run && keys.count > 1 ? keys.count - 1 : 1) {
+            const int64_t x = pos_k(c, q->b, keys.first + j);
             if (x < klow) klow = x;
             if (x > khigh) khigh = x;
         }
@@ -223,6 +251,7 @@ loci_status loci_check_given(const struct call *c)
 size_t loci_most_sequences(const struct call *c)
 {
     if (c->in->q_starts) return (size_t)c->in->sequences;
+    if (c->where.runs) return (size_t)(c->B * c->where.run_count);
     if (!c->in->q_seg) return (size_t)c->B;
     return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* every run may be one row or key */
 }
@@ -230,5 +259,5 @@ ptrdiff_t loci_most_ktiles(const struct call *c)
 {
     /* Each sequence has at most one tile that is not full, and one without keys has none. */
     if (c->in->q_starts) return c->Lk / KT + (c->in->sequences < c->Lk ? c->in->sequences : c->Lk);
-    return c->in->q_seg ? c->B * c->Lk : c->B * tiles(c->Lk, KT);
+    return c->in->q_seg ? c->B * c->Lk : c->B * tiles(all_keys(c), KT);
 }

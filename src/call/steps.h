@@ -45,12 +45,32 @@ void loci_use_room(struct call *);
 /* All that a pass may need. */
 lay_out_room loci_lay_out;
 
-/* All of these steps for a pass of stage ATTENTION, or of
- * LINEAR_ATTENTION with a state of `past` keys.  grad NULL: a forward
- * pass; `more`: memory beside that of the call, or NULL.  attention.c */
-loci_status loci_open_attention(struct call *, const loci_plan *, loci_stage, const void *tables,
-                                void *work, const loci_call *, const loci_grad *, ptrdiff_t past,
-                                const struct regions *more);
+/* What a pass has beside its call. */
+struct opening {
+    loci_stage stage;                    /* ATTENTION or LINEAR_ATTENTION */
+    const loci_grad *grad;               /* NULL: a forward pass */
+    const struct regions *more;          /* memory, or NULL */
+    int64_t from;                        /* position of the first key, where they are counted */
+    const struct run *runs;              /* rows that are some of a longer call's, or NULL */
+    ptrdiff_t run_count;
+    bool tiles;                          /* rows go in tiles, however few there are */
+    ptrdiff_t keys, first;               /* not 0: of so many keys, k_len are there at a time, now
+                                            those from number `first` on, and the pass goes in parts
+                                            */
+    bool here;                           /* k_pos has the positions of these alone */
+    struct part part;
+    const struct owned *owned;           /* NULL: the call is as the caller gave it */
+};
+/* What the caller gave, where a pass has a call of its own. */
+struct owned { const loci_call *in; loci_view k, v; const void *work; size_t work_bytes; };
+/* All of these steps for a pass of a stage.  attention.c */
+loci_status loci_open_attention(struct call *, const loci_plan *, const void *tables, void *work,
+                                const loci_call *, const struct opening *);
+/* Bytes of `work` for a forward pass of a call that has been taken, 0 where there can be none; and
+ * of what goes in parts: a slot of struct part, and what encodings hand on. */
+struct room { size_t slot, link[MAX_ENCODINGS]; };
+size_t loci_attention_room(const loci_plan *, const loci_call *, const struct opening *,
+                           struct room *);
 
 /* ---- Which rows see which keys: sequences.c */
 
@@ -72,6 +92,10 @@ loci_status loci_check_positions(const struct call *);
 /* begin() of the rotation, then, with `keys`, the keys and
  * begin() of the others, which may read turned keys. */
 void loci_begin(struct call *, bool keys);
+/* The same of a pass in parts: of the others, before the first part; of rotation and keys, before
+ * each, which has the keys from number `first` on. */
+void loci_begin_parts(struct call *);
+void loci_begin_part(struct call *, ptrdiff_t first);
 /* Backward: zeroes the totals and gradients that somebody wants and sets the others to NULL. */
 void loci_want(struct call *, void *const *out);
 /* Sums of parts become gradients of tensors, are rounded once and written. */

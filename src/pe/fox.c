@@ -54,7 +54,7 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct gate_sums
     to->sum = take_bytes(a, tiles, sizeof *to->sum);
     to->marks = take_bytes(a, tiles, sizeof *to->marks);
     to->top = take_bytes(a, tiles, p->real);
-    to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)c->Lk, p->real);
+    to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)gate_keys(c), p->real);
 }
 /* The sums that a cache has made as keys were added, or
  * NULL.  They have no bounds for rows that end early. */
@@ -117,14 +117,15 @@ static inline void sum_keys(const struct call *c, const struct gate_sums *g,
                             const struct sequence *q, int h, ptrdiff_t J0, const void *log_f,
                             const bool f64)
 {
-    const ptrdiff_t first = (q->b * c->plan->heads + h) * c->Lk + q->k0,
-                    slot = h * c->seqs.ktiles + q->first_ktile;
+    const ptrdiff_t first = gate_at(c, q->b, h) + q->k0,
+                    slot = h * c->seqs.ktiles + q->first_ktile,
+                    end = c->part.linked ? c->first + c->part.count : q->nk;
     double C = J0 ? g->sum[slot + J0 - 1] : 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
     int64_t marks = J0 ? g->marks[slot + J0 - 1] : 0;
     /* 64 (J + 1) keys are at most 2^doublings, which bounds the log of how many they are. */
     int doublings = 6;
-    for (ptrdiff_t J = J0, tiles; J * KT < q->nk; J += tiles) {
-        const ptrdiff_t left = q->nk - J * KT, at = first + J * KT,
+    for (ptrdiff_t J = J0, tiles; J * KT < end; J += tiles) {
+        const ptrdiff_t left = end - J * KT, at = first + J * KT,
                         bytes = at * (ptrdiff_t)c->plan->real;
         const int n = left < KT ? (int)left : KT;
         /* The engine has a vector loop for LATER_TILES whole tiles; the rest goes tile by tile. */
@@ -195,9 +196,42 @@ static void measure_keys(const struct call *c, const struct gate_sums *g,
     }
 }
 
+/* Where the keys of other processes come first, their last sum stands before the first tile that is
+ * there.  Returns that tile. */
+static ptrdiff_t go_on(const struct call *c, int enc, const struct gate_sums *g,
+                       const struct sequence *q, int h)
+{
+    const ptrdiff_t J = c->part.linked ? c->first / KT : 0,
+                    slot = h * c->seqs.ktiles + q->first_ktile;
+    if (!J) return 0;
+    const struct gate_link *link = c->part.before[enc];
+    link += q->b * c->plan->heads + h;
+    g->sum[slot + J - 1] = link->sum, g->marks[slot + J - 1] = link->marks;
+    return J;
+}
+static size_t link(const struct call *c, int enc)
+{
+    (void)enc;
+    return (size_t)(c->B * c->plan->heads) * sizeof(struct gate_link);
+}
+static void hand_on(const struct call *c, int enc, void *to)
+{
+    struct arena a = { .base = c->scratch[enc] };
+    const struct gate_sums *g = lay_out(c, enc, &a);
+    struct gate_link *links = to;
+    const ptrdiff_t tiles = (c->first + c->part.count + KT - 1) / KT;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++)
+        for (int h = 0; h < c->plan->heads; h++) {
+            const struct sequence *q = &c->seqs.list[s];
+            const ptrdiff_t at = h * c->seqs.ktiles + q->first_ktile + tiles - 1;
+            links[q->b * c->plan->heads + h] =
+                tiles ? (struct gate_link){ g->sum[at], g->marks[at] } : (struct gate_link){ 0 };
+        }
+}
+
 /* Heads are shared out among the host's threads where that
  * is worth it: job i has the heads i, i + jobs, ... */
-struct job { const struct call *c; const struct gate_sums *g; const void *log_f; int jobs; };
+struct job { const struct call *c; const struct gate_sums *g; const void *log_f; int enc, jobs; };
 /* Two calls with a constant, so that each is compiled for its dtype. */
 static void head_job(void *arg, int index)
 {
@@ -207,9 +241,13 @@ static void head_job(void *arg, int index)
         const struct sequence *q = &a->c->seqs.list[s];
         /* elsewhere the term counts the gates of the keys that a row sees itself */
         if (!sees_intervals(a->c, q) || !q->nq) continue;
-        for (int h = index; h < p->heads; h += a->jobs)
-            if (p->f64) sum_keys(a->c, a->g, q, h, 0, a->log_f, true);
-            else sum_keys(a->c, a->g, q, h, 0, a->log_f, false);
+        /* they are those of the keys, whichever sequence has them first */
+        if (q->keys < s && sees_intervals(a->c, q - 1) && q[-1].nq) continue;
+        for (int h = index; h < p->heads; h += a->jobs) {
+            const ptrdiff_t J = go_on(a->c, a->enc, a->g, q, h);
+            if (p->f64) sum_keys(a->c, a->g, q, h, J, a->log_f, true);
+            else sum_keys(a->c, a->g, q, h, J, a->log_f, false);
+        }
         for (int h = index; a->g->stops && h < p->key_heads; h += a->jobs)
             measure_keys(a->c, a->g, q, h);
     }
@@ -219,14 +257,25 @@ static void begin(struct call *c, int enc)
     struct arena a = { .base = c->scratch[enc] };
     const loci_host *host = c->in->host;
     const ptrdiff_t few = 1 << 15;       /* gates; fewer are summed sooner than threads wake */
-    struct job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, LOG_F), .jobs = 1 };
+    struct job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, LOG_F), .enc = enc,
+                       .jobs = 1 };
     if (made(c, enc)) return;            /* a cache has the sums of these keys */
-    if (host && host->run && c->threads > 1 && c->B * c->Lk * c->plan->heads > few) {
+    if (host && host->run && c->threads > 1 && c->B * gate_keys(c) * c->plan->heads > few) {
         job.jobs = c->threads;
         host->run(host->user, job.jobs, head_job, &job);
     } else {
         head_job(&job, 0);
     }
+}
+
+static loci_status accept(const struct call *c, int enc)
+{
+    CHECK(c->in->error, !c->part.state || !stops(c, enc), LOCI_UNSUPPORTED,
+          "fox: stop asks for the norms of all keys at once; gather them");
+    CHECK(c->in->error, !c->part.linked || (!c->where.k_pos && !c->cache), LOCI_UNSUPPORTED,
+          "fox: keys of several processes are decoded where they count from 0, and not from "
+          "caches, as their sums of log_f go on from one process to the next");
+    return LOCI_OK;
 }
 
 /* ---- In a cache ------------------------------------------------------------------------------ */
@@ -290,5 +339,6 @@ const struct loci_pe loci_pe_fox = {
     .name = "fox", .cite = "Lin et al., ICLR 2025",
     .brief = "S += sum of log f over the keys after j", .example = "fox",
     .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts, .tensors = tensors,
-    .terms = terms, .scratch = scratch, .begin = begin, .end = end, .kept = kept, .keep = keep,
+    .terms = terms, .accept = accept, .scratch = scratch, .link = link, .hand_on = hand_on,
+    .begin = begin, .end = end, .kept = kept, .keep = keep,
 };

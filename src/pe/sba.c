@@ -105,6 +105,12 @@ static bool before_first(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 static loci_status accept(const struct call *c, int enc)
 {
     if (!to_value(c, enc)) return LOCI_OK;
+    if (c->part.state) {
+        CHECK(c->in->error, c->part.values.data || !c->Lq, LOCI_UNSUPPORTED,
+              "sba: remainder=value wants a key for every row, at the same position; where keys "
+              "have shares or positions of their own, gather them");
+        return LOCI_OK;
+    }
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
         const bool rising = rising_keys(c, q);
@@ -126,7 +132,7 @@ static size_t scratch(const struct call *c, int enc)
 /* The own key of each row, [B][Lq], which the term adds the remainder to. */
 static void begin(struct call *c, int enc)
 {
-    if (!to_value(c, enc)) return;
+    if (!to_value(c, enc) || c->part.state) return;
     ptrdiff_t *own = c->scratch[enc];
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];

@@ -13,23 +13,35 @@
  * run: positions are consecutive on both sides, so distance(key k, row r) = d0 + r - k. */
 struct sequence {
     ptrdiff_t b, q0, nq, k0, nk;
-    /* query rows, their tiles and chunks, and key tiles of all sequences before it */
+    /* query rows, their tiles and chunks, and key tiles of all sequences before it; those that
+     * have the same keys share their tiles */
     ptrdiff_t first_row, first_tile, first_chunk, first_ktile;
+    ptrdiff_t keys;                      /* which sequence is the first one with these keys */
     int64_t d0;
     bool run;
     /* ids must be compared: segments here are no runs of neighbours */
     bool segments;
 };
 
+/* Rows first .. first + count - 1 of a call, the first of which is at position `at`. */
+struct run { ptrdiff_t first, count; int64_t at; };
+
 /* Where rows and keys are, as the caller says or as it is counted. */
 struct where {
     const int64_t *lens, *firsts;        /* [B]: keys of an entry, position of its first key; NULL:
                                             Lk, and 0 */
-    /* of the queries and the keys: the caller's, or made from starts.  NULL: keys are counted, and
-     * the queries are the last of them.  Keys of entry b are at b * k_pos_entry. */
+    int64_t from;                        /* position of key 0 where firsts is NULL */
+    /* of the queries and the keys: the caller's, or made from starts or runs.  NULL: keys are
+     * counted, and the queries are the last of them.  Entry b is at b * .._entry. */
     const int64_t *q_pos;
     const int64_t *k_pos;
-    ptrdiff_t k_pos_entry;
+    ptrdiff_t q_pos_entry, k_pos_entry;
+    bool here;                           /* k_pos has those of the keys that are there, and no
+                                            others (see struct call) */
+    /* The rows of an entry are some of those that see its keys: each run of them is a sequence.
+     * NULL: they follow one another. */
+    const struct run *runs;
+    ptrdiff_t run_count;
     const double *k_coord;
 };
 
@@ -56,11 +68,31 @@ struct gradients {
     ptrdiff_t dtensor_count[MAX_TENSORS];
 };
 
+/* A forward pass in parts, each with some chunks of keys, newest first: what the rows of each query
+ * tile have of the keys so far waits in `state`.  A pass of few rows can do most of a part before
+ * it knows that: PART_SUM makes sums of chunks where that is possible, PART_JOIN does the rest. */
+struct part {
+    char *state;                         /* [tiles][heads] slots; NULL: the pass is in one piece */
+    size_t slot;                         /* bytes of each */
+    ptrdiff_t count;                     /* keys that are there */
+    bool opens, closes;                  /* the first part; the last one */
+    /* INPUT tensors by key have those that are there, also where sums run over all keys; then what
+     * was summed before them is here, by encoding (see loci_pe). */
+    bool linked;
+    const void *before[MAX_ENCODINGS];
+    enum { PART_WHOLE, PART_SUM, PART_JOIN } step;
+    loci_view values;                    /* of the rows' own keys */
+};
+
 struct call {
     const struct loci_plan *plan;
     const loci_call *in;
     const loci_grad *grad;               /* NULL in the forward pass */
     ptrdiff_t B, Lq, Lk;
+    /* Where a pass goes in parts, Lk keys are there, from number `first` on of `keys`: its
+     * sequences have all of them, and begin at key -first.  Else 0 and 0. */
+    ptrdiff_t first, keys;
+    struct part part;
     int threads;
     bool backward;                       /* there is room for gradients */
     bool decode;                         /* few rows: attn/decode.c walks them one by one */
@@ -93,8 +125,6 @@ struct call {
     void *chunk_sums;                    /* decode: the sums of every chunk until they join */
 
     struct {                             /* stage LINEAR_ATTENTION */
-        ptrdiff_t past;                  /* keys in the state that was given; default positions go
-                                            on from there */
         ptrdiff_t *seen;                 /* [B][Lq]: keys of its sequence that a row sees: the first
                                             ones, never fewer than the row before it */
         void *den;                       /* [B][H][Lq] reals (backward) */
@@ -133,6 +163,9 @@ static inline bool sees_intervals(const struct call *c, const struct sequence *q
     return q->run && !q->segments && !c->in->mask_kind && !c->in->k_first;
 }
 
+/* Keys of an entry, those that are not there, too. */
+static inline ptrdiff_t all_keys(const struct call *c) { return c->keys ? c->keys : c->Lk; }
+
 /* May a batch entry be more than one sequence? */
 static inline bool packed(const struct call *c) { return c->in->q_seg || c->in->q_starts; }
 
@@ -143,17 +176,20 @@ static inline ptrdiff_t keys_in(const struct call *c, ptrdiff_t b)
 }
 static inline int64_t first_pos(const struct call *c, ptrdiff_t b)
 {
-    return c->where.firsts ? c->where.firsts[b] : c->linear.past;
+    return c->where.firsts ? c->where.firsts[b] : c->where.from;
 }
 static inline int64_t pos_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
-    if (c->where.q_pos) return c->where.q_pos[(c->in->per_batch ? b * c->Lq : 0) + i];
+    if (c->where.q_pos) return c->where.q_pos[b * c->where.q_pos_entry + i];
     /* Without keys, as in a rotation of queries alone, rows count from 0. */
     return first_pos(c, b) + (c->Lk ? keys_in(c, b) - c->Lq + i : i);
 }
 static inline int64_t pos_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
 {
-    return c->where.k_pos ? c->where.k_pos[b * c->where.k_pos_entry + j] : first_pos(c, b) + j;
+    const ptrdiff_t at = c->first + j;
+    return c->where.k_pos
+             ? c->where.k_pos[b * c->where.k_pos_entry + (c->where.here ? j : at)]
+             : first_pos(c, b) + at;
 }
 static inline int64_t seg_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {

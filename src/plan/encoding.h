@@ -99,6 +99,8 @@ enum trait {
     BENDS = 16,                          /* makes something else of the scores than adding to them
                                             */
     IN_ORDER = 32,                       /* a score hangs on the keys between it and the row, too */
+    FROM_FIRST = 64,                     /* sums run over all keys from the first one on, seen or
+                                            not */
 };
 static inline bool term_is(enum term_id term, enum trait trait)
 {
@@ -215,6 +217,11 @@ struct loci_pe {
     loci_status (*accept)(const struct call *, int enc);
     size_t    (*scratch)(const struct call *, int enc);
     void      (*begin)(struct call *, int enc), (*end)(struct call *, int enc);
+    /* Where sums go on from the keys of one process to those of the next, oldest first: bytes of
+     * what is handed on, which begin() finds in call.part.before, and what these keys make of it.
+     */
+    size_t      (*link)(const struct call *, int enc);
+    void        (*hand_on)(const struct call *, int enc, void *to);
     /* In a cache: bytes of what is made once of inputs by key, and how that goes on, of entry b
      * from key from[b] on. */
     size_t    (*kept)(const struct call *, int enc);

@@ -35,6 +35,7 @@ struct engine {
     ptrdiff_t (*total)(const struct call *, int x);
     bool      (*skips)(const struct call *);         /* wants to know the norms of the keys */
     void      (*keys)(struct call *);                /* turns and measures them */
+    size_t    (*held)(const struct call *);          /* bytes of a slot of struct part */
     loci_status (*forward)(struct call *), (*backward)(struct call *);
     loci_status (*weights)(struct call *);           /* stored, not summed up with values */
     loci_status (*fast)(struct call *);              /* forward with bf16 dot products; NULL: this

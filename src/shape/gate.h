@@ -40,6 +40,20 @@ struct gate_sums {
     double *knorm;                       /* [key_heads][ktiles]: largest |k| up to the tile's end */
 };
 
+/* What the sums of a head go on from, where its first keys are another process's: [B][H] of them.
+ */
+struct gate_link { double sum; int64_t marks; };
+/* Where a head's log_f, and what is made of it by key, have the first key that is there; and the
+ * keys that there is room for in each head. */
+static inline ptrdiff_t gate_keys(const struct call *c)
+{
+    return c->part.linked ? c->Lk : all_keys(c);
+}
+static inline ptrdiff_t gate_at(const struct call *c, ptrdiff_t b, int h)
+{
+    return (b * c->plan->heads + h) * gate_keys(c) + (c->part.linked ? 0 : c->first);
+}
+
 /* The newest key that a row of a run sees, both counted in the sequence;
  * negative: none.  On a run distance d0 + row - key falls by 1 per key. */
 static inline ptrdiff_t gate_newest(const struct call *c, const struct sequence *q, ptrdiff_t row)

@@ -54,7 +54,8 @@ static ptrdiff_t most_lines(const struct call *c, int x)
     const struct vectors v = vectors_of(c, x);
     const struct ends e = ends_of(c, &v);
     ptrdiff_t span = e.hi - e.lo;
-    if (!c->in->q_pos && c->Lk + QT - 2 < span) span = c->Lk > 0 ? c->Lk + QT - 2 : 0;
+    const ptrdiff_t keys = all_keys(c);
+    if (!c->in->q_pos && keys + QT - 2 < span) span = keys > 0 ? keys + QT - 2 : 0;
     return span + QT;
 }
 enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
@@ -68,6 +69,14 @@ static ptrdiff_t mem(const struct call *c, int x)
     const ptrdiff_t n = room(c, x);
     if (QT == 1) return REACH_ROWS + 2 * n + padded(c->plan->value_dim);
     return REACH_ROWS + (vectors_of(c, x).values ? 3 * n : 2 * n);
+}
+
+/* The lines of scores, where they become weights at the end. */
+static ptrdiff_t held(const struct call *c, int x, ptrdiff_t *first)
+{
+    const bool lines = vectors_of(c, x).values && c->plan->weight < 0;
+    *first = REACH_ROWS + room(c, x);
+    return lines ? room(c, x) : 0;
 }
 
 static const struct reach *reach_of(const struct tile *t, int x)
@@ -418,6 +427,7 @@ static void close_bwd(struct tile *t, int x)
 const struct term N(term_band_q) = {
     .name = "band_q",
     .mem = mem,
+    .held = held,
     .out = out,
     .part = part,
     .home = home,

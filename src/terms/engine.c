@@ -46,8 +46,7 @@ bool NARROW(decode_in_turn)(const struct call *);
 static size_t chunk_sums(const struct call *c)
 {
     if (!c->decode || NARROW(decode_in_turn)(c)) return 0;
-    const size_t items = (size_t)(c->B * (c->plan->heads / item_heads(c->plan))
-                                  * ((c->seqs.longest + CHUNK - 1) / CHUNK));
+    const size_t items = (size_t)(c->B * (c->plan->heads / item_heads(c->plan)) * chunks_there(c));
     return items * (size_t)decode_rows(c) * (size_t)NARROW(chunk_reals)(c);
 }
 static ptrdiff_t total(const struct call *c, int x)
@@ -58,6 +57,11 @@ static ptrdiff_t total(const struct call *c, int x)
 static loci_status forward(struct call *c)
 {
     return c->decode ? NARROW(forward)(c) : N(forward)(c);
+}
+size_t NARROW(hold_bytes)(const struct call *);
+static size_t held(const struct call *c)
+{
+    return c->decode ? NARROW(hold_bytes)(c) : N(hold_bytes)(c);
 }
 static bool asks(const struct call *c) { return !c->decode && skips(c); }
 
@@ -70,6 +74,7 @@ const struct engine ENGINE(LOCI_ISA) = {
     .total = total,
     .skips = asks,
     .keys = N(prepare_keys),
+    .held = held,
     .forward = forward,
     .backward = N(backward),
     .weights = N(weights),

@@ -49,10 +49,11 @@ static bool can_scatter(const struct call *c)
 {
     return c->in->q_pos || c->in->q_seg || c->in->mask_kind || c->in->k_first;
 }
+static ptrdiff_t key_tiles(const struct call *c) { return (all_keys(c) + KT - 1) / KT; }
 static ptrdiff_t mem(const struct call *c, int x)
 {
     (void)x;
-    const ptrdiff_t row = QT * sizeof(real), tiles = can_scatter(c) ? (c->Lk + KT - 1) / KT : 0;
+    const ptrdiff_t row = QT * sizeof(real), tiles = can_scatter(c) ? key_tiles(c) : 0;
     return ((ptrdiff_t)sizeof(struct gate) + row - 1) / row
          + tiles * 2 * (ptrdiff_t)(sizeof(double) / sizeof(real));
 }
@@ -65,7 +66,7 @@ static struct gate *gate_of(const struct tile *t, int x) { return (struct gate *
 static double *row_sums(const struct tile *t, int x) { return (double *)(gate_of(t, x) + 1); }
 static int64_t *row_marks(const struct tile *t, int x)
 {
-    return (int64_t *)(row_sums(t, x) + (t->c->Lk + KT - 1) / KT * QT);
+    return (int64_t *)(row_sums(t, x) + key_tiles(t->c) * QT);
 }
 
 static const struct gate_sums *sums_of(const struct tile *t, int x) { return t->own[x].scratch; }
@@ -76,7 +77,7 @@ static ptrdiff_t slot(const struct tile *t, ptrdiff_t J)
 }
 static ptrdiff_t key_slot(const struct tile *t)
 {
-    return (t->seq->b * t->c->plan->heads + t->h) * t->c->Lk;
+    return gate_at(t->c, t->seq->b, t->h);
 }
 static const real *log_f(const struct tile *t, int x)
 {
@@ -115,6 +116,11 @@ static double across(int64_t marks) { return marks < NOT_A_GATE ? -INFINITY : NA
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
+/* Where keys are linked, a row whose newest key is another process's brings its C along. */
+static bool is_here(const struct call *c, ptrdiff_t key)
+{
+    return !c->part.linked || (key >= c->first && key < c->first + c->part.count);
+}
 /* C and mark of every row's newest key.  Neighbouring rows mostly share a tile,
  * which is counted once. */
 static void open_whole(struct tile *t, int x)
@@ -125,7 +131,7 @@ static void open_whole(struct tile *t, int x)
     ptrdiff_t counted = -1;
     for (int r = 0; r < t->rows; r++) {
         g->newest[r] = gate_newest(t->c, t->seq, t->i0 - t->seq->q0 + r);
-        if (g->newest[r] < 0) continue;
+        if (g->newest[r] < 0 || !is_here(t->c, g->newest[r])) continue;
         const ptrdiff_t J = g->newest[r] / KT, n = t->seq->nk - J * KT;
         /* a single row needs no key after its own */
         if (J != counted)
@@ -194,6 +200,31 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
     return low;
 }
 
+/* The largest C, and the smallest and the largest mark. */
+static void bound_rows(struct gate *g, int rows)
+{
+    g->most_C = g->C[0], g->first_mark = g->last_mark = g->mark[0];
+    for (int r = 1; r < rows; r++) {
+        if (g->C[r] > g->most_C) g->most_C = g->C[r];
+        if (g->mark[r] < g->first_mark) g->first_mark = g->mark[r];
+        if (g->mark[r] > g->last_mark) g->last_mark = g->mark[r];
+    }
+}
+static ptrdiff_t held(const struct call *c, int x, ptrdiff_t *first)
+{
+    const ptrdiff_t row = QT * sizeof(real);
+    (void)x;
+    *first = 0;
+    return c->part.linked ? ((ptrdiff_t)sizeof(struct gate) + row - 1) / row : 0;
+}
+/* What a row brought along is in mem; its C is made here if its newest key is here. */
+static void resume(struct tile *t, int x)
+{
+    struct gate *g = gate_of(t, x);
+    open_whole(t, x);
+    bound_rows(g, t->rows);
+}
+
 /* Finds every row's newest key and its C, and with stop= where the row ends. */
 static void open(struct tile *t, int x)
 {
@@ -202,12 +233,7 @@ static void open(struct tile *t, int x)
     for (int r = 0; r < QT; r++) g->newest[r] = -1;
     if (whole(t)) open_whole(t, x);
     else open_scattered(t, x);
-    g->most_C = g->C[0], g->first_mark = g->last_mark = g->mark[0];
-    for (int r = 1; r < t->rows; r++) {
-        if (g->C[r] > g->most_C) g->most_C = g->C[r];
-        if (g->mark[r] < g->first_mark) g->first_mark = g->mark[r];
-        if (g->mark[r] > g->last_mark) g->last_mark = g->mark[r];
-    }
+    bound_rows(g, t->rows);
     if (!sums_of(t, x)->stops || !whole(t)) return;
     const double log_stop = log_(t->c->plan->enc[t->c->plan->use[x].enc].opt[GATE_STOP]);
     measure_rows(t);
@@ -424,6 +450,8 @@ const struct term N(term_gate) = {
     .name = "gate",
     .mem = mem,
     .kept = kept,
+    .held = held,
+    .resume = resume,
     .keyed = keyed,
     .key_home = key_home,
     .total = total,

@@ -3,7 +3,7 @@
 TERM(affine, 0)
 TERM(distance, 0)
 TERM(pieces, 0)
-TERM(gate, READS_STAGED | IN_ORDER)
+TERM(gate, READS_STAGED | IN_ORDER | FROM_FIRST)
 TERM(band_q, READS_ALONE)
 TERM(band_k, READS_ALONE)
 TERM(roll, READS_ALONE)

@@ -199,6 +199,11 @@ static const real *heir(const struct tile *t, int x, int row, real *room)
     if (remainder == REMAINDER_VECTOR)
         return (const real *)t->own[x].table + (ptrdiff_t)t->h * c->plan->value_dim;
     if (remainder == REMAINDER_NONE) return NULL;
+    if (c->part.state) {
+        to_reals(c, stored_row(c, &c->part.values, t->seq->b, t->kvh, t->i0 + row),
+                 c->plan->value_dim, room);
+        return room;
+    }
     const ptrdiff_t key = ((const ptrdiff_t *)t->own[x].scratch)[t->seq->b * c->Lq + t->i0 + row];
     return key < 0 ? NULL : find_row(c, VALUES, t->seq->b, t->kvh, key, room);
 }
