@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+/* party.h -- a rank's part in a parallel call: what it owns, what it needs of the others' keys, and
+ * the transport between them. */
+#ifndef LOCI_PARALLEL_PARTY_H
+#define LOCI_PARALLEL_PARTY_H
+
+#include "call/steps.h"
+#include "loci/parallel.h"
+
+/* Keys first .. end - 1 of all; end <= first: none. */
+struct span { int64_t first, end; };
+static inline int64_t span_length(struct span s) { return s.end > s.first ? s.end - s.first : 0; }
+
+/* Something by key that travels: [n[0]][n[1]][keys] rows of `bytes`, as the rank owns it, with
+ * strides that count bytes; and where it puts those of all ranks, dense, `room` keys. */
+struct keyed {
+    const char *own;
+    ptrdiff_t n[2], stride[2], row;
+    size_t bytes;
+    char *held;
+};
+enum { MAX_KEYED = 4 + MAX_TENSORS };    /* keys, values, positions, coordinates, INPUT tensors */
+
+/* What travels together: shares of keys are cut at borders of chunks into packets, and a packet is
+ * one message, with one array after the other. */
+struct cargo {
+    bool everything;                     /* all who have rows need all keys; else those they hold */
+    struct keyed list[MAX_KEYED];
+    int n;
+    size_t bytes;                        /* by key, of all arrays */
+    int64_t room;                        /* keys that there is room for */
+    int tag;                             /* of the first packet */
+
+    char *outbox;                        /* the rank's own packets, one after the other */
+    void **sends;                        /* their requests, and how many there are */
+    int64_t sending;
+    struct slot { char *message; void *request; } *slots;    /* [ahead]: what is received */
+};
+
+/* What a rank needs. */
+struct need { struct span held; bool rows; };
+
+struct party {
+    const loci_plan *plan;
+    loci_call call;                      /* what the rank owns */
+    loci_parallel all;
+    loci_transport via;
+    loci_error *error;                   /* the caller's, or NULL */
+    loci_error said;                     /* what is wrong on this rank */
+
+    int64_t rows, keys;                  /* of all ranks */
+    const loci_share *key_shares;
+    int key_count;
+    bool placed;                         /* positions or coordinates are given, so that nobody
+                                            knows which keys the rows of others see */
+    struct span held;                    /* the keys that this rank holds, sooner or later */
+    bool broken;                         /* the transport failed */
+    int64_t asked;                       /* which request was tested last */
+    double waited;
+    uint64_t sent, received;
+    int64_t outputs;                     /* which of them must be the same everywhere, in bits */
+
+    /* What has to be there before a pass can begin, where keys are streamed; and what comes by
+     * chunk then, or is collected. */
+    struct cargo before, cargo;
+
+    /* In the workspace. */
+    struct need *needs;                  /* [ranks] */
+    struct run *runs;                    /* of the rank's own rows, and how many */
+    ptrdiff_t run_count;
+    void *inner;                         /* for the pass itself */
+    char *state;                         /* of rows, where keys are streamed: slots, see call.h */
+    size_t slot;
+    struct owned owned;
+};
+
+/* ---- Who owns what, and who needs it: share.c */
+
+/* Refuses lists that are not what loci_parallel says; *all: how many rows or keys there are. */
+loci_status loci_check_shares(const loci_share *, int count, int ranks, const char *name,
+                              int64_t *all, loci_error *e);
+/* How many of them a rank owns. */
+int64_t loci_owned(const loci_share *, int count, int rank);
+/* Keys that a rank holds: all that its rows may see, and its own; from a border of chunks on, as
+ * tiles are counted from there. */
+struct need loci_need_of(const struct party *, int rank);
+/* Does the plan sum over all keys from the first one on, seen or not? */
+bool loci_from_first(const loci_plan *, int enc);
+
+/* ---- What a call is given, and what ranks must agree in: open.c */
+
+/* Without a transport that can be asked nothing can be agreed on, so these errors are the rank's
+ * own. */
+loci_status loci_open_transport(struct party *, const loci_parallel *);
+loci_status loci_check_fields(const struct party *);         /* what no such call can have */
+loci_status loci_open_shares(struct party *);
+/* Agrees, own being the status of this rank so far. */
+loci_status loci_agree_on_call(struct party *, loci_status own, const void *tables);
+
+/* ---- One word for all ranks: agree.c */
+
+/* A number that must be the same everywhere; hash: its value tells nobody anything. */
+struct fact { const char *name; int64_t value; bool hash; };
+/* Returns what all ranks return: LOCI_OK where none of them has failed and they agree in all facts.
+ * own: the status of this rank, whose sentence is in party.said. */
+loci_status loci_agree(struct party *, loci_status own, const struct fact *, int n);
+/* A hash goes on with some bytes; 0 is how one begins.  It fits into a fact. */
+int64_t loci_hash(int64_t so_far, const void *, size_t bytes);
+/* The transport has failed: says so, and returns LOCI_TRANSPORT. */
+loci_status loci_break(struct party *);
+
+/* ---- Keys on their way: travel.c */
+
+/* The keys of one share in one chunk. */
+struct packet { int share; int64_t chunk, first, count; };
+/* Packets as a rank takes them.  STREAMED: newest first.  GATHERED: each rank begins with other
+ * ones, so that not all ask the same owner at the same time. */
+enum order { GATHERED, STREAMED };
+struct intake {
+    struct cargo *cargo;
+    enum order order;
+    struct packet begun, next;           /* the first that is not asked for, and not taken */
+    bool more_begun, more;
+    int64_t asked, taken;                /* of other ranks' packets */
+};
+/* Takes memory for all of this out of the workspace. */
+void loci_take_cargo(struct party *, struct cargo *, struct arena *);
+/* Begins to send what others need. */
+void loci_send(struct party *, struct cargo *);
+void loci_begin_intake(struct party *, struct intake *, struct cargo *, enum order);
+/* Takes the next packet: its keys lie from key number `first` on in what is held.  Nothing happens
+ * once the transport is broken. */
+void loci_take_packet(struct party *, struct intake *, int64_t first);
+/* All packets, one after the other. */
+void loci_take_all(struct party *, struct cargo *, int64_t first);
+/* Ends every request. */
+void loci_end_cargo(struct party *, struct cargo *);
+/* Lets the transport go on with what is on its way. */
+void loci_progress(struct party *, struct cargo *);
+
+double loci_seconds(void);               /* from some moment on */
+
+#endif
