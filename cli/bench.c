@@ -16,14 +16,15 @@
 
 #include <jansson.h>
 
+#include "cli/bench_parallel.h"
 #include "cli/json.h"
-#include "cli/problem.h"
+#include "cli/ranks.h"
 #include "cli/rounds.h"
 #include "cli/serve.h"
 
 enum {
     PASS, LEN, ROWS, CACHE, DIM, HEADS, KV_HEADS, BATCH, DTYPE, FAST, THREADS, ISA, FULL, LASTING,
-    REPEAT, AGAINST, SERVE, JSON
+    REPEAT, AGAINST, SERVE, PARALLEL, RANKS, JSON
 };
 enum { SITTINGS = 4 };                   /* of the processes of --against */
 static const struct flag flags[] = {
@@ -56,6 +57,10 @@ static const struct flag flags[] = {
                    "another build of loci, by turns with this one, in the place of nope" },
     [SERVE]    = { "serve", NULL, NULL,
                    "make calls for --against of another build, which asks on stdin" },
+    [PARALLEL] = { "parallel", NULL, "SHARES",
+                   "one attention over ranks: zigzag or contiguous, and ,gather behind it" },
+    [RANKS]    = { "ranks", NULL, "N",
+                   "--parallel: threads as ranks (without: the processes of an MPI job)" },
     [JSON]     = { "json", NULL, NULL, "one JSON object per line" },
     { NULL, NULL, NULL, NULL }
 };
@@ -406,6 +411,29 @@ static bool bench_all(const struct args *a, struct bench *b, const ptrdiff_t *le
     return ok;
 }
 
+/* One attention over ranks: encodings one after the other, at every length. */
+static int run_parallel(const struct args *a, struct problem *p, bool json, int repeat,
+                        const ptrdiff_t *len, int lens)
+{
+    struct spread s = { .json = json, .repeat = repeat < 60 ? repeat : 60 };
+    if (p->pass != FORWARD || p->fast || a->value[AGAINST] || a->value[SERVE] || p->cached)
+        return fail("bench: --parallel measures forward passes, without --fast, --cache, --against "
+                    "and --serve");
+    if (!spread_parse(&s, a->value[PARALLEL])
+        || (a->value[RANKS] && !args_whole(a, RANKS, 1, MOST_RANKS, &s.ranks)))
+        return EXIT_ERROR;
+    if (!s.ranks && !ranks_in_job())
+        return fail("bench: --parallel runs under mpirun, where each process is a rank; or give "
+                    "--ranks N for threads");
+    if (!a->rest_count) return fail("bench: --parallel wants the names of encodings");
+    for (int i = 0; i < lens; i++)
+        for (int k = 0; k < a->rest_count; k++) {
+            set_len(p, len[i], 0);
+            if (!bench_parallel(&s, p, runnable_text(a->rest[k]))) return EXIT_ERROR;
+        }
+    return EXIT_DONE;
+}
+
 static int run(const struct args *a)
 {
     struct bench b = {
@@ -442,6 +470,8 @@ static int run(const struct args *a)
     if (a->value[SERVE] && (a->rest_count != 1 || lens != 1 || b.against))
         return fail("bench: --serve takes one encoding and one length, and no --against");
     choose_heads(a, p, len, lens, rows);
+    if (a->value[PARALLEL]) return run_parallel(a, p, b.json, b.rounds.wanted, len, lens);
+    if (a->value[RANKS]) return fail("bench: --ranks is for --parallel");
 
     loci_host pool;                      /* processes that serve calls have their own */
     if (!b.against && !start_threads(a, p->threads, &pool, &p->host)) return EXIT_ERROR;
@@ -459,7 +489,7 @@ const struct command cmd_bench = {
         "               [--heads H] [--kv-heads K] [--batch B] [--dtype TYPE] [--fast] "
         "[--threads N]\n"
         "               [--isa NAME] [--full] [--lasting] [--repeat R] [--against PROGRAM]\n"
-        "               [--serve] [--json]",
+        "               [--serve] [--parallel SHARES] [--ranks N] [--json]",
     .about =
         "    Without names: every encoding that the pass and the mask allow.  Each is\n"
         "    measured in rounds, interleaved with nope at the same shape and with probes of\n"
@@ -486,13 +516,23 @@ const struct command cmd_bench = {
         "    our time to its time, median and quartiles; nope is not measured then.  PROGRAM\n"
         "    must have --serve: 'loci bench t5 --serve' prepares a call, says so in a line of\n"
         "    JSON, and for each line on stdin, a number of steps, makes the call and says how\n"
-        "    long a step took.\n",
+        "    long a step took.\n"
+        "\n"
+        "    --parallel shares the rows of each problem out among ranks, and compares them with\n"
+        "    one process that has as many threads as all of them: bits, time, what is sent and\n"
+        "    received and what is held, with what it should be.  zigzag gives each rank an\n"
+        "    early and a late piece, contiguous one; keys are streamed by chunk, or, with\n"
+        "    zigzag,gather or contiguous,gather, collected.  Figures are medians of\n"
+        "    --repeat rounds; 100 % is the time of one process.  Under mpirun each process is a\n"
+        "    rank, and libloci-mpi is loaded.\n",
     .examples =
         "    loci bench\n"
         "    loci bench alibi t5 --len 1024,4096 --pass backward\n"
         "    loci bench rope:pairing=half --pass rotate --threads 2\n"
         "    loci bench --pass decode --len 16384 --kv-heads 2 --json\n"
         "    loci bench rope --pass prefill-chunk --rows 16 --len 8192 --cache --dtype bf16\n"
-        "    loci bench nope --len 1024 --repeat 30 --against ../before/build/loci\n",
+        "    loci bench nope --len 1024 --repeat 30 --against ../before/build/loci\n"
+        "    loci bench t5 --parallel zigzag --ranks 2 --len 16384 --heads 8 --kv-heads 2\n"
+        "    mpirun -n 4 loci bench t5 --parallel zigzag,gather --len 65536\n",
     .flags = flags, .run = run,
 };

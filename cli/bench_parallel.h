@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* bench_parallel.h -- `loci bench --parallel`: one attention over ranks, against one process. */
+#ifndef LOCI_CLI_BENCH_PARALLEL_H
+#define LOCI_CLI_BENCH_PARALLEL_H
+
+#include "cli/problem.h"
+#include "loci/parallel.h"
+
+struct spread {
+    loci_layout layout;
+    bool gather, json;
+    int ranks;                           /* threads as ranks; 0: the processes of a job */
+    int repeat;
+};
+/* "zigzag", "contiguous", each with ",gather"; prints its error. */
+bool spread_parse(struct spread *, const char *text);
+/* The problem's threads are those of each rank. */
+bool bench_parallel(const struct spread *, struct problem *, const char *encoding);
+
+#endif

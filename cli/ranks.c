@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+/* ranks.c -- see ranks.h.  Threads share memory, so a message is a pointer: whoever receives it
+ * copies it from where it is, and then the send has ended. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/ranks.h"
+
+/* ---- Threads --------------------------------------------------------------------------------- */
+
+/* A message that is being sent, or that somebody waits for. */
+struct letter {
+    struct letter *next;
+    int from, to, tag;
+    bool sends, done;
+    void *data;
+    size_t bytes;
+};
+struct office {
+    pthread_mutex_t lock;
+    pthread_cond_t news;
+    struct letter *sent;                 /* not taken yet, oldest first */
+    int ranks, here;                     /* here: ranks that have come to highest() */
+    long round;
+    int64_t *highest, *known;            /* of this round so far, and of the one before */
+    void (*body)(const loci_transport *, void *);
+    void *arg;
+};
+struct member { struct office *office; int rank; pthread_t thread; };
+enum { MOST_NUMBERS_AGREED = 256 };
+
+static struct letter *letter(int from, int to, int tag, void *data, size_t bytes, bool sends)
+{
+    struct letter *l = take(1, sizeof *l);
+    *l = (struct letter){ .from = from, .to = to, .tag = tag, .sends = sends, .data = data,
+                          .bytes = bytes };
+    return l;
+}
+static int office_send(void *user, int to, int tag, const void *data, size_t bytes, void **request)
+{
+    struct member *m = user;
+    struct letter *l = letter(m->rank, to, tag, (void *)data, bytes, true), **at;
+    *request = l;
+    pthread_mutex_lock(&m->office->lock);
+    for (at = &m->office->sent; *at; at = &(*at)->next) {}
+    *at = l;
+    pthread_cond_broadcast(&m->office->news);
+    pthread_mutex_unlock(&m->office->lock);
+    return 0;
+}
+static int office_receive(void *user, int from, int tag, void *data, size_t bytes, void **request)
+{
+    struct member *m = user;
+    *request = letter(from, m->rank, tag, data, bytes, false);
+    return 0;
+}
+/* Takes the letter that this one waits for out of the list, if it is there. */
+static struct letter *find(struct office *o, const struct letter *l)
+{
+    for (struct letter **at = &o->sent; *at; at = &(*at)->next) {
+        struct letter *s = *at;
+        if (s->from != l->from || s->to != l->to || s->tag != l->tag) continue;
+        *at = s->next;
+        return s;
+    }
+    return NULL;
+}
+/* Is it done?  Under the lock, which is given up while a message is copied. */
+static bool settle(struct office *o, struct letter *l)
+{
+    if (l->sends) return l->done;
+    struct letter *s = find(o, l);
+    if (!s) return false;
+    pthread_mutex_unlock(&o->lock);
+    memcpy(l->data, s->data, l->bytes < s->bytes ? l->bytes : s->bytes);
+    pthread_mutex_lock(&o->lock);
+    s->done = true;
+    pthread_cond_broadcast(&o->news);
+    return true;
+}
+static int office_end(struct member *m, void **request, bool wait)
+{
+    struct letter *l = *request;
+    if (!l) return 0;
+    pthread_mutex_lock(&m->office->lock);
+    bool done;
+    while (!(done = settle(m->office, l)) && wait)
+        pthread_cond_wait(&m->office->news, &m->office->lock);
+    pthread_mutex_unlock(&m->office->lock);
+    if (done) free(l), *request = NULL;
+    return 0;
+}
+static int office_wait(void *user, void **request) { return office_end(user, request, true); }
+static int office_test(void *user, void **request) { return office_end(user, request, false); }
+static int office_highest(void *user, int64_t *list, int n)
+{
+    struct office *o = ((struct member *)user)->office;
+    if (n > MOST_NUMBERS_AGREED) return 1;
+    pthread_mutex_lock(&o->lock);
+    const long round = o->round;
+    for (int i = 0; i < n; i++)
+        if (!o->here || list[i] > o->highest[i]) o->highest[i] = list[i];
+    if (++o->here == o->ranks) {
+        int64_t *done = o->highest;
+        o->highest = o->known, o->known = done;
+        o->here = 0, o->round++;
+        pthread_cond_broadcast(&o->news);
+    }
+    while (o->round == round) pthread_cond_wait(&o->news, &o->lock);
+    memcpy(list, o->known, sizeof *list * (size_t)n);
+    pthread_mutex_unlock(&o->lock);
+    return 0;
+}
+static void *live(void *arg)
+{
+    struct member *m = arg;
+    const loci_transport t = { .size = sizeof t, .rank = m->rank, .ranks = m->office->ranks,
+                               .send = office_send, .receive = office_receive,
+                               .wait = office_wait, .test = office_test,
+                               .highest = office_highest, .user = m };
+    m->office->body(&t, m->office->arg);
+    return NULL;
+}
+bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *), void *arg)
+{
+    struct office o = { .ranks = ranks, .body = body, .arg = arg,
+                        .highest = take(MOST_NUMBERS_AGREED, sizeof(int64_t)),
+                        .known = take(MOST_NUMBERS_AGREED, sizeof(int64_t)) };
+    struct member *members = take((size_t)ranks, sizeof *members);
+    pthread_mutex_init(&o.lock, NULL);
+    pthread_cond_init(&o.news, NULL);
+    int n = 0;
+    for (; n < ranks; n++) {
+        members[n] = (struct member){ .office = &o, .rank = n };
+        if (pthread_create(&members[n].thread, NULL, live, &members[n])) break;
+    }
+    /* The others would wait for those that are not there. */
+    if (n < ranks) exit(fail("bench: the system starts no more than %d threads", n));
+    for (int i = 0; i < n; i++) pthread_join(members[i].thread, NULL);
+    pthread_cond_destroy(&o.news);
+    pthread_mutex_destroy(&o.lock);
+    free(members), free(o.highest), free(o.known);
+    return true;
+}
+
+/* ---- A job ----------------------------------------------------------------------------------- */
+
+bool ranks_in_job(void)
+{
+    static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK" };
+    for (int i = 0; i < COUNT(names); i++)
+        if (getenv(names[i])) return true;
+    return false;
+}
+bool ranks_of_job(void (*body)(const loci_transport *, void *), void *arg)
+{
+    static const char *const names[] = { "libloci-mpi.so", "libloci-mpi.so.0" };
+    loci_transport t = { .size = sizeof t };
+    loci_error e = { .status = LOCI_OK };
+    void *library = NULL;
+    for (int i = 0; i < COUNT(names) && !library; i++) library = dlopen(names[i], RTLD_NOW);
+    if (!library)
+        return refuse("bench: libloci-mpi is not found (%s); build with -DLOCI_MPI=ON, and say "
+                      "where it is with LD_LIBRARY_PATH",
+                      dlerror());
+    loci_status (*begin)(loci_transport *, double, loci_error *);
+    void (*end)(loci_transport *);
+    /* C has no conversion from an object pointer to a function's; POSIX has this one. */
+    *(void **)&begin = dlsym(library, "loci_mpi_world");
+    *(void **)&end = dlsym(library, "loci_mpi_finish");
+    if (!begin || !end) return refuse("bench: libloci-mpi is of another version");
+    if (begin(&t, 0, &e)) return refuse("bench: %s", e.text);
+    body(&t, arg);
+    end(&t);
+    return true;
+}
