@@ -236,7 +236,7 @@ static void print_spread_json(const struct bench_ranks *b, const struct result *
         json_object_set_new(j, "seconds", json_real(f->wall));
         json_object_set_new(j, "one_process_seconds", json_real(f->alone));
         json_object_set_new(j, "percent", json_real(100 * f->share));
-        json_object_set_new(j, "processor_ratio", json_real(f->cpu));
+        json_object_set_new(j, "processor_ratio", json_number_or_null(f->cpu));
     }
     json_print(j);
 }
@@ -271,11 +271,12 @@ static void print_spread(const struct bench_ranks *b, const struct result *list,
         printf("%4d %9lld %13.3f %10.3f %10.1f %13.1f %20.1f\n", r, (long long)list[r].rows,
                list[r].attention, list[r].waited, 1e-6 * (double)list[r].sent,
                1e-6 * (double)list[r].received, 1e-6 * (double)list[r].memory);
-    printf("all: %.3f s; one process with %d thread%s: %.3f s, %.0f %%; processor time %.2f of "
-           "its; bits: %s;\nreceived %.1f MB, by the model %.1f; memory %.1f MB, by the model "
-           "%.1f\n",
+    char cpu[48] = "";
+    if (isfinite(f->cpu)) snprintf(cpu, sizeof cpu, " processor time %.2f of its;", f->cpu);
+    printf("all: %.3f s; one process with %d thread%s: %.3f s, %.0f %%;%s bits: %s;\n"
+           "received %.1f MB, by the model %.1f; memory %.1f MB, by the model %.1f\n",
            f->wall, ranks * p->threads, ranks * p->threads > 1 ? "s" : "", f->alone,
-           100 * f->share, f->cpu, all.wrong ? "OTHERS" : "the same", 1e-6 * (double)all.received,
+           100 * f->share, cpu, all.wrong ? "OTHERS" : "the same", 1e-6 * (double)all.received,
            1e-6 * (double)all.model_received, 1e-6 * (double)all.memory,
            1e-6 * (double)all.model_memory);
     fflush(stdout);

@@ -94,8 +94,8 @@ int main(int argc, char **argv)
         at += s->count;
     }
     loci_call call = { .size = sizeof call, .batch = 1, .q_len = (ptrdiff_t)mine,
-                       .k_len = (ptrdiff_t)mine, .q = { q }, .k = { k }, .v = { v }, .o = { o },
-                       .error = &e };
+                       .k_len = (ptrdiff_t)mine, .error = &e };
+    call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o;
     void *work = aligned_alloc(64, loci_parallel_workspace(plan, &call, &all, 0));
     if (!work || loci_parallel_forward(plan, tables, work, &call, &all)) stop(e.text);
     uint64_t part = hash(o, HEADS * mine), sum = 0;
