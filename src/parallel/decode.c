@@ -315,7 +315,7 @@ static loci_status run(struct party *a, struct decode *d)
     if (d->own.count) {
         link_keys(a, d);
         if (a->broken) return LOCI_TRANSPORT;
-        loci_status status = pass(a, d, PART_SUM);
+        loci_status status = d->open.decode ? pass(a, d, PART_SUM) : LOCI_OK;
         if (!receive_block(a, d->newer, TAG_STATE, &d->state)) return LOCI_TRANSPORT;
         tell(a, &d->state, status);
         if (!d->state.head->status) tell(a, &d->state, pass(a, d, PART_JOIN));

@@ -69,7 +69,7 @@ struct gradients {
 };
 
 /* A forward pass in parts, each with some chunks of keys, newest first: what the rows of each query
- * tile have of the keys so far waits in `state`.  A pass of few rows can do most of a part before
+ * tile have of the keys so far waits in `state`.  A pass row by row can do most of a part before
  * it knows that: PART_SUM makes sums of chunks where that is possible, PART_JOIN does the rest. */
 struct part {
     char *state;                         /* [tiles][heads] slots; NULL: the pass is in one piece */

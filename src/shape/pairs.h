@@ -21,21 +21,23 @@
  * to 64^7 = 2^42, which positions within 2^40 do not exceed. */
 enum { PAIR_STEPS = 64, PAIR_LANES = 8, MAX_PAIRS = 512, FADE_DIGITS = 7 };
 
+/* Without holes, so that tables of the same numbers have the same bytes. */
 struct pairs {
     int count, offset;                   /* pairs, and the first channel that turns */
     /* pair t is (2t, 2t + 1), else (t, t + count); counted from offset */
-    bool interleaved;
+    int interleaved;
     int axes, groups;                    /* groups: 1, or the kv heads */
     /* count in whole lanes; pairs that are not there have frequency 0 */
     int width;
     double factor;                       /* m */
-    bool angles_f32;                     /* as code in float has them: see terms/angles.h.
+    int angles_f32;                      /* as code in float has them: see terms/angles.h.
                                             Frequencies come as floats */
     /* of a rotation that fades: key tiles that share a reference; and the power of z that a query
      * of a run may forget, as no key of those tiles makes it large */
     int span;
     double least;
 };
+_Static_assert(sizeof(struct pairs) == 6 * 4 + 8 + 2 * 4 + 8, "no holes");
 _Static_assert(sizeof(struct pairs) <= 64, "rows start 64 bytes behind the struct");
 
 /* The frequency of a pair in two parts: hi + lo, the second at most half an ulp of the
