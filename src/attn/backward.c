@@ -10,7 +10,7 @@
  * the other, and parts are added to the totals in the order of the items (base/turns.h), so the
  * sums do not depend on the number of threads, and a thread needs no more memory for long sequences
  * than for one chunk. */
-#include "attn/thread.h"
+#include "attn/backward.h"
 #include "base/turns.h"
 
 #if QT > 1
@@ -126,9 +126,6 @@ static void score_gradient(struct tile *t)
 
 /* ---- Which rows meet which keys -------------------------------------------------------------- */
 
-/* Chunks of keys, first .. last; there is always one. */
-struct chunks { ptrdiff_t first, last; };
-
 /* A chunk's tiles of some keys: first .. last, none when last < first. */
 struct tiles { ptrdiff_t first, last; };
 static struct tiles tiles_of(struct keyrange keys, ptrdiff_t chunk)
@@ -139,30 +136,27 @@ static struct tiles tiles_of(struct keyrange keys, ptrdiff_t chunk)
                            keys.last / KT < high ? keys.last / KT : high };
 }
 
-/* Rows of a sequence, ROW_CHUNK at most, and the heads of one kv head, or all heads.  kvh: its
- * only, or its first kv head. */
-struct item {
-    const struct sequence *q;
-    ptrdiff_t row, rows;
-    int kvh;
-    struct keyrange keys;                /* that any of its rows may see */
-    struct chunks chunks;
-};
-
 /* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that
  * those that run at the same time cost the same and seldom add to the same keys. */
-INLINE int groups_of(const struct call *c) { return c->plan->kv_heads / item_kv_heads(c->plan); }
+struct item N(item_at)(const struct call *c, const struct sequence *q, ptrdiff_t i)
+{
+    const int groups = groups_of(c);
+    struct item a = { .q = q, .kvh = (int)(i % groups) };
+    a.row = (tiles_of_rows(q) - 1 - i / groups) * ROW_CHUNK;
+    a.rows = q->nq - a.row < ROW_CHUNK ? q->nq - a.row : ROW_CHUNK;
+    a.keys = keys_of(c, q, a.row, (int)a.rows);
+    const ptrdiff_t none = c->chain.oldest;
+    a.chunks = a.keys.last < a.keys.first
+                 ? (struct chunks){ none, none }
+                 : (struct chunks){ a.keys.first / CHUNK, a.keys.last / CHUNK };
+    return a;
+}
 static struct item item_of(const struct call *c, ptrdiff_t i)
 {
     const int groups = groups_of(c);
     const ptrdiff_t rows = c->seqs.chunks - 1 - i / groups;
-    struct item a = { .q = find_sequence(c, BY_CHUNK, rows), .kvh = (int)(i % groups) };
-    a.row = (rows - a.q->first_chunk) * ROW_CHUNK;
-    a.rows = a.q->nq - a.row < ROW_CHUNK ? a.q->nq - a.row : ROW_CHUNK;
-    a.keys = keys_of(c, a.q, a.row, (int)a.rows);
-    if (a.keys.last >= a.keys.first)
-        a.chunks = (struct chunks){ a.keys.first / CHUNK, a.keys.last / CHUNK };
-    return a;
+    const struct sequence *q = find_sequence(c, BY_CHUNK, rows);
+    return N(item_at)(c, q, (q->first_chunk + tiles_of_rows(q) - 1 - rows) * groups + i % groups);
 }
 
 /* QT rows of an item, of one head or, with a mix, of all heads from h on. */
@@ -184,6 +178,11 @@ static struct rows rows_at(const struct call *c, const struct item *a, int h, pt
                  ? (struct chunks){ a->chunks.first, a->chunks.first }
                  : (struct chunks){ r.keys.first / CHUNK, r.keys.last / CHUNK };
     return r;
+}
+/* The last key that they may see and that is there. */
+static ptrdiff_t last_here(const struct call *c, const struct rows *r)
+{
+    return keys_here(c, r->keys).last;
 }
 /* The slot of their head number i. */
 static ptrdiff_t slot_of(const struct call *c, const struct rows *r, int i)
@@ -359,8 +358,7 @@ static void close_gradient(struct tile *t)
     store_rows(c, t->scratch, Dp, &c->g.dq, t->seq->b, t->h, t->i0, t->rows, D);
 }
 
-/* Is there a scan? */
-static bool scans(const struct call *c)
+bool N(scans)(const struct call *c)
 {
     EACH_USE(c, x, term) if (term->carry) return true;
     return false;
@@ -377,15 +375,19 @@ static void open_backward(const struct call *c, struct tile *t, const struct row
 }
 /* Before the oldest chunk is walked: the carries that every chunk but the newest one begins with.
  * Keeping those of all tiles would take as much memory as dK. */
+static void sweep_chunk(const struct call *c, struct tile *t, const struct sums *w,
+                        const struct rows *r, ptrdiff_t chunk)
+{
+    const int n = locked(c->plan);
+    sweep_carries(c, t, n, NULL, last_here(c, r), tiles_of(r->keys, chunk));
+    for (int i = 0; i < n; i++) keep_carries(&t[i], w, slot_of(c, r, i), chunk - 1, false);
+}
 static void sweep_chunks(const struct call *c, struct tile *t, const struct sums *w,
                          const struct rows *r)
 {
-    const int n = locked(c->plan);
     open_backward(c, t, r);
-    for (ptrdiff_t chunk = r->chunks.last; chunk > r->chunks.first; chunk--) {
-        sweep_carries(c, t, n, NULL, r->keys.last, tiles_of(r->keys, chunk));
-        for (int i = 0; i < n; i++) keep_carries(&t[i], w, slot_of(c, r, i), chunk - 1, false);
-    }
+    for (ptrdiff_t chunk = r->chunks.last; chunk > r->chunks.first; chunk--)
+        sweep_chunk(c, t, w, r, chunk);
 }
 
 /* Parts of an item lie by head, from its first one on. */
@@ -431,9 +433,9 @@ static void backward_rows(const struct call *c, struct tile *t, const struct sum
         zero(t[i].dq, (ptrdiff_t)p->dim * QT);
         EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
     }
-    if (scans(c)) sweep_carries(c, t, n, w, r->keys.last, tiles);
+    if (N(scans)(c)) sweep_carries(c, t, n, w, last_here(c, r), tiles);
     for (ptrdiff_t j = tiles.first; j <= tiles.last; j++) {
-        backward_tile(c, t, w, r->keys.last, j);
+        backward_tile(c, t, w, last_here(c, r), j);
         /* the last tile of a reference */
         if (span && (j % span == span - 1 || j == tiles.last))
             for (int i = 0; i < n; i++) unfade(&t[i], j);
@@ -492,12 +494,11 @@ static void add_chunk(const struct call *c, const struct sums *w, bool first, bo
     }
 }
 
-/* An item and one chunk of keys: all their sums, from 0.  False: the host has cancelled. */
-static bool sum_chunk(const struct call *c, const struct workspace *d, const struct sums *w,
-                      const struct item *item, ptrdiff_t chunk)
+bool N(sum_item)(const struct call *c, const struct workspace *d, const struct sums *w,
+                 const struct item *item, ptrdiff_t chunk)
 {
     const struct loci_plan *p = c->plan;
-    const bool first = chunk == item->chunks.first, sweeps = first && scans(c);
+    const bool first = chunk == item->chunks.first, sweeps = first && N(scans)(c) && !c->chain.on;
     zero_sums(c, w, keys_in_chunk(item, chunk));
     /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))
@@ -512,6 +513,22 @@ static bool sum_chunk(const struct call *c, const struct workspace *d, const str
         for (int h = 0; h < item_heads(p) && term->finish && c->g.total[x]; h++)
             term->finish(c, x, item->q, item->row, chunk, w->part[x] + h * term->part(c, x));
     add_chunk(c, w, first, chunk == item->chunks.last);
+    return true;
+}
+bool N(sweep_item)(const struct call *c, const struct workspace *d, const struct sums *w,
+                   const struct item *item, ptrdiff_t chunk)
+{
+    const struct loci_plan *p = c->plan;
+    for (int h = 0; h < item_heads(p); h += locked(p))
+        for (ptrdiff_t row = 0; row < item->rows; row += QT) {
+            const struct rows r = rows_at(c, item, h, row);
+            if (cancelled(c)) return false;
+            if (chunk <= r.chunks.first || chunk > r.chunks.last) continue;
+            open_backward(c, d->tile, &r);
+            for (int i = 0; i < locked(p) && chunk < r.chunks.last; i++)
+                keep_carries(&d->tile[i], w, slot_of(c, &r, i), chunk, true);
+            sweep_chunk(c, d->tile, w, &r, chunk);
+        }
     return true;
 }
 
@@ -550,9 +567,8 @@ static void add_to_total(const struct share *s, const real *from, int x, int h0,
     }
 }
 
-/* Adds an item's gradients by key to the totals. */
-static void add_keys(const struct call *c, const struct sums *sums, const struct item *item,
-                     ptrdiff_t chunk)
+void N(add_item_keys)(const struct call *c, const struct sums *sums, const struct item *item,
+                      ptrdiff_t chunk)
 {
     const struct loci_plan *p = c->plan;
     const struct keyrange keys = keys_in_chunk(item, chunk);
@@ -565,8 +581,7 @@ static void add_keys(const struct call *c, const struct sums *sums, const struct
             add_to_total(&s, sums->keys[x], x, item->kvh * p->group, item_heads(p));
 }
 
-/* Parts of an item's heads, added in double where they belong. */
-static void add_parts(const struct call *c, const struct sums *sums, const struct item *item)
+void N(add_item_parts)(const struct call *c, const struct sums *sums, const struct item *item)
 {
     EACH_USE(c, x, term) {
         if (!c->g.total[x] || !term->part) continue;
@@ -598,8 +613,8 @@ static void add_turn(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool sh
     const struct call *c = ((const struct pass *)arg)->c;
     const struct item item = item_of(c, i);
     const struct sums sums = N(sums_of)(c, block);
-    if (shared) add_parts(c, &sums, &item);
-    else add_keys(c, &sums, &item, chunk);
+    if (shared) N(add_item_parts)(c, &sums, &item);
+    else N(add_item_keys)(c, &sums, &item, chunk);
 }
 static bool learns_parts(const struct call *c)
 {
@@ -619,7 +634,7 @@ static void item_job(void *arg, int index)
         const struct item item = item_of(c, i);
         for (ptrdiff_t k = item.chunks.first; k <= item.chunks.last && block >= 0; k++) {
             N(use_block)(c, block, &sums);
-            if (!sum_chunk(c, &d, &sums, &item, k)) {
+            if (!N(sum_item)(c, &d, &sums, &item, k)) {
                 loci_turns_stop(&a->turns);
                 return;
             }
@@ -644,31 +659,18 @@ static loci_status run_items(struct call *c)
 
 /* ---- dK through the rotation ----------------------------------------------------------------- */
 
-/* Tiles of keys that are turned back at the same time, one per thread. */
-struct wave { struct call *c; ptrdiff_t first; };
-
-/* dK has been summed over all rows as scores read keys: turned and faded.  One tile of one key head
- * goes back, where it is, and leaves its part of the parameters' gradient. */
-static void unturn_job(void *arg, int index)
+void N(unturn_tile)(struct call *c, const struct workspace *d, const struct sequence *q,
+                    ptrdiff_t tile, int kh, real *part)
 {
-    const struct wave *a = arg;
-    struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const struct rotation *rotation = rotation_of(c);
-    struct sums sums;
-    const struct workspace d = N(workspace_of)(c, index, &sums);
-    const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
-    const int kh = (int)(i % p->key_heads);
-    const struct sequence *q = find_sequence(c, BY_KTILE, tile);
-    const ptrdiff_t j = q->k0 + (tile - q->first_ktile) * KT;
+    const ptrdiff_t j = q->k0 + tile * KT;
     const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
-    const ptrdiff_t size = rotation_part(c);
-    real *part = size && c->g.total[p->rotate] ? sums.part[p->rotate] : NULL;
-    if (part) zero(part, size);
+    if (part) zero(part, rotation_part(c));
 
     real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
     const int Dp = padded(p->dim);
-    real *g = d.tile->scratch, *x = d.tile->q.rows;
+    real *g = d->tile->scratch, *x = d->tile->q.rows;
     /* x: the keys as turn_bwd() wants them, as they came or turned */
     for (int k = 0; k < n; k++) {
         memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
@@ -681,44 +683,61 @@ static void unturn_job(void *arg, int index)
                    sizeof(real) * (size_t)p->dim);
     }
     if (rotation->fade)
-        rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile - q->first_ktile),
-                       j, n, g, Dp);
+        rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, g, Dp);
     if (!p->keys_rotated)
-        rotation->turn_bwd(c, p->rotate, d.tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
+        rotation->turn_bwd(c, p->rotate, d->tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
     for (int k = 0; k < n; k++)
         memcpy(dk + k * c->g.dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
 }
+void N(add_tile_part)(const struct call *c, ptrdiff_t b, int kh, const real *part)
+{
+    const struct loci_plan *p = c->plan;
+    const struct term *term = term_of(c, p->rotate);
+    /* home() goes by query heads: that of a key head is that of its first one */
+    double *to = c->g.total[p->rotate]
+               + term->home(c, p->rotate, b, kh * (p->heads / p->key_heads));
+    for (ptrdiff_t k = 0; k < term->part(c, p->rotate); k++) to[k] += (double)part[k];
+}
 
+/* Tiles of keys that are turned back at the same time, one per thread. */
+struct wave { struct call *c; ptrdiff_t first; };
+static void unturn_job(void *arg, int index)
+{
+    const struct wave *a = arg;
+    struct call *c = a->c;
+    const struct loci_plan *p = c->plan;
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(c, index, &sums);
+    const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
+    const struct sequence *q = find_sequence(c, BY_KTILE, tile);
+    const bool learns = rotation_part(c) && c->g.total[p->rotate];
+    N(unturn_tile)(c, &d, q, tile - q->first_ktile, (int)(i % p->key_heads),
+                   learns ? sums.part[p->rotate] : NULL);
+}
 /* All tiles of keys, in waves of as many as there are threads; their parts are added in the order
  * of the tiles. */
 static void unturn_keys(struct call *c)
 {
     const struct loci_plan *p = c->plan;
     if (!c->turned || !c->g.dk.data) return;
-    const struct term *term = term_of(c, p->rotate);
     const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         const int n = items - first < c->threads ? (int)(items - first) : c->threads;
         N(run)(c, n, unturn_job, &(struct wave){ .c = c, .first = first });
-        if (!c->g.total[p->rotate] || !term->part) continue;
-        /* home() goes by query heads: that of a key head is that of its first one */
+        if (!c->g.total[p->rotate] || !rotation_part(c)) continue;
         for (int i = 0; i < n; i++) {
             const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
             const struct sums sums = N(sums_of)(c, i);
-            double *to = c->g.total[p->rotate]
-                       + term->home(c, p->rotate, q->b,
-                                    (int)((first + i) % p->key_heads) * (p->heads / p->key_heads));
-            for (ptrdiff_t k = 0; k < term->part(c, p->rotate); k++)
-                to[k] += (double)sums.part[p->rotate][k];
+            N(add_tile_part)(c, q->b, (int)((first + i) % p->key_heads), sums.part[p->rotate]);
         }
     }
 }
 
-/* Stores gradients that were summed apart from where they go.  Where each head of a group
- * has keys of its own, turned by its own states, the group's gradients are added up here,
- * once each has turned back. */
+/* Stores gradients that were summed apart from where they go, of keys first .. end - 1, which are
+ * others there, by `shift`.  Where each head of a group has keys of its own, turned by its own
+ * states, the group's gradients are added up here, once each has turned back. */
 static void store_sums(const struct call *c, const loci_view *from, const loci_view *to, int heads,
-                       int each, int width, ptrdiff_t first, ptrdiff_t end)
+                       int each, int width, ptrdiff_t first, ptrdiff_t end, ptrdiff_t shift)
 {
     real sum[MAX_DIM];
     for (ptrdiff_t b = 0; b < c->B && to->data; b++)
@@ -729,22 +748,25 @@ static void store_sums(const struct call *c, const loci_view *from, const loci_v
                                     + (h * each + i) * from->head + j * from->row;
                     for (int n = 0; n < width; n++) sum[n] = i ? sum[n] + row[n] : row[n];
                 }
-                from_reals(c, sum, width, stored_row(c, to, b, h, j));
+                from_reals(c, sum, width, stored_row(c, to, b, h, j + shift));
             }
 }
+struct stored { struct call *c; ptrdiff_t first, count, shift; };
 static void store_job(void *arg, int index)
 {
-    struct call *c = arg;
+    const struct stored *a = arg;
+    struct call *c = a->c;
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t first = c->Lk * index / c->threads, end = c->Lk * (index + 1) / c->threads;
+    const ptrdiff_t first = a->first + a->count * index / c->threads,
+                    end = a->first + a->count * (index + 1) / c->threads;
     store_sums(c, &c->g.dk, &c->g.dk_out, p->kv_heads, p->key_heads / p->kv_heads, p->dim, first,
-               end);
-    store_sums(c, &c->g.dv, &c->g.dv_out, p->kv_heads, 1, p->value_dim, first, end);
+               end, a->shift);
+    store_sums(c, &c->g.dv, &c->g.dv_out, p->kv_heads, 1, p->value_dim, first, end, a->shift);
 }
-void N(store_gradients)(struct call *c)
+void N(store_gradients)(struct call *c, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to)
 {
-    if (c->g.dk_out.data || c->g.dv_out.data)
-        N(run)(c, c->threads, store_job, c);
+    struct stored a = { c, first, count, to - first };
+    if (c->g.dk_out.data || c->g.dv_out.data) N(run)(c, c->threads, store_job, &a);
 }
 
 loci_status N(backward)(struct call *c)

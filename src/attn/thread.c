@@ -82,45 +82,66 @@ static struct angles *lay_out_angles(const struct call *c, struct arena *a)
     return angles;
 }
 
+/* Sums of a part over all chunks of an item. */
+static void lay_out_all(const struct call *c, struct arena *a, double **all)
+{
+    EACH_USE(c, x, term)
+        if (term->part)
+            all[x] = take_bytes(a, (size_t)(item_heads(c->plan) * added_part(c, x)),
+                                sizeof(double));
+}
 /* What a backward item sums, for the longest sequence: which item a block gets is not known. */
-static size_t lay_out_block(const struct call *c, char *base, struct sums *w)
+static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t keys = part_keys(c), heads = item_heads(p);
-    struct arena a = { .base = base };
-    w->dk = take_bytes(&a, (size_t)(item_key_heads(p) * keys),
+    w->dk = take_bytes(a, (size_t)(item_key_heads(p) * keys),
                        (size_t)padded(p->dim) * sizeof(real));
-    w->dv = take_bytes(&a, (size_t)(item_kv_heads(p) * keys),
+    w->dv = take_bytes(a, (size_t)(item_kv_heads(p) * keys),
                        (size_t)padded(p->value_dim) * sizeof(real));
     EACH_USE(c, x, term) {
-        if (term->part) w->part[x] = take_reals(&a, heads * term->part(c, x));
-        if (term->part && most_chunks(c) > 1)
-            w->all[x] = take_bytes(&a, (size_t)(heads * added_part(c, x)), sizeof(double));
+        if (term->part) w->part[x] = take_reals(a, heads * term->part(c, x));
         if (term->keyed && term->keyed(c, x))
-            w->keys[x] = take_bytes(&a, (size_t)(heads * keys),
+            w->keys[x] = take_bytes(a, (size_t)(heads * keys),
                                     (size_t)key_row(term->keyed(c, x)) * sizeof(real));
     }
+}
+static size_t lay_out_block(const struct call *c, char *base, struct sums *w)
+{
+    struct arena a = { .base = base };
+    lay_out_sums(c, &a, w);
+    if (most_chunks(c) > 1) lay_out_all(c, &a, w->all);
     return a.full ? SIZE_MAX : a.used;
 }
-/* What a thread needs beside these, and keeps from chunk to chunk. */
+/* What rows keep from chunk to chunk. */
 static void lay_out_kept(const struct call *c, struct arena *a, struct sums *w)
 {
-    const struct loci_plan *p = c->plan;
-    const ptrdiff_t tiles = part_tiles(c), heads = item_heads(p);
-    const size_t slots = most_chunks(c) > 1 ? (size_t)(heads * item_tiles(c)) : 0;
-    size_t kept = (size_t)p->dim;
-    *w = (struct sums){ .dk = NULL };
+    const size_t chunks = (size_t)most_chunks(c),
+                 slots = chunks > 1 ? (size_t)(item_heads(c->plan) * item_tiles(c)) : 0;
+    size_t kept = (size_t)c->plan->dim;
+    if (!slots) return;
     EACH_USE(c, x, term) {
         const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;
         kept += (size_t)(ask(term->grad, c, x) + ask(term->kept, c, x));
+        if (carry) w->border[x] = take_bytes(a, slots * chunks, carry);
+    }
+    w->kept = take_bytes(a, slots, kept * QT * sizeof(real));
+}
+/* What a thread needs beside these. */
+static void lay_out_thread(const struct call *c, struct arena *a, struct sums *w)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t tiles = part_tiles(c);
+    *w = (struct sums){ .dk = NULL };
+    EACH_USE(c, x, term) {
+        const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;
         if (term->fresh) w->fresh[x] = take_reals(a, locked(p) * term->fresh(c, x));
-        if (term->part && slots)
-            w->so_far[x] = take_bytes(a, (size_t)(heads * added_part(c, x)), sizeof(double));
         if (carry) w->carry[x] = take_bytes(a, (size_t)(locked(p) * tiles), carry);
-        if (carry && slots) w->border[x] = take_bytes(a, slots * (size_t)most_chunks(c), carry);
     }
     if (reuses_scores(c)) w->scores = take_bytes(a, (size_t)tiles, KT * QT * sizeof(real));
-    if (slots) w->kept = take_bytes(a, slots, kept * QT * sizeof(real));
+    if (c->chain.on) return;
+    if (most_chunks(c) > 1) lay_out_all(c, a, w->so_far);
+    lay_out_kept(c, a, w);
 }
 
 /* Lays out all that one thread has but its block of sums. */
@@ -144,7 +165,7 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
         d->chunk.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
         d->chunk.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
     }
-    if (sums) lay_out_kept(c, &a, sums);
+    if (sums) lay_out_thread(c, &a, sums);
     return a.full ? SIZE_MAX : a.used;
 }
 
@@ -152,7 +173,7 @@ struct workspace N(workspace_of)(const struct call *c, int index, struct sums *s
 {
     struct workspace d;
     N(lay_out)(c, c->workspaces + (size_t)index * c->workspace, &d, sums);
-    if (sums) N(use_block)(c, index, sums);
+    if (sums && !c->chain.on) N(use_block)(c, index, sums);
     return d;
 }
 void N(use_block)(const struct call *c, int index, struct sums *w)
@@ -169,6 +190,25 @@ size_t N(sums_bytes)(const struct call *c)
 {
     struct sums w;
     return lay_out_block(c, NULL, &w);
+}
+
+static struct item_bytes lay_out_item(const struct call *c, char *item, char *part, struct sums *w)
+{
+    struct arena a = { .base = item }, b = { .base = part };
+    lay_out_sums(c, &a, w), lay_out_kept(c, &a, w), lay_out_all(c, &b, w->all);
+    EACH_USE(c, x, term) w->so_far[x] = w->all[x];
+    return (struct item_bytes){ a.full ? SIZE_MAX : round_up(a.used),
+                                b.full ? SIZE_MAX : round_up(b.used) };
+}
+void N(use_item)(const struct call *c, ptrdiff_t item, ptrdiff_t part, struct sums *w)
+{
+    lay_out_item(c, c->chain.items + (size_t)item * c->chain.item,
+                 c->chain.parts + (size_t)part * c->chain.part, w);
+}
+struct item_bytes N(item_bytes)(const struct call *c)
+{
+    struct sums w = { .dk = NULL };
+    return lay_out_item(c, NULL, NULL, &w);
 }
 
 /* Copies rows of QT reals to what is held, or back, and steps on. */

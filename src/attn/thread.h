@@ -15,7 +15,8 @@ struct sums {
     real *part[MAX_USES];                /* [heads of an item][part of the term] */
     real *keys[MAX_USES];                /* [heads of an item][keys][key_row() of the term] */
     double *all[MAX_USES];               /* [heads of an item][added of the term]: of all chunks of
-                                            the item, where sequences have several, else NULL */
+                                            the item, where sequences have several, else NULL; in a
+                                            chain always, and apart from the block */
 
     /* the thread's own */
     real *fresh[MAX_USES];               /* parts of one query tile, per head of an item when they
@@ -25,7 +26,8 @@ struct sums {
     /* [key tiles][KT][QT], left by the sweep of carries; NULL: made twice */
     real *scores;
 
-    /* Where sequences have several chunks, else NULL.  A slot is a query tile of one head. */
+    /* Where sequences have several chunks, else NULL; the thread's, or in a chain the item's.  A
+     * slot is a query tile of one head. */
     double *so_far[MAX_USES];            /* [heads of an item][added of the term]: of the chunks so
                                             far */
     real *kept;                          /* [slots][kept rows][QT]: state of rows */
@@ -104,6 +106,10 @@ struct workspace N(workspace_of)(const struct call *, int index, struct sums *);
  * threads. */
 struct sums N(sums_of)(const struct call *, int index);
 size_t N(sums_bytes)(const struct call *);
+/* In a chain: all that item number `item` of the run at hand has, its gradients of tables being
+ * number `part` of those of all runs; and bytes of the two. */
+void N(use_item)(const struct call *, ptrdiff_t item, ptrdiff_t part, struct sums *);
+struct item_bytes { size_t item, part; } N(item_bytes)(const struct call *);
 /* The thread goes on with this block. */
 void N(use_block)(const struct call *, int index, struct sums *);
 /* Its angles, which come first in workspaces of every tile width. */

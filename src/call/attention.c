@@ -145,13 +145,15 @@ static loci_status check_owned(const struct call *c, const void *tables, const s
 {
     struct call own = *c;
     own.in = o->owned->in, own.k = o->owned->k, own.v = o->owned->v;
+    own.g.dk = o->owned->dk, own.g.dv = o->owned->dv;
     own.Lk = own.in->k_len, own.work_bytes = o->owned->work_bytes;
     return check_memory(&own, tables, o->owned->work, o, c->B, own.Lk);
 }
 static void place(struct call *c, const struct opening *o)
 {
     c->where.from = o->from, c->where.runs = o->runs, c->where.run_count = o->run_count;
-    if (o->tiles) c->decode = false, c->fast = c->plan->fast;
+    c->where.apart = o->apart, c->chain = o->chain;
+    if (o->tiles) c->decode = false, c->fast = c->plan->fast && !o->grad;
     if (!o->keys) return;
     c->keys = o->keys, c->first = o->first, c->part = o->part, c->where.here = o->here;
     if (c->in->per_batch && !o->here) c->where.k_pos_entry = o->keys;
@@ -165,7 +167,9 @@ size_t loci_attention_room(const loci_plan *p, const loci_call *in, const struct
     room->slot = p->engine->held(&c);
     for (int e = 0; e < p->encs; e++)
         room->link[e] = p->enc[e].pe->link ? p->enc[e].pe->link(&c, e) : 0;
-    const size_t bytes = loci_lay_out(&c, NULL, false);
+    const size_t bytes = loci_lay_out(&c, NULL, o->grad != NULL);
+    if (o->chain.on) room->chain = p->engine->chained->room(&c);
+    room->call = c;
     return bytes == SIZE_MAX || bytes > PTRDIFF_MAX ? 0 : bytes;
 }
 
@@ -239,7 +243,7 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
 
 /* What a backward pass needs from the forward one,
  * and gradients of outputs that this plan has not. */
-static loci_status check_results(const struct call *c, const loci_grad *grad)
+loci_status loci_check_results(const struct call *c, const loci_grad *grad)
 {
     const struct loci_plan *p = c->plan;
     const loci_call *in = c->in;
@@ -260,6 +264,14 @@ static loci_status check_results(const struct call *c, const loci_grad *grad)
     CHECK(in->error, !grad->dmask.data || in->mask_kind == LOCI_MASK_ADDED, LOCI_BAD_ARG,
           "dmask: there is no mask whose numbers are added");
     return LOCI_OK;
+}
+
+void loci_sum_apart(struct call *c, bool dk, bool dv)
+{
+    const struct loci_plan *p = c->plan;
+    if (dk || (p->rotate >= 0 && c->g.total[p->rotate]))
+        c->g.dk = dense(c->g.dk_sum, p->key_heads, c->Lk, p->dim);
+    if (dv) c->g.dv = dense(c->g.dv_sum, p->kv_heads, c->Lk, p->value_dim);
 }
 
 /* Numbers by row and key of pairs that nobody sees are 0, and no tile writes them. */
@@ -283,7 +295,7 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     TRY(loci_take_grad(grad, &in, given_grad));
     TRY(loci_open_attention(&c, p, tables, work, &in,
                             &(struct opening){ .stage = LOCI_ATTENTION, .grad = grad }));
-    TRY(check_results(&c, grad));
+    TRY(loci_check_results(&c, grad));
     loci_want(&c, grad->dtensors);
     clear_pairs(&c, &c.g.dmask);
     /* Gradients that are stored in 16 bits, and dk of heads that turn a shared key each their
@@ -300,7 +312,7 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     if (status) return loci_fail(in.error, status, "cancelled by the host");
     /* Encodings may still add to dv, so gradients are rounded and stored last. */
     loci_fold(&c, grad->dtensors);
-    p->engine->store_gradients(&c);
+    p->engine->store_gradients(&c, 0, c.Lk, 0);
     return LOCI_OK;
 }
 
@@ -322,7 +334,7 @@ loci_status loci_weights(const loci_plan *p, const void *tables, void *work, con
     TRY(loci_open_attention(
         &c, p, tables, work, &in,
         &(struct opening){ .stage = LOCI_ATTENTION, .grad = &none, .more = &more }));
-    TRY(check_results(&c, &none));
+    TRY(loci_check_results(&c, &none));
     c.weights = weights;
     clear_pairs(&c, &c.weights);
     if (!c.B || !c.Lq) return LOCI_OK;

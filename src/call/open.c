@@ -115,7 +115,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         }
         /* Gradients of 16 bits are summed as reals and rounded once; and a rotation that learns
          * needs dK, whether or not the caller wants it. */
-        const bool apart = p->stored != p->real;
+        const bool apart = p->stored != p->real || c->chain.on;
         if ((learns || apart) && !linear)
             c->g.dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
         if (apart && !linear)
@@ -133,7 +133,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     }
     if (c->workspace == SIZE_MAX) return SIZE_MAX;
     c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
-    if (backward && !linear) {
+    if (backward && !linear && !c->chain.on) {
         c->block = engine->block(c);
         if (c->block == SIZE_MAX) return SIZE_MAX;
         c->blocks = take_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->block);

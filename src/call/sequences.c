@@ -52,7 +52,8 @@ static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq
         .keys = again ? s[-1].keys : count,
     };
     const struct listed keys = listed_keys(c, s);
-    s->run = consecutive_q(c, b, q0, nq) && consecutive_k(c, b, keys.first, keys.count);
+    s->run = !(c->where.apart && c->where.apart[b]) && consecutive_q(c, b, q0, nq)
+          && consecutive_k(c, b, keys.first, keys.count);
     /* Unsigned, as above.  Without rows or keys there is no distance. */
     if (s->run && nq && keys.count)
         s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, keys.first)

@@ -59,18 +59,35 @@ struct opening {
                                             */
     bool here;                           /* k_pos has the positions of these alone */
     struct part part;
+    struct chain chain;                  /* a backward pass of many processes */
+    const bool *apart;                   /* see struct where */
     const struct owned *owned;           /* NULL: the call is as the caller gave it */
 };
 /* What the caller gave, where a pass has a call of its own. */
-struct owned { const loci_call *in; loci_view k, v; const void *work; size_t work_bytes; };
+struct owned {
+    const loci_call *in;
+    loci_view k, v, dk, dv;
+    const void *work;
+    size_t work_bytes;
+};
 /* All of these steps for a pass of a stage.  attention.c */
 loci_status loci_open_attention(struct call *, const loci_plan *, const void *tables, void *work,
                                 const loci_call *, const struct opening *);
 /* Bytes of `work` for a forward pass of a call that has been taken, 0 where there can be none; and
  * of what goes in parts: a slot of struct part, and what encodings hand on. */
-struct room { size_t slot, link[MAX_ENCODINGS]; };
+struct room {
+    size_t slot, link[MAX_ENCODINGS];
+    struct chain_room chain;
+    struct call call;                    /* as it was measured */
+};
 size_t loci_attention_room(const loci_plan *, const loci_call *, const struct opening *,
                            struct room *);
+
+/* Has a backward pass what it needs from the forward one?  attention.c */
+loci_status loci_check_results(const struct call *, const loci_grad *);
+/* dk, or dv, is summed in the workspace, as dense rows; else not at all, but for a rotation that
+ * learns. */
+void loci_sum_apart(struct call *, bool dk, bool dv);
 
 /* ---- Which rows see which keys: sequences.c */
 

@@ -75,14 +75,14 @@ static void end(struct call *c, int enc)
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].enc == enc) total = c->g.total[x];
     if (!total) return;
-    double *de = c->g.dtensor[p->first_tensor[enc] + SCAN_E];
+    double *de = c->chain.end == END_KEYS ? NULL : c->g.dtensor[p->first_tensor[enc] + SCAN_E];
     for (ptrdiff_t n = 0; de && n < scan_places(c, &a); n++) {
         const double *from = total + n * a.part;
         double *to = de + (a.per_head ? n % p->heads * a.npos * p->dim : 0);
         for (int i = 0; i < a.npos; i++)
             for (int d = 0; d < p->dim; d++) to[i * p->dim + d] += from[i * a.width + d];
     }
-    if (a.gates != GATES_GIVEN) return;
+    if (a.gates != GATES_GIVEN || c->chain.end == END_REST) return;
     double *dgate = c->g.dtensor[p->first_tensor[enc] + SCAN_GATE_K];
     const double *from = total + scan_keys(c, &a, 0, 0);
     const ptrdiff_t count = c->B * p->kv_heads * c->Lk * p->dim;

@@ -311,8 +311,41 @@ static void keep(const struct call *c, int enc, const int64_t *from)
 /* ---- Gradient -------------------------------------------------------------------------------- */
 
 /* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all
- * of dC sums to 0, minus the sum over those before l.  Elsewhere they are dlog_f itself.  Keys that
- * no row sees have none. */
+ * of dC sums to 0, minus the sum over those before l.  Elsewhere they are dlog_f itself. */
+static void end_keys(const double *total, double *dlog_f, ptrdiff_t n, bool sums, double *older)
+{
+    for (ptrdiff_t l = 0; l < n; l++) {
+        dlog_f[l] = sums ? *older : total[l];
+        *older -= total[l];              /* minus the sum of dC over the keys before the next */
+    }
+}
+/* Of the keys of a chunk that are a process's own; sums come from the keys before. */
+static void end_own(const struct call *c, int enc, const double *total, double *dlog_f)
+{
+    const struct loci_plan *p = c->plan;
+    double *older = c->chain.carried[enc];
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        const struct sequence *q = &c->seqs.list[b * c->where.run_count];
+        const bool sums = sees_intervals(c, q);
+        /* as gate_newest() finds it for the last of all rows */
+        const int64_t nearest = p->window_right < -(int64_t)p->strict ? -p->window_right
+                                                                      : p->strict,
+                      newest = c->chain.last[b] - pos_k(c, b, -c->first) - nearest,
+                      first = c->first + c->chain.own,
+                      seen = (sums && newest < q->nk ? newest + 1 : q->nk) - first;
+        const ptrdiff_t n = seen < 0 ? 0 : seen < c->chain.count ? (ptrdiff_t)seen : c->chain.count;
+        for (int h = 0; h < p->heads; h++) {
+            const ptrdiff_t at = (b * p->heads + h) * c->Lk + c->chain.own;
+            end_keys(total + at, dlog_f + at, n, sums, older + b * p->heads + h);
+        }
+    }
+}
+static size_t carried(const struct call *c, int enc)
+{
+    (void)enc;
+    return (size_t)(c->B * c->plan->heads) * sizeof(double);
+}
+/* Keys that no row sees have none. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
@@ -320,17 +353,19 @@ static void end(struct call *c, int enc)
     const double *total = NULL;
     for (int x = 0; x < p->uses; x++)
         if (p->use[x].enc == enc) total = c->g.total[x];
-    if (!dlog_f || !total) return;
+    if (!dlog_f || !total || c->chain.end == END_REST) return;
+    if (c->chain.end == END_KEYS) {
+        end_own(c, enc, total, dlog_f);
+        return;
+    }
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
         const struct sequence *q = &c->seqs.list[s];
-        const ptrdiff_t seen = sees_intervals(c, q) ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
+        const bool sums = sees_intervals(c, q);
+        const ptrdiff_t seen = sums ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
         for (int h = 0; h < p->heads && q->nq; h++) {
             const ptrdiff_t first = (q->b * p->heads + h) * c->Lk + q->k0;
-            double older = 0;            /* minus the sum of dC over the keys before l */
-            for (ptrdiff_t l = first; l < first + seen; l++) {
-                dlog_f[l] = sees_intervals(c, q) ? older : total[l];
-                older -= total[l];
-            }
+            double older = 0;
+            end_keys(total + first, dlog_f + first, seen, sums, &older);
         }
     }
 }
@@ -340,5 +375,6 @@ const struct loci_pe loci_pe_fox = {
     .brief = "S += sum of log f over the keys after j", .example = "fox",
     .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts, .tensors = tensors,
     .terms = terms, .accept = accept, .scratch = scratch, .link = link, .hand_on = hand_on,
+    .carried = carried,
     .begin = begin, .end = end, .kept = kept, .keep = keep,
 };

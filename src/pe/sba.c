@@ -105,6 +105,9 @@ static bool before_first(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 static loci_status accept(const struct call *c, int enc)
 {
     if (!to_value(c, enc)) return LOCI_OK;
+    CHECK(c->in->error, !c->chain.on || c->part.values.data || !c->Lq, LOCI_UNSUPPORTED,
+          "sba: gradients of remainder=value over several processes want a key for every row, at "
+          "the same counted position and with the same owner");
     if (c->part.state) {
         CHECK(c->in->error, c->part.values.data || !c->Lq, LOCI_UNSUPPORTED,
               "sba: remainder=value wants a key for every row, at the same position; where keys "
@@ -141,16 +144,23 @@ static void begin(struct call *c, int enc)
             own[q->b * c->Lq + i] = own_key(c, q, rising, i);
     }
 }
+/* The own key of a row, where processes own keys with their rows: that of its position.  -1: it is
+ * none of those at hand. */
+static ptrdiff_t key_at_hand(const struct call *c, ptrdiff_t b, ptrdiff_t row)
+{
+    const int64_t key = pos_q(c, b, row) - pos_k(c, b, 0);
+    return key >= c->chain.own && key < c->chain.own + c->chain.count ? (ptrdiff_t)key : -1;
+}
 /* dv of the own key += rem do, heads and rows ascending, so that sums
  * have one order.  It runs after the backward pass has written dv. */
 static void end(struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t *own = c->scratch[enc];
-    if (!to_value(c, enc) || !c->g.dv.data || !c->g.dout.data) return;
+    if (!to_value(c, enc) || !c->g.dv.data || !c->g.dout.data || c->chain.end == END_REST) return;
     for (ptrdiff_t i = 0; i < c->B * p->heads * c->Lq; i++) {
         const ptrdiff_t b = i / c->Lq / p->heads, h = i / c->Lq % p->heads, row = i % c->Lq,
-                        key = own[b * c->Lq + row];
+                        key = c->chain.on ? key_at_hand(c, b, row) : own[b * c->Lq + row];
         const ptrdiff_t dout = b * c->g.dout.batch + h * c->g.dout.head + row * c->g.dout.row;
         const ptrdiff_t dv = b * c->g.dv.batch + h / p->group * c->g.dv.head + key * c->g.dv.row;
         const double rem = load_real(c->in->rem, p->f64, i);

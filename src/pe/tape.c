@@ -47,6 +47,7 @@ static void end(struct call *c, int enc)
     const struct loci_plan *p = c->plan;
     const int which = p->first_tensor[enc] + STATES_K;
     const double *total = c->g.total[p->rotate];
+    if (c->chain.end == END_REST) return;
     for (ptrdiff_t i = 0; c->g.dtensor[which] && i < c->g.dtensor_count[which]; i++)
         c->g.dtensor[which][i] += total[i];
 }

@@ -42,6 +42,8 @@ struct where {
      * NULL: they follow one another. */
     const struct run *runs;
     ptrdiff_t run_count;
+    const bool *apart;                   /* [B]: runs of a call whose rows are no run together;
+                                            NULL: they are */
     const double *k_coord;
 };
 
@@ -84,6 +86,27 @@ struct part {
     loci_view values;                    /* of the rows' own keys */
 };
 
+/* A backward pass of many processes, whose sums over rows go from one to the next: it works on the
+ * items of one run of rows at a time, and leaves their sums with them until their turn has come.
+ * Keys are there chunk by chunk, as in a part, or all of them. */
+struct chain {
+    bool on;
+    char *items;                         /* of the run at hand, and bytes of each */
+    size_t item;
+    char *parts;                         /* gradients of tables, of all items of all runs */
+    size_t part;
+    void *tiles;                         /* the same of the rotation, of all own key tiles: [B][own
+                                            tiles][key_heads] parts, in reals */
+    ptrdiff_t own_tiles;
+    ptrdiff_t oldest;                    /* the chunk that rows without keys are done with */
+    const int64_t *last;                 /* [B]: the position of the last of all rows */
+    /* end() is called for keys that are there and the process's own, `count` of them from number
+     * `own` on, which have all their sums; and once for all the rest. */
+    enum { END_ALL, END_KEYS, END_REST } end;
+    ptrdiff_t own, count;
+    void *carried[MAX_ENCODINGS];        /* what end() goes on with from key to key */
+};
+
 struct call {
     const struct loci_plan *plan;
     const loci_call *in;
@@ -93,6 +116,7 @@ struct call {
      * sequences have all of them, and begin at key -first.  Else 0 and 0. */
     ptrdiff_t first, keys;
     struct part part;
+    struct chain chain;
     int threads;
     bool backward;                       /* there is room for gradients */
     bool decode;                         /* few rows: attn/decode.c walks them one by one */

@@ -222,6 +222,14 @@ struct loci_pe {
      */
     size_t      (*link)(const struct call *, int enc);
     void        (*hand_on)(const struct call *, int enc, void *to);
+    /* The same for what end() carries on by key: bytes, which are 0 before the oldest key. */
+    size_t      (*carried)(const struct call *, int enc);
+    /* Where end() wants what all rows and keys left in the scratch, of however many processes:
+     * bytes of it by row of a head, 0 for none; and rows first .. of head number i of all entries
+     * go from there, or back to that of a call over all of them, which has a begin() and end(). */
+    size_t      (*left)(const struct call *, int enc);
+    void        (*move_left)(const struct call *, int enc, bool query, ptrdiff_t i,
+                             ptrdiff_t first, ptrdiff_t count, char *rows, bool back);
     /* In a cache: bytes of what is made once of inputs by key, and how that goes on, of entry b
      * from key from[b] on. */
     size_t    (*kept)(const struct call *, int enc);

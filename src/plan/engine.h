@@ -23,6 +23,32 @@ struct keeping {
     int channel, channels;
 };
 
+/* The steps of a backward pass of many processes (struct chain in call.h). */
+struct chain_room {
+    size_t item, part;                   /* bytes of an item, and of its gradients of tables */
+    size_t tile;                         /* of what all heads of a key tile leave of the rotation's
+                                            */
+    int groups;                          /* items for the same rows of an entry */
+    bool scans;                          /* chunks are swept before they are summed */
+};
+struct chained {
+    struct chain_room (*room)(const struct call *);
+    /* Numbers by key of a term's total, 0 if there are none: lists of such rows, `count` of them
+     * for all keys that there is room for, begin with number `first`, and parts lie before. */
+    int (*keyed)(const struct call *, int x, ptrdiff_t *first, ptrdiff_t *count);
+    /* Carries of the items of a run before the chunk that is older, newest chunks first; then their
+     * sums in a chunk, oldest first.  LOCI_CANCELLED, or LOCI_OK. */
+    loci_status (*sweep)(struct call *, ptrdiff_t run, ptrdiff_t chunk);
+    loci_status (*sum)(struct call *, ptrdiff_t run, ptrdiff_t chunk);
+    /* Adds what they have to the sums by key, and, of one batch entry, to the totals of tables. */
+    void (*add_keys)(struct call *, ptrdiff_t run, ptrdiff_t chunk);
+    void (*add_parts)(struct call *, ptrdiff_t run, ptrdiff_t b);
+    /* Turns dk of key tiles back, tile number `tile` of each sequence and those that follow, which
+     * are `own` and so on of the process's own; and adds what that left of an entry. */
+    void (*turn_back)(struct call *, ptrdiff_t tile, ptrdiff_t tiles, ptrdiff_t own);
+    void (*add_tiles)(struct call *, ptrdiff_t b, ptrdiff_t own, ptrdiff_t tiles);
+};
+
 struct engine {
     /* "scalar", "avx2", "avx512", "neon"; "f64" for the double build */
     const char *isa;
@@ -40,8 +66,10 @@ struct engine {
     loci_status (*weights)(struct call *);           /* stored, not summed up with values */
     loci_status (*fast)(struct call *);              /* forward with bf16 dot products; NULL: this
                                                         build has none */
-    void      (*store_gradients)(struct call *);     /* dk and dv where they were summed elsewhere,
-                                                        when all is added up */
+    /* dk and dv where they were summed elsewhere, when all is added up: those of `count` keys from
+     * `first` on, which are the caller's from number `to` on. */
+    void      (*store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
+    const struct chained *chained;
     loci_status (*keep)(struct call *, const struct keeping *);
     size_t    (*rotate_workspace)(const struct call *);   /* what rotate() needs of one */
     loci_status (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);

@@ -23,7 +23,8 @@ const struct term *const N(terms)[TERM_COUNT] = {
 size_t NARROW(lay_out)(const struct call *, char *base, struct workspace *, struct sums *);
 loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backward)(struct call *),
     N(weights)(struct call *), N(fast)(struct call *);
-void N(store_gradients)(struct call *);
+void N(store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
+extern const struct chained N(chained);
 loci_status N(keep)(struct call *, const struct keeping *);
 size_t N(rotate_workspace)(const struct call *);
 loci_status N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
@@ -82,6 +83,7 @@ const struct engine ENGINE(LOCI_ISA) = {
     .fast = N(fast),
 #endif
     .store_gradients = N(store_gradients),
+    .chained = &N(chained),
     .keep = N(keep),
     .rotate_workspace = N(rotate_workspace),
     .rotate = N(rotate),
