@@ -9,6 +9,8 @@
  *     void *work = aligned_alloc(64, loci_parallel_workspace(plan, &call, &all, 0));
  *     loci_parallel_forward(plan, tables, work, &call, &all);
  *
+ * loci_parallel_backward() and loci_parallel_decode() go with it.
+ *
  * The bits of every result are those of one process, whatever the number of ranks, the shares, the
  * transport, and the threads and instruction set of each rank.
  *
@@ -25,7 +27,8 @@ extern "C" {
 
 /* What carries bytes between ranks 0 .. ranks - 1.  send() and receive() begin a message, and
  * return without waiting for the other side; what they begin is a request, and `data` belongs to it
- * until it has ended.  Messages from one rank to another with the same tag arrive in the order in
+ * until it has ended.  Once both sides have begun one, neither has to wait for the other to wait.
+ * Messages from one rank to another with the same tag arrive in the order in
  * which they were sent, with the size that they were sent with.  wait() ends a request; test() ends
  * it if it is done, and lets the transport go on with others meanwhile.  Both leave NULL in it when
  * it has ended, and take NULL for none.
@@ -98,11 +101,20 @@ typedef struct {
  * LOCI_CANCELLED.  LOCI_TRANSPORT is returned by those whose transport fails.
  *
  * loci_parallel_workspace() returns the bytes of `work`, 0 where the call or the shares are such as
- * there cannot be; loci_parallel_forward() says what is wrong with them. */
+ * there cannot be; loci_parallel_forward() says what is wrong with them.  backward: it serves both
+ * passes.
+ *
+ * Gradients of rows, keys and INPUT tensors by row or key are the rank's own, too; those of LEARNED
+ * and FIXED tensors are whole, and the same on every rank: they are not to be added up.  All ranks
+ * want the same gradients.  There, shares of rows begin at multiples of 1024, as those of
+ * loci_share_out() do where there are enough rows, and shares of keys at multiples of 64. */
 LOCI_API size_t      loci_parallel_workspace(const loci_plan *, const loci_call *,
                                              const loci_parallel *, int backward);
 LOCI_API loci_status loci_parallel_forward(const loci_plan *, const void *tables, void *work,
                                            const loci_call *, const loci_parallel *);
+LOCI_API loci_status loci_parallel_backward(const loci_plan *, const void *tables, void *work,
+                                            const loci_call *, const loci_grad *,
+                                            const loci_parallel *);
 
 /* New rows, the same on every rank, against keys that are spread: q_len rows, and k and v or a
  * cache of those keys that are the rank's by key_shares (or shares): one piece for each rank that

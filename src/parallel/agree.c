@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-enum { MAX_FACTS = 24, WORDS = sizeof(loci_error){ 0 }.text / sizeof(int64_t) };
+enum { MAX_FACTS = 40, WORDS = sizeof(loci_error){ 0 }.text / sizeof(int64_t) };
 
 loci_status loci_break(struct party *a)
 {
@@ -40,20 +40,22 @@ static loci_status pass_on(struct party *a, int failed, loci_status own)
     return loci_fail(a->error, (loci_status)list[0], "%s", said.text);
 }
 
-loci_status loci_agree(struct party *a, loci_status own, const struct fact *facts, int n)
+loci_status loci_agree(struct party *a, loci_status own, struct fact *facts, int n)
 {
     int64_t list[1 + 2 * MAX_FACTS];
     list[0] = own ? a->via.rank + 1 : 0;
     for (int i = 0; i < n; i++) {
         /* of a rank that failed nobody cares */
         const int64_t value = own ? 0 : facts[i].value;
-        list[1 + 2 * i] = value, list[2 + 2 * i] = -value;
+        list[1 + 2 * i] = value, list[2 + 2 * i] = value == ANY ? ANY : -value;
     }
     if (!highest(a, list, 1 + 2 * n)) return loci_break(a);
     if (list[0]) return pass_on(a, (int)list[0] - 1, own);
     for (int i = 0; i < n; i++) {
-        const int64_t most = list[1 + 2 * i], least = -list[2 + 2 * i];
-        if (least == most) continue;
+        const int64_t most = list[1 + 2 * i];
+        facts[i].value = most;
+        if (most == ANY || most == -list[2 + 2 * i]) continue;
+        const int64_t least = -list[2 + 2 * i];
         return facts[i].hash
                  ? loci_fail(a->error, LOCI_BAD_ARG,
                              "parallel: ranks disagree in %s; pass the same on every rank",

@@ -3,183 +3,14 @@
  * sequence, so their bits are those of that sequence.  Gathered, a rank collects the keys that its
  * rows may see, and works as if alone.  Streamed, chunks of keys come by, newest first, as every
  * row walks over them anyway; between chunks the state of rows waits in the workspace. */
-#include "call/tables.h"
-#include "parallel/party.h"
-
-/* The rank's pass over all keys that it holds: a call, that call opened, and where in the cargo its
- * keys are. */
-struct whole {
-    struct party *party;
-    loci_call call;
-    struct opening opening;
-    const void *tensors[MAX_TENSORS];
-    const struct keyed *k, *v, *k_pos, *k_coord, *tensor[MAX_TENSORS];
-    struct call open;
-    loci_host host;                      /* the caller's, that asks the transport, too */
-    const char *caller;                  /* the thread that called */
-    double attention;                    /* seconds */
-};
-
-/* ---- What travels ---------------------------------------------------------------------------- */
-
-static struct keyed *add_keyed(struct cargo *g, struct keyed x)
-{
-    g->bytes += (size_t)(x.n[0] * x.n[1]) * x.bytes;
-    g->list[g->n] = x;
-    return &g->list[g->n++];
-}
-static struct keyed *add_view(struct party *a, const loci_view *v, int width)
-{
-    const ptrdiff_t each = (ptrdiff_t)a->plan->stored;
-    return add_keyed(&a->cargo,
-                     (struct keyed){ .own = v->data, .n = { a->call.batch, a->plan->kv_heads },
-                                     .stride = { v->batch * each, v->head * each },
-                                     .row = v->row * each, .bytes = (size_t)(width * each) });
-}
-/* A dense array of [outer][keys of the rank][inner bytes]. */
-static struct keyed *add_list(struct party *a, struct cargo *g, const void *list, ptrdiff_t outer,
-                              size_t inner)
-{
-    return add_keyed(g, (struct keyed){ .own = list, .n = { outer, 1 }, .row = (ptrdiff_t)inner,
-                                        .stride = { a->call.k_len * (ptrdiff_t)inner, 0 },
-                                        .bytes = inner });
-}
-/* How an INPUT tensor lies around its keys; false: it has none. */
-static bool by_key(const struct party *a, const loci_tensor *t, ptrdiff_t *outer, ptrdiff_t *inner)
-{
-    bool keys = false;
-    *outer = *inner = 1;
-    for (int d = 0; d < t->rank; d++) {
-        const ptrdiff_t n = t->shape[d] == LOCI_DIM_BATCH ? a->call.batch : t->shape[d];
-        if (n == LOCI_DIM_KEYS) keys = true;
-        else if (keys) *inner *= n;
-        else if (n >= 0) *outer *= n;
-    }
-    return keys && t->role == LOCI_INPUT;
-}
-static loci_status open_cargo(struct party *a, struct whole *w)
-{
-    const struct loci_plan *p = a->plan;
-    const loci_call *in = &a->call;
-    loci_error *e = in->error;
-    const ptrdiff_t B = in->batch, each = in->per_batch ? B : 1;
-    loci_view *k = &a->owned.k, *v = &a->owned.v;
-    /* Positions, and what is summed from the first key on, are there before keys are streamed. */
-    struct cargo *early = a->all.gather ? &a->cargo : &a->before;
-    a->before.everything = true, a->cargo.tag = 1;
-    *k = in->k, *v = in->v;
-    TRY(loci_spell_out(k, "k", B, p->kv_heads, in->k_len, p->dim, e));
-    TRY(loci_spell_out(v, "v", B, p->kv_heads, in->k_len, p->value_dim, e));
-    const bool keys = B && in->k_len;
-    CHECK(e, k->data || !keys, LOCI_BAD_ARG, "k must not be NULL");
-    CHECK(e, v->data || !keys, LOCI_BAD_ARG, "v must not be NULL");
-    w->k = add_view(a, k, p->dim), w->v = add_view(a, v, p->value_dim);
-    TRY(loci_check_near(in->k_pos, each * in->k_len, "k_pos", e));
-    TRY(loci_check_near_axes(in->k_coord, each * p->axes * in->k_len, "k_coord", e));
-    if (in->k_pos) w->k_pos = add_list(a, early, in->k_pos, each, sizeof *in->k_pos);
-    if (in->k_coord)
-        w->k_coord = add_list(a, &a->cargo, in->k_coord, each * p->axes, sizeof *in->k_coord);
-    for (int enc = 0; enc < p->encs; enc++)
-        for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++) {
-            const loci_tensor *t = &p->tensors.list[i];
-            const void *own = in->tensors ? in->tensors[i] : NULL;
-            ptrdiff_t outer, inner;
-            if (!by_key(a, t, &outer, &inner)) continue;
-            CHECK(e, own || !keys, LOCI_BAD_ARG,
-                  "%s: input tensor '%s' must be given with the call", t->encoding, t->name);
-            w->tensor[i] = add_list(a, loci_from_first(p, enc) ? early : &a->cargo, own, outer,
-                                    (size_t)inner * p->real);
-        }
-    return LOCI_OK;
-}
-
-/* ---- The pass of this rank alone ------------------------------------------------------------- */
-
-/* Between work items the transport may go on, but only on the thread that called. */
-static _Thread_local char here;
-static int ask_host(void *user)
-{
-    struct whole *w = user;
-    const loci_host *host = w->party->call.host;
-    if (&here == w->caller) loci_progress(w->party, &w->party->cargo);
-    return host && host->cancelled && host->cancelled(host->user);
-}
-static void run_on_host(void *user, int n, void (*job)(void *, int), void *arg)
-{
-    const loci_host *host = ((struct whole *)user)->party->call.host;
-    host->run(host->user, n, job, arg);
-}
-static void make_host(struct party *a, struct whole *w)
-{
-    w->caller = &here;
-    w->host = (loci_host){ .cancelled = ask_host, .user = w, .threads = 1 };
-    if (a->call.host && a->call.host->run)
-        w->host.run = run_on_host, w->host.threads = a->call.host->threads;
-}
-
-/* The call over all keys that the rank holds, at once or chunk by chunk. */
-static void make_whole(struct party *a, struct whole *w)
-{
-    const struct loci_plan *p = a->plan;
-    const bool gather = a->all.gather;
-    const ptrdiff_t keys = (ptrdiff_t)a->cargo.room, Hkv = p->kv_heads;
-    w->call = a->call;
-    w->call.k_len = keys, w->call.work_bytes = 0;
-    w->call.k = (loci_view){ w->k->held, Hkv * keys * p->dim, keys * p->dim, p->dim };
-    w->call.v = (loci_view){ w->v->held, Hkv * keys * p->value_dim, keys * p->value_dim,
-                             p->value_dim };
-    if (w->k_pos) w->call.k_pos = (const int64_t *)w->k_pos->held;
-    if (w->k_coord) w->call.k_coord = (const double *)w->k_coord->held;
-    for (int i = 0; i < p->tensors.n; i++)
-        w->tensors[i] = w->tensor[i]        ? w->tensor[i]->held
-                        : a->call.tensors ? a->call.tensors[i]
-                                            : NULL;
-    w->call.tensors = w->tensors;
-    w->opening = (struct opening){ .stage = LOCI_ATTENTION, .from = gather ? a->held.first : 0,
-                                   .runs = a->runs, .run_count = a->run_count, .tiles = true,
-                                   .keys = gather ? 0 : (ptrdiff_t)a->keys, .owned = &a->owned };
-    w->opening.part = (struct part){ .state = a->state, .slot = a->slot, .count = keys };
-    if (a->key_shares == a->all.shares && !a->placed) w->opening.part.values = a->owned.v;
-    make_host(a, w);
-    w->call.host = &w->host;
-}
-
-/* The rank's rows, run by run.  Returns how many tiles they are. */
-static ptrdiff_t find_runs(struct party *a)
-{
-    ptrdiff_t own = 0, n = 0, all = 0;
-    for (int i = 0; i < a->all.count; i++) {
-        const loci_share *s = &a->all.shares[i];
-        if (s->rank != a->via.rank || !s->count) continue;
-        if (a->runs)
-            a->runs[n] = (struct run){ .first = own, .count = (ptrdiff_t)s->count,
-                                       .at = s->first + a->keys - a->rows };
-        n++, own += (ptrdiff_t)s->count, all += tiles((ptrdiff_t)s->count, ROWS);
-    }
-    a->run_count = n;
-    return all;
-}
+#include "parallel/whole.h"
 
 /* Lays out the workspace, or with base NULL measures it.  Returns its bytes, or SIZE_MAX. */
 static size_t lay_out(struct party *a, char *base, struct whole *w)
 {
-    static struct run none;
     struct arena m = { .base = base };
-    a->held = loci_need_of(a, a->via.rank).held;
-    a->before.room = a->keys;
-    a->cargo.room = a->all.gather ? span_length(a->held) : a->keys < CHUNK ? a->keys : CHUNK;
-    a->needs = take_bytes(&m, (size_t)a->via.ranks, sizeof *a->needs);
-    a->runs = take_bytes(&m, (size_t)a->all.count, sizeof *a->runs);
-    for (int r = 0; a->needs && r < a->via.ranks; r++) a->needs[r] = loci_need_of(a, r);
-    const ptrdiff_t slots = find_runs(a) * a->call.batch * a->plan->heads;
-    loci_take_cargo(a, &a->before, &m);
-    loci_take_cargo(a, &a->cargo, &m);
-    make_whole(a, w);
-    /* measured as if they were there */
-    if (!base) {
-        w->opening.runs = &none, w->call.k_pos = w->call.q_pos, w->call.k_coord = w->call.q_coord;
-        if (!a->all.gather) w->opening.part.state = (char *)&none;
-    }
+    const ptrdiff_t slots = loci_lay_out_whole(a, w, &m) * a->call.batch * a->plan->heads;
+    if (!base) loci_measure_whole(w, !a->all.gather);
     struct room room;
     const size_t inner = loci_attention_room(a->plan, &w->call, &w->opening, &room);
     a->slot = room.slot;
@@ -187,57 +18,6 @@ static size_t lay_out(struct party *a, char *base, struct whole *w)
     a->state = a->all.gather ? NULL : take_bytes(&m, (size_t)slots + 1, a->slot);
     w->opening.part.state = a->state, w->opening.part.slot = a->slot;
     return m.full || !inner ? SIZE_MAX : m.used;
-}
-
-/* Opens what the rank owns, all but its pass. */
-static loci_status open_shapes(struct party *a, struct whole *w)
-{
-    const loci_call *in = &a->call;
-    const struct loci_plan *p = a->plan;
-    loci_error *e = in->error;
-    TRY(loci_check_fields(a));
-    TRY(loci_open_shares(a));
-    CHECK(e, in->batch >= 0 && in->batch < MOST_NUMBERS / p->heads / (p->dim + p->value_dim + 1),
-          LOCI_BAD_ARG, "batch %td is too large or negative", in->batch);
-    CHECK(e, !in->q_pos == !in->k_pos, LOCI_BAD_ARG, "q_pos and k_pos must be given together");
-    CHECK(e, !in->q_coord == !in->k_coord, LOCI_BAD_ARG,
-          "q_coord and k_coord must be given together");
-    a->placed = in->q_pos || in->q_coord;
-    return open_cargo(a, w);
-}
-/* The pass over all keys: all that can be wrong with it, but nothing of the keys is read. */
-static loci_status open_pass(struct party *a, const void *tables, struct whole *w)
-{
-    return loci_open_attention(&w->open, a->plan, tables, a->inner, &w->call, &w->opening);
-}
-static loci_status open_own(struct party *a, const loci_plan *p, const void *tables, void *work,
-                            const loci_call *given, struct whole *w)
-{
-    loci_error *e = &a->said;
-    CHECK(e, given, LOCI_BAD_ARG, "call must not be NULL");
-    TRY(TAKE(loci_call, &a->call, given, error, e));
-    a->call.error = e;                   /* what is wrong is for all to hear */
-    CHECK(e, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
-          "the plan must be one for stage ATTENTION");
-    a->plan = p;
-    TRY(open_shapes(a, w));
-    CHECK(e, work && (uintptr_t)work % ALIGN == 0, LOCI_BAD_ARG,
-          "work must not be NULL and must start on 64 bytes");
-    const size_t bytes = lay_out(a, NULL, w);
-    if (bytes == SIZE_MAX && e->status) return e->status;     /* it is said what is wrong */
-    CHECK(e, bytes != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
-    CHECK(e, !a->call.work_bytes || a->call.work_bytes >= bytes, LOCI_BAD_ARG,
-          "work has %zu bytes, and this call needs %zu; loci_parallel_workspace() tells",
-          a->call.work_bytes, bytes);
-    TRY(loci_check_tables(p, tables, a->call.tables_bytes, e));
-    a->owned.in = &a->call, a->owned.work = work, a->owned.work_bytes = bytes;
-    lay_out(a, work, w);
-    /* Coordinates of keys that do not come are read all the same. */
-    if (w->k_coord)
-        memset(w->k_coord->held, 0,
-               (size_t)(w->k_coord->n[0] * a->cargo.room) * sizeof(double));
-    /* Where positions are given, those of the keys have to be there first. */
-    return a->placed ? LOCI_OK : open_pass(a, tables, w);
 }
 
 /* The engine, on what is there. */
@@ -267,7 +47,7 @@ static loci_status run_streamed(struct party *a, struct whole *w)
     const int64_t oldest = a->held.first / CHUNK,
                   newest = span_length(a->held) ? (a->held.end - 1) / CHUNK : oldest;
     if (rows) loci_begin_parts(c);
-    loci_begin_intake(a, &in, &a->cargo, STREAMED);
+    loci_begin_intake(a, &in, &a->cargo, NEWEST_FIRST);
     for (int64_t chunk = newest; chunk >= oldest && !a->broken; chunk--) {
         while (in.more && in.next.chunk == chunk && !a->broken)
             loci_take_packet(a, &in, chunk * CHUNK);
@@ -291,7 +71,7 @@ static loci_status forward(struct party *a, const void *tables, struct whole *w)
     if (!late) loci_send(a, &a->cargo);
     loci_take_all(a, &a->before, 0);
     if (a->all.gather) loci_take_all(a, &a->cargo, a->held.first);
-    if (a->placed && !a->broken) TRY(loci_agree(a, open_pass(a, tables, w), NULL, 0));
+    if (a->placed && !a->broken) TRY(loci_agree(a, loci_open_pass(a, tables, w), NULL, 0));
     if (late) loci_send(a, &a->cargo);
     if (a->broken) return LOCI_TRANSPORT;
     const loci_status status = a->all.gather ? run_gathered(a, w) : run_streamed(a, w);
@@ -300,6 +80,13 @@ static loci_status forward(struct party *a, const void *tables, struct whole *w)
     return a->broken ? LOCI_TRANSPORT : loci_agree(a, status, NULL, 0);
 }
 
+static loci_status open_own(struct party *a, const loci_plan *p, const void *tables, void *work,
+                            const loci_call *given, struct whole *w)
+{
+    TRY(loci_take_own_call(a, p, given));
+    TRY(loci_open_whole(a, w));
+    return loci_open_party(a, tables, work, w, lay_out);
+}
 loci_status loci_parallel_forward(const loci_plan *p, const void *tables, void *work,
                                   const loci_call *given, const loci_parallel *all)
 {
@@ -312,24 +99,17 @@ loci_status loci_parallel_forward(const loci_plan *p, const void *tables, void *
     loci_end_cargo(&a, &a.before);
     loci_end_cargo(&a, &a.cargo);
     if (a.broken) return loci_break(&a);
-    loci_parallel_report *report = a.all.report;
-    if (report && !status) {
-        report->attention = w.attention, report->waited = a.waited;
-        report->sent = a.sent, report->received = a.received;
-    }
+    if (!status) loci_report(&a, &w);
     return status;
 }
 
-size_t loci_parallel_workspace(const loci_plan *p, const loci_call *given, const loci_parallel *all,
-                               int backward)
+size_t loci_forward_over_ranks(const loci_plan *p, const loci_call *given, const loci_parallel *all)
 {
     struct party a = { .error = NULL };
     struct whole w = { .party = &a };
-    if (backward || !given || !loci_plan_is(p, LOCI_ATTENTION) || loci_open_transport(&a, all)
-        || TAKE(loci_call, &a.call, given, error, NULL))
-        return 0;
+    if (loci_open_transport(&a, all) || TAKE(loci_call, &a.call, given, error, NULL)) return 0;
     a.call.error = NULL, a.plan = p;
-    if (open_shapes(&a, &w)) return 0;
+    if (loci_open_whole(&a, &w)) return 0;
     const size_t bytes = lay_out(&a, NULL, &w);
     return bytes == SIZE_MAX ? 0 : bytes;
 }

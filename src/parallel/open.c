@@ -97,7 +97,7 @@ loci_status loci_agree_on_call(struct party *a, loci_status own, const void *tab
 {
     const loci_call *in = &a->call;
     const bool ok = own == LOCI_OK;
-    const struct fact facts[] = {
+    struct fact facts[] = {
         { "the library's version", LOCI_VERSION, false },
         { "the plan", ok ? hash_plan(a->plan) : 0, true },
         { "batch", in->batch, false },

@@ -83,16 +83,34 @@ bool loci_from_first(const loci_plan *p, int enc)
     return false;
 }
 
+/* Do rows of this share, if there are any, see keys at all?  Those. */
+static struct span seen_by(const struct party *a, const loci_share *s)
+{
+    const int64_t first = s->first + a->keys - a->rows;
+    if (!s->count) return (struct span){ 0, 0 };
+    return a->placed ? (struct span){ 0, a->keys } : seen(a, first, first + s->count - 1);
+}
+/* Tiles and chunks are counted from the border of a chunk, and sums go on to the next one. */
+static struct span whole_chunks(const struct party *a, struct span s)
+{
+    if (!span_length(s)) return (struct span){ 0, 0 };
+    const int64_t end = (s.end + CHUNK - 1) / CHUNK * CHUNK;
+    return (struct span){ s.first / CHUNK * CHUNK, end < a->keys ? end : a->keys };
+}
+struct need loci_need_of_share(const struct party *a, int share)
+{
+    const loci_share *s = &a->all.shares[share];
+    return (struct need){ .rank = s->rank, .rows = s->count > 0,
+                          .held = whole_chunks(a, seen_by(a, s)) };
+}
 struct need loci_need_of(const struct party *a, int rank)
 {
     struct span all = { 0, 0 };
     bool rows = false;
     for (int i = 0; i < a->all.count; i++) {
         const loci_share *s = &a->all.shares[i];
-        const int64_t first = s->first + a->keys - a->rows;
+        const struct span one = seen_by(a, s);
         if (s->rank != rank || !s->count) continue;
-        const struct span one = a->placed ? (struct span){ 0, a->keys }
-                                          : seen(a, first, first + s->count - 1);
         rows = true;
         include(&all, one.first, one.end);
     }
@@ -102,7 +120,10 @@ struct need loci_need_of(const struct party *a, int rank)
     for (int i = 0; i < a->key_count; i++) {
         const loci_share *s = &a->key_shares[i];
         if (s->rank == rank) include(&all, s->first, s->first + s->count);
+        /* keys turn back where they are */
+        if (s->rank == rank && s->count && a->sums) rows = true;
     }
-    all.first = all.first / CHUNK * CHUNK;
-    return (struct need){ .held = all, .rows = rows };
+    if (a->sums) all = whole_chunks(a, all);
+    else all.first = all.first / CHUNK * CHUNK;
+    return (struct need){ .rank = rank, .held = all, .rows = rows };
 }
