@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* parallel.c -- a prompt of 20000 tokens over the processes of an MPI job, then one more token
- * against all of them.  The same hashes for any number of processes:
+/* parallel.c -- a prompt of 20000 tokens over the processes of an MPI job, its gradients as a
+ * training step has them, then one more token against all of them.  The same hashes for any number
+ * of processes:
  *
  *     mpirun -n 4 ./example_parallel          (alone: one process) */
 #include <stdint.h>
@@ -50,6 +51,14 @@ static uint64_t hash(const float *o, int64_t rows)
     return sum;
 }
 
+/* Of all ranks, on rank 0. */
+static void print_sum(const char *what, const loci_transport *t, uint64_t mine)
+{
+    uint64_t sum = 0;
+    MPI_Reduce(&mine, &sum, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+    if (t->rank == 0) printf("%-10s %016llx\n", what, (unsigned long long)sum);
+}
+
 int main(int argc, char **argv)
 {
     loci_error e = { .status = LOCI_OK };
@@ -64,13 +73,15 @@ int main(int argc, char **argv)
     if (loci_plan_create(&plan, &desc, &e)) stop(e.text);
     loci_tensor list[8];
     const void *tensors[8];
+    void *dtensors[8];
+    size_t counts[8];
     const int n = loci_tensors(plan, list, 8);
     for (int i = 0; i < n; i++) {
         size_t numbers = 1;
         for (int d = 0; d < list[i].rank; d++) numbers *= (size_t)list[i].shape[d];
         float *x = malloc(numbers * sizeof *x);
         loci_tensor_init(plan, i, 1, x);
-        tensors[i] = x;
+        tensors[i] = x, dtensors[i] = malloc(numbers * sizeof *x), counts[i] = numbers;
     }
     void *tables = aligned_alloc(64, loci_tables_size(plan, ROWS));
     if (loci_prepare(plan, ROWS, tensors, tables)) stop("the tables cannot be prepared");
@@ -84,24 +95,38 @@ int main(int argc, char **argv)
     for (int i = 0; i < all.count; i++)
         mine += shares[i].rank == transport.rank ? shares[i].count : 0;
     float *q = take(HEADS, mine), *k = take(KV_HEADS, mine), *v = take(KV_HEADS, mine),
-          *o = take(HEADS, mine);
+          *o = take(HEADS, mine), *lse = malloc((size_t)(HEADS * mine + 1) * sizeof *lse);
+    float *dq = take(HEADS, mine), *dk = take(KV_HEADS, mine), *dv = take(KV_HEADS, mine),
+          *dout = take(HEADS, mine);
     for (int i = 0; i < all.count; i++) {
         const loci_share *s = &shares[i];
         if (s->rank != transport.rank) continue;
         fill(q, 0, HEADS, s->first, s->count, at, mine);
         fill(k, 1, KV_HEADS, s->first, s->count, at, mine);
         fill(v, 2, KV_HEADS, s->first, s->count, at, mine);
+        fill(dout, 3, HEADS, s->first, s->count, at, mine);
         at += s->count;
     }
     loci_call call = { .size = sizeof call, .batch = 1, .q_len = (ptrdiff_t)mine,
                        .k_len = (ptrdiff_t)mine, .error = &e };
-    call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o;
-    void *work = aligned_alloc(64, loci_parallel_workspace(plan, &call, &all, 0));
+    call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o, call.lse = lse;
+    void *work = aligned_alloc(64, loci_parallel_workspace(plan, &call, &all, 1));
     if (!work || loci_parallel_forward(plan, tables, work, &call, &all)) stop(e.text);
-    uint64_t part = hash(o, HEADS * mine), sum = 0;
-    MPI_Reduce(&part, &sum, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
-    if (transport.rank == 0) printf("prompt %016llx\n", (unsigned long long)sum);
-    free(work), free(q), free(k), free(v), free(o);
+    print_sum("prompt", &transport, hash(o, HEADS * mine));
+
+    /* Gradients: those of rows and keys stay with their owners, those of tables all ranks have. */
+    loci_grad grad = { .size = sizeof grad, .dtensors = dtensors };
+    grad.dout.data = dout, grad.dq.data = dq, grad.dk.data = dk, grad.dv.data = dv;
+    if (loci_parallel_backward(plan, tables, work, &call, &grad, &all)) stop(e.text);
+    print_sum("dq", &transport, hash(dq, HEADS * mine));
+    print_sum("dk and dv", &transport, hash(dk, KV_HEADS * mine) + hash(dv, KV_HEADS * mine));
+    double norm = 0;
+    for (int i = 0; i < n; i++)
+        for (size_t c = 0; c < counts[i]; c++)
+            norm += ((float *)dtensors[i])[c] * ((float *)dtensors[i])[c];
+    if (transport.rank == 0) printf("%-10s %.17g\n", "tables", norm);
+    free(work), free(q), free(k), free(v), free(o), free(lse);
+    free(dq), free(dk), free(dv), free(dout);
 
     /* One more token: its key goes to the last owner, and its row is the same everywhere. */
     const int64_t keys = ROWS + 1, each = (keys / CHUNK / transport.ranks + 1) * CHUNK;
@@ -118,13 +143,14 @@ int main(int argc, char **argv)
     fill(k, 1, KV_HEADS, own->first, own->count, 0, own->count);
     fill(v, 2, KV_HEADS, own->first, own->count, 0, own->count);
     call.q_len = 1, call.k_len = (ptrdiff_t)own->count;
-    call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o;
+    call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o, call.lse = NULL;
     work = aligned_alloc(64, loci_parallel_decode_workspace(plan, &call, &all));
     if (!work || loci_parallel_decode(plan, tables, work, &call, &all)) stop(e.text);
-    if (transport.rank == 0) printf("token  %016llx\n", (unsigned long long)hash(o, HEADS));
+    if (transport.rank == 0)
+        printf("%-10s %016llx\n", "token", (unsigned long long)hash(o, HEADS));
 
     free(work), free(q), free(k), free(v), free(o), free(tables);
-    for (int i = 0; i < n; i++) free((void *)tensors[i]);
+    for (int i = 0; i < n; i++) free((void *)tensors[i]), free(dtensors[i]);
     loci_plan_destroy(plan);
     loci_mpi_destroy(&transport);
     MPI_Finalize();

@@ -42,7 +42,8 @@ done
 example() { timeout 300 "$starter" "${flags[@]}" -n "$1" "$LOCI_EXAMPLE" >"$work/example$1" 2>"$work/err"; }
 if [ -n "${LOCI_EXAMPLE:-}" ]; then
     check "the example, alone" example 1
-    check "it has a prompt and a token" test "$(grep -Ec '^(prompt|token ) [0-9a-f]{16}$' "$work/example1")" -eq 2
+    check "it has a prompt, gradients and a token" \
+        test "$(grep -Ec '^(prompt|dq|dk and dv|token) +[0-9a-f]{16}$|^tables +[0-9.]+$' "$work/example1")" -eq 5
     check "the example, 3 ranks" example 3
     check "with the same bits" cmp "$work/example1" "$work/example3"
 fi

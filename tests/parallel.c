@@ -227,7 +227,7 @@ static void every_text(void)
                     if (!has_turn(form, layout + t.next + v / 3)) continue;
                     if (LOCI_EMULATED && (turn + layout) % 3) continue;
                     turn++;
-                    split_make(&s, layout, ranks, f.q_len, f.k_len, apart, (uint64_t)turn);
+                    split_make(&s, layout, ranks, f.q_len, f.k_len, apart, false, (uint64_t)turn);
                     together(&w, &s, form, turn);
                 }
             whole_drop(&w);
@@ -260,7 +260,7 @@ static void examples(void)
                 turn++;
                 split_make(&s, (enum layout)((t.next + i) % LAYOUTS),
                            rank_counts[1 + (t.next / 3 + i) % (COUNTS - 1)], f.q_len, f.k_len,
-                           f.q_len != f.k_len, (uint64_t)turn);
+                           f.q_len != f.k_len, false, (uint64_t)turn);
                 together(&w, &s, form, turn);
             }
             whole_drop(&w);

@@ -84,6 +84,18 @@ static void fail_at_each(const struct whole *w, const struct split *s, int form)
                                   w->form.name, form_names[form], rank, story.operations[rank]);
         }
 }
+/* Shares of one rank side by side, between which sums wait at home; and keys of all ranks. */
+static void split_for_gradients(struct split *s, int64_t rows, int64_t keys)
+{
+    *s = (struct split){ .name = "one rank's shares side by side", .ranks = RANKS, .count = 4,
+                         .rows = { { 0, 1024, 0 }, { 1024, 1024, 1 }, { 2048, 1024, 1 },
+                                   { 3072, rows - 3072, 2 } } };
+    if (rows == keys) return;
+    s->rows[0].rank = 1, s->rows[1] = (loci_share){ 1024, rows - 1024, 1 }, s->count = 2;
+    s->key_count = 3;
+    s->keys[0] = (loci_share){ 0, 64, 2 }, s->keys[1] = (loci_share){ 64, 0, 0 },
+    s->keys[2] = (loci_share){ 64, keys - 64, 0 };
+}
 static void transports(void)
 {
     const ptrdiff_t keys = LOCI_SLOW ? 4200 : 8300;
@@ -93,14 +105,22 @@ static void transports(void)
         { .text = "alibi+shaw:left=3,right=2", .name = "positions", .batch = 2, .heads = 2,
           .kv_heads = 2, .dim = 4, .value_dim = 4, .q_len = 100, .k_len = 100,
           .places = SPREAD },
+        { .text = "rope:pairing=half+fox", .name = "gradients", .batch = 1, .heads = 2,
+          .kv_heads = 1, .dim = 4, .value_dim = 4, .q_len = 3100, .k_len = 3100, .left = 60,
+          .grads = true },
+        { .text = "liere:block=3+alibi", .name = "gradients, coordinates", .batch = 1, .heads = 1,
+          .kv_heads = 1, .dim = 6, .value_dim = 4, .q_len = 1030, .k_len = 130,
+          .full = true, .grads = true },
     };
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 4; i++)
         for (int form = 0; form < FORMS; form++) {
             struct whole w;
             struct split s;
-            if (LOCI_EMULATED && i == 0) continue;
-            if (!whole_make(&w, &list[i], 5)) continue;
-            split_make(&s, i ? RANDOM : ZIGZAG, RANKS, list[i].q_len, list[i].k_len, !i, 3);
+            if (LOCI_EMULATED && i != 1) continue;
+            if (LOCI_SLOW && list[i].grads && form != i % 2) continue;
+            if (!whole_make(&w, &list[i], 6)) continue;
+            split_make(&s, i ? RANDOM : ZIGZAG, RANKS, list[i].q_len, list[i].k_len, !i, false, 3);
+            if (list[i].grads) split_for_gradients(&s, list[i].q_len, list[i].k_len);
             fail_at_each(&w, &s, form);
             whole_drop(&w);
         }
@@ -176,10 +196,18 @@ static void hosts(void)
     const ptrdiff_t rows = LOCI_SLOW ? 1100 : 4300;
     const struct form f = { .text = "alibi+fox", .name = "cancelled", .batch = 1, .heads = 1,
                             .kv_heads = 1, .dim = 4, .value_dim = 4, .q_len = rows, .k_len = rows };
+    struct form back = f;
     struct whole w;
     struct split s;
-    if (!whole_make(&w, &f, 5)) return;
-    split_make(&s, ZIGZAG, RANKS, rows, rows, false, 0);
+    if (whole_make(&w, &f, 5)) {
+        split_make(&s, ZIGZAG, RANKS, rows, rows, false, false, 0);
+        for (int form = 0; form < FORMS; form++) cancel_at_each(&w, &s, form);
+        whole_drop(&w);
+    }
+    back.name = "cancelled, gradients", back.grads = true, back.q_len = back.k_len = 3100;
+    back.text = "alibi:slopes=given+sba", back.left = 60;
+    if (LOCI_EMULATED || !whole_make(&w, &back, 6)) return;
+    split_for_gradients(&s, 3100, 3100);
     for (int form = 0; form < FORMS; form++) cancel_at_each(&w, &s, form);
     whole_drop(&w);
 }
@@ -481,11 +509,36 @@ static void no_transport(struct part *p, int i)
     }
 }
 
+/* Gradients: what is wrong with them, while the call itself is right. */
+static void no_grad(struct part *p, int i)   { (void)i; p->gradp = NULL; }
+static void wishes(struct part *p, int i)
+{
+    if (i == 0) p->grad.dk.data = NULL;
+    if (i == 1) p->grad.dv.data = NULL;
+    if (i == 2) p->grad.dtensors = NULL;
+    if (i == 3) p->dtensor[0] = NULL;
+}
+static void wrong_grad(struct part *p, int i)
+{
+    static double numbers[64];
+    switch (i) {
+    case 0: p->grad.dq.data = p->grad.dk.data; break;
+    case 1: p->grad.dv.data = (void *)p->call.k.data; break;
+    case 2: p->grad.dk.row = -1; break;
+    case 3: p->grad.dout.data = (char *)p->grad.dout.data + 1; break;
+    case 4: p->grad.size = 8; break;
+    case 5: p->dtensor[0] = p->dq.data; break;
+    case 6: p->grad.dae = numbers; break;
+    case 7: p->grad.drem = numbers; break;
+    }
+}
+static void no_mask(struct part *p, int i)   { (void)i; p->grad.dmask.data = p->memory; }
+
 /* DIFFERS: rank 0 is another than the rest, and nobody is at fault.  ONE: rank 1 is at fault.
  * EACH: once rank 1, once all.  ALL: all ranks, and the sentence names none or any.  SILENT: all,
  * each for itself. */
 enum who { DIFFERS, ONE, EACH, ALL, SILENT };
-enum base { PLAIN, PLACED, BASES };
+enum base { PLAIN, PLACED, GRADS, BASES };
 static const struct wrong {
     const char *name;
     void (*spoil)(struct part *, int way);
@@ -534,6 +587,10 @@ static const struct wrong {
     { "call.size", call_size, 2, EACH, PLAIN, LOCI_BAD_ARG, "size" },
     { "no call", no_call, 1, EACH, PLAIN, LOCI_BAD_ARG, "" },
     { "no transport", no_transport, 15, SILENT, PLAIN, LOCI_BAD_ARG, "" },
+    { "no grad", no_grad, 1, EACH, GRADS, LOCI_BAD_ARG, "grad" },
+    { "wishes", wishes, 4, DIFFERS, GRADS, LOCI_BAD_ARG, "given" },
+    { "gradients", wrong_grad, 8, EACH, GRADS, LOCI_BAD_ARG, "" },
+    { "dmask", no_mask, 1, EACH, GRADS, LOCI_UNSUPPORTED, "mask" },
 };
 enum { WRONGS = sizeof wrongs / sizeof *wrongs };
 
@@ -612,14 +669,20 @@ static void everything(void)
         [PLACED] = { .text = "t5:buckets=8,max_distance=20,bidirectional=1+fox", .name = "placed",
                      .batch = 2, .heads = 4, .kv_heads = 2, .dim = 8, .value_dim = 8,
                      .q_len = 200, .k_len = 200, .places = SPREAD },
+        [GRADS] = { .text = "t5:buckets=8,max_distance=20,bidirectional=1+fox", .name = "gradients",
+                    .batch = 1, .heads = 2, .kv_heads = 1, .dim = 8, .value_dim = 8,
+                    .q_len = 2060, .k_len = 2060, .left = 60, .grads = true },
     };
     for (int base = 0; base < BASES; base++) {
         struct whole w;
         struct split s;
-        if (!whole_make(&w, &list[base], 5)) continue;
-        split_make(&s, CONTIGUOUS, RANKS, 200, 200, true, 0);
+        if (!whole_make(&w, &list[base], 6)) continue;
+        split_make(&s, CONTIGUOUS, RANKS, 200, 200, true, false, 0);
         s.keys[0] = (loci_share){ 0, 50, 0 };            /* other keys than rows */
         s.keys[1] = (loci_share){ 50, 100, 1 }, s.keys[2] = (loci_share){ 150, 50, 2 };
+        if (base == GRADS)
+            s = (struct split){ .name = "gradients", .ranks = RANKS, .count = 3,
+                                .rows = { { 0, 1024, 0 }, { 1024, 1024, 1 }, { 2048, 12, 2 } } };
         for (int i = 0; i < WRONGS; i++)
             for (int way = 0; way < wrongs[i].ways; way++)
                 for (int form = 0; form < FORMS; form++) {

@@ -164,6 +164,43 @@ static bool prepare(struct whole *w)
     return true;
 }
 
+/* All gradients, of random ones of the outputs, now and then without those of o. */
+static void take_grads(struct whole *w, int seed)
+{
+    const struct form *f = &w->form;
+    const size_t heads = (size_t)(f->batch * f->heads), kv_heads = (size_t)(f->batch * f->kv_heads);
+    const size_t dim = (size_t)f->dim, value_dim = (size_t)f->value_dim;
+    loci_plan *best = w->on[w->isas - 1].plan;
+    const void *tables = w->on[w->isas - 1].tables;
+    const bool stick = strstr(f->text, "sba");
+    w->dout = lines(&w->blocks, "dout", false, heads, f->q_len, value_dim * w->stored);
+    fill(&w->dout, f->q_len, w->stored, 0, 1);
+    struct lines *more = stick ? &w->drem : &w->dlse;
+    *more = lines(&w->blocks, stick ? "drem" : "dlse", false, heads, f->q_len, w->real);
+    fill(more, f->q_len, w->real, 0, 1);
+    if (w->ae.data) {
+        w->dae = lines(&w->blocks, "dae", false, heads, f->q_len, dim * w->real);
+        fill(&w->dae, f->q_len, w->real, 0, 1);
+    }
+    w->dq = lines(&w->blocks, "dq", false, heads, f->q_len, dim * w->stored);
+    w->dk = lines(&w->blocks, "dk", true, kv_heads, f->k_len, dim * w->stored);
+    w->dv = lines(&w->blocks, "dv", true, kv_heads, f->k_len, value_dim * w->stored);
+    for (int i = 0; i < w->tensors; i++) {
+        const size_t n = walk_count(&w->tensor[i], f->batch, f->q_len, f->k_len);
+        w->dtensor[i] = blocks_take(&w->blocks, n * w->real);
+        if (!w->input[i].data) continue;
+        w->dinput[i] = w->input[i];
+        w->dinput[i].data = w->dtensor[i];
+    }
+    w->grad = (loci_grad){ .size = sizeof w->grad, .dout.data = seed % 7 ? w->dout.data : NULL,
+                           .dlse = w->dlse.data, .drem = w->drem.data, .dae = w->dae.data,
+                           .dq.data = w->dq.data, .dk.data = seed % 5 ? w->dk.data : NULL,
+                           .dv.data = w->dv.data, .dtensors = w->dtensor };
+    const size_t bytes = loci_workspace(best, &w->call, 1);
+    void *work = bytes ? blocks_lines(&w->blocks, bytes) : NULL;
+    w->grad_status = loci_backward(best, tables, work, &w->call, &w->grad);
+}
+
 bool whole_make(struct whole *w, const struct form *f, int seed)
 {
     *w = (struct whole){ .form = *f };
@@ -208,6 +245,7 @@ bool whole_make(struct whole *w, const struct form *f, int seed)
     void *work = bytes ? blocks_lines(&w->blocks, bytes) : NULL;
     w->call.error = &w->error;
     w->status = loci_forward(best, w->on[w->isas - 1].tables, work, &w->call);
+    if (f->grads && !w->status) take_grads(w, seed);
     return true;
 }
 
@@ -231,14 +269,14 @@ static int by_first(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 /* Cuts on multiples of what tiles, items and chunks have, or anywhere. */
-static int draw(loci_share *list, int ranks, int64_t rows, uint64_t *dice)
+static int draw(loci_share *list, int ranks, int64_t rows, int64_t least, uint64_t *dice)
 {
     static const int64_t units[] = { 1, 1, 64, 1024, 4096 };
     const int n = 1 + (int)roll(dice, 3 * (uint64_t)ranks);
     const int without = roll(dice, 2) ? (int)roll(dice, (uint64_t)ranks) : -1;
     int64_t cut[MOST_SHARES + 1] = { 0 };
     for (int i = 1; i < n; i++) {
-        const int64_t unit = units[roll(dice, 5)];
+        const int64_t drawn = units[roll(dice, 5)], unit = drawn < least ? least : drawn;
         cut[i] = (int64_t)roll(dice, (uint64_t)rows + 1) / unit * unit;
         if (!roll(dice, 6)) cut[i] = cut[i - 1];
     }
@@ -251,19 +289,32 @@ static int draw(loci_share *list, int ranks, int64_t rows, uint64_t *dice)
     }
     return n;
 }
+/* Equal shares but for what borders are rounded to. */
+static int share(loci_share *list, enum layout layout, int ranks, int64_t rows, int64_t unit)
+{
+    const loci_layout ours = layout == ZIGZAG ? LOCI_ZIGZAG : LOCI_CONTIGUOUS;
+    const int n = loci_share_out(ours, rows, ranks, list, MOST_SHARES);
+    int64_t at = 0;
+    for (int i = 0; i < n && unit > 1; i++) {
+        const int64_t end = i == n - 1 ? rows : (rows * (i + 1) / n + unit / 2) / unit * unit;
+        list[i].first = at, list[i].count = (end < rows ? end : rows) - at;
+        at += list[i].count;
+    }
+    return n;
+}
 void split_make(struct split *s, enum layout layout, int ranks, ptrdiff_t q_len, ptrdiff_t k_len,
-                bool keys_apart, uint64_t seed)
+                bool keys_apart, bool grads, uint64_t seed)
 {
     static const char *const names[] = { "contiguous", "zig-zag", "random shares" };
-    const loci_layout ours = layout == ZIGZAG ? LOCI_ZIGZAG : LOCI_CONTIGUOUS;
+    const int64_t row = grads ? 1024 : 1, key = grads ? 64 : 1;
     uint64_t dice = 0x9e3779b97f4a7c15u * (2 * seed + 1);
     for (int i = 0; i < 9; i++) roll(&dice, 2);
     *s = (struct split){ .name = names[layout], .ranks = ranks };
-    if (layout == RANDOM) s->count = draw(s->rows, ranks, q_len, &dice);
-    else s->count = loci_share_out(ours, q_len, ranks, s->rows, MOST_SHARES);
+    s->count = layout == RANDOM ? draw(s->rows, ranks, q_len, row, &dice)
+                                : share(s->rows, layout, ranks, q_len, row);
     if (!keys_apart) return;
-    if (layout == RANDOM) s->key_count = draw(s->keys, ranks, k_len, &dice);
-    else s->key_count = loci_share_out(ours, k_len, ranks, s->keys, MOST_SHARES);
+    s->key_count = layout == RANDOM ? draw(s->keys, ranks, k_len, key, &dice)
+                                    : share(s->keys, layout, ranks, k_len, key);
 }
 
 static ptrdiff_t *owned(struct blocks *b, const loci_share *list, int n, int rank, ptrdiff_t *count)
@@ -333,6 +384,31 @@ uint64_t part_hash(const struct part *p)
     return hash(h, p->tables, p->tables_bytes);
 }
 
+/* A rank without rows or keys may give anything for what has none. */
+static void part_take_grads(struct part *p)
+{
+    const struct whole *w = p->whole;
+    const struct form *f = &w->form;
+    const size_t heads = (size_t)f->heads, kv_heads = (size_t)f->kv_heads;
+    p->dout = take(p, &w->dout, heads, true), p->dlse = take(p, &w->dlse, 0, true);
+    p->drem = take(p, &w->drem, 0, true), p->dae = take(p, &w->dae, 0, true);
+    p->dq = take(p, &w->dq, heads, false);
+    p->dk = take(p, &w->dk, kv_heads, false), p->dv = take(p, &w->dv, kv_heads, false);
+    for (int i = 0; i < w->tensors; i++) {
+        p->dinput[i] = take(p, &w->dinput[i], 0, false);
+        p->dtensor[i] = w->dinput[i].data ? p->dinput[i].data
+            : blocks_take(&p->blocks, w->real * walk_count(&w->tensor[i], f->batch, f->q_len,
+                                                           f->k_len));
+    }
+    p->grad = (loci_grad){ .size = sizeof p->grad, .dlse = p->dlse.data, .drem = p->drem.data,
+                           .dae = p->dae.data, .dq = view(p, &p->dq, f->heads, f->dim),
+                           .dv = view(p, &p->dv, f->kv_heads, f->value_dim),
+                           .dtensors = p->dtensor };
+    if (w->grad.dout.data) p->grad.dout = view(p, &p->dout, f->heads, f->value_dim);
+    if (w->grad.dk.data) p->grad.dk = view(p, &p->dk, f->kv_heads, f->dim);
+    p->gradp = &p->grad;
+}
+
 void part_make(struct part *p, const struct whole *w, const struct split *s,
                const loci_transport *t, int turn)
 {
@@ -375,6 +451,7 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
         p->data[i] = w->tensor[i].role != LOCI_INPUT ? NULL
             : w->input[i].data ? take(p, &w->input[i], 0, true).data : w->data[i];
 
+    if (f->grads) part_take_grads(p);
     const size_t each = sizeof(loci_share);
     loci_share *rows = blocks_take(b, (size_t)s->count * each);
     memcpy(rows, s->rows, (size_t)s->count * each);
@@ -398,7 +475,8 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
 
 void part_take_work(struct part *p)
 {
-    const size_t bytes = loci_parallel_workspace(p->plan, p->callp, p->allp, 0);
+    const size_t bytes = loci_parallel_workspace(p->plan, p->callp, p->allp,
+                                                 p->whole->form.grads);
     const bool good = bytes && bytes % 64 == 0;
     CHECK_THAT(good, "%s (%s), %s: a workspace of %zu bytes for rank %d of %d", p->whole->form.text,
                p->whole->form.name, p->split->name, bytes, p->rank, p->split->ranks);
@@ -414,34 +492,74 @@ static const struct lines *output(const struct part *p, int i)
 }
 enum { OUTPUTS = 4 };
 
-loci_status part_call(struct part *p)
+/* Sets all bits of lines, or asks whether they are set. */
+static bool set_lines(const struct part *p, const struct lines *l, bool ask)
 {
-    if (!p->memory) part_take_work(p);
-    memset(p->memory, 0xff, p->work_bytes);
-    for (int i = 0; i < OUTPUTS; i++) {
-        const struct lines *l = output(p, i);
-        if (l->data) memset(l->data, 0xff, l->outer * (size_t)p->nq * l->inner);
+    if (!l->data) return true;
+    const size_t bytes = l->outer * (size_t)(l->keys ? p->nk : p->nq) * l->inner;
+    if (!ask) memset(l->data, 0xff, bytes);
+    for (size_t k = 0; k < bytes; k++)
+        if (l->data[k] != 0xff) return false;
+    return true;
+}
+static size_t count_of(const struct whole *w, int i)
+{
+    return walk_count(&w->tensor[i], w->form.batch, w->form.q_len, w->form.k_len);
+}
+static bool set_outputs(const struct part *p, bool ask)
+{
+    bool all = true;
+    for (int i = 0; i < OUTPUTS; i++) all &= set_lines(p, output(p, i), ask);
+    return all;
+}
+static bool set_grads(const struct part *p, bool ask)
+{
+    bool all = set_lines(p, &p->dq, ask);
+    all &= set_lines(p, &p->dk, ask) && set_lines(p, &p->dv, ask);
+    for (int i = 0; i < p->whole->tensors && p->whole->form.grads; i++) {
+        const size_t bytes = count_of(p->whole, i) * p->whole->real;
+        unsigned char *x = p->dtensor[i];
+        all &= set_lines(p, &p->dinput[i], ask);
+        if (p->dinput[i].data || !x) continue;
+        if (!ask) memset(x, 0xff, bytes);
+        for (size_t k = 0; k < bytes; k++) all &= x[k] == 0xff;
     }
-    p->error = (loci_error){ 0 };
-    const loci_status status = loci_parallel_forward(p->plan, p->tables, p->work, p->callp,
-                                                     p->allp);
+    return all;
+}
+
+/* After a call. */
+static void look(const struct part *p, loci_status status)
+{
     const int open = mailbox_open(&p->transport);
     CHECK_THAT(!open, "%s (%s), %s: rank %d has %d open requests after status %d, %s",
                p->whole->form.text, p->whole->form.name, p->split->name, p->rank, open, status,
                p->error.text);
     CHECK_THAT(part_hash(p) == p->hash, "%s (%s), %s: the inputs of rank %d have changed",
                p->whole->form.text, p->whole->form.name, p->split->name, p->rank);
+}
+loci_status part_call(struct part *p)
+{
+    if (!p->memory) part_take_work(p);
+    /* NaN, and -1; or what no position can be */
+    memset(p->memory, p->rank % 2 ? 0xff : 0x7f, p->work_bytes);
+    set_outputs(p, false);
+    p->error = (loci_error){ 0 };
+    p->backward = false;
+    loci_status status = loci_parallel_forward(p->plan, p->tables, p->work, p->callp, p->allp);
+    look(p, status);
+    if (!p->whole->form.grads || status) return status;
+    memset(p->memory, 0xff, p->work_bytes);
+    set_grads(p, false);
+    p->error = (loci_error){ 0 };
+    p->backward = true;
+    status = loci_parallel_backward(p->plan, p->tables, p->work, p->callp, p->gradp, p->allp);
+    look(p, status);
     return status;
 }
 
 bool part_untouched(const struct part *p)
 {
-    for (int i = 0; i < OUTPUTS; i++) {
-        const struct lines *l = output(p, i);
-        for (size_t k = 0; l->data && k < l->outer * (size_t)p->nq * l->inner; k++)
-            if (l->data[k] != 0xff) return false;
-    }
-    return true;
+    return p->backward ? set_grads(p, true) : set_outputs(p, true);
 }
 
 static double first_number(const unsigned char *x, size_t each)
@@ -453,30 +571,63 @@ static double first_number(const unsigned char *x, size_t each)
     if (each == sizeof f) return memcpy(&f, x, sizeof f), (double)f;
     return memcpy(&h, x, sizeof h), (double)from_bf16(h);
 }
+/* Lines of this part, and of one process. */
+static bool same_lines(const struct part *p, const struct lines *l, const struct lines *all,
+                       size_t each, size_t heads, const char *context)
+{
+    const struct whole *w = p->whole;
+    const ptrdiff_t n = l->keys ? p->nk : p->nq, *at = l->keys ? p->keys : p->rows;
+    for (size_t o = 0; l->data && o < l->outer; o++)
+        for (ptrdiff_t i = 0; i < n; i++) {
+            const unsigned char *got = l->data + line_at(p, l, o, i, heads);
+            const unsigned char *want
+                = all->data + (o * (size_t)len_of(w, l) + (size_t)at[i]) * l->inner;
+            size_t c = 0;
+            while (c < l->inner && !memcmp(got + c, want + c, each)) c += each;
+            if (c < l->inner)
+                return CHECK_FAILED(
+                    "%s (%s), %s: rank %d of %d, %s of %s %td in batch entry and head %zu, "
+                    "number %zu: got %.17g, one process has %.17g",
+                    w->form.text, w->form.name, context, p->rank, p->split->ranks, l->name,
+                    l->keys ? "key" : "row", at[i], o, c / each, first_number(got + c, each),
+                    first_number(want + c, each));
+        }
+    return true;
+}
+static bool same_grads(const struct part *p, const char *context)
+{
+    const struct whole *w = p->whole;
+    const size_t heads = (size_t)w->form.heads, kv_heads = (size_t)w->form.kv_heads;
+    if (!same_lines(p, &p->dq, &w->dq, w->stored, heads, context)
+        || (p->grad.dk.data && !same_lines(p, &p->dk, &w->dk, w->stored, kv_heads, context))
+        || !same_lines(p, &p->dv, &w->dv, w->stored, kv_heads, context))
+        return false;
+    for (int i = 0; i < w->tensors; i++) {
+        if (p->dinput[i].data) {
+            if (!same_lines(p, &p->dinput[i], &w->dinput[i], w->real, 0, context)) return false;
+            continue;
+        }
+        const unsigned char *got = p->dtensor[i], *want = w->dtensor[i];
+        for (size_t n = 0; n < count_of(w, i); n++)
+            if (memcmp(got + n * w->real, want + n * w->real, w->real))
+                return CHECK_FAILED(
+                    "%s (%s), %s: rank %d of %d, gradient of %s, number %zu: got %.17g, one "
+                    "process has %.17g",
+                    w->form.text, w->form.name, context, p->rank, p->split->ranks,
+                    w->tensor[i].name, n, first_number(got + n * w->real, w->real),
+                    first_number(want + n * w->real, w->real));
+    }
+    return true;
+}
 bool part_same(const struct part *p, const char *context)
 {
     const struct whole *w = p->whole;
     const struct lines *const wholes[OUTPUTS] = { &w->o, &w->lse, &w->rem, &w->ae };
-    for (int n = 0; n < OUTPUTS; n++) {
-        const struct lines *l = output(p, n), *all = wholes[n];
-        const size_t each = n == 0 ? w->stored : w->real;
-        const size_t heads = n == 0 ? (size_t)w->form.heads : 0;
-        for (size_t o = 0; l->data && o < l->outer; o++)
-            for (ptrdiff_t i = 0; i < p->nq; i++) {
-                const unsigned char *got = l->data + line_at(p, l, o, i, heads);
-                const unsigned char *want
-                    = all->data + (o * (size_t)w->form.q_len + (size_t)p->rows[i]) * l->inner;
-                size_t c = 0;
-                while (c < l->inner && !memcmp(got + c, want + c, each)) c += each;
-                if (c < l->inner)
-                    return CHECK_FAILED(
-                        "%s (%s), %s: rank %d of %d, %s of row %td in batch entry and head %zu, "
-                        "number %zu: got %.17g, one process has %.17g",
-                        w->form.text, w->form.name, context, p->rank, p->split->ranks, l->name,
-                        p->rows[i], o, c / each, first_number(got + c, each),
-                        first_number(want + c, each));
-            }
-    }
+    for (int n = 0; n < OUTPUTS; n++)
+        if (!same_lines(p, output(p, n), wholes[n], n == 0 ? w->stored : w->real,
+                        n == 0 ? (size_t)w->form.heads : 0, context))
+            return false;
+    if (p->backward && !same_grads(p, context)) return false;
     return harness_pass();
 }
 

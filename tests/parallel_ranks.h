@@ -27,6 +27,7 @@ struct form {
     enum places { COUNTED, SPREAD, PER_BATCH, SHUFFLED } places;
     bool lasting;                        /* far keys count: gates and sticks hardly act */
     bool no_rows;                        /* neither lse nor rem */
+    bool grads;                          /* gradients, too */
 };
 
 /* An array of lines, one for each row or key, repeated: [outer][len][inner bytes]. */
@@ -42,6 +43,10 @@ struct whole {
     loci_tensor tensor[WALK_TENSORS];
     const void *data[WALK_TENSORS];
     struct lines q, k, v, q_pos, k_pos, q_coord, k_coord, o, lse, rem, ae, input[WALK_TENSORS];
+    loci_grad grad;                      /* of everything; what is summed, and what comes */
+    struct lines dq, dk, dv, dinput[WALK_TENSORS], dout, dlse, drem, dae;
+    void *dtensor[WALK_TENSORS];
+    loci_status grad_status;
     ptrdiff_t range;
     int isas;                            /* a plan for each instruction set, and its tables */
     struct { loci_plan *plan; void *tables; size_t bytes; } on[8];
@@ -65,9 +70,10 @@ struct split {
 /* Layouts of loci_share_out(), and one at random: cut anywhere, with empty shares, and at times
  * several of one rank side by side, or a rank that owns nothing. */
 enum layout { CONTIGUOUS, ZIGZAG, RANDOM, LAYOUTS };
-/* keys_apart: keys have a list of their own, drawn apart or over another number of keys. */
+/* keys_apart: keys have a list of their own, drawn apart or over another number of keys.  grads: on
+ * such borders as gradients want. */
 void split_make(struct split *, enum layout, int ranks, ptrdiff_t q_len, ptrdiff_t k_len,
-                bool keys_apart, uint64_t seed);
+                bool keys_apart, bool grads, uint64_t seed);
 
 struct part {
     const struct whole *whole;
@@ -86,6 +92,10 @@ struct part {
     loci_host host;
     loci_error error;
     struct lines q, k, v, o, lse, rem, ae;
+    loci_grad grad, *gradp;
+    bool backward;                       /* the last call was that of the gradients */
+    struct lines dq, dk, dv, dinput[WALK_TENSORS], dout, dlse, drem, dae;
+    void *dtensor[WALK_TENSORS];
     bool token_major;                    /* how q, k, v and o lie */
     ptrdiff_t *rows, *keys, nq, nk;      /* which of all it owns, in its order */
     const void *data[WALK_TENSORS];
@@ -99,11 +109,12 @@ void part_make(struct part *, const struct whole *, const struct split *, const 
                int turn);
 /* Takes memory for `work`, of just the bytes that are asked for. */
 void part_take_work(struct part *);
-/* Takes work where there is none; all bits of outputs and work are set; then it calls.  Requests
- * that are left open and inputs that have changed are failures. */
+/* Takes work where there is none; all bits of outputs and work are set; then it calls, forward and,
+ * where the form wants gradients, backward.  Requests that are left open and inputs that have
+ * changed are failures. */
 loci_status part_call(struct part *);
 uint64_t part_hash(const struct part *);                 /* of what is read only */
-bool part_untouched(const struct part *);                /* are outputs as before the call? */
+bool part_untouched(const struct part *);                /* are outputs as before the last call? */
 bool part_same(const struct part *, const char *context);      /* as in one process? */
 void part_drop(struct part *);
 

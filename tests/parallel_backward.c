@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT */
+/* parallel_backward.c -- gradients over many processes, which are threads here: every bit is that
+ * of one process, whatever the ranks, the shares, the machines of the ranks and the ways of
+ * messages.
+ *
+ *     every text of the walk     2100 rows, and what is special: windows, full masks, 16 bits,
+ *                                double, groups, batches, positions, keys of others, turned keys
+ *     encodings' own examples    more chunks of 4096 keys, and shares that cut them
+ *
+ * An argument is a text of the walk, to have that one alone. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+#include "parallel_ranks.h"
+
+enum form_of_keys { STREAMED, GATHERED, FORMS };
+
+struct job {
+    const struct whole *whole;
+    const struct split *split;
+    int gather, turn;
+    char context[160];
+    loci_status status[MAILBOX_RANKS];
+    char text[MAILBOX_RANKS][512];
+    uint64_t sent[MAILBOX_RANKS], received[MAILBOX_RANKS];
+};
+static void body(const loci_transport *t, void *arg)
+{
+    struct job *j = arg;
+    struct part p;
+    part_make(&p, j->whole, j->split, t, j->turn);
+    p.all.gather = j->gather;
+    p.all.ahead = j->turn % 3;
+    loci_status *status = &j->status[t->rank];
+    *status = LOCI_OK;
+    for (int n = j->turn % 5 == 0 ? 2 : 1; n && !*status; n--) {
+        *status = part_call(&p);
+        j->sent[t->rank] += p.report.sent, j->received[t->rank] += p.report.received;
+        if (!*status) part_same(&p, j->context);
+    }
+    snprintf(j->text[t->rank], sizeof j->text[0], "%s", p.error.text);
+    part_drop(&p);
+}
+
+/* What goes back to a row's own key, or to the matrices of its coordinates, wants rows and keys in
+ * the same hands. */
+static bool refused(const struct whole *w, const struct split *s)
+{
+    return strstr(w->form.text, "remainder=value") && (s->key_count || w->form.places != COUNTED);
+}
+static void together(const struct whole *w, const struct split *s, enum form_of_keys form, int turn)
+{
+    struct job j = { .whole = w, .split = s, .gather = form == GATHERED, .turn = turn };
+    const struct mailbox_wishes wishes = { .seed = (uint64_t)turn, .no_test = turn % 3 == 2 };
+    struct mailbox_story story;
+    snprintf(j.context, sizeof j.context, "gradients, %s, %s, turn %d",
+             form == GATHERED ? "gathered" : "streamed", s->name, turn);
+    mailbox_run(s->ranks, &wishes, body, &j, &story);
+    CHECK_THAT(!story.faults, "%s (%s), %d ranks, %s: %s", w->form.text, w->form.name, s->ranks,
+               j.context, story.fault);
+    uint64_t sent = 0, received = 0;
+    const loci_status all = w->status ? w->status : w->grad_status;
+    for (int i = 0; i < s->ranks; i++) {
+        const bool right = refused(w, s) ? j.status[i] && j.status[i] == j.status[0]
+                                         : j.status[i] == all;
+        CHECK_THAT(right && !strcmp(j.text[i], j.text[0]),
+                   "%s (%s), %d ranks, %s: rank %d has status %d and says '%s'", w->form.text,
+                   w->form.name, s->ranks, j.context, i, j.status[i], j.text[i]);
+        sent += j.sent[i], received += j.received[i];
+    }
+    CHECK_THAT(sent == received && sent <= story.bytes,
+               "%s (%s), %d ranks, %s: reports say %llu bytes sent and %llu received, of %llu",
+               w->form.text, w->form.name, s->ranks, j.context, (unsigned long long)sent,
+               (unsigned long long)received, (unsigned long long)story.bytes);
+}
+
+static const int rank_counts[] = { 1, 2, 3, 4, 7 };
+enum { COUNTS = sizeof rank_counts / sizeof *rank_counts };
+
+/* ---- Every text ------------------------------------------------------------------------------ */
+
+enum { VARIANTS = 6 };
+static struct form variant(const struct walk_text *t, int which)
+{
+    const bool causal_only = walk_causal_only(t->text);
+    const int dim = walk_dim(t->text, 8);
+    struct form f = { .text = t->text, .batch = 1, .heads = 2, .kv_heads = 1, .dim = dim,
+                      .value_dim = t->square ? dim : 7, .q_len = 2100, .k_len = 2100,
+                      .grads = true, .lasting = true };
+    static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F64 };
+    f.dtype = dtypes[(t->next + which) % 3];
+    switch (which) {
+    case 0:
+        f.name = "causal, batch of 2", f.batch = 2, f.q_len = f.k_len = 1400;
+        break;
+    case 1:
+        f.name = "window, gaps, turned keys", f.left = 170;
+        f.places = SPREAD, f.keys_rotated = true;
+        if (walk_states(t->text)) f.kv_heads = 2;        /* a group turns its keys apart */
+        break;
+    case 2:
+        f.name = "full or causal, positions per batch, keys apart", f.full = !causal_only;
+        f.q_len = f.k_len = 1100;
+        f.batch = 2, f.places = PER_BATCH;
+        break;
+    case 3:
+        f.name = "few rows, many keys", f.q_len = 1070, f.k_len = 4300, f.left = 700;
+        f.heads = f.kv_heads = 1;
+        break;
+    case 4:
+        f.name = "many rows, few keys", f.k_len = 130, f.full = !causal_only, f.kv_heads = 2;
+        if (f.full) f.left = 170, f.right = 90;
+        break;
+    default:
+        f.name = "positions in no order", f.places = SHUFFLED, f.heads = 1;
+        f.q_len = f.k_len = 1090;
+    }
+    return f;
+}
+
+static void every_text(void)
+{
+    int turn = 0;
+    for (struct walk_text t = { 0 }; walk_next(&t);)
+        for (int v = 0; v < VARIANTS; v++) {
+            struct whole w;
+            const struct form f = variant(&t, v);
+            if (LOCI_SLOW && !walk_limited() && (t.next + v) % (LOCI_EMULATED ? 24 : 8)) continue;
+            if (!walk_limited() && (t.next + v) % (t.example ? 3 : VARIANTS)) continue;
+            if (!whole_make(&w, &f, t.next)) continue;
+            CHECK_THAT(!w.status || f.places == SHUFFLED || f.q_len > f.k_len, "%s (%s): %s",
+                       f.text, f.name, w.error.text);
+            /* a text alone has all layouts, by all numbers of ranks */
+            for (int n = walk_limited() ? LAYOUTS * COUNTS : 1; n; n--) {
+                struct split s;
+                const int ranks = rank_counts[(t.next / 2 + v + n) % COUNTS];
+                const bool apart = f.q_len != f.k_len || v == 2;
+                turn++;
+                split_make(&s, (enum layout)((turn + n) % LAYOUTS), ranks, f.q_len, f.k_len, apart,
+                           true, (uint64_t)turn);
+                together(&w, &s, (turn + n / 2) % 3 == 0 ? GATHERED : STREAMED, turn);
+            }
+            whole_drop(&w);
+        }
+}
+
+/* ---- Encodings' own examples, many rows ------------------------------------------------------ */
+
+static void examples(void)
+{
+    static const struct { const char *name; ptrdiff_t q_len, k_len; int64_t left; int heads; }
+        cases[] = { { "4300 rows", 4300, 4300, 0, 1 },
+                    { "9000 keys", 1100, 9000, 0, 1 },
+                    { "9000 rows in a window", 9000, 9000, 300, 1 } };
+    int turn = 1000;
+    for (struct walk_text t = { 0 }; walk_next(&t);)
+        for (int i = 0; i < 3 && t.example; i++) {
+            if ((t.next + i) % 3 && !walk_limited()) continue;
+            struct whole w;
+            const struct form f = { .text = t.text, .name = cases[i].name, .batch = 1,
+                                    .heads = cases[i].heads, .kv_heads = 1,
+                                    .dim = walk_dim(t.text, 8), .value_dim = 8,
+                                    .q_len = cases[i].q_len, .k_len = cases[i].k_len,
+                                    .left = cases[i].left, .lasting = true, .grads = true };
+            if (!whole_make(&w, &f, t.next + i)) continue;
+            struct split s;
+            turn++;
+            /* Each third one has several work items in a share, the others several shares. */
+            const bool few = i == 0;
+            split_make(&s, few ? CONTIGUOUS : (enum layout)((t.next + i) % LAYOUTS),
+                       few ? 2 : rank_counts[1 + (t.next / 3 + i) % (COUNTS - 1)], f.q_len,
+                       f.k_len, f.q_len != f.k_len, true, (uint64_t)turn);
+            together(&w, &s, turn % 3 == 0 ? GATHERED : STREAMED, turn);
+            whole_drop(&w);
+        }
+}
+
+int main(int argc, char **argv)
+{
+    walk_only(argc, argv);
+    every_text();
+    if (!LOCI_SLOW) examples();
+    return harness_end();
+}
