@@ -416,9 +416,10 @@ static int run_parallel(const struct args *a, struct problem *p, bool json, int 
                         const ptrdiff_t *len, int lens)
 {
     struct spread s = { .json = json, .repeat = repeat < 60 ? repeat : 60 };
-    if (p->pass != FORWARD || p->fast || a->value[AGAINST] || a->value[SERVE] || p->cached)
-        return fail("bench: --parallel measures forward passes, without --fast, --cache, --against "
-                    "and --serve");
+    if ((p->pass != FORWARD && p->pass != BACKWARD) || p->fast || a->value[AGAINST]
+        || a->value[SERVE] || p->cached)
+        return fail("bench: --parallel measures passes forward or backward, without --fast, "
+                    "--cache, --against and --serve");
     if (!spread_parse(&s, a->value[PARALLEL])
         || (a->value[RANKS] && !args_whole(a, RANKS, 1, MOST_RANKS, &s.ranks)))
         return EXIT_ERROR;

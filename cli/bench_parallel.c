@@ -15,7 +15,10 @@
 #include "cli/json.h"
 #include "cli/ranks.h"
 
-enum { MOST_ROUNDS = 64, MOST_OWNED = 64, TAG_RESULT = 32000, CHUNK_OF_KEYS = 4096 };
+enum {
+    MOST_ROUNDS = 64, MOST_OWNED = 64, MOST_BUFFERS = 2 * MOST_OWNED + 16, TAG_RESULT = 32000,
+    CHUNK_OF_KEYS = 4096
+};
 
 bool spread_parse(struct spread *s, const char *text)
 {
@@ -34,6 +37,9 @@ bool spread_parse(struct spread *s, const char *text)
 
 /* ---- A share --------------------------------------------------------------------------------- */
 
+/* What a rank computes, and one process: [outer][rows][bytes], or the same numbers on all ranks. */
+struct output { const void *whole; void *own; ptrdiff_t outer; size_t bytes; bool rows; };
+
 /* What a rank owns, cut out of the whole problem. */
 struct cut {
     const struct task *whole;
@@ -43,10 +49,13 @@ struct cut {
     loci_call call;
     loci_parallel all;
     loci_parallel_report report;
+    loci_grad grad;
     const void *tensors[MOST_OWNED];
-    void *own[MOST_OWNED], *work;
-    int owned;
-    size_t work_bytes, key_bytes;        /* key_bytes: of K, V and inputs, of all batch entries */
+    void *dtensors[MOST_OWNED], *own[MOST_BUFFERS], *work;
+    int owned, outputs;
+    struct output output[MOST_BUFFERS];
+    size_t work_bytes, key_bytes, sum_bytes;     /* by key, of all batch entries: of K, V and
+                                                    inputs, and of the sums of their gradients */
 };
 
 /* The rank's part of [outer][rows][bytes], freed by cut_close(). */
@@ -78,6 +87,51 @@ static bool by_row(const struct cut *c, const loci_tensor *plan, ptrdiff_t *oute
     }
     return found && plan->role == LOCI_INPUT;
 }
+/* The same for what it computes. */
+static void *cut_output(struct cut *c, const void *whole, ptrdiff_t outer, size_t bytes)
+{
+    if (!whole) return NULL;
+    void *own = cut_out(c, whole, outer, bytes);
+    c->output[c->outputs++] = (struct output){ whole, own, outer, bytes, true };
+    return own;
+}
+static void cut_gradients(struct cut *c, const struct problem *p, const loci_tensor *list,
+                          int tensors)
+{
+    const struct task *whole = c->whole;
+    const size_t stored = stored_size(whole->desc.dtype), row = (size_t)p->dim * stored,
+                 real = whole->real;
+    const ptrdiff_t heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads;
+    const loci_call *call = &whole->call;
+    const loci_grad *grad = &whole->grad;
+    c->call.lse = call->lse ? cut_out(c, call->lse, heads, real) : NULL;
+    c->call.rem = call->rem ? cut_out(c, call->rem, heads, real) : NULL;
+    c->call.ae = call->ae ? cut_out(c, call->ae, heads, (size_t)p->dim * real) : NULL;
+    c->grad = (loci_grad){ .size = sizeof c->grad, .dtensors = c->dtensors };
+    c->grad.dout.data = cut_out(c, grad->dout.data, heads, row);
+    if (grad->dlse) c->grad.dlse = cut_out(c, grad->dlse, heads, real);
+    if (grad->drem) c->grad.drem = cut_out(c, grad->drem, heads, real);
+    if (grad->dae) c->grad.dae = cut_out(c, grad->dae, heads, (size_t)p->dim * real);
+    c->grad.dq.data = cut_output(c, grad->dq.data, heads, row);
+    c->grad.dk.data = cut_output(c, grad->dk.data, kv_heads, row);
+    c->grad.dv.data = cut_output(c, grad->dv.data, kv_heads, row);
+    c->sum_bytes = 2 * (size_t)(kv_heads * p->dim) * real;
+    for (int i = 0; i < tensors; i++) {
+        const void *d = grad->dtensors ? grad->dtensors[i] : NULL;
+        ptrdiff_t outer;
+        size_t bytes;
+        bool keys;
+        if (!d) continue;
+        if (by_row(c, &list[i], &outer, &bytes, &keys)) {
+            c->dtensors[i] = cut_output(c, d, outer, bytes);
+            if (keys) c->sum_bytes += (size_t)outer * bytes / real * sizeof(double);
+            continue;
+        }
+        const size_t all = (size_t)shape_count(list[i].rank, list[i].shape) * real;
+        c->dtensors[i] = c->own[c->owned++] = take(all + 1, 1);
+        c->output[c->outputs++] = (struct output){ d, c->dtensors[i], 1, all, false };
+    }
+}
 static void cut_open(struct cut *c, const struct problem *p, const struct spread *s,
                      const struct task *whole, const loci_transport *t)
 {
@@ -94,7 +148,8 @@ static void cut_open(struct cut *c, const struct problem *p, const struct spread
     c->call.q.data = cut_out(c, whole->call.q.data, B * p->heads, row);
     c->call.k.data = cut_out(c, whole->call.k.data, B * p->kv_heads, row);
     c->call.v.data = cut_out(c, whole->call.v.data, B * p->kv_heads, row);
-    c->call.o.data = cut_out(c, whole->call.q.data, B * p->heads, row);
+    c->call.o.data = p->pass == BACKWARD ? cut_out(c, whole->call.o.data, B * p->heads, row)
+                                         : cut_output(c, whole->call.o.data, B * p->heads, row);
     c->key_bytes = 2 * (size_t)(B * p->kv_heads) * row;
     if (whole->call.q_coord) {
         const int axes = loci_axes(whole->plan);
@@ -115,7 +170,8 @@ static void cut_open(struct cut *c, const struct problem *p, const struct spread
     c->report.size = sizeof c->report;
     c->all = (loci_parallel){ .size = sizeof c->all, .transport = t, .shares = c->list,
                               .count = c->shares, .gather = s->gather, .report = &c->report };
-    c->work_bytes = loci_parallel_workspace(whole->plan, &c->call, &c->all, 0);
+    if (p->pass == BACKWARD) cut_gradients(c, p, list, tensors);
+    c->work_bytes = loci_parallel_workspace(whole->plan, &c->call, &c->all, p->pass == BACKWARD);
     c->work = take(c->work_bytes + 1, 1);
 }
 static void cut_close(struct cut *c)
@@ -126,18 +182,19 @@ static void cut_close(struct cut *c)
 /* How many of its rows have other bits than those of one process. */
 static int64_t cut_compare(const struct cut *c)
 {
-    const struct task *t = c->whole;
-    const size_t row = (size_t)t->desc.dim * stored_size(t->desc.dtype);
-    const int heads = t->desc.heads;
-    const char *mine = c->call.o.data, *all = t->call.o.data;
     int64_t wrong = 0;
-    for (ptrdiff_t n = 0; n < t->batch * heads; n++)
-        for (int i = 0; i < c->shares; i++)
-            for (int64_t r = 0; c->list[i].rank == c->rank && r < c->list[i].count; r++) {
-                const size_t at = (size_t)(n * c->len + c->list[i].first + r) * row;
-                wrong += memcmp(mine, all + at, row) != 0;
-                mine += row;
-            }
+    for (int k = 0; k < c->outputs; k++) {
+        const struct output *x = &c->output[k];
+        const char *mine = x->own, *all = x->whole;
+        if (!x->rows) wrong += memcmp(mine, all, x->bytes) != 0;
+        for (ptrdiff_t n = 0; n < x->outer && x->rows; n++)
+            for (int i = 0; i < c->shares; i++)
+                for (int64_t r = 0; c->list[i].rank == c->rank && r < c->list[i].count; r++) {
+                    const size_t at = (size_t)(n * c->len + c->list[i].first + r) * x->bytes;
+                    wrong += memcmp(mine, all + at, x->bytes) != 0;
+                    mine += x->bytes;
+                }
+    }
     return wrong;
 }
 
@@ -151,6 +208,53 @@ static int64_t keys_of_others(const struct cut *c, const struct problem *p)
         if (c->list[i].rank == c->rank && c->list[i].count)
             end = p->full ? p->len : c->list[i].first + c->list[i].count;
     return end ? end - c->rows : 0;
+}
+/* Of a backward pass: each share of rows takes the keys that it sees by itself; and sums of a chunk
+ * go from the shares of later rows to those of earlier ones, and home. */
+static int64_t backward_bytes(const struct cut *c, const struct problem *p, bool gather)
+{
+    int64_t keys = 0, sums = 0;
+    for (int64_t at = 0; at < p->len; at += CHUNK_OF_KEYS) {
+        const int64_t end = at + CHUNK_OF_KEYS < p->len ? at + CHUNK_OF_KEYS : p->len;
+        int64_t own = 0;
+        int before = -1;
+        for (int i = 0; i < c->shares; i++) {
+            const int64_t low = c->list[i].first > at ? c->list[i].first : at,
+                          last = c->list[i].first + c->list[i].count,
+                          high = last < end ? last : end;
+            if (c->list[i].rank == c->rank && high > low) own += high - low;
+        }
+        for (int i = c->shares - 1; i >= 0; i--) {
+            const loci_share *s = &c->list[i];
+            if (!s->count || (!p->full && s->first + s->count <= at)) continue;
+            if (s->rank == c->rank) keys += end - at - own;
+            if (before == s->rank) sums += s->rank == c->rank ? end - at - own : own;
+            else if (before >= 0 && s->rank == c->rank) sums += end - at;
+            before = s->rank;
+        }
+        if (before != c->rank) sums += own;
+    }
+    if (gather) keys = keys_of_others(c, p);
+    return keys * (int64_t)c->key_bytes + sums * (int64_t)c->sum_bytes;
+}
+static double backward_memory(const struct cut *c, const struct problem *p, const struct spread *s)
+{
+    const double most = p->len < CHUNK_OF_KEYS ? (double)p->len : CHUNK_OF_KEYS, ahead = 2,
+                 real = (double)c->whole->real;
+    double rows = 0, parked = 0;
+    for (int i = 0; i < c->shares; i++) {
+        const loci_share *x = &c->list[i];
+        if (x->rank == c->rank && (double)x->count > rows) rows = (double)x->count;
+        /* early pieces of a zig-zag wait for the rank that has the middle */
+        if (x->rank == c->rank && s->layout == LOCI_ZIGZAG && i < c->shares / 2)
+            parked = (double)x->count;
+    }
+    const double held = s->gather ? (double)(keys_of_others(c, p) + c->rows) : most,
+                 items = rows / 1024 * most * (double)c->sum_bytes,
+                 state = p->len > CHUNK_OF_KEYS ? (double)p->batch * rows * p->heads * p->dim * real
+                                                : 0,
+                 sums = ((double)c->rows + parked + 3 * most + held) * (double)c->sum_bytes;
+    return ((double)c->rows + ahead * most + held) * (double)c->key_bytes + items + state + sums;
 }
 /* Bytes beyond what the rank owns: copies of its own keys to send, keys on their way, keys that it
  * holds, what rows have so far, and the workspace of a call with so many keys. */
@@ -210,7 +314,7 @@ static void print_spread_json(const struct bench_ranks *b, const struct result *
     const struct problem *p = b->problem;
     json_t *j = json_object();
     json_object_set_new(j, "encoding", json_string(b->encoding));
-    json_object_set_new(j, "pass", json_string("forward"));
+    json_object_set_new(j, "pass", json_string(pass_names[p->pass]));
     json_object_set_new(j, "layout",
                         json_string(b->spread->layout == LOCI_ZIGZAG ? "zigzag" : "contiguous"));
     json_object_set_new(j, "form", json_string(b->spread->gather ? "gathered" : "streamed"));
@@ -258,10 +362,10 @@ static void print_spread(const struct bench_ranks *b, const struct result *list,
         print_spread_json(b, &all, -1, ranks, f);
         return;
     }
-    printf("%s, forward, %s, L %td, %d heads on %d, width %d, %s: %d rank%s of %d thread%s, %s "
+    printf("%s, %s, %s, L %td, %d heads on %d, width %d, %s: %d rank%s of %d thread%s, %s "
            "shares, %s\n",
-           b->encoding, p->full ? "full" : "causal", p->len, p->heads, p->kv_heads, p->dim,
-           dtype_names[p->dtype], ranks, ranks > 1 ? "s" : "", p->threads,
+           b->encoding, pass_names[p->pass], p->full ? "full" : "causal", p->len, p->heads,
+           p->kv_heads, p->dim, dtype_names[p->dtype], ranks, ranks > 1 ? "s" : "", p->threads,
            p->threads > 1 ? "s" : "",
            b->spread->layout == LOCI_ZIGZAG ? "zigzag" : "contiguous",
            b->spread->gather ? "gathered" : "streamed");
@@ -287,14 +391,18 @@ static bool one_round(const struct bench_ranks *b, const loci_transport *t, stru
                       struct cut *c, struct figures *f)
 {
     double begun = now(), cpu = cpu_seconds();
-    if (t->rank == 0 && task_forward(whole)) return refuse("bench: %s", whole->error.text);
+    const bool back = b->problem->pass == BACKWARD;
+    if (t->rank == 0 && (back ? task_backward(whole) : task_forward(whole)))
+        return refuse("bench: %s", whole->error.text);
     f->alone = now() - begun;
     const double alone = cpu_seconds() - cpu;
     if (!meet(t)) return refuse("bench: the transport failed");
     begun = now(), cpu = cpu_seconds();
     loci_error e = { .status = LOCI_OK };
     c->call.error = &e;
-    if (loci_parallel_forward(whole->plan, whole->tables, c->work, &c->call, &c->all))
+    if (back ? loci_parallel_backward(whole->plan, whole->tables, c->work, &c->call, &c->grad,
+                                      &c->all)
+             : loci_parallel_forward(whole->plan, whole->tables, c->work, &c->call, &c->all))
         return refuse("bench: %s: %s", b->encoding, e.text);
     if (!meet(t)) return refuse("bench: the transport failed");
     f->wall = now() - begun;
@@ -325,6 +433,8 @@ static void body(const loci_transport *t, void *arg)
     p.host = t->rank == 0 && big.run ? &big : mine.run ? &mine : NULL;
     bool ok = contender_open(&p, &whole, b->encoding);
     p.host = mine.run ? &mine : NULL;
+    const bool back = p.pass == BACKWARD;
+    if (ok && back && task_forward(&whole.main)) exit(fail("bench: %s", whole.main.error.text));
     if (ok) cut_open(c, &p, b->spread, &whole.main, t);
     /* once for memory that nobody has touched yet */
     struct figures f;
@@ -335,13 +445,17 @@ static void body(const loci_transport *t, void *arg)
         wall[i] = f.wall, alone[i] = f.alone, share[i] = f.share, cpu[i] = f.cpu;
     }
     if (!ok) exit(EXIT_ERROR);           /* the others would wait */
-    if (t->rank && task_forward(&whole.main)) exit(fail("bench: %s", whole.main.error.text));
+    if (t->rank && (back ? task_backward(&whole.main) : task_forward(&whole.main)))
+        exit(fail("bench: %s", whole.main.error.text));
     struct result r = { .rows = c->rows,
                         .sent = (int64_t)c->report.sent,
                         .received = (int64_t)c->report.received,
-                        .model_received = keys_of_others(c, &p) * (int64_t)c->key_bytes,
+                        .model_received
+                        = back ? backward_bytes(c, &p, b->spread->gather)
+                               : keys_of_others(c, &p) * (int64_t)c->key_bytes,
                         .memory = (int64_t)c->work_bytes,
-                        .model_memory = (int64_t)model_memory(c, &p, b->spread),
+                        .model_memory = (int64_t)(back ? backward_memory(c, &p, b->spread)
+                                                       : model_memory(c, &p, b->spread)),
                         .wrong = cut_compare(c), .attention = middle(attention, n),
                         .waited = middle(waited, n) };
     struct result *list = take((size_t)t->ranks, sizeof *list);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ranks.c -- see ranks.h.  Threads share memory, so a message is a pointer: whoever receives it
- * copies it from where it is, and then the send has ended. */
+/* ranks.c -- see ranks.h.  Threads share memory, so a message is a pointer: whoever comes second,
+ * sender or receiver, copies it, and then both have ended. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ struct letter {
 struct office {
     pthread_mutex_t lock;
     pthread_cond_t news;
-    struct letter *sent;                 /* not taken yet, oldest first */
+    struct letter *open;                 /* that the other side has not begun, oldest first */
     int ranks, here;                     /* here: ranks that have come to highest() */
     long round;
     int64_t *highest, *known;            /* of this round so far, and of the one before */
@@ -34,63 +34,60 @@ struct office {
 struct member { struct office *office; int rank; pthread_t thread; };
 enum { MOST_NUMBERS_AGREED = 256 };
 
-static struct letter *letter(int from, int to, int tag, void *data, size_t bytes, bool sends)
-{
-    struct letter *l = take(1, sizeof *l);
-    *l = (struct letter){ .from = from, .to = to, .tag = tag, .sends = sends, .data = data,
-                          .bytes = bytes };
-    return l;
-}
-static int office_send(void *user, int to, int tag, const void *data, size_t bytes, void **request)
-{
-    struct member *m = user;
-    struct letter *l = letter(m->rank, to, tag, (void *)data, bytes, true), **at;
-    *request = l;
-    pthread_mutex_lock(&m->office->lock);
-    for (at = &m->office->sent; *at; at = &(*at)->next) {}
-    *at = l;
-    pthread_cond_broadcast(&m->office->news);
-    pthread_mutex_unlock(&m->office->lock);
-    return 0;
-}
-static int office_receive(void *user, int from, int tag, void *data, size_t bytes, void **request)
-{
-    struct member *m = user;
-    *request = letter(from, m->rank, tag, data, bytes, false);
-    return 0;
-}
-/* Takes the letter that this one waits for out of the list, if it is there. */
+/* Takes the other side of a message out of the list, if it is there. */
 static struct letter *find(struct office *o, const struct letter *l)
 {
-    for (struct letter **at = &o->sent; *at; at = &(*at)->next) {
+    for (struct letter **at = &o->open; *at; at = &(*at)->next) {
         struct letter *s = *at;
-        if (s->from != l->from || s->to != l->to || s->tag != l->tag) continue;
+        if (s->from != l->from || s->to != l->to || s->tag != l->tag || s->sends == l->sends)
+            continue;
         *at = s->next;
         return s;
     }
     return NULL;
 }
-/* Is it done?  Under the lock, which is given up while a message is copied. */
-static bool settle(struct office *o, struct letter *l)
+/* The lock is given up while a message is copied. */
+static void begin_letter(struct office *o, struct letter *l)
 {
-    if (l->sends) return l->done;
-    struct letter *s = find(o, l);
-    if (!s) return false;
-    pthread_mutex_unlock(&o->lock);
-    memcpy(l->data, s->data, l->bytes < s->bytes ? l->bytes : s->bytes);
     pthread_mutex_lock(&o->lock);
-    s->done = true;
-    pthread_cond_broadcast(&o->news);
-    return true;
+    struct letter *s = find(o, l), **at = &o->open;
+    if (s) {
+        const struct letter *from = l->sends ? l : s, *to = l->sends ? s : l;
+        pthread_mutex_unlock(&o->lock);
+        memcpy(to->data, from->data, to->bytes < from->bytes ? to->bytes : from->bytes);
+        pthread_mutex_lock(&o->lock);
+        l->done = s->done = true;
+        pthread_cond_broadcast(&o->news);
+    } else {
+        while (*at) at = &(*at)->next;
+        *at = l;
+    }
+    pthread_mutex_unlock(&o->lock);
+}
+static int office_send(void *user, int to, int tag, const void *data, size_t bytes, void **request)
+{
+    struct member *m = user;
+    struct letter *l = *request = take(1, sizeof *l);
+    *l = (struct letter){ .from = m->rank, .to = to, .tag = tag, .sends = true,
+                          .data = (void *)data, .bytes = bytes };
+    begin_letter(m->office, l);
+    return 0;
+}
+static int office_receive(void *user, int from, int tag, void *data, size_t bytes, void **request)
+{
+    struct member *m = user;
+    struct letter *l = *request = take(1, sizeof *l);
+    *l = (struct letter){ .from = from, .to = m->rank, .tag = tag, .data = data, .bytes = bytes };
+    begin_letter(m->office, l);
+    return 0;
 }
 static int office_end(struct member *m, void **request, bool wait)
 {
     struct letter *l = *request;
     if (!l) return 0;
     pthread_mutex_lock(&m->office->lock);
-    bool done;
-    while (!(done = settle(m->office, l)) && wait)
-        pthread_cond_wait(&m->office->news, &m->office->lock);
+    while (!l->done && wait) pthread_cond_wait(&m->office->news, &m->office->lock);
+    const bool done = l->done;
     pthread_mutex_unlock(&m->office->lock);
     if (done) free(l), *request = NULL;
     return 0;
