@@ -29,6 +29,8 @@ from ._plan import (
     set_num_threads,
 )
 from ._plan import list_encodings as list
+from ._ranks import alone as _alone
+from ._ranks import now as _now
 from ._weights import weights
 from .cache import Cache
 
@@ -59,7 +61,7 @@ __all__ = [
 ]
 
 
-_MODULES = ("hf", "layers", "nn", "plot", "rope", "seg")
+_MODULES = ("distributed", "hf", "layers", "nn", "plot", "rope", "seg")
 
 
 def __getattr__(name: str) -> Any:
@@ -108,6 +110,10 @@ class _Options(TypedDict, total=False):
     keys_rotated: bool
     fast: bool
     out: Any
+    shares: Any
+    key_shares: Any
+    group: Any
+    gather: bool
 
 
 def _is_torch(x: Any) -> bool:
@@ -184,9 +190,13 @@ def attention(
     fast: bool = False,
     return_lse: bool = False,
     out: Any = None,
+    shares: Any = None,
+    key_shares: Any = None,
+    group: Any = None,
+    gather: bool = False,
 ) -> Any:
     """softmax(scale q k + what the encoding adds) v, with what the encoding turns: forward, and through torch's
-    autograd backward."""
+    autograd backward.  With shares the arrays are this process's part of those of a group: loci.distributed."""
     given = {
         "pos": pos,
         "q_pos": q_pos,
@@ -216,6 +226,11 @@ def attention(
         "keys_rotated": keys_rotated,
         "fast": fast,
     }
+    if shares is not None or group is not None or _now.said is not None:
+        from . import distributed
+
+        over = {"group": group, "shares": shares, "key_shares": key_shares, "gather": gather}
+        return distributed.attention(q, k, v, encoding, given, arguments, return_lse, out, over)
     if _is_torch(q):
         from . import _torch_calls
 
@@ -261,6 +276,10 @@ def attention_backward(
     max_len: int | None = None,
     keys_rotated: bool = False,
     fast: bool = False,
+    shares: Any = None,
+    key_shares: Any = None,
+    group: Any = None,
+    gather: bool = False,
 ) -> tuple[Any, Any, Any, dict[str, Any]]:
     """Gradients of q, k, v and the tensors from those of the outputs of attention(..., return_lse=True)."""
     given = {
@@ -292,8 +311,14 @@ def attention_backward(
         "keys_rotated": keys_rotated,
         "fast": fast,
     }
+    if shares is not None or group is not None or _now.said is not None:
+        from . import distributed
+
+        over = {"group": group, "shares": shares, "key_shares": key_shares, "gather": gather}
+        douts = dout, dlse, dae
+        return distributed.attention_backward(douts, out, lse, ae, q, k, v, encoding, given, arguments, over)
     opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
-    return _attend.backward(opened, dout, out, lse, ae, dlse, dae)
+    return _attend.backward(opened, _attend.check_grads(opened, dout, out, lse, ae, dlse, dae))
 
 
 def linear_attention(
@@ -321,6 +346,7 @@ def linear_attention(
     return_state: bool = False,
 ) -> Any:
     """Attention with elu + 1 in the place of the softmax, in linear time; a state goes on where a call ended."""
+    _alone("linear attention sums up all rows before")
     given = {
         "pos": pos,
         "q_pos": q_pos,
@@ -355,6 +381,8 @@ def rotate(
     max_len: int | None = None,
 ) -> Array:
     """Rows turned by their positions, as queries, as keys, or as a cache keeps its keys."""
+    if pos is None and coords is None:
+        _alone("pos is missing")
     arguments = {
         "pos": pos,
         "coords": coords,
@@ -382,6 +410,8 @@ def embed(
     max_len: int | None = None,
 ) -> Array:
     """x + p(pos), for x [batch, rows, width] or [rows, width]."""
+    if pos is None:
+        _alone("pos is missing")
     arguments = {"pos": pos, "tensors": tensors, "max_len": max_len}
     if _is_torch(x):
         from . import _torch_calls

@@ -243,9 +243,24 @@ def _at(x: Any) -> Any:
 
 
 class Problem:
-    """A call of attention: its form, arrays that C can read, and who sees whom."""
+    """A call of attention: its form, arrays that C can read, and who sees whom; `ranks` where it is one of several
+    processes, each with its own part."""
 
-    __slots__ = ("form", "k", "kind", "listed", "mask", "masking", "plan", "q", "shape", "shared", "tensors", "v")
+    __slots__ = (
+        "form",
+        "k",
+        "kind",
+        "listed",
+        "mask",
+        "masking",
+        "plan",
+        "q",
+        "ranks",
+        "shape",
+        "shared",
+        "tensors",
+        "v",
+    )
 
     def __init__(
         self, form: Form, m: Masking | None, q: Any, k: Any, v: Any, tensors: list[Any], mask: Pairs | None = None
@@ -255,6 +270,7 @@ class Problem:
         self.q, self.k, self.v, self.tensors = q, k, v, tensors
         self.listed: Any = None
         self.shared: Tables | None = None
+        self.ranks: Any = None
 
     def of(self, q: Any, k: Any, v: Any, tensors: Any) -> Problem:
         """The same with other arrays that look like these; behind the tensors may stand a mask."""
@@ -262,13 +278,14 @@ class Problem:
         if len(tensors) > count:
             mask = open_mask(self.kind, tensors[count], self.shape, self.plan.real, self.plan.dtype)
         again = Problem(self.form, self.masking, q, k, v, list(tensors[:count]), mask)
-        again.shared = self.shared
+        again.shared, again.ranks = self.shared, self.ranks
         return again
 
     def tiled(self, times: int, like: Any) -> Problem:
         """The same with so many batches one after the other; the arrays come later, of the kind of this one."""
-        if self.mask is not None:
-            raise Error("a mask cannot be mapped by torch.func.vmap", "unsupported")
+        if self.mask is not None or self.ranks is not None:
+            what = "a call over ranks" if self.mask is None else "a mask"
+            raise Error(f"{what} cannot be mapped by torch.func.vmap", "unsupported")
         s = replace(self.shape, batch=self.shape.batch * times)
         given = dict(zip(self.form.names, self.tensors, strict=True))
         m = None if self.masking is None else repeated(self.masking, times)
@@ -282,9 +299,16 @@ class Problem:
         return self.listed
 
     @property
+    def empty(self) -> bool:
+        """Is there nothing to do?  A rank without rows has others to serve."""
+        return self.form.empty and self.ranks is None
+
+    @property
     def tables(self) -> Tables:
         if self.shared is None:
-            if self.form.tables is not None and self.masking is None:
+            if self.ranks is not None:
+                self.shared = self.plan.tables(self.ranks.distance, self.pointers)
+            elif self.form.tables is not None and self.masking is None:
                 self.shared = self.form.tables
             else:
                 s = self.shape
@@ -332,6 +356,8 @@ class Problem:
 
     def room(self, call: Any, backward: int) -> int:
         """The workspace's bytes, which the form remembers for calls with nothing special."""
+        if self.ranks is not None:
+            return int(self.ranks.workspace(self.plan._handle, call, backward))
         key = None
         if self.masking is None and self.mask is None:
             key = backward, call.host.contents.threads if call.host else 1, call.lse is None, call.rem is None
@@ -347,11 +373,17 @@ class Problem:
 
     def forward(self, out: Any = None, want_lse: bool = False) -> tuple[Any, Any, Any]:
         """o, lse or rem, ae; what is not wanted or not there is None."""
+        if self.ranks is None:
+            return self._forward(out, want_lse)
+        with self.ranks.calling(False):
+            return self._forward(out, want_lse)
+
+    def _forward(self, out: Any, want_lse: bool) -> tuple[Any, Any, Any]:
         kind, plan, form = self.kind, self.plan, self.form
         o = kind.empty(form.shapes["o"], self.q) if out is None else out
         lse = kind.empty(form.shapes["lse"], self.q, plan.real) if want_lse else None
         ae = kind.empty(form.ae, self.q, plan.real) if form.ae else None
-        if form.empty:
+        if self.empty:
             return o, lse, ae
         tables = self.tables
         call, alive = self.call(o)
@@ -361,7 +393,7 @@ class Problem:
             call.ae = kind.pointer(ae)
         try:
             work = thread.work(self.room(call, 0))
-            _c.check(_c.lib.forward(plan._handle, tables.at, work, call), thread.error)
+            _c.check((self.ranks or _c.lib).forward(plan._handle, tables.at, work, call), thread.error)
         finally:
             thread.done()
         del alive
@@ -389,7 +421,7 @@ class Problem:
     def grads(self, wanted: Any, wanted_tensors: list[bool]) -> tuple[list[Any], list[Any]]:
         """Arrays for the gradients of q, k and v, and of the tensors; None where none is wanted."""
         kind, form = self.kind, self.form
-        make = kind.zeros if form.empty else kind.empty
+        make = kind.zeros if self.empty else kind.empty
         three = zip("qkv", wanted, (self.q, self.k, self.v), strict=True)
         grads = [make(form.shapes[name], x) if want else None for name, want, x in three]
         each = zip(self.plan.tensors, self.tensors, wanted_tensors, strict=True)
@@ -414,14 +446,23 @@ class Problem:
     ) -> tuple[list[Any], list[Any]]:
         """Gradients of q, k and v, and of the tensors; None where none is wanted.  Behind those of the tensors comes
         that of a mask, if wanted_tensors asks for one more."""
+        given = o, lse, ae, dout, dlse, dae, wanted, wanted_tensors
+        if self.ranks is None:
+            return self._backward(*given)
+        with self.ranks.calling(True):
+            return self._backward(*given)
+
+    def _backward(
+        self, o: Any, lse: Any, ae: Any, dout: Any, dlse: Any, dae: Any, wanted: Any, wanted_tensors: list[bool]
+    ) -> tuple[list[Any], list[Any]]:
         kind, plan, s = self.kind, self.plan, self.shape
         count = len(plan.tensors)
         grads, dtensors = self.grads(wanted, wanted_tensors[:count])
         dmask = None
         if len(wanted_tensors) > count and wanted_tensors[count] and self.mask is not None:
-            make = kind.zeros if self.form.empty else kind.empty
+            make = kind.zeros if self.empty else kind.empty
             dmask = make((s.batch, s.heads, s.rows, s.keys), self.q, plan.real)
-        if self.form.empty:
+        if self.empty:
             return grads, self._with_mask(dtensors, dmask, wanted_tensors)
         tables = self.tables
         call, alive = self.call(o)
@@ -436,10 +477,12 @@ class Problem:
             grad.dmask = _c.View(kind.pointer(dmask), 0, 0, 0)
         try:
             work = thread.work(self.room(call, 1))
-            _c.check(_c.lib.backward(plan._handle, tables.at, work, call, grad), thread.error)
+            _c.check((self.ranks or _c.lib).backward(plan._handle, tables.at, work, call, grad), thread.error)
         finally:
             thread.done()
         del alive
+        if self.ranks is not None:
+            self.ranks.divide(plan, dtensors)
         return grads, self._with_mask(dtensors, dmask, wanted_tensors)
 
     def _with_mask(self, dtensors: list[Any], dmask: Any, wanted: list[bool]) -> list[Any]:
@@ -553,10 +596,8 @@ def _like(p: Problem, x: Any, name: str, shape: tuple[int, ...], dtype: str) -> 
     return x
 
 
-def backward(
-    p: Problem, dout: Any, out: Any, lse: Any, ae: Any, dlse: Any, dae: Any
-) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """attention_backward()."""
+def check_grads(p: Problem, dout: Any, out: Any, lse: Any, ae: Any, dlse: Any, dae: Any) -> tuple[Any, ...]:
+    """What attention_backward() is given beside the arrays of the call, as backward() takes it."""
     kind, plan, rows = p.kind, p.plan, p.form.shapes["lse"]
     out = _like(p, out, "out", p.form.shapes["o"], plan.dtype)
     lse = _like(p, lse, "lse", rows, plan.real)
@@ -569,11 +610,18 @@ def backward(
         ae, dae = _like(p, ae, "ae", p.form.ae, plan.real), _like(p, dae, "dae", p.form.ae, plan.real)
     elif ae is not None or dae is not None:
         raise Error(f"{'dae' if ae is None else 'ae'} is of tape, which is not in '{plan.encoding}'")
-    dense = [None if x is None else kind.dense(x) for x in (lse, ae, dlse, dae)]
+    lse, ae, dlse, dae = (None if x is None else kind.dense(x) for x in (lse, ae, dlse, dae))
+    return out, lse, ae, dout, dlse, dae
+
+
+def backward(p: Problem, checked: tuple[Any, ...]) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """attention_backward()."""
+    out, lse, ae, dout, dlse, dae = checked
+    plan = p.plan
     wanted = [t.role != "fixed" for t in plan.tensors]
     if p.mask is not None and p.mask.kind == _c.ADDED:
         wanted.append(True)
-    grads, dtensors = p.backward(out, dense[0], dense[1], dout, dense[2], dense[3], (True, True, True), wanted)
+    grads, dtensors = p.backward(out, lse, ae, dout, dlse, dae, (True, True, True), wanted)
     names = [*(t.name for t in plan.tensors), "mask"]
     named = {name: x for name, x in zip(names, dtensors, strict=False) if x is not None}
     return grads[0], grads[1], grads[2], named

@@ -234,6 +234,54 @@ class Rope(c.Structure):
     ]
 
 
+class Share(c.Structure):
+    _fields_ = [("first", c.c_int64), ("count", c.c_int64), ("rank", c.c_int)]
+
+
+BEGIN = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_int, c.c_int, c.c_void_p, c.c_size_t, c.POINTER(c.c_void_p))
+END = c.CFUNCTYPE(c.c_int, c.c_void_p, c.POINTER(c.c_void_p))
+AGREE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_int)
+
+
+class Transport(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("rank", c.c_int),
+        ("ranks", c.c_int),
+        ("send", BEGIN),
+        ("receive", BEGIN),
+        ("wait", END),
+        ("test", END),
+        ("highest", AGREE),
+        ("user", c.c_void_p),
+    ]
+
+
+class ParallelReport(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("attention", c.c_double),
+        ("waited", c.c_double),
+        ("sent", c.c_uint64),
+        ("received", c.c_uint64),
+    ]
+
+
+class Parallel(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("transport", c.POINTER(Transport)),
+        ("shares", c.POINTER(Share)),
+        ("key_shares", c.POINTER(Share)),
+        ("count", c.c_int),
+        ("key_count", c.c_int),
+        ("gather", c.c_int),
+        ("ahead", c.c_int),
+        ("check_tables", c.c_int),
+        ("report", c.POINTER(ParallelReport)),
+    ]
+
+
 STRUCTS = {
     "loci_view": View,
     "loci_error": CError,
@@ -247,6 +295,10 @@ STRUCTS = {
     "loci_encoding_info": Info,
     "loci_layer": Layer,
     "loci_rope": Rope,
+    "loci_share": Share,
+    "loci_transport": Transport,
+    "loci_parallel_report": ParallelReport,
+    "loci_parallel": Parallel,
 }
 
 VIEWS = struct.Struct("@PnnnPnnnPnnnPnnn")  # q, k, v and o lie side by side in a call
@@ -258,6 +310,7 @@ _P, _I, _N, _Z, _D = c.c_void_p, c.c_int, c.c_ssize_t, c.c_size_t, c.c_double
 _E = c.POINTER(CError)
 _CALL = c.POINTER(Call)
 _LAYER = c.POINTER(Layer)
+_ALL = c.POINTER(Parallel)
 
 # name: result, arguments.  A result of None is a status.
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
@@ -287,6 +340,12 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "isas": (_I, [c.POINTER(c.c_char_p), _I]),
     "version": (_I, []),
     "version_text": (c.c_char_p, []),
+    "share_out": (_I, [_I, c.c_int64, _I, c.POINTER(Share), _I]),
+    "parallel_workspace": (_Z, [_P, _CALL, _ALL, _I]),
+    "parallel_forward": (_I, [_P, _P, _P, _CALL, _ALL]),
+    "parallel_backward": (_I, [_P, _P, _P, _CALL, c.POINTER(Grad), _ALL]),
+    "parallel_decode_workspace": (_Z, [_P, _CALL, _ALL]),
+    "parallel_decode": (_I, [_P, _P, _P, _CALL, _ALL]),
     "cache_size": (_Z, [_P, _N, _N]),
     "cache_create": (_I, [c.POINTER(_P), _P, _N, _N, _I, _P, _E]),
     "cache_open": (_I, [c.POINTER(_P), _P, _P, _Z, _E]),

@@ -14,6 +14,7 @@ from torch.nn import functional
 from . import attention as _attention
 from ._c import Error
 from ._hf_masks import Sight
+from ._ranks import alone
 
 
 class FallbackWarning(UserWarning):
@@ -157,6 +158,7 @@ def attend(
     elif sinks is not None and sinks.ndim > 1:
         reason = "sinks"
     if reason is not None:
+        alone(f"{_REASONS[reason]} computed by torch")
         fall_back(reason)
         more = None if bias is None else bias()
         o, w = by_torch(q, k, v, sight, scaling=scale, dropout=dropout, softcap=softcap, sinks=sinks, bias=more)

@@ -157,6 +157,7 @@ class Reading:
     behind: int | None = None  # the key is less than this many places behind the row
     around: int | None = None  # or at most this many away
     groups: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # pairs must have the same number
+    chunked: bool = False
     packed: torch.Tensor | None = None
     remapped: torch.Tensor | None = None
     hidden: torch.Tensor | None = None  # padding among the keys
@@ -191,6 +192,7 @@ class Reading:
         self.around = int(sliding_window)
 
     def _chunks(self, rows: Any, keys: Any, chunk_size: int, left_padding: torch.Tensor) -> None:
+        self.chunked = True
         begin = left_padding.reshape(-1, 1)
         self.groups.append(((rows - begin) // chunk_size, (keys - begin) // chunk_size))
 
@@ -328,16 +330,43 @@ class Treatment:
     flat: bool = False
 
 
+def positions(shares: Any) -> torch.Tensor:
+    """Of the own rows, [1, rows]."""
+    return torch.from_numpy(shares.positions())[None]
+
+
+def _shared(w: Wanted, r: Reading, shares: Any) -> Mask:
+    """Over ranks: order and window alone.  That positions jump from share to share makes no packed sequences."""
+    at = positions(shares)
+    if r.remapped is not None and w.rows == at.shape[-1] and bool((r.remapped == at).all()) and not r.chunked:
+        r.groups.clear()
+    if r.groups or r.hidden is not None or not bool(w.tokens(w.key_indices()).all()):
+        raise Error(
+            "rows of several ranks are one sequence in each batch entry: no padding, packed sequences or chunks",
+            "unsupported",
+        )
+    return _assemble(w, r, True, False)
+
+
 def build(
-    wanted: Wanted, function: Callable[..., Any], how: Treatment, *, skip: bool, ahead: bool, tells_order: bool
+    wanted: Wanted,
+    function: Callable[..., Any],
+    how: Treatment,
+    *,
+    skip: bool,
+    ahead: bool,
+    tells_order: bool,
+    shares: Any = None,
 ) -> Mask | None:
     """A Mask, or None where order alone is left, transformers would `skip` the mask and the model tells its order by
-    other means.  `ahead`: generate() makes it for a static cache."""
+    other means.  `ahead`: generate() makes it for a static cache.  `shares`: there are rows of other ranks."""
     r = Reading()
     r.read(function, wanted.row_indices(), wanted.key_indices())
     r.check()
     if not (skip or ahead or how.own or r.packed is not None):
         raise UnknownMaskError  # the model wants to see the mask itself
+    if shares is not None:
+        return _shared(wanted, r, shares)
     none_is_fine = (how.own or (skip and tells_order)) and not how.never_none
     tokens = wanted.tokens(wanted.key_indices())
     whole = not r.groups and r.hidden is None and bool(tokens.all())

@@ -129,14 +129,17 @@ def attention(
     arguments: Mapping[str, Any],
     return_lse: bool,
     out: Any,
+    over: Mapping[str, Any] | None = None,
+    ranks: Any = None,
 ) -> Any:
+    """`over` is what was said of ranks, and `ranks` what that means."""
     from . import attention as public
 
     learned = _learned(arguments)
     mask = arguments["mask"]
     if isinstance(mask, torch.Tensor):
         learned = (*learned, mask)
-    options = {**given, **arguments, "return_lse": return_lse, "out": out}
+    options = {**given, **arguments, **(over or {}), "return_lse": return_lse, "out": out}
     answered = _subclass(public, (q, k, v), encoding, options, learned)
     if answered is not None:
         return answered[0]
@@ -147,11 +150,17 @@ def attention(
         if isinstance(encoding, Plan):
             encoding, arguments = _spelled(encoding, arguments)
         return _ops.attention(q, k, v, encoding, given, arguments, return_lse, out)
-    opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
-    if not wants_gradient(q, k, v, *learned) and not transformed():
-        return _attend.results(*opened.forward(_attend.check_out(opened, out), return_lse))
-    if out is not None:
-        raise Error("out is written in place, which autograd cannot follow: leave it out, or use torch.no_grad()")
+
+    def make() -> tuple[Any, bool, Any]:
+        opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
+        follow = wants_gradient(q, k, v, *learned) or transformed()
+        if follow and out is not None:
+            raise Error("out is written in place, which autograd cannot follow: leave it out, or use torch.no_grad()")
+        return opened, follow, _attend.check_out(opened, out)
+
+    opened, follow, made = make() if ranks is None else ranks.open(make)
+    if not follow:
+        return _attend.results(*opened.forward(made, return_lse))
     behind = () if opened.mask is None else (opened.mask.given,)
     o, lse, ae = apply(AttentionJob(opened), opened.q, opened.k, opened.v, *opened.tensors, *behind)
     return _attend.results(o, lse if return_lse else None, ae if opened.plan.averages else None)

@@ -83,6 +83,10 @@ class Cache:
 
     # ---- Tables --------------------------------------------------------------------------------
 
+    def _distance(self) -> int:
+        """Of the two positions that are farthest apart."""
+        return self.capacity
+
     def _learn(self, copies: Mapping[str, np.ndarray[Any, Any]]) -> None:
         plan = self._plan
         learned = [t for t in plan.tensors if t.role != "input"]
@@ -96,7 +100,7 @@ class Cache:
         self._tensors = {t.name: x for t, x in zip(learned, checked, strict=True)}
         given = [self._tensors.get(t.name) for t in plan.tensors]
         self._given = arrays.pointers(Numpy, given)
-        self._tables = Tables(plan, self.capacity, self._given)
+        self._tables = Tables(plan, self._distance(), self._given)
         self._calls.clear()
 
     def refresh(self, tensors: Mapping[str, Any] | None = None, *, sinks: Any = None) -> None:
@@ -237,8 +241,7 @@ class Cache:
         try:
             if len(given) > 1:
                 self._append(laid)
-            work = thread.work(laid.room or laid.measure())
-            error = _c.lib.forward(plan._handle, self._tables.at, work, laid.at)
+            error = self._forward(laid)
             if error:
                 failed = _c.failure(error, thread.error)
                 if len(given) > 1:
@@ -248,6 +251,10 @@ class Cache:
             thread.done()
         del alive
         return o if averages is None else (o, averages)
+
+    def _forward(self, laid: _Laid) -> int:
+        work = thread.work(laid.room or laid.measure())
+        return int(_c.lib.forward(self._plan._handle, self._tables.at, work, laid.at))
 
     def _take_back(self, laid: _Laid) -> None:
         """What a step that failed has appended."""

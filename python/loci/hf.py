@@ -30,6 +30,7 @@ except ImportError:
 from . import _hf_masks as masks
 from ._c import Error
 from ._hf_attend import FallbackWarning, attend, reset_stats, set_mode, stats
+from ._ranks import now
 
 __all__ = ["FallbackWarning", "patch", "register", "reset_stats", "stats"]
 
@@ -91,6 +92,23 @@ def _guard(config: Any) -> tuple[masks.Treatment, bool]:
 # ---- What transformers calls ---------------------------------------------------------------------
 
 
+def _shares() -> Any:
+    """Who has which rows, where loci.distributed.sharing() is at work."""
+    return None if now.said is None else now.said[1]
+
+
+def _check_positions(given: Any) -> None:
+    shares = _shares()
+    if (
+        shares is not None
+        and isinstance(given, torch.Tensor)
+        and not torch.equal(given, masks.positions(shares).expand_as(given))
+    ):
+        raise Error(
+            "position_ids must be those of this rank's rows: torch.from_numpy(shares.positions())[None]", "bad_arg"
+        )
+
+
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _mask(
     batch_size: int,
@@ -120,7 +138,9 @@ def _mask(
         # more keys than have been written
         ahead = q_length == 1 and (isinstance(q_offset, torch.Tensor) or (q_offset == 0 and kv_length > 1))
         skip = allow_is_causal_skip or allow_is_bidirectional_skip
-        return masks.build(wanted, mask_function, how, skip=skip, ahead=ahead, tells_order=tells_order)
+        return masks.build(
+            wanted, mask_function, how, skip=skip, ahead=ahead, tells_order=tells_order, shares=_shares()
+        )
     except masks.UnknownMaskError:
         return masking_utils.sdpa_mask(
             batch_size=batch_size,
@@ -214,6 +234,7 @@ def _attention(
         raise Error("loci has no paged caches: use attn_implementation='paged|eager'", "unsupported")
     if hasattr(query, "device_mesh"):
         raise Error("loci has no tensor parallelism: load the model without a plan for it", "unsupported")
+    _check_positions(kwargs.get("position_ids"))
     rows, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     seen = sight(attention_mask, rows, keys, bool(causal), sliding_window)

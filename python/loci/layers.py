@@ -16,6 +16,7 @@ from . import _c
 from ._c import Error
 from ._numpy import Numpy
 from ._plan import host, thread
+from ._ranks import alone
 
 MIXES = {"rowsum": 0, "full": 1}
 ACTIVATIONS = {"sigmoid": 0, "silu": 1}
@@ -179,6 +180,8 @@ class _Shift(_Work):
 def shift(x: Any, logits: Any, seg: Any = None, before: Any = None, return_after: bool = False) -> Any:
     """a_t x_(t-1) + (1 - a_t) x_t with a = sigmoid(logits), logits [batch, heads, length].  before and after: the last
     token of the part before and of this one, [batch, heads, width]."""
+    if before is None:
+        alone("shift() mixes a row with the one before")
     kind, dtype, back, opened = _open({"x": x, "logits": logits})
     batch, heads, rows, width = _four(opened[0], "x")
     _want(opened[1], "logits", (batch, heads, rows))
@@ -270,6 +273,8 @@ class _Temperature(_Work):
 
 def temperature(x: Any, beta: float, length: float, from_: int = 0, pos: Any = None) -> Any:
     """x (1 + beta ln(1 + floor((pos + from_) / length)))."""
+    if pos is None:
+        alone("pos is missing")
     kind, dtype, back, opened = _open({"x": x})
     batch, heads, rows, width = _four(opened[0], "x")
     work = _Temperature(kind, dtype, batch, rows, heads, width)
@@ -295,6 +300,8 @@ def tape_start(
     like: Any = None,
 ) -> Any:
     """The states of tokens before the first layer, [batch, heads, length, dim / 2, 2], of the library of `like`."""
+    if pos is None:
+        alone("pos is missing")
     kind, like = (Numpy, np.empty(0)) if like is None else arrays.read(like, "like")
     if dim % 2 or dim < 2:
         raise Error(f"dim must be even, not {dim}")

@@ -20,7 +20,7 @@ RENAMED: dict[str, str] = {}
 def program() -> str:
     """Prints the size of each struct and where its fields are."""
     lines = ["#include <stdio.h>", "#include <stddef.h>"]
-    lines += [f'#include "loci/{name}.h"' for name in ("loci", "cache", "layers", "io")]
+    lines += [f'#include "loci/{name}.h"' for name in ("loci", "cache", "layers", "io", "parallel")]
     lines.append("int main(void) {")
     for name, struct in _c.STRUCTS.items():
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
@@ -53,7 +53,7 @@ class Structs(unittest.TestCase):
 
         unused = {"prepare"}
         declared = set()
-        for header in ("loci", "cache", "layers"):
+        for header in ("loci", "cache", "layers", "parallel"):
             text = (ROOT / "include" / "loci" / f"{header}.h").read_text()
             declared |= set(re.findall(r"LOCI_API[^;]*?\bloci_(\w+)\(", text))
         self.assertEqual(declared - set(_c.FUNCTIONS) - unused, set())
