@@ -6,7 +6,8 @@ transport is broken for good, and whoever called C raises it.
 
 A Work of gloo does not know whether it is done before somebody waits for it.  So a request that C tests has a thread
 that waits; forward passes are given no test, and have none.  A wait that gloo gives up closes the connections to all
-others, which ends all other requests as well: those that are open when the transport breaks are ended like that.
+others, and ends all other waits: so a transport that breaks gives one up, which ends its own requests and tells the
+other ranks, who would wait.
 
 Agreements go up and down a binomial tree of ranks as messages.  With gloo that takes a fifth of the time of
 all_reduce(), whose work passes through other threads."""
@@ -31,7 +32,7 @@ from ._ranks import NOTHING
 
 PIECE = 1 << 30  # bytes that go at once: a longer message goes in pieces
 TAGS = 1 << 29  # is added to C's, so that no message of the host is met
-UP, DOWN = -2, -1  # tags of agreements
+NEVER, UP, DOWN = -3, -2, -1  # tags: of what nobody sends, and of agreements
 SENTENCE = 512  # bytes
 AT_ONCE = datetime.timedelta(milliseconds=1)
 THREADS = 4096  # at most: a request that waited for a free one might wait for ever
@@ -132,6 +133,8 @@ class Transport:
     def _break(self, error: BaseException) -> None:
         # frames of a traceback would keep requests, and these the memory
         self.failed = error.with_traceback(None)
+        with contextlib.suppress(Exception):
+            self._begin(dist.irecv, (self.rank + 1) % self.ranks, NEVER, torch.empty(1)).give_up()
 
     def begin(self) -> None:
         """Before a call of C, and before an agreement."""

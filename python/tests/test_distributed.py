@@ -33,7 +33,7 @@ class Distributed(unittest.TestCase):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(len(re.findall(r"Ran \d+ tests? in", done.stderr)), count, done.stderr)
