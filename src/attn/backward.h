@@ -50,5 +50,7 @@ void N(add_item_parts)(const struct call *, const struct sums *, const struct it
 void N(unturn_tile)(struct call *, const struct workspace *, const struct sequence *,
                     ptrdiff_t tile, int kh, real *part);
 void N(add_tile_part)(const struct call *, ptrdiff_t b, int kh, const real *part);
+/* All tiles; their parts are added in the order of the tiles. */
+void N(unturn_keys)(struct call *);
 
 #endif
