@@ -14,7 +14,7 @@ loci_status loci_break(struct party *a)
                      "parallel: the transport of rank %d failed; no rank can go on", a->via.rank);
 }
 
-static bool highest(struct party *a, int64_t *list, int n)
+bool loci_highest(struct party *a, int64_t *list, int n)
 {
     const double start = loci_seconds();
     if (a->via.highest(a->via.user, list, n)) a->broken = true;
@@ -34,7 +34,7 @@ static loci_status pass_on(struct party *a, int failed, loci_status own)
         list[0] = own;
         memcpy(list + 1, said.text, sizeof said.text);
     }
-    if (!highest(a, list, 1 + WORDS)) return loci_break(a);
+    if (!loci_highest(a, list, 1 + WORDS)) return loci_break(a);
     memcpy(said.text, list + 1, sizeof said.text);
     said.text[sizeof said.text - 1] = 0;
     return loci_fail(a->error, (loci_status)list[0], "%s", said.text);
@@ -49,7 +49,7 @@ loci_status loci_agree(struct party *a, loci_status own, struct fact *facts, int
         const int64_t value = own ? 0 : facts[i].value;
         list[1 + 2 * i] = value, list[2 + 2 * i] = value == ANY ? ANY : -value;
     }
-    if (!highest(a, list, 1 + 2 * n)) return loci_break(a);
+    if (!loci_highest(a, list, 1 + 2 * n)) return loci_break(a);
     if (list[0]) return pass_on(a, (int)list[0] - 1, own);
     for (int i = 0; i < n; i++) {
         const int64_t most = list[1 + 2 * i];

@@ -249,11 +249,11 @@ static size_t lay_out(struct party *a, char *base, struct whole *whole)
     const size_t inner = loci_attention_room(p, &w->w.call, &w->w.opening, &room);
     if (!inner) return SIZE_MAX;
     if (!base) loci_find_sums(w, &room.call, true), w->scans = room.chain.scans;
-    w->groups = room.chain.groups, w->tiles = room.chain.tile > 0;
+    w->tiles = room.chain.tile > 0;
     a->inner = take_bytes(&m, inner, 1);
     if (w->scans && !a->all.gather) loci_take_again(a, &w->sweep, &a->cargo, TAG_SWEEP, &m);
 
-    const struct counts n = count(a, w->groups);
+    const struct counts n = count(a, room.chain.groups);
     struct chain *chain = &w->w.chain;
     chain->item = room.chain.item, chain->part = room.chain.part;
     chain->items = take_bytes(&m, n.items, chain->item);
@@ -267,14 +267,14 @@ static size_t lay_out(struct party *a, char *base, struct whole *whole)
     take_box(a, &w->in, w->bytes, &m);
     for (int i = 0; i < OUTS; i++) take_box(a, &w->out[i], w->bytes, &m);
     w->totals = take_bytes(&m, w->total_bytes, 1);
+    size_t at[MAX_ENCODINGS];
     w->carried_bytes = 0;
     for (int e = 0; e < p->encs; e++) {
-        w->carried_at[e] = w->carried_bytes;
+        at[e] = w->carried_bytes;
         if (p->enc[e].pe->carried) w->carried_bytes += p->enc[e].pe->carried(&room.call, e);
     }
     w->carried = take_bytes(&m, w->carried_bytes, 1);
-    for (int e = 0; e < p->encs && w->carried; e++)
-        chain->carried[e] = w->carried + w->carried_at[e];
+    for (int e = 0; e < p->encs && w->carried; e++) chain->carried[e] = w->carried + at[e];
     loci_lay_out_collected(a, &room, &w->collected, &m);
     w->w.opening.chain = *chain;
     /* what says that keys are there chunk by chunk */
@@ -306,7 +306,7 @@ static void agree_on_runs(struct party *a, struct backward *w)
                 if (-shift > low[b]) low[b] = -shift;
             }
     }
-    if (a->via.highest(a->via.user, high, (int)(2 * entries))) a->broken = true;
+    if (!loci_highest(a, high, (int)(2 * entries))) return;
     for (ptrdiff_t b = 0; b < B; b++) {
         const int64_t most = *entry(a, high, b), least = -*entry(a, low, b);
         w->last[b] = a->rows ? most + a->rows - 1 : 0, w->apart[b] = a->rows && most != least;

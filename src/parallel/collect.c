@@ -6,13 +6,18 @@
 
 enum { PIECE = 256 };                    /* rows of a message */
 
-bool loci_collects(const struct loci_plan *p, int enc) { return p->enc[enc].pe->left != NULL; }
+/* Bytes of a row of a head that an encoding wants side by side; 0: none. */
+static size_t left_of(const struct call *c, int enc)
+{
+    const struct loci_pe *pe = c->plan->enc[enc].pe;
+    return pe->left ? pe->left(c, enc) : 0;
+}
 static bool wanted(const struct party *a, const struct backward *w, int enc)
 {
     const struct loci_plan *p = a->plan;
     bool any = false;
     for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++) any |= w->want[i] != NULL;
-    return any && loci_collects(p, enc) && p->enc[enc].pe->left(&w->w.open, enc);
+    return any && left_of(&w->w.open, enc);
 }
 
 /* The call over all rows and keys, as far as end() asks for it. */
@@ -32,7 +37,7 @@ void loci_lay_out_collected(const struct party *a, const struct room *room, stru
     const struct loci_plan *p = a->plan;
     const size_t B = (size_t)a->call.batch, lists = (a->call.per_batch ? B : 1) * (size_t)p->axes;
     for (int e = 0; e < p->encs; e++) {
-        const size_t bytes = loci_collects(p, e) ? p->enc[e].pe->left(&room->call, e) : 0;
+        const size_t bytes = left_of(&room->call, e);
         if (!bytes) continue;
         f->keys = take_bytes(m, B * (size_t)(p->kv_heads * a->call.k_len), bytes);
         f->message = take_bytes(m, PIECE, bytes > sizeof(double) ? bytes : sizeof(double));
@@ -52,7 +57,7 @@ void loci_collect_keys(const struct party *a, const struct backward *w, ptrdiff_
     const struct call *c = &w->w.open;
     for (int e = 0; e < p->encs; e++) {
         if (!wanted(a, w, e)) continue;
-        const size_t bytes = p->enc[e].pe->left(c, e);
+        const size_t bytes = left_of(c, e);
         for (ptrdiff_t i = 0; i < c->B * p->kv_heads; i++)
             p->enc[e].pe->move_left(c, e, false, i, at, keys,
                                     w->collected.keys
@@ -76,8 +81,7 @@ static bool pass(struct party *a, struct backward *w, int owner, size_t bytes)
 }
 /* Pieces of all shares, in the order that both sides know; own: the owner's own number of row. */
 struct walk { int share; int64_t at; ptrdiff_t own; };
-static bool walk(const struct party *a, const loci_share *list, int count, struct walk *p,
-                 ptrdiff_t *rows)
+static bool walk(const loci_share *list, int count, struct walk *p, ptrdiff_t *rows)
 {
     for (; p->share < count; p->share++, p->at = 0) {
         const loci_share *s = &list[p->share];
@@ -89,7 +93,6 @@ static bool walk(const struct party *a, const loci_share *list, int count, struc
         p->at += *rows;
         return true;
     }
-    (void)a;
     return false;
 }
 static void collect_coordinates(struct party *a, struct backward *w, bool query)
@@ -103,7 +106,7 @@ static void collect_coordinates(struct party *a, struct backward *w, bool query)
     double *to = query ? w->collected.q_coord : w->collected.k_coord;
     ptrdiff_t n;
     for (ptrdiff_t i = 0; own && i < lists; i++)
-        for (struct walk p = { 0 }; walk(a, list, count, &p, &n);) {
+        for (struct walk p = { 0 }; walk(list, count, &p, &n);) {
             const int owner = list[p.share].rank;
             const size_t bytes = (size_t)n * sizeof *own;
             if (owner == a->via.rank)
@@ -118,11 +121,11 @@ static void collect_rows(struct party *a, struct backward *w, int enc, bool quer
     const loci_share *list = query ? a->all.shares : a->key_shares;
     const int count = query ? a->all.count : a->key_count;
     const ptrdiff_t heads = a->call.batch * (query ? a->plan->heads : a->plan->kv_heads);
-    const size_t each = pe->left(&w->w.open, enc);
+    const size_t each = left_of(&w->w.open, enc);
     char *message = w->collected.message;
     ptrdiff_t n;
     for (ptrdiff_t i = 0; i < heads; i++)
-        for (struct walk p = { 0 }; walk(a, list, count, &p, &n);) {
+        for (struct walk p = { 0 }; walk(list, count, &p, &n);) {
             const int owner = list[p.share].rank;
             if (owner == a->via.rank && query)
                 pe->move_left(&w->w.open, enc, true, i, p.own, n, message, false);

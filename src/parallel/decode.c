@@ -184,22 +184,11 @@ static size_t lay_out(struct party *a, char *base, struct decode *d)
 static loci_status open_own(struct party *a, const loci_plan *p, const void *tables, void *work,
                             const loci_call *given, struct decode *d)
 {
-    loci_error *e = &a->said;
-    CHECK(e, given, LOCI_BAD_ARG, "call must not be NULL");
-    TRY(TAKE(loci_call, &a->call, given, error, e));
-    a->call.error = e;                   /* what is wrong is for all to hear */
-    CHECK(e, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
-          "the plan must be one for stage ATTENTION");
-    a->plan = p;
+    TRY(loci_take_own_call(a, p, given));
     TRY(open_shapes(a, d));
-    CHECK(e, work && (uintptr_t)work % ALIGN == 0, LOCI_BAD_ARG,
-          "work must not be NULL and must start on 64 bytes");
     const size_t bytes = lay_out(a, NULL, d);
-    CHECK(e, bytes != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
-    CHECK(e, !a->call.work_bytes || a->call.work_bytes >= bytes, LOCI_BAD_ARG,
-          "work has %zu bytes, and this call needs %zu; loci_parallel_decode_workspace() tells",
-          a->call.work_bytes, bytes);
-    TRY(loci_check_tables(p, tables, a->call.tables_bytes, e));
+    TRY(loci_check_work(a, work, bytes, "loci_parallel_decode_workspace"));
+    TRY(loci_check_tables(p, tables, a->call.tables_bytes, a->call.error));
     lay_out(a, work, d);
     a->outputs = (a->call.lse != NULL) | (a->call.rem != NULL) << 1 | (a->call.ae != NULL) << 2;
     return loci_open_attention(&d->open, p, tables, d->inner, &d->call, &d->opening);

@@ -23,6 +23,31 @@ loci_status loci_open_transport(struct party *a, const loci_parallel *given)
     return LOCI_OK;
 }
 
+loci_status loci_take_own_call(struct party *a, const loci_plan *p, const loci_call *given)
+{
+    loci_error *e = &a->said;
+    CHECK(e, given, LOCI_BAD_ARG, "call must not be NULL");
+    TRY(TAKE(loci_call, &a->call, given, error, e));
+    a->call.error = e;
+    CHECK(e, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
+          "the plan must be one for stage ATTENTION");
+    a->plan = p;
+    return LOCI_OK;
+}
+loci_status loci_check_work(const struct party *a, const void *work, size_t bytes,
+                            const char *tells)
+{
+    loci_error *e = a->call.error;
+    if (bytes == SIZE_MAX && e->status) return e->status;
+    CHECK(e, work && (uintptr_t)work % ALIGN == 0, LOCI_BAD_ARG,
+          "work must not be NULL and must start on 64 bytes");
+    CHECK(e, bytes != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
+    CHECK(e, !a->call.work_bytes || a->call.work_bytes >= bytes, LOCI_BAD_ARG,
+          "work has %zu bytes, and this call needs %zu; %s() tells", a->call.work_bytes, bytes,
+          tells);
+    return LOCI_OK;
+}
+
 /* What no call over several processes can have. */
 loci_status loci_check_fields(const struct party *a)
 {

@@ -100,7 +100,13 @@ bool loci_from_first(const loci_plan *, int enc);
 /* Without a transport that can be asked nothing can be agreed on, so these errors are the rank's
  * own. */
 loci_status loci_open_transport(struct party *, const loci_parallel *);
+/* From the public call; what is wrong from here on goes to party.said, for all to hear. */
+loci_status loci_take_own_call(struct party *, const loci_plan *, const loci_call *);
 loci_status loci_check_fields(const struct party *);         /* what no such call can have */
+/* Is `work` such as the call needs, which is so many bytes?  `tells` is the function that says so;
+ * SIZE_MAX: there are too many, or party.said has the reason. */
+loci_status loci_check_work(const struct party *, const void *work, size_t bytes,
+                            const char *tells);
 loci_status loci_open_shares(struct party *);
 /* Agrees, own being the status of this rank so far. */
 loci_status loci_agree_on_call(struct party *, loci_status own, const void *tables);
@@ -114,6 +120,8 @@ struct fact { const char *name; int64_t value; bool hash; };
 /* Returns what all ranks return: LOCI_OK where none of them has failed and they agree in all facts,
  * which then have that value.  own: the status of this rank, whose sentence is in party.said. */
 loci_status loci_agree(struct party *, loci_status own, struct fact *, int n);
+/* Numbers become the highest of all ranks; false: the transport has failed. */
+bool loci_highest(struct party *, int64_t *list, int n);
 /* A hash goes on with some bytes; 0 is how one begins.  It fits into a fact. */
 int64_t loci_hash(int64_t so_far, const void *, size_t bytes);
 /* The transport has failed: says so, and returns LOCI_TRANSPORT. */

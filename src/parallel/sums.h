@@ -39,14 +39,12 @@ struct backward {
     struct need *spans;                  /* [shares] keys that rows of a share may see */
     struct cargo sweep;                  /* the same keys once more, for scans */
     bool scans, tiles;                   /* tiles: key tiles have parts of a rotation's gradients */
-    int groups;
 
     struct sum_list sums[2 + MAX_USES];
     int n;
     size_t bytes;                        /* by key, of all sums */
     size_t total_bytes, carried_bytes;   /* of messages; carried: of each encoding, one after the
                                             other */
-    size_t carried_at[MAX_ENCODINGS];
 
     struct box in, out[OUTS];
     int turn;                            /* which box to send next is */
@@ -98,8 +96,6 @@ void loci_sum_totals(struct party *, struct backward *, bool works);
 
 /* ---- What is collected: collect.c */
 
-/* Does an encoding want that? */
-bool loci_collects(const struct loci_plan *, int enc);
 void loci_lay_out_collected(const struct party *, const struct room *, struct collected *,
                             struct arena *);
 /* Keys that have all their sums: `keys` of them from number `at` of those that are there, which are

@@ -19,29 +19,35 @@ static void copy_totals(struct backward *w, bool back)
 /* The order in which one process adds: of each entry, the last one first, the items of all rows,
  * latest first; then the tiles of all keys, oldest first. */
 struct visit { int rank, share; ptrdiff_t b; bool tiles; };
-static int filled(const loci_share *list, int n, int which)
+/* Shares that have anything: how many, and the one with this number among them. */
+static int filled(const loci_share *list, int n)
 {
-    int at = -1;
-    for (int s = 0; s < n; s++)
-        if (list[s].count && ++at == which) return s;
-    return at + 1;                       /* not found: how many there are */
+    int all = 0;
+    for (int s = 0; s < n; s++) all += list[s].count > 0;
+    return all;
+}
+static int find_filled(const loci_share *list, int which)
+{
+    int s = 0;
+    while (!list[s].count || which-- > 0) s++;
+    return s;
 }
 static struct visit visit_at(const struct party *a, ptrdiff_t v)
 {
-    const int rows = filled(a->all.shares, a->all.count, INT32_MAX),
-              keys = filled(a->key_shares, a->key_count, INT32_MAX);
+    const int rows = filled(a->all.shares, a->all.count),
+              keys = filled(a->key_shares, a->key_count);
     const ptrdiff_t B = a->call.batch, items = B * rows;
     if (v < items) {
-        const int s = filled(a->all.shares, a->all.count, rows - 1 - (int)(v % rows));
+        const int s = find_filled(a->all.shares, rows - 1 - (int)(v % rows));
         return (struct visit){ a->all.shares[s].rank, s, B - 1 - v / rows, false };
     }
-    const int s = filled(a->key_shares, a->key_count, (int)((v - items) % keys));
+    const int s = find_filled(a->key_shares, (int)((v - items) % keys));
     return (struct visit){ a->key_shares[s].rank, s, (v - items) / keys, true };
 }
 static ptrdiff_t visits(const struct party *a, const struct backward *w)
 {
-    const ptrdiff_t rows = filled(a->all.shares, a->all.count, INT32_MAX),
-                    keys = filled(a->key_shares, a->key_count, INT32_MAX);
+    const ptrdiff_t rows = filled(a->all.shares, a->all.count),
+                    keys = filled(a->key_shares, a->key_count);
     return a->call.batch * (rows + (w->tiles ? keys : 0));
 }
 /* Its own runs, or tiles, before a share's. */

@@ -194,29 +194,12 @@ loci_status loci_open_pass(struct party *a, const void *tables, struct whole *w)
     TRY(loci_open_attention(&w->open, a->plan, tables, a->inner, &w->call, &w->opening));
     return w->grad ? loci_check_results(&w->open, w->grad) : LOCI_OK;
 }
-loci_status loci_take_own_call(struct party *a, const loci_plan *p, const loci_call *given)
-{
-    loci_error *e = &a->said;
-    CHECK(e, given, LOCI_BAD_ARG, "call must not be NULL");
-    TRY(TAKE(loci_call, &a->call, given, error, e));
-    a->call.error = e;                   /* what is wrong is for all to hear */
-    CHECK(e, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
-          "the plan must be one for stage ATTENTION");
-    a->plan = p;
-    return LOCI_OK;
-}
 loci_status loci_open_party(struct party *a, const void *tables, void *work, struct whole *w,
                             lay_out_party *lay_out)
 {
     loci_error *e = &a->said;
-    CHECK(e, work && (uintptr_t)work % ALIGN == 0, LOCI_BAD_ARG,
-          "work must not be NULL and must start on 64 bytes");
     const size_t bytes = lay_out(a, NULL, w);
-    if (bytes == SIZE_MAX && e->status) return e->status;     /* it is said what is wrong */
-    CHECK(e, bytes != SIZE_MAX, LOCI_BAD_ARG, "the shapes need more memory than there can be");
-    CHECK(e, !a->call.work_bytes || a->call.work_bytes >= bytes, LOCI_BAD_ARG,
-          "work has %zu bytes, and this call needs %zu; loci_parallel_workspace() tells",
-          a->call.work_bytes, bytes);
+    TRY(loci_check_work(a, work, bytes, "loci_parallel_workspace"));
     TRY(loci_check_tables(a->plan, tables, a->call.tables_bytes, e));
     a->owned.in = &a->call, a->owned.work = work, a->owned.work_bytes = bytes;
     lay_out(a, work, w);
@@ -231,7 +214,6 @@ loci_status loci_open_party(struct party *a, const void *tables, void *work, str
     /* Where positions are given, those of the keys have to be there first. */
     return a->placed ? LOCI_OK : loci_open_pass(a, tables, w);
 }
-
 
 void loci_report(const struct party *a, const struct whole *w)
 {

@@ -31,9 +31,8 @@ loci_status loci_open_whole(struct party *, struct whole *);
 ptrdiff_t loci_lay_out_whole(struct party *, struct whole *, struct arena *);
 /* What the pass wants to know to be measured, where nothing is there yet. */
 void loci_measure_whole(struct whole *, bool streamed);
-/* From the public call to the call over all keys: what is wrong goes to party.said.  lay_out
- * returns the bytes, SIZE_MAX if there are too many; it measures first, with base NULL. */
-loci_status loci_take_own_call(struct party *, const loci_plan *, const loci_call *);
+/* To the call over all keys.  lay_out returns the bytes, SIZE_MAX if there are too many; it
+ * measures first, with base NULL. */
 typedef size_t lay_out_party(struct party *, char *base, struct whole *);
 loci_status loci_open_party(struct party *, const void *tables, void *work, struct whole *,
                             lay_out_party *);

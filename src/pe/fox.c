@@ -327,13 +327,10 @@ static void end_own(const struct call *c, int enc, const double *total, double *
     for (ptrdiff_t b = 0; b < c->B; b++) {
         const struct sequence *q = &c->seqs.list[b * c->where.run_count];
         const bool sums = sees_intervals(c, q);
-        /* as gate_newest() finds it for the last of all rows */
-        const int64_t nearest = p->window_right < -(int64_t)p->strict ? -p->window_right
-                                                                      : p->strict,
-                      newest = c->chain.last[b] - pos_k(c, b, -c->first) - nearest,
-                      first = c->first + c->chain.own,
-                      seen = (sums && newest < q->nk ? newest + 1 : q->nk) - first;
-        const ptrdiff_t n = seen < 0 ? 0 : seen < c->chain.count ? (ptrdiff_t)seen : c->chain.count;
+        const int64_t last = c->chain.last[b] - pos_k(c, b, -c->first);
+        const ptrdiff_t seen = (sums ? gate_newest_at(c, q, last) + 1 : q->nk)
+                             - (c->first + c->chain.own),
+                        n = seen < 0 ? 0 : seen < c->chain.count ? seen : c->chain.count;
         for (int h = 0; h < p->heads; h++) {
             const ptrdiff_t at = (b * p->heads + h) * c->Lk + c->chain.own;
             end_keys(total + at, dlog_f + at, n, sums, older + b * p->heads + h);

@@ -54,14 +54,20 @@ static inline ptrdiff_t gate_at(const struct call *c, ptrdiff_t b, int h)
     return (b * c->plan->heads + h) * gate_keys(c) + (c->part.linked ? 0 : c->first);
 }
 
-/* The newest key that a row of a run sees, both counted in the sequence;
- * negative: none.  On a run distance d0 + row - key falls by 1 per key. */
-static inline ptrdiff_t gate_newest(const struct call *c, const struct sequence *q, ptrdiff_t row)
+/* The newest key that a row of a run sees, counted in the sequence; negative: none.  The row is
+ * `distance` behind the sequence's first key; that falls by 1 per key. */
+static inline ptrdiff_t gate_newest_at(const struct call *c, const struct sequence *q,
+                                       int64_t distance)
 {
     const struct loci_plan *p = c->plan;
     const int64_t nearest = p->window_right < -(int64_t)p->strict ? -p->window_right : p->strict;
-    const int64_t key = q->d0 + row - nearest;
+    const int64_t key = distance - nearest;
     return (ptrdiff_t)(key < q->nk ? key : q->nk - 1);
+}
+/* The same of a row that is counted in the sequence, too. */
+static inline ptrdiff_t gate_newest(const struct call *c, const struct sequence *q, ptrdiff_t row)
+{
+    return gate_newest_at(c, q, q->d0 + row);
 }
 
 #endif
