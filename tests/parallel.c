@@ -102,38 +102,6 @@ static void shares(void)
 
 /* ---- All ranks ------------------------------------------------------------------------------- */
 
-struct job {
-    const struct whole *whole;
-    const struct split *split;
-    int gather, turn;
-    char context[160];
-    loci_status status[MAILBOX_RANKS];
-    char text[MAILBOX_RANKS][512];
-    uint64_t sent[MAILBOX_RANKS], received[MAILBOX_RANKS];
-};
-
-/* Now and then two calls, one after the other, in the same memory. */
-static void body(const loci_transport *t, void *arg)
-{
-    struct job *j = arg;
-    struct part p;
-    part_make(&p, j->whole, j->split, t, j->turn);
-    p.all.gather = j->gather;
-    p.all.ahead = j->turn % 3;
-    p.all.check_tables = j->turn % 4 == 1;
-    for (int n = j->turn % 5 == 0 ? 2 : 1; n; n--) {
-        j->status[t->rank] = part_call(&p);
-        snprintf(j->text[t->rank], sizeof j->text[0], "%s", p.error.text);
-        j->sent[t->rank] += p.report.sent, j->received[t->rank] += p.report.received;
-        if (j->status[t->rank]) break;
-        part_same(&p, j->context);
-        CHECK_THAT(p.report.attention >= 0 && p.report.waited >= 0,
-                   "%s: the report of rank %d: %g seconds, %g of waiting", j->context, t->rank,
-                   p.report.attention, p.report.waited);
-    }
-    part_drop(&p);
-}
-
 /* A row whose remainder goes to its own value has that of its rank while keys are streamed, so both
  * must have the same shares there, and default positions. */
 static bool refused(const struct whole *w, const struct split *s, enum form_of_keys form)
@@ -141,31 +109,9 @@ static bool refused(const struct whole *w, const struct split *s, enum form_of_k
     return form == STREAMED && strstr(w->form.text, "remainder=value")
         && (s->key_count || w->form.places != COUNTED);
 }
-/* A call that one process refuses is refused by all ranks as well. */
 static void together(const struct whole *w, const struct split *s, enum form_of_keys form, int turn)
 {
-    struct job j = { .whole = w, .split = s, .gather = form == GATHERED,
-                     .turn = turn };
-    const struct mailbox_wishes wishes = { .seed = (uint64_t)turn, .no_test = turn % 3 == 2 };
-    struct mailbox_story story;
-    snprintf(j.context, sizeof j.context, "%s, %s, turn %d",
-             form == GATHERED ? "gathered" : "streamed", s->name, turn);
-    mailbox_run(s->ranks, &wishes, body, &j, &story);
-    CHECK_THAT(!story.faults, "%s (%s), %d ranks, %s: %s", w->form.text, w->form.name, s->ranks,
-               j.context, story.fault);
-    uint64_t sent = 0, received = 0;
-    for (int i = 0; i < s->ranks; i++) {
-        const bool right = refused(w, s, form) ? j.status[i] && j.status[i] == j.status[0]
-            : j.status[i] == w->status;
-        CHECK_THAT(right && !strcmp(j.text[i], j.text[0]),
-                   "%s (%s), %d ranks, %s: rank %d has status %d and says '%s'", w->form.text,
-                   w->form.name, s->ranks, j.context, i, j.status[i], j.text[i]);
-        sent += j.sent[i], received += j.received[i];
-    }
-    CHECK_THAT(sent == received && sent <= story.bytes,
-               "%s (%s), %d ranks, %s: reports say %llu bytes sent and %llu received, of %llu",
-               w->form.text, w->form.name, s->ranks, j.context, (unsigned long long)sent,
-               (unsigned long long)received, (unsigned long long)story.bytes);
+    parts_together(w, s, form == GATHERED, refused(w, s, form), turn);
 }
 
 /* ---- Every text, few rows -------------------------------------------------------------------- */

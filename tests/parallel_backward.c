@@ -17,63 +17,14 @@
 
 enum form_of_keys { STREAMED, GATHERED, FORMS };
 
-struct job {
-    const struct whole *whole;
-    const struct split *split;
-    int gather, turn;
-    char context[160];
-    loci_status status[MAILBOX_RANKS];
-    char text[MAILBOX_RANKS][512];
-    uint64_t sent[MAILBOX_RANKS], received[MAILBOX_RANKS];
-};
-static void body(const loci_transport *t, void *arg)
-{
-    struct job *j = arg;
-    struct part p;
-    part_make(&p, j->whole, j->split, t, j->turn);
-    p.all.gather = j->gather;
-    p.all.ahead = j->turn % 3;
-    loci_status *status = &j->status[t->rank];
-    *status = LOCI_OK;
-    for (int n = j->turn % 5 == 0 ? 2 : 1; n && !*status; n--) {
-        *status = part_call(&p);
-        j->sent[t->rank] += p.report.sent, j->received[t->rank] += p.report.received;
-        if (!*status) part_same(&p, j->context);
-    }
-    snprintf(j->text[t->rank], sizeof j->text[0], "%s", p.error.text);
-    part_drop(&p);
-}
-
-/* What goes back to a row's own key, or to the matrices of its coordinates, wants rows and keys in
- * the same hands. */
+/* What goes back to a row's own key wants rows and keys in the same hands. */
 static bool refused(const struct whole *w, const struct split *s)
 {
     return strstr(w->form.text, "remainder=value") && (s->key_count || w->form.places != COUNTED);
 }
 static void together(const struct whole *w, const struct split *s, enum form_of_keys form, int turn)
 {
-    struct job j = { .whole = w, .split = s, .gather = form == GATHERED, .turn = turn };
-    const struct mailbox_wishes wishes = { .seed = (uint64_t)turn, .no_test = turn % 3 == 2 };
-    struct mailbox_story story;
-    snprintf(j.context, sizeof j.context, "gradients, %s, %s, turn %d",
-             form == GATHERED ? "gathered" : "streamed", s->name, turn);
-    mailbox_run(s->ranks, &wishes, body, &j, &story);
-    CHECK_THAT(!story.faults, "%s (%s), %d ranks, %s: %s", w->form.text, w->form.name, s->ranks,
-               j.context, story.fault);
-    uint64_t sent = 0, received = 0;
-    const loci_status all = w->status ? w->status : w->grad_status;
-    for (int i = 0; i < s->ranks; i++) {
-        const bool right = refused(w, s) ? j.status[i] && j.status[i] == j.status[0]
-                                         : j.status[i] == all;
-        CHECK_THAT(right && !strcmp(j.text[i], j.text[0]),
-                   "%s (%s), %d ranks, %s: rank %d has status %d and says '%s'", w->form.text,
-                   w->form.name, s->ranks, j.context, i, j.status[i], j.text[i]);
-        sent += j.sent[i], received += j.received[i];
-    }
-    CHECK_THAT(sent == received && sent <= story.bytes,
-               "%s (%s), %d ranks, %s: reports say %llu bytes sent and %llu received, of %llu",
-               w->form.text, w->form.name, s->ranks, j.context, (unsigned long long)sent,
-               (unsigned long long)received, (unsigned long long)story.bytes);
+    parts_together(w, s, form == GATHERED, refused(w, s), turn);
 }
 
 static const int rank_counts[] = { 1, 2, 3, 4, 7 };

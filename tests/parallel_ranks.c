@@ -636,3 +636,62 @@ void part_drop(struct part *p)
     loci_pool_destroy(&p->host);
     blocks_drop(&p->blocks);
 }
+
+/* ---- All ranks ------------------------------------------------------------------------------- */
+
+struct job {
+    const struct whole *whole;
+    const struct split *split;
+    int gather, turn;
+    char context[160];
+    loci_status status[MAILBOX_RANKS];
+    char text[MAILBOX_RANKS][512];
+    uint64_t sent[MAILBOX_RANKS], received[MAILBOX_RANKS];
+};
+/* Now and then two calls, one after the other, in the same memory. */
+static void body(const loci_transport *t, void *arg)
+{
+    struct job *j = arg;
+    struct part p;
+    part_make(&p, j->whole, j->split, t, j->turn);
+    p.all.gather = j->gather;
+    p.all.ahead = j->turn % 3;
+    p.all.check_tables = j->turn % 4 == 1;
+    for (int n = j->turn % 5 == 0 ? 2 : 1; n; n--) {
+        j->status[t->rank] = part_call(&p);
+        snprintf(j->text[t->rank], sizeof j->text[0], "%s", p.error.text);
+        j->sent[t->rank] += p.report.sent, j->received[t->rank] += p.report.received;
+        if (j->status[t->rank]) break;
+        part_same(&p, j->context);
+        CHECK_THAT(p.report.attention >= 0 && p.report.waited >= 0,
+                   "%s: the report of rank %d: %g seconds, %g of waiting", j->context, t->rank,
+                   p.report.attention, p.report.waited);
+    }
+    part_drop(&p);
+}
+void parts_together(const struct whole *w, const struct split *s, bool gather, bool refused,
+                    int turn)
+{
+    struct job j = { .whole = w, .split = s, .gather = gather, .turn = turn };
+    const struct mailbox_wishes wishes = { .seed = (uint64_t)turn, .no_test = turn % 3 == 2 };
+    const loci_status alone = w->status ? w->status : w->grad_status;
+    struct mailbox_story story;
+    snprintf(j.context, sizeof j.context, "%s, %s, turn %d", gather ? "gathered" : "streamed",
+             s->name, turn);
+    mailbox_run(s->ranks, &wishes, body, &j, &story);
+    CHECK_THAT(!story.faults, "%s (%s), %d ranks, %s: %s", w->form.text, w->form.name, s->ranks,
+               j.context, story.fault);
+    uint64_t sent = 0, received = 0;
+    for (int i = 0; i < s->ranks; i++) {
+        const bool right = refused ? j.status[i] && j.status[i] == j.status[0]
+                                   : j.status[i] == alone;
+        CHECK_THAT(right && !strcmp(j.text[i], j.text[0]),
+                   "%s (%s), %d ranks, %s: rank %d has status %d and says '%s'", w->form.text,
+                   w->form.name, s->ranks, j.context, i, j.status[i], j.text[i]);
+        sent += j.sent[i], received += j.received[i];
+    }
+    CHECK_THAT(sent == received && sent <= story.bytes,
+               "%s (%s), %d ranks, %s: reports say %llu bytes sent and %llu received, of %llu",
+               w->form.text, w->form.name, s->ranks, j.context, (unsigned long long)sent,
+               (unsigned long long)received, (unsigned long long)story.bytes);
+}

@@ -118,4 +118,9 @@ bool part_untouched(const struct part *);                /* are outputs as befor
 bool part_same(const struct part *, const char *context);      /* as in one process? */
 void part_drop(struct part *);
 
+/* All ranks of a split, each a thread: what they compute is what one process has, and a call that
+ * it refuses, or that is to be `refused`, they all refuse in the same words. */
+void parts_together(const struct whole *, const struct split *, bool gather, bool refused,
+                    int turn);
+
 #endif
