@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/half.h"
+#include "base/mutation.h"
 #include "cli/check.h"
 #include "cli/json.h"
 
@@ -27,8 +28,8 @@ void score_add(struct score *s, struct place at, double got, double want, double
     const double error = isfinite(got) ? fabs(got - want) : INFINITY;
     if (error > tolerance && s->within == s->total) s->first = at, s->got = got, s->want = want;
     s->total++;
-    s->within += error <= tolerance;
-    s->loose += error <= loose;
+    s->within += SOUND(1, isfinite(error) && error <= tolerance);
+    s->loose += isfinite(error) && error <= loose;
     s->squares += fmin(error * error, 1e30);
     if (error > s->worst)
         s->worst = error, s->worst_ulps = isfinite(got) ? ulps_f32(got, want) : INFINITY;
@@ -165,7 +166,7 @@ static void print_json(const struct check *c, const struct finding *f)
     json_t *j = json_object(), *first = s->within < s->total ? json_object() : json_null();
     json_object_set_new(j, "file", json_text(c->path));
     json_object_set_new(j, "what", json_string(f->what));
-    json_object_set_new(j, "follows", json_boolean(follows(f)));
+    json_object_set_new(j, "follows", json_boolean(SOUND(2, follows(f))));
     json_object_set_new(j, "explained", json_boolean(f->explains));
     json_object_set_new(j, "rule", json_string(f->rule));
     json_object_set_new(j, "wanted", f->wanted[0] ? json_string(f->wanted) : json_null());

@@ -497,7 +497,8 @@ static bool shape_table(struct problem *p, char *text)
     const ptrdiff_t width = t->rank ? t->shape[t->rank - 1] : 0;
     if (width < 1 || width > 65536)
         return refuse("%s: '%s' must be [positions][dim or dim/2]", c->path, one->name);
-    if (c->cos.x && c->sin.x && (t->count != s->count || s->shape[s->rank - 1] != width))
+    if (c->cos.x && c->sin.x
+        && (t->count != s->count || s->rank < 1 || s->shape[s->rank - 1] != width))
         return refuse("%s: '%s' and '%s' must have the same shape", c->path, c->cos.name,
                       c->sin.name);
     if (!one->unit || (c->sin.x && !c->sin.unit))

@@ -4,6 +4,7 @@
 #define _DEFAULT_SOURCE
 
 #include <fcntl.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,6 +152,13 @@ static void rotations(void)
     f = (struct finding){ .what = "" };
     if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
     expect("a tolerance of one's own", &f, half, NULL);
+
+    for (int i = 0; i < H * L * D; i++) y[i] = NAN;
+    c.tolerance = DBL_MAX;               /* times a pair's size it is infinite */
+    f = (struct finding){ .what = "" };
+    if (!check_rotation(&c, &f)) CHECK_FAILED("%s was refused", c.path);
+    CHECK_THAT(!f.explains && f.score.within == 0, "%td numbers that are none are explained",
+               f.score.within);
 }
 
 /* Positions that are given, far away, and rounded to bfloat16. */
