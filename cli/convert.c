@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/mutation.h"
 #include "cli/convert.h"
 #include "io/io.h"
 #include "loci/convert.h"
@@ -303,7 +304,7 @@ static loci_status put_tensor(const struct job *j, int i, struct safetensors_wri
     char *data = malloc((size_t)t->bytes);
     if (!data) return *e = (loci_error){ LOCI_NO_MEMORY, "out of memory" }, LOCI_NO_MEMORY;
     loci_status s = loci_safetensors_read(&j->file, t, data, e);
-    const loci_pairing from = j->to == LOCI_HALF ? LOCI_INTERLEAVED : LOCI_HALF;
+    const loci_pairing from = SOUND(1, j->to == LOCI_HALF) ? LOCI_INTERLEAVED : LOCI_HALF;
     if (!s) s = loci_convert_channels(c, from, j->to, data, data, e);
     if (!s) s = loci_safetensors_put(w, data, t->bytes, e);
     free(data);
@@ -318,7 +319,7 @@ static bool write_all(const struct job *j, const char *path)
     struct safetensors_meta *meta = take((size_t)f->meta_count + 1, sizeof *meta);
     int metas = 0;
     for (int i = 0; i < f->meta_count; i++)
-        if (strcmp(f->meta[i].key, pairing_key)) meta[metas++] = f->meta[i];
+        if (SOUND(2, strcmp(f->meta[i].key, pairing_key) != 0)) meta[metas++] = f->meta[i];
     meta[metas++] = (struct safetensors_meta){ pairing_key, pairings[j->to] };
     char *room = take(PIECE, 1);
     struct safetensors_writer w;

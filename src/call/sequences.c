@@ -5,6 +5,7 @@
  * A sequence is a range of rows and a range of keys that attend to each other alone: a batch
  * entry, a stretch between two starts, or a packed segment.  Each has a tile grid of its own
  * that starts at its first key, so a row has the same bits wherever it is packed. */
+#include "base/mutation.h"
 #include "call/steps.h"
 
 /* Are n positions from row i, or key j, on consecutive?
@@ -53,7 +54,7 @@ static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq
     };
     const struct listed keys = listed_keys(c, s);
     s->run = !(c->where.apart && c->where.apart[b]) && consecutive_q(c, b, q0, nq)
-          && consecutive_k(c, b, keys.first, keys.count);
+          && SOUND(1, consecutive_k(c, b, keys.first, keys.count));
     /* Unsigned, as above.  Without rows or keys there is no distance. */
     if (s->run && nq && keys.count)
         s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, keys.first)
@@ -135,7 +136,7 @@ void loci_find_sequences(struct call *c)
      * possible; else one, whose pairs compare ids. */
     for (ptrdiff_t b = 0; b < c->B; b++) {
         if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false, false);
-        else if (rising(c, b)) add_runs(c, b);
+        else if (SOUND(2, rising(c, b))) add_runs(c, b);
         else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true, false);
     }
 }

@@ -2,6 +2,7 @@
 /* folder.c -- files as seeds. */
 #define _DEFAULT_SOURCE
 #include <dirent.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "fuzz.h"
@@ -16,9 +17,9 @@ void fuzz_add_folder(const char *folder, const char *suffix, void (*to)(const vo
         char path[512];
         const size_t length = strlen(list[i]->d_name), tail = strlen(suffix);
         snprintf(path, sizeof path, "%s/%s", folder, list[i]->d_name);
-        FILE *f = length > tail && !strcmp(list[i]->d_name + length - tail, suffix)
-                    ? fopen(path, "rb")
-                    : NULL;
+        const bool fits = list[i]->d_name[0] != '.' && length > tail
+                       && !strcmp(list[i]->d_name + length - tail, suffix);
+        FILE *f = fits ? fopen(path, "rb") : NULL;
         if (f) {
             to(data, fread(data, 1, sizeof data, f));
             fclose(f);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* fuzz.h -- what a fuzz target is.  Each of config.c, gguf.c, safetensors.c, case.c and encoding.c
- * feeds bytes to a reader and checks with FUZZ_CHECK what must hold of everything that the reader
- * accepts.  main.c drives them for a short fixed time with any compiler; with clang and
- * LOCI_FUZZ=ON libFuzzer does, for as long as you like. */
+/* fuzz.h -- what a fuzz target is.  config.c, gguf.c, safetensors.c, case.c and encoding.c feed
+ * bytes to a reader, check.c and convert.c to a command, and call.c makes a call of them;
+ * FUZZ_CHECK is what must hold of everything that is accepted.  main.c drives them for a short
+ * fixed time with any compiler; with clang and LOCI_FUZZ=ON libFuzzer does, for as long as you
+ * like (scripts/fuzz). */
 #ifndef LOCI_TESTS_FUZZ_FUZZ_H
 #define LOCI_TESTS_FUZZ_FUZZ_H
 

@@ -4,7 +4,14 @@
  *
  * Each input ends where a page begins that must not be touched, so that reading past it is noticed
  * in every build.  The first input that crashes, breaks a check or takes too long ends the run and
- * is kept.  Built with LOCI_PLANTED the run is to find the mistake within a number of inputs, and
+ * is kept.  Inputs in tests/fuzz/kept/TARGET are seeds, too.
+ *
+ *     fuzz_TARGET                  a short time, as a test
+ *     fuzz_TARGET SECONDS          so long
+ *     fuzz_TARGET --seeds FOLDER   writes the seeds there
+ *     fuzz_TARGET --feed FILE...   these inputs, once each
+ *
+ * Built with LOCI_PLANTED the run is to find the mistake within a number of inputs, and
  * fails if it does not.  The inputs come from a fixed seed. */
 #define _DEFAULT_SOURCE
 #include <signal.h>
@@ -182,6 +189,40 @@ static void feed(const unsigned char *data, size_t n)
     feeding = 0;
 }
 
+/* The target's name is the program's, without what is before and behind it. */
+static void add_kept(const char *program)
+{
+    char folder[4096];
+    const char *slash = strrchr(program, '/'), *name = slash ? slash + 1 : program;
+    if (!strncmp(name, "fuzz_", 5)) name += 5;
+    snprintf(folder, sizeof folder, "%s/%.*s", LOCI_KEPT, (int)strcspn(name, "_"), name);
+    fuzz_add_folder(folder, "", add);
+}
+static int write_seeds(const char *folder)
+{
+    for (int i = 0; i < seed_count; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/seed-%03d", folder, i);
+        FILE *f = fopen(path, "wb");
+        if (!f || fwrite(seeds[i].data, 1, seeds[i].size, f) != seeds[i].size || fclose(f))
+            return fprintf(stderr, "fuzz: %s cannot be written\n", path), 1;
+    }
+    return 0;
+}
+static int feed_files(int n, char **paths)
+{
+    static unsigned char data[MOST_BYTES];
+    for (int i = 0; i < n; i++) {
+        FILE *f = fopen(paths[i], "rb");
+        if (!f) return fprintf(stderr, "fuzz: %s cannot be read\n", paths[i]), 1;
+        const size_t bytes = fread(data, 1, sizeof data, f);
+        fclose(f);
+        feed(data, bytes);
+    }
+    printf("%d inputs\n%d passed, 0 failed\n", n, n);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static unsigned char data[MOST_BYTES];
@@ -206,7 +247,10 @@ int main(int argc, char **argv)
     static char room[1 << 12];
     /* after a crash there may be no malloc() */
     setvbuf(stdout, room, _IOFBF, sizeof room);
+    if (argc > 2 && !strcmp(argv[1], "--feed")) return feed_files(argc - 2, argv + 2);
     fuzz_seeds(add);
+    add_kept(argv[0]);
+    if (argc > 2 && !strcmp(argv[1], "--seeds")) return write_seeds(argv[2]);
     if (seed_count == 0) return printf("fuzz: no seeds\n0 passed, 1 failed\n"), 1;
     for (int i = 0; i < seed_count; i++) feed(seeds[i].data, seeds[i].size);
     for (const double end = spent() + seconds;
