@@ -19,10 +19,12 @@ void fuzz_seeds(void (*add)(const void *data, size_t size));
 void fuzz_add_folder(const char *folder, const char *suffix,
                      void (*add)(const void *data, size_t size));
 
+#ifndef FUZZ_CHECK
 #define FUZZ_CHECK(rule) \
     do { \
         if (!(rule)) \
             fprintf(stderr, "does not hold: %s\n", #rule), abort(); \
     } while (0)
+#endif
 
 #endif
