@@ -331,33 +331,37 @@ loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e
 }
 
 /* Gradients of the weights and gates of some units, summed over all tokens in
- * order: one item owns them, so nobody else adds to them.  `a` is of one token. */
+ * order: one item owns them, so nobody else adds to them.  `a` is of one token.
+ * With many heads an item has fewer units, as all this is on the stack. */
+enum { OWNED = 4 * MAX_STATE_HEADS };    /* weights of an item */
 struct learning {
     int first, count;
-    double dup[UNITS][MAX_STATE_HEADS], ddown[MAX_STATE_HEADS][UNITS], a[UNITS][MAX_STATE_HEADS];
+    double dup[OWNED], ddown[OWNED], a[OWNED];           /* [count][H], [H][count], [count][H] */
 };
+static int units_of_item(int heads) { return OWNED / heads < UNITS ? OWNED / heads : UNITS; }
+
 /* Adds one token.  Each n[h][g] = dy_h.e_g is made once per item and serves all of its units. */
 static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b, ptrdiff_t t)
 {
     const int H = s->layer->heads, P = s->units;
     double silu[UNITS], slope[UNITS], n[MAX_STATE_HEADS], up[MAX_STATE_HEADS], dgates[UNITS], down;
     read_gates(s, b, t, u->first, u->count, silu, slope);
-    for (int p = 0; p < u->count; p++) memset(u->a[p], 0, (size_t)H * sizeof *u->a[p]);
+    memset(u->a, 0, (size_t)(u->count * H) * sizeof *u->a);
     for (int h = 0; h < H; h++) {
         for (int g = 0; g < H; g++) n[g] = dot_rows(s, &s->dy, h, &s->e, g, b, t);
         for (int p = 0; p < u->count; p++) {
             layer_read(s->layer, s->down, (ptrdiff_t)h * P + u->first + p, 1, &down);
             layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
-            for (int g = 0; g < H; g++) u->a[p][g] += down * n[g];
+            for (int g = 0; g < H; g++) u->a[p * H + g] += down * n[g];
             /* ddown by n_h.up_p, while n of this head is at hand. */
-            u->ddown[h][p] += silu[p] * layer_dot(n, up, H);
+            u->ddown[h * u->count + p] += silu[p] * layer_dot(n, up, H);
         }
     }
     /* a[p][g] is whole now: the gradients of up and of the gates follow from it. */
     for (int p = 0; p < u->count; p++) {
         layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
-        for (int g = 0; g < H; g++) u->dup[p][g] += silu[p] * u->a[p][g];
-        dgates[p] = slope[p] * layer_dot(u->a[p], up, H);
+        for (int g = 0; g < H; g++) u->dup[p * H + g] += silu[p] * u->a[p * H + g];
+        dgates[p] = slope[p] * layer_dot(&u->a[p * H], up, H);
     }
     if (s->dgates.data)
         layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first,
@@ -368,16 +372,16 @@ static void learn_job(void *arg, int index)
 {
     const struct states *s = arg;
     const loci_layer *l = s->layer;
-    struct learning u = {
-        .first = index * UNITS,
-        .count = s->units - index * UNITS < UNITS ? s->units - index * UNITS : UNITS,
-    };
+    const int most = units_of_item(l->heads), first = index * most, left = s->units - first;
+    struct learning u = { .first = first, .count = left < most ? left : most };
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) learn_token(s, &u, b, t);
     for (int p = 0; p < u.count && s->dup; p++)
-        layer_write(l, s->dup, (ptrdiff_t)(u.first + p) * l->heads, l->heads, u.dup[p]);
+        layer_write(l, s->dup, (ptrdiff_t)(u.first + p) * l->heads, l->heads,
+                    &u.dup[p * l->heads]);
     for (int h = 0; h < l->heads && s->ddown; h++)
-        layer_write(l, s->ddown, (ptrdiff_t)h * s->units + u.first, u.count, u.ddown[h]);
+        layer_write(l, s->ddown, (ptrdiff_t)h * s->units + u.first, u.count,
+                    &u.ddown[h * u.count]);
 }
 loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, loci_view e,
                                           loci_view gates, const void *up, const void *down,
@@ -402,5 +406,6 @@ loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, lo
                         .up = up, .down = down, .dup = dup, .ddown = ddown, .units = units };
     /* Two passes, as states are shared out by tokens and weights by units. */
     if (de.data) TRY(run(&s, items(l, TOKENS), mlp_back));
-    return dgates.data || dup || ddown ? run(&s, (units + UNITS - 1) / UNITS, learn_job) : LOCI_OK;
+    const int most = units_of_item(l->heads);
+    return dgates.data || dup || ddown ? run(&s, (units + most - 1) / most, learn_job) : LOCI_OK;
 }

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/* play.c -- see play.h. */
+#include "play.h"
+
+#include "plan/plan.h"
+#include "harness.h"
+
+static void *copy(struct play *p, const double *x, size_t count)
+{
+    float *to = room_take(&p->room, count * sizeof(double));
+    if (p->f64) return memcpy(to, x, count * sizeof *x);
+    for (size_t i = 0; i < count; i++) to[i] = (float)x[i];
+    return to;
+}
+
+/* Inputs and gradients: first those of the stage, then those of the tensors. */
+static void open_inputs(struct play *p, size_t real)
+{
+    const struct walk *w = p->w;
+    const bool keys = w->stage == LOCI_ATTENTION || w->stage == LOCI_LINEAR_ATTENTION;
+    for (int i = 0; i < w->inputs; i++) {
+        void *x = copy(p, w->input[i].x, w->input[i].count),
+             *dx = room_take(&p->room, w->input[i].count * real);
+        if (i == 0) p->call.q.data = x, p->grad.dq.data = dx;
+        else if (keys && i == 1) p->call.k.data = x, p->grad.dk.data = dx;
+        else if (keys && i == 2) p->call.v.data = x, p->grad.dv.data = dx;
+        else p->data[i - (w->inputs - w->tensors)] = x, p->ddata[i - (w->inputs - w->tensors)] = dx;
+    }
+}
+
+/* Keys of one sequence per entry, whose turns a cache may keep. */
+static void open_cache(struct play *p, loci_desc d)
+{
+    const loci_call *c = &p->call;
+    if (p->w->stage != LOCI_ATTENTION || c->q_starts || c->q_seg) return;
+    d.keys_rotated = 1;
+    if (loci_plan_create(&p->cached.plan, &d, NULL)) {
+        d.keys_rotated = 0;
+        if (loci_plan_create(&p->cached.plan, &d, NULL)) return;
+    }
+    const size_t bytes = loci_cache_size(p->cached.plan, c->batch, c->k_len);
+    p->cached.memory = bytes ? room_take(&p->room, bytes) : NULL;
+    if (!bytes || loci_cache_create(&p->cached.cache, p->cached.plan, c->batch, c->k_len, 0,
+                                    p->cached.memory, NULL)) {
+        loci_plan_destroy(p->cached.plan);
+        p->cached.plan = NULL;
+        return;
+    }
+    p->cached.call = *c;
+    p->cached.call.lse = p->cached.call.rem = p->cached.call.ae = NULL;
+    p->cached.call.cache = p->cached.cache;
+    p->cached.tables = room_take(&p->room, loci_tables_size(p->cached.plan, p->w->range));
+    p->cached.work = room_take(&p->room, loci_workspace(p->cached.plan, &p->cached.call, 0));
+}
+
+bool play_open(struct play *p, const struct walk *w, const char *isa, bool f64,
+               const loci_host *host)
+{
+    const size_t real = f64 ? 8 : 4;
+    loci_desc d = w->desc;
+    *p = (struct play){ .w = w, .isa = f64 ? "f64" : isa, .f64 = f64 };
+    d.dtype = f64 ? LOCI_F64 : LOCI_F32;
+    d.isa = isa;
+    if (loci_plan_create(&p->plan, &d, &p->error))
+        return harness_fail(__FILE__, __LINE__, "plan", "%s (%s) on %s: %s", w->encoding, w->shape,
+                            p->isa, p->error.text);
+    p->stick = p->plan->weight >= 0;
+    p->call = w->call;
+    p->call.error = &p->error;
+    p->call.host = host;
+    p->grad = w->grad;
+    open_inputs(p, real);
+    p->call.tensors = (const void *const *)p->data;
+    p->grad.dtensors = p->ddata;
+    p->call.o.data = room_take(&p->room, w->out_count * real);
+    p->call.lse = p->stick || !w->row_count ? NULL : room_take(&p->room, w->row_count * real);
+    p->call.rem = p->stick ? room_take(&p->room, w->row_count * real) : NULL;
+    p->grad.dout.data = copy(p, w->grad.dout.data, w->out_count);
+    p->grad.dlse = p->stick || !w->row_count ? NULL : copy(p, w->grad.dlse, w->row_count);
+    p->grad.drem = p->stick ? copy(p, w->grad.drem, w->row_count) : NULL;
+    if (w->state_count)
+        p->call.ae = room_take(&p->room, w->state_count * real),
+            p->grad.dae = copy(p, w->grad.dae, w->state_count);
+    p->tables = room_take(&p->room, loci_tables_size(p->plan, w->range));
+    p->work = room_take(&p->room, loci_workspace(p->plan, &p->call, 1));
+    if (w->stage == LOCI_ATTENTION) {
+        p->pairs = (size_t)(p->call.batch * d.heads * p->call.q_len * p->call.k_len);
+        p->weights = room_take(&p->room, p->pairs * real);
+    }
+    open_cache(p, d);
+    return true;
+}
+
+void play_close(struct play *p)
+{
+    room_leave(&p->room, 0);
+    loci_plan_destroy(p->plan);
+    loci_plan_destroy(p->cached.plan);
+}
+
+const char *const play_names[PLAY_PASSES] = { "prepare", "forward", "backward", "weights",
+                                              "append", "decode", "remove" };
+
+static loci_status forward(struct play *p)
+{
+    switch (p->w->stage) {
+    case LOCI_ATTENTION: return loci_forward(p->plan, p->tables, p->work, &p->call);
+    case LOCI_LINEAR_ATTENTION:
+        return loci_linear_forward(p->plan, p->tables, p->work, &p->call, NULL, NULL);
+    case LOCI_ROTATE:
+        return loci_rotate(p->plan, p->tables, p->work, &p->call, LOCI_QUERY, p->call.q, p->call.o);
+    default: return loci_embed(p->plan, p->tables, &p->call, p->call.q, p->call.o);
+    }
+}
+static loci_status backward(struct play *p)
+{
+    switch (p->w->stage) {
+    case LOCI_ATTENTION: return loci_backward(p->plan, p->tables, p->work, &p->call, &p->grad);
+    case LOCI_LINEAR_ATTENTION:
+        return loci_linear_backward(p->plan, p->tables, p->work, &p->call, &p->grad);
+    case LOCI_ROTATE:
+        return loci_rotate_backward(p->plan, p->tables, p->work, &p->call, LOCI_QUERY, p->call.q,
+                                    p->grad.dout, p->grad.dq, p->ddata);
+    default:
+        return loci_embed_backward(p->plan, p->tables, p->work, &p->call, p->grad.dout, p->ddata);
+    }
+}
+
+static loci_status prepare(struct play *p)
+{
+    const loci_status status =
+        loci_prepare_on(p->call.host, p->plan, p->w->range, (const void *const *)p->data, p->tables,
+                        &p->error);
+    if (status || !p->cached.plan) return status;
+    return loci_prepare(p->cached.plan, p->w->range, (const void *const *)p->data,
+                        p->cached.tables);
+}
+/* The cache is made anew, so that a pass can be made again. */
+static loci_status cached(struct play *p, enum play_pass pass)
+{
+    const loci_plan *plan = p->cached.plan;
+    const loci_call *c = &p->cached.call;
+    if (!plan) return LOCI_OK;
+    if (pass == PLAY_DECODE) return loci_forward(plan, p->cached.tables, p->cached.work, c);
+    if (pass == PLAY_REMOVE) {               /* some keys cannot move up, and the call says so */
+        const loci_status status =
+            loci_cache_remove(plan, p->cached.tables, p->cached.work, p->cached.cache, 0, 0,
+                              c->k_len / 2, c);
+        return status == LOCI_CANCELLED ? status : LOCI_OK;
+    }
+    const loci_status status = loci_cache_create(&p->cached.cache, plan, c->batch, c->k_len, 0,
+                                                 p->cached.memory, &p->error);
+    return status ? status : loci_cache_append(plan, p->cached.tables, p->cached.work,
+                                               p->cached.cache, c);
+}
+
+loci_status play_pass(struct play *p, enum play_pass pass)
+{
+    switch (pass) {
+    case PLAY_PREPARE: return prepare(p);
+    case PLAY_FORWARD: return forward(p);
+    case PLAY_BACKWARD: return backward(p);
+    case PLAY_WEIGHTS:
+        return p->weights ? loci_weights(p->plan, p->tables, p->work, &p->call,
+                                         (loci_view){ p->weights, 0, 0, 0 }) : LOCI_OK;
+    default: return cached(p, pass);
+    }
+}
