@@ -125,7 +125,9 @@ bool runs_fast(const char *isa)
         .size = sizeof d, .heads = 1, .dim = 2, .dtype = LOCI_BF16, .fast = 1, .isa = isa
     };
     loci_plan *plan;
-    if (loci_plan_create(&plan, &d, NULL)) return false;
+    const loci_status status = loci_plan_create(&plan, &d, NULL);
+    if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));
+    if (status) return false;
     const bool fast = strstr(loci_plan_text(plan), " fast=") != NULL;
     loci_plan_destroy(plan);
     return fast;

@@ -85,7 +85,9 @@ static loci_plan *plan_of(const struct problem *p, const char *text, loci_error 
         .encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = p->dim, .dtype = LOCI_F64
     };
     loci_plan *plan;
-    return loci_plan_create(&plan, &d, e) ? NULL : plan;
+    const loci_status status = loci_plan_create(&plan, &d, e);
+    if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));
+    return status ? NULL : plan;
 }
 
 /* cos and sin of some rows (`row` NULL: of the first n), and what an angle in float32 may be off.

@@ -69,7 +69,9 @@ static int tensors_of(const loci_encoding_info *e, loci_tensor *list, loci_plan 
         .heads = embeds ? 0 : HEADS, .dim = embeds ? 0 : WIDTH, .model_dim = HEADS * WIDTH,
         .max_len = LENGTH
     };
-    if (loci_plan_create(plan, &d, NULL)) return 0;
+    const loci_status status = loci_plan_create(plan, &d, NULL);
+    if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));
+    if (status) return 0;
     return loci_tensors(*plan, list, MAX_TENSORS);
 }
 static const char *role_of(const loci_tensor *t)

@@ -3,7 +3,9 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
+#include <jansson.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -134,6 +136,15 @@ static bool hold_streams(void)
     return true;
 }
 
+/* Without memory jansson leaves out what it was given, and nobody would see that a line of JSON
+ * lacks something. */
+static void *take_for_json(size_t bytes)
+{
+    void *p = malloc(bytes);
+    if (!p) exit(fail("out of memory: %zu bytes were asked for", bytes));
+    return p;
+}
+
 /* A result that did not reach a full disk or a closed pipe is an error, however it was computed. */
 int main(int argc, char **argv)
 {
@@ -141,6 +152,7 @@ int main(int argc, char **argv)
 #ifdef SIGXFSZ
     signal(SIGXFSZ, SIG_IGN);            /* a file size limit is an error of write(), not the end */
 #endif
+    json_set_alloc_funcs(take_for_json, free);
     int code = run_command(argc, argv);
     if (fflush(stdout) || ferror(stdout)) return fail("cannot write to standard output");
     return code;

@@ -262,11 +262,15 @@ void lab_pictures(struct report_pictures *p, const char *dir, const struct lab_r
         char folder[LAB_PATH];
         if (strcmp(r->task, all->list[0].task) || r->seed != all->list[0].seed) continue;
         snprintf(folder, sizeof folder, "%.4000s/runs/%s", dir, r->id);
-        if (lab_config_read(&c, folder, corpus, NULL)) continue;
-        const struct lab_shape s = lab_config_shape(&c);
-        if (lab_model_open(&m, &s, NULL, NULL)) continue;
-        if (!lab_weights_read(folder, m, NULL)) of_run(p, &c, m, &spread[spreads++]);
-        lab_model_close(m);
+        loci_error e = { .text = "" };
+        if (!lab_config_read(&c, folder, corpus, &e)) {
+            const struct lab_shape s = lab_config_shape(&c);
+            if (!lab_model_open(&m, &s, NULL, &e)) {
+                if (!lab_weights_read(folder, m, &e)) of_run(p, &c, m, &spread[spreads++]);
+                lab_model_close(m);
+            }
+        }
+        if (e.text[0]) fprintf(stderr, "loci: %s: its pictures are left out: %s\n", folder, e.text);
     }
     if (spreads) add_spreads(p, all->list[0].task, spread, spreads);
     free(spread);

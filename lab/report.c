@@ -802,9 +802,10 @@ static void provenance(struct report *r, const char *dir)
 {
     struct report_section *s = add_section(r, "Provenance");
     loci_error e = { 0 };
-    if (dir && lab_command_read(&r->command, dir, &e))
+    if (dir && lab_command_read(&r->command, dir, &e)) {
         add_words(s, true, "Command: not known, lab.json is left out: %s", e.text);
-    else add_words(s, true, "Command: %s", r->command ? r->command : "not known");
+        fprintf(stderr, "loci: %s/lab.json is left out: %s\n", dir, e.text);
+    } else add_words(s, true, "Command: %s", r->command ? r->command : "not known");
     add_values(r, s, "Version", offsetof(struct lab_result, version));
     add_values(r, s, "Compiler", offsetof(struct lab_result, compiler));
     add_values(r, s, "Processor", offsetof(struct lab_result, cpu));

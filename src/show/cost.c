@@ -24,32 +24,35 @@ static double pair_flops(const struct show *s)
     return sum;
 }
 
-static double decode_bytes(const struct show *s)
+static loci_status decode_bytes(const struct show *s, double *bytes, loci_error *e)
 {
-    if (s->embeds) return 8.0 * s->dim;
+    *bytes = s->embeds ? 8.0 * s->dim : NAN;
+    if (s->embeds) return LOCI_OK;
     loci_plan *plan;
-    loci_error e;
     loci_desc d = { .size = sizeof d, .encoding = s->encoding, .heads = s->heads, .dim = s->dim,
                     .max_len = s->len, .keys_rotated = 1 };
-    if (loci_plan_create(&plan, &d, &e)) {
+    loci_status status = loci_plan_create(&plan, &d, e);
+    if (status) {
         d.keys_rotated = 0;
-        if (loci_plan_create(&plan, &d, &e)) return NAN;
+        status = status == LOCI_NO_MEMORY ? status : loci_plan_create(&plan, &d, e);
     }
+    if (status) return status == LOCI_NO_MEMORY ? status : LOCI_OK;
     enum { SOME = 4096 };
     const size_t one = loci_cache_size(plan, 1, SOME), two = loci_cache_size(plan, 1, 2 * SOME);
     loci_plan_destroy(plan);
-    return one && two ? (double)(two - one) / SOME / s->heads : NAN;
+    if (one && two) *bytes = (double)(two - one) / SOME / s->heads;
+    return LOCI_OK;
 }
 
 loci_status ask_cost(struct show *s, struct finding *f, loci_error *e)
 {
     ptrdiff_t learned = 0;
-    (void)e;
     for (int i = 0; i < s->tensors; i++)
         if (s->tensor[i].role == LOCI_LEARNED) learned += tensor_count(&s->tensor[i]);
     const loci_plan *p = s->embeds ? s->table.plan : s->all.plan;
     char brief[sizeof f->brief];
-    f->parameters = learned, f->flops = pair_flops(s), f->bytes = decode_bytes(s);
+    f->parameters = learned, f->flops = pair_flops(s);
+    TRY(decode_bytes(s, &f->bytes, e));
     snprintf(brief, sizeof brief, "%td", learned);
     say(f, NAN, 0, brief,
         "%td parameters; %g flops per pair beside the %d of attention; %.0f bytes per token and "

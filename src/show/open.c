@@ -196,7 +196,8 @@ static loci_status plan_of(struct side *side, loci_desc *d, const struct held *h
 {
     if (h && h->count) {
         d->tensors = h->list, d->tensor_count = h->count;
-        if (!loci_plan_create(&side->plan, d, e)) return LOCI_OK;
+        const loci_status status = loci_plan_create(&side->plan, d, e);
+        if (!status || status == LOCI_NO_MEMORY) return status;
         d->tensors = NULL, d->tensor_count = 0;
     }
     return loci_plan_create(&side->plan, d, e);
@@ -218,14 +219,15 @@ static loci_status make_both(struct show *s, const struct held *h, loci_error *e
 {
     TRY(make(&s->causal, s, h, s->encoding, false, 0, e));
     if (s->causal_only) return make(&s->all, s, h, s->encoding, false, 0, e);
-    if (!make(&s->all, s, h, s->encoding, true, 0, e)) return LOCI_OK;
+    loci_status status = make(&s->all, s, h, s->encoding, true, 0, e);
+    if (!status || status == LOCI_NO_MEMORY) return status;
     const char *text = loci_plan_text(s->causal.plan), *end = strstr(text, " scale=");
     const size_t n = end ? (size_t)(end - text) : strlen(text);
     char *spelt = draw_take(n + 1, 1);
     memcpy(spelt, text, n);
-    loci_status status = make(&s->all, s, h, spelt, true, 0, e);
+    status = make(&s->all, s, h, spelt, true, 0, e);
     free(spelt);
-    if (!status) return LOCI_OK;
+    if (!status || status == LOCI_NO_MEMORY) return status;
     s->causal_only = true;
     return make(&s->all, s, h, s->encoding, false, 0, e);
 }
