@@ -1,67 +1,106 @@
 /* SPDX-License-Identifier: MIT */
-/* memory_files.c -- reading and writing a file when memory runs out: every allocation fails once.
- * Nothing leaks, no half of a file is left, and the status says so. */
+/* memory_files.c -- reading and writing files when memory runs out: every allocation fails once,
+ * jansson's too.  Nothing leaks, no half of a file is left, and the status says so. */
 #define _DEFAULT_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
+#include "inject.h"
+
+#include <jansson.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "scratch.h"
-#include "counted.h"
 #include "harness.h"
+#include "io/safetensors.h"
+#include "loci/io.h"
+#include "scratch.h"
 
-#include <io/safetensors.c>
-#include <io/write.c>
-#undef _DEFAULT_SOURCE
-#include <io/output.c>
+static char folder[SCRATCH], file[SCRATCH + 8];
 
-enum { MOST = 400, FEWEST = 4 };         /* allocations that one file takes */
-
-int main(void)
+/* Each returns a status, and true in *whole where all is as it should be then. */
+static loci_status write_file(bool *whole, loci_error *e)
 {
-    int reads = 0, writes = 0;
-    char folder[SCRATCH], path[SCRATCH + 8];
-    scratch(folder, "memory");
-    if (!mkdtemp(folder)) return 2;
-    snprintf(path, sizeof path, "%s/file", folder);
-    const float numbers[] = { 1, 2, 3, 4, 5, 6 };
+    static const float numbers[] = { 1, 2, 3, 4, 5, 6 };
     const struct safetensor tensor[] = { { .name = "a", .type = ST_F32, .rank = 2,
                                            .shape = { 2, 3 } }, { .name = "b", .type = ST_F32,
                                                                   .rank = 0 } };
     const struct safetensors_meta meta = { "key", "value" };
     const void *const data[] = { numbers, numbers };
-    for (int n = 0; n < MOST && writes == n; n++) {
-        struct stat st;
-        loci_error e = { 0 };
-        unlink(path);
-        left = n;
-        const loci_status status = loci_safetensors_write(path, 2, tensor, data, 1, &meta, &e);
-        const bool ran_out = left < 0, there = !stat(path, &st);
-        writes += ran_out;
+    struct stat st;
+    unlink(file);
+    const loci_status status = loci_safetensors_write(file, 2, tensor, data, 1, &meta, e);
+    *whole = !stat(file, &st) == !status;
+    return status;
+}
+static loci_status read_file(bool *whole, loci_error *e)
+{
+    struct safetensors f;
+    const loci_status status = loci_safetensors_open(&f, file, e);
+    *whole = status || (f.count == 2 && f.meta_count == 1);
+    if (!status) loci_safetensors_close(&f);
+    return status;
+}
+static const char *path;
+static loci_status read_model(bool *whole, loci_error *e)
+{
+    loci_model *m = (loci_model *)e;
+    loci_status status = loci_model_open(&m, path, e);
+    *whole = !status == (m != NULL) && (loci_model_layers(m) > 0) == !status
+        && loci_model_type(m) != NULL;
+    for (int l = 0; l < loci_model_layers(m) && l < 3 && !status; l++) {
+        loci_rope r;
+        status = loci_model_rope(m, l, 0, &r, e);
+        if (!status) loci_rope_free(&r);
+    }
+    loci_model_close(m);
+    return status;
+}
+static loci_status parse_model(bool *whole, loci_error *e)
+{
+    static const char text[] = "{\"model_type\":\"llama\",\"hidden_size\":64,"
+        "\"num_attention_heads\":4,\"num_hidden_layers\":4}";
+    loci_model *m = (loci_model *)e;
+    const loci_status status = loci_model_parse(&m, text, sizeof text - 1, e);
+    *whole = !status == (m != NULL);
+    loci_model_close(m);
+    return status;
+}
+
+static void fail_each(const char *name, loci_status (*job)(bool *, loci_error *), int fewest)
+{
+    bool whole, fired = true;
+    int n = 0;
+    for (; fired; n++) {
+        loci_error e = { .text = "" };
+        const long live = inject->live;
+        inject_arm(INJECT_MEMORY, INJECT_ONCE, ENOMEM, n);
+        const loci_status status = job(&whole, &e);
+        fired = inject->fired;
+        inject_off();
         /* Without memory for its name the folder is not synced, which is no failure. */
-        const bool ok = live == 0 && there == !status && (ran_out ? status == LOCI_NO_MEMORY
-                                                          || there : status == LOCI_OK);
-        CHECK_THAT(ok, "writing, failing at %d: status %d, %d blocks left", n, status, live);
+        const bool right = !fired ? status == LOCI_OK : !status ? job == write_file
+                         : status == LOCI_NO_MEMORY && e.text[0];
+        CHECK_THAT(right && whole && inject->live == live,
+                   "%s, failing at %d: status %d (%s), %ld blocks left", name, n, status, e.text,
+                   inject->live - live);
     }
-    for (int n = 0; n < MOST && reads == n; n++) {
-        loci_error e = { 0 };
-        struct safetensors f;
-        left = n;
-        const loci_status status = loci_safetensors_open(&f, path, &e);
-        const bool ran_out = left < 0;
-        reads += ran_out;
-        bool ok = ran_out ? status == LOCI_NO_MEMORY && e.text[0] : status == LOCI_OK && f.count
-            == 2 && f.meta_count == 1;
-        if (!status) loci_safetensors_close(&f);
-        ok = ok && live == 0;
-        CHECK_THAT(ok, "reading, failing at %d: status %d (%s), %d blocks left", n, status, e.text,
-                   live);
-    }
-    if (reads < FEWEST || writes < FEWEST)
-        CHECK_FAILED("only %d and %d allocations failed", reads, writes);
-    unlink(path);
+    CHECK_THAT(n > fewest, "%s: only %d allocations failed", name, n - 1);
+}
+
+int main(void)
+{
+    static const char *const models[] = {
+        "tests/cases/models/gemma-3-12b.json", "tests/cases/models/deepseek-v3.json",
+        "tests/cases/models/bloom.json", "tests/cases/rope/llama-3.1.gguf",
+    };
+    scratch(folder, "memory");
+    if (!mkdtemp(folder)) return 2;
+    snprintf(file, sizeof file, "%s/file", folder);
+    inject_open();
+    json_set_alloc_funcs(__wrap_malloc, __wrap_free);
+    fail_each("writing", write_file, 4);
+    fail_each("reading", read_file, 4);
+    fail_each("a model's text", parse_model, 4);
+    for (int i = 0; i < (int)(sizeof models / sizeof *models); i++)
+        path = models[i], fail_each(path, read_model, 8);
+    unlink(file);
     rmdir(folder);
     return harness_end();
 }

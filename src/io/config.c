@@ -208,7 +208,8 @@ static loci_status interpret(struct loci_model *m, struct config *c, loci_error 
              "docs/models.md lists those that are",
              m->type);
     if (c->family->rope) {
-        c->usual = json_loads(c->family->rope, 0, NULL);
+        if (loci_json_parse(c->family->rope, strlen(c->family->rope), &c->usual, NULL))
+            c->usual = NULL;
         if (!c->usual) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     }
     loci_status s = read_shape(c, e);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* json.c -- see json.h. */
+#include <string.h>
+
 #include "io/json.h"
 
 enum { MAX_DEPTH = 32 };
@@ -25,15 +27,26 @@ static bool too_deep(const char *s, size_t n, int most)
     return false;
 }
 
-/* Of two values under one key, engines disagree about which one counts: such a file is refused. */
+/* Of two values under one key, engines disagree about which one counts: such a file is refused.
+ *
+ * Where jansson has no memory for a longer string or number it goes on without some of its letters,
+ * and may even take what is left for sound.  So it reads a text twice, and only what comes out the
+ * same both times is believed. */
 loci_status loci_json_parse(const char *text, size_t n, json_t **root, loci_error *e)
 {
-    json_error_t why;
+    json_error_t why, again;
     IO_CHECK(e, !too_deep(text, n, MAX_DEPTH), "the file is nested more than %d deep", MAX_DEPTH);
-    *root = json_loadb(text, n, SOUND(2, false) ? 0 : JSON_REJECT_DUPLICATES, &why);
-    if (*root) return LOCI_OK;
+    const size_t flags = SOUND(2, false) ? 0 : JSON_REJECT_DUPLICATES;
+    json_t *twin = json_loadb(text, n, flags, &again);
+    *root = json_loadb(text, n, flags, &why);
+    const bool agreed = *root && twin ? json_equal(*root, twin) == 1
+                      : !*root && !twin && !strcmp(why.text, again.text);
+    json_decref(twin);
+    if (agreed && *root) return LOCI_OK;
+    json_decref(*root);
+    *root = NULL;
     /* without memory for the sentence, either */
-    if (!why.text[0] || json_error_code(&why) == json_error_out_of_memory)
+    if (!agreed || !why.text[0] || json_error_code(&why) == json_error_out_of_memory)
         return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
     return loci_io_fail(e, LOCI_BAD_ARG, "neither GGUF nor sound JSON: %.120s (line %d)", why.text,
                         why.line);
