@@ -17,12 +17,13 @@
 
 /* ---- Errors, memory, time -------------------------------------------------------------------- */
 
+/* As make_plain() has it, but without memory: results may be on the disk already, and they count. */
 void print_plain(FILE *to, const char *text)
 {
-    char *copy = take(strlen(text) + 1, 1);
-    make_plain(strcpy(copy, text));
-    fputs(copy, to);
-    free(copy);
+    uint32_t code;
+    for (int n; *text && (n = read_utf8(text, &code)) >= 0; text += n ? n : 1)
+        if (n > 0 && is_plain(code)) fwrite(text, 1, (size_t)n, to);
+        else putc('?', to);
 }
 
 /* A path may be longer than any buffer, and the sentence comes after it. */

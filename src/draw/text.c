@@ -11,7 +11,7 @@
 
 #include "base/plain.h"
 
-static _Noreturn void no_memory(void)
+_Noreturn void draw_no_memory(void)
 {
     fputs("loci: out of memory\n", stderr);
     exit(2);
@@ -20,18 +20,18 @@ static _Noreturn void no_memory(void)
 void *draw_take(size_t count, size_t each)
 {
     void *p = calloc(count ? count : 1, each ? each : 1);
-    if (!p) no_memory();
+    if (!p) draw_no_memory();
     return p;
 }
 
 /* Room for n more and the 0 behind them. */
 static char *more(struct text *t, size_t n)
 {
-    if (n >= SIZE_MAX / 4 - t->n) no_memory();
+    if (n >= SIZE_MAX / 4 - t->n) draw_no_memory();
     if (t->n + n + 1 > t->room) {
         t->room = 2 * (t->n + n + 1);
         char *s = realloc(t->s, t->room);
-        if (!s) no_memory();
+        if (!s) draw_no_memory();
         t->s = s;
     }
     return t->s + t->n;

@@ -10,6 +10,7 @@ struct text { char *s; size_t n, room; };
 
 /* Zeroed; without memory the program ends. */
 void *draw_take(size_t count, size_t each);
+_Noreturn void draw_no_memory(void);      /* what it does then: a sentence, and the end */
 
 void text_add(struct text *, const char *format, ...)
 #if defined __GNUC__

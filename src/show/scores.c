@@ -36,7 +36,7 @@ static loci_status prepare(struct show *s, struct side *side, ptrdiff_t reach, l
           "tables for distances up to %td would take more than 256 MiB", reach);
     free(side->tables);
     side->tables = aligned_alloc(64, bytes);
-    CHECK(e, side->tables, LOCI_NO_MEMORY, "there is no memory for tables of %zu bytes", bytes);
+    if (!side->tables) draw_no_memory();     /* or a question would be answered with "refused" */
     side->reach = reach;
     const void *const *data = (const void *const *)s->data;
     if (side == &s->plain) data = NULL;
