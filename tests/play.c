@@ -2,6 +2,9 @@
 /* play.c -- see play.h. */
 #include "play.h"
 
+#include "loci/convert.h"
+#include "loci/layers.h"
+#include "loci/positions.h"
 #include "plan/plan.h"
 #include "harness.h"
 
@@ -40,6 +43,7 @@ static void open_cache(struct play *p, loci_desc d)
     }
     const size_t bytes = loci_cache_size(p->cached.plan, c->batch, c->k_len);
     p->cached.memory = bytes ? room_take(&p->room, bytes) : NULL;
+    p->cached.bytes = bytes;
     if (!bytes || loci_cache_create(&p->cached.cache, p->cached.plan, c->batch, c->k_len, 0,
                                     p->cached.memory, NULL)) {
         loci_plan_destroy(p->cached.plan);
@@ -87,6 +91,8 @@ bool play_open(struct play *p, const struct walk *w, const char *isa, bool f64,
         p->pairs = (size_t)(p->call.batch * d.heads * p->call.q_len * p->call.k_len);
         p->weights = room_take(&p->room, p->pairs * real);
     }
+    if (w->stage == LOCI_LINEAR_ATTENTION && !d.full && !p->call.q_starts && !p->call.q_seg)
+        p->state = room_take(&p->room, loci_linear_state(p->plan, p->call.batch));
     open_cache(p, d);
     return true;
 }
@@ -106,7 +112,7 @@ static loci_status forward(struct play *p)
     switch (p->w->stage) {
     case LOCI_ATTENTION: return loci_forward(p->plan, p->tables, p->work, &p->call);
     case LOCI_LINEAR_ATTENTION:
-        return loci_linear_forward(p->plan, p->tables, p->work, &p->call, NULL, NULL);
+        return loci_linear_forward(p->plan, p->tables, p->work, &p->call, NULL, p->state);
     case LOCI_ROTATE:
         return loci_rotate(p->plan, p->tables, p->work, &p->call, LOCI_QUERY, p->call.q, p->call.o);
     default: return loci_embed(p->plan, p->tables, &p->call, p->call.q, p->call.o);
@@ -135,23 +141,32 @@ static loci_status prepare(struct play *p)
     return loci_prepare(p->cached.plan, p->w->range, (const void *const *)p->data,
                         p->cached.tables);
 }
-/* The cache is made anew, so that a pass can be made again. */
+static loci_status append(struct play *p)
+{
+    const loci_call *c = &p->cached.call;
+    const loci_status status = loci_cache_create(&p->cached.cache, p->cached.plan, c->batch,
+                                                 c->k_len, 0, p->cached.memory, &p->error);
+    return status ? status : loci_cache_append(p->cached.plan, p->cached.tables, p->cached.work,
+                                               p->cached.cache, c);
+}
+/* The cache is made anew where it changes, so that a pass can be made again.  Some keys cannot move
+ * up, and the call says so. */
 static loci_status cached(struct play *p, enum play_pass pass)
 {
     const loci_plan *plan = p->cached.plan;
     const loci_call *c = &p->cached.call;
     if (!plan) return LOCI_OK;
     if (pass == PLAY_DECODE) return loci_forward(plan, p->cached.tables, p->cached.work, c);
-    if (pass == PLAY_REMOVE) {               /* some keys cannot move up, and the call says so */
-        const loci_status status =
-            loci_cache_remove(plan, p->cached.tables, p->cached.work, p->cached.cache, 0, 0,
-                              c->k_len / 2, c);
-        return status == LOCI_CANCELLED ? status : LOCI_OK;
-    }
-    const loci_status status = loci_cache_create(&p->cached.cache, plan, c->batch, c->k_len, 0,
-                                                 p->cached.memory, &p->error);
-    return status ? status : loci_cache_append(plan, p->cached.tables, p->cached.work,
-                                               p->cached.cache, c);
+    loci_status status = append(p);
+    if (pass == PLAY_APPEND || status) return status;
+    status = loci_cache_open(&p->cached.cache, plan, p->cached.memory, p->cached.bytes, &p->error);
+    if (!status)
+        status = loci_cache_truncate(p->cached.cache, 0,
+                                     loci_cache_length(p->cached.cache, 0) - 1, &p->error);
+    if (status) return status;
+    status = loci_cache_remove(plan, p->cached.tables, p->cached.work, p->cached.cache, 0, 0,
+                               c->k_len / 2, c);
+    return status == LOCI_CANCELLED ? status : LOCI_OK;
 }
 
 loci_status play_pass(struct play *p, enum play_pass pass)
@@ -165,4 +180,71 @@ loci_status play_pass(struct play *p, enum play_pass pass)
                                          (loci_view){ p->weights, 0, 0, 0 }) : LOCI_OK;
     default: return cached(p, pass);
     }
+}
+
+/* ---- What takes no problem ------------------------------------------------------------------- */
+
+enum { LEN = 7, WIDTH = 16, HEADS = 2, N = HEADS * LEN * WIDTH };
+struct numbers {
+    float x[N], y[N], z[N], dy[N], dx[N], dz[N], weight[N], dweight[N];
+    double of_double[N];
+    int refused;
+};
+static loci_view at(float *p) { return (loci_view){ p, 0, 0, 0 }; }
+static void well(struct numbers *n, loci_status status) { n->refused += status != LOCI_OK; }
+
+static void layers(struct numbers *n, const loci_host *host)
+{
+    const loci_layer layer = { .batch = 1, .rows = LEN, .heads = HEADS, .width = WIDTH,
+                               .host = host }, *l = &layer;
+    const loci_layer gate = { .batch = 1, .rows = LEN, .heads = HEADS, .width = 1, .host = host };
+    const loci_view x = at(n->x), y = at(n->y), z = at(n->z), dy = at(n->dy), dx = at(n->dx),
+                    dz = at(n->dz);
+    float *w = n->weight, *dw = n->dweight;
+    well(n, loci_rmsnorm(l, x, w, 1e-5, y));
+    well(n, loci_rmsnorm_backward(l, x, w, 1e-5, dy, dx, dw));
+    well(n, loci_shift(l, x, z, NULL, 0, NULL, NULL, y));
+    well(n, loci_shift_backward(l, x, z, NULL, 0, dy, dx, dz));
+    well(n, loci_log_gate(&gate, x, y));
+    well(n, loci_log_gate_backward(&gate, x, dy, dx));
+    well(n, loci_gate(l, LOCI_SILU, x, z, y));
+    well(n, loci_gate_backward(l, LOCI_SILU, x, z, dy, dx, dz));
+    well(n, loci_temperature(l, 0.1, 8192, 1, NULL, 0, x, y));
+    well(n, loci_tape_start(l, 0, 0, NULL, 0, y));
+    well(n, loci_tape_attention_update(l, LOCI_TAPE_FULL, x, z, w, y));
+    well(n, loci_tape_attention_update_backward(l, LOCI_TAPE_FULL, z, w, dy, dz, dw));
+    well(n, loci_tape_mlp_update(l, 4, x, z, w, w + 8, y));
+    well(n, loci_tape_mlp_update_backward(l, 4, x, z, w, w + 8, dy, dx, dz, dw, dw + 8));
+}
+
+int play_others(const loci_host *host)
+{
+    static struct numbers n;
+    static loci_plan *plan;                  /* made once, as plans take memory */
+    n = (struct numbers){ .refused = 0 };
+    if (!plan)
+        well(&n, loci_plan_create(&plan, &(loci_desc){
+            .encoding = "rope:pairing=half,scaling=yarn,factor=4,original_length=60", .heads = 1,
+            .dim = WIDTH }, NULL));
+    layers(&n, host);
+    well(&n, loci_export_rope(plan, NULL, &(loci_rope_table){
+        .dtype = LOCI_F32, .count = LEN, .cos = n.y, .sin = n.z }, NULL));
+    well(&n, loci_convert_channels(&(loci_channels){ .element = 4, .heads = HEADS, .dim = WIDTH,
+                                                     .outer = LEN },
+                                   LOCI_HALF, LOCI_INTERLEAVED, n.x, n.y, NULL));
+    well(&n, loci_round(LOCI_BF16, N, n.of_double, n.y));
+    const loci_segment segments[] = { { .tokens = 3 }, { .t = 1, .h = 2, .w = 2 } };
+    double next, factor;
+    n.refused += loci_segments_len(2, segments) != LEN;
+    well(&n, loci_segments_place(2, segments, 0, LEN, n.of_double, &next, NULL));
+    loci_tensor tensor;
+    n.refused += loci_tensors(plan, &tensor, 1) != 0;
+    loci_tensor_init(plan, 0, 1, n.y);
+    n.refused += loci_frequencies(plan, n.of_double, N, &factor) != WIDTH / 2;
+    n.refused += loci_axes(plan) != 1 || !loci_plan_text(plan)[0] || !loci_version_text()[0];
+    n.refused += loci_version() != LOCI_VERSION;
+    const loci_encoding_info *list;
+    const char *isas[8];
+    n.refused += loci_encodings(&list) < 1 || loci_isas(isas, 8) < 1;
+    return n.refused;
 }

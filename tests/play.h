@@ -19,7 +19,7 @@ struct play {
     loci_grad grad;
     loci_error error;
     void *data[WALK_TENSORS], *ddata[WALK_TENSORS];
-    void *tables, *work, *weights;
+    void *tables, *work, *weights, *state;   /* state: of linear attention, where it can be had */
     size_t pairs;                        /* numbers of `weights` */
     /* Attention again, with its keys in a cache, where they can be in one; else the plan is NULL.
      * The keys may be turned, so the plan and the tables are others. */
@@ -28,6 +28,7 @@ struct play {
         loci_call call;
         loci_cache *cache;
         void *tables, *work, *memory;
+        size_t bytes;
     } cached;
     struct room room;
 };
@@ -44,5 +45,9 @@ enum play_pass {
 };
 extern const char *const play_names[PLAY_PASSES];
 loci_status play_pass(struct play *, enum play_pass);
+
+/* Every function that takes no problem: layers, conversions, positions, lists and texts.  Returns
+ * how many refused what they were given. */
+int play_others(const loci_host *);
 
 #endif

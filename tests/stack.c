@@ -13,8 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "loci/convert.h"
-#include "loci/layers.h"
 #include "loci/parallel.h"
 #include "harness.h"
 #include "play.h"
@@ -155,47 +153,9 @@ static void check(struct walk *w)
 
 /* ---- What has no plan, or just one ----------------------------------------------------------- */
 
-enum { ROWS = 7, WIDTH = 16, HEADS = 2, N = HEADS * ROWS * WIDTH };
-static float x[N], y[N], z[N], dy[N], dx[N], dz[N], weight[N], dweight[N];
 static int refused;                      /* calls whose arguments are not as they should be */
-static const loci_layer layer = { .batch = 1, .rows = ROWS, .heads = HEADS, .width = WIDTH };
-static loci_view at(float *p) { return (loci_view){ p, 0, 0, 0 }; }
 static void well(loci_status status) { refused += status != LOCI_OK; }
-
-static void layers(void *arg)
-{
-    const loci_layer *l = arg;
-    well(loci_rmsnorm(l, at(x), weight, 1e-5, at(y)));
-    well(loci_rmsnorm_backward(l, at(x), weight, 1e-5, at(dy), at(dx), dweight));
-    well(loci_shift(l, at(x), at(z), NULL, 0, NULL, NULL, at(y)));
-    well(loci_shift_backward(l, at(x), at(z), NULL, 0, at(dy), at(dx), at(dz)));
-    well(loci_log_gate(&(loci_layer){ .batch = 1, .rows = ROWS, .heads = HEADS, .width = 1 },
-                       at(x), at(y)));
-    well(loci_gate(l, LOCI_SILU, at(x), at(z), at(y)));
-    well(loci_gate_backward(l, LOCI_SILU, at(x), at(z), at(dy), at(dx), at(dz)));
-    well(loci_temperature(l, 0.1, 8192, 1, NULL, 0, at(x), at(y)));
-    well(loci_tape_start(l, 0, 0, NULL, 0, at(y)));
-    well(loci_tape_attention_update(l, LOCI_TAPE_FULL, at(x), at(z), weight, at(y)));
-    well(loci_tape_attention_update_backward(l, LOCI_TAPE_FULL, at(z), weight, at(dy), at(dz),
-                                             dweight));
-    well(loci_tape_mlp_update(l, 4, at(x), at(z), weight, weight + 8, at(y)));
-    well(loci_tape_mlp_update_backward(l, 4, at(x), at(z), weight, weight + 8, at(dy), at(dx),
-                                       at(dz), dweight, dweight + 8));
-}
-static void converted(void *arg)
-{
-    (void)arg;
-    loci_plan *plan;
-    const loci_desc d = { .encoding = "rope:pairing=half,scaling=yarn,factor=4,original_length=60",
-                          .heads = 1, .dim = WIDTH };
-    well(loci_plan_create(&plan, &d, NULL));
-    well(loci_export_rope(plan, NULL, &(loci_rope_table){ .dtype = LOCI_F32, .count = ROWS,
-                                                          .cos = y, .sin = z }, NULL));
-    well(loci_convert_channels(&(loci_channels){ .element = 4, .heads = HEADS, .dim = WIDTH,
-                                                 .outer = ROWS }, LOCI_HALF, LOCI_INTERLEAVED, x,
-                               y, NULL));
-    loci_plan_destroy(plan);
-}
+static void others(void *arg) { refused += play_others(arg); }
 
 /* One rank, which sends nothing, goes through all that many go through. */
 static int nobody(void *user, int rank, int tag, void *data, size_t bytes, void **request)
@@ -251,8 +211,7 @@ int main(int argc, char **argv)
     walk_all(WALK_SMALL, check);
     walk_all(WALK_TILES, check);
     walk_all(WALK_SMALL, check_rank);
-    note(OTHERS, stack_of(layers, (void *)&layer), "all", "layers", "any");
-    note(OTHERS, stack_of(converted, NULL), "all", "conversions", "any");
+    note(OTHERS, stack_of(others, NULL), "all", "layers, conversions", "any");
     CHECK_THAT(!refused, "%d layers or conversions were refused", refused);
     for (int i = 0; i < KINDS; i++)
         printf("%-24s %6zu bytes: %s\n", most[i].what, most[i].bytes, most[i].where);

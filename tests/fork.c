@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/* fork.c -- processes that begin with fork() while others use plans, tables and a pool: the child
+ * computes with what it has inherited, and with a pool of its own, to the same bits; and the pool
+ * of its parent it may use, destroy, or leave alone. */
+#define _DEFAULT_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "loci/loci.h"
+#include "harness.h"
+
+#ifndef LOCI_SLOW
+#define LOCI_SLOW 0
+#endif
+#ifndef LOCI_EMULATED
+#define LOCI_EMULATED 0
+#endif
+enum { H = 2, L = 96, D = 16, N = H * L * D, FORKS = LOCI_SLOW || LOCI_EMULATED ? 9 : 100 };
+enum { PATIENCE = 600 };                 /* seconds, for a machine that is very busy */
+
+static float q[N], k[N], v[N], dout[N], right[2 * N];
+static loci_plan *plan;
+static void *tables;
+static loci_host pool;
+static atomic_int stop;
+
+/* Forward and backward, in memory of its own. */
+static bool compute(const loci_host *host, const loci_plan *of, const void *with)
+{
+    float *x = malloc(sizeof right), *lse = malloc(sizeof(float) * H * L);
+    loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k, .v.data = v,
+                    .o.data = x, .lse = lse, .host = host };
+    const loci_grad g = { .dout.data = dout, .dk.data = x + N };
+    void *work = aligned_alloc(64, loci_workspace(of, &c, 1));
+    if (!x || !lse || !work) exit(2);
+    bool same = !loci_forward(of, with, work, &c) && !loci_backward(of, with, work, &c, &g);
+    if (!right[0]) memcpy(right, x, sizeof right);
+    same = same && !memcmp(right, x, sizeof right);
+    free(x), free(lse), free(work);
+    return same;
+}
+static void *busy(void *arg)
+{
+    int *wrong = arg;
+    while (!atomic_load(&stop)) *wrong += !compute(&pool, plan, tables);
+    return NULL;
+}
+
+static loci_plan *make_plan(void)
+{
+    loci_plan *p;
+    const loci_desc d = { .encoding = "rope:pairing=half+alibi", .heads = H, .dim = D };
+    return loci_plan_create(&p, &d, NULL) ? NULL : p;
+}
+
+/* What a child does, in three ways; 0: all was right. */
+static int child(int way)
+{
+    loci_host own;
+    alarm(PATIENCE);
+    if (way == 0) {                      /* leaves the parent's pool alone */
+        if (loci_pool_create(&own, 3)) return 1;
+        if (!compute(&own, plan, tables)) return 2;
+        loci_pool_destroy(&own);
+    } else if (way == 1) {               /* destroys it, and has another; and a plan of its own */
+        loci_pool_destroy(&pool);
+        loci_plan *mine = make_plan();
+        if (pool.user || !mine || loci_pool_create(&pool, 4)) return 3;
+        if (!compute(&pool, mine, tables) || !compute(NULL, plan, tables)) return 4;
+        loci_pool_destroy(&pool);
+        loci_plan_destroy(mine);
+    } else {                             /* uses it, in the calling thread */
+        if (!compute(&pool, plan, tables)) return 5;
+        loci_pool_destroy(&pool);
+    }
+    return 0;
+}
+
+static void forks(const char *name)
+{
+    for (int i = 0; i < FORKS; i++) {
+        int status = 0;
+        fflush(stdout);
+        const pid_t pid = fork();
+        if (pid == 0) _exit(child(i % 3));
+        CHECK_THAT(pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status)
+                   && WEXITSTATUS(status) == 0, "%s, child %d: exit code %d, signal %d", name, i,
+                   WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+                   WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+    }
+}
+
+int main(void)
+{
+    enum { CALLERS = 2 };
+    pthread_t thread[CALLERS];
+    int wrong[CALLERS] = { 0 };
+    for (int i = 0; i < N; i++)
+        q[i] = (float)(i * 37 % 101) / 50 - 1, k[i] = (float)(i * 53 % 97) / 48 - 1,
+        v[i] = (float)(i * 71 % 89) / 44 - 1, dout[i] = (float)(i * 29 % 83) / 41 - 1;
+    plan = make_plan();
+    tables = plan ? aligned_alloc(64, loci_tables_size(plan, L)) : NULL;
+    if (!tables || loci_prepare(plan, L, NULL, tables) || loci_pool_create(&pool, 4)) return 2;
+    CHECK_THAT(compute(NULL, plan, tables) && compute(&pool, plan, tables), "the parent itself");
+    forks("an idle pool");
+    for (int i = 0; i < CALLERS; i++)
+        if (pthread_create(&thread[i], NULL, busy, &wrong[i])) return 2;
+    forks("a pool at work");
+    atomic_store(&stop, 1);
+    for (int i = 0; i < CALLERS; i++) {
+        pthread_join(thread[i], NULL);
+        CHECK_THAT(!wrong[i], "%d calls of the parent had other bits", wrong[i]);
+    }
+    CHECK_THAT(compute(&pool, plan, tables), "the parent afterwards");
+    loci_pool_destroy(&pool);
+    loci_plan_destroy(plan);
+    free(tables);
+    return harness_end();
+}
