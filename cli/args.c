@@ -17,7 +17,7 @@
 
 /* ---- Errors, memory, time -------------------------------------------------------------------- */
 
-/* As make_plain() has it, but without memory: results may be on the disk already, and they count. */
+/* As make_plain() has it, but without memory: results may be on the disk already. */
 void print_plain(FILE *to, const char *text)
 {
     uint32_t code;

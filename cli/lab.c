@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "draw/text.h"
+#include "io/io.h"
 #include "io/json.h"
 #include "lab/claims.h"
 #include "lab/store.h"
@@ -171,13 +172,31 @@ static bool read_key(const char *path, const char *key, const json_t *value, str
     return counts || words || refuse("%s: %s must be a text, or a list of them", path, key);
 }
 
+/* What is no file may be one without end, or wait for ever. */
+static bool read_json(const char *path, json_t **root)
+{
+    enum { MOST = 1 << 20 };
+    struct source from;
+    loci_error e;
+    json_error_t error;
+    if (loci_io_open(&from, path, &e)) return refuse("%s: %s", path, e.text);
+    const size_t n = from.size <= MOST ? (size_t)from.size : 0;
+    char *text = take(n + 1, 1);
+    const loci_status status = loci_io_read(&from, text, n, 0, &e);
+    close(from.fd);
+    *root = status || from.size > MOST ? NULL : json_loadb(text, n, 0, &error);
+    free(text);
+    if (status) return refuse("%s: %s", path, e.text);
+    if (from.size > MOST) return refuse("%s: the file has more than %d MiB", path, MOST >> 20);
+    return *root || refuse("%s: line %d: %s", path, error.line, error.text);
+}
+
 bool read_wish_file(const char *path, struct lab_wish *w)
 {
-    json_error_t error;
-    json_t *root = json_load_file(path, 0, &error);
+    json_t *root;
     const char *key;
     json_t *value;
-    if (!root) return refuse("%s: line %d: %s", path, error.line, error.text);
+    if (!read_json(path, &root)) return false;
     if (!json_is_object(root))
         return json_decref(root), refuse("%s: it must be one JSON object", path);
     json_object_foreach(root, key,

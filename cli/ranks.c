@@ -125,12 +125,11 @@ static void *live(void *arg)
 }
 bool ranks_as_threads(int ranks, void (*body)(const loci_transport *, void *), void *arg)
 {
-    struct office o = { .ranks = ranks, .body = body, .arg = arg,
+    struct office o = { .lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER,
+                        .ranks = ranks, .body = body, .arg = arg,
                         .highest = take(MOST_NUMBERS_AGREED, sizeof(int64_t)),
                         .known = take(MOST_NUMBERS_AGREED, sizeof(int64_t)) };
     struct member *members = take((size_t)ranks, sizeof *members);
-    pthread_mutex_init(&o.lock, NULL);
-    pthread_cond_init(&o.news, NULL);
     int n = 0;
     for (; n < ranks; n++) {
         members[n] = (struct member){ .office = &o, .rank = n };

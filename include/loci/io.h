@@ -11,7 +11,8 @@
  * Nothing in a file is believed: sizes are compared with what is there before anything is
  * allocated, numbers are finite and in range, duplicate keys, unknown scaling types and unknown
  * keys beside them are errors.  Files that a model type decides the meaning of are read only if
- * that type is known.  Link with -lloci-io -lloci. */
+ * that type is known.  Files are read, not mapped: one that shrinks meanwhile is an error, and what
+ * is no regular file is refused before it is opened.  Link with -lloci-io -lloci. */
 #ifndef LOCI_LOCI_IO_H
 #define LOCI_LOCI_IO_H
 

@@ -25,6 +25,17 @@
  * call may be made again.  The library prints nothing, never exits, and keeps nothing between calls
  * but the list of encodings, which is the same for all.
  *
+ * Lifetimes.  A plan, tables, a pool or a cache may go when no call has them any more: destroying
+ * one during a call is the host's mistake, which nobody finds.  A call takes at most 64 KB of the
+ * stack of its thread, and so does each thread of its host that helps; so threads of 128 KB will
+ * do.  After fork() the child may use plans and tables, and destroy them, and make pools of its
+ * own; a pool that it has inherited runs all jobs in the calling thread, and may be destroyed or
+ * left alone.  Calls that other threads were in do not go on in the child.
+ *
+ * The process.  A call takes no memory, starts no thread and touches no file, and leaves as they
+ * were: handlers and masks of signals, the state of floating point (but for its sticky flags),
+ * locale, working folder, umask, environment and limits.  Threads of a pool block all signals.
+ *
  * Memory.  Whatever a call writes must share no byte with anything else that it reads or writes,
  * and not with itself; where an output may be an input in place, it is exactly that array, with the
  * same strides.  Views may interleave: q, k and v in one buffer, or their gradients.  Pointers are
@@ -167,8 +178,9 @@ typedef struct {
     void *user;
     int   threads;
 } loci_host;
-/* A host with threads of its own.  A library that was built without threads (LOCI_THREADS=OFF) has
- * pools of one thread only; more are LOCI_UNSUPPORTED. */
+/* A host with threads of its own.  Where memory or a thread cannot be had the status is
+ * LOCI_NO_MEMORY, no thread is left, and *host is as it was.  A library that was built without
+ * threads (LOCI_THREADS=OFF) has pools of one thread only; more are LOCI_UNSUPPORTED. */
 LOCI_API loci_status loci_pool_create(loci_host *, int threads);
 LOCI_API void        loci_pool_destroy(loci_host *);
 /* loci_prepare() on the threads of a host, which is not asked whether to cancel, and with a

@@ -12,10 +12,11 @@
 
 struct lock { pthread_mutex_t taken; pthread_cond_t woken; };
 
+/* By values, as calls could fail. */
 static inline void lock_open(struct lock *l)
 {
-    pthread_mutex_init(&l->taken, NULL);
-    pthread_cond_init(&l->woken, NULL);
+    l->taken = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    l->woken = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
 }
 static inline void lock_close(struct lock *l)
 {

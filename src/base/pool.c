@@ -157,9 +157,9 @@ loci_status loci_pool_create(loci_host *host, int threads)
     int workers = threads - 1;
     struct pool *p = calloc(1, sizeof *p + (size_t)workers * sizeof *p->worker);
     if (!p) return LOCI_NO_MEMORY;
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->work, NULL);
-    pthread_cond_init(&p->left, NULL);
+    /* values, not calls, which could fail */
+    p->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    p->work = p->left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     p->owner = getpid();
     p->workers = workers;
     /* With more threads than cores a spinning one takes the time of one that works. */
