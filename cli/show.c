@@ -230,11 +230,14 @@ static int show_one(const struct args *a, const struct wish *w, int what, const 
     if (what >= 0) ok = add_figures(&all, s, what);
     else if (a->value[SVG]) ok = add_figures(&all, s, best_kind(s));
     else ok = add_all(&all, s, a->value[JSON] || page_path(a) ? ~0u : page);
-    page_about(&about, s, w->encoding);
-    add_json(&json, s, w->encoding);
-    add_heading(&heading, s, w->encoding, &m);
-    const struct form form = { title, about.s, false };
-    const int code = ok ? put_album(a, &all, &form, &json, &heading) : EXIT_ERROR;
+    int code = EXIT_ERROR;
+    if (ok) {
+        page_about(&about, s, w->encoding);
+        add_json(&json, s, w->encoding);
+        add_heading(&heading, s, w->encoding, &m);
+        const struct form form = { title, about.s, false };
+        code = put_album(a, &all, &form, &json, &heading);
+    }
     text_free(&about);
     text_free(&json);
     text_free(&heading);

@@ -450,6 +450,7 @@ int main(int argc, char **argv)
         if (strncmp(line->words, only, strlen(only)) != 0) continue;
         fail_command(strcmp(what, "files") != 0, strcmp(what, "memory") != 0);
         drop("out"), drop("new");
+        if (all) printf("%6ld calls failed so far: loci %s\n", tries, line->words), fflush(stdout);
     }
     printf("%ld calls failed, of which %ld were done without\n", tries, harmless);
     drop("");
