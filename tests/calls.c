@@ -143,7 +143,7 @@ static void look(struct process *p)
     p->nice = getpriority(PRIO_PROCESS, 0);
     snprintf(p->locale, sizeof p->locale, "%s", setlocale(LC_ALL, NULL));
     if (!getcwd(p->folder, sizeof p->folder)) exit(2);
-    for (int i = 0; i < RLIM_NLIMITS; i++) getrlimit((__rlimit_resource_t)i, &p->limit[i]);
+    for (int i = 0; i < RLIM_NLIMITS; i++) getrlimit(i, &p->limit[i]);
     getitimer(ITIMER_REAL, &p->timer);
     sigaltstack(NULL, &p->signal_stack);
     p->environment = environ, p->environment_sum = 0;
