@@ -173,10 +173,11 @@ static void give_tile(const struct distances *b, const struct tile *t, real *to,
 /* Gradients so small that their products would be subnormal: 0. */
 static void drop_small(struct tile *t)
 {
+    const real low = sizeof(real) == sizeof(float) ? (real)-0x1p-60 : (real)-0x1p-500;
     const vf zero = vf_set1(0);
     for (int n = 0; n < t->keys * QT; n += VL) {
         const vf ds = vf_load(t->ds + n);
-        vf_store(t->ds + n, vf_from(vf_minus_abs(ds), (real)-0x1p-60, zero, ds));
+        vf_store(t->ds + n, vf_from(vf_minus_abs(ds), low, zero, ds));
     }
 }
 /* A sum passes ds on as it is.  A product s b gives ds s to b, from the scores
