@@ -94,7 +94,9 @@ static void turn_blocks_backward(const struct problem *p, int e, const struct bl
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int j = 0; j < b->count; j++) {
         const double *g = dy + j * n;
-        if (dot(g, g, n) == 0) continue;                 /* padding need not hold numbers */
+        bool any = false;                                /* padding need not hold numbers */
+        for (int r = 0; r < n; r++) any |= g[r] != 0;
+        if (!any) continue;
         for (int r = 0; r < n; r++)
             for (int c = 0; c < n; c++) {
                 /* X^T twice on the diagonal, dy x^T above it, 0 below. */
