@@ -79,7 +79,7 @@ static double mask_number(const struct problem *p, int h, ptrdiff_t j)
     return c->mask_kind == LOCI_MASK_SEEN ? ((const unsigned char *)m.data)[at] != 0
                                           : ((const double *)m.data)[at];
 }
-static double added(const struct problem *p, int h, ptrdiff_t j)
+double loci_reference_added(const struct problem *p, int h, ptrdiff_t j)
 {
     return p->call->mask_kind == LOCI_MASK_ADDED ? mask_number(p, h, j) : 0;
 }
@@ -183,7 +183,7 @@ static int bending(const struct problem *p)
         if (p->def[e]->bend) return e;
     return -1;
 }
-static double bend(const struct problem *p, double flat, double *slope)
+double loci_reference_bend(const struct problem *p, double flat, double *slope)
 {
     const int e = bending(p);
     *slope = 1;
@@ -209,7 +209,7 @@ static void score(struct problem *p)
             /* log_mul is 0 unless an encoding multiplies, so mul is 1. */
             double qk = dot(p->q + q_row(p, h), p->k + k_row(p, h, j), p->D);
             p->flat[hj] = exp(p->log_mul[hj]) * p->plan->scale * (qk + p->raw[hj]);
-            p->a[hj] = bend(p, p->flat[hj] + p->before[hj], &slope);
+            p->a[hj] = loci_reference_bend(p, p->flat[hj] + p->before[hj], &slope);
             p->s[hj] = p->a[hj] + p->add[hj];
         }
     }
@@ -217,7 +217,7 @@ static void score(struct problem *p)
         if (p->def[e]->mix) p->def[e]->mix(p, e);
     for (int h = 0; h < p->H; h++)
         for (ptrdiff_t j = 0; j < p->Lk; j++)
-            if (p->sees[h * p->Lk + j]) p->s[h * p->Lk + j] += added(p, h, j);
+            if (p->sees[h * p->Lk + j]) p->s[h * p->Lk + j] += loci_reference_added(p, h, j);
 }
 
 /* ds becomes da and dadd, which a mix changes; then each factor of flat = mul
@@ -235,7 +235,7 @@ static void score_backward(struct problem *p)
         for (ptrdiff_t j = 0; j < p->Lk; j++) {
             if (!p->seen[j]) continue;
             ptrdiff_t hj = h * p->Lk + j, q = q_row(p, h), k = k_row(p, h, j);
-            bend(p, p->flat[hj] + p->before[hj], &slope);
+            loci_reference_bend(p, p->flat[hj] + p->before[hj], &slope);
             /* raw and q.k enter flat alike, so draw is the gradient by q.k too. */
             p->draw[hj] = exp(p->log_mul[hj]) * p->plan->scale * slope * p->da[hj];
             p->dlog_mul[hj] = p->flat[hj] * slope * p->da[hj];
@@ -246,7 +246,8 @@ static void score_backward(struct problem *p)
             if (p->def[e]->score) p->def[e]->score_backward(p, e, h);
             if (!p->def[e]->bend) continue;
             for (ptrdiff_t j = 0; j < p->Lk; j++) {      /* what was added before it */
-                bend(p, of_head(p, p->flat, h)[j] + of_head(p, p->before, h)[j], &slope);
+                loci_reference_bend(p, of_head(p, p->flat, h)[j] + of_head(p, p->before, h)[j],
+                                    &slope);
                 of_head(p, p->dadd, h)[j] *= slope;
             }
         }
@@ -256,7 +257,7 @@ static void score_backward(struct problem *p)
 /* ---- Weights of row i, head h ---------------------------------------------------------------- */
 
 /* The encoding that brings a sink, or -1. */
-static int sinking(const struct problem *p)
+int loci_reference_sinking(const struct problem *p)
 {
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->sink) return e;
@@ -267,9 +268,10 @@ static int sinking(const struct problem *p)
  * products overflowed and not because of the encodings, the row is NaN as well and not empty. */
 static void softmax(struct problem *p, int h)
 {
-    const int e = sinking(p);
+    const int e = loci_reference_sinking(p);
     const double *s = of_head(p, p->s, h), sink = e < 0 ? -INFINITY : p->def[e]->sink(p, e, h);
-    double *w = of_head(p, p->w, h), top = sink, sum;
+    double *w = of_head(p, p->w, h), top = sink;
+    wide sum;
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j] && (s[j] > top || isnan(s[j]))) top = s[j];
     for (ptrdiff_t j = 0; j < p->Lk && top == -INFINITY; j++)
@@ -281,8 +283,8 @@ static void softmax(struct problem *p, int h)
     sum = exp(sink - top);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (p->seen[j]) sum += w[j] = exp(s[j] - top);
-    for (ptrdiff_t j = 0; j < p->Lk; j++) w[j] /= sum;
-    p->lse[h] = top + log(sum);
+    for (ptrdiff_t j = 0; j < p->Lk; j++) w[j] = (double)(w[j] / sum);
+    p->lse[h] = top + log((double)sum);
 }
 
 /* ds = w (dw - sum of w dw + dlse).  The sink is a key whose value is
@@ -290,22 +292,29 @@ static void softmax(struct problem *p, int h)
 static void softmax_backward(struct problem *p, int h)
 {
     const double *w = of_head(p, p->w, h), *dw = of_head(p, p->dw, h);
-    double *ds = of_head(p, p->ds, h), mean = 0;
-    for (ptrdiff_t j = 0; j < p->Lk; j++) mean += w[j] * dw[j];
+    double *ds = of_head(p, p->ds, h), mean = dot(w, dw, p->Lk);
     for (ptrdiff_t j = 0; j < p->Lk; j++)
         if (w[j] != 0) ds[j] = w[j] * (dw[j] - mean + p->dlse[h]);
-    const int e = sinking(p);
+    const int e = loci_reference_sinking(p);
     if (e >= 0 && p->lse[h] != -INFINITY)
         p->def[e]->sink_backward(p, e, h,
                                  exp(p->def[e]->sink(p, e, h) - p->lse[h]) * (p->dlse[h] - mean));
 }
 
 /* The encoding that has a weight rule of its own, or -1. */
-static int weighing(const struct problem *p)
+int loci_reference_weighing(const struct problem *p)
 {
     for (int e = 0; e < p->plan->encs; e++)
         if (p->def[e]->weigh) return e;
     return -1;
+}
+
+/* ds of head h from dw, dlse and drem. */
+void loci_reference_weigh_backward(struct problem *p, int h)
+{
+    const int rule = loci_reference_weighing(p);
+    if (rule >= 0) p->def[rule]->weigh_backward(p, rule, h);
+    else softmax_backward(p, h);
 }
 
 /* ---- One row --------------------------------------------------------------------------------- */
@@ -322,7 +331,7 @@ static void forward_row(struct problem *p)
             p->sees[h * p->Lk + j] = visible(p, j) && let_through(p, h, j);
 
     score(p);
-    int rule = weighing(p);
+    int rule = loci_reference_weighing(p);
     for (int h = 0; h < p->H; h++) {
         look(p, h);
         p->rem[h] = 0;                                   /* a softmax leaves nothing */
@@ -331,8 +340,12 @@ static void forward_row(struct problem *p)
         double *o = p->o + h * p->Dv;
         zero(o, p->Dv);
         zero(p->ae + h * p->D, p->D);
-        for (ptrdiff_t j = 0; j < p->Lk; j++)
-            if (p->seen[j]) add_scaled(o, of_head(p, p->w, h)[j], p->v + v_row(p, h, j), p->Dv);
+        for (int c = 0; c < p->Dv; c++) {
+            wide sum = 0;
+            for (ptrdiff_t j = 0; j < p->Lk; j++)
+                if (p->seen[j]) sum += (wide)of_head(p, p->w, h)[j] * p->v[v_row(p, h, j) + c];
+            o[c] = (double)sum;
+        }
         for (int e = 0; e < p->plan->encs; e++)
             if (p->def[e]->value) p->def[e]->value(p, e, h);
     }
@@ -364,7 +377,6 @@ static void backward_row(struct problem *p, const loci_grad *grad)
     double *clear[] = { p->dadd, p->draw, p->dlog_mul, p->da, p->ds, p->dw };
     for (int i = 0; i < COUNT(clear); i++) zero(clear[i], n);
 
-    int rule = weighing(p);
     for (int h = 0; h < p->H; h++) {
         look(p, h);
         const double *dout = p->dout + h * p->Dv;
@@ -376,8 +388,7 @@ static void backward_row(struct problem *p, const loci_grad *grad)
         }
         for (int e = 0; e < p->plan->encs; e++)
             if (p->def[e]->value) p->def[e]->value_backward(p, e, h);
-        if (rule >= 0) p->def[rule]->weigh_backward(p, rule, h);
-        else softmax_backward(p, h);
+        loci_reference_weigh_backward(p, h);
     }
     const loci_view to = dense(grad->dmask, p->H, p->Lq, p->Lk);
     for (int h = 0; h < p->H && to.data; h++)
@@ -395,8 +406,9 @@ static void write_outputs(const struct problem *p)
         ptrdiff_t bhi = (p->b * p->H + h) * p->Lq + p->i;
         if (o.data)
             memcpy(view_row(o, p->b, h, p->i), p->o + h * p->Dv, (size_t)p->Dv * sizeof *p->o);
-        if (p->call->lse && weighing(p) < 0) ((double *)p->call->lse)[bhi] = p->lse[h];
-        if (p->call->rem && weighing(p) >= 0) ((double *)p->call->rem)[bhi] = p->rem[h];
+        const bool stick = loci_reference_weighing(p) >= 0;
+        if (p->call->lse && !stick) ((double *)p->call->lse)[bhi] = p->lse[h];
+        if (p->call->rem && stick) ((double *)p->call->rem)[bhi] = p->rem[h];
         if (p->call->ae && p->plan->states)
             memcpy((double *)p->call->ae + bhi * p->D, p->ae + h * p->D,
                    (size_t)p->D * sizeof *p->ae);
@@ -415,15 +427,16 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     zero(p->dq, p->H * p->Lq * p->D);
     zero(p->dk, p->Hk * p->Lk * p->D);
     zero(p->dv, p->Hkv * p->Lk * p->Dv);
+    if (p->budget) loci_budget_begin(p);
     /* Backward goes row by row as well, right after the
      * row's forward pass, whose arrays it needs. */
     for (p->i = 0; p->i < p->Lq; p->i++) {
         forward_row(p);
         write_outputs(p);
-        if (!grad) continue;
-        read_cotangents(p, grad);
-        backward_row(p, grad);
+        if (grad) read_cotangents(p, grad), backward_row(p, grad);
+        if (p->budget) loci_budget_row(p);
     }
+    if (p->budget) loci_budget_entry(p);
     if (!grad) return;
     turn_back(p, LOCI_QUERY, c->q, p->H, 1, p->Lq, p->dq);
     turn_back(p, LOCI_KEY, c->k, p->Hkv, copies, p->Lk, p->dk);
@@ -432,8 +445,9 @@ static void batch_entry(struct problem *p, const loci_grad *grad)
     write_rows(p, grad->dv, p->Hkv, 1, p->Lk, p->Dv, p->dv);
 }
 
-loci_status loci_reference(const loci_plan *plan, const void *const *tensors, const loci_call *call,
-                           const loci_grad *grad)
+loci_status loci_reference_budget(const loci_plan *plan, const void *const *tensors,
+                                  const loci_call *call, const loci_grad *grad,
+                                  const struct loci_budget *budget)
 {
     struct problem problem, *p = &problem;
     loci_status status = loci_reference_open(p, plan, tensors, call);
@@ -443,13 +457,24 @@ loci_status loci_reference(const loci_plan *plan, const void *const *tensors, co
     for (int e = 0; e < plan->encs; e++)
         if (p->def[e]->check && (status = p->def[e]->check(p, e, call->error))) return status;
 
-    p->backward = grad != NULL;
+    p->backward = grad != NULL || budget;
     /* one double more, as calloc(0) may return NULL; zeros, as gradients are added */
     double *room = calloc((size_t)lay_out(p, NULL) + 1, sizeof *room);
     CHECK(call->error, room, LOCI_NO_MEMORY, "no memory for the reference");
     lay_out(p, room);
+    if (budget && loci_budget_open(p, budget)) {
+        free(room);
+        return loci_fail(call->error, LOCI_NO_MEMORY, "no memory for the budget");
+    }
     for (p->b = 0; p->b < p->B; p->b++) batch_entry(p, grad);
     if (grad) loci_reference_give(p, grad->dtensors);
+    if (budget) loci_budget_close(p);
     free(room);
     return LOCI_OK;
+}
+
+loci_status loci_reference(const loci_plan *plan, const void *const *tensors, const loci_call *call,
+                           const loci_grad *grad)
+{
+    return loci_reference_budget(plan, tensors, call, grad, NULL);
 }

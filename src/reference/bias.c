@@ -182,7 +182,6 @@ const struct definition loci_define_kerple = { .name = "kerple",
 
 /* ---- sandwich: (sum over t of cos(d base^(-2t/dim)) - dim/2) / (8 (h + 1) / H) --------------- */
 
-/* long double, as is every angle of the reference. */
 static void sandwich(struct problem *p, int e, int h)
 {
     int dim = (int)option(p, e, "dim", 128), first = (int)option(p, e, "first", 1);
@@ -192,7 +191,7 @@ static void sandwich(struct problem *p, int e, int h)
         if (!p->seen[j]) continue;
         double d = (double)distance(p, j), sum = -centre;
         for (int t = first; t < first + dim / 2; t++)
-            sum += (double)cosl(d * power_of(base, -2.0L * t / dim));
+            sum += angle_cos(d * power_of(base, (precise)-2 * t / dim));
         of_head(p, p->add, h)[j] += sum / (8.0 * (h + 1) / p->H);
     }
 }

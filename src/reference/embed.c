@@ -16,12 +16,11 @@ static void sinusoidal(const struct problem *p, int e, int64_t pos, double *y)
     /* Waves: the last sine of an odd width has no cosine, and with t2t is not there either. */
     int count = t2t ? d / 2 : (d + 1) / 2;
     for (int t = 0; t < count; t++) {
-        /* long double: right at position 2^40, too */
-        const long double exponent = t2t ? -t / (long double)steps : -2.0L * t / d;
-        const long double angle = pos * power_of(base, exponent);
+        const precise exponent = t2t ? -t / (precise)steps : (precise)-2 * t / d;
+        const precise angle = pos * power_of(base, exponent);
         int sine = halves ? t : 2 * t, cosine = halves ? count + t : 2 * t + 1;
-        y[sine] += (double)sinl(angle);
-        if (cosine < d) y[cosine] += (double)cosl(angle);
+        y[sine] += angle_sin(angle);
+        if (cosine < d) y[cosine] += angle_cos(angle);
     }
 }
 const struct definition loci_define_sinusoidal = { .name = "sinusoidal", .embed = sinusoidal };

@@ -4,7 +4,10 @@
 #ifndef LOCI_REFERENCE_PROBLEM_H
 #define LOCI_REFERENCE_PROBLEM_H
 
+#include <float.h>
+
 #include "plan/plan.h"
+#include "reference/angle.h"
 #include "reference/reference.h"
 
 /* One call.  b and i say which batch entry and which of its query rows
@@ -39,6 +42,7 @@ struct problem {
     double *ae, *dae;                    /* [H][D] */
     double *scratch[3];                  /* as long as Lk, D, Dv and every extent of a tensor */
     double *room;                        /* what the encoding that turns asked for */
+    struct sizes *budget;                /* NULL: none is wanted */
 };
 
 /* An encoding, by the places where it enters attention; NULL where it
@@ -77,20 +81,6 @@ struct definition {
     void (*embed_backward)(const struct problem *, int e, int64_t pos, const double *dy);
 };
 
-/* base^exponent, remembered, as rows and heads ask for the same few again and again, and no
- * function here takes longer. */
-static inline long double power_of(long double base, long double exponent)
-{
-    enum { KEPT = 509 };
-    static _Thread_local struct { long double base, exponent, power; } kept[KEPT];
-    const int slot = (int)fabsl(fmodl(exponent * 123457, KEPT));
-    if (kept[slot].base != base || kept[slot].exponent != exponent) {
-        kept[slot].base = base, kept[slot].exponent = exponent;
-        kept[slot].power = powl(base, exponent);
-    }
-    return kept[slot].power;
-}
-
 #define DEFINITION(name) extern const struct definition loci_define_##name;
 #include "reference/list.h"
 #undef DEFINITION
@@ -106,6 +96,22 @@ int loci_reference_turning(const struct problem *);
 ptrdiff_t loci_reference_room(const struct problem *);
 /* Hands the sums out to the pointers that are not NULL. */
 void loci_reference_give(const struct problem *, void *const *dtensors);
+
+/* ---- For the budget -------------------------------------------------------------------------- */
+
+/* From attention.c: a, and its slope, from flat and what was added before; what a mask adds; the
+ * encodings that bring a sink or weigh, or -1; ds of head h from dw, dlse and drem. */
+double loci_reference_bend(const struct problem *, double flat, double *slope);
+double loci_reference_added(const struct problem *, int h, ptrdiff_t j);
+int loci_reference_sinking(const struct problem *), loci_reference_weighing(const struct problem *);
+void loci_reference_weigh_backward(struct problem *, int h);
+
+/* From budget.c: around a call, and in it when the rows of a batch entry are turned, when row i has
+ * been worked on, and when all have. */
+loci_status loci_budget_open(struct problem *, const struct loci_budget *);
+void loci_budget_close(struct problem *);
+void loci_budget_begin(struct problem *), loci_budget_row(struct problem *),
+    loci_budget_entry(struct problem *);
 
 /* ---- Options and tensors by name ------------------------------------------------------------- */
 
@@ -218,11 +224,17 @@ static inline ptrdiff_t v_row(const struct problem *p, int h, ptrdiff_t j)
     return (kv_head(p, h) * p->Lk + j) * p->Dv;
 }
 
+/* Sums have more digits than their numbers where that costs little: F64 plans are measured too. */
+#if LDBL_MANT_DIG == 64
+typedef long double wide;
+#else
+typedef double wide;
+#endif
 static inline double dot(const double *x, const double *y, ptrdiff_t n)
 {
-    double sum = 0;
-    for (ptrdiff_t c = 0; c < n; c++) sum += x[c] * y[c];
-    return sum;
+    wide sum = 0;
+    for (ptrdiff_t c = 0; c < n; c++) sum += (wide)x[c] * y[c];
+    return (double)sum;
 }
 /* y += a x, n numbers. */
 static inline void add_scaled(double *y, double a, const double *x, ptrdiff_t n)

@@ -4,8 +4,8 @@
  * The engine is compared with it, and `--engine reference` runs it.  It shares the parsed plan with
  * the engine and no arithmetic.  Plans are F64 plans, so all data is double; `tensors` holds all
  * tensors of the plan, inputs too.  Positions and coordinates must lie within 2^40, as in every
- * call; angles are long double, so that they are right there.  Memory grows with the inputs and a
- * few rows of scores, time with heads * q_len * k_len * dim. */
+ * call; angles are wider than double, so that they are right there.  Memory grows with the inputs
+ * and a few rows of scores, time with heads * q_len * k_len * dim. */
 #ifndef LOCI_REFERENCE_REFERENCE_H
 #define LOCI_REFERENCE_REFERENCE_H
 
@@ -16,6 +16,21 @@
  * and dtensors that are not NULL. */
 loci_status loci_reference(const loci_plan *, const void *const *tensors, const loci_call *,
                            const loci_grad *grad);
+
+/* How much rounding every number that comes out may have: the sum of the absolute values that flow
+ * into it, so that what is computed with unit round-off u should be within C u of it, with a small
+ * C.  docs/accuracy.md defines it.  Arrays are dense and as those of the call and of its gradients;
+ * those that are NULL are not wanted.  It takes some hundred times as long as the definition. */
+struct loci_budget {
+    double unit, least;                  /* of the arithmetic: its unit round-off and the least
+                                            number that has all digits */
+    double stored;                       /* the unit round-off of o as a backward pass reads it; 0:
+                                            it has all digits */
+    double *o, *lse, *rem, *ae, *dq, *dk, *dv;
+    double *const *dtensors;
+};
+loci_status loci_reference_budget(const loci_plan *, const void *const *tensors, const loci_call *,
+                                  const loci_grad *grad, const struct loci_budget *);
 
 /* The same for stage LINEAR_ATTENTION, of a call without states. */
 loci_status loci_reference_linear(const loci_plan *, const void *const *tensors, const loci_call *,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* rotate.c -- encodings that turn queries and keys, and the rotation alone.  Frequencies and angles
- * are long double, which on most machines has 64 bits and more, as at position 2^40 an angle in
- * double would be off by 10^-4. */
+ * are wider than double, as at position 2^40 they would be off by 10^-4. */
 #include <stdlib.h>
 
 #include "reference/problem.h"
@@ -18,7 +17,7 @@ struct pairs {
     /* Which frequency pair t of a kv head has on an axis, and its formula.  -1: the axis does not
      * turn the pair. */
     int (*number)(const struct problem *, int e, int kv, int axis, int t);
-    long double (*formula)(const struct problem *, int e, int number);
+    precise (*formula)(const struct problem *, int e, int number);
 };
 
 /* The two channels of pair t. */
@@ -38,17 +37,17 @@ static int kv_of(const struct problem *p, loci_which which, int head)
 }
 /* phi of pair t in a row.  With `single` frequency, coordinate and product are rounded
  * to float, as float32 code has them; the cos and sin of that are still exact. */
-static long double angle(const struct problem *p, int e, const struct pairs *r, loci_which which,
+static precise angle(const struct problem *p, int e, const struct pairs *r, loci_which which,
                          int head, ptrdiff_t row, int t)
 {
     const double *learned = tensor(p, e, r->learned);
-    long double phi = 0;
+    precise phi = 0;
     for (int axis = 0; axis < r->axes; axis++) {
         int n = r->number(p, e, kv_of(p, which, head), axis, t);
         if (n < 0) continue;
         const double x = coordinate(p, which, axis, row);
-        const long double w = learned ? (long double)learned[n] : r->formula(p, e, n);
-        phi += r->single ? (long double)((float)x * (float)(double)w) : x * w;
+        const precise w = learned ? (precise)learned[n] : r->formula(p, e, n);
+        phi += r->single ? (precise)((float)x * (float)(double)w) : x * w;
     }
     return phi;
 }
@@ -59,8 +58,8 @@ static void turn_pairs(const struct problem *p, int e, const struct pairs *r, lo
 {
     memcpy(y, x, (size_t)p->D * sizeof *y);
     for (int t = 0; t < r->count; t++) {
-        const long double phi = angle(p, e, r, which, head, row, t);
-        const double cosine = (double)cosl(phi), sine = (double)sinl(phi);
+        const precise phi = angle(p, e, r, which, head, row, t);
+        const double cosine = angle_cos(phi), sine = angle_sin(phi);
         int a = first_channel(r, t), b = second_channel(r, t);
         y[a] = r->factor * (x[a] * cosine - x[b] * sine);
         y[b] = r->factor * (x[a] * sine + x[b] * cosine);
@@ -74,8 +73,8 @@ static void turn_pairs_backward(const struct problem *p, int e, const struct pai
     double *dlearned = dtensor(p, e, r->learned);
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int t = 0; t < r->count; t++) {
-        const long double phi = angle(p, e, r, which, head, row, t);
-        const double cosine = (double)cosl(phi), sine = (double)sinl(phi);
+        const precise phi = angle(p, e, r, which, head, row, t);
+        const double cosine = angle_cos(phi), sine = angle_sin(phi);
         int a = first_channel(r, t), b = second_channel(r, t);
         dx[a] = r->factor * (dy[a] * cosine + dy[b] * sine);
         dx[b] = r->factor * (-dy[a] * sine + dy[b] * cosine);
@@ -156,7 +155,7 @@ static double yarn_share(const struct problem *p, int e, double base, double dim
          * option(p, e, "extrapolation_factor", 1);
 }
 /* By wavelengths: long ones are stretched, short ones stay, and those between are blended. */
-static long double llama3_frequency(const struct problem *p, int e, long double w)
+static precise llama3_frequency(const struct problem *p, int e, precise w)
 {
     const double length = option(p, e, "original_length", 1), s = option(p, e, "factor", 1),
                  wavelength = turn_around / (double)w;
@@ -168,12 +167,12 @@ static long double llama3_frequency(const struct problem *p, int e, long double 
     return (1 - share) * w / s + share * w;
 }
 /* The frequency of pair t under the plan's scaling. */
-static long double rope_frequency(const struct problem *p, int e, int t)
+static precise rope_frequency(const struct problem *p, int e, int t)
 {
-    const long double base = option(p, e, "base", 10000), dim = option(p, e, "dim", p->D);
-    long double s = option(p, e, "factor", 1);
+    const precise base = option(p, e, "base", 10000), dim = option(p, e, "dim", p->D);
+    precise s = option(p, e, "factor", 1);
     double original = option(p, e, "original_length", 1), length = option(p, e, "length", original);
-    const long double w = power_of(base, -2 * t / dim);
+    const precise w = power_of(base, -2 * t / dim);
     enum scaling scaling = (enum scaling)option(p, e, "scaling", NONE);
     switch (scaling) {
     case NONE:
@@ -186,10 +185,10 @@ static long double rope_frequency(const struct problem *p, int e, int t)
         if (scaling == DYNAMIC) s = s * fmax(length, original) / original - (s - 1);
         return power_of(base * power_of(s, dim / (dim - 2)), -2 * t / dim);
     case NTK_FIXED: {
-        const long double b = option(p, e, "mixed_b", 0);
+        const precise b = option(p, e, "mixed_b", 0);
         /* w exp(-ln s ((t + 1) / (dim/2))^b) */
         return b == 0 ? w * power_of(s, -2 * (t + 1) / dim)
-                      : w / expl(logl(s) / power_of(dim / 2, b) * power_of(t + 1, b));
+                      : w / angle_exp(angle_log(s) / power_of(dim / 2, b) * power_of(t + 1, b));
     }
     case YARN: {
         const double share = yarn_share(p, e, (double)base, (double)dim, t);
@@ -317,9 +316,9 @@ static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t
     if (alternate) return t % 2 == axis ? t / 2 : -1;
     return t / quarter == axis ? t % quarter : -1;
 }
-static long double rope2d_frequency(const struct problem *p, int e, int n)
+static precise rope2d_frequency(const struct problem *p, int e, int n)
 {
-    return power_of(option(p, e, "base", 100), -4.0L * n / p->D);
+    return power_of(option(p, e, "base", 100), (precise)-4 * n / p->D);
 }
 static struct pairs pairs_of_rope2d(const struct problem *p, int e)
 {
@@ -356,9 +355,9 @@ DEFINE_PAIRS(mixed)
 struct fope { const struct problem *p; int e, all, waves, sums, kv; double x; };
 
 /* Frequency l; 0 below the floor. */
-static long double fope_frequency(const struct fope *f, int l)
+static precise fope_frequency(const struct fope *f, int l)
 {
-    const long double w = power_of(option(f->p, f->e, "base", 10000), -(long double)l / f->all);
+    const precise w = power_of(option(f->p, f->e, "base", 10000), -(precise)l / f->all);
     double least = turn_around / option(f->p, f->e, "train_length", 512)
                  * option(f->p, f->e, "floor_ratio", 1);
     return option(f->p, f->e, "clamp", 1) != 0 && w < least ? 0 : w;
@@ -398,8 +397,8 @@ static double fope_whole(const struct fope *f, bool cosine, int t)
 /* cos or sin of wave l at this row. */
 static double fope_wave(const struct fope *f, bool cosine, int l)
 {
-    const long double phi = f->x * fope_frequency(f, l);
-    return (double)(cosine ? cosl(phi) : sinl(phi));
+    const precise phi = f->x * fope_frequency(f, l);
+    return cosine ? angle_cos(phi) : angle_sin(phi);
 }
 /* cos or sin of pair t: a sum of waves, or what the pairs beyond have. */
 static double fope_sum(const struct fope *f, bool cosine, int t)

@@ -84,8 +84,8 @@ static void xl_distance(struct problem *p, int e, const struct xl *x, ptrdiff_t 
     ptrdiff_t half = (x->width + 1) / 2;
     if (limit > 0) d = clip(d, -limit, limit);
     for (ptrdiff_t c = 0; c < x->width; c++) {
-        const long double angle = d * power_of(base, -2.0L * (c % half) / x->width);
-        p->scratch[0][c] = (double)(c < half ? sinl(angle) : cosl(angle));
+        const precise angle = d * power_of(base, (precise)-2 * (c % half) / x->width);
+        p->scratch[0][c] = c < half ? angle_sin(angle) : angle_cos(angle);
     }
     for (int c = 0; c < p->D; c++)
         p->scratch[1][c] = dot(x->w + c * x->width, p->scratch[0], x->width);

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* angle.h -- angles and frequencies with 113 bits where the compiler has them, so that those of
+ * positions up to 2^40 are right to more than a double; else they are long double. */
+#ifndef LOCI_REFERENCE_ANGLE_H
+#define LOCI_REFERENCE_ANGLE_H
+
+#include <float.h>
+#include <math.h>
+
+#if LDBL_MANT_DIG == 64 && defined __SIZEOF_FLOAT128__
+__extension__ typedef __float128 precise;
+
+/* atan(1 / n) or, with sign 1, atanh(1 / n). */
+static inline precise angle_arc(int n, int sign)
+{
+    precise power = (precise)1 / n, sum = 0;
+    for (int k = 1; k < 180 && power != 0; k += 2, power = sign * power / (n * n))
+        sum += power / k;
+    return sum;
+}
+/* pi / 2 by Machin's formula, and ln 2 = 2 atanh(1/3). */
+static inline precise angle_right(void)
+{
+    static _Thread_local precise right;
+    if (right == 0) right = 8 * angle_arc(5, -1) - 2 * angle_arc(239, -1);
+    return right;
+}
+static inline precise angle_ln2(void)
+{
+    static _Thread_local precise ln2;
+    if (ln2 == 0) ln2 = 2 * angle_arc(3, 1);
+    return ln2;
+}
+
+/* phi less whole quarters of a turn, whose number goes to *quarters. */
+static inline long double angle_reduce(precise phi, int *quarters)
+{
+    const long double whole = rintl((long double)(phi / angle_right()));
+    *quarters = (int)fmodl(whole, 4) & 3;
+    return (long double)(phi - (precise)whole * angle_right());
+}
+static inline double angle_turned(precise phi, int quarters)
+{
+    const long double off = (long double)phi;
+    int n;
+    if (!isfinite(off)) return NAN;
+    if (fabsl(off) < 16) return (double)(quarters ? cosl(off) : sinl(off));
+    const long double r = angle_reduce(phi, &n);
+    n = (n + quarters) & 3;
+    const long double y = n & 1 ? cosl(r) : sinl(r);
+    return (double)(n & 2 ? -y : y);
+}
+static inline double angle_sin(precise phi) { return angle_turned(phi, 0); }
+static inline double angle_cos(precise phi) { return angle_turned(phi, 1); }
+
+/* e^x: the series after halving 8 times what whole powers of 2 leave. */
+static inline precise angle_exp(precise x)
+{
+    const int twos = (int)lrintl((long double)(x / angle_ln2()));
+    const precise r = (x - twos * angle_ln2()) / 256;
+    precise y = 1;
+    for (int k = 18; k > 0; k--) y = 1 + r * y / k;
+    for (int i = 0; i < 8; i++) y *= y;
+    return y * (precise)ldexpl(1, twos);
+}
+/* One step of Newton's from 64 bits gives twice as many. */
+static inline precise angle_log(precise x)
+{
+    const precise y = (precise)logl((long double)x);
+    return y + (x * angle_exp(-y) - 1);
+}
+static inline precise angle_pow(precise base, precise exponent)
+{
+    const long double about = powl((long double)base, (long double)exponent);
+    if (!(base > 0) || !isfinite(about) || about == 0) return about;
+    return angle_exp(exponent * angle_log(base));
+}
+
+#else
+typedef long double precise;
+static inline double angle_sin(precise phi) { return (double)sinl(phi); }
+static inline double angle_cos(precise phi) { return (double)cosl(phi); }
+static inline precise angle_exp(precise x) { return expl(x); }
+static inline precise angle_log(precise x) { return logl(x); }
+static inline precise angle_pow(precise base, precise exponent) { return powl(base, exponent); }
+#endif
+
+/* base^exponent, remembered, as rows and heads ask for the same few again and again, and no
+ * function here takes longer. */
+static inline precise power_of(precise base, precise exponent)
+{
+    enum { KEPT = 509 };
+    static _Thread_local struct { precise base, exponent, power; } kept[KEPT];
+    const int slot = (int)fabsl(fmodl((long double)exponent * 123457, KEPT));
+    if (kept[slot].base != base || kept[slot].exponent != exponent) {
+        kept[slot].base = base, kept[slot].exponent = exponent;
+        kept[slot].power = angle_pow(base, exponent);
+    }
+    return kept[slot].power;
+}
+
+#endif
