@@ -186,6 +186,13 @@ const char *cpu_name(char *buffer, size_t room)
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
+int value_name(const struct flag *f) { return f->value ? (int)strcspn(f->value, ":") : 0; }
+const char *value_words(const struct flag *f)
+{
+    const char *colon = f->value ? strchr(f->value, ':') : NULL;
+    return colon ? colon + 1 : "";
+}
+
 static const struct flag *flags;         /* of the command being parsed, for nearest() */
 static const char *flag_name(int i) { return flags[i].name; }
 
@@ -233,12 +240,12 @@ static bool parse_flag(struct args *a, int argc, char **argv, int *i)
         value = "";
     } else if (!value) {
         if (*i + 1 >= argc)
-            return refuse("%s: --%s needs a value: %s", c->name, c->flags[k].name,
-                          c->flags[k].value);
+            return refuse("%s: --%s needs a value: %.*s", c->name, c->flags[k].name,
+                          value_name(&c->flags[k]), c->flags[k].value);
         value = argv[++*i];
     }
     const char *kind = c->flags[k].value;
-    if (a->value[k] && kind && (!strcmp(kind, "LIST") || !strcmp(kind, "KEY=VALUE"))) {
+    if (a->value[k] && kind && (!strncmp(kind, "LIST", 4) || !strcmp(kind, "KEY=VALUE"))) {
         char *both = take(strlen(a->value[k]) + strlen(value) + 2, 1);
         sprintf(both, "%s,%s", a->value[k], value);      /* kept as long as the program runs */
         value = both;
@@ -298,7 +305,7 @@ bool args_whole(const struct args *a, int flag, int low, int high, int *value)
 }
 
 /* Whole words only: a beginning of one may be that of another some day. */
-bool args_word(const struct args *a, int flag, const char *words, int *index)
+bool args_word_of(const struct args *a, int flag, const char *words, int *index)
 {
     const char *given = a->value[flag];
     if (!given) return true;
@@ -309,6 +316,11 @@ bool args_word(const struct args *a, int flag, const char *words, int *index)
     fail("%s: --%s must be one of %s, not '%s'", a->command->name, a->command->flags[flag].name,
          words, given);
     return false;
+}
+
+bool args_word(const struct args *a, int flag, int *index)
+{
+    return args_word_of(a, flag, value_words(&a->command->flags[flag]), index);
 }
 
 /* Asked before anything is computed, so that no work is lost for a folder that is closed. */

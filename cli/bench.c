@@ -28,7 +28,7 @@ enum {
 };
 enum { SITTINGS = 4 };                   /* of the processes of --against */
 static const struct flag flags[] = {
-    [PASS]     = { "pass", NULL, "PASS",
+    [PASS]     = { "pass", NULL, "PASS:forward|backward|both|decode|prefill-chunk|rotate",
                    "forward (default), backward, both, decode, prefill-chunk or rotate" },
     [LEN]      = { "len", NULL, "N[,N...]",
                    "tokens, new ones of decode and prefill-chunk included (default 4096)" },
@@ -42,22 +42,24 @@ static const struct flag flags[] = {
     [KV_HEADS] = { "kv-heads", NULL, "K",
                    "key and value heads (default: as many; given: of 8 heads)" },
     [BATCH]    = { "batch", NULL, "B", "batch entries (default 1)" },
-    [DTYPE]    = { "dtype", NULL, "TYPE", "of q, k, v and the result: f32 (default), bf16 or f16" },
+    [DTYPE]    = { "dtype", NULL, "TYPE:f32|bf16|f16",
+                   "of q, k, v and the result: f32 (default), bf16 or f16" },
     [FAST]     = { "fast", NULL, NULL,
                    "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
     [THREADS]  = { "threads", NULL, "N", "threads (default 1)" },
-    [ISA]      = { "isa", NULL, "NAME",
+    [ISA]      = { "isa", NULL, "NAME:@isa",
                    "an instruction set that 'loci info' lists (default: the best)" },
     [FULL]     = { "full", NULL, NULL, "every query sees every key (default: causal)" },
     [LASTING]  = { "lasting", NULL, NULL,
                    "gates hardly forget and sticks last: no key is skipped for them" },
     [REPEAT]   = { "repeat", NULL, "R",
                    "rounds that count, at least 5 (default 7); at most 10 R are made" },
-    [AGAINST]  = { "against", NULL, "PROGRAM",
+    [AGAINST]  = { "against", NULL, "PROGRAM:@file",
                    "another build of loci, by turns with this one, in the place of nope" },
     [SERVE]    = { "serve", NULL, NULL,
                    "make calls for --against of another build, which asks on stdin" },
-    [PARALLEL] = { "parallel", NULL, "SHARES",
+    [PARALLEL] = { "parallel", NULL,
+                   "SHARES:zigzag|contiguous|zigzag,gather|contiguous,gather",
                    "one attention over ranks: zigzag or contiguous, and ,gather behind it" },
     [RANKS]    = { "ranks", NULL, "N",
                    "--parallel: threads as ranks (without: the processes of an MPI job)" },
@@ -358,12 +360,12 @@ static bool fits(const struct problem *p, const loci_encoding_info *e)
 static bool parse(const struct args *a, struct bench *b, int *pass, int *rows)
 {
     struct problem *p = &b->problem;
-    return args_word(a, PASS, "forward|backward|both|decode|prefill-chunk|rotate", pass)
+    return args_word(a, PASS, pass)
         && args_whole(a, ROWS, 1, 1 << 24, rows) && args_whole(a, DIM, 1, 1024, &p->dim)
         && args_whole(a, HEADS, 1, 1024, &p->heads)
         && args_whole(a, KV_HEADS, 1, 1024, &p->kv_heads)
         && args_whole(a, BATCH, 1, 4096, &p->batch)
-        && args_word(a, DTYPE, "f32|bf16|f16", &p->dtype)
+        && args_word(a, DTYPE, &p->dtype)
         && args_whole(a, THREADS, 1, 256, &p->threads)
         && args_whole(a, REPEAT, 5, MAX_ROUNDS, &b->rounds.wanted);
 }
@@ -535,5 +537,6 @@ const struct command cmd_bench = {
         "    loci bench nope --len 1024 --repeat 30 --against ../before/build/loci\n"
         "    loci bench t5 --parallel zigzag --ranks 2 --len 16384 --heads 8 --kv-heads 2\n"
         "    mpirun -n 4 loci bench t5 --parallel zigzag,gather --len 65536\n",
+    .takes = "@encoding...",
     .flags = flags, .run = run,
 };

@@ -197,7 +197,8 @@ enum {
     ENCODING, LAYER, LENGTH, BEFORE, AFTER, COS, SIN, SLOPES, BIAS, TABLE, POS, LAYOUT, TOL, JSON
 };
 static const struct flag flags[] = {
-    [ENCODING] = { "encoding", "e", "TEXT", "what it should be, as rope:pairing=half,base=500000" },
+    [ENCODING] = { "encoding", "e", "TEXT:@encoding",
+                   "what it should be, as rope:pairing=half,base=500000" },
     [LAYER]    = { "layer", NULL, "N", "of the model that CONFIG describes (default 0)" },
     [LENGTH]   = { "length", NULL, "N",
                    "of the context, where its scaling asks for it (default: the trained one)" },
@@ -210,7 +211,7 @@ static const struct flag flags[] = {
                    "T5's bias [heads][queries][keys], or bucket numbers (default: bias)" },
     [TABLE]    = { "table", NULL, "NAME", "T5's learned table [buckets][heads] (default: table)" },
     [POS]      = { "pos", NULL, "NAME", "positions of the rows (default: pos, else 0, 1, ...)" },
-    [LAYOUT]   = { "layout", NULL, "NAME",
+    [LAYOUT]   = { "layout", NULL, "NAME:bhld|blhd",
                    "of before and after: bhld (default), or blhd with heads behind rows" },
     [TOL]      = { "tol", NULL, "X",
                    "allow X (|a| + |b|) m instead of 6u, see below; X m in a table" },
@@ -294,7 +295,7 @@ static int run(const struct args *a)
     int layout = 0;
     struct check c = { .encoding = a->value[ENCODING], .tolerance = -1 };
     if (a->rest_count == 0) return fail("check: no file given; 'loci check --help' shows how");
-    if (!args_rest(a, 2) || !args_word(a, LAYOUT, "bhld|blhd", &layout)) return EXIT_ERROR;
+    if (!args_rest(a, 2) || !args_word(a, LAYOUT, &layout)) return EXIT_ERROR;
     if (a->value[TOL] && (!parse_number(a->value[TOL], &c.tolerance) || c.tolerance < 0))
         return fail("check: --tol must be a number, not negative, as in 1e-5, not '%s'",
                     a->value[TOL]);
@@ -346,5 +347,6 @@ const struct command cmd_check = {
         "-e rope:pairing=half,base=500000\n"
         "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
         "    loci check dump.safetensors --slopes slopes --json\n",
+    .takes = "@file @file",
     .flags = flags, .run = run,
 };

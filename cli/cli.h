@@ -18,11 +18,15 @@ enum { EXIT_DONE = 0, EXIT_BROKEN = 1, EXIT_ERROR = 2, MAX_FLAGS = 24 };
 /* ---- Commands and their arguments (args.c, main.c) ------------------------------------------- */
 
 /* letter may be NULL; value NULL: takes none; of a LIST that is given several times, and of
- * KEY=VALUE, the values are joined by commas */
+ * KEY=VALUE, the values are joined by commas.  Behind the value's name and a colon stands what it
+ * may be: words as "f32|f64", or one of @encoding, @isa, @figure, @preset, @arm, @task, @file and
+ * @folder; a comma at the end: several, with commas between. */
 struct flag { const char *name, *letter, *value, *help; };
 struct args;
 struct command {
     const char *name, *brief, *synopsis, *about, *examples;
+    const char *takes;                   /* arguments that are no options, each as behind the colon
+                                            of a flag; "...": the last one again and again */
     const struct flag *flags;            /* ends with a NULL name; indexed by the command's enum */
     int (*run)(const struct args *);
     /* Commands of its own, called by the word behind its name; ends with NULL.  NULL: none. */
@@ -36,14 +40,28 @@ struct args {
     const char **rest;
 };
 extern const struct command cmd_list, cmd_show, cmd_info, cmd_run, cmd_bench, cmd_race, cmd_rope,
-    cmd_check, cmd_convert, cmd_lab, cmd_version;
+    cmd_check, cmd_convert, cmd_lab, cmd_man, cmd_completion, cmd_version;
 
-/* These six print their own error and return false. */
+/* The program as a command without a name, the commands under it in the order of its help; and
+ * what its exit codes mean, from 0 on. */
+extern const struct command whole_program;
+extern const char *const exit_codes[3];
+void print_help(const struct command *);
+/* What is typed: of a command under another one the last word. */
+const char *word_of(const struct command *);
+/* The command with that word, or NULL. */
+const struct command *find_command(const struct command *const *list, const char *word);
+/* The value's name, and what may stand there; "" where nothing is said. */
+int value_name(const struct flag *);     /* characters of it; "%.*s" */
+const char *value_words(const struct flag *);
+
+/* These seven print their own error and return false. */
 bool args_parse(struct args *, const struct command *, int argc, char **argv);
 /* value stays when absent */
 bool args_whole(const struct args *, int flag, int low, int high, int *value);
-/* words: "a|b|c" */
-bool args_word(const struct args *, int flag, const char *words, int *index);
+/* of those that the flag says, or of "a|b|c" */
+bool args_word(const struct args *, int flag, int *index);
+bool args_word_of(const struct args *, int flag, const char *words, int *index);
 /* can the file be written, and is it none of those that are read? */
 bool args_output(const struct args *, int flag);
 /* at most so many arguments that are no options */

@@ -377,7 +377,7 @@ static bool read_wish(struct job *j)
     if (!a->value[CONVERT_OUTPUT] && !a->value[CONVERT_DRY_RUN])
         return refuse("convert: -o FILE says where the result goes, "
                       "and -n only shows what would be done");
-    if (!args_word(a, CONVERT_TO, "half|interleaved", &to)
+    if (!args_word(a, CONVERT_TO, &to)
         || !args_whole(a, CONVERT_DIM, 2, 65536, &j->all.dim)
         || !args_whole(a, CONVERT_HEADS, 1, 65536, &j->heads[0])
         || !args_whole(a, CONVERT_KV_HEADS, 1, 65536, &j->heads[1])
@@ -430,9 +430,9 @@ int convert_weights(const struct args *a)
 }
 
 static const struct flag flags[] = {
-    [CONVERT_OUTPUT]   = { "output", "o", "FILE", "write the result there" },
+    [CONVERT_OUTPUT]   = { "output", "o", "FILE:@file", "write the result there" },
     [CONVERT_DRY_RUN]  = { "dry-run", "n", NULL, "write nothing, show what would be done" },
-    [CONVERT_TO]       = { "to", NULL, "PAIRING", "half or interleaved" },
+    [CONVERT_TO]       = { "to", NULL, "PAIRING:half|interleaved", "half or interleaved" },
     [CONVERT_DIM]      = { "dim", NULL, "D", "width of a head, without CONFIG" },
     [CONVERT_HEADS]    = { "heads", NULL, "H",
                            "query heads; without CONFIG and --dim they say the width" },
@@ -445,12 +445,14 @@ static const struct flag flags[] = {
     [CONVERT_K]        = { "k", NULL, "NAMES", "and of keys (default: the usual names)" },
     [CONVERT_PART]     = { "part", NULL, NULL,
                            "FILE is one of several, so that q or k may be missing" },
-    [CONVERT_TABLE]    = { "table", NULL, "LAYOUT",
+    [CONVERT_TABLE]    = { "table", NULL, "LAYOUT:half|interleaved|split",
                            "half, interleaved or split: a table of cos and sin instead" },
-    [CONVERT_ENCODING] = { "encoding", "e", "TEXT", "of the table, with --dim, instead of CONFIG" },
+    [CONVERT_ENCODING] = { "encoding", "e", "TEXT:@encoding",
+                           "of the table, with --dim, instead of CONFIG" },
     [CONVERT_ROWS]     = { "rows", NULL, "N",
                            "positions 0 to N-1 (default: as many as the model was trained on)" },
-    [CONVERT_DTYPE]    = { "dtype", NULL, "TYPE", "of the table: f64, f32 (default), bf16 or f16" },
+    [CONVERT_DTYPE]    = { "dtype", NULL, "TYPE:f32|f64|bf16|f16",
+                           "of the table: f64, f32 (default), bf16 or f16" },
     [CONVERT_LAYER]    = { "layer", NULL, "N", "of CONFIG, whose table it is (default 0)" },
     [CONVERT_LENGTH]   = { "length", NULL, "N",
                            "of the context, where CONFIG's scaling asks for it" },
@@ -506,5 +508,6 @@ const struct command cmd_convert = {
         "    loci convert model.safetensors --to half --dim 128 --heads 32 --kv-heads 8 "
         "-o half.safetensors\n"
         "    loci convert --table half config.json --rows 4096 --dtype bf16 -o table.safetensors\n",
+    .takes = "@file @file",
     .flags = flags, .run = run,
 };

@@ -129,8 +129,8 @@ int convert_table(const struct args *a)
     struct table t = { .path = a->value[CONVERT_OUTPUT], .encoding = a->value[CONVERT_ENCODING] };
     int layout = 0, dtype = 0;
     int64_t length = 0;
-    if (!args_word(a, CONVERT_TABLE, "half|interleaved|split", &layout)
-        || !args_word(a, CONVERT_DTYPE, "f32|f64|bf16|f16", &dtype)
+    if (!args_word(a, CONVERT_TABLE, &layout)
+        || !args_word(a, CONVERT_DTYPE, &dtype)
         || !args_whole(a, CONVERT_DIM, 2, 65536, &t.head_dim)
         || !parse_count(a, CONVERT_ROWS, &t.rows) || !parse_count(a, CONVERT_LENGTH, &length))
         return EXIT_ERROR;

@@ -489,6 +489,7 @@ const struct command cmd_lab_plan = {
     .about = "    Counts arms, tasks, seeds and steps, and times each arm for a moment.\n",
     .examples = "    loci lab plan --preset coffee\n"
                 "    loci lab plan --arms nope,rope,alibi+cape --tasks text,recall --seeds 3\n",
+    .takes = "@file",
     .flags = plan_flags,
     .run = run_plan,
 };

@@ -31,18 +31,20 @@ enum {
     DUMP_OUTPUT
 };
 static const struct flag dump_flags[] = {
-    [DUMP_ARM] = { "arm", NULL, "TEXT", "an encoding text (must be given)" },
-    [DUMP_TASK] = { "task", NULL, "NAME", "of those of 'loci lab list' (must be given)" },
+    [DUMP_ARM] = { "arm", NULL, "TEXT:@arm", "an encoding text (must be given)" },
+    [DUMP_TASK] = { "task", NULL, "NAME:@task", "of those of 'loci lab list' (must be given)" },
     [DUMP_SEED] = { "seed", NULL, "N", "(default 0)" },
-    [DUMP_SIZE] = { "size", NULL, "SIZE", "XS, S, M or L (default S)" },
+    [DUMP_SIZE] = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L (default S)" },
     [DUMP_LENGTH] = { "length", NULL, "L", "tokens of training" },
     [DUMP_STEP] = { "step", NULL, "N", "which step, after training for those before (default 1)" },
     [DUMP_SET] = { "set", NULL, "KEY=VALUE", "any field of the configuration" },
-    [DUMP_CORPUS] = { "corpus", NULL, "FILE", "text of your own (default: a generated one)" },
-    [DUMP_DTYPE] = { "dtype", NULL, "TYPE", "f32, or f64 to compute in double (default f32)" },
-    [DUMP_ISA] = { "isa", NULL, "NAME", "instruction set; the bits are the same" },
+    [DUMP_CORPUS] = { "corpus", NULL, "FILE:@file",
+                      "text of your own (default: a generated one)" },
+    [DUMP_DTYPE] = { "dtype", NULL, "TYPE:f32|f64",
+                     "f32, or f64 to compute in double (default f32)" },
+    [DUMP_ISA] = { "isa", NULL, "NAME:@isa", "instruction set; the bits are the same" },
     [DUMP_THREADS] = { "threads", "t", "N", "(default 1); the bits are the same" },
-    [DUMP_OUTPUT] = { "output", "o", "FILE", "the safetensors file (must be given)" },
+    [DUMP_OUTPUT] = { "output", "o", "FILE:@file", "the safetensors file (must be given)" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -197,7 +199,7 @@ static bool one_config(const struct args *a, struct lab_config *c, struct lab_sh
         return refuse("lab dump: --arm, --task and --output must be given");
     if (!args_whole(a, DUMP_SEED, 0, 1000000000, &seed)
         || !args_whole(a, DUMP_LENGTH, 8, 65536, &length)
-        || !args_word(a, DUMP_DTYPE, "f32|f64", &type) || !args_output(a, DUMP_OUTPUT))
+        || !args_word(a, DUMP_DTYPE, &type) || !args_output(a, DUMP_OUTPUT))
         return false;
     w.length = length;
     if (a->value[DUMP_SET] && !add_settings(a, a->value[DUMP_SET], &w)) return false;
@@ -256,10 +258,10 @@ const struct command cmd_lab_dump = {
 
 enum { BENCH_SIZE, BENCH_ARMS, BENCH_TASK, BENCH_ISA, BENCH_THREADS, BENCH_JSON };
 static const struct flag bench_flags[] = {
-    [BENCH_SIZE] = { "size", NULL, "SIZE", "XS, S, M or L (default S)" },
-    [BENCH_ARMS] = { "arms", NULL, "LIST", "encoding texts (default nope,rope,alibi,fox)" },
-    [BENCH_TASK] = { "task", NULL, "NAME", "(default text)" },
-    [BENCH_ISA] = { "isa", NULL, "NAME", "instruction set" },
+    [BENCH_SIZE] = { "size", NULL, "SIZE:XS|S|M|L", "XS, S, M or L (default S)" },
+    [BENCH_ARMS] = { "arms", NULL, "LIST:@arm,", "encoding texts (default nope,rope,alibi,fox)" },
+    [BENCH_TASK] = { "task", NULL, "NAME:@task", "(default text)" },
+    [BENCH_ISA] = { "isa", NULL, "NAME:@isa", "instruction set" },
     [BENCH_THREADS] = { "threads", "t", "N", "(default 1)" },
     [BENCH_JSON] = { "json", NULL, NULL, "one JSON object" },
     { NULL, NULL, NULL, NULL }

@@ -22,12 +22,14 @@
 
 enum { REPORT_OUTPUT, REPORT_SVG, REPORT_TEXT, REPORT_CSV, REPORT_JSON, REPORT_CORPUS };
 static const struct flag report_flags[] = {
-    [REPORT_OUTPUT] = { "output", "o", "FILE", "a page with tables and pictures, without scripts" },
-    [REPORT_SVG] = { "svg", NULL, "DIR", "a folder for the pictures of the page, a file for each" },
+    [REPORT_OUTPUT] = { "output", "o", "FILE:@file",
+                        "a page with tables and pictures, without scripts" },
+    [REPORT_SVG] = { "svg", NULL, "DIR:@folder",
+                     "a folder for the pictures of the page, a file for each" },
     [REPORT_TEXT] = { "text", NULL, NULL, "tables and verdicts as text (default without -o)" },
     [REPORT_CSV] = { "csv", NULL, NULL, "a line for each arm, variant, task, seed and column" },
     [REPORT_JSON] = { "json", NULL, NULL, "every number of the page" },
-    [REPORT_CORPUS] = { "corpus", NULL, "FILE",
+    [REPORT_CORPUS] = { "corpus", NULL, "FILE:@file",
                         "the text of the runs, for their pictures (default: the generated one)" },
     { NULL, NULL, NULL, NULL }
 };
@@ -131,6 +133,7 @@ const struct command cmd_lab_report = {
     .about = "    Of all runs in DIR that are done. The page loads nothing and needs no script.\n",
     .examples =
         "    loci lab report lab-out -o report.html\n    loci lab report lab-out --csv > lab.csv\n",
+    .takes = "@folder",
     .flags = report_flags,
     .run = run_report,
 };
@@ -142,7 +145,7 @@ static const struct flag sample_flags[] = {
     [SAMPLE_SEED] = { "seed", NULL, "N", "of the run (default 0)" },
     [SAMPLE_COLUMN] = { "column", NULL, "NAME", "of the task's tests (default: as trained)" },
     [SAMPLE_COUNT] = { "count", NULL, "N", "sequences (default 4)" },
-    [SAMPLE_CORPUS] = { "corpus", NULL, "FILE",
+    [SAMPLE_CORPUS] = { "corpus", NULL, "FILE:@file",
                         "the text of the run (default: the generated one)" },
     { NULL, NULL, NULL, NULL }
 };
@@ -288,6 +291,7 @@ const struct command cmd_lab_sample = {
     .examples =
         "    loci lab sample lab-out alibi copy --column 'n=40'\n    loci lab sample lab-out fox "
         "text\n",
+    .takes = "@folder @arm @task",
     .flags = sample_flags,
     .run = run_sample,
 };

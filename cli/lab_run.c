@@ -58,12 +58,12 @@ static int print_rows(const struct row *rows, int n, double left, bool each, boo
 enum { RUN_OUTPUT = WISHES, RUN_SHARD, RUN_THREADS, RUN_CHECKPOINT, RUN_ISA, RUN_QUIET };
 static const struct flag run_flags[] = {
     WISH_FLAGS,
-    [RUN_OUTPUT] = { "output", "o", "DIR", "the folder of the runs (default lab-out)" },
+    [RUN_OUTPUT] = { "output", "o", "DIR:@folder", "the folder of the runs (default lab-out)" },
     [RUN_SHARD] = { "shard", NULL, "I/N", "every N-th run alone, from I on, I from 0" },
     [RUN_THREADS] = { "threads", "t", "N",
                       "runs at a time, or threads of the last ones (default: all cores)" },
     [RUN_CHECKPOINT] = { "checkpoint", NULL, "SECONDS", "between checkpoints (default 60)" },
-    [RUN_ISA] = { "isa", NULL, "NAME", "instruction set; the bits are the same" },
+    [RUN_ISA] = { "isa", NULL, "NAME:@isa", "instruction set; the bits are the same" },
     [RUN_QUIET] = { "quiet", "q", NULL, "no progress" },
     { NULL, NULL, NULL, NULL }
 };
@@ -212,6 +212,7 @@ const struct command cmd_lab_run = {
         "    loci lab run --preset coffee -o lab-out\n"
         "    loci lab run --preset overnight -o lab-out --shard 3/16\n"
         "    loci lab run --arms 'rope,rope:base=1e6,alibi+cape' --tasks text --seeds 3 --size M\n",
+    .takes = "@file",
     .flags = run_flags,
     .run = run_run,
 };
@@ -293,6 +294,7 @@ const struct command cmd_lab_watch = {
     .synopsis = "loci lab watch [DIR] [--once]",
     .about = "    From the files in DIR, so of all processes and machines that work there.\n",
     .examples = "    loci lab watch lab-out\n",
+    .takes = "@folder",
     .flags = watch_flags,
     .run = run_watch,
 };

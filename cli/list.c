@@ -219,7 +219,7 @@ const struct command cmd_list = {
              "    sources too.  An encoding is written name:option=value,... and several are\n"
              "    joined by '+'.\n",
     .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
-    .flags = list_flags,
+    .takes = "@encoding...", .flags = list_flags,
     .run = list_run,
 };
 

@@ -18,10 +18,11 @@ static const struct flag flags[] = {
                   "fused in bf16, by dot products where 'loci info' lists them" },
     [THREADS] = { "threads", NULL, "N",
                   "threads of the fused runner (default 1; the naive one has one)" },
-    [ISA]     = { "isa", NULL, "NAME",
+    [ISA]     = { "isa", NULL, "NAME:@isa",
                   "an instruction set that 'loci info' lists (default: the best)" },
-    [SVG]     = { "svg", NULL, "FILE", "write a picture of the times, too" },
-    [HTML]    = { "html", NULL, "FILE", "write a page with the picture and the table, too" },
+    [SVG]     = { "svg", NULL, "FILE:@file", "write a picture of the times, too" },
+    [HTML]    = { "html", NULL, "FILE:@file",
+                  "write a page with the picture and the table, too" },
     { NULL, NULL, NULL, NULL }
 };
 
@@ -424,6 +425,7 @@ const struct command cmd_race = {
              "    well under a minute.  For figures to rely on, use 'loci bench'.\n",
     .examples = "    loci race\n"
                 "    loci race t5 alibi rope:pairing=interleaved+fox --len 4096 --threads 2\n",
+    .takes = "@encoding...",
     .flags = flags,
     .run = run,
 };

@@ -374,5 +374,6 @@ const struct command cmd_rope = {
         "    are errors.\n",
     .examples = "    loci rope config.json\n    loci rope model.gguf --layer 5 --json\n"
                 "    loci bench \"$(loci rope config.json --encoding)\"\n",
+    .takes = "@file",
     .flags = rope_flags, .run = rope_run,
 };

@@ -9,15 +9,17 @@
 
 enum { OUTPUT, DTYPE, FAST, ISA, THREADS, ENGINE, TOL };
 static const struct flag flags[] = {
-    [OUTPUT]  = { "output", "o", "FILE",
+    [OUTPUT]  = { "output", "o", "FILE:@file",
                   "write the results there, as safetensors (one case only)" },
-    [DTYPE]   = { "dtype", NULL, "TYPE", "f32 (default), f64, or the storage bf16 or f16" },
+    [DTYPE]   = { "dtype", NULL, "TYPE:f32|f64|bf16|f16",
+                  "f32 (default), f64, or the storage bf16 or f16" },
     [FAST]    = { "fast", NULL, NULL,
                   "with bf16: the CPU's bf16 dot products, where 'loci info' lists them" },
-    [ISA]     = { "isa", NULL, "NAME",
+    [ISA]     = { "isa", NULL, "NAME:@isa",
                   "an instruction set that 'loci info' lists (default: the best)" },
     [THREADS] = { "threads", NULL, "N", "threads (default 1; the results do not depend on it)" },
-    [ENGINE]  = { "engine", NULL, "NAME", "fused (default), or reference: the float64 definition" },
+    [ENGINE]  = { "engine", NULL, "NAME:fused|reference",
+                  "fused (default), or reference: the float64 definition" },
     [TOL]     = { "tol", NULL, "F,G", "bounds for results and for gradients, instead of loci.tol" },
     { NULL, NULL, NULL, NULL }
 };
@@ -162,9 +164,9 @@ static int run(const struct args *a)
         .tol = { -1, -1 }
     };
     int dtype = 0, threads = 1, reference = 0, code = EXIT_DONE;
-    if (!args_word(a, DTYPE, "f32|f64|bf16|f16", &dtype)
+    if (!args_word(a, DTYPE, &dtype)
         || !args_whole(a, THREADS, 1, 256, &threads)
-        || !args_word(a, ENGINE, "fused|reference", &reference) || !parse_tol(a->value[TOL], w.tol))
+        || !args_word(a, ENGINE, &reference) || !parse_tol(a->value[TOL], w.tol))
         return EXIT_ERROR;
     if (a->rest_count == 0) return fail("run: no case given; 'loci run --help' shows how");
     if (a->rest_count > 1 && a->value[OUTPUT])
@@ -210,5 +212,6 @@ const struct command cmd_run = {
         "    loci run case.safetensors\n"
         "    loci run case.safetensors -o result.safetensors --threads 2\n"
         "    loci run tests/cases/*.safetensors --engine reference --tol 1e-12,1e-11\n",
+    .takes = "@file...",
     .flags = flags, .run = run,
 };

@@ -11,19 +11,21 @@
 #include "show/example.h"
 
 static const struct flag flags[] = {
-    [WHAT]     = { "what", NULL, "WORD", "one of the words above alone" },
+    [WHAT]     = { "what", NULL, "WORD:@figure", "one of the words above alone" },
     [HEAD]     = { "head", NULL, "N", "the head of a map, from 0 (default 0)" },
     [HEADS]    = { "heads", NULL, "H", "heads (default 8)" },
     [DIM]      = { "dim", NULL, "D", "width of a head (default 64)" },
     [LEN]      = { "len", NULL, "L", "positions (default 64)" },
     [SEED]     = { "seed", NULL, "S", "of all that is random (default 1)" },
-    [TENSORS]  = { "tensors", NULL, "FILE", "learned tensors, a safetensors file (t5.table, ...)" },
-    [COMPARE]  = { "compare", NULL, "LIST", "several encodings side by side, with commas between" },
+    [TENSORS]  = { "tensors", NULL, "FILE:@file",
+                   "learned tensors, a safetensors file (t5.table, ...)" },
+    [COMPARE]  = { "compare", NULL, "LIST:@encoding,",
+                   "several encodings side by side, with commas between" },
     [ALL]      = { "all", NULL, NULL, "every encoding of 'loci list'; with --what properties" },
     [EXAMPLE]  = { "example", NULL, NULL, "the textbook's example, step by step" },
-    [SVG]      = { "svg", NULL, "FILE", "write a picture" },
-    [HTML]     = { "html", NULL, "FILE", "write a page of all figures, without scripts" },
-    [OUTPUT]   = { "output", "o", "FILE", "the same as --html" },
+    [SVG]      = { "svg", NULL, "FILE:@file", "write a picture" },
+    [HTML]     = { "html", NULL, "FILE:@file", "write a page of all figures, without scripts" },
+    [OUTPUT]   = { "output", "o", "FILE:@file", "the same as --html" },
     [JSON]     = { "json", NULL, NULL, "one JSON object: the numbers of all figures" },
     [MARKDOWN] = { "markdown", NULL, NULL, "tables as Markdown" },
     { NULL, NULL, NULL, NULL }
@@ -96,7 +98,7 @@ static bool read_what(const struct args *a, int *what)
     for (int i = 0; i < SHOW_COUNT; i++)
         snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", i ? "|" : "",
                  show_names[i]);
-    return !a->value[WHAT] || args_word(a, WHAT, words, what);
+    return !a->value[WHAT] || args_word_of(a, WHAT, words, what);
 }
 
 /* ---- Figures --------------------------------------------------------------------------------- */
@@ -331,6 +333,7 @@ const struct command cmd_show = {
                 "    loci show --all --what properties\n"
                 "    loci show sinusoidal --example\n"
                 "    loci show config.json\n",
+    .takes = "@encoding|@file",
     .flags = flags,
     .run = run,
 };

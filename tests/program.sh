@@ -26,7 +26,7 @@ check "info --json" prints '^\{"version":.*"isa":".*\}$' info --json
 check "list" prints '^nope ' list
 check "list NAME" prints 'must be given' list rope
 check "list --json" prints '^\{"name":"nope",' list --json
-for command in '' race list show run bench rope check convert info version; do
+for command in '' race list show run bench rope check convert info man completion version; do
     check "help of '$command'" prints 'EXIT CODES' $command --help
     check "help of '$command' fits into 100 columns" narrow $command --help
 done
