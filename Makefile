@@ -4,12 +4,13 @@
 #     make check    the tests, too, and runs them
 #     make demo     the program alone, and a look at what loci does
 #     make pictures the pictures and tables of docs/ that `loci show` makes
+#     make dist     the source archive and its bill of materials, in build/dist (docs/supply.md)
 #     make explorer a page that shows encodings, in build/explorer/index.html (docs/explorer.md)
 # CMAKE_ARGS goes to CMake, for example: make CMAKE_ARGS=-DLOCI_WERROR=ON
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: all check demo pictures explorer configure clean setup
+.PHONY: all check demo pictures explorer dist configure clean setup
 all: configure
 	cmake --build $(BUILD) --parallel $(JOBS) --target loci_installed
 
@@ -33,6 +34,9 @@ explorer:
 	    -DLOCI_EXAMPLES=OFF -DLOCI_EXPLORER=ON $(CMAKE_ARGS)
 	cmake --build $(BUILD)/explorer --parallel $(JOBS) --target explorer
 	@wc -c $(BUILD)/explorer/index.html
+
+dist:
+	@bash scripts/dist $(BUILD)/dist
 
 configure: setup
 	cmake -S . -B $(BUILD) $(CMAKE_ARGS)
