@@ -369,9 +369,9 @@ int main(int argc, char **argv)
     walk_only(whole ? argc - 1 : argc, whole ? argv + 1 : argv);
     inject_open();
     complete();
+    plan_and_pool();                     /* first: what it looks for would be there already */
     plans();
     pools();
-    plan_and_pool();
     others();
     walk_all(WALK_SMALL, check);
     walk_all(WALK_TILES, check);

@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -95,9 +96,13 @@ void *__wrap_malloc(size_t n)
 {
     return inject_due(INJECT_MEMORY) ? NULL : inject_count(__real_malloc(n));
 }
+/* Not by calloc(), which in a static libc would come here again for its memory. */
 void *__wrap_calloc(size_t n, size_t each)
 {
-    return inject_due(INJECT_MEMORY) ? NULL : inject_count(__real_calloc(n, each));
+    size_t bytes;
+    if (inject_due(INJECT_MEMORY) || __builtin_mul_overflow(n, each, &bytes)) return NULL;
+    void *p = __real_malloc(bytes);
+    return p ? inject_count(memset(p, 0, bytes)) : NULL;
 }
 void *__wrap_realloc(void *old, size_t n)
 {
