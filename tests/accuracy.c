@@ -233,7 +233,8 @@ static void draw_rows(struct problem *p)
             : half ? power_of_ten(-8, -5) : power_of_ten(-45, -38);
         break;
     case SCALES:
-        for (int i = 2; i < 4; i++) by[i] = half ? power_of_ten(-4, 2) : power_of_ten(-15, 4);
+        for (int i = 2; i < 4; i++) by[i] = half ? power_of_ten(-4, 2)
+            : power_of_ten(p->dtype == LOCI_F64 ? -60 : -15, 4);
         if (roll(3) == 0 && !half) by[2] = power_of_ten(-30, 4), by[3] = 1;
         break;
     default: break;
@@ -697,6 +698,12 @@ static uint64_t far_seed(const char *text)
     return 0;
 }
 
+/* Problems that once were beyond their promise, or whose definition was. */
+static const struct { const char *text; uint64_t seed; } found[] = {
+    { "kerple:kernel=power,weight=1", 118 },   /* small gradients in double met no factor */
+    { "liere:block=3", 6 },                    /* gradients whose squares underflow stayed turned */
+};
+
 int main(int argc, char **argv)
 {
     if (argc == 4 && !strcmp(argv[1], "--seed")) {
@@ -718,11 +725,13 @@ int main(int argc, char **argv)
         if (!wanted) continue;
         /* compositions get three times as many, as there are more ways to be one */
         const size_t all = texts[r - records], most = longer ? (size_t)count : LOCI_EMULATED ? 4
-            : LOCI_SLOW ? 6 : 12;
+            : LOCI_SLOW ? 6 : 10;
         size_t n = (most * (!strcmp(r->name, "compositions") ? 3 : 1) + all - 1) / all;
         if (!longer && t.example) solve(r, t.text, far_seed(t.text));
         for (uint64_t seed = 0; seed < n; seed++) solve(r, t.text, seed);
     }
+    for (size_t i = 0; i < sizeof found / sizeof *found && !longer && !LOCI_SLOW; i++)
+        solve(record_of(found[i].text), found[i].text, found[i].seed);
     for (int i = 0; i < record_count; i++) {
         if (longer && records[i].problems) print_worst(&records[i]);
         if (!table && records[i].problems) keep_promises(&records[i]);
