@@ -4,6 +4,7 @@
  * of its parent it may use, destroy, or leave alone. */
 #define _DEFAULT_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,25 +30,52 @@ static void *tables;
 static loci_host pool;
 static atomic_int stop;
 
-/* Forward and backward, in memory of its own. */
+/* What a caller has of its own. */
+struct room { float *x, *lse; void *work; };
+static struct room take_room(const loci_host *host, const loci_plan *of)
+{
+    const loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
+                          .v.data = v, .host = host };
+    const struct room r = { malloc(sizeof right), malloc(sizeof(float) * H * L),
+                            aligned_alloc(64, loci_workspace(of, &c, 1)) };
+    if (!r.x || !r.lse || !r.work) exit(2);
+    return r;
+}
+static void drop_room(const struct room *r) { free(r->x), free(r->lse), free(r->work); }
+
+/* Forward and backward. */
+static bool compute_in(const struct room *r, const loci_host *host, const loci_plan *of,
+                       const void *with)
+{
+    const loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
+                          .v.data = v, .o.data = r->x, .lse = r->lse, .host = host };
+    const loci_grad g = { .dout.data = dout, .dk.data = r->x + N };
+    const bool done = !loci_forward(of, with, r->work, &c)
+                   && !loci_backward(of, with, r->work, &c, &g);
+    if (!right[0]) memcpy(right, r->x, sizeof right);
+    return done && !memcmp(right, r->x, sizeof right);
+}
 static bool compute(const loci_host *host, const loci_plan *of, const void *with)
 {
-    float *x = malloc(sizeof right), *lse = malloc(sizeof(float) * H * L);
-    loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k, .v.data = v,
-                    .o.data = x, .lse = lse, .host = host };
-    const loci_grad g = { .dout.data = dout, .dk.data = x + N };
-    void *work = aligned_alloc(64, loci_workspace(of, &c, 1));
-    if (!x || !lse || !work) exit(2);
-    bool same = !loci_forward(of, with, work, &c) && !loci_backward(of, with, work, &c, &g);
-    if (!right[0]) memcpy(right, x, sizeof right);
-    same = same && !memcmp(right, x, sizeof right);
-    free(x), free(lse), free(work);
+    const struct room r = take_room(host, of);
+    const bool same = compute_in(&r, host, of, with);
+    drop_room(&r);
     return same;
 }
+/* Nobody forks before all threads have begun and callers have their memory: sanitizers are not for
+ * children that begin while another thread is in them. */
+static atomic_int begun;
+static void meet(void *arg, int index)
+{
+    (void)index;
+    for (atomic_fetch_add(&begun, 1); atomic_load(&begun) < *(int *)arg;) sched_yield();
+}
+struct caller { pthread_t thread; struct room room; int wrong; };
 static void *busy(void *arg)
 {
-    int *wrong = arg;
-    while (!atomic_load(&stop)) *wrong += !compute(&pool, plan, tables);
+    struct caller *a = arg;
+    atomic_fetch_add(&begun, 1);
+    while (!atomic_load(&stop)) a->wrong += !compute_in(&a->room, &pool, plan, tables);
     return NULL;
 }
 
@@ -98,8 +126,7 @@ static void forks(const char *name)
 int main(void)
 {
     enum { CALLERS = 2 };
-    pthread_t thread[CALLERS];
-    int wrong[CALLERS] = { 0 };
+    struct caller caller[CALLERS] = { 0 };
     for (int i = 0; i < N; i++)
         q[i] = (float)(i * 37 % 101) / 50 - 1, k[i] = (float)(i * 53 % 97) / 48 - 1,
         v[i] = (float)(i * 71 % 89) / 44 - 1, dout[i] = (float)(i * 29 % 83) / 41 - 1;
@@ -107,14 +134,19 @@ int main(void)
     tables = plan ? aligned_alloc(64, loci_tables_size(plan, L)) : NULL;
     if (!tables || loci_prepare(plan, L, NULL, tables) || loci_pool_create(&pool, 4)) return 2;
     CHECK_THAT(compute(NULL, plan, tables) && compute(&pool, plan, tables), "the parent itself");
+    pool.run(pool.user, pool.threads, meet, &pool.threads);
     forks("an idle pool");
     for (int i = 0; i < CALLERS; i++)
-        if (pthread_create(&thread[i], NULL, busy, &wrong[i])) return 2;
+        caller[i].room = take_room(&pool, plan);
+    for (int i = 0; i < CALLERS; i++)
+        if (pthread_create(&caller[i].thread, NULL, busy, &caller[i])) return 2;
+    while (atomic_load(&begun) < pool.threads + CALLERS) sched_yield();
     forks("a pool at work");
     atomic_store(&stop, 1);
     for (int i = 0; i < CALLERS; i++) {
-        pthread_join(thread[i], NULL);
-        CHECK_THAT(!wrong[i], "%d calls of the parent had other bits", wrong[i]);
+        pthread_join(caller[i].thread, NULL);
+        CHECK_THAT(!caller[i].wrong, "%d calls of the parent had other bits", caller[i].wrong);
+        drop_room(&caller[i].room);
     }
     CHECK_THAT(compute(&pool, plan, tables), "the parent afterwards");
     loci_pool_destroy(&pool);
