@@ -271,7 +271,11 @@ loci_status lab_claim_take(struct lab_claim *c, const char *dir, const struct la
     const int n = snprintf(c->folder, sizeof c->folder, "%s/runs/%s", dir, id);
     CHECK(e, n < LAB_PATH - 64, LOCI_BAD_ARG, "a path with %d bytes is too long", n);
     TRY(look_done(c->folder, true, &done, e));
-    if (done) return lab_state_remove(c->folder), LOCI_OK; /* if its end was cut off */
+    if (done) { /* its end may have been cut off */
+        lab_state_remove(c->folder);
+        if (is_stale(c->folder)) remove_stale(c->folder);
+        return LOCI_OK;
+    }
     TRY(make_folder(c->folder, e));
     TRY(join(path, c->folder, "claim", e));
     CHECK(e, lstat(path, &s) || S_ISREG(s.st_mode), LOCI_UNSUPPORTED,

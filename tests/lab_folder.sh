@@ -137,6 +137,11 @@ check "that says nothing, long ago" taken '' 700
 check "of nonsense" left 'x 99999999999999999999 -5 nan nan'
 check "and watch lives with it" says '^0 of 1 runs, 0 %' watch "$work/c" --once
 check "of nonsense, long ago" taken 'x y z' 700
+ended() {                                # killed between its result and the end of its claim
+    rm -rf "$work/c" && cp -a "$work/one" "$work/c" && printf '%-191s\n' "$here $dead 5 $steps 1.25" >"$work/c/runs/$id/claim" &&
+        says '^1 of 1 runs are done' "${one[@]}" -o "$work/c" && [ ! -e "$work/c/runs/$id/claim" ]
+}
+check "of a dead process, on a run that is done" ended
 claimed '' && rm "$work/c/runs/$id/claim"
 for kind in mkdir mkfifo 'ln -s /dev/null'; do
     rm -rf "$work/c/runs/$id/claim"
