@@ -30,7 +30,7 @@
 #include "scratch.h"
 
 #ifdef LOCI_SANITIZED
-enum { FIRST = 4, DRAWN = 2 };
+enum { FIRST = 2, DRAWN = 2 };
 #else
 enum { FIRST = 9, DRAWN = 5 };           /* of the calls of one kind: the first, and some more */
 #endif
