@@ -220,7 +220,8 @@ static void choose_places(struct problem *p)
     const ptrdiff_t each = c->per_batch ? c->batch : 1, Lq = c->q_len, Lk = c->k_len;
     if (one_in(3)) {
         const int64_t from = ONE_OF(starts), step = 1 + below(3);
-        c->q_pos = list_of(p, each * Lq, from + (each > 1 ? 0 : (Lk - Lq) * step), step);
+        const int64_t own = one_in(2) ? step : 1 + below(3);
+        c->q_pos = list_of(p, each * Lq, from + (each > 1 ? 0 : (Lk - Lq) * step), own);
         c->k_pos = list_of(p, each * Lk, from, step);
         p->range = each > 1 ? MOST_RANGE : p->range * 3;
         if (one_in(24)) c->k_pos = NULL;
