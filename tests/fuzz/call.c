@@ -656,7 +656,11 @@ static void attend(struct problem *p, loci_plan *plan)
     /* lengths that are wrong have no memory behind them, and neither have tensors of theirs */
     const loci_call *c = &p->call;
     if (c->q_len != p->q.n[2] || c->batch != p->q.n[0]) {
-        FUZZ_CHECK(loci_forward(plan, NULL, NULL, c) != LOCI_OK);
+        loci_call wrong = *c;
+        wrong.q_pos = wrong.k_pos = wrong.q_seg = wrong.k_seg = wrong.k_lens = NULL;
+        wrong.q_starts = wrong.k_starts = wrong.k_first = wrong.k_last = NULL;
+        wrong.pages = NULL, wrong.mask_kind = LOCI_NO_MASK;
+        FUZZ_CHECK(loci_forward(plan, NULL, NULL, &wrong) != LOCI_OK);
         return;
     }
     choose_tensors(p, plan);
