@@ -38,7 +38,7 @@ pads() {                                 # FILE PATTERN: functions with names of
         return
     fi
     objdump -d --no-show-raw-insn "$1" | awk -v pad="$2" '
-        /^[0-9a-f]+ <(loci_[a-z0-9_]+|main)(@@[^>]*)?>:$/ { name = $2; next }
+        /^[0-9a-f]+ <(loci_[a-z0-9_]+|main)(@@[A-Za-z0-9_.]+)?>:$/ { name = $2; next }
         name { if ($0 ~ pad) good++; else { print name, $0; bad++ } name = "" }
         END { exit bad || !good }'
 }
