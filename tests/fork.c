@@ -14,13 +14,8 @@
 
 #include "loci/loci.h"
 #include "harness.h"
+#include "walk.h"
 
-#ifndef LOCI_SLOW
-#define LOCI_SLOW 0
-#endif
-#ifndef LOCI_EMULATED
-#define LOCI_EMULATED 0
-#endif
 enum { H = 2, L = 96, D = 16, N = H * L * D, FORKS = LOCI_SLOW || LOCI_EMULATED ? 9 : 100 };
 enum { PATIENCE = 600 };                 /* seconds, for a machine that is very busy */
 
