@@ -176,9 +176,14 @@ static void kerple_backward(struct problem *p, int e, int h)
         dw2[h] -= gm * w1[h] * power_slope(d, w2[h]);
     }
 }
+static bool kerple_factors(const struct problem *p, int e)
+{
+    return tensor_number(p, e, "w1") >= 0;
+}
 const struct definition loci_define_kerple = { .name = "kerple",
                                                .score = kerple,
-                                               .score_backward = kerple_backward };
+                                               .score_backward = kerple_backward,
+                                               .factors = kerple_factors };
 
 /* ---- sandwich: (sum over t of cos(d base^(-2t/dim)) - dim/2) / (8 (h + 1) / H) --------------- */
 

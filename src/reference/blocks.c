@@ -137,6 +137,7 @@ static void turn_blocks_backward(const struct problem *p, int e, const struct bl
     }                                                                                              \
     const struct definition loci_define_##name_ = {                                                \
         .name = #name_, .turn = name_, .turn_backward = name_##_backward, .room = name_##_room,    \
+        .matrices = true,                                                                          \
     };
 
 /* ---- comrope -----------------------------------------------------------------------------------

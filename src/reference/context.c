@@ -2,7 +2,7 @@
 /* context.c -- encodings that read the content: what lies between key and
  * query counts, not how far they are apart.  fox, cope and sba count the keys
  * that the row sees, in index order; `the last` is the last of these. */
-#include "reference/problem.h"
+#include "reference/budget.h"
 
 /* ---- fox: add_ij = sum of log_f over the keys after j up to the last ----------------------------
  *
@@ -40,7 +40,8 @@ static void fox_backward(struct problem *p, int e, int h)
 }
 const struct definition loci_define_fox = { .name = "fox",
                                             .score = fox,
-                                            .score_backward = fox_backward };
+                                            .score_backward = fox_backward,
+                                            .over_row = true };
 
 /* ---- cope ---------------------------------------------------------------------------------------
  *
@@ -132,9 +133,86 @@ static void cope_backward(struct problem *p, int e, int h)
         add_scaled(c.dg + j * p->D, dlogit, q, p->D);
     }
 }
+/* cope: what a position may be off by decides which rows of its table a key meets, and how far its
+ * gates' derivatives are off; so it is written out.  Adds to sizes of scores, or, from sizes of the
+ * gradients of what was added, to those of gradients. */
+static void cope_sizes(struct problem *p, int e, int h, double *score, double *back)
+{
+    struct sizes *z = p->budget;
+    const ptrdiff_t q = q_row(p, h), D = p->D, given = tensor_number(p, e, "gate_k"),
+        te = tensor_number(p, e, "e"), first = table_of_head(form(p, e, "e"), h);
+    const double npos = option(p, e, "npos", 64), *table = tensor(p, e, "e") + first,
+        gate_scale = option(p, e, "gate_scale", 1 / sqrt(p->D)),
+        pos_scale = option(p, e, "pos_scale", 1), *g, *eg = NULL;
+    double *dg, *de = z->dtensor[te] + first, *const at = z->cope, *const off = at + p->Lk,
+        *const slopes = off + p->Lk, sum = 0, off_sum = 0, dgate = 0;
+    const ptrdiff_t values = kv_head(p, h) * p->Lk * D, batch = p->b * p->Hkv * p->Lk * D;
+    if (given >= 0) {
+        g = tensor(p, e, "gate_k") + batch + values, dg = z->dtensor[given] + batch + values;
+    } else if (option(p, e, "gates", 0) == 0) {
+        g = p->k + k_row(p, h, 0), eg = z->ek + k_row(p, h, 0), dg = z->dk + k_row(p, h, 0);
+    } else {
+        g = p->v + values, dg = z->dv + values;
+    }
+    for (ptrdiff_t j = p->Lk; j-- > 0;) {
+        if (!p->seen[j]) continue;
+        double size = 1;
+        for (int c = 0; c < D; c++)
+            size += gate_scale * (fabs(p->q[q + c] * g[j * D + c]) + z->eq[q + c]
+                                  * fabs(g[j * D + c])
+                                  + (eg ? eg[j * D + c] * fabs(p->q[q + c]) : 0));
+        const double y = gate_scale * dot(p->q + q, g + j * D, D), gate = sigmoid(y);
+        sum += gate;
+        off_sum += gate * sigmoid(-y) * size + gate;
+        at[j] = sum, off[j] = off_sum;
+        slopes[j] = gate * sigmoid(-y) * size;
+    }
+    for (ptrdiff_t j = 0; j < p->Lk; j++) {
+        if (!p->seen[j]) continue;
+        /* the rows that p may lie between, with its error, and the sizes of their products */
+        const double room = 64 * z->to->unit * off[j];
+        const ptrdiff_t low = (ptrdiff_t)fmax(0, floor(fmin(at[j] - room, npos - 1))),
+            high = (ptrdiff_t)ceil(fmin(at[j] + room, npos - 1)),
+            on = (ptrdiff_t)fmin(at[j], npos - 1);
+        double most = 0, steep = 0;
+        for (ptrdiff_t r = low; r <= high; r++) {
+            double product = 0;
+            for (int c = 0; c < D; c++)
+                product += (fabs(p->q[q + c]) + z->eq[q + c]) * fabs(table[r * D + c]);
+            most = fmax(most, product);
+            if (r == high) break;
+            const double step = dot(p->q + q, table + (r + 1) * D, D)
+                              - dot(p->q + q, table + r * D, D);
+            steep = fmax(steep, fabs(step));
+        }
+        if (score && counts(p, h, j))
+            of_head(p, score, h)[j] += pos_scale * (2 * most + steep * off[j]);
+        if (!back) continue;
+        const double dz = pos_scale * (counts(p, h, j) ? of_head(p, back, h)[j] : 0),
+            t = at[j] < npos - 1 ? at[j] - (double)on : 0;
+        for (ptrdiff_t r = low; r <= high; r++) {
+            double share = r == on ? 1 - t : r == on + 1 ? t : 0;
+            share += off[j];
+            for (int c = 0; c < D; c++) {
+                z->dq[q + c] += dz * share * fabs(table[r * D + c]) + z->to->least;
+                de[r * D + c] += dz * share * (fabs(p->q[q + c]) + z->eq[q + c]) + z->to->least;
+            }
+        }
+        /* beside a whole position the slope of either side is right */
+        dgate += dz * (2 * most + (high - low > 1 || at[j] + room >= npos - 1
+                                   ? 2 * steep / z->to->unit : 0));
+        const double dlogit = gate_scale * dgate * slopes[j];
+        for (int c = 0; c < D; c++) {
+            z->dq[q + c] += dlogit * (fabs(g[j * D + c]) + (eg ? eg[j * D + c] : 0))
+                          + z->to->least;
+            dg[j * D + c] += dlogit * (fabs(p->q[q + c]) + z->eq[q + c]) + z->to->least;
+        }
+    }
+}
 const struct definition loci_define_cope = { .name = "cope",
                                              .score = cope,
-                                             .score_backward = cope_backward };
+                                             .score_backward = cope_backward,
+                                             .score_sizes = cope_sizes };
 
 /* ---- sba: w_ij = beta_ij prod of (1 - beta) over the keys after j, beta = sigmoid(s) ------------
  *

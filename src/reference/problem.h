@@ -79,6 +79,19 @@ struct definition {
     /* Adds the row of a position to y; backward where something is learned. */
     void (*embed)(const struct problem *, int e, int64_t pos, double *y);
     void (*embed_backward)(const struct problem *, int e, int64_t pos, const double *dy);
+
+    /* What its budget of rounding (budget.h) cannot find by derivatives; most have none of it.
+     * over_row: a score holds a sum over keys of the row.  matrices: what turns a block is learned
+     * together, all numbers of a matrix.  cancels: what a row is turned by may be smaller than what
+     * it is made of.  factors: are there factors of scores, of which small ones may be 0? */
+    bool over_row, matrices, cancels;
+    bool (*factors)(const struct problem *, int e);
+    /* Instead of derivatives of score(): adds to sizes of scores, or, from sizes of the gradients
+     * of what was added, to those of gradients. */
+    void (*score_sizes)(struct problem *, int e, int h, double *score, double *back);
+    /* What a learned number of turn() has beside its derivatives, of a row and the sizes of its
+     * gradients. */
+    void (*turn_sizes)(struct problem *, int e, int kv, const double *x, const double *by);
 };
 
 #define DEFINITION(name) extern const struct definition loci_define_##name;

@@ -3,7 +3,7 @@
  * are wider than double, as at position 2^40 they would be off by 10^-4. */
 #include <stdlib.h>
 
-#include "reference/problem.h"
+#include "reference/budget.h"
 
 /* ---- Pairs of channels: each turns by the sum over axes of coordinate times frequency -------- */
 
@@ -446,9 +446,31 @@ static void fope_backward(const struct problem *p, int e, loci_which which, int 
         give_coefficients(&f, false, t, b * x[t] - a * x[t + half]);
     }
 }
+/* With norm, a coefficient of fope counts by its wave less the mean of all: they may be equal. */
+static void fope_means(struct problem *p, int e, int kv, const double *x, const double *by)
+{
+    struct sizes *z = p->budget;
+    double gradient = 0, channels = 0;
+    if (option(p, e, "norm", 0) == 0 || option(p, e, "learn", 0) == 0) return;
+    for (int c = 0; c < p->D; c++) gradient = fmax(gradient, by[c]), channels += fabs(x[c]);
+    for (int n = p->plan->first_tensor[e]; n < p->plan->first_tensor[e + 1]; n++) {
+        const loci_tensor *f = &p->plan->tensors.list[n];
+        const ptrdiff_t sums = f->shape[f->rank - 1], waves = f->shape[f->rank - 2],
+            first = table_of_head(f, kv);
+        for (ptrdiff_t t = 0; t < sums; t++) {
+            double whole = 0;
+            for (ptrdiff_t l = 0; l < waves; l++)
+                whole += ((const double *)p->tensors[n])[first + l * sums + t];
+            for (ptrdiff_t l = 0; l < waves; l++)
+                z->dtensor[n][first + l * sums + t] += gradient * channels / fabs(whole);
+        }
+    }
+}
 const struct definition loci_define_fope = { .name = "fope",
                                              .turn = fope,
-                                             .turn_backward = fope_backward };
+                                             .turn_backward = fope_backward,
+                                             .turn_sizes = fope_means,
+                                             .cancels = true };
 
 /* ---- tape: rows turn by states, by query head; ae = sum_j w_ij ek_j -------------------------- */
 
