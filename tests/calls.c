@@ -39,8 +39,7 @@ static void plan_of(const char *text)
 {
     bool ran_out = true;
     for (int n = 0; ran_out; n++) {
-        const loci_desc d = { .encoding = text, .heads = 4, .dim = walk_dim(text, 12),
-                              .isa = "scalar" };
+        const loci_desc d = { .encoding = text, .heads = 4, .dim = walk_dim(text, 12) };
         loci_error e = { 0 };
         loci_plan *p = (loci_plan *)&e;
         const long live = inject->live;

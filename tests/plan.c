@@ -19,8 +19,7 @@ static bool is_sentence(const loci_error *e)
 
 static loci_desc usual(const char *encoding)
 {
-    return (loci_desc){ .encoding = encoding, .heads = 4, .kv_heads = 2, .dim = 8,
-                        .isa = "scalar" };
+    return (loci_desc){ .encoding = encoding, .heads = 4, .kv_heads = 2, .dim = 8 };
 }
 
 /* The plan of a description, or NULL after checking that the failure reads as it must. */
@@ -38,9 +37,9 @@ static loci_plan *plan_of(const loci_desc *d, loci_error *e)
 /* ---- Text ------------------------------------------------------------------------------------ */
 
 static const struct { const char *text; loci_stage stage; const char *canonical; } good[] = {
-    { "nope", LOCI_ATTENTION, "nope scale=0.35355339059327373 isa=scalar" },
+    { "nope", LOCI_ATTENTION, "nope scale=0.35355339059327373 isa=" },
     { "nope+t5", LOCI_ATTENTION, "nope+t5:buckets=32,max_distance=128,bidirectional=0,bias_scale=1 "
-      "scale=1 isa=scalar" },
+      "scale=1 isa=" },
     { "sinusoidal", LOCI_EMBED, "sinusoidal:base=10000,layout=interleaved,freq=paper " },
     { "sinusoidal:freq=t2t,layout=halves,base=10", LOCI_EMBED,
       "sinusoidal:base=10,layout=halves,freq=t2t " },
@@ -384,7 +383,7 @@ static const struct { loci_desc d; loci_status status; const char *says; } wishe
     GIVEN(4, 2, 8, .window_left = -2), LOCI_BAD_ARG, "window_left -2" },
     GIVEN(4, 2, 8, .window_right = INT64_MIN), LOCI_BAD_ARG, "window_right -9223372036854775808" },
     GIVEN(4, 2, 8, .isa = "mmx"), LOCI_BAD_ARG,
-    "isa 'mmx' is unknown or cannot run on this CPU, which has scalar" },
+    "isa 'mmx' is unknown or cannot run on this CPU, which has " },
     GIVEN(4, 2, 8, .isa = ""), LOCI_BAD_ARG, "isa ''" },
     GIVEN(4, 2, 8, .encoding = "fox", .full = 1), LOCI_BAD_ARG,
     "fox works with a causal mask only" },
@@ -621,8 +620,7 @@ static void starts(void)
     loci_error e;
     enum { N = 64 * 1024 };
     static float a[N], b[N];
-    loci_desc d = { .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 64, .max_len = 1024,
-                    .isa = "scalar" };
+    loci_desc d = { .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 64, .max_len = 1024 };
     loci_plan *p = plan_of(&d, &e);
     if (!CHECK_THAT(p != NULL, "start: learned")) return;
     loci_tensor_init(p, 0, 1, a);
@@ -715,7 +713,7 @@ static void tables(void)
 static loci_desc embedding(const char *text, int width)
 {
     return (loci_desc){ .encoding = text, .stage = LOCI_EMBED, .model_dim = width, .max_len = 9,
-                        .isa = "scalar", .dtype = LOCI_F64 };
+                        .dtype = LOCI_F64 };
 }
 
 static double wave(bool t2t, bool halves, int width, int column, double pos)
