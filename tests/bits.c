@@ -642,6 +642,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 6 && !walk_limited(); i++) two_tiles(tables[i]);
     for (struct walk_text t = { 0 }; walk_next(&t);) {
         const char *text = t.text;
+        if (LOCI_SLOW && !t.example && t.next % 3 && !walk_limited()) continue;
         const int dim = walk_dim(text, 18);
         const ptrdiff_t length = LOCI_SLOW ? 70 : 150;
         const int few = LOCI_EMULATED ? 1 : 2;

@@ -351,7 +351,8 @@ int main(void)
     if (access("/dev/shm", W_OK)) scratch(folder, "output");
     if (!mkdtemp(folder) || chmod(folder, 0777) || chdir(folder)) return 2;
     umask(022);
-    for (int i = 0; i < 3; i++) signal(ending[i], SIG_DFL);    /* a shell's `&` has SIGINT ignored */
+    /* a shell's `&` leaves SIGINT ignored */
+    for (int i = 0; i < 3; i++) signal(ending[i], SIG_DFL);
     modes();
     names();
     links();

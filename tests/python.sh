@@ -6,6 +6,7 @@
 python=${PYTHON:-python3}
 library=$LOCI_BUILD/libloci.so.0
 left_out() { printf "python: left out: %s\n0 passed, 0 failed\n" "$*"; exit 0; }
+[ -z "${LOCI_PYTHON_ELSEWHERE:-}" ] || left_out "its wheel is tested by itself"
 [ -z "${LOCI_SANITIZE:-}" ] && [ -e "$library" ] || left_out "this build has no shared library, or one for sanitizers"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || left_out "there is no Python 3.10"
 "$python" -c 'import numpy, venv' 2>/dev/null || left_out "this Python has no numpy, or no venv (Debian: python3-numpy python3-venv)"
@@ -32,7 +33,7 @@ if "$python" -c 'import torch, transformers' 2>/dev/null; then
     check "python/examples/distributed.py over two processes, with the losses of one" alike
     check "the code in its documentation" env PYTHONPATH=python "$python" scripts/run-blocks "$python" README.md docs/python.md
 fi
-if [ -z "${LOCI_WHEEL_ELSEWHERE:-}" ] && "$python" -c 'import scikit_build_core' 2>/dev/null; then
+if "$python" -c 'import scikit_build_core' 2>/dev/null; then
     wheel() {
         "$python" -m pip wheel . --no-build-isolation --no-deps --wheel-dir "$work" >"$work/log" 2>&1 || { tail -n 20 "$work/log" && false; }
     }
