@@ -630,21 +630,27 @@ static void check_said(const struct said *w)
     loci_model_close(m);
 }
 
-/* Whether values are turned as keys are. */
-static void check_values(void)
+/* Whether values are turned as keys are, and the word for the kind of layer. */
+static void check_kinds(void)
 {
-    static const struct { const char *json; bool values; } list[] = {
-        { FILE("roformer") ",\"rotary_value\":true}", true }, { FILE("roformer") "}", false },
-        { V4 "}", true }, { FILE("ernie4_5_vl_moe") "}", false },
-        { FILE("deepseek_v4") ",\"block_types\":[\"linear_attention\"]}", false },
+    static const struct { const char *json; bool values; const char *layer; } list[] = {
+        { FILE("roformer") ",\"rotary_value\":true}", true, "full_attention" },
+        { FILE("roformer") "}", false, "full_attention" }, { V4 "}", true, "sliding_attention" },
+        { FILE("ernie4_5_vl_moe") "}", false, "full_attention" },
+        { FILE("deepseek_v4") ",\"block_types\":[\"linear_attention\"]}", false,
+          "linear_attention" },
+        { FILE("bamba") ",\"attn_layer_indices\":[3]}", false, "linear_attention" },
+        { FILE("lfm2") ",\"full_attn_idxs\":[3]}", false, "conv" },
+        { FILE("zamba2") ",\"hybrid_layer_ids\":[0]}", false, "full_attention" },
     };
     for (int i = 0; i < COUNT(list); i++) {
         loci_model *m;
         loci_rope r = { 0 };
         loci_error e = { 0 };
         CHECK_THAT(!loci_model_parse(&m, list[i].json, strlen(list[i].json), &e)
-                   && !loci_model_rope(m, 0, 0, &r, &e) && r.values == list[i].values,
-                   "%s: %s, values %d", list[i].json, e.text, r.values);
+                   && !loci_model_rope(m, 0, 0, &r, &e) && r.values == list[i].values
+                   && !strcmp(r.layer, list[i].layer),
+                   "%s: %s, %s, values %d", list[i].json, e.text, r.layer ? r.layer : "", r.values);
         loci_rope_free(&r);
         loci_model_close(m);
     }
@@ -755,7 +761,7 @@ int main(void)
     check_families("tests/cases/families.jsonl");
     for (int i = 0; i < COUNT(saids); i++) check_said(&saids[i]);
     check_slopes();
-    check_values();
+    check_kinds();
     check_callers();
     check_wide_head();
     check_long();
