@@ -17,8 +17,7 @@ static const char *broken;
 #include "io/model.h"
 #include "walk.h"
 
-/* where lines are counted all files, else one of so many */
-enum { EACH = LOCI_COUNTED ? 1 : 3 };
+enum { EACH = 3 };                       /* one file of so many */
 static int refused, taken;
 static void try_file(const void *data, size_t size, const char *what, const char *key,
                      const char *value)

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /* gguf.c -- GGUF files written here, key by key: what each key does to the rotation, and files that
  * break one rule. */
+#define _DEFAULT_SOURCE
+#include "inject.h"
+
 #include <math.h>
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "io/model.h"
 #include "harness.h"
+#include "scratch.h"
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-enum { T_U32 = 4, T_F32 = 6, T_BOOL = 7, T_STRING = 8, T_ARRAY = 9, ROOM = 1 << 15 };
+enum {
+    T_U8, T_I8, T_U16, T_I16, T_U32, T_I32, T_F32, T_BOOL, T_STRING, T_ARRAY, T_U64, T_I64, T_F64,
+    ROOM = 1 << 15
+};
 static unsigned char file[ROOM];
 static size_t end;
-static uint64_t keys, tensors;
-static struct { const char *name; float value; uint64_t count; uint32_t type; } tensor[4];
+static uint64_t keys, tensors, raw;      /* raw: tensors that were put by hand, behind all keys */
+static unsigned char version = 3;
+static struct { const char *name; float value; uint64_t count, off; uint32_t type; } tensor[4];
 static const char *arch;
 
 static void put(const void *p, size_t n) { memcpy(file + end, p, n), end += n; }
@@ -43,16 +48,21 @@ static void list(const char *name, uint32_t n, const uint32_t *value)
 static void factors(const char *name, float value, uint64_t count)
 {
     tensor[tensors].name = name, tensor[tensors].value = value, tensor[tensors].count = count,
-        tensor[tensors++].type = 0;
+        tensor[tensors].off = 0, tensor[tensors++].type = 0;
 }
-/* Heads of 64 channels, 8 layers, 4096 positions. */
-static void start(const char *architecture)
+/* Heads of 64 channels, 8 layers, 4096 positions; all but the keys that are named. */
+static void start_without(const char *architecture, const char *without)
 {
-    end = 24, keys = tensors = 0, arch = architecture;
+    static const struct { const char *name; uint32_t value; } usual[] = {
+        { "block_count", 8 }, { "context_length", 4096 }, { "embedding_length", 512 },
+        { "attention.head_count", 8 },
+    };
+    end = 24, keys = tensors = raw = 0, arch = architecture;
     words("general.architecture", architecture);
-    whole("block_count", 8), whole("context_length", 4096), whole("embedding_length", 512),
-        whole("attention.head_count", 8);
+    for (int i = 0; i < 4; i++)
+        if (!strstr(without, usual[i].name)) whole(usual[i].name, usual[i].value);
 }
+static void start(const char *architecture) { start_without(architecture, ""); }
 /* not 0: so many divisors are all alike, and those behind hold their pairs still */
 static uint64_t still;
 static size_t finish(void)
@@ -60,7 +70,7 @@ static size_t finish(void)
     uint64_t at = 0;
     for (uint64_t i = 0; i < tensors; i++) {
         put_string(tensor[i].name), put32(1), put64(tensor[i].count), put32(tensor[i].type),
-            put64(at);
+            put64(at + tensor[i].off);
         at += (tensor[i].count * 4 + 31) / 32 * 32;
     }
     for (uint64_t i = 0; i < tensors; i++) {
@@ -69,8 +79,9 @@ static size_t finish(void)
             put(&(float){ !still ? tensor[i].value + (float)k : k < still ? tensor[i].value
                           : 1e30f }, 4);
     }
-    memcpy(file, "GGUF\3\0\0", 8);
-    memcpy(file + 8, &tensors, 8), memcpy(file + 16, &keys, 8);
+    while (raw && end % 32) file[end++] = 0;
+    memcpy(file, "GGUF", 4), memcpy(file + 4, &(uint32_t){ version }, 4);
+    memcpy(file + 8, &(uint64_t){ tensors + raw }, 8), memcpy(file + 16, &keys, 8);
     return end;
 }
 
@@ -128,17 +139,18 @@ static void expect_ratio(int pair, double length, double base, double ratio)
     loci_model_close(m);
 }
 
-static void refused(const char *says)
+static void refused_at(int layer, const char *says)
 {
     loci_model *m;
     loci_rope r = { 0 };
     loci_error e = { 0 };
     loci_status s = loci_model_parse(&m, file, finish(), &e);
-    if (!s) s = loci_model_rope(m, 0, 0, &r, &e);
+    if (!s) s = loci_model_rope(m, layer, 0, &r, &e);
     CHECK_SAYS(s, LOCI_BAD_ARG, &e, says, r.encoding ? r.encoding : "");
     loci_rope_free(&r);
     loci_model_close(m);
 }
+static void refused(const char *says) { refused_at(0, says); }
 
 static void gemma4(void)
 {
@@ -239,11 +251,75 @@ static void check_keys(void)
     still = 0;
     start("llama"), list("attention.head_count_kv", 8, (uint32_t[]){ 1, 2, 3, 4, 5, 6, 7, 8 }),
         expect(0, 0, "rope", 1, 1);
+    start("gemma3"), whole("attention.sliding_window_pattern", 2),
+        number("rope.freq_base", 1e6f), number("rope.freq_base_swa", 5000),
+        expect(3, 0, "rope:pairing=half,base=1000000,dim=64", 1, 1);
+    start("olmo2"), whole("attention.sliding_window", 128), number("rope.scaling.factor", 8),
+        expect(3, 0, "rope:pairing=half,base=10000,dim=64,scaling=linear,factor=8", 1, 1);
+    start("qwen2vl"), list("rope.dimension_sections", 4, (uint32_t[]){ 0, 0, 0, 0 }),
+        expect(0, 0, "rope:pairing=half,base=10000,dim=64", 1, 1);
+    start("llama"), number("rope.scaling.attn_factor", 2),
+        expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,attention_factor=2", 2, 1);
+    start("qwen2"), words("rope.scaling.type", "yarn"), number("rope.scaling.factor", 4),
+        number("rope.scaling.yarn_attn_factor", 3), number("rope.scaling.yarn_beta_fast", 0),
+        number("rope.scaling.yarn_beta_slow", 2),
+        expect(0, 0, "rope:pairing=half,base=10000,dim=64,scaling=yarn,factor=4,"
+               "original_length=4096,beta_slow=2", 3 * (1 + 0.1 * log(4)), 1);
+    start("llama"), words("rope.scaling.type", "yarn"), number("rope.scaling.factor", 40),
+        number("rope.scaling.yarn_log_multiplier", 0.5f),
+        expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,scaling=yarn,factor=40,"
+               "original_length=4096,mscale=1,mscale_all_dim=0.5", 0, 1);
+    start("glm-dsa"), words("rope.scaling.type", "yarn"), number("rope.scaling.factor", 40),
+        number("rope.scaling.yarn_log_multiplier", 0.1f),
+        expect(0, 0, "rope:pairing=interleaved,base=10000,dim=64,scaling=yarn,factor=40", 1,
+               pow(1 + 0.1 * log(40), 2));
+    start("phi3"), number("rope.scaling.factor", 3),
+        whole("rope.scaling.original_context_length", 1024),
+        factors("rope_factors_short.weight", 1, 32), factors("rope_factors_long.weight", 3, 32),
+        expect(0, 0, "rope:pairing=half,base=10000,dim=64,scaling=longrope,factor=3,"
+               "original_length=1024", 0, 1);
+    /* of a file that does not know its context, divisors that hold nothing still */
+    start_without("llama", "context_length"), factors("rope_freqs.weight", 1, 32),
+        expect_ratio(3, 0, 10000, 0.25);
+    start("llama"), factors("rope_freqs.weight", 1, 32), still = 32, expect_ratio(3, 0, 10000, 1);
+    still = 0;
+}
+
+#define ROPE "rope:pairing=half,base=10000,dim=64"
+#define ROPE128 "rope:pairing=half,base=10000,dim=128"
+static void expect_warmth(int layer, double warmth, double length, double shift)
+{
+    loci_model *m;
+    loci_rope r = { 0 };
+    loci_error e = { 0 };
+    CHECK_THAT(!loci_model_parse(&m, file, finish(), &e) && !loci_model_rope(m, layer, 0, &r, &e)
+               && near(r.warmth, warmth) && r.warm_length == length && r.warm_shift == shift,
+               "%s, layer %d: %s warmth %g, %g, %g", arch, layer, e.text, r.warmth, r.warm_length,
+               r.warm_shift);
+    loci_rope_free(&r);
+    loci_model_close(m);
 }
 
 static void check_company(void)
 {
-#define ROPE "rope:pairing=half,base=10000,dim=64"
+    start("llama4"), expect_warmth(3, 0.1, 8192, 1);
+    start("llama4"), number("attention.temperature_scale", 0.25f), expect_warmth(3, 0.25, 8192, 1);
+    start("llama4"), number("attention.temperature_scale", 0.25f), expect_warmth(0, 0, 0, 0);
+    start("mistral3"), number("attention.temperature_scale", 0.25f),
+        whole("attention.temperature_length", 64), expect_warmth(0, 0.25, 64, 0);
+    start_without("gemma2", "block_count"), whole("block_count", 46),
+        whole("attention.key_length", 128), expect_beside(1, ROPE128 "+softcap:cap=50", 0.125, 0);
+    start_without("gemma3", "block_count"), whole("block_count", 62),
+        whole("attention.key_length", 128), expect_beside(5, ROPE128, 0.125, 0);
+    start_without("gemma3", "block_count"), whole("block_count", 61),
+        whole("attention.key_length", 128), expect_beside(5, ROPE128, 0.08838834764831845, 0);
+    start_without("gemma2", "block_count attention.head_count"), whole("block_count", 46),
+        whole("attention.key_length", 64), expect_beside(1, ROPE "+softcap:cap=50", 0.125, 0);
+    start_without("gpt2", "embedding_length"), expect_beside(0, "nope", 0, 0);
+    start_without("gpt2", "attention.head_count"), expect_beside(0, "nope", 0, 0);
+    start("baichuan"), expect_beside(0, "rope:pairing=interleaved,base=10000,dim=64", 0.125, 0);
+    start_without("baichuan", "block_count"), whole("block_count", 40),
+        expect_beside(0, "alibi", 0.125, 0);
     start("gemma2"), expect_beside(0, ROPE "+softcap:cap=50", 0.125, 4096);
     start("gemma2"), whole("attention.sliding_window", 7), number("attn_logit_softcapping", 30),
         expect_beside(1, ROPE "+softcap:cap=30", 0.125, 0);
@@ -287,6 +363,42 @@ static void check_company(void)
 static void check_refusals(void)
 {
     start("mpt"), number("attention.max_alibi_bias", 16), refused("slopes are known for 8");
+    start_without("llama", "block_count"), refused("llama.block_count is missing");
+    start_without("llama", "block_count"), number("block_count", 1.5f),
+        refused("block_count is 1.5, but must be a whole number");
+    start_without("llama", "embedding_length"), refused("attention.key_length is missing");
+    start_without("llama", "attention.head_count"), refused("attention.key_length is missing");
+    start("llama"), list("rope.freq_base", 2, (uint32_t[]){ 7, 7 }),
+        refused_at(2, "rope.freq_base must be a number, or one per layer");
+    start("llama"), list("rope.freq_base", 5000, (uint32_t[5000]){ 7 }),
+        refused("rope.freq_base must be a number, or one per layer");
+    start("qwen2vl"), whole("rope.dimension_sections", 8), refused("must be 3 or 4 numbers");
+    start("qwen2vl"), list("rope.dimension_sections", 2, (uint32_t[]){ 8, 24 }),
+        refused("must be 3 or 4 numbers");
+    start("qwen2vl"), key("rope.dimension_sections", T_ARRAY), put32(T_STRING), put64(3),
+        put_string("8"), put_string("12"), put_string("12"), refused("must be 3 or 4 numbers");
+    start("qwen2vl"), list("rope.dimension_sections", 3, (uint32_t[]){ 600, 0, 0 }),
+        refused("number 0 of rope.dimension_sections is 600");
+    start("qwen2vl"), key("rope.dimension_sections", T_ARRAY), put32(T_F32), put64(3),
+        put((float[]){ 8, 11.5f, 12.5f }, 12),
+        refused("number 1 of rope.dimension_sections is 11.5");
+    start("qwen2vl"), key("rope.dimension_sections", T_ARRAY), put32(T_F32), put64(3),
+        put((float[]){ 8, 12, -1 }, 12), refused("number 2 of rope.dimension_sections is -1");
+    start("llama"), whole("rope.scaling.type", 1), refused("rope.scaling.type must be a word");
+    start_without("llama", "context_length"), words("rope.scaling.type", "yarn"),
+        number("rope.scaling.factor", 2), refused("original_context_length is missing");
+    start("llama"), words("rope.scaling.type", "yarn"), number("rope.scaling.factor", 2),
+        factors("rope_freqs.weight", 1, 32), refused("we cannot express");
+    start("llama"), factors("rope_freqs.weight", 1, 0), refused("has 0 numbers; 1 to 512 pairs");
+    start("llama"), factors("rope_freqs.weight", 1, 513), refused("has 513 numbers");
+    start("llama"), factors("rope_freqs.weight", 2e30f, 32), refused("at most 1e30");
+    start("llama"), factors("rope_freqs.weight", 1e30f, 32), still = 32,
+        refused("number 0 of rope_freqs.weight holds its pair still");
+    start("llama"), factors("rope_freqs.weight", 1, 16), still = 8,
+        refused("has 16 numbers, but the head has 32 pairs");
+    /* ones before divisors that hold pairs still, whose share of the pairs no double has */
+    start("llama"), whole("attention.key_length", 44), factors("rope_freqs.weight", 1, 22),
+        still = 15, refused("number 15 of rope_freqs.weight holds its pair still"), still = 0;
     start("llama"), end = 24, keys = 0, words("general.architecture", "llama"),
         whole("block_count", 1), whole("embedding_length", 1 << 20),
         whole("attention.head_count", 1), refused("a head of 1048576 channels");
@@ -342,12 +454,185 @@ static void check_refusals(void)
     start("llama"), key("", T_U32), put32(1), keys += 1000000, refused("keys, more than its");
 }
 
+/* The same number in every type that the format has for one. */
+static void check_types(void)
+{
+    const struct { uint32_t type; const void *value; size_t bytes; } list[] = {
+        { T_U8, &(uint8_t){ 100 }, 1 }, { T_I8, &(int8_t){ 100 }, 1 },
+        { T_U16, &(uint16_t){ 100 }, 2 }, { T_I16, &(int16_t){ 100 }, 2 },
+        { T_U32, &(uint32_t){ 100 }, 4 }, { T_I32, &(int32_t){ 100 }, 4 },
+        { T_F32, &(float){ 100 }, 4 }, { T_U64, &(uint64_t){ 100 }, 8 },
+        { T_I64, &(int64_t){ 100 }, 8 }, { T_F64, &(double){ 100 }, 8 },
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        start("llama"), key("rope.freq_base", list[i].type), put(list[i].value, list[i].bytes);
+        expect(0, 0, "rope:pairing=interleaved,base=100,dim=64", 1, 1);
+    }
+}
+
+/* A word in the place of a number, where each key is read. */
+static void check_words(void)
+{
+    static const struct { const char *arch, *key, *beside; } list[] = {
+        { "llama", "block_count", NULL }, { "llama", "context_length", NULL },
+        { "llama", "embedding_length", NULL }, { "bloom", "embedding_length", NULL },
+        { "llama", "attention.head_count", NULL }, { "llama", "attention.key_length", NULL },
+        { "llama", "attention.key_length_mla", NULL }, { "gpt-oss", "attention.key_length_swa",
+                                                         "attention.sliding_window" },
+        { "llama", "attention.sliding_window", NULL }, { "llama", "attention.scale", NULL },
+        { "llama", "attention.sliding_window_pattern", NULL },
+        { "llama", "attention.output_scale", NULL }, { "llama", "attn_logit_softcapping", NULL },
+        { "llama", "attention.temperature_scale", NULL },
+        { "llama", "attention.temperature_length", NULL },
+        { "lfm2", "attention.head_count_kv", NULL }, { "qwen35", "full_attention_interval", NULL },
+        { "qwen35", "nextn_predict_layers", NULL }, { "llama", "rope.dimension_count", NULL },
+        { "gemma3", "rope.freq_base_swa", NULL }, 
+        { "laguna", "rope.freq_base", "attention.sliding_window" },
+        { "llama", "rope.scale_linear", NULL }, { "llama", "rope.scaling.factor", NULL },
+        { "llama", "rope.scaling.original_context_length", NULL },
+        { "llama", "rope.scaling.attn_factor", NULL },
+        { "llama", "rope.scaling.yarn_attn_factor", NULL },
+        { "qwen2", "rope.scaling.yarn_log_multiplier", "yarn" },
+        { "qwen2", "rope.scaling.yarn_beta_fast", "yarn" },
+        { "granite", "rope.scaling.finetuned", NULL }, { "mpt", "attention.max_alibi_bias", NULL },
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        char says[128];
+        const char *beside = list[i].beside;
+        snprintf(says, sizeof says, "%s must be a number", list[i].key);
+        start_without(list[i].arch, list[i].key), words(list[i].key, "x");
+        if (beside && !strcmp(beside, "yarn"))
+            words("rope.scaling.type", "yarn"), number("rope.scaling.factor", 2);
+        else if (beside) whole(beside, 128);
+        /* whose first layer is full, and the second one slides */
+        if (!strcmp(list[i].arch, "laguna")) refused_at(1, says);
+        else refused(says);
+    }
+}
+
+/* What the container refuses, whatever the keys mean. */
+static void check_container(void)
+{
+    static char long_word[1200];
+    memset(long_word, 'x', sizeof long_word - 1);
+    start("llama"), put_string(""), put32(T_U32), put32(1), keys++, refused("a key is empty");
+    start("llama"), put_string(long_word), keys++, refused("a key has 1199 bytes, at most 1024");
+    start("llama"), put64(3), put("a\0b", 3), keys++, refused("a key holds a zero byte");
+    start("llama"), key("x", T_STRING), put64(3), put("a\0b", 3),
+        refused("a string holds a zero byte");
+    start("llama"), key("x", T_ARRAY), put32(13), put64(1), refused("an array of type 13");
+    start("llama"), key("x", T_ARRAY), put32(T_STRING), put64(9), refused("claims 9 values");
+    start("llama"), key("x", T_ARRAY), put32(T_STRING), put64(2), put_string("a"), put64(99),
+        refused("claims 99 bytes");
+    start("llama"), key("x", T_ARRAY), put32(T_STRING), put64(2), put_string("a"), put_string("b"),
+        expect(0, 0, "rope", 1, 1);
+
+    start("llama"), whole("general.alignment", 64), expect(0, 0, "rope", 1, 1);
+    start("llama"), whole("general.alignment", 0), refused("power of two");
+    start("llama"), number("general.alignment", 32), refused("stored as U32");
+    start("llama"), list("general.alignment", 1, (uint32_t[]){ 32 }), refused("stored as U32");
+
+    start("llama"), put_string("t"), put32(9), raw++, refused("'t' has 9 dimensions, more than 8");
+    start("llama"), put_string("t"), put32(2), put64(1u << 31), put64(UINT64_C(1) << 33), raw++,
+        refused("the shape of tensor 't' is too large");
+    start("llama"), put_string("t"), put32(1), put64(UINT64_C(1) << 63), raw++,
+        refused("the shape of tensor 't' is too large");
+    start("llama"), put_string("rope_freqs.weight"), put32(1), put64(400), put32(0), put64(0);
+    raw++, refused("the file ends early");
+    start("llama"), factors("t", 1, 8), tensor[0].off = 8, refused("at 8, no multiple of 32");
+    start("llama"), factors("t", 1, 8), tensor[0].off = 1 << 20,
+        refused("start behind the end of the file");
+    start("llama"), whole("general.alignment", 1 << 20), factors("t", 1, 8),
+        refused("start behind the end of the file");
+    start("llama"), tensors = 0, raw = 1000000, refused("tensors, more than its");
+
+    version = 2, start("llama"), expect(0, 0, "rope", 1, 1);
+    version = 1, start("llama"), refused("GGUF version 1 is not known");
+    version = 4, start("llama"), refused("GGUF version 4 is not known");
+    version = 3;
+
+    end = 24, keys = tensors = raw = 0, arch = "llama", whole("block_count", 1);
+    refused("general.architecture is missing");
+    end = 24, keys = 0, whole("general.architecture", 1);
+    refused("general.architecture is missing");
+}
+
+/* A file in which each call of the system fails once, or does half of what was asked for, or is
+ * interrupted: it is refused with a sentence, or read as if nothing had been. */
+static void check_reading(void)
+{
+    static const struct { int kind, error; enum inject_how how; const char *says; } list[] = {
+        { INJECT_OPEN, EACCES, INJECT_ONCE, "cannot open: Permission denied" },
+        { INJECT_READ, EIO, INJECT_ONCE, "cannot read: Input/output error" },
+        { INJECT_READ, EINTR, INJECT_ONCE, NULL }, { INJECT_READ, 0, INJECT_SHORT, NULL },
+    };
+    static char text[17000], path[SCRATCH];
+    scratch(path, "gguf");
+    const int fd = mkstemp(path);
+    /* longer than what is read at a time */
+    memset(text, 'x', sizeof text - 1);
+    start("llama"), words("x", text), factors("rope_freqs.weight", 1, 32);
+    const size_t size = finish();
+    if (fd < 0 || write(fd, file, size) != (ssize_t)size || close(fd)) exit(2);
+    inject_open();
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        long n = 0;
+        for (bool fired = true; fired; n++) {
+            loci_model *m;
+            loci_error e = { 0 };
+            inject_arm(list[i].kind, list[i].how, list[i].error, n);
+            const loci_status s = loci_model_open(&m, path, &e);
+            fired = inject->fired;
+            inject_off();
+            if (fired && list[i].says) CHECK_SAYS(s, LOCI_BAD_ARG, &e, list[i].says, path);
+            else CHECK_THAT(!s, "call %ld: %s", n, e.text);
+            CHECK_THAT(!m == (s != LOCI_OK), "call %ld: half a model", n);
+            loci_model_close(m);
+        }
+        /* one opens; of those that read one is for the first bytes, two for all keys, one for the
+         * divisors */
+        CHECK_THAT(n - 1 >= (list[i].kind == INJECT_READ ? 4 : 1), "only %ld calls failed", n - 1);
+    }
+    unlink(path);
+}
+
+/* Files large enough for what they claim, which are refused for how much that is. */
+static void check_large(void)
+{
+    static const struct { uint32_t type, of; uint64_t keys; const char *says; } list[] = {
+        { T_U32, 0, (1 << 20) + 1, "the file has 1048577 keys, at most 1048576" },
+        { T_ARRAY, T_U8, 0, "has 1048577 values, at most 1048576" },
+        { T_STRING, 0, 0, "a string has 1048577 bytes, at most 1048576" },
+    };
+    const size_t size = 1 << 24;
+    unsigned char *large = calloc(size, 1);
+    if (!large) exit(2);
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        loci_model *m;
+        loci_error e = { 0 };
+        start("llama"), key("x", list[i].type);
+        if (list[i].type == T_ARRAY) put32(list[i].of);
+        put64((1 << 20) + 1);
+        if (list[i].keys) keys = list[i].keys;
+        memcpy(large, file, finish());
+        CHECK_SAYS(loci_model_parse(&m, large, size, &e), LOCI_BAD_ARG, &e, list[i].says);
+    }
+    free(large);
+}
+
 int main(void)
 {
     check_keys();
     check_company();
     check_refusals();
-    start("llama");
+    check_types();
+    check_words();
+    check_container();
+    check_large();
+    check_reading();
+    start("llama"), list("attention.head_count_kv", 2, (uint32_t[]){ 1, 2 });
+    key("x", T_ARRAY), put32(T_STRING), put64(2), put_string("a"), put_string("b");
+    factors("rope_freqs.weight", 1, 32);
     for (size_t n = 0, whole_size = finish(); n < whole_size; n++) {     /* every truncation */
         loci_model *m;
         loci_error e = { 0 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* memory_files.c -- reading and writing files when memory runs out: every allocation fails once,
- * jansson's too.  Nothing leaks, no half of a file is left, and the status says so. */
+ * jansson's too, and so does every call that opens or reads.  Nothing leaks, no half of a file is
+ * left, and the status says so. */
 #define _DEFAULT_SOURCE
 #include "inject.h"
 
@@ -63,32 +64,57 @@ static loci_status parse_model(bool *whole, loci_error *e)
     return status;
 }
 
-static void fail_each(const char *name, loci_status (*job)(bool *, loci_error *), int fewest)
+static void fail_kind(int kind, int error, loci_status says, const char *name,
+                      loci_status (*job)(bool *, loci_error *), int fewest)
 {
     bool whole, fired = true;
     int n = 0;
     for (; fired; n++) {
         loci_error e = { .text = "" };
         const long live = inject->live;
-        inject_arm(INJECT_MEMORY, INJECT_ONCE, ENOMEM, n);
+        inject_arm(kind, INJECT_ONCE, error, n);
         const loci_status status = job(&whole, &e);
         fired = inject->fired;
         inject_off();
         /* Without memory for its name the folder is not synced, which is no failure. */
         const bool right = !fired ? status == LOCI_OK : !status ? job == write_file
-                         : status == LOCI_NO_MEMORY && e.text[0];
+                         : status == says && e.text[0];
         CHECK_THAT(right && whole && inject->live == live,
                    "%s, failing at %d: status %d (%s), %ld blocks left", name, n, status, e.text,
                    inject->live - live);
     }
-    CHECK_THAT(n > fewest, "%s: only %d allocations failed", name, n - 1);
+    CHECK_THAT(n > fewest, "%s: only %d calls failed", name, n - 1);
+}
+static void fail_each(const char *name, loci_status (*job)(bool *, loci_error *), int fewest)
+{
+    fail_kind(INJECT_MEMORY, ENOMEM, LOCI_NO_MEMORY, name, job, fewest);
+}
+static void fail_reads(const char *name, loci_status (*job)(bool *, loci_error *), int fewest)
+{
+    fail_kind(INJECT_READ | INJECT_OPEN, EIO, LOCI_BAD_ARG, name, job, fewest);
+}
+
+/* A file that becomes a FIFO between the two looks at it: nobody waits there. */
+static void make_fifo(void)
+{
+    if (unlink(file) || mkfifo(file, 0600)) exit(2);
+}
+static void change_kind(void)
+{
+    struct safetensors f;
+    loci_error e;
+    inject->hook = make_fifo;
+    inject_arm(INJECT_OPEN, INJECT_HOOK, 0, 0);
+    CHECK_SAYS(loci_safetensors_open(&f, file, &e), LOCI_BAD_ARG, &e, "not a regular file");
+    inject_off();
 }
 
 int main(void)
 {
     static const char *const models[] = {
         "tests/cases/models/gemma-3-12b.json", "tests/cases/models/deepseek-v3.json",
-        "tests/cases/models/bloom.json", "tests/cases/rope/llama-3.1.gguf",
+        "tests/cases/models/bloom.json", "tests/cases/models/falcon-rw.json",
+        "tests/cases/models/ministral-3.json", "tests/cases/rope/llama-3.1.gguf",
     };
     scratch(folder, "memory");
     if (!mkdtemp(folder)) return 2;
@@ -97,9 +123,11 @@ int main(void)
     json_set_alloc_funcs(__wrap_malloc, __wrap_free);
     fail_each("writing", write_file, 4);
     fail_each("reading", read_file, 4);
+    fail_reads("reading", read_file, 3);
+    change_kind();
     fail_each("a model's text", parse_model, 4);
     for (int i = 0; i < (int)(sizeof models / sizeof *models); i++)
-        path = models[i], fail_each(path, read_model, 8);
+        path = models[i], fail_each(path, read_model, 8), fail_reads(path, read_model, 3);
     unlink(file);
     rmdir(folder);
     return harness_end();

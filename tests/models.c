@@ -225,6 +225,7 @@ static const struct { const char *json, *says; } broken[] = {
     { FAMILY("gemma4") ",\"per_layer_config\":[]}", "must be an object" },
     { FAMILY("gemma4") ",\"per_layer_config\":{\"0\":1}}", "'0' in per_layer_config" },
     { FAMILY("esm") ",\"head_dim\":\"x\"}", "whole number" },
+    { LLAMA ",\"qk_rope_head_dim\":1,\"qk_nope_head_dim\":7}", "1 of 8 channels cannot turn" },
     { FAMILY("deepseek_v3") ",\"qk_rope_head_dim\":8,\"qk_nope_head_dim\":8,"
       "\"rope_scaling\":{\"type\":\"proportional\"}}", "only 8 of 16" },
     { FAMILY("muse_spark") ",\"layer_rope_theta\":[1]}", "one per layer" },
@@ -234,6 +235,96 @@ static const struct { const char *json, *says; } broken[] = {
     { FAMILY("gemma2") ",\"sliding_window\":-1}", "from 0 to" },
     { FAMILY("gemma2") ",\"attn_logit_softcapping\":-1}", "is -1" },
     { "GGUF", "ends early" }, { "GGUF\1", "ends early" }, { "GGUF\1\0\0", "ends early" },
+    { LLAMA ",\"x\":\"\\\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\",\"head_dim\":2000}",
+      "from 1 to 1024" },
+    { "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"num_attention_heads\":4}",
+      "head_dim is missing" },
+    { "{\"model_type\":\"a word of more than 63 letters cannot be the name of any model type\"}",
+      "longer than 63 bytes" },
+    { FAMILY("recurrent_gemma") ",\"block_types\":[]}", "must be a list of 2 words" },
+    { LLAMA ",\"layer_types\":[\"full_attention\",7]}", "'?' for layer 1" },
+    { LLAMA ",\"rope_parameters\":{\"full_attention\":{},\"sliding_attention\":4}}",
+      "also the key 'sliding_attention'" },
+    { LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":0}}}", "rope_theta is 0" },
+    { FAMILY("gemma4") ",\"per_layer_config\":{\"-1\":{}}}", "has the key '-1'" },
+    { FAMILY("gemma4") ",\"per_layer_config\":{\"0x\":{}}}", "has the key '0x'" },
+    { FAMILY("lfm2") ",\"full_attn_idxs\":[\"x\"]}", "must be a layer, 0 to 1" },
+    { FAMILY("lfm2") ",\"full_attn_idxs\":[-1]}", "must be a layer, 0 to 1" },
+    { FAMILY("muse_spark") ",\"layer_rope_theta\":[1e19,1]}", "at most 1e18" },
+    { FAMILY("muse_spark") ",\"layer_rope_theta\":[\"x\",1]}", "number 0 of" },
+    { FAMILY("smollm3") ",\"no_rope_layers\":3}", "a list of 2 numbers" },
+    { FAMILY("smollm3") ",\"no_rope_layers\":[2,1]}", "numbers 0 and 1" },
+    { "{\"model_type\":\"falcon\",\"alibi\":true,\"num_hidden_layers\":2}",
+      "num_attention_heads is missing" },
+    { "{\"model_type\":\"falcon\",\"alibi\":true,\"num_hidden_layers\":2,"
+      "\"num_attention_heads\":8}", "num_attention_heads is missing, or hidden_size" },
+    { "{\"model_type\":\"bloom\",\"num_hidden_layers\":2,\"num_attention_heads\":1,"
+      "\"hidden_size\":4096}", "a head of 4096 channels" },
+    { FAMILY("ministral3") ",\"rope_parameters\":{\"llama_4_scaling_beta\":0.1}}",
+      "needs original_max_position_embeddings" },
+#define SCALED(family, type, more) \
+    FAMILY(family) ",\"head_dim\":4,\"rope_scaling\":{\"type\":\"" type "\"" more "}"
+    { SCALED("llama", "linear", ",\"factor\":2,\"short_factor\":4") "}",
+      "short_factor must be a list" },
+    { FAMILY("llama") ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2,\"type\":4}}",
+      "type must be a word" },
+    { SCALED("llama", "yarn", ",\"factor\":2,\"beta_fast\":-1") "}",
+      "beta_fast is -1, but must be a number not below 0" },
+    { SCALED("llama", "yarn", ",\"factor\":2") "}", "original_max_position_embeddings is missing" },
+    { SCALED("llama", "yarn", ",\"original_max_position_embeddings\":64") "}",
+      "factor is missing" },
+    { SCALED("llama", "dynamic", ",\"factor\":2") "}", "max_position_embeddings is missing" },
+    { SCALED("llama", "llama3", ",\"factor\":2,\"original_max_position_embeddings\":64,"
+             "\"low_freq_factor\":1") "}", "high_freq_factor is missing" },
+    { SCALED("phi3", "longrope", ",\"short_factor\":[1,1],\"long_factor\":[1,1]") "}",
+      "factor is missing" },
+    { SCALED("phi3", "longrope", ",\"factor\":2,\"short_factor\":[1,0],\"long_factor\":[1,1]") "}",
+      "number 1 of short_factor must be above 0" },
+    { SCALED("phi3", "longrope", ",\"factor\":2,\"short_factor\":[1,1],"
+             "\"long_factor\":[1,\"x\"]") "}",
+      "number 1 of long_factor must be above 0" },
+    { SCALED("llama", "mrope", ",\"mrope_section\":[-1,2,1]") "}", "number 0 of mrope_section" },
+    { SCALED("llama", "mrope", ",\"mrope_section\":[1.5,0.5,0]") "}", "1.5 is no such number" },
+    { SCALED("llama", "mrope", ",\"mrope_section\":[600,0,0]") "}", "600 is no such number" },
+    { FAMILY("phi") ",\"partial_rotary_factor\":0.2,\"max_position_embeddings\":64,"
+      "\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "3 of 16 channels cannot turn" },
+    /* a word in the place of what a key holds, where each of them is read */
+#define WORD(family, key) { FAMILY(family) ",\"" key "\":\"x\"}", key " must be" }
+#define WORD_IN(family, object, key) \
+    { FAMILY(family) ",\"" object "\":{\"" key "\":\"x\"}}", key " must be" }
+#define WORD_BESIDE(family, more, key) \
+    { FAMILY(family) "," more ",\"" key "\":\"x\"}", key " must be" }
+    { "{\"model_type\":\"llama\",\"n_layer\":\"x\"}", "n_layer must be" },
+    { "{\"model_type\":\"llama\",\"n_head\":\"x\"}", "n_head must be" },
+    { "{\"model_type\":\"llama\",\"n_embd\":\"x\"}", "n_embd must be" },
+    WORD("llama", "head_dim"), WORD("llama", "max_position_embeddings"),
+    WORD("llama", "qk_rope_head_dim"), WORD("llama", "qk_nope_head_dim"),
+    WORD("llama", "global_head_dim"), WORD("llama", "use_sliding_window"),
+    WORD("llama", "sliding_window"), WORD("llama", "rotary_emb_base"),
+    WORD("llama", "compress_rope_theta"), WORD("llama", "rotary_pct"),
+    WORD("phi", "partial_rotary_factor"), WORD("gptj", "rotary_dim"),
+    WORD("gptj", "sliding_window_pattern"), WORD("chatglm", "rope_ratio"),
+    WORD("chatglm", "padded_vocab_size"), WORD_BESIDE("chatglm", "\"head_dim\":16", "kv_channels"),
+    WORD("bloom", "sliding_window"), WORD("zamba2", "use_mem_rope"),
+    WORD("qwen3_next", "full_attention_interval"), WORD_IN("dbrx", "attn_config", "rope_theta"),
+    WORD_IN("mpt", "attn_config", "alibi"), WORD_IN("mpt", "attn_config", "rope"),
+    WORD_IN("mpt", "attn_config", "alibi_bias_max"),
+    { FAMILY("mpt") ",\"attn_config\":{\"alibi\":true,\"softmax_scale\":\"x\"}}",
+      "softmax_scale must be" },
+    WORD_BESIDE("smollm3", "\"layer_types\":[\"attention\",\"attention\"]",
+                "no_rope_layer_interval"),
+    WORD_BESIDE("granite_swa", "\"layer_types\":[\"attention\",\"attention\"]",
+                "sliding_window_pattern"),
+    WORD_BESIDE("llama4_text", "\"no_rope_layers\":[0,1]", "attn_temperature_tuning"),
+    WORD_BESIDE("llama4_text", "\"no_rope_layers\":[0,1]", "attn_scale"),
+    WORD_BESIDE("llama4_text", "\"no_rope_layers\":[0,1]", "floor_scale"),
+    WORD_BESIDE("llama", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}",
+                "original_max_position_embeddings"),
+    { FAMILY("gemma4") ",\"per_layer_config\":{\"0\":{\"head_dim\":\"x\"}}}", "head_dim must be" },
+    { FAMILY("gemma4") ",\"per_layer_config\":{\"0\":{\"num_attention_heads\":\"x\"}}}",
+      "num_attention_heads must be" },
+    { FAMILY("gemma4") ",\"per_layer_config\":{\"0\":{\"hidden_size\":\"x\"}}}",
+      "hidden_size must be" },
 };
 
 static void check_broken(const char *json, const char *says)
@@ -404,6 +495,124 @@ static const struct said { const char *json; int layer; const char *attention; d
     { "{\"model_type\":\"qwen2_5_omni\","
       "\"thinker_config\":{\"text_config\":" FILE("qwen2_5_omni_text") "}}}", 0,
       "rope:pairing=half,base=1000000,dim=64", 0.125, 0, 0 },
+    /* no further inside than three deep */
+    { FILE("llama") ",\"text_config\":" FILE("llama") ",\"text_config\":" FILE("llama")
+      ",\"text_config\":" FILE("qwen2") ",\"rope_theta\":5,\"text_config\":"
+      FILE("gptj") "}}}}}", 0, "rope:pairing=half,base=5,dim=64", 0.125, 0, 0 },
+    { FILE("llama") ",\"rope_scaling\":{\"rope_theta\":7},\"rope_theta\":8}", 0,
+      "rope:pairing=half,base=7,dim=64", 0.125, 0, 0 },
+    { FILE("llama") ",\"rope_theta\":1e15}", 0, "rope:pairing=half,base=1e+15,dim=64", 0.125, 0,
+      0 },
+    { FILE("llama") ",\"layer_types\":[\"attention\",\"mamba\",\"conv\",\"attention\","
+      "\"attention\",\"attention\"],\"rope_parameters\":{\"full_attention\":{\"rope_theta\":7}}}",
+      3, "rope:pairing=half,base=7,dim=64", 0.125, 0, 0 },
+    { FILE("recurrent_gemma") ",\"block_types\":[\"recurrent\",\"recurrent\",\"attention\"]}", 4,
+      "nope", 0, 0, 0 },
+    { FILE("recurrent_gemma") ",\"block_types\":[\"recurrent\",\"recurrent\",\"attention\"]}", 5,
+      "rope:pairing=half,base=10000,dim=128", 0.0625, 2048, 0 },
+    { FILE("recurrent_gemma") ",\"block_types\":[\"chunked_attention\"]}", 0,
+      "rope:pairing=half,base=10000,dim=128", 0.0625, 0, 0 },
+    { FILE("mistral") ",\"layer_types\":[\"full_attention\",\"sliding_attention\","
+      "\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]}", 0,
+      "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
+    { FILE("bamba") ",\"attn_layer_indices\":[3]}", 3, "rope:pairing=half,base=10000,dim=32", 0.125,
+      0, 0 },
+    { FILE("bamba") ",\"attn_layer_indices\":[3]}", 2, "nope", 0, 0, 0 },
+    { FILE("gemma4") ",\"sliding_window_pattern\":4}", 5,
+      "rope:pairing=half,base=1000000,dim=512", 1, 0, 0 },
+    { FILE("dbrx") ",\"attn_config\":{\"rope_theta\":7}}", 0, "rope:pairing=half,base=7,dim=64",
+      0.125, 0, 0 },
+    { FILE("mpt") ",\"attn_config\":{\"alibi\":true,\"softmax_scale\":0.5}}", 0, "alibi", 0.5,
+      0, 0 },
+    { FILE("roformer") ",\"rotary_value\":true}", 0, "rope:pairing=interleaved,base=10000,dim=64",
+      0.125, 0, 0 },
+    { FILE("roformer") "}", 0, "rope:pairing=interleaved,base=10000,dim=64", 0.125, 0, 0 },
+    { FILE("ernie4_5_vl_moe") "}", 0, "rope:pairing=interleaved,base=500000,dim=64", 0.125, 0, 0 },
+#define V4 FILE("deepseek_v4") ",\"layer_types\":[\"sliding_attention\"," \
+    "\"compressed_sparse_attention\",\"heavily_compressed_attention\",\"sliding_attention\"," \
+    "\"sliding_attention\",\"sliding_attention\"]"
+    { FILE("deepseek_v4") ",\"block_types\":[\"linear_attention\"]}", 0, "nope", 0, 0, 0 },
+    { V4 "}", 0, "rope:pairing=interleaved,base=10000,dim=64,offset=448+sink", 0.044194173824159216,
+      128, 0 },
+    { V4 "}", 1, "rope:pairing=interleaved,base=160000,dim=64,offset=448+sink",
+      0.044194173824159216, 0, 0 },
+    { V4 ",\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_theta\":7,"
+      "\"compress_rope_theta\":9}", 1, "rope:pairing=interleaved,base=9,dim=64,offset=448+sink",
+      0.044194173824159216, 0, 0 },
+#define COHERE FILE("cohere2_moe") ",\"mlp_layer_types\":[\"dense\",\"dense\",\"dense\"," \
+    "\"dense\",\"sparse\",\"sparse\"]"
+#define TURNED "rope:pairing=interleaved,base=10000,dim=128"
+    { COHERE "}", 3, TURNED, 0.08838834764831845, 0, 0 },
+    { COHERE ",\"prefix_dense_sliding_window_pattern\":1}", 3, TURNED, 0.08838834764831845, 0, 0 },
+    { COHERE ",\"prefix_dense_sliding_window_pattern\":4}", 3, "nope", 0.08838834764831845, 0, 0 },
+    { COHERE ",\"sliding_window_pattern\":5}", 4, "nope", 0.08838834764831845, 0, 0 },
+    { FILE("cohere2_moe") "}", 3, "nope", 0.08838834764831845, 0, 0 },
+    { FILE("cohere2_moe") "}", 2, TURNED, 0.08838834764831845, 4096, 0 },
+    { FILE("muse_spark_text") "}", 5, "nope", 5.4730064863875 / 8, 0, 0 },
+    { FILE("muse_spark_text") "}", 4, "rope:pairing=half,base=500000,dim=64", 5.4730064863875 / 8,
+      2048, 0 },
+    { FILE("granite_swa") "}", 1, "rope:pairing=half,base=10000,dim=64", 1, 128, 0 },
+    { FILE("smollm3") ",\"no_rope_layers\":[]}", 3, "nope", 0.125, 0, 0 },
+    { FILE("molmo2") ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", 0,
+      "rope:pairing=half,base=10000,dim=128,scaling=linear,factor=2", 0.08838834764831845, 0, 0 },
+    { FILE("molmo2") ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
+      "\"rope_scaling_layers\":[1]}", 1,
+      "rope:pairing=half,base=10000,dim=128,scaling=linear,factor=2", 0.08838834764831845, 0, 0 },
+    { FILE("molmo2") ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
+      "\"rope_scaling_layers\":[1]}", 0, "rope:pairing=half,base=10000,dim=128",
+      0.08838834764831845, 0, 0 },
+    { FILE("beam") ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7}}", 0,
+      "rope:pairing=half,base=10000,dim=128", 0.08838834764831845, 512, 0 },
+    { FILE("granitemoehybrid") ",\"position_embedding_type\":\"none\"}", 3, "nope", 1, 0, 0 },
+    { FILE("gemma3_text") ",\"use_bidirectional_attention\":\"all\",\"sliding_window\":512}", 0,
+      "rope:pairing=half,base=10000,dim=256", 1.0 / 16, 257, 0 },
+    { FILE("gemma3_text") ",\"use_bidirectional_attention\":\"vision\",\"sliding_window\":512}", 0,
+      "rope:pairing=half,base=10000,dim=256", 1.0 / 16, 512, 0 },
+    { FILE("llama4_text") ",\"attn_temperature_tuning\":false}", 3, "nope", 0.08838834764831845, 0,
+      0 },
+    { FILE("llama4_text") ",\"attn_temperature_tuning\":true,\"attn_scale\":0.25}", 3, "nope",
+      0.08838834764831845, 0, 0.25 },
+    { FILE("llama4_text") ",\"attn_temperature_tuning\":0}", 3, "nope", 0.08838834764831845, 0, 0 },
+    { FILE("llama4_text") ",\"attn_temperature_tuning\":4}", 3, "nope", 0.08838834764831845, 0,
+      0.1 },
+    /* what a dictionary has for another type is passed over, and 0 stands for the usual */
+    { FILE("llama") ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2,\"beta_fast\":3,"
+      "\"short_factor\":[]}}", 0, "rope:pairing=half,base=10000,dim=64,scaling=linear,factor=2",
+      0.125, 0, 0 },
+    { FILE("llama") ",\"max_position_embeddings\":4096,\"rope_scaling\":{\"type\":\"yarn\","
+      "\"original_max_position_embeddings\":1024,\"beta_fast\":0,\"beta_slow\":0}}", 0,
+      "rope:pairing=half,base=10000,dim=64,scaling=yarn,factor=4,original_length=1024", 0.125, 0,
+      0 },
+    { FILE("hunyuan_v1_dense") ",\"head_dim\":64,\"rope_scaling\":{\"type\":\"dynamic\","
+      "\"alpha\":1000}}", 0, "rope:pairing=half,base=10000,dim=64,scaling=ntk,factor=1000", 0.125,
+      0, 0 },
+#define PHI FILE("phi3") ",\"max_position_embeddings\":8192,\"head_dim\":4,\"rope_scaling\":" \
+    "{\"type\":\"longrope\",\"short_factor\":[1,1],\"long_factor\":[2,2]"
+#define LONG "rope:pairing=half,base=10000,dim=4,scaling=longrope,factor=2,original_length=4096,"
+    { PHI "}}", 0, LONG "short", 0.5, 0, 0 },
+    { FILE("phi3") ",\"max_position_embeddings\":2048,\"head_dim\":4,\"rope_scaling\":{"
+      "\"type\":\"longrope\",\"short_factor\":[1,1],\"long_factor\":[2,2]}}", 0,
+      "rope:pairing=half,base=10000,dim=4,scaling=longrope,factor=1,original_length=4096", 0.5, 0,
+      0 },
+    { PHI ",\"short_mscale\":1.5,\"long_mscale\":3}}", 0,
+      LONG "attention_factor=1.5,short=1/1,long=2/2", 0.5, 0, 0 },
+    { PHI ",\"short_mscale\":1.5,\"attention_factor\":1.25}}", 0,
+      LONG "attention_factor=1.25,short", 0.5, 0, 0 },
+    { FILE("qwen2_vl_text") ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[8,12,12],"
+      "\"mrope_interleaved\":true}}", 0,
+      "mrope:pairing=half,base=1000000,dim=64,sections=8/12/12,order=interleaved", 0.125, 0, 0 },
+    { FILE("qwen2_vl_text") ",\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[0,16,16],"
+      "\"interleaved\":true}}", 0,
+      "mrope:pairing=half,base=1000000,dim=64,sections=0/16/16,order=interleaved", 0.125, 0, 0 },
+    { FILE("deepseek_v3") ",\"max_position_embeddings\":64,\"qk_rope_head_dim\":32,"
+      "\"qk_nope_head_dim\":32,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1,"
+      "\"mscale_all_dim\":1}}", 0,
+      "rope:pairing=interleaved,base=10000,dim=32,offset=32,scaling=yarn,factor=1", 0.125, 0, 0 },
+    { FILE("deepseek_v3") ",\"max_position_embeddings\":64,\"qk_rope_head_dim\":32,"
+      "\"qk_nope_head_dim\":32,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", 0,
+      "rope:pairing=interleaved,base=10000,dim=32,offset=32,scaling=yarn,factor=4", 0.125, 0, 0 },
+    { FILE("kyutai_speech_to_text") ",\"layer_types\":[\"conv\",\"conv\",\"conv\","
+      "\"full_attention\",\"full_attention\",\"full_attention\"]}", 0, "nope", 0, 0, 0 },
 };
 
 static void check_said(const struct said *w)
@@ -419,6 +628,32 @@ static void check_said(const struct said *w)
                "%s: scale %.17g, window %d, warmth %g", w->json, r.scale, (int)r.window, r.warmth);
     loci_rope_free(&r);
     loci_model_close(m);
+}
+
+/* Whether values are turned as keys are, and the word for the kind of layer. */
+static void check_kinds(void)
+{
+    static const struct { const char *json; bool values; const char *layer; } list[] = {
+        { FILE("roformer") ",\"rotary_value\":true}", true, "full_attention" },
+        { FILE("roformer") "}", false, "full_attention" }, { V4 "}", true, "sliding_attention" },
+        { FILE("ernie4_5_vl_moe") "}", false, "full_attention" },
+        { FILE("deepseek_v4") ",\"block_types\":[\"linear_attention\"]}", false,
+          "linear_attention" },
+        { FILE("bamba") ",\"attn_layer_indices\":[3]}", false, "linear_attention" },
+        { FILE("lfm2") ",\"full_attn_idxs\":[3]}", false, "conv" },
+        { FILE("zamba2") ",\"hybrid_layer_ids\":[0]}", false, "full_attention" },
+    };
+    for (int i = 0; i < COUNT(list); i++) {
+        loci_model *m;
+        loci_rope r = { 0 };
+        loci_error e = { 0 };
+        CHECK_THAT(!loci_model_parse(&m, list[i].json, strlen(list[i].json), &e)
+                   && !loci_model_rope(m, 0, 0, &r, &e) && r.values == list[i].values
+                   && !strcmp(r.layer, list[i].layer),
+                   "%s: %s, %s, values %d", list[i].json, e.text, r.layer ? r.layer : "", r.values);
+        loci_rope_free(&r);
+        loci_model_close(m);
+    }
 }
 
 /* Falcon's slopes: those of ALiBi in bfloat16, divided by the root of the head's width. */
@@ -462,6 +697,10 @@ static void check_callers(void)
     CHECK_SAYS(loci_model_rope(m, 0, NAN, &r, &e), LOCI_BAD_ARG, &e, "a context of");
     CHECK_THAT(loci_model_parse(&other, NULL, 2, NULL) == LOCI_BAD_ARG
                && loci_model_rope(m, 9, 0, &r, NULL) == LOCI_BAD_ARG, "no place for an error");
+    CHECK_SAYS(loci_model_rope(m, 0, 2e18, &r, &e), LOCI_BAD_ARG, &e, "a context of");
+    CHECK_SAYS(loci_model_open(&other, "tests/none", &e), LOCI_BAD_ARG, &e, "cannot open: No");
+    CHECK_SAYS(loci_model_open(&other, "tests/cases", &e), LOCI_BAD_ARG, &e, "this is a folder");
+    CHECK_SAYS(loci_model_open(&other, "/dev/null", &e), LOCI_BAD_ARG, &e, "not a regular file");
     CHECK_THAT(!other && loci_model_layers(NULL) == 0 && !strcmp(loci_model_type(NULL), ""),
                "a NULL model");
     loci_model_close(NULL);
@@ -490,6 +729,22 @@ static void check_wide_head(void)
     free(text);
 }
 
+/* No config.json is a megabyte, and what is longer is not read. */
+static void check_long(void)
+{
+    enum { MOST = 1 << 20 };
+    char *text = malloc(MOST + 1);
+    loci_model *m;
+    loci_error e;
+    if (!text) exit(2);
+    memset(text, ' ', MOST + 1);
+    memcpy(text, FILE("llama") "}", strlen(FILE("llama") "}"));
+    CHECK_THAT(!loci_model_parse(&m, text, MOST, &e), "a config.json of a megabyte");
+    loci_model_close(m);
+    CHECK_SAYS(loci_model_parse(&m, text, MOST + 1, &e), LOCI_BAD_ARG, &e, "has 1048577 bytes");
+    free(text);
+}
+
 int main(void)
 {
     static const char *const folders[] = { "tests/cases/rope", "tests/cases/models" };
@@ -506,8 +761,10 @@ int main(void)
     check_families("tests/cases/families.jsonl");
     for (int i = 0; i < COUNT(saids); i++) check_said(&saids[i]);
     check_slopes();
+    check_kinds();
     check_callers();
     check_wide_head();
+    check_long();
     for (int i = 0; i < COUNT(broken); i++) check_broken(broken[i].json, broken[i].says);
     fclose(out), fclose(err);
     return harness_end();

@@ -214,6 +214,9 @@ static const struct { const char *text; loci_stage stage; const char *says; } ba
     { "mrope", LOCI_ATTENTION, "mrope: sections has no default and must be given" },
     { "mrope:sections=1/3", LOCI_ATTENTION, "sections has 2 numbers" },
     { "mrope:sections=1/1/1", LOCI_ATTENTION, "must add up to dim/2 = 4" },
+    { "mrope:sections=1//3", LOCI_ATTENTION, "mrope: sections= is not a number" },
+    { "a-name-of-more-letters-than-any-encoding-will-ever-have", LOCI_ATTENTION,
+      "unknown encoding 'a-name-of-more-letters-than-any-encoding-will-ev'; known: nope|" },
     { "mrope:sections=1/1.5/1.5", LOCI_ATTENTION, "1.5 is not whole" },
     { "mrope:sections=1/4/-1", LOCI_ATTENTION, "must be a number from 0" },
     { "mrope:sections=1/1/2,factor=2", LOCI_ATTENTION,
@@ -327,8 +330,14 @@ static void wild_texts(void)
         CHECK_THAT(!p, "a long text: must be refused");
         loci_plan_destroy(p);
     }
+    memcpy(text_of, "mrope:sections=1", 16);
+    for (size_t i = 0; i < 2 * 4096; i++) text_of[16 + i] = "/1"[i % 2];
+    text_of[16 + 2 * 4096] = 0;
+    loci_desc d = usual(text_of);
+    CHECK_THAT(!plan_of(&d, &e) && strstr(e.text, "sections has 4097 numbers, at most 4096"),
+               "a long list: %s", e.text);
     free(text_of);
-    loci_desc d = usual("nope+alibi+t5+fox+shaw+cope+sba+cape+nope");
+    d = usual("nope+alibi+t5+fox+shaw+cope+sba+cape+nope");
     CHECK_THAT(!plan_of(&d, &e) && strstr(e.text, "more than 8"), "nine encodings: %s", e.text);
 }
 

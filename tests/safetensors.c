@@ -184,6 +184,11 @@ static const char *const bad[] = {
     "{\"__metadata__\":{\"a\"},\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"x\",{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
     "{{\"x\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\"}}", "{\"x\":{\"dtype\":\"F64\",\"shape\":[]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"shape\":[],\"data_offsets\":[0,8]}}",
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[1152921504606846977],\"data_offsets\":[0,8]}}",
+    "{\"\\", "{\"\\ud8",               /* texts that end in an escape */
 };
 
 static void put_header(const char *text, uint64_t claim)
@@ -227,7 +232,8 @@ static void test_strings(void)
         { "\\u0041\\u00e9\\u20AC\\uD83D\\ude00", "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80" },
         { "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\x7f" },
         { "\\u007f\\u0080\\u07ff\\u0800\\uffff", "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xef\xbf\xbf" },
-        { "", NULL }, { "\\ud83d\\ude0", NULL }, { "\\ud83d", NULL }, { "\\ud83dx", NULL },
+        { "", NULL }, { "\\ud83d\\n", NULL }, { "\\ud83d\\uf000", NULL },
+        { "\\ud83d\\ude0", NULL }, { "\\ud83d", NULL }, { "\\ud83dx", NULL },
         { "\\ude00\\ud83d", NULL }, { "\\ud83d\\ud83d", NULL },
         { "\\u0000", NULL }, { "\\u00g0", NULL }, { "\\u00", NULL }, { "\\x41", NULL },
         { "\\", NULL }, { "a\nb", NULL }, { "a\x01", NULL },
@@ -344,6 +350,39 @@ static void test_large_headers(void)
                "a header of 100 MB is refused before it is read: %s", path);
 }
 
+/* One more than can be, of each; and what is no file at all. */
+static void test_limits(void)
+{
+    static char text[2048];
+    const uint64_t claim = ST_MAX_HEADER + 1;
+    struct safetensors f;
+    loci_error e;
+    put_large(1 << 21, "{", "{", "", "}");
+    CHECK_SAYS(take_all(&e), LOCI_BAD_ARG, &e, "more than 1048576 tensors");
+    put_large(1 << 20, "{\"__metadata__\":{", "\"%x\":\"\"", ",", "}}");
+    CHECK_SAYS(take_all(&e), LOCI_BAD_ARG, &e, "entries, more than 65536");
+    put_file(&claim, sizeof claim);
+    CHECK_THAT(!truncate(path, 2 * ST_MAX_HEADER), "room for the header: %s", path);
+    CHECK_SAYS(take_all(&e), LOCI_BAD_ARG, &e, "16777217 bytes, more than 16777216");
+    for (int n = ST_MAX_NAME; n <= ST_MAX_NAME + 1; n++) {
+        snprintf(text, sizeof text, "{\"%0*d\":{\"dtype\":\"F64\",\"shape\":[],"
+                 "\"data_offsets\":[0,8]}}", n, 0);
+        put_header(text, strlen(text));
+        CHECK_THAT(!take_all(&e) == (n == ST_MAX_NAME), "a name of %d bytes", n);
+    }
+    unlink(path);
+    CHECK_SAYS(loci_safetensors_open(&f, path, &e), LOCI_BAD_ARG, &e, "cannot open");
+    loci_safetensors_close(&f);          /* nothing is, and that is no mistake */
+    CHECK_THAT(f.fd == -1 && !f.text, "what is closed: %s", path);
+    for (loci_dtype d = LOCI_F32; d <= LOCI_F16; d++) {
+        static const char *const names[] = {
+            [LOCI_F32] = "F32", [LOCI_F64] = "F64", [LOCI_BF16] = "BF16", [LOCI_F16] = "F16"
+        };
+        CHECK_THAT(!strcmp(loci_safetensors_type_name(loci_safetensors_type_of(d)), names[d]),
+                   "a dtype: %s", names[d]);
+    }
+}
+
 /* ---- Files that change ----------------------------------------------------------------------- */
 
 static void test_changes(void)
@@ -407,7 +446,8 @@ int main(void)
     test_damage();
     test_headers();
     test_strings();
-    test_large_headers();
+    if (!LOCI_COUNTED) test_large_headers();         /* in children, of which nothing is counted */
+    test_limits();
     test_changes();
     test_writing();
     unlink(path);

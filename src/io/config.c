@@ -25,7 +25,7 @@ static loci_status read_mpt(struct config *c, loci_error *e)
     bool rope = false;
     double most = 8;
     loci_status s;
-    IO_CHECK(e, json_is_object(attention),
+    IO_CHECK(e, is_a(attention, JSON_OBJECT),
              "attn_config is missing; it says whether this model has alibi");
     if ((s = loci_json_flag(attention, "alibi", &c->alibi, e))
         || (s = loci_json_flag(attention, "rope", &rope, e))
@@ -77,7 +77,6 @@ static loci_status read_own(struct config *c, loci_error *e)
     case CHATGLM:
         return read_chatglm(c, e);
     case DBRX:
-        if (!json_is_object(attention)) break;
         return loci_json_number(attention, "rope_theta", false, &c->base, e);
     case ROFORMER:
         s = loci_json_flag(c->text, "rotary_value", &values, e);
@@ -123,12 +122,12 @@ static loci_status read_switch(struct config *c, loci_error *e)
     const json_t *v = f->only_if ? json_object_get(c->text, f->only_if) : NULL;
     c->turns = !f->instead && !f->only_if;
     if (f->only_word)
-        c->turns = v && json_is_string(v) && !strcmp(json_string_value(v), f->only_word);
+        c->turns = is_a(v, JSON_STRING) && !strcmp(json_string_value(v), f->only_word);
     else if (f->only_if) return loci_json_flag(c->text, f->only_if, &c->turns, e);
     /* BERT's relatives may have tables of relative positions instead, and no word for them fits
      * here: calling such layers nope would be wrong. */
     v = json_object_get(c->text, "position_embedding_type");
-    const char *word = v && json_is_string(v) ? json_string_value(v) : "absolute";
+    const char *word = is_a(v, JSON_STRING) ? json_string_value(v) : "absolute";
     IO_CHECK(e, c->turns || strncmp(word, "relative", 8),
              "position_embedding_type is '%.32s', which is not known here", word);
     return LOCI_OK;
@@ -184,7 +183,7 @@ static const json_t *find_type_word(struct config *c)
     for (int depth = 0; depth < 3; depth++) {
         const json_t *above = c->text;
         for (int i = 0; i < (int)(sizeof nested / sizeof *nested) && c->text == above; i++)
-            if (json_is_object(json_object_get(above, nested[i])))
+            if (is_a(json_object_get(above, nested[i]), JSON_OBJECT))
                 c->text = json_object_get(above, nested[i]);
         if (c->text == above) break;
         if (loci_json_given(c->text, "model_type")) type = json_object_get(c->text, "model_type");
@@ -195,9 +194,9 @@ static const json_t *find_type_word(struct config *c)
 /* The family comes first: it decides what all other keys are read as. */
 static loci_status interpret(struct loci_model *m, struct config *c, loci_error *e)
 {
-    IO_CHECK(e, json_is_object(c->root), "a config.json is an object: {\"model_type\": ...}");
+    IO_CHECK(e, is_a(c->root, JSON_OBJECT), "a config.json is an object: {\"model_type\": ...}");
     const json_t *type = find_type_word(c);
-    IO_CHECK(e, json_is_string(type),
+    IO_CHECK(e, is_a(type, JSON_STRING),
              "model_type is missing; it decides which channels form a pair");
     IO_CHECK(e, SOUND(3, json_string_length(type) < MAX_TYPE), "model_type is longer than %d bytes",
              MAX_TYPE - 1);
@@ -207,12 +206,10 @@ static loci_status interpret(struct loci_model *m, struct config *c, loci_error 
              "model_type '%s' is not known here, and which channels form a pair would be a guess; "
              "docs/models.md lists those that are",
              m->type);
-    if (c->family->rope) {
-        if (loci_json_parse(c->family->rope, strlen(c->family->rope), &c->usual, NULL))
-            c->usual = NULL;
-        if (!c->usual) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    }
-    loci_status s = read_shape(c, e);
+    loci_status s = LOCI_OK;
+    if (c->family->rope)
+        s = loci_json_parse(c->family->rope, strlen(c->family->rope), &c->usual, e);
+    if (!s) s = read_shape(c, e);
     m->layers = c->layers;
     return s;
 }

@@ -69,11 +69,11 @@ static const struct {
 
 /* ---- Reading one ----------------------------------------------------------------------------- */
 
-/* Adds " word" to a list for a sentence, if there is room. */
+/* Adds " word" to a list for a sentence, which has room for all words. */
 static void add_word(char *list, size_t room, const char *word)
 {
     const size_t n = strlen(list);
-    if (n + strlen(word) + 2 < room) snprintf(list + n, room - n, " %s", word);
+    snprintf(list + n, room - n, " %s", word);
 }
 
 static loci_status find_type(struct dict *d, loci_error *e)
@@ -117,15 +117,14 @@ static loci_status read_dict(struct dict *d, loci_error *e)
     if (!d->json) return LOCI_OK;
     loci_status s = find_type(d, e);
     if (s) return s;
-    const char *name;
-    json_t *v;
-    json_object_foreach((json_t *)d->json, name, v) {
+    for (struct member m = { .of = d->json }; next_member(&m);) {
+        const char *name = m.key;
         int k = 0;
         bool on = false;
         while (k < KEYS && strcmp(keys[k].name, name)) k++;
         if (k == KEYS && SOUND(1, false)) continue;
         if (k == KEYS) return unknown_key(d, name, e);
-        if (json_is_null(v)) continue;   /* as if it were not there */
+        if (is_a(m.value, JSON_NULL)) continue;     /* as if it were not there */
         switch (keys[k].kind) {
         case NUMBER: case OR_ZERO:
             s = loci_json_number(d->json, name, keys[k].kind == OR_ZERO, &d->value[k], e);
@@ -135,10 +134,10 @@ static loci_status read_dict(struct dict *d, loci_error *e)
             d->value[k] = on;
             break;
         case LIST:
-            IO_CHECK(e, json_is_array(v), "%s must be a list of numbers", name);
+            IO_CHECK(e, is_a(m.value, JSON_ARRAY), "%s must be a list of numbers", name);
             break;
         case WORD:
-            IO_CHECK(e, json_is_string(v), "%s must be a word", name);
+            IO_CHECK(e, is_a(m.value, JSON_STRING), "%s must be a word", name);
             break;
         }
         if (s) return s;
@@ -151,18 +150,17 @@ bool loci_dict_heeds(const struct dict *d, enum key k)
     return !isnan(d->value[k]) && keys[k].in & IN(d->type);
 }
 
-/* Of what is no number -1 is made, which is none that may be there. */
 loci_status loci_dict_list(const struct dict *d, enum key k, int count, double *to, loci_error *e)
 {
     const json_t *v = json_object_get(d->json, keys[k].name);
-    IO_CHECK(e, v && !json_is_null(v), "%s is missing in %s", keys[k].name, d->where);
+    IO_CHECK(e, loci_json_given(d->json, keys[k].name), "%s is missing in %s", keys[k].name,
+             d->where);
     IO_CHECK(e, json_array_size(v) == (size_t)count, "%s has %zu numbers, but %s needs %d",
              keys[k].name, json_array_size(v),
              k == K_SECTION ? "a triple of time, height and width" : "one per pair of channels",
              count);
     for (int i = 0; i < count; i++) {
-        const json_t *x = json_array_get(v, (size_t)i);
-        to[i] = json_is_number(x) ? json_number_value(x) : -1;
+        to[i] = loci_json_item(v, (size_t)i);
         IO_CHECK(e, to[i] > 0 || (k == K_SECTION && to[i] == 0), "number %d of %s must be above 0",
                  i, keys[k].name);
     }
@@ -182,7 +180,7 @@ static bool names_dict(const char *name)
 static bool is_local(const struct config *c, const struct layer *l)
 {
     const json_t *sliding = json_object_get(c->usual, "sliding_attention");
-    return l->kind == SLIDING && (c->family->local != SAME_BASE || json_is_object(sliding));
+    return l->kind == SLIDING && (c->family->local != SAME_BASE || is_a(sliding, JSON_OBJECT));
 }
 
 /* Picks the layer's of several dictionaries.  A null one is read as plain.  What is no dictionary
@@ -191,17 +189,16 @@ static loci_status pick_dict(const struct layer *l, const json_t *all, struct di
                              loci_error *e)
 {
     const char *rotation = l->kind == SLIDING ? "main" : "compress";
-    const char *name;
-    json_t *v;
-    json_object_foreach((json_t *)all, name, v)
-        IO_CHECK(e, names_dict(name) && (json_is_object(v) || json_is_null(v)),
+    for (struct member m = { .of = all }; next_member(&m);)
+        IO_CHECK(e,
+                 names_dict(m.key) && (is_a(m.value, JSON_OBJECT) || is_a(m.value, JSON_NULL)),
                  "%s has one dictionary per kind of layer and also the key '%.32s'; "
                  "known: full_attention sliding_attention chunked_attention linear_attention",
-                 d->where, name);
+                 d->where, m.key);
     d->json = json_object_get(all, l->word);
     if (!d->json) d->json = json_object_get(all, rotation);
     IO_CHECK(e, d->json, "%s has no '%s', but a layer is one", d->where, l->word);
-    if (json_is_null(d->json)) d->json = NULL;
+    if (is_a(d->json, JSON_NULL)) d->json = NULL;
     return LOCI_OK;
 }
 
@@ -217,10 +214,9 @@ loci_status loci_dict_unscale(struct dict *d, loci_error *e)
 /* An object inside is enough: a single dictionary holds words, numbers and lists only. */
 bool loci_dict_several(const json_t *dict)
 {
-    const char *name;
-    json_t *v;
-    json_object_foreach((json_t *)dict, name, v)
-        if (json_is_object(v) || (json_is_null(v) && names_dict(name))) return true;
+    for (struct member m = { .of = dict }; next_member(&m);)
+        if (is_a(m.value, JSON_OBJECT) || (is_a(m.value, JSON_NULL) && names_dict(m.key)))
+            return true;
     return false;
 }
 
@@ -232,7 +228,7 @@ loci_status loci_dict_find(const struct config *c, const struct layer *l, struct
     *d = loci_json_given(c->text, key)
            ? (struct dict){ .where = key, .json = json_object_get(c->text, key) }
            : (struct dict){ .where = "the class's rope_parameters", .json = c->usual };
-    IO_CHECK(e, !d->json || json_is_object(d->json), "%s must be an object or null", d->where);
+    IO_CHECK(e, !d->json || is_a(d->json, JSON_OBJECT), "%s must be an object or null", d->where);
     if (loci_dict_several(d->json)) {
         loci_status s = pick_dict(l, d->json, d, e);
         if (s || (s = read_dict(d, e))) return s;

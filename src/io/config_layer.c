@@ -66,19 +66,18 @@ static loci_status own_whole(const struct config *c, const struct layer *l, cons
 static loci_status find_override(const struct config *c, struct layer *l, loci_error *e)
 {
     const json_t *all = json_object_get(c->text, "per_layer_config");
-    const char *key;
-    json_t *v;
-    if (!all || json_is_null(all)) return LOCI_OK;
-    IO_CHECK(e, json_is_object(all),
+    if (!loci_json_given(c->text, "per_layer_config")) return LOCI_OK;
+    IO_CHECK(e, is_a(all, JSON_OBJECT),
              "per_layer_config must be an object with layers' numbers as keys");
-    json_object_foreach((json_t *)all, key, v) {
+    for (struct member m = { .of = all }; next_member(&m);) {
         char *end;
-        const long index = strtol(key, &end, 10);
-        IO_CHECK(e, end != key && !*end && index >= 0 && index < c->layers,
-                 "per_layer_config has the key '%.32s', but layers are 0 to %d", key,
+        const long index = strtol(m.key, &end, 10);
+        IO_CHECK(e, end != m.key && !*end && index >= 0 && index < c->layers,
+                 "per_layer_config has the key '%.32s', but layers are 0 to %d", m.key,
                  c->layers - 1);
-        IO_CHECK(e, json_is_object(v), "'%.32s' in per_layer_config must be an object", key);
-        if (index == l->index) l->over = v;
+        IO_CHECK(e, is_a(m.value, JSON_OBJECT), "'%.32s' in per_layer_config must be an object",
+                 m.key);
+        if (index == l->index) l->over = m.value;
     }
     return LOCI_OK;
 }
@@ -91,10 +90,10 @@ static loci_status in_list(const struct config *c, const char *key, int layer, b
     *in = false;
     *there = loci_json_given(c->text, key);
     if (!*there) return LOCI_OK;
-    IO_CHECK(e, json_is_array(v), "%s must be a list of layers", key);
+    IO_CHECK(e, is_a(v, JSON_ARRAY), "%s must be a list of layers", key);
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *x = json_array_get(v, i);
-        const json_int_t n = json_is_integer(x) ? json_integer_value(x) : -1;
+        const json_int_t n = is_a(x, JSON_INTEGER) ? json_integer_value(x) : -1;
         IO_CHECK(e, n >= 0 && n < c->layers, "number %zu of %s must be a layer, 0 to %d", i, key,
                  c->layers - 1);
         if (n == layer) *in = true;
@@ -108,12 +107,11 @@ static loci_status own_number(const struct config *c, const char *key, int layer
                               double *to, loci_error *e)
 {
     const json_t *v = json_object_get(c->text, key);
-    *there = loci_json_given(c->text, key) && (!json_is_array(v) || json_array_size(v) > 0);
+    *there = loci_json_given(c->text, key) && (!is_a(v, JSON_ARRAY) || json_array_size(v) > 0);
     if (!*there) return LOCI_OK;
-    IO_CHECK(e, json_is_array(v) && json_array_size(v) == (size_t)c->layers,
+    IO_CHECK(e, json_array_size(v) == (size_t)c->layers,
              "%s must be a list of %d numbers, one per layer", key, c->layers);
-    v = json_array_get(v, (size_t)layer);
-    const double x = json_is_number(v) ? json_number_value(v) : -1;
+    const double x = loci_json_item(v, (size_t)layer);
     IO_CHECK(e, x >= 0 && x <= 1e18,
              "number %d of %s must be a number not below 0 and at most 1e18", layer, key);
     *to = x;
@@ -224,7 +222,7 @@ static bool in_prefix(const struct config *c, int layer)
     const json_t *pattern = json_object_get(c->text, "prefix_dense_sliding_window_pattern");
     const char *word = json_string_value(json_array_get(mlps, (size_t)layer));
     return word && !strcmp(word, "dense")
-        && (!json_is_integer(pattern) || json_integer_value(pattern) == 1);
+        && (!is_a(pattern, JSON_INTEGER) || json_integer_value(pattern) == 1);
 }
 
 /* Whether the family's rule lets this kind of layer rotate; *base is set where layers have bases of
@@ -243,7 +241,7 @@ static loci_status find_turns(const struct config *c, const struct layer *l, boo
         *turns = l->kind == SLIDING;
         break;
     case SLIDING_OR_OPEN:                /* an absent window is the class's own, null is none */
-        *turns = l->kind == SLIDING || json_is_null(json_object_get(c->text, "sliding_window"));
+        *turns = l->kind == SLIDING || is_a(json_object_get(c->text, "sliding_window"), JSON_NULL);
         break;
     case LISTED_TURN:
         return listed_turn(c, l->index, turns, e);
@@ -270,7 +268,7 @@ static bool kept_still(const struct config *c, const struct dict *d)
 {
     const json_t *o = json_object_get(d->json, "rope_theta") ? d->json : c->text;
     if (c->family->turns == NULL_STILL) return !d->json;
-    return c->family->turns == NULL_BASE_STILL && json_is_null(json_object_get(o, "rope_theta"));
+    return c->family->turns == NULL_BASE_STILL && is_a(json_object_get(o, "rope_theta"), JSON_NULL);
 }
 
 /* ---- Its head -------------------------------------------------------------------------------- */
@@ -323,7 +321,7 @@ static loci_status find_warmth(const struct config *c, const struct dict *d, boo
     if (!rotates && !strncmp(c->family->type, "llama4", 6)) {
         double on = 1, warmth = 0.1, length = 8192;
         const json_t *v = json_object_get(c->text, "attn_temperature_tuning");
-        if (json_is_boolean(v)) on = json_is_true(v);
+        if (is_flag(v)) on = is_a(v, JSON_TRUE);
         else if ((s = loci_json_number(c->text, "attn_temperature_tuning", true, &on, e))) return s;
         if ((s = loci_json_number(c->text, "attn_scale", true, &warmth, e))
             || (s = loci_json_number(c->text, "floor_scale", false, &length, e)))
@@ -377,7 +375,7 @@ static bool sees_both_ways(const struct config *c)
 {
     const json_t *v = json_object_get(c->text, "use_bidirectional_attention");
     return c->family->local == LOCAL_FREQ
-        && (json_is_true(v) || (json_is_string(v) && !strcmp(json_string_value(v), "all")));
+        && (is_a(v, JSON_TRUE) || (is_a(v, JSON_STRING) && !strcmp(json_string_value(v), "all")));
 }
 
 /* Keys that a row sees, itself included; 0: all.  An absent window is the family's, and null is
@@ -391,7 +389,7 @@ static loci_status find_window(const struct config *c, const struct layer *l, st
     bool asked = f->windowed != IF_ASKED;
     loci_status s = loci_json_flag(c->text, "use_sliding_window", &asked, e);
     for (int i = 0; i < 2 && !s; i++) {
-        if (json_is_null(json_object_get(place(c, l, names[i]), names[i]))) window = 0;
+        if (is_a(json_object_get(place(c, l, names[i]), names[i]), JSON_NULL)) window = 0;
         s = own_whole(c, l, names[i], 0, 1 << 30, &window, e);
     }
     if (!s && f->windowed == HALVED) {   /* ModernBERT counts both sides in one number */
@@ -433,7 +431,7 @@ static loci_status find_company(const struct config *c, const struct layer *l, s
  * does the scores, so they are stated one by one. */
 static loci_status read_instead(const struct config *c, struct settings *t, loci_error *e)
 {
-    t->instead = c->family->instead ? c->family->instead : c->alibi ? "alibi" : "nope";
+    t->instead = c->family->instead ? c->family->instead : "alibi";
     if (!strcmp(t->instead, "t5")) {
         t->instead = "t5:bidirectional=0";
         t->note = "the encoder's distances are bidirectional, the decoder's are not";

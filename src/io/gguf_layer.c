@@ -10,7 +10,7 @@
 static bool has_window(const struct gguf_model *g)
 {
     const struct entry *v = loci_gguf_setting(g, "attention.sliding_window");
-    return v && v->count > 0 && v->value[0] > 0;
+    return v && v->value[0] > 0;         /* find_kind() knows that it is a number */
 }
 
 /* Whether a layer is full.  The file's list or period goes before the architecture's; of those that
@@ -399,7 +399,7 @@ loci_status loci_gguf_layer(const struct loci_model *m, int layer, double length
     if ((s = find_head(g, layer, full, t, e)) || (s = find_company(g, layer, full, turns, t, e))
         || (s = find_switch(g, t, e)))
         return s;
-    if (!turns && !t->instead) t->instead = "nope";
+    if (!turns) t->instead = "nope";
     if (t->instead) return LOCI_OK;
     t->interleaved = g->arch->interleaved;
     t->base = 10000;                     /* of files without rope.freq_base */

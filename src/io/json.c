@@ -55,7 +55,7 @@ loci_status loci_json_parse(const char *text, size_t n, json_t **root, loci_erro
 bool loci_json_given(const json_t *o, const char *key)
 {
     const json_t *v = json_object_get(o, key);
-    return v && !json_is_null(v);
+    return v && !is_a(v, JSON_NULL);
 }
 
 /* The comparison with 1e18 also refuses infinity and keeps products of two numbers finite. */
@@ -63,7 +63,7 @@ loci_status loci_json_number(const json_t *o, const char *key, bool zero, double
 {
     if (!loci_json_given(o, key)) return LOCI_OK;
     const json_t *v = json_object_get(o, key);
-    IO_CHECK(e, json_is_number(v), "%s must be a number", key);
+    IO_CHECK(e, is_number(v), "%s must be a number", key);
     const double x = json_number_value(v);
     IO_CHECK(e, (zero ? x >= 0 : x > 0) && x <= 1e18,
              "%s is %g, but must be a number %s and at most 1e18", key, x,
@@ -78,7 +78,9 @@ loci_status loci_json_whole(const json_t *o, const char *key, int low, int high,
 {
     if (!loci_json_given(o, key)) return LOCI_OK;
     const json_t *v = json_object_get(o, key);
-    IO_CHECK(e, json_is_integer(v) && json_integer_value(v) >= low && json_integer_value(v) <= high,
+    IO_CHECK(e,
+             is_a(v, JSON_INTEGER) && json_integer_value(v) >= low
+                 && json_integer_value(v) <= high,
              "%s must be a whole number from %d to %d", key, low, high);
     *to = (int)json_integer_value(v);
     return LOCI_OK;
@@ -88,9 +90,15 @@ loci_status loci_json_flag(const json_t *o, const char *key, bool *to, loci_erro
 {
     if (!loci_json_given(o, key)) return LOCI_OK;
     const json_t *v = json_object_get(o, key);
-    IO_CHECK(e, json_is_boolean(v), "%s must be true or false", key);
-    *to = json_is_true(v);
+    IO_CHECK(e, is_flag(v), "%s must be true or false", key);
+    *to = is_a(v, JSON_TRUE);
     return LOCI_OK;
+}
+
+double loci_json_item(const json_t *list, size_t index)
+{
+    const json_t *v = json_array_get(list, index);
+    return is_number(v) ? json_number_value(v) : -1;
 }
 
 loci_status loci_json_any_whole(const json_t *o, const char *const *names, int low, int high,

@@ -86,10 +86,9 @@ enum { NUMBER_ROOM = 32, TEXT_ROOM = 1024 + 2 * MAX_PAIRS_READ * NUMBER_ROOM };
 static void add_number(char **at, double x)
 {
     char text[NUMBER_ROOM];
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, x);
-        if (strtod(text, NULL) == x) break;
-    }
+    int digits = 0;
+    do snprintf(text, sizeof text, "%.*g", ++digits, x);
+    while (islessgreater(strtod(text, NULL), x));    /* 17 are enough */
     /* 500000, not 5e+05 */
     if (x == floor(x) && fabs(x) < 1e15) snprintf(text, sizeof text, "%.0f", x);
     *at += sprintf(*at, "%s", text);

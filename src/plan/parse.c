@@ -291,10 +291,9 @@ loci_status loci_parse(struct loci_plan *p, const char *text, loci_error *e)
 const char *loci_number_text(double x, char text[NUMBER_TEXT])
 {
     /* 17 digits are enough for every double, and 6 for most that people write. */
-    for (int precision = 6; precision <= 17; precision++) {
-        snprintf(text, NUMBER_TEXT, "%.*g", precision, x);
-        if (strtod(text, NULL) == x) break;
-    }
+    int precision = 5;
+    do snprintf(text, NUMBER_TEXT, "%.*g", ++precision, x);
+    while (islessgreater(strtod(text, NULL), x));
     return text;
 }
 
