@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* catalogue.c -- what encodings offer and how their tensors start, against tests/catalogue.txt: a
+ * default, a range, a shape or a start changes only on purpose, by `test_catalogue write`. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+#include "walk.h"
+
+static const char *const kinds[] = { "number", "whole", "word", "list" };
+static const char *const roles[] = { "learned", "fixed", "input" };
+
+static FILE *record;
+static bool writing;
+
+/* One line, written or compared. */
+static void line(const char *said)
+{
+    char wanted[512] = "";
+    if (writing) {
+        fprintf(record, "%s\n", said);
+        return;
+    }
+    if (fgets(wanted, sizeof wanted, record)) wanted[strcspn(wanted, "\n")] = 0;
+    CHECK_THAT(!strcmp(said, wanted), "'%s', but the record has '%s'", said, wanted);
+}
+
+static void options(const loci_encoding_info *info)
+{
+    char said[512];
+    snprintf(said, sizeof said, "%s: places %d%s, tolerance %g, %d options", info->name,
+             info->places, info->causal_only ? ", causal only" : "", info->tolerance,
+             info->option_count);
+    line(said);
+    for (int i = 0; i < info->option_count; i++) {
+        const loci_option *o = &info->options[i];
+        char usual[32];
+        snprintf(usual, sizeof usual, "%.17g", o->usual);
+        if (isnan(o->usual)) strcpy(usual, "by a rule");
+        snprintf(said, sizeof said, "    %s: %s%s, usual %s, %.17g to %.17g, %s", o->name,
+                 kinds[o->kind], o->must ? " that must be given" : "", usual, o->low, o->high,
+                 o->words ? o->words : "no words");
+        line(said);
+    }
+}
+
+static void tensors(const char *text, loci_stage stage)
+{
+    const loci_desc d = { .encoding = text, .stage = stage, .heads = 6, .kv_heads = 3,
+                          .dim = stage == LOCI_EMBED ? 0 : walk_dim(text, 16),
+                          .model_dim = stage == LOCI_EMBED ? 96 : 0, .max_len = 50,
+                          .dtype = LOCI_F64 };
+    loci_plan *p;
+    loci_error e = { 0 };
+    loci_tensor list[WALK_TENSORS];
+    if (!CHECK_THAT(!loci_plan_create(&p, &d, &e), "%s: %s", text, e.text)) return;
+    const int count = loci_tensors(p, list, WALK_TENSORS);
+    for (int i = 0; i < count; i++) {
+        char said[512];
+        int at = snprintf(said, sizeof said, "%s %s: %s", text, list[i].name, roles[list[i].role]);
+        for (int k = 0; k < list[i].rank; k++)
+            at += snprintf(said + at, sizeof said - (size_t)at, "%s%td", k ? "," : " [",
+                           list[i].shape[k]);
+        at += snprintf(said + at, sizeof said - (size_t)at, "]");
+        if (list[i].role != LOCI_INPUT) {
+            const size_t n = walk_count(&list[i], 1, 1, 1);
+            double *x = calloc(n + 1, sizeof *x), sum = 0, square = 0;
+            if (!x) exit(2);
+            loci_tensor_init(p, i, 1, x);
+            for (size_t k = 0; k < n; k++) sum += x[k], square += x[k] * x[k];
+            snprintf(said + at, sizeof said - (size_t)at, " starts with mean %.6g, size %.6g, "
+                     "%.6g first", sum / (double)n, sqrt(square / (double)n), x[0]);
+            free(x);
+        }
+        line(said);
+    }
+    loci_plan_destroy(p);
+}
+
+int main(int argc, char **argv)
+{
+    writing = argc > 1 && !strcmp(argv[1], "write");
+    record = fopen("tests/catalogue.txt", writing ? "w" : "r");
+    if (!CHECK_THAT(record != NULL, "tests/catalogue.txt is not here")) return harness_end();
+    const loci_encoding_info *list;
+    const int count = loci_encodings(&list);
+    for (int i = 0; i < count; i++) {
+        options(&list[i]);
+        if (list[i].places & LOCI_PLACE_EMBED) tensors(list[i].example, LOCI_EMBED);
+    }
+    for (struct walk_text t = { 0 }; walk_next(&t);)
+        if (!strchr(t.text, '+')) tensors(t.text, LOCI_ATTENTION);
+    if (!writing) CHECK_THAT(fgetc(record) == EOF, "the record has more lines");
+    CHECK_THAT(!fclose(record), "tests/catalogue.txt could not be written");
+    return harness_end();
+}
