@@ -227,6 +227,7 @@ static void run_child(const char *words, int kinds, enum inject_how how, int err
 #ifdef LOCI_SANITIZED
     on_exit(leave, NULL);                /* what a command has not given back goes with it */
 #endif
+    atexit(inject_off);                  /* before gcov writes what ran, which takes memory, too */
     inject_arm(kinds, how, error, at);
     exit(program(argc, argv));
 }

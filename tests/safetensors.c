@@ -188,6 +188,8 @@ static const char *const bad[] = {
     "{\"x\":{\"dtype\":\"F64\",\"data_offsets\":[0,8]}}",
     "{\"x\":{\"shape\":[],\"data_offsets\":[0,8]}}",
     "{\"x\":{\"dtype\":\"F64\",\"shape\":[1152921504606846977],\"data_offsets\":[0,8]}}",
+    /* a product that is 1 in 64 bits */
+    "{\"x\":{\"dtype\":\"F64\",\"shape\":[11,3353953467947191203],\"data_offsets\":[0,8]}}",
     "{\"\\", "{\"\\ud8",               /* texts that end in an escape */
 };
 
