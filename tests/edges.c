@@ -134,6 +134,31 @@ static void poison(const char *encoding, float with, const char *what)
     free(clean);
     free(t);
 }
+/* In decode, too: behind a window, in the tile where it begins and in those before. */
+static void poison_behind(const char *encoding)
+{
+    const int seen = 20, first = L - 3 - seen;
+    for (int rows = 1; rows <= 3; rows++) {
+        struct task *clean = fresh(), *t = fresh();
+        const loci_desc d = { .encoding = encoding, .window_left = seen };
+        for (int i = 0; i < H * first * D; i++) {
+            const int at = i / (first * D) * L * D + i % (first * D);
+            t->k[at] = i % 2 ? NAN : INFINITY, t->v[at] = i % 2 ? INFINITY : NAN;
+        }
+        clean->call.q_len = t->call.q_len = rows;
+        if (!strcmp(encoding, "sba")) {
+            clean->call.rem = clean->lse, t->call.rem = t->lse;
+            clean->call.lse = t->call.lse = NULL;
+        }
+        CHECK_THAT(!run(clean, &d) && !run(t, &d), "keys behind a window are no error");
+        CHECK_THAT(same(t->o, clean->o, (size_t)(rows * H * D)) && finite_all(t->o, N)
+                   && same(t->dq, clean->dq, (size_t)(rows * H * D))
+                   && same(t->dk, clean->dk, N) && same(t->dv, clean->dv, N),
+                   "%s, %d rows: keys that nobody sees change nothing", encoding, rows);
+        free(clean);
+        free(t);
+    }
+}
 /* A bad query or cotangent stays with its own row. */
 static void bad_query(void)
 {
@@ -299,6 +324,9 @@ int main(void)
     no_rows();
     poison(NULL, NAN, "a NaN among the keys is no error");
     poison(NULL, INFINITY, "an infinity among the keys is no error");
+    static const char *const behind[] = { "nope", "alibi", "rope:pairing=half", "sba", "sandwich",
+                                          "softcap:cap=3" };
+    for (int i = 0; i < 6; i++) poison_behind(behind[i]);
     bad_query();
     every_nan(NULL), every_nan("sba"), every_nan("softcap:cap=3");
     huge_logits();
