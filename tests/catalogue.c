@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* catalogue.c -- what encodings offer and how their tensors start, against tests/catalogue.txt: a
- * default, a range, a shape or a start changes only on purpose, by `test_catalogue write`. */
+/* catalogue.c -- what encodings offer, how their tensors start and what memory calls ask for, against
+ * tests/catalogue.txt: a default, a range, a shape, a start or a size changes only on purpose, by
+ * `test_catalogue write`. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "loci/cache.h"
 #include "harness.h"
 #include "walk.h"
 
@@ -79,6 +81,34 @@ static void tensors(const char *text, loci_stage stage)
     loci_plan_destroy(p);
 }
 
+/* Bytes of calls in double, which have one engine everywhere: two entries of more keys than a chunk
+ * has, in order and in segments, with gradients, and one row more beside a cache. */
+static void memory(const char *text, bool square)
+{
+    enum { KEYS = 1000 };
+    static int64_t segments[2 * KEYS];
+    loci_desc d = { .encoding = text, .heads = 6, .kv_heads = 3, .dim = walk_dim(text, 16),
+                    .dtype = LOCI_F64 };
+    loci_plan *p, *turned;
+    loci_error e = { 0 };
+    d.value_dim = square ? d.dim : 24;
+    if (!CHECK_THAT(!loci_plan_create(&p, &d, &e), "%s: %s", text, e.text)) return;
+    d.keys_rotated = 1;
+    const loci_plan *caches = loci_plan_create(&turned, &d, NULL) ? p : turned;
+    const loci_call call = { .batch = 2, .q_len = KEYS, .k_len = KEYS },
+                    apart = { .batch = 2, .q_len = KEYS, .k_len = KEYS, .q_seg = segments,
+                              .k_seg = segments },
+                    decode = { .batch = 2, .q_len = 1, .k_len = KEYS };
+    char said[512];
+    snprintf(said, sizeof said, "%s: tables %zu, cache %zu, forward %zu and %zu, backward %zu and "
+             "%zu, decode %zu", text, loci_tables_size(p, KEYS), loci_cache_size(caches, 2, KEYS),
+             loci_workspace(p, &call, 0), loci_workspace(p, &apart, 0), loci_workspace(p, &call, 1),
+             loci_workspace(p, &apart, 1), loci_workspace(caches, &decode, 0));
+    line(said);
+    if (caches != p) loci_plan_destroy(turned);
+    loci_plan_destroy(p);
+}
+
 int main(int argc, char **argv)
 {
     writing = argc > 1 && !strcmp(argv[1], "write");
@@ -91,7 +121,9 @@ int main(int argc, char **argv)
         if (list[i].places & LOCI_PLACE_EMBED) tensors(list[i].example, LOCI_EMBED);
     }
     for (struct walk_text t = { 0 }; walk_next(&t);)
-        if (!strchr(t.text, '+')) tensors(t.text, LOCI_ATTENTION);
+        if (!t.drawn && !strchr(t.text, '+')) tensors(t.text, LOCI_ATTENTION);
+    for (struct walk_text t = { 0 }; walk_next(&t);)
+        if (!t.drawn) memory(t.text, t.square);
     if (!writing) CHECK_THAT(fgetc(record) == EOF, "the record has more lines");
     CHECK_THAT(!fclose(record), "tests/catalogue.txt could not be written");
     return harness_end();

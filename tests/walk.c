@@ -473,12 +473,12 @@ bool walk_next(struct walk_text *t)
     do {
         const int i = t->next++;
         if (i >= count + more + WALK_COMPOSITIONS) return false;
-        t->example = i < count;
+        t->example = i < count, t->drawn = i >= count + more;
         t->square = i >= count && i < count + more && texts[i - count].square;
         if (t->example && list[i].places == LOCI_PLACE_EMBED) continue;
         t->text = i < count ? list[i].example : i < count + more ? texts[i - count].encoding
             : compositions[i - count - more];
-        if (i >= count + more && !*t->text) draw(compositions[i - count - more]);
+        if (t->drawn && !*t->text) draw(compositions[i - count - more]);
         if (!only || !strcmp(only, t->text)) return true;
     } while (true);
 }
