@@ -166,6 +166,40 @@ static void falling(void)
     CHECK_THAT(same, "FIRE: whatever the length, its network sees numbers from 0 to 1");
 }
 
+/* FIRE takes the sizes of c and l: a sign turns their gradients and nothing else, and where they are
+ * 0 there is none. */
+static double fire_c, fire_l;
+static double small_network(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding;
+    if (t->name[0] == 'c') return fire_c;
+    if (t->name[0] == 'l') return fire_l;
+    return 0.3 + 0.1 * (double)(i % 5);
+}
+static void fire_signs(void)
+{
+    struct attend a = { .desc = { .encoding = "fire:layers=1,hidden=5,threshold=7", .heads = 1,
+                                  .dim = 4, .dtype = LOCI_F64 },
+                        .q_len = 20, .k_len = 20, .seed = 5, .fill = small_network }, b = a;
+    fire_c = 0.2, fire_l = 1.5;
+    attend(&a);
+    fire_c = -0.2, fire_l = -1.5;
+    attend(&b);
+    CHECK_THAT(!memcmp(a.o, b.o, 80 * sizeof *a.o) && a.dtensor[0][0] == -b.dtensor[0][0]
+               && a.dtensor[1][0] == -b.dtensor[1][0] && a.dtensor[0][0] && a.dtensor[1][0],
+               "FIRE: signs of c and l turn their gradients alone");
+    attend_free(&b);
+    b.room.blocks = 0, fire_c = 0.2, fire_l = 0;
+    attend(&b);
+    CHECK_THAT(b.dtensor[0][0] && b.dtensor[1][0] == 0, "FIRE: l = 0 has no gradient, but %g",
+               b.dtensor[1][0]);
+    attend_free(&b);
+    b.room.blocks = 0, fire_c = 0, fire_l = 1.5;
+    attend(&b);
+    CHECK_THAT(b.dtensor[0][0] == 0, "FIRE: c = 0 has no gradient, but %g", b.dtensor[0][0]);
+    attend_free(&a), attend_free(&b);
+}
+
 /* ---- Content --------------------------------------------------------------------------------- */
 
 enum { N = 24, D = 8 };
@@ -402,6 +436,7 @@ int main(void)
     alibi();
     t5();
     falling();
+    fire_signs();
     stick();
     sinks();
     caps();
