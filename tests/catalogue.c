@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* catalogue.c -- what encodings offer, how their tensors start and what memory calls ask for, against
- * tests/catalogue.txt: a default, a range, a shape, a start or a size changes only on purpose, by
- * `test_catalogue write`. */
+/* catalogue.c -- what encodings offer, how their tensors start and what memory calls ask for,
+ * against tests/catalogue.txt: a default, a range, a shape, a start or a size changes only on
+ * purpose, by `test_catalogue write`. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -166,8 +166,8 @@ static void falling(void)
     CHECK_THAT(same, "FIRE: whatever the length, its network sees numbers from 0 to 1");
 }
 
-/* FIRE takes the sizes of c and l: a sign turns their gradients and nothing else, and where they are
- * 0 there is none. */
+/* FIRE takes the sizes of c and l: a sign turns their gradients and nothing else, and where they
+ * are 0 there is none. */
 static double fire_c, fire_l;
 static double small_network(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 {

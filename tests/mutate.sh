@@ -42,6 +42,7 @@ int main(void)
     return toy_sum(x, 4) != 15;
 }
 EOF
+echo "# none" >scripts/mutate.same
 git init -q . && git add . && git -c user.name=a -c user.email=a@b commit -qm toy
 
 run() { scripts/mutate --jobs 1 --tests '^sum$' "$@" >"$work/out" 2>"$work/err"; }
@@ -62,7 +63,7 @@ EOF
 run --count 99
 check "below the floor it fails" test $? -eq 1
 check "what the tests look at is noticed" test "$(grep -c 'noticed by sum (' "$work/out")" -eq 4
-check "what they do not is named, with its line" grep -A 1 -Fx 'src/pe/toy.c:11: `-` for `+`' "$work/out"
+check "what they do not is named, with its line" grep -Fx '    int toy_next(int n) { return n [+ -> -] 1; }' "$work/out"
 check "and how much that is" says '^4 of 7 are noticed, 57.1 %; the floor is 95 %$'
 check "what compiles to the same is no mistake" test -z "$(grep '13: `-`' "$work/out")"
 sed -i 's/+ 1/- 1/' build-mutate/0/tree/src/pe/toy.c
@@ -73,6 +74,13 @@ check "and what is known is not tried again" says '^4 of 7 are noticed' &&
 sed -i 's/!= 15/!= 15 || toy_next(1) != 2/' tests/sum.c
 run --count 99 --left --floor 80
 check "with a better test what was left is noticed, and a mistake that lay about is gone" says '^6 of 7 are noticed'
+printf '# known\n\nsrc/pe/toy.c\nint toy_none(int n) { return n + [0 -> 1]; }\nNobody\ncalls it.\n' >scripts/mutate.same
+run --count 99
+check "what changes nothing is passed over" says '^1 that change nothing are passed over$' && check "and does not count" says '^6 of 6 are noticed, 100.0 %'
+printf '\nsrc/pe/toy.c\nint toy_none(int n) { return n [+ -> *] 0; }\nNo such line.\n' >>scripts/mutate.same
+run --count 99
+check "of a line that is not there it says so" grep -q 'mutate.same has a line that src/pe/toy.c has not: int toy_none' "$work/err"
+echo >scripts/mutate.same
 sed -i 's/!= 15/!= 16/' tests/sum.c && rm build-mutate/found
 run --count 99
 check "a test that fails anyway is said" grep -q 'sum fails without any mistake' "$work/err"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* stop.c -- rows that may end early: what they drop is at most what they may, whichever channel of
- * whichever key is the large one, in every dtype, in memory of every layout; and they do end. */
+/* stop.c -- keys that are left out.  Rows that may end early drop at most what they may, whichever
+ * channel of whichever key is the large one, in every dtype, in memory of every layout; and they do
+ * end.  Tiles that are skipped, as their scores can matter to no row, are none that matter. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 
 #include "base/half.h"
 #include "loci/cache.h"
+#include "attend.h"
 #include "harness.h"
 #include "room.h"
 #include "walk.h"
@@ -52,7 +54,8 @@ static struct trial make(const char *encoding, loci_dtype dtype, ptrdiff_t rows,
     struct trial t = { .encoding = encoding, .dtype = dtype, .rows = rows, .keys = KEYS,
                        .dim = dim, .batch = batch };
     walk_restart(17);
-    t.q = numbers(&t, batch * H * rows * dim, 0.01), t.k = numbers(&t, batch * G * KEYS * dim, 0.01);
+    t.q = numbers(&t, batch * H * rows * dim, 0.01);
+    t.k = numbers(&t, batch * G * KEYS * dim, 0.01);
     t.v = numbers(&t, batch * G * KEYS * WIDTH, 0), t.gates = numbers(&t, batch * H * KEYS, 0);
     return t;
 }
@@ -84,7 +87,7 @@ static void run(struct trial *t, const char *encoding, double *o, double *rem)
     c.o.data = room_take(&t->room, (size_t)outputs * stored_size(t->dtype));
     if (t->cached) {
         void *memory = room_take(&t->room, loci_cache_size(plan, t->batch, t->keys));
-        if (loci_cache_create(&cache, plan, t->batch, t->keys, 0, memory, &e)) printf("%s\n", e.text);
+        if (loci_cache_create(&cache, plan, t->batch, t->keys, 0, memory, &e)) exit(2);
         c.cache = cache;
     }
     void *tables = room_take(&t->room, loci_tables_size(plan, t->keys)),
@@ -163,7 +166,8 @@ static void share(const char *exact, const char *ends, double stop, bool stick)
         for (ptrdiff_t i = 0; i < t.batch * H * t.rows * t.dim; i++) t.q[i] = size * walk_uniform();
         for (ptrdiff_t i = 0; i < t.batch * G * KEYS * t.dim; i++)
             t.k[i] = size * walk_uniform() - (stick ? 0.5 * size : 0);
-        for (ptrdiff_t i = 0; i < t.batch * G * KEYS * WIDTH; i++) t.v[i] = walk_uniform() < 0 ? -1 : 1;
+        for (ptrdiff_t i = 0; i < t.batch * G * KEYS * WIDTH; i++)
+            t.v[i] = walk_uniform() < 0 ? -1 : 1;
         for (ptrdiff_t i = 0; i < t.batch * H * KEYS; i++)
             t.gates[i] = gate * (walk_uniform() - (n % 4 ? 1 : 0.5));
         t.cached = n % 5 == 0;
@@ -178,13 +182,13 @@ static void share(const char *exact, const char *ends, double stop, bool stick)
 
 /* ---- Sticks ---------------------------------------------------------------------------------- */
 
-/* Each key takes half: of 66 to 74 keys, as many as are in the newest tiles, 2^-n is left at a tile's
- * border.  A row ends there if that is less than `stop`, and not if it is as much. */
+/* Each key takes half, so of the n keys in the newest tile 2^-n is left at its border.  A row ends
+ * there if that is less than `stop`, and not if it is as much. */
 static void border(loci_dtype dtype, ptrdiff_t rows)
 {
     for (int more = 0; more < 2; more++) {
         struct trial t = make("sba", dtype, rows, 8, 1);
-        const ptrdiff_t newest = KEYS - 1 - KEYS / TILE * TILE;     /* strict: the last row's keys there */
+        const ptrdiff_t newest = KEYS - 1 - KEYS / TILE * TILE;     /* without the row's own */
         const ptrdiff_t outputs = H * rows * WIDTH;
         char ends[64];
         double *o = room_take(&t.room, (size_t)outputs * sizeof *o),
@@ -201,14 +205,75 @@ static void border(loci_dtype dtype, ptrdiff_t rows)
             right &= more ? left == ldexp(1, -(int)newest) && older == 0
                           : left < ldexp(1, -(int)newest) && older > 0;
         }
-        CHECK_THAT(right, "%s, %s, %td rows: with what `stop` says left a row %s", ends, dtypes[dtype],
-                   rows, more ? "goes on" : "ends");
+        CHECK_THAT(right, "%s, %s, %td rows: with what `stop` says left a row %s", ends,
+                   dtypes[dtype], rows, more ? "goes on" : "ends");
         room_leave(&t.room, 0);
+    }
+}
+
+/* ---- Bounds of scores ------------------------------------------------------------------------ */
+
+/* Biases of up to `size` decide, be they large far away or nearby. */
+static double size;
+static double scattered(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    (void)encoding;
+    const double x = sin(12.9898 * (double)(i + 1)) * 43758.5453;
+    const double y = (float)(x - floor(x));
+    return t->role == LOCI_INPUT ? (float)(-0.05 * (1.1 + y)) : size * (2 * y - 1);
+}
+static double rising(const char *encoding, const loci_tensor *t, ptrdiff_t i)
+{
+    return t->role == LOCI_INPUT ? scattered(encoding, t, i) : i % 2 ? size : -size;
+}
+static void bounds(const char *encoding, attend_fill *fill, bool full, int64_t shift)
+{
+    enum { ROWS = 70 };
+    int64_t q_pos[ROWS], k_pos[KEYS];
+    for (int i = 0; i < ROWS; i++) q_pos[i] = KEYS / (full ? 2 : 1) - ROWS + i;
+    for (int j = 0; j < KEYS; j++) k_pos[j] = j + shift;
+    for (size = 1; size < 100; size += 59) {
+        struct attend want = { .desc = { .encoding = encoding, .heads = 2, .full = full,
+                                         .dim = walk_dim(encoding, 8), .dtype = LOCI_F64 },
+                               .q_len = ROWS, .k_len = KEYS, .seed = 9, .fill = fill,
+                               .q_pos = q_pos, .k_pos = k_pos, .reference = true };
+        attend(&want);
+        for (int f64 = 0; f64 < 2; f64++) {
+            struct attend got = want;
+            got.desc.dtype = f64 ? LOCI_F64 : LOCI_F32, got.reference = false;
+            got.room.blocks = 0;
+            if (!shift && !full) got.q_pos = got.k_pos = NULL;
+            attend(&got);
+            double worst = 0;
+            for (ptrdiff_t i = 0; i < 2 * ROWS * got.desc.dim; i++)
+                worst = fmax(worst, fabs(got.o[i] - want.o[i]));
+            CHECK_THAT(worst < (f64 ? 1e-10 : 2e-3), "%s, %s%s, keys from %d on, biases of %g: %g",
+                       encoding, f64 ? "f64" : "f32", full ? ", full" : "", (int)shift, size,
+                       worst);
+            attend_free(&got);
+        }
+        attend_free(&want);
     }
 }
 
 int main(void)
 {
+    static const char *const biased[] = {
+        "alibi:slopes=given", "clip:max=90", "t5:buckets=32,max_distance=300,bidirectional=0",
+        "t5:buckets=16,max_distance=90,bidirectional=1", "shaw:left=80,right=80", "kerple",
+        "kerple:kernel=power",
+        "kerple:kernel=power,weight=1", "fire:hidden=6,threshold=50", "alibi:slopes=given+sink",
+        "alibi:slopes=given+softcap:cap=9", "alibi:slopes=given+fox", "clip:max=90+softcap:cap=30",
+        "fire:hidden=5,layers=1,threshold=9", "xl", "deberta:span=40,max_distance=200",
+    };
+    const size_t each = LOCI_EMULATED ? 5 : LOCI_SLOW ? 2 : 1;
+    for (size_t i = 0; i < sizeof biased / sizeof *biased; i += each) {
+        const bool counts = strstr(biased[i], "fox") != NULL;
+        bounds(biased[i], rising, false, 0);
+        if (!counts) bounds(biased[i], rising, true, 0);
+        bounds(biased[i], scattered, false, 3);
+    }
+
     for (loci_dtype dtype = LOCI_F32; dtype <= LOCI_F16; dtype++) {
         for (int i = 0; i < 8; i++)
             one_channel("fox:stop=0.001", dtype, i & 1 ? 66 : 1, i & 2 ? 20 : 37, 0, i & 4);

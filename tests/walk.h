@@ -64,7 +64,7 @@ struct walk_text {
     const char *text;
     bool example;                        /* an encoding's own */
     bool square;                         /* the value width must be the head width */
-    bool drawn;                          /* one of those at random, of which slow builds have fewer */
+    bool drawn;                          /* at random; slow builds have fewer of these */
     int next;
 };
 bool walk_next(struct walk_text *);
