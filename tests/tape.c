@@ -252,6 +252,23 @@ static void turned_back(loci_which which)
 
 /* ---- What cannot be -------------------------------------------------------------------------- */
 
+/* Padding may hold anything: its states have no gradient, and nobody else's change. */
+static void padded(const char *isa)
+{
+    static int64_t segments[L];
+    const loci_desc d = { .encoding = "tape", .isa = isa };
+    struct task *t = fresh(), *u = fresh();
+    for (int i = 0; i < L; i++) segments[i] = i % 7 == 3 ? -1 : 0;
+    for (int i = 0; i < N; i++)
+        if (i / D % L % 7 == 3)
+            u->q[i] = u->k[i] = u->v[i] = u->dout[i] = u->eq[i] = u->ek[i] = NAN;
+    t->call.q_seg = t->call.k_seg = u->call.q_seg = u->call.k_seg = segments;
+    t->call.ae = u->call.ae = NULL, t->grad.dae = u->grad.dae = NULL;
+    CHECK_THAT(!run(t, d, true) && !run(u, d, true), "%s: %s", isa, u->error.text);
+    CHECK_THAT(!memcmp(&t->r, &u->r, sizeof t->r), "%s: NaN in padding is seen", isa);
+    free(t), free(u);
+}
+
 static void refused(loci_status status, struct task *t, const char *says)
 {
     CHECK_SAYS(status, LOCI_BAD_ARG, &t->error, says);
@@ -286,7 +303,8 @@ int main(void)
 {
     const char *isas[8];
     const int count = loci_isas(isas, 8);
-    for (int i = 0; i < count && i < 8; i++) starts_as_rope(isas[i]), cache(isas[i]);
+    for (int i = 0; i < count && i < 8; i++)
+        starts_as_rope(isas[i]), cache(isas[i]), padded(isas[i]);
     turned_together();
     wanted(H);
     wanted(2);
