@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "attend.h"
 #include "harness.h"
 #include "walk.h"
 
@@ -289,6 +290,33 @@ static void cancelling(void)
     free(t);
 }
 
+/* ---- Few rows -------------------------------------------------------------------------------- */
+
+/* Rows that go as in decode and stand before, within or behind their keys. */
+static void few_rows(const char *encoding, int64_t first)
+{
+    enum { KEYS = 200 };
+    int64_t q_pos[3], k_pos[KEYS];
+    for (int i = 0; i < 3; i++) q_pos[i] = first + i;
+    for (int j = 0; j < KEYS; j++) k_pos[j] = j;
+    for (int rows = 1; rows <= 3; rows += 2)
+        for (int f64 = 0; f64 < 2; f64++) {
+            struct attend got = { .desc = { .encoding = encoding, .heads = 2, .full = 1,
+                                            .dim = walk_dim(encoding, 8),
+                                            .dtype = f64 ? LOCI_F64 : LOCI_F32 },
+                                  .q_len = rows, .k_len = KEYS, .seed = 3,
+                                  .q_pos = q_pos, .k_pos = k_pos }, want = got;
+            want.desc.dtype = LOCI_F64, want.reference = true;
+            attend(&got), attend(&want);
+            double worst = 0;
+            for (int i = 0; i < 2 * rows * got.desc.dim; i++)
+                worst = fmax(worst, fabs(got.o[i] - want.o[i]));
+            CHECK_THAT(worst < (f64 ? 1e-13 : 1e-5), "%s, %d rows at %d, %s: %g", encoding, rows,
+                       (int)first, f64 ? "f64" : "f32", worst);
+            attend_free(&got), attend_free(&want);
+        }
+}
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* The workspace grows at most with the length: the exponent of a fit over 1k .. 64k. */
@@ -332,6 +360,11 @@ int main(void)
     huge_logits();
     strides();
     cancelling();
+    static const char *const by_distance[] = { "shaw:left=30,right=50", "shaw:left=3,right=2",
+                                               "clip:max=40", "deberta:span=40,max_distance=90",
+                                               "xl" };
+    for (int i = 0; i < 5; i++)
+        for (int64_t first = -20; first < 240; first += 30) few_rows(by_distance[i], first);
     for (struct walk_text t = { 0 }; walk_next(&t);) growth(t.text);
     return harness_end();
 }
