@@ -81,12 +81,12 @@ static void tensors(const char *text, loci_stage stage)
     loci_plan_destroy(p);
 }
 
-/* Bytes of calls in double, which have one engine everywhere: two entries of more keys than a chunk
- * has, in order and in segments, with gradients, and one row more beside a cache. */
+/* Bytes of calls in double, which have one engine everywhere: of whole tiles, of one key more, in
+ * segments, and of one row beside a cache. */
 static void memory(const char *text, bool square)
 {
-    enum { KEYS = 1000 };
-    static int64_t segments[2 * KEYS];
+    enum { KEYS = 1024, MORE = KEYS + 1 };
+    static int64_t segments[2 * MORE];
     loci_desc d = { .encoding = text, .heads = 6, .kv_heads = 3, .dim = walk_dim(text, 16),
                     .dtype = LOCI_F64 };
     loci_plan *p, *turned;
@@ -96,7 +96,7 @@ static void memory(const char *text, bool square)
     d.keys_rotated = 1;
     const loci_plan *caches = loci_plan_create(&turned, &d, NULL) ? p : turned;
     const loci_call call = { .batch = 2, .q_len = KEYS, .k_len = KEYS },
-                    apart = { .batch = 2, .q_len = KEYS, .k_len = KEYS, .q_seg = segments,
+                    apart = { .batch = 2, .q_len = MORE, .k_len = MORE, .q_seg = segments,
                               .k_seg = segments },
                     decode = { .batch = 2, .q_len = 1, .k_len = KEYS };
     char said[512];
