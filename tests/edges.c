@@ -317,6 +317,44 @@ static void few_rows(const char *encoding, int64_t first)
         }
 }
 
+/* ---- Small gradients ------------------------------------------------------------------------- */
+
+/* What docs/accuracy.md says of scores that have factors: gradients below 2^-60 are 0, those above
+ * are passed on, whichever pair they are of. */
+static void small_gradients(void)
+{
+    for (int keys = 1; keys <= 70; keys += 23)
+        for (int size = -70; size <= -50; size += 20) {
+            loci_plan *plan;
+            float q[4] = { 1, 1, 1, 1 }, k[280], v[280], o[4], lse, dout[4] = { 0 }, dq[4], dk[280],
+                  dv[280], learned[5] = { 0.01f, 0.01f, 1, 0.01f, 0.01f }, dlearned[5];
+            const float dlse = (float)ldexp(keys, size);
+            loci_error e = { 0 };
+            for (int i = 0; i < 280; i++) k[i] = v[i] = 1;
+            const void *tensors[5];
+            void *grads[5];
+            for (int i = 0; i < 5; i++) tensors[i] = &learned[i], grads[i] = &dlearned[i];
+            const loci_desc d = { .encoding = "kerple:kernel=power,weight=1", .heads = 1,
+                                  .dim = 4 };
+            if (loci_plan_create(&plan, &d, NULL)) exit(2);
+            const loci_call c = { .batch = 1, .q_len = 1, .k_len = keys, .q.data = q, .k.data = k,
+                                  .v.data = v, .o.data = o, .lse = &lse, .tensors = tensors,
+                                  .error = &e };
+            const loci_grad g = { .dout.data = dout, .dlse = &dlse, .dq.data = dq, .dk.data = dk,
+                                  .dv.data = dv, .dtensors = grads };
+            void *tables = aligned_alloc(64, loci_tables_size(plan, L)),
+                 *work = aligned_alloc(64, loci_workspace(plan, &c, 1));
+            if (!tables || !work || loci_prepare(plan, L, tensors, tables)) exit(2);
+            CHECK_THAT(!loci_forward(plan, tables, work, &c)
+                           && !loci_backward(plan, tables, work, &c, &g), "%s", e.text);
+            bool right = (dq[0] != 0) == (size > -60);
+            for (int i = 0; i < 4 * keys; i++) right &= (dk[i] != 0) == (size > -60);
+            CHECK_THAT(right, "%d keys: a gradient of about 2^%d is %s", keys, size,
+                       size > -60 ? "lost" : "kept");
+            free(tables), free(work), loci_plan_destroy(plan);
+        }
+}
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* The workspace grows at most with the length: the exponent of a fit over 1k .. 64k. */
@@ -359,7 +397,7 @@ int main(void)
     every_nan(NULL), every_nan("sba"), every_nan("softcap:cap=3");
     huge_logits();
     strides();
-    cancelling();
+    cancelling(), small_gradients();
     static const char *const by_distance[] = { "shaw:left=30,right=50", "shaw:left=3,right=2",
                                                "clip:max=40", "deberta:span=40,max_distance=90",
                                                "xl" };
