@@ -122,9 +122,11 @@ int main(int argc, char **argv)
     }
     for (struct walk_text t = { 0 }; walk_next(&t);)
         if (!t.drawn && !strchr(t.text, '+')) tensors(t.text, LOCI_ATTENTION);
-    for (struct walk_text t = { 0 }; walk_next(&t);)
+    /* bytes are those of pointers with 64 bits */
+    const bool known = sizeof(void *) == sizeof(int64_t);
+    for (struct walk_text t = { 0 }; known && walk_next(&t);)
         if (!t.drawn) memory(t.text, t.square);
-    if (!writing) CHECK_THAT(fgetc(record) == EOF, "the record has more lines");
+    if (!writing && known) CHECK_THAT(fgetc(record) == EOF, "the record has more lines");
     CHECK_THAT(!fclose(record), "tests/catalogue.txt could not be written");
     return harness_end();
 }
