@@ -62,6 +62,36 @@ def in_place(kind: Any, x: Any) -> Any:
     return x
 
 
+def check_out(kind: Any, out: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """The caller's array for the result.  It must fit, be writable, and have a place of its own for each number."""
+    if out is None:
+        return None
+    _, out = read(out, "out", kind)
+    check_dtype(kind, out, "out", dtype)
+    if tuple(out.shape) != shape:
+        raise Error(f"out has the shape {list(out.shape)}, not {list(shape)}")
+    kind.check_writable(out, "out")
+    if _overlaps(kind, out):
+        raise Error(
+            f"out has strides {kind.strides(out)}, so some of its numbers share memory; give an array that owns its memory"
+        )
+    if in_place(kind, out) is not out:
+        raise Error("out must be aligned and dense along its last axis, without negative strides")
+    return out
+
+
+def _overlaps(kind: Any, x: Any) -> bool:
+    """Do two numbers share memory?  An axis must step over all that the axes of shorter strides reach."""
+    if 0 in x.shape:
+        return False
+    reach = 1
+    for stride, size in sorted(zip(kind.strides(x), x.shape, strict=True)):
+        if size > 1 and 0 <= stride < reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
 def sizes(x: Any, name: str, layout: str) -> tuple[int, int, int, int]:
     """Batch, heads, rows and width."""
     shape = tuple(int(size) for size in x.shape)
@@ -92,8 +122,8 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def strides_for(shape: tuple[int, ...], strides: Any, layout: str, written: bool) -> tuple[int, int, int]:
-    """Those of batch, head and row as C reads them: an axis that repeats the same numbers has a stride of its own, and
-    so has one of a single step, as three zeros would mean dense.  What is written repeats nothing."""
+    """Those of batch, head and row as C reads them.  An input's stride of 0 becomes BROADCAST, as three zeros would
+    mean dense.  In an output only an axis of size 1 may have one: see check_out()."""
     one = 1 if written else _c.BROADCAST
     s = [stride or one for stride in strides]
     if layout == "bhld":

@@ -391,6 +391,8 @@ class Problem:
             setattr(call, "rem" if plan.weighs else "lse", kind.pointer(lse))
         if ae is not None:
             call.ae = kind.pointer(ae)
+        if out is not None:
+            kind.bump_version(out)
         try:
             work = thread.work(self.room(call, 0))
             _c.check((self.ranks or _c.lib).forward(plan._handle, tables.at, work, call), thread.error)
@@ -572,16 +574,8 @@ def results(o: Any, lse: Any, ae: Any) -> Any:
 
 
 def check_out(p: Problem, out: Any) -> Any:
-    """An array to write into, of the shape and type of the result."""
-    if out is None:
-        return None
-    _, out = arrays.read(out, "out", p.kind)
-    arrays.check_dtype(p.kind, out, "out", p.plan.dtype)
-    if tuple(out.shape) != p.form.shapes["o"]:
-        raise Error(f"out has the shape {_text_of(tuple(out.shape))}, not {_text_of(p.shape.of('o'))}")
-    if arrays.in_place(p.kind, out) is not out:
-        raise Error("out must be dense along its last axis")
-    return out
+    """The caller's array for the result, validated."""
+    return arrays.check_out(p.kind, out, p.form.shapes["o"], p.plan.dtype)
 
 
 def _like(p: Problem, x: Any, name: str, shape: tuple[int, ...], dtype: str) -> Any:

@@ -303,6 +303,8 @@ STRUCTS = {
 
 VIEWS = struct.Struct("@PnnnPnnnPnnnPnnn")  # q, k, v and o lie side by side in a call
 VIEWS_AT = Call.q.offset
+ADDRESS = struct.Struct("@P")
+HOST_AT = Call.host.offset
 
 # ---- The library ---------------------------------------------------------------------------------
 

@@ -93,6 +93,15 @@ class Numpy:
         """All of them are where loci computes."""
 
     @staticmethod
+    def check_writable(x: Any, name: str) -> None:
+        if not x.flags.writeable:
+            raise Error(f"{name} is read-only; give an array that can be written")
+
+    @staticmethod
+    def bump_version(x: Any) -> None:
+        """numpy does not count changes."""
+
+    @staticmethod
     def from_numpy(x: np.ndarray[Any, Any]) -> Any:
         return x
 

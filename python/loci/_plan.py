@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import itertools
 import os
 import sys
 import threading
@@ -58,8 +59,10 @@ thread = _Thread()
 
 # ---- Threads -------------------------------------------------------------------------------------
 
+POOLS = 4  # that stay for later calls, each of another number of threads
 _lock = threading.Lock()
 _pools: dict[int, Any] = {}
+_serials = itertools.count(1)
 _told: int | None = None
 
 
@@ -101,21 +104,39 @@ def get_num_threads() -> int:
         return min(os.cpu_count() or 1, 256)
 
 
+class _Pool(_c.Host):
+    """Threads that C has started.  They end with the last reference, and each call that uses them holds one: ctypes
+    keeps what a call's `host` points to."""
+
+    def __del__(self) -> None:
+        if _c is not None:  # modules may be gone when the interpreter ends
+            _c.lib.pool_destroy(c.byref(self))
+
+
+def _start(threads: int) -> Any:
+    pool = _Pool()
+    status = _c.lib.pool_create(c.byref(pool), threads)
+    if status:
+        raise Error(f"{threads} threads cannot be started", _c.STATUS[status])
+    pointer: Any = c.POINTER(_c.Host)(pool)
+    pointer.serial = next(_serials)  # unlike an address, it is never used again
+    return pointer
+
+
 def host() -> Any:
-    """The pool of as many threads, or None for the calling thread alone."""
+    """The pool of as many threads, or None for the calling thread alone.  Hold it for as long as a call runs."""
     threads = get_num_threads()
     if threads == 1:
         return None
     pool = _pools.get(threads)
     if pool is None:
+        dropped = []  # destroyed when this function returns, without the lock
         with _lock:
             pool = _pools.get(threads)
             if pool is None:
-                made = _c.Host()
-                status = _c.lib.pool_create(c.byref(made), threads)
-                if status:
-                    raise Error(f"{threads} threads cannot be started", _c.STATUS[status])
-                pool = _pools[threads] = c.pointer(made)
+                while len(_pools) >= POOLS:
+                    dropped.append(_pools.pop(next(iter(_pools))))
+                pool = _pools[threads] = _start(threads)
     return pool
 
 
@@ -132,13 +153,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def release() -> None:
-    """Gives back what loci keeps between calls: threads, this thread's workspace, plans and their tables."""
+    """Gives back what loci keeps between calls: threads, this thread's workspace, plans and their tables.  Calls that
+    other threads are in go on with what they have."""
     thread.release()
     with _lock:
         pools = list(_pools.values())
         _pools.clear()
-    for pool in pools:
-        _c.lib.pool_destroy(pool)
+    del pools  # without the lock
     with _kept_lock:
         _plans.clear()
         _forms.clear()

@@ -114,6 +114,16 @@ class Torch:
         if x.is_neg():
             raise Error(f"{name} is a view whose signs are still to be turned; call resolve_neg() on it", "unsupported")
 
+    @staticmethod
+    def check_writable(x: Any, name: str) -> None:
+        if x.requires_grad:
+            raise Error(f"{name} requires a gradient, which autograd could not follow; give {name}.detach()")
+
+    @staticmethod
+    def bump_version(x: Any) -> None:
+        """Autograd compares versions: it refuses a backward pass that needs what was overwritten."""
+        torch.autograd.graph.increment_version(x)
+
 
 SECOND = "loci has no second derivatives; a backward pass with create_graph=True ends here"
 

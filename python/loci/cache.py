@@ -168,10 +168,6 @@ class Cache:
             laid = self._calls[len(given)] = self._lay(given, inputs, None, None, None)
         elif laid.grad and laid.kind.grad_enabled():
             self._refuse_gradient(laid.kind, *given.values())
-        threads = host()
-        if threads is not laid.host:
-            laid.host = laid.call.host = threads
-            laid.room = 0
         return laid
 
     def _lay(self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any) -> _Laid:
@@ -204,10 +200,11 @@ class Cache:
         """Adds the keys and values of new tokens."""
         given = {"k": k, "v": v}
         laid = self._laid(given, inputs, k_lens, pos, coords)
+        pool = laid.use(host())
         laid.call.q_len = 0
         alive = laid.place(given, None, inputs)
         self._append(laid)
-        del alive
+        del alive, pool
 
     def _append(self, laid: _Laid) -> None:
         work = thread.work(laid.room or laid.measure())
@@ -232,12 +229,15 @@ class Cache:
     def _attend(self, laid: _Laid, given: dict[str, Any], inputs: Any, out: Any) -> Any:
         """With keys that go to the cache before, if there are any."""
         plan, kind, q = self._plan, laid.kind, given["q"]
-        o = kind.empty(laid.shape_of_o, q) if out is None else self._out(laid, out)
+        o = kind.empty(laid.shape_of_o, q) if out is None else arrays.check_out(kind, out, laid.shape_of_o, plan.dtype)
         averages = None
         if plan.averages:
             averages = kind.empty((self.batch, plan.heads, laid.rows, plan.dim // 2, 2), q, plan.real)
             laid.call.ae = kind.pointer(averages)
+        pool = laid.use(host())
         alive = laid.place(given, o, inputs)
+        if out is not None:
+            kind.bump_version(o)
         try:
             if len(given) > 1:
                 self._append(laid)
@@ -249,7 +249,7 @@ class Cache:
                 raise failed
         finally:
             thread.done()
-        del alive
+        del alive, pool
         return o if averages is None else (o, averages)
 
     def _forward(self, laid: _Laid) -> int:
@@ -261,14 +261,6 @@ class Cache:
         for entry in range(self.batch):
             added = laid.rows if laid.masking.k_lens is None else int(laid.masking.k_lens[entry])
             self.truncate(self.length(entry) - added, entry)
-
-    def _out(self, laid: _Laid, out: Any) -> Any:
-        own, o = arrays.read(out, "out", laid.kind)
-        if tuple(o.shape) != laid.shape_of_o or own.dtype(o) != self._plan.dtype:
-            raise Error(f"out must be {self._plan.dtype} of the shape {list(laid.shape_of_o)}")
-        if arrays.in_place(own, o) is not o:
-            raise Error("out must be dense along its last axis")
-        return o
 
     def step(
         self,
@@ -389,7 +381,7 @@ class _Laid:
             self.list[self.inputs[name]] = kind.pointer(a)
         self.first, self.masking = inputs, m  # which must live
         self.room = 0  # bytes of the workspace, when it has been asked
-        self.host: Any = None
+        self.pool = 0  # the serial number of the pool, which each call holds anew
         self.error = thread.error_at
         self.call = _c.Call(
             size=c.sizeof(_c.Call),
@@ -455,6 +447,15 @@ class _Laid:
             alive.append(self.first)  # the first time they may be copies
             self.first = None
         return alive
+
+    def use(self, pool: Any) -> Any:
+        """Sets the call's threads; the caller holds them while it runs."""
+        serial = 0 if pool is None else pool.serial
+        if serial != self.pool:
+            address = 0 if pool is None else c.addressof(pool.contents)
+            _c.ADDRESS.pack_into(self.call, _c.HOST_AT, address)
+            self.pool, self.room = serial, 0
+        return pool
 
     def measure(self) -> int:
         size = int(_c.lib.workspace(self.plan._handle, self.at, 0))

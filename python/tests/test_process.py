@@ -77,6 +77,62 @@ class Process(unittest.TestCase):
         loci.release()
         self.assertTrue(np.array_equal(loci.attention(*arrays), want))
 
+    def test_release_during_calls(self) -> None:
+        """In a process of its own: a mistake here is a crash."""
+        code = """
+import threading, time, numpy, loci
+x = numpy.ones((2, 4, 96, 32), numpy.float32)
+want = loci.attention(x, x, x, "alibi")
+done, wrong = threading.Event(), []
+def attend():
+    while not done.is_set():
+        loci.set_num_threads(2)
+        if not numpy.array_equal(loci.attention(x, x, x, "alibi"), want):
+            wrong.append("attention")
+def step():
+    cache = loci.Cache("alibi", 4, 32, batch=2, capacity=96)
+    while not done.is_set():
+        o = cache.step(x, x, x)
+        cache.truncate(0)
+        loci.rotate(x, "rope:pairing=half")
+        loci.layers.rmsnorm(x)
+        if not numpy.array_equal(o, want):
+            wrong.append("cache")
+threads = [threading.Thread(target=work) for work in (attend, step)]
+for thread in threads:
+    thread.start()
+for i in range(300):
+    loci.set_num_threads(2 + i % 2)
+    loci.release()
+    time.sleep(1e-3)
+done.set()
+for thread in threads:
+    thread.join()
+assert not wrong, wrong
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    @unittest.skipUnless(os.path.isdir("/proc/self/task"), "threads are not listed here")
+    def test_threads_end(self) -> None:
+        """Of the thread counts that were asked for only the last few have threads; release() ends all of them."""
+
+        def running() -> int:
+            return len(os.listdir("/proc/self/task"))
+
+        loci.release()
+        before, arrays = running(), problem(64)
+        cache = loci.Cache("nope", 4, 32, batch=2, capacity=64)
+        for threads in range(2, 12):
+            loci.set_num_threads(threads)
+            loci.attention(*arrays)
+            cache.step(*arrays)
+            cache.truncate(0)
+        self.assertLessEqual(running() - before, 7 + 8 + 9 + 10)
+        loci.release()
+        self.assertEqual(running(), before)
+        self.assertTrue(np.array_equal(cache.step(*arrays), loci.attention(*arrays)))
+
     def test_memory(self) -> None:
         """Calls of 3000 shapes: forms and plans are kept, but not without end."""
         import resource
