@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _c
 from ._c import Error
+from ._numbers import LONG
 from ._numpy import Numpy
 
 Array = TypeVar("Array", bound="np.ndarray[Any, Any]")
@@ -72,9 +73,7 @@ def check_out(kind: Any, out: Any, shape: tuple[int, ...], dtype: str) -> Any:
         raise Error(f"out has the shape {list(out.shape)}, not {list(shape)}")
     kind.check_writable(out, "out")
     if _overlaps(kind, out):
-        raise Error(
-            f"out has strides {kind.strides(out)}, so some of its numbers share memory; give an array that owns its memory"
-        )
+        raise Error(f"out has strides {kind.strides(out)}, so some of its numbers share memory; give an array without")
     if in_place(kind, out) is not out:
         raise Error("out must be aligned and dense along its last axis, without negative strides")
     return out
@@ -160,6 +159,8 @@ def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[
     got = _as_numpy(x)
     if got.dtype.kind not in "iu":
         raise Error(f"{name} must be whole numbers, not {got.dtype.name}")
+    if got.dtype.kind == "u" and got.size and int(got.max()) > LONG:
+        raise Error(f"{name} has {got.max()}, which is beyond int64; positions lie within 2^40")
     made: np.ndarray[Any, np.dtype[np.int64]] = np.require(got, np.int64, ("C", "A"))
     return _shaped(made, name, shapes)
 

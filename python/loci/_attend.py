@@ -16,6 +16,7 @@ from . import _arrays as arrays
 from . import _c
 from ._c import Error
 from ._masks import Masking, Pairs, masking, open_mask, repeated
+from ._numbers import scale_of, whole_or_none, window_of
 from ._plan import Plan, Prepared, Tables, find_plan, full_text, host, kept, thread
 from ._shape import Shape, shape_of
 
@@ -496,13 +497,15 @@ class Problem:
         return [*dtensors, self.kind.cast(dmask, self.kind.dtype(self.mask.given)) if self.mask.cast else dmask]
 
 
+OPEN = (-1, -1)  # a window without ends
+
+
 def _refuse_options(plan: Plan, *given: Any) -> None:
     """What is said beside a plan must be nothing, or what the plan says."""
     names = ("causal", "window_size", "scale", "max_len", "keys_rotated", "fast", "softcap", "sinks")
-    usual = (True, (-1, -1), None, None, False, False, None, None)
+    usual = (True, OPEN, None, None, False, False, None, None)
     told = plan.options()
     for name, x, nothing in zip(names, given, usual, strict=True):
-        x = tuple(x) if isinstance(x, list) else x
         if x is not nothing and x != nothing and x != told.get(name):
             raise Error(f"{name} has been decided by the plan")
 
@@ -519,7 +522,7 @@ def open_call(
     sinks: Any = None,
     layout: str = "bhld",
     causal: bool = True,
-    window_size: Any = (-1, -1),
+    window_size: Any = OPEN,
     scale: float | None = None,
     max_len: int | None = None,
     keys_rotated: bool = False,
@@ -549,11 +552,13 @@ def open_call(
             encoding = tensors.plan
         if encoding is not tensors.plan:
             raise Error("tensors were prepared for another plan")
+    scale, max_len = scale_of(scale), whole_or_none(max_len, "max_len")
+    window_size = window_size if window_size is OPEN else window_of(window_size)
     if isinstance(encoding, Plan):
         _refuse_options(encoding, causal, window_size, scale, max_len, keys_rotated, fast, softcap, sinks)
     text = encoding if isinstance(encoding, Plan) else full_text(encoding, softcap, sinks is not None)
-    window = tuple(window_size) if isinstance(window_size, list) else window_size
-    form = form_of(kind, q, k, v, text, mapping, stage, layout, causal, window, scale, max_len, keys_rotated, fast)
+    options = causal, window_size, scale, max_len, keys_rotated, fast
+    form = form_of(kind, q, k, v, text, mapping, stage, layout, *options)
     m = None
     if form.plan.axes > 1 or any(given[name] is not None for name in given) or layout == "thd":
         m = masking(given, form.shape, form.plan.axes)

@@ -16,6 +16,7 @@ import numpy as np
 
 from . import _c
 from ._c import Error
+from ._numbers import INT, real, scale_of, whole, whole_or_none, window_of
 
 # ---- Memory --------------------------------------------------------------------------------------
 
@@ -81,11 +82,7 @@ _ENVIRONMENT = _threads_of_environment()
 def set_num_threads(threads: int) -> None:
     """How many threads a call may use.  The environment's LOCI_NUM_THREADS has the last word."""
     global _told
-    if not isinstance(threads, int) or isinstance(threads, bool):
-        raise TypeError(f"threads must be a whole number, not {type(threads).__name__}")
-    if not 1 <= threads <= 256:
-        raise Error(f"threads must be from 1 to 256, not {threads}")
-    _told = threads
+    _told = whole(threads, "threads", 1, 256)
 
 
 def get_num_threads() -> int:
@@ -193,12 +190,7 @@ def dtype_name(dtype: Any) -> str:
 
 def window(window_size: Sequence[int], causal: bool) -> tuple[int, int]:
     """flash-attention's (left, right), -1 being open and 0 the own position, as C says it."""
-    try:
-        left, right = (int(w) for w in window_size)
-    except (TypeError, ValueError):
-        raise TypeError(f"window_size must be two whole numbers, (left, right), not {window_size!r}") from None
-    if left < -1 or right < -1:
-        raise Error(f"window_size must be distances, or -1 for what is open, not ({left}, {right})")
+    left, right = window_of(window_size)
 
     def as_c(distance: int) -> int:
         return _c.NONE if distance == 0 else max(distance, 0)
@@ -212,8 +204,9 @@ def full_text(encoding: str, softcap: float | None, sinks: bool) -> str:
     if not isinstance(encoding, str):
         raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
     text = encoding
-    if softcap:  # of the product, so it stands before what is added
-        text = f"softcap:cap={float(softcap)!r}+{text}"
+    cap = 0.0 if softcap is None else real(softcap, "softcap")
+    if cap:  # of the product, so it stands before what is added; 0 is none, as in flash-attention
+        text = f"softcap:cap={cap!r}+{text}"
     return text + "+sink" if sinks else text
 
 
@@ -244,6 +237,11 @@ class Plan:
             raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
         if stage not in _c.STAGES:
             raise Error(f"stage must be one of {', '.join(_c.STAGES)}, not '{stage}'")
+        heads, dim = whole(heads, "heads", 0, INT), whole(dim, "dim", 0, INT)
+        kv_heads = whole_or_none(kv_heads, "kv_heads", high=INT)
+        value_dim = whole_or_none(value_dim, "value_dim", high=INT)
+        model_dim = whole_or_none(model_dim, "model_dim", high=INT)
+        max_len, scale, window_size = whole_or_none(max_len, "max_len"), scale_of(scale), window_of(window_size)
         self._arguments = {
             "encoding": encoding,
             "heads": heads,
@@ -254,7 +252,7 @@ class Plan:
             "dtype": dtype_name(dtype),
             "stage": stage,
             "causal": bool(causal),
-            "window_size": tuple(window_size),
+            "window_size": window_size,
             "scale": scale,
             "max_len": max_len,
             "keys_rotated": bool(keys_rotated),
@@ -329,7 +327,7 @@ class Plan:
 
     def init(self, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
         """Learned and fixed tensors, as the papers start them."""
-        made = {}
+        made, seed = {}, whole(seed, "seed", 0, (1 << 64) - 1)
         for i, t in enumerate(self.tensors):
             if t.role == "input":
                 continue
@@ -440,7 +438,7 @@ class Prepared(Mapping[str, Any]):
         self.plan = plan
         self._tensors = dict(tensors)
         self._read = read_tensors(plan, self._tensors)
-        self.tables = Tables(plan, max_distance, self._read[1])
+        self.tables = Tables(plan, whole(max_distance, "max_distance", 1), self._read[1])
 
     def __getitem__(self, name: str) -> Any:
         return self._tensors[name]
@@ -465,7 +463,7 @@ def _listed(shapes: Mapping[str, Sequence[int]] | None) -> Any:
         if not own or len(shape) > 5:
             raise Error(f"shapes: '{name}' must be ENCODING.NAME with at most 5 sizes")
         t.encoding, t.name, t.rank = encoding.encode(), own.encode(), len(shape)
-        t.shape[: len(shape)] = [int(size) for size in shape]
+        t.shape[: len(shape)] = [whole(size, name, low=-3) for size in shape]
     return list_
 
 

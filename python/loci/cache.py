@@ -14,6 +14,7 @@ from . import _c
 from ._attend import known_sizes, take_tensors
 from ._c import Error
 from ._masks import Masking
+from ._numbers import LONG, whole
 from ._numpy import Numpy
 from ._plan import Plan, Tables, aligned, dtype_name, full_text, host, thread
 from ._shape import Shape
@@ -48,8 +49,10 @@ class Cache:
         if layout not in arrays.LAYOUTS[:2]:
             raise Error(f"layout of a cache must be bhld or blhd, not '{layout}'")
         self._encoding = full_text(encoding, softcap, sinks is not None)
-        self._layout, self._ring, self.batch = layout, bool(ring), int(batch)
-        self.capacity = -(-int(capacity) // TILE) * TILE
+        self._layout, self._ring, self.batch = layout, bool(ring), whole(batch, "batch")
+        self.capacity = -(-whole(capacity, "capacity") // TILE) * TILE
+        if self.capacity > LONG:
+            raise Error(f"capacity {capacity} is too large")
         mapping = dict(tensors or {})
         if sinks is not None:
             mapping["sink.logit"] = sinks
@@ -61,7 +64,7 @@ class Cache:
             "kv_heads": kv_heads,
             "value_dim": value_dim,
             "dtype": dtype_name(dtype),
-            "window_size": tuple(window_size),
+            "window_size": window_size,
             "scale": scale,
             "max_len": max_len,
         }
@@ -282,9 +285,11 @@ class Cache:
 
     def length(self, entry: int = 0) -> int:
         """Keys of a sequence so far."""
-        if not 0 <= entry < self.batch:
-            raise Error(f"entry must be from 0 to {self.batch - 1}, not {entry}")
-        return int(_c.lib.cache_length(self._at, entry))
+        return int(_c.lib.cache_length(self._at, whole(entry, "entry", 0, self.batch - 1)))
+
+    def _entries(self, entry: int | None) -> Sequence[int]:
+        """One sequence, or all of them."""
+        return range(self.batch) if entry is None else (whole(entry, "entry", 0, self.batch - 1),)
 
     @property
     def lengths(self) -> list[int]:
@@ -308,11 +313,14 @@ class Cache:
 
     def truncate(self, length: int, entry: int | None = None) -> None:
         """Forgets the keys from `length` on, of one sequence or of all."""
-        for one in range(self.batch) if entry is None else (entry,):
+        length = whole(length, "length")
+        for one in self._entries(entry):
             _c.check(_c.lib.cache_truncate(self._at, one, length, thread.error_at), thread.error)
 
     def remove(self, first: int, count: int, entry: int | None = None) -> None:
         """Forgets `count` keys from `first` on; later ones move up, and their positions with them."""
+        first, count = whole(first, "first"), whole(count, "count")
+        entries = self._entries(entry)
         call = _c.Call(
             size=c.sizeof(_c.Call), batch=self.batch, cache=self._at, host=host(), error=thread.error_at, q_len=0
         )
@@ -321,7 +329,7 @@ class Cache:
         if not size:
             _c.check(thread.error.status or 1, thread.error)
         try:
-            for one in range(self.batch) if entry is None else (entry,):
+            for one in entries:
                 work = thread.work(size)
                 at = self._plan._handle, self._tables.at, work, self._at
                 _c.check(_c.lib.cache_remove(*at, one, first, count, call), thread.error)
