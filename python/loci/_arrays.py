@@ -21,6 +21,7 @@ LAYOUTS = ("bhld", "blhd", "thd")
 def kind_of(x: Any, name: str = "q") -> Any:
     """The library of an array, or what it can be read as."""
     if isinstance(x, np.ndarray):
+        refuse_masked(x, name)
         return Numpy
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -30,6 +31,13 @@ def kind_of(x: Any, name: str = "q") -> Any:
     if hasattr(x, "__dlpack__"):
         return None
     raise TypeError(f"{name} must be an array of numpy, a tensor of torch, or have __dlpack__, not {type(x).__name__}")
+
+
+def refuse_masked(x: Any, name: str) -> None:
+    if isinstance(x, np.ma.MaskedArray):
+        raise Error(
+            f"{name} is a masked array, whose mask loci would ignore: give {name}.filled(...), and mask= for keys"
+        )
 
 
 def read(x: Any, name: str, kind: Any = None) -> tuple[Any, Any]:
@@ -154,26 +162,27 @@ def pointers(kind: Any, arrays: Any) -> Any:
     return list_
 
 
-def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Whole numbers of any type as int64, of one of these shapes."""
-    got = _as_numpy(x)
+def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...] | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Whole numbers of any type as int64, of one of these shapes, or of any."""
+    got = _as_numpy(x, name)
     if got.dtype.kind not in "iu":
         raise Error(f"{name} must be whole numbers, not {got.dtype.name}")
     if got.dtype.kind == "u" and got.size and int(got.max()) > LONG:
         raise Error(f"{name} has {got.max()}, which is beyond int64; positions lie within 2^40")
     made: np.ndarray[Any, np.dtype[np.int64]] = np.require(got, np.int64, ("C", "A"))
-    return _shaped(made, name, shapes)
+    return made if shapes is None else _shaped(made, name, shapes)
 
 
 def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    got = _as_numpy(x)
+    got = _as_numpy(x, name)
     if got.dtype.kind not in "iuf":
         raise Error(f"{name} must be numbers, not {got.dtype.name}")
     made: np.ndarray[Any, np.dtype[np.float64]] = np.require(got, np.float64, ("C", "A"))
     return _shaped(made, name, shapes)
 
 
-def _as_numpy(x: Any) -> np.ndarray[Any, Any]:
+def _as_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:
+    refuse_masked(x, name)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         x = x.detach().cpu().numpy()

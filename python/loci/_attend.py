@@ -572,6 +572,31 @@ def open_call(
     return opened
 
 
+# Keywords of other libraries' attention, and what loci has for them.
+ELSEWHERE = {
+    "is_causal": "loci calls it causal, which is True unless you say causal=False",
+    "attn_mask": "loci calls it mask, which counts beside causal=True; say causal=False where it alone decides",
+    "attention_mask": "loci.seg.from_mask(attention_mask), given as seg=, says which tokens are padding",
+    "key_padding_mask": "loci.seg.from_mask() makes segments of a mask of tokens, given as seg=",
+    "dropout_p": "loci has no dropout of weights; leave it out",
+    "dropout": "loci has no dropout of weights; leave it out",
+    "enable_gqa": "loci reads the number of kv heads from k and v; leave it out",
+    "softmax_scale": "loci calls it scale",
+    "sm_scale": "loci calls it scale",
+    "alibi_slopes": "it is an encoding: 'alibi', whose options say which slopes",
+    "position_ids": "loci calls it pos",
+    "theta": "it is an option of the encoding: 'rope:pairing=half,base=10000'",
+    "rotary": "it is an encoding: 'rope:pairing=half'",
+    "sinusoidal": "it is added to the embeddings, by loci.embed(x, 'sinusoidal')",
+}
+
+
+def refuse_keywords(function: str, names: Mapping[str, Any]) -> None:
+    for name in names:
+        hint = ELSEWHERE.get(name)
+        raise TypeError(f"{function}() has no argument '{name}'" + (f": {hint}" if hint else ""))
+
+
 def results(o: Any, lse: Any, ae: Any) -> Any:
     """What attention() returns: o alone, or with what else there is."""
     all_ = tuple(x for x in (o, lse, ae) if x is not None)

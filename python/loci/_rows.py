@@ -148,6 +148,8 @@ def open_rotation(
     kind, x = arrays.read(x, "x")
     dtype = arrays.check_dtype(kind, x, "x")
     batch, heads, rows, dim = arrays.sizes(x, "x", layout)
+    if not dim:
+        raise Error("x is 0 wide; rows need at least one number")
     s = Shape(batch, heads, heads, rows, rows, dim, dim, layout)
     checked = _given(kind, tensors)
     if isinstance(encoding, Plan):
@@ -177,6 +179,8 @@ def open_embedding(
     if len(x.shape) not in (2, 3):
         raise Error(f"x has {len(x.shape)} dimensions; embeddings are [batch, rows, width] or [rows, width]")
     batch, rows, width = (1, *x.shape) if len(x.shape) == 2 else tuple(x.shape)
+    if not width:
+        raise Error("x is 0 wide; rows need at least one number")
     flat = len(x.shape) == 2
     s = Shape(int(batch), 1, 1, int(rows), int(rows), int(width), int(width), "ld" if flat else "bld")
     checked = _given(kind, tensors)

@@ -13,8 +13,8 @@ from . import _arrays as arrays
 from . import _c
 from ._attend import known_sizes, take_tensors
 from ._c import Error
-from ._masks import Masking
-from ._numbers import LONG, whole
+from ._masks import Masking, batch_in_front, lengths
+from ._numbers import LONG, whole, whole_or_none
 from ._numpy import Numpy
 from ._plan import Plan, Tables, aligned, dtype_name, full_text, host, thread
 from ._shape import Shape
@@ -24,7 +24,7 @@ TILE = 64  # keys that are kept together: a capacity is a multiple
 
 class Cache:
     """A cache of `batch` sequences of up to `capacity` keys, rounded up to 64.  step() appends and attends; a cache is
-    one thread's at a time."""
+    one thread's at a time.  Positions that are given may be up to `max_distance` apart, by default the capacity."""
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Cache:
         softcap: float | None = None,
         sinks: Any = None,
         max_len: int | None = None,
+        max_distance: int | None = None,
         layout: str = "bhld",
     ) -> None:
         if layout not in arrays.LAYOUTS[:2]:
@@ -53,6 +54,7 @@ class Cache:
         self.capacity = -(-whole(capacity, "capacity") // TILE) * TILE
         if self.capacity > LONG:
             raise Error(f"capacity {capacity} is too large")
+        self.max_distance = max(self.capacity, whole_or_none(max_distance, "max_distance") or 0)
         mapping = dict(tensors or {})
         if sinks is not None:
             mapping["sink.logit"] = sinks
@@ -88,7 +90,7 @@ class Cache:
 
     def _distance(self) -> int:
         """Of the two positions that are farthest apart."""
-        return self.capacity
+        return self.max_distance
 
     def _learn(self, copies: Mapping[str, np.ndarray[Any, Any]]) -> None:
         plan = self._plan
@@ -183,18 +185,15 @@ class Cache:
         m = Masking()
         shape = Shape(self.batch, plan.heads, plan.kv_heads, rows, keys, plan.dim, plan.value_dim, self._layout)
         if k_lens is not None:
-            m.k_lens = arrays.whole(k_lens, "k_lens", ((self.batch,),))
+            m.k_lens = lengths(k_lens, self.batch)
         if pos is not None:
             m.q_pos = m.k_pos = arrays.whole(pos, "pos", ((rows,), (self.batch, rows)))
-            m.per_batch = m.q_pos.ndim == 2
         if coords is not None:
             shapes = (plan.axes, rows), (self.batch, plan.axes, rows)
             m.q_coords = m.k_coords = arrays.reals(coords, "coords", shapes)
-            if m.q_pos is not None and (m.q_coords.ndim == 3) != m.per_batch:
-                raise Error("coords and pos must both have the batch in front, or neither")
-            m.per_batch = m.q_coords.ndim == 3
         elif plan.axes > 1:
             raise Error(f"coords is missing: the encoding has {plan.axes} axes, so each row wants as many coordinates")
+        batch_in_front(shape, m)
         return _Laid(self, kind, x, shape, m, self._inputs(inputs, shape, kind))
 
     def append(
@@ -213,7 +212,13 @@ class Cache:
         work = thread.work(laid.room or laid.measure())
         error = _c.lib.cache_append(self._plan._handle, self._tables.at, work, self._at, laid.at)
         if error:
-            _c.check(error, thread.error)
+            raise self._failure(error)
+
+    def _failure(self, status: int) -> Error:
+        failed = _c.failure(status, thread.error)
+        if "the tables were prepared for" not in str(failed):
+            return failed
+        return Error(f"{failed}; make the cache with max_distance=", failed.status)
 
     def attend(
         self,
@@ -246,7 +251,7 @@ class Cache:
                 self._append(laid)
             error = self._forward(laid)
             if error:
-                failed = _c.failure(error, thread.error)
+                failed = self._failure(error)
                 if len(given) > 1:
                     self._take_back(laid)
                 raise failed
@@ -351,6 +356,7 @@ class Cache:
             "ring": self._ring,
             "batch": self.batch,
             "capacity": self.capacity,
+            "max_distance": self.max_distance,
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -508,6 +514,7 @@ def _again(state: dict[str, Any]) -> Cache:
     cache = Cache.__new__(Cache)
     cache._plan, cache._encoding, cache._layout = state["plan"], state["encoding"], state["layout"]
     cache._ring, cache.batch, cache.capacity = state["ring"], state["batch"], state["capacity"]
+    cache.max_distance = state.get("max_distance", cache.capacity)  # 0.2 had none
     cache._memory = aligned(len(state["memory"]))
     cache._memory[:] = memoryview(state["memory"])
     at = c.c_void_p()
