@@ -40,6 +40,13 @@ def refuse_masked(x: Any, name: str) -> None:
         )
 
 
+def refuse_mapped(x: Any, name: str) -> None:
+    """Tensors of torch.func have no memory; loci maps rows and what comes with them."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and torch._C._functorch.is_batchedtensor(x):
+        raise Error(f"{name} cannot be mapped by torch.func.vmap; map q, k, v and inputs", "unsupported")
+
+
 def read(x: Any, name: str, kind: Any = None) -> tuple[Any, Any]:
     """The library and the array, which a foreign one becomes.  All arrays of a call are of one library."""
     own = kind_of(x, name)
@@ -185,6 +192,7 @@ def _as_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:
     refuse_masked(x, name)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
+        refuse_mapped(x, name)
         x = x.detach().cpu().numpy()
     return np.asarray(x)
 

@@ -15,6 +15,7 @@ from typing import Any
 from . import _arrays as arrays
 from . import _c
 from ._c import Error
+from ._interrupt import run
 from ._masks import Masking, Pairs, masking, open_mask, repeated
 from ._numbers import scale_of, whole_or_none, window_of
 from ._plan import Plan, Prepared, Tables, find_plan, full_text, host, kept, thread
@@ -167,6 +168,9 @@ class Form:
         self.names = [t.name for t in plan.tensors]
         self.shapes = {name: s.of(name) for name in ("q", "k", "v", "o", "lse")}
         self.ae = (s.batch, s.heads, s.rows, s.dim // 2, 2) if plan.averages else None
+        self.products = float(s.batch * s.heads * s.rows * s.keys * (s.dim + s.value_dim))
+        if plan.stage == "linear_attention":
+            self.products = float(s.batch * s.heads * max(s.rows, s.keys) * s.dim * s.value_dim)
         self.empty = 0 in (s.batch, s.heads, s.rows)
         self.bytes = _c.SIZES[_c.DTYPES[plan.dtype]]
         # strides of arrays that are dense: as their library has them, and as C wants them
@@ -372,6 +376,12 @@ class Problem:
             self.form.rooms[key] = size
         return size
 
+    def run(self, name: str, call: Any, *arguments: Any) -> int:
+        """A function of C.  Calls over ranks are not interrupted: others wait for them."""
+        if self.ranks is not None:
+            return int(getattr(self.ranks, name)(*arguments))
+        return run(getattr(_c.lib, name), call, self.form.products, *arguments)
+
     def forward(self, out: Any = None, want_lse: bool = False) -> tuple[Any, Any, Any]:
         """o, lse or rem, ae; what is not wanted or not there is None."""
         if self.ranks is None:
@@ -396,7 +406,7 @@ class Problem:
             kind.bump_version(out)
         try:
             work = thread.work(self.room(call, 0))
-            _c.check((self.ranks or _c.lib).forward(plan._handle, tables.at, work, call), thread.error)
+            _c.check(self.run("forward", call, plan._handle, tables.at, work, call), thread.error)
         finally:
             thread.done()
         del alive
@@ -415,7 +425,7 @@ class Problem:
         try:
             work = thread.work(self.room(call, 1))
             view = _c.View(kind.pointer(made), 0, 0, 0)
-            _c.check(_c.lib.weights(plan._handle, self.tables.at, work, call, view), thread.error)
+            _c.check(self.run("weights", call, plan._handle, self.tables.at, work, call, view), thread.error)
         finally:
             thread.done()
         del alive, ae
@@ -480,7 +490,7 @@ class Problem:
             grad.dmask = _c.View(kind.pointer(dmask), 0, 0, 0)
         try:
             work = thread.work(self.room(call, 1))
-            _c.check((self.ranks or _c.lib).backward(plan._handle, tables.at, work, call, grad), thread.error)
+            _c.check(self.run("backward", call, plan._handle, tables.at, work, call, grad), thread.error)
         finally:
             thread.done()
         del alive

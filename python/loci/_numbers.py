@@ -44,7 +44,7 @@ def real(x: Any, name: str) -> float:
         raise Error(f"{name} requires a gradient, and loci has none for it; give a number")
     try:
         return float(x)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last one is torch's, of tensors without a value
         raise TypeError(f"{name} must be a number, not {_said(x)}") from None
 
 

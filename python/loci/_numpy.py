@@ -37,7 +37,8 @@ class Numpy:
 
     @staticmethod
     def pointer(x: Any) -> int:
-        return int(x.__array_interface__["data"][0])
+        at: int = x.__array_interface__["data"][0]
+        return at
 
     @staticmethod
     def strides(x: Any) -> tuple[int, ...]:

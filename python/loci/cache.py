@@ -13,6 +13,8 @@ from . import _arrays as arrays
 from . import _c
 from ._attend import known_sizes, take_tensors
 from ._c import Error
+from ._interrupt import LONG as LONG_CALL
+from ._interrupt import run
 from ._masks import Masking, batch_in_front, lengths
 from ._numbers import LONG, whole, whole_or_none
 from ._numpy import Numpy
@@ -124,6 +126,7 @@ class Cache:
         made = {}
         for name, x in given.items():
             kind, x = arrays.read(x, name, kind)
+            arrays.refuse_mapped(x, name)
             if arrays.check_dtype(kind, x, name) != plan.dtype:
                 raise Error(f"{name} is {kind.dtype(x)} and the cache {plan.dtype}")
             batch, has, own_rows, wide = arrays.sizes(x, name, self._layout)
@@ -205,11 +208,17 @@ class Cache:
         pool = laid.use(host())
         laid.call.q_len = 0
         alive = laid.place(given, None, inputs)
-        self._append(laid)
+        before = self._count(laid)
+        try:
+            self._append(laid, thread.work(laid.room or laid.measure()))
+        except BaseException:
+            self._take_back(laid, before)
+            raise
+        finally:
+            thread.done()
         del alive, pool
 
-    def _append(self, laid: _Laid) -> None:
-        work = thread.work(laid.room or laid.measure())
+    def _append(self, laid: _Laid, work: int) -> None:
         error = _c.lib.cache_append(self._plan._handle, self._tables.at, work, self._at, laid.at)
         if error:
             raise self._failure(error)
@@ -246,29 +255,41 @@ class Cache:
         alive = laid.place(given, o, inputs)
         if out is not None:
             kind.bump_version(o)
+        before = self._count(laid)
         try:
+            work = thread.work(laid.room or laid.measure())
             if len(given) > 1:
-                self._append(laid)
-            error = self._forward(laid)
+                self._append(laid, work)
+            error = self._forward(laid, work)
             if error:
-                failed = self._failure(error)
-                if len(given) > 1:
-                    self._take_back(laid)
-                raise failed
+                raise self._failure(error)
+        except BaseException:  # Ctrl-C as well
+            self._take_back(laid, before)
+            raise
         finally:
             thread.done()
         del alive, pool
         return o if averages is None else (o, averages)
 
-    def _forward(self, laid: _Laid) -> int:
-        work = thread.work(laid.room or laid.measure())
-        return int(_c.lib.forward(self._plan._handle, self._tables.at, work, laid.at))
+    def _forward(self, laid: _Laid, work: int) -> int:
+        forward, given = _c.lib.forward, (self._plan._handle, self._tables.at, work, laid.at)
+        if laid.products < LONG_CALL:
+            status: int = forward(*given)
+            return status
+        return run(forward, laid.call, laid.products * max(self.lengths) / self.capacity, *given)
 
-    def _take_back(self, laid: _Laid) -> None:
-        """What a step that failed has appended."""
-        for entry in range(self.batch):
-            added = laid.rows if laid.masking.k_lens is None else int(laid.masking.k_lens[entry])
-            self.truncate(self.length(entry) - added, entry)
+    def _count(self, laid: _Laid) -> Any:
+        """Keys before an append, of the first entry, or of all where k_lens may add nothing to some."""
+        return _c.lib.cache_length(self._at, 0) if laid.masking.k_lens is None else self.lengths
+
+    def _take_back(self, laid: _Laid, before: Any) -> None:
+        """What a call that failed has appended, if anything."""
+        if laid.masking.k_lens is None:
+            added = self.length() - before
+            before = [length - added for length in self.lengths]
+        for entry, length in enumerate(before):
+            if self.length(entry) != length:
+                self.truncate(length, entry)
 
     def step(
         self,
@@ -394,6 +415,8 @@ class _Laid:
         for name, a in inputs.items():
             self.list[self.inputs[name]] = kind.pointer(a)
         self.first, self.masking = inputs, m  # which must live
+        products = cache.batch * plan.heads * shape.rows * cache.capacity * (plan.dim + plan.value_dim)
+        self.products = float(products)  # when the cache is full
         self.room = 0  # bytes of the workspace, when it has been asked
         self.pool = 0  # the serial number of the pool, which each call holds anew
         self.error = thread.error_at

@@ -251,7 +251,7 @@ class _Piece(_Cache):
     def _distance(self) -> int:
         return self.reach
 
-    def _forward(self, laid: Any) -> int:
+    def _forward(self, laid: Any, work: int) -> int:
         work = thread.work(self.ranks.workspace(self._plan._handle, laid.at, 0))
         return int(self.ranks.forward(self._plan._handle, self._tables.at, work, laid.at))
 

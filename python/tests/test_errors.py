@@ -184,6 +184,21 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(loci.Error, "q is a view whose signs are still to be turned"):
             loci.attention(negative, k, k)
 
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_mapped(self) -> None:
+        """What torch.func.vmap cannot map says so, instead of torch's word on storage."""
+        q = torch.ones(3, 1, 2, 4, 8)
+        cache = loci.Cache("nope", 2, 8, capacity=64)
+        vmap = torch.func.vmap
+        for call, name in (
+            (lambda: vmap(lambda p: loci.attention(q[0], q[0], q[0], "alibi", pos=p))(torch.ones(3, 4).long()), "pos"),
+            (lambda: vmap(lambda x: cache.step(x, x, x))(q), "q"),
+        ):
+            with self.assertRaisesRegex(loci.Error, f"{name} cannot be mapped by torch.func.vmap"):
+                call()
+        with self.assertRaisesRegex(TypeError, "scale must be a number"):
+            vmap(lambda s: loci.attention(q[0], q[0], q[0], scale=s))(torch.ones(3))
+
     def test_a_form_that_is_kept_checks_too(self) -> None:
         """A call that looks like an earlier one goes a shorter way, which must not lose what is not in its look."""
         loci.attention(Q, K, K)
