@@ -141,8 +141,8 @@ from loci import _interrupt
 x = numpy.ones((1, 2, 300000, 8), numpy.float32)
 o = numpy.zeros_like(x)
 small = x[:, :, :64]
-want = loci.attention(small, small, small, "alibi")
-cache = loci.Cache("alibi", 2, 8, capacity=300064)
+want = loci.attention(small, small, small, "nope")
+cache = loci.Cache("nope", 2, 8, capacity=300064)
 cache.append(x[:, :, :64], x[:, :, :64])
 inside = threading.Event()
 real = _interrupt._run_aside
@@ -160,7 +160,7 @@ try:
 except KeyboardInterrupt:
     assert not o.all(), "the call was done"
     assert cache.length() == 64, cache.length()
-    assert numpy.array_equal(loci.attention(small, small, small, "alibi"), want)
+    assert numpy.array_equal(loci.attention(small, small, small, "nope"), want)
     print("interrupted")
 """
         for threads in ("1", "2"):
@@ -171,9 +171,9 @@ except KeyboardInterrupt:
 
     @unittest.skipUnless(os.name == "posix", "there is no kill")
     def test_interrupted_calls(self) -> None:
-        self.interrupted('loci.attention(x, x, x, "alibi", out=o)')
+        self.interrupted('loci.attention(x, x, x, "nope", out=o)')
         self.interrupted("cache.step(x, x, x, out=o)")
-        self.interrupted('loci.attention_backward(x, x, x, x, x, x[..., 0].copy(), "alibi")')
+        self.interrupted('loci.attention_backward(x, x, x, x, x, x[..., 0].copy(), "nope")')
 
     def test_calls_in_a_thread_of_their_own(self) -> None:
         """What a long call of the main thread does: the same bits, the same sentences, and other handlers go on."""
