@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -90,10 +89,10 @@ def _rewrites(function: Any) -> bool:
     return False
 
 
-def _own(kind: type, names: set[str]) -> bool:
+def _own(kind: Any, names: set[str]) -> bool:
     if not (names & _SOFTMAX) or not any(word in kind.__name__ for word in ("Attention", "Attn")):
         return False
-    forward = inspect.unwrap(vars(kind).get("forward", getattr(kind, "forward")))
+    forward = inspect.unwrap(vars(kind).get("forward", kind.forward))
     return any("mask" in name for name in inspect.signature(forward).parameters)
 
 
@@ -137,7 +136,7 @@ def _models_of(kind: type) -> set[type]:
     if kind in _met:
         return _met[kind]
     found, todo = set[type](), [PreTrainedModel]
-    named = modeling_auto.MODEL_MAPPING_NAMES.get(getattr(kind, "model_type", None), ())
+    named = modeling_auto.MODEL_MAPPING_NAMES.get(getattr(kind, "model_type", ""), ())
     names = {named} if isinstance(named, str) else set(named)
     while todo:
         model = todo.pop()

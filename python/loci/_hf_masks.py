@@ -182,7 +182,7 @@ def is_packed(mask: torch.Tensor) -> bool:
 def unpack(mask: torch.Tensor, rows: int, keys: int) -> Sight:
     if mask.shape[-1] != 2 * keys + 4 * rows:
         raise _other_length(mask.shape[-1], rows, keys)
-    parts = mask[:, 0, 0].split([keys, rows, rows, rows, keys, rows], -1)
+    parts = torch.split(mask[:, 0, 0], [keys, rows, rows, rows, keys, rows], -1)
     k_seg, q_seg, k_first, k_last, k_pos, q_pos = parts
     return Sight(q_seg=q_seg, k_seg=k_seg, q_pos=q_pos, k_pos=k_pos, k_first=k_first, k_last=k_last)
 

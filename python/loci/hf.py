@@ -5,8 +5,10 @@
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="loci")
     loci.hf.patch(model)          # where a model has biases, or computes attention in its own code
 
-A mask, bias, window, softcap or sink is never left out: what loci cannot do, torch computes, with a FallbackWarning,
-or register(fallback="error") makes it an Error."""
+A mask, bias, window, softcap or sink is never left out: what loci cannot do, and what a model computes in its own code,
+torch computes, with a FallbackWarning, or register(fallback="error") makes it an Error.
+
+Models compile whole (torch.compile with fullgraph=True, torch.export): in compiled code a mask is a plain tensor."""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ __all__ = ["FallbackWarning", "patch", "register", "reset_stats", "stats"]
 
 # ---- Guard ---------------------------------------------------------------------------------------
 
-_facts_of = assume_constant_result(families.facts_of)
+_facts_of = assume_constant_result(families.facts_of)  # type: ignore[no-untyped-call]
 
 
 def _guard(config: Any) -> tuple[masks.Treatment, families.Facts]:
@@ -132,9 +134,7 @@ def _mask(
         return masking_utils.sdpa_mask(**everything)
     padding = None if attention_mask is None else attention_mask.bool()
     if torch.compiler.is_compiling():
-        return masks.traced(
-            batch_size, q_length, kv_length, q_offset, kv_offset, padding, mask_function, how.counted
-        )
+        return masks.traced(batch_size, q_length, kv_length, q_offset, kv_offset, padding, mask_function, how.counted)
     wanted = masks.Wanted(batch_size, q_length, kv_length, int(q_offset), int(kv_offset), padding)
     # a static cache counts in a tensor, or has more keys than have been written; what is made for it may enter
     # compiled code, and for one row transformers always wants a mask
@@ -278,8 +278,17 @@ def _attention(
 def _left(model: Any) -> None:
     """Warns, or refuses, where a model computes attention in its own code."""
     own = families.facts_of_model(type(model)).own
-    if own and not any(name in PATCHABLE for name in own):
+    if any(name in PATCHABLE for name in own):
+        if not any(hook is _refuse_unpatched for hook in model._forward_pre_hooks.values()):
+            model.register_forward_pre_hook(_refuse_unpatched)
+    elif own:
         leave(own)
+
+
+def _refuse_unpatched(model: Any, args: Any) -> None:
+    """Before forward of a model that patch() knows: DeBERTa never asks for a mask, where _guard() would see it."""
+    if model.config._attn_implementation == "loci":
+        _guard(model.config)
 
 
 def _watch() -> None:
@@ -305,8 +314,8 @@ def _watch() -> None:
                     _left(model)
 
     checked._loci = True  # type: ignore[attr-defined]
-    PreTrainedModel._check_and_adjust_attn_implementation = checked
-    PreTrainedModel.set_attn_implementation = changed
+    PreTrainedModel._check_and_adjust_attn_implementation = checked  # type: ignore[method-assign]
+    PreTrainedModel.set_attn_implementation = changed  # type: ignore[method-assign]
 
 
 def register(fallback: str = "torch") -> None:
