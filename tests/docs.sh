@@ -11,4 +11,7 @@ while IFS=: read -r page command; do
     read -ra words <<<"$(sed -E 's/--len [0-9]+/--len 33/' <<<"$command")"
     check "$page: $command" "$LOCI" "${words[@]:1}" --repeat 5
 done < <(grep -E '^    loci bench ' docs/pe/*.md docs/cache.md | sed -E 's/^([^:]*):/\1:/')
+while read -ra words; do
+    check "docs/guide.md: ${words[*]}" "$LOCI" "${words[@]:1}"
+done < <(grep -E '^    loci ' docs/guide.md)
 harness_end
