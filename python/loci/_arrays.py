@@ -127,7 +127,7 @@ def pointers(kind: Any, arrays: Any) -> Any:
 
 def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Whole numbers of any type as int64, of one of these shapes."""
-    got = _as_numpy(x)
+    got = _as_numpy(x, name)
     if got.dtype.kind not in "iu":
         raise Error(f"{name} must be whole numbers, not {got.dtype.name}")
     made: np.ndarray[Any, np.dtype[np.int64]] = np.require(got, np.int64, ("C", "A"))
@@ -135,18 +135,24 @@ def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[
 
 
 def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    got = _as_numpy(x)
+    got = _as_numpy(x, name)
     if got.dtype.kind not in "iuf":
         raise Error(f"{name} must be numbers, not {got.dtype.name}")
     made: np.ndarray[Any, np.dtype[np.float64]] = np.require(got, np.float64, ("C", "A"))
     return _shaped(made, name, shapes)
 
 
-def _as_numpy(x: Any) -> np.ndarray[Any, Any]:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        x = x.detach().cpu().numpy()
+def _as_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:
+    if is_torch(x):
+        from ._torch import to_numpy
+
+        return to_numpy(x, name)
     return np.asarray(x)
+
+
+def is_torch(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
 
 
 def _shaped(x: Array, name: str, shapes: tuple[tuple[int, ...], ...]) -> Array:
