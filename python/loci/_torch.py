@@ -23,6 +23,9 @@ _DTYPES = {
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
+_tracing_state = torch._C._get_tracing_state  # of jit.trace
+_dispatch_modes = torch._C._len_torch_dispatch_stack  # how many are at work
+
 
 class Torch:
     """What calls need of tensors.  _numpy.py has the same for numpy."""
@@ -123,9 +126,10 @@ class Torch:
     @staticmethod
     def refuse_untracked(*tensors: Any) -> None:
         """Calls by address are invisible to tracers and to forward-mode AD, which would go on with wrong results."""
-        if torch._C._get_tracing_state() is not None or _proxy_mode() is not None:
+        if _tracing_state() is not None or (_dispatch_modes() and _proxy_mode() is not None):
             raise Error(UNTRACED, "unsupported")
-        refuse_tangents(*tensors)
+        if forward_ad._current_level >= 0:
+            refuse_tangents(*tensors)
 
     @staticmethod
     def index(which: Any) -> Any:
@@ -162,8 +166,8 @@ def by_op(x: Any) -> bool:
     """Does somebody record or replace ops?  Then calls go by those of torch.library."""
     return (
         torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
+        or _tracing_state() is not None
+        or _dispatch_modes() > 0
         or isinstance(x, FakeTensor)
     )
 

@@ -2,7 +2,8 @@
 """What stands around attention in the layers of FoX (Pro), TaPE and Llama 4: docs/layers.md.
 
 Rows are [batch, heads, length, width].  Numbers are computed in double and rounded once; 16 bits are widened, and the
-result is rounded back.  All is differentiable in torch, but for the tokens before and after a shift."""
+result is rounded back.  All is differentiable in torch, but for a shift from a token before, which is refused, and its
+token after."""
 
 from __future__ import annotations
 

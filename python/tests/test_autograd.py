@@ -238,6 +238,13 @@ class ChangedBeforeBackward(unittest.TestCase):
         for x in learned.values():
             x += 1
         self.assertTrue(np.array_equal(plan.attention(q, q, q, prepared), want))
+        turns = loci.Plan("mixed", 2, 8, stage="rotate")
+        learned = turns.init(1)
+        coords = np.arange(turns.axes * 9).reshape(turns.axes, 9)
+        want_turned, prepared = turns.rotate(q, learned, coords=coords), turns.prepared(learned, max_distance=16)
+        for x in learned.values():
+            x += 1
+        self.assertTrue(np.array_equal(turns.rotate(q, prepared, coords=coords), want_turned))
         with torch.inference_mode():  # tensors without versions
             tensors = {name: torch.from_numpy(x).clone() for name, x in plan.init(1).items()}
             prepared = plan.prepared(tensors, max_distance=16)
@@ -289,6 +296,8 @@ class Mapped(unittest.TestCase):
         self.assertEqual([x.grad is None for x in leaves], [False, True, True])
         grads = torch.func.grad(loss, argnums=(0, 1, 2))(q, *fixed)
         self.assertTrue(torch.equal(grads[0], leaves[0].grad) and not grads[1].any() and not grads[2].any())
+        each = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(0, None, None))(q[None], *fixed)
+        self.assertTrue(torch.equal(each[0][0], grads[0]) and each[1].shape == (1, *fixed[0].shape))
 
     def test_what_cannot_be_mapped(self) -> None:
         q = randn(1, 2, 6, 8)

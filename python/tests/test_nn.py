@@ -148,8 +148,10 @@ class Empty(unittest.TestCase):
     def test_meta_device(self) -> None:
         for name in MODULES:
             with self.subTest(module=name):
+                generator = torch.random.get_rng_state()
                 with torch.device("meta"):
                     module = make(name)
+                self.assertTrue(torch.equal(torch.random.get_rng_state(), generator))
                 self.assertTrue(all(x.is_meta for x in module.state_dict().values()))
                 module = module.to_empty(device="cpu")
                 for x in module.state_dict().values():

@@ -157,6 +157,7 @@ class WithoutNumbers(unittest.TestCase):
                         (type(y).__name__, y.shape), ("FakeTensor", x[0].shape if name == "embed" else x.shape)
                     )
                     y.sum().backward()
+        self.assertEqual(FUNCTIONS["attention"](x).shape, x.shape)  # beside its mode
         plain = randn(2, 2, 6, 8)
         for function in (layers.rmsnorm, lambda x: loci.attention(plain, x, plain)):
             with warnings.catch_warnings(), self.assertRaisesRegex(loci.Error, "FakeTensor has a shape and no numbers"):
