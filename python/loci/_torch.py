@@ -126,7 +126,7 @@ class Torch:
     @staticmethod
     def refuse_untracked(*tensors: Any) -> None:
         """Calls by address are invisible to tracers and to forward-mode AD, which would go on with wrong results."""
-        if _tracing_state() is not None or (_dispatch_modes() and _proxy_mode() is not None):
+        if _recorded():
             raise Error(UNTRACED, "unsupported")
         if forward_ad._current_level >= 0:
             refuse_tangents(*tensors)
@@ -157,19 +157,17 @@ UNTRACED = (
 )
 
 
-def _proxy_mode() -> Any:
-    """That of make_fx, if it is at work."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+def _recorded() -> bool:
+    """Is jit.trace or make_fx at work?"""
+    if _tracing_state() is not None:
+        return True
+    proxies = torch._C._TorchDispatchModeKey.PROXY
+    return _dispatch_modes() > 0 and torch._C._get_dispatch_mode(proxies) is not None
 
 
 def by_op(x: Any) -> bool:
     """Does somebody record or replace ops?  Then calls go by those of torch.library."""
-    return (
-        torch.compiler.is_compiling()
-        or _tracing_state() is not None
-        or _dispatch_modes() > 0
-        or isinstance(x, FakeTensor)
-    )
+    return torch.compiler.is_compiling() or _recorded() or isinstance(x, FakeTensor)
 
 
 def _tangent(x: Any) -> Any:

@@ -146,6 +146,18 @@ class Recorded(unittest.TestCase):
         self.assertTrue(torch.equal(torch.export.export(Model(), (x,)).module()(x), FUNCTIONS["attention"](x)))
 
 
+class Watched(unittest.TestCase):
+    def test_modes_that_only_look(self) -> None:
+        """They change nothing."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        x, room = randn(1, 2, 6, 8), torch.empty(1, 2, 6, 8)
+        with FlopCounterMode(display=False):
+            self.assertIs(loci.attention(x, x, x, out=room), room)
+            self.assertTrue(torch.equal(loci.attention(x, x, x), room))
+            layers.rmsnorm(x)
+
+
 class WithoutNumbers(unittest.TestCase):
     def test_fake_tensors(self) -> None:
         with FakeTensorMode():
