@@ -415,6 +415,10 @@ static void check_refusals(void)
     still = 0;
     start("qwen35"), list("attention.recurrent_layers", 2, (uint32_t[]){ 2, 1 }),
         refused("attention.recurrent_layers is 2");
+    start("qwen35"), whole("attention.recurrent_layers", 1),
+        refused("attention.recurrent_layers must be a list of one number per layer");
+    start_without("llama", "block_count"), list("block_count", 2, (uint32_t[]){ 8, 9 }),
+        refused("llama.block_count must be one number, not a list");
     start("qwen35"), whole("full_attention_interval", 0), refused("full_attention_interval is 0");
 
     start("lama"), refused("'lama' is not known");

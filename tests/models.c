@@ -392,7 +392,7 @@ static void check_families(const char *path)
     int count = 0;
     for (json_t *line; f && (line = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL)); json_decref(line),
          count++) check_family(line);
-    CHECK_THAT(count == 116, "%s has %d families", path, count);
+    CHECK_THAT(count == 121, "%s has %d families", path, count);
     if (f) fclose(f);
 }
 
@@ -509,9 +509,19 @@ static const struct said { const char *json; int layer; const char *attention; d
     { FILE("recurrent_gemma") ",\"block_types\":[\"recurrent\",\"recurrent\",\"attention\"]}", 4,
       "nope", 0, 0, 0 },
     { FILE("recurrent_gemma") ",\"block_types\":[\"recurrent\",\"recurrent\",\"attention\"]}", 5,
-      "rope:pairing=half,base=10000,dim=128", 0.0625, 2048, 0 },
+      "rope:pairing=half,base=10000,dim=32", 0.125, 2048, 0 },
     { FILE("recurrent_gemma") ",\"block_types\":[\"chunked_attention\"]}", 0,
-      "rope:pairing=half,base=10000,dim=128", 0.0625, 0, 0 },
+      "rope:pairing=half,base=10000,dim=32", 0.125, 0, 0 },
+    { FILE("recurrent_gemma") "}", 2, "rope:pairing=half,base=10000,dim=32", 0.125, 2048, 0 },
+    { FILE("recurrent_gemma") "}", 3, "nope", 0, 0, 0 },
+    { FILE("recurrent_gemma") ",\"head_dim\":256,\"attention_window_size\":128}", 5,
+      "rope:pairing=half,base=10000,dim=128", 0.0625, 128, 0 },
+    { FILE("jetmoe") "}", 0, "rope:pairing=half,base=10000,dim=128", 0.08838834764831845, 0, 0 },
+    { FILE("jetmoe") ",\"kv_channels\":64}", 0, "rope:pairing=half,base=10000,dim=64", 0.125, 0,
+      0 },
+    { FILE("esm") "}", 0, "nope", 0.125, 0, 0 },
+    { FILE("esm") ",\"position_embedding_type\":\"rotary\"}", 0,
+      "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },
     { FILE("mistral") ",\"layer_types\":[\"full_attention\",\"sliding_attention\","
       "\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"]}", 0,
       "rope:pairing=half,base=10000,dim=64", 0.125, 0, 0 },

@@ -194,9 +194,12 @@ def attention(
     key_shares: Any = None,
     group: Any = None,
     gather: bool = False,
+    **others: Any,
 ) -> Any:
     """softmax(scale q k + what the encoding adds) v, with what the encoding turns: forward, and through torch's
     autograd backward.  With shares the arrays are this process's part of those of a group: loci.distributed."""
+    if others:
+        _attend.refuse_keywords("attention", others)
     given = {
         "pos": pos,
         "q_pos": q_pos,

@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _c
 from ._c import Error
+from ._numbers import LONG
 from ._numpy import Numpy
 
 Array = TypeVar("Array", bound="np.ndarray[Any, Any]")
@@ -20,6 +21,7 @@ LAYOUTS = ("bhld", "blhd", "thd")
 def kind_of(x: Any, name: str = "q") -> Any:
     """The library of an array, or what it can be read as."""
     if isinstance(x, np.ndarray):
+        refuse_masked(x, name)
         return Numpy
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -29,6 +31,20 @@ def kind_of(x: Any, name: str = "q") -> Any:
     if hasattr(x, "__dlpack__"):
         return None
     raise TypeError(f"{name} must be an array of numpy, a tensor of torch, or have __dlpack__, not {type(x).__name__}")
+
+
+def refuse_masked(x: Any, name: str) -> None:
+    if isinstance(x, np.ma.MaskedArray):
+        raise Error(
+            f"{name} is a masked array, whose mask loci would ignore: give {name}.filled(...), and mask= for keys"
+        )
+
+
+def refuse_mapped(x: Any, name: str) -> None:
+    """Tensors of torch.func have no memory; loci maps rows and what comes with them."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and torch._C._functorch.is_batchedtensor(x):
+        raise Error(f"{name} cannot be mapped by torch.func.vmap; map q, k, v and inputs", "unsupported")
 
 
 def read(x: Any, name: str, kind: Any = None) -> tuple[Any, Any]:
@@ -62,6 +78,34 @@ def in_place(kind: Any, x: Any) -> Any:
     return x
 
 
+def check_out(kind: Any, out: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """The caller's array for the result.  It must fit, be writable, and have a place of its own for each number."""
+    if out is None:
+        return None
+    _, out = read(out, "out", kind)
+    check_dtype(kind, out, "out", dtype)
+    if tuple(out.shape) != shape:
+        raise Error(f"out has the shape {list(out.shape)}, not {list(shape)}")
+    kind.check_writable(out, "out")
+    if _overlaps(kind, out):
+        raise Error(f"out has strides {kind.strides(out)}, so some of its numbers share memory; give an array without")
+    if in_place(kind, out) is not out:
+        raise Error("out must be aligned and dense along its last axis, without negative strides")
+    return out
+
+
+def _overlaps(kind: Any, x: Any) -> bool:
+    """Do two numbers share memory?  An axis must step over all that the axes of shorter strides reach."""
+    if 0 in x.shape:
+        return False
+    reach = 1
+    for stride, size in sorted(zip(kind.strides(x), x.shape, strict=True)):
+        if size > 1 and 0 <= stride < reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
 def sizes(x: Any, name: str, layout: str) -> tuple[int, int, int, int]:
     """Batch, heads, rows and width."""
     shape = tuple(int(size) for size in x.shape)
@@ -92,8 +136,8 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def strides_for(shape: tuple[int, ...], strides: Any, layout: str, written: bool) -> tuple[int, int, int]:
-    """Those of batch, head and row as C reads them: an axis that repeats the same numbers has a stride of its own, and
-    so has one of a single step, as three zeros would mean dense.  What is written repeats nothing."""
+    """Those of batch, head and row as C reads them.  An input's stride of 0 becomes BROADCAST, as three zeros would
+    mean dense.  In an output only an axis of size 1 may have one: see check_out()."""
     one = 1 if written else _c.BROADCAST
     s = [stride or one for stride in strides]
     if layout == "bhld":
@@ -125,13 +169,15 @@ def pointers(kind: Any, arrays: Any) -> Any:
     return list_
 
 
-def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Whole numbers of any type as int64, of one of these shapes."""
+def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...] | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Whole numbers of any type as int64, of one of these shapes, or of any."""
     got = _as_numpy(x, name)
     if got.dtype.kind not in "iu":
         raise Error(f"{name} must be whole numbers, not {got.dtype.name}")
+    if got.dtype.kind == "u" and got.size and int(got.max()) > LONG:
+        raise Error(f"{name} has {got.max()}, which is beyond int64; positions lie within 2^40")
     made: np.ndarray[Any, np.dtype[np.int64]] = np.require(got, np.int64, ("C", "A"))
-    return _shaped(made, name, shapes)
+    return made if shapes is None else _shaped(made, name, shapes)
 
 
 def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -143,6 +189,7 @@ def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[
 
 
 def _as_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:
+    refuse_masked(x, name)
     if is_torch(x):
         from ._torch import to_numpy
 

@@ -15,7 +15,9 @@ from typing import Any
 from . import _arrays as arrays
 from . import _c
 from ._c import Error
+from ._interrupt import run
 from ._masks import Masking, Pairs, masking, open_mask, repeated
+from ._numbers import scale_of, whole_or_none, window_of
 from ._plan import Plan, Prepared, Tables, find_plan, full_text, host, kept, thread
 from ._shape import Shape, shape_of
 
@@ -166,6 +168,9 @@ class Form:
         self.names = [t.name for t in plan.tensors]
         self.shapes = {name: s.of(name) for name in ("q", "k", "v", "o", "lse")}
         self.ae = (s.batch, s.heads, s.rows, s.dim // 2, 2) if plan.averages else None
+        self.products = float(s.batch * s.heads * s.rows * s.keys * (s.dim + s.value_dim))
+        if plan.stage == "linear_attention":
+            self.products = float(s.batch * s.heads * max(s.rows, s.keys) * s.dim * s.value_dim)
         self.empty = 0 in (s.batch, s.heads, s.rows)
         self.bytes = _c.SIZES[_c.DTYPES[plan.dtype]]
         # strides of arrays that are dense: as their library has them, and as C wants them
@@ -371,6 +376,12 @@ class Problem:
             self.form.rooms[key] = size
         return size
 
+    def run(self, name: str, call: Any, *arguments: Any) -> int:
+        """A function of C.  Calls over ranks are not interrupted: others wait for them."""
+        if self.ranks is not None:
+            return int(getattr(self.ranks, name)(*arguments))
+        return run(getattr(_c.lib, name), call, self.form.products, *arguments)
+
     def forward(self, out: Any = None, want_lse: bool = False) -> tuple[Any, Any, Any]:
         """o, lse or rem, ae; what is not wanted or not there is None."""
         if self.ranks is None:
@@ -391,9 +402,11 @@ class Problem:
             setattr(call, "rem" if plan.weighs else "lse", kind.pointer(lse))
         if ae is not None:
             call.ae = kind.pointer(ae)
+        if out is not None:
+            kind.bump_version(out)
         try:
             work = thread.work(self.room(call, 0))
-            _c.check((self.ranks or _c.lib).forward(plan._handle, tables.at, work, call), thread.error)
+            _c.check(self.run("forward", call, plan._handle, tables.at, work, call), thread.error)
         finally:
             thread.done()
         del alive
@@ -412,7 +425,7 @@ class Problem:
         try:
             work = thread.work(self.room(call, 1))
             view = _c.View(kind.pointer(made), 0, 0, 0)
-            _c.check(_c.lib.weights(plan._handle, self.tables.at, work, call, view), thread.error)
+            _c.check(self.run("weights", call, plan._handle, self.tables.at, work, call, view), thread.error)
         finally:
             thread.done()
         del alive, ae
@@ -477,7 +490,7 @@ class Problem:
             grad.dmask = _c.View(kind.pointer(dmask), 0, 0, 0)
         try:
             work = thread.work(self.room(call, 1))
-            _c.check((self.ranks or _c.lib).backward(plan._handle, tables.at, work, call, grad), thread.error)
+            _c.check(self.run("backward", call, plan._handle, tables.at, work, call, grad), thread.error)
         finally:
             thread.done()
         del alive
@@ -494,13 +507,15 @@ class Problem:
         return [*dtensors, self.kind.cast(dmask, self.kind.dtype(self.mask.given)) if self.mask.cast else dmask]
 
 
+OPEN = (-1, -1)  # a window without ends
+
+
 def _refuse_options(plan: Plan, *given: Any) -> None:
     """What is said beside a plan must be nothing, or what the plan says."""
     names = ("causal", "window_size", "scale", "max_len", "keys_rotated", "fast", "softcap", "sinks")
-    usual = (True, (-1, -1), None, None, False, False, None, None)
+    usual = (True, OPEN, None, None, False, False, None, None)
     told = plan.options()
     for name, x, nothing in zip(names, given, usual, strict=True):
-        x = tuple(x) if isinstance(x, list) else x
         if x is not nothing and x != nothing and x != told.get(name):
             raise Error(f"{name} has been decided by the plan")
 
@@ -517,7 +532,7 @@ def open_call(
     sinks: Any = None,
     layout: str = "bhld",
     causal: bool = True,
-    window_size: Any = (-1, -1),
+    window_size: Any = OPEN,
     scale: float | None = None,
     max_len: int | None = None,
     keys_rotated: bool = False,
@@ -547,11 +562,13 @@ def open_call(
             encoding = tensors.plan
         if encoding is not tensors.plan:
             raise Error("tensors were prepared for another plan")
+    scale, max_len = scale_of(scale), whole_or_none(max_len, "max_len")
+    window_size = window_size if window_size is OPEN else window_of(window_size)
     if isinstance(encoding, Plan):
         _refuse_options(encoding, causal, window_size, scale, max_len, keys_rotated, fast, softcap, sinks)
     text = encoding if isinstance(encoding, Plan) else full_text(encoding, softcap, sinks is not None)
-    window = tuple(window_size) if isinstance(window_size, list) else window_size
-    form = form_of(kind, q, k, v, text, mapping, stage, layout, causal, window, scale, max_len, keys_rotated, fast)
+    options = causal, window_size, scale, max_len, keys_rotated, fast
+    form = form_of(kind, q, k, v, text, mapping, stage, layout, *options)
     m = None
     if form.plan.axes > 1 or any(given[name] is not None for name in given) or layout == "thd":
         m = masking(given, form.shape, form.plan.axes)
@@ -565,6 +582,31 @@ def open_call(
     return opened
 
 
+# Keywords of other libraries' attention, and what loci has for them.
+ELSEWHERE = {
+    "is_causal": "loci calls it causal, which is True unless you say causal=False",
+    "attn_mask": "loci calls it mask, which counts beside causal=True; say causal=False where it alone decides",
+    "attention_mask": "loci.seg.from_mask(attention_mask), given as seg=, says which tokens are padding",
+    "key_padding_mask": "loci.seg.from_mask() makes segments of a mask of tokens, given as seg=",
+    "dropout_p": "loci has no dropout of weights; leave it out",
+    "dropout": "loci has no dropout of weights; leave it out",
+    "enable_gqa": "loci reads the number of kv heads from k and v; leave it out",
+    "softmax_scale": "loci calls it scale",
+    "sm_scale": "loci calls it scale",
+    "alibi_slopes": "it is an encoding: 'alibi', whose options say which slopes",
+    "position_ids": "loci calls it pos",
+    "theta": "it is an option of the encoding: 'rope:pairing=half,base=10000'",
+    "rotary": "it is an encoding: 'rope:pairing=half'",
+    "sinusoidal": "it is added to the embeddings, by loci.embed(x, 'sinusoidal')",
+}
+
+
+def refuse_keywords(function: str, names: Mapping[str, Any]) -> None:
+    for name in names:
+        hint = ELSEWHERE.get(name)
+        raise TypeError(f"{function}() has no argument '{name}'" + (f": {hint}" if hint else ""))
+
+
 def results(o: Any, lse: Any, ae: Any) -> Any:
     """What attention() returns: o alone, or with what else there is."""
     all_ = tuple(x for x in (o, lse, ae) if x is not None)
@@ -572,16 +614,8 @@ def results(o: Any, lse: Any, ae: Any) -> Any:
 
 
 def check_out(p: Problem, out: Any) -> Any:
-    """An array to write into, of the shape and type of the result."""
-    if out is None:
-        return None
-    _, out = arrays.read(out, "out", p.kind)
-    arrays.check_dtype(p.kind, out, "out", p.plan.dtype)
-    if tuple(out.shape) != p.form.shapes["o"]:
-        raise Error(f"out has the shape {_text_of(tuple(out.shape))}, not {_text_of(p.shape.of('o'))}")
-    if arrays.in_place(p.kind, out) is not out:
-        raise Error("out must be dense along its last axis")
-    return out
+    """The caller's array for the result, validated."""
+    return arrays.check_out(p.kind, out, p.form.shapes["o"], p.plan.dtype)
 
 
 def _like(p: Problem, x: Any, name: str, shape: tuple[int, ...], dtype: str) -> Any:

@@ -35,6 +35,7 @@ WORDS = {
     "q_coord": "q_coords",
     "k_coord": "k_coords",
     "value_dim": "the width of v",
+    "added to the embeddings, in stage embed": "added to the embeddings, by loci.embed() or loci.nn.Embedding",
 }
 
 
@@ -303,6 +304,8 @@ STRUCTS = {
 
 VIEWS = struct.Struct("@PnnnPnnnPnnnPnnn")  # q, k, v and o lie side by side in a call
 VIEWS_AT = Call.q.offset
+ADDRESS = struct.Struct("@P")
+HOST_AT = Call.host.offset
 
 # ---- The library ---------------------------------------------------------------------------------
 
@@ -441,7 +444,10 @@ def _in_python(text: str) -> str:
 
 def failure(status: int, error: CError) -> Error:
     """What a call has said."""
-    return Error(_in_python(error.text.decode(errors="replace")), STATUS[status])
+    text = error.text.decode(errors="replace")
+    if not text:  # a call's struct was used by two threads, so that another one was told
+        text = f"the call failed ({STATUS[status]}) while another thread used the same object, which is one thread's"
+    return Error(_in_python(text), STATUS[status])
 
 
 def check(status: int, error: CError) -> None:

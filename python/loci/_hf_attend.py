@@ -29,6 +29,7 @@ _REASONS = {
 }
 
 _lock = threading.Lock()
+_told: set[tuple[str, ...]] = set()
 _fused = 0
 _fallback: dict[str, int] = {}
 mode = "torch"
@@ -53,6 +54,7 @@ def reset_stats() -> None:
     with _lock:
         _fused = 0
         _fallback.clear()
+        _told.clear()
 
 
 def count_fused() -> None:
@@ -79,6 +81,22 @@ def fall_back(reason: str) -> None:
             FallbackWarning,
             stacklevel=2,
         )
+
+
+def leave(classes: tuple[str, ...]) -> None:
+    """Counts and warns, once for these classes, that transformers' own code computes their attention, or refuses."""
+    verb = "computes" if len(classes) == 1 else "compute"
+    who = f"{' and '.join(classes)} {verb} attention in transformers' own code and never ask{'s' * (verb[-1] == 's')}"
+    if mode == "error":
+        raise Error(f"{who} for 'loci', and loci.hf.register(fallback='error') makes that an Error")
+    if torch.compiler.is_compiling():
+        return
+    with _lock:
+        _fallback["own_code"] = _fallback.get("own_code", 0) + 1
+        first = classes not in _told
+        _told.add(classes)
+    if first:
+        warnings.warn(f"{who} for 'loci': it stays eager", FallbackWarning, stacklevel=3)
 
 
 def by_torch(
@@ -176,6 +194,6 @@ def attend(
         sinks=sinks,
         mask=mask,
         layout="blhd",
-        **({"causal": False} if sight.dense is not None else sight.arguments()),
+        **({"causal": False} if sight.dense is not None else sight.arguments(encoding != "nope")),
     )
     return o, None

@@ -25,7 +25,7 @@ OPEN: Window = (-1, -1)
 # What may be done with a Mask: looked at and carried along.  __get__ and __set__ are attributes such as shape.
 _LOOKS = {
     *("__get__", "__set__", "__repr__", "__hash__", "__len__", "__reduce_ex__", "__deepcopy__", "requires_grad_"),
-    *("size", "dim", "ndimension", "numel", "stride", "storage_offset", "untyped_storage", "data_ptr"),
+    *("size", "dim", "ndimension", "numel", "stride", "storage_offset", "untyped_storage", "data_ptr", "squeeze_copy"),
 }
 # MptModel asks for truths, and others for their own type: the numbers stay what they are.
 _STAYS = {"to", "contiguous", "detach", "clone", "bool", "float", "cpu"}
@@ -59,8 +59,10 @@ class Mask(torch.Tensor):
 
 
 def _numbers(mask: Mask) -> torch.Tensor:
+    """[batch, n].  An operation that no model uses on a mask, so that it may stand in graphs of torch.compile, where
+    a Mask is an input whose operations are dispatched again."""
     with torch._C.DisableTorchFunctionSubclass():
-        return mask.as_subclass(torch.Tensor)
+        return torch.squeeze_copy(mask, 1).flatten(1)
 
 
 def sequence_of(starts: torch.Tensor, length: int) -> torch.Tensor:
@@ -79,19 +81,25 @@ class Sight:
     k_seg: torch.Tensor | None = None
     q_pos: torch.Tensor | None = None
     k_pos: torch.Tensor | None = None
+    k_first: torch.Tensor | None = None
+    k_last: torch.Tensor | None = None
     cu_q: torch.Tensor | None = None
     cu_k: torch.Tensor | None = None
     dense: torch.Tensor | None = None
     placed: bool = True
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self, by_distance: bool) -> dict[str, Any]:
+        """`by_distance`: the encoding reads distances.  Else only order and window read positions."""
+        placed = by_distance or self.causal or self.window != OPEN
         return {
             "causal": self.causal,
             "window_size": self.window,
             "q_seg": self.q_seg,
             "k_seg": self.k_seg,
-            "q_pos": self.q_pos,
-            "k_pos": self.k_pos,
+            "q_pos": self.q_pos if placed else None,
+            "k_pos": self.k_pos if placed else None,
+            "k_first": self.k_first,
+            "k_last": self.k_last,
             "cu_seqlens_q": self.cu_q,
             "cu_seqlens_k": self.cu_k,
         }
@@ -113,6 +121,10 @@ class Sight:
         if self.q_seg is not None and self.k_seg is not None:
             q, k = self.q_seg.reshape(-1, rows, 1), self.k_seg.reshape(-1, 1, keys)
             seen = seen & (q == k) & (k >= 0)
+        if self.k_first is not None and self.k_last is not None:
+            first, last = self.k_first.reshape(-1, rows, 1), self.k_last.reshape(-1, rows, 1)
+            at = torch.arange(keys)
+            seen = seen & (at >= first) & (at <= last)
         if self.cu_q is not None and self.cu_k is not None:
             q, k = sequence_of(self.cu_q, rows), sequence_of(self.cu_k, keys)
             seen = seen & (q[:, None] == k[None])
@@ -121,18 +133,105 @@ class Sight:
 
 def sight_of(mask: Mask, rows: int, keys: int) -> Sight:
     """What a Mask says to rows and keys of this number."""
+    x = _numbers(mask)
+    x = x[0] if x.shape[0] == 1 else x
+    if x.shape[-1] not in (keys + rows, 2 * (keys + rows)):
+        raise _other_length(x.shape[-1], rows, keys)
     sight = Sight(mask.causal, mask.window)
     if mask.whole:
         return sight
-    x = _numbers(mask).reshape(mask.shape[0], -1)
-    x = x[0] if x.shape[0] == 1 else x
-    if x.shape[-1] not in (keys + rows, 2 * (keys + rows)):
-        raise Error(f"attention_mask is of another length: {x.shape[-1]} numbers, for {keys} keys and {rows} rows")
     sight.k_seg, sight.q_seg = x[..., :keys], x[..., keys : keys + rows]
     if x.shape[-1] > keys + rows:
         x = x[..., keys + rows :]
         sight.k_pos, sight.q_pos = x[..., :keys], x[..., keys:]
     return sight
+
+
+# ---- Masks as plain tensors ----------------------------------------------------------------------
+
+
+def _other_length(length: int, rows: int, keys: int) -> Error:
+    return Error(
+        f"attention_mask has {length} numbers, which is another length than that of {keys} keys and {rows} rows: this "
+        "model changes its keys or its mask on the way, which attn_implementation='loci' cannot follow; use 'eager'",
+        "unsupported",
+    )
+
+
+def pack(
+    batch: int,
+    k_seg: torch.Tensor,
+    q_seg: torch.Tensor,
+    k_first: torch.Tensor,
+    k_last: torch.Tensor,
+    k_pos: torch.Tensor,
+    q_pos: torch.Tensor,
+) -> torch.Tensor:
+    """A mask as a plain tensor, int64 of [batch, 1, 1, 2 keys + 4 rows], which says all in its numbers.
+
+    It enters and leaves compiled code, where a Mask and its attributes cannot.  Row i sees the keys k_first[i] to
+    k_last[i] of its segment."""
+    parts = (k_seg, q_seg, k_first, k_last, k_pos, q_pos)
+    return torch.cat([x.expand(batch, -1) for x in parts], -1)[:, None, None]
+
+
+def is_packed(mask: torch.Tensor) -> bool:
+    return mask.dtype == torch.int64 and mask.ndim == 4 and mask.shape[1] == 1 and mask.shape[2] == 1
+
+
+def unpack(mask: torch.Tensor, rows: int, keys: int) -> Sight:
+    if mask.shape[-1] != 2 * keys + 4 * rows:
+        raise _other_length(mask.shape[-1], rows, keys)
+    parts = torch.split(mask[:, 0, 0], [keys, rows, rows, rows, keys, rows], -1)
+    k_seg, q_seg, k_first, k_last, k_pos, q_pos = parts
+    return Sight(q_seg=q_seg, k_seg=k_seg, q_pos=q_pos, k_pos=k_pos, k_first=k_first, k_last=k_last)
+
+
+def _ranges(
+    function: Callable[..., Any], batch: int, q_at: torch.Tensor, k_at: torch.Tensor, first_key: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first and the last key that each row sees, [batch or 1, rows], counted from the first key.
+
+    Closures cannot be read where code is traced.  Functions other than order alone are evaluated for every pair and
+    reduced at once: a compiler fuses the two, others make rows times keys truths.  Rows must see one range each, as
+    they do by order, windows, chunks, packed sequences and blocks."""
+    keys = k_at.shape[0]
+    if function is masking_utils.causal_mask_function:
+        return torch.zeros_like(q_at)[None], (q_at - first_key).clamp(max=keys - 1)[None]
+    if function is masking_utils.bidirectional_mask_function:
+        return torch.zeros_like(q_at)[None], torch.full_like(q_at, keys - 1)[None]
+    entries, heads = torch.arange(batch)[:, None, None, None], torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+    seen = function(entries, heads, q_at[None, None, :, None], k_at[None, None, None, :])
+    seen = seen.expand(batch, 1, q_at.shape[0], keys)[:, 0]
+    count = seen.sum(-1)
+    first = seen.to(torch.uint8).argmax(-1)
+    last = torch.where(count > 0, keys - 1 - seen.to(torch.uint8).flip(-1).argmax(-1), first - 1)
+    torch._assert_async(
+        (count == last - first + 1).all(),
+        "a row of attention_mask sees keys that are no range, which loci does not know in compiled code",
+    )
+    return first, last
+
+
+def traced(
+    batch: int,
+    rows: int,
+    keys: int,
+    first_row: Any,
+    first_key: Any,
+    padding: torch.Tensor | None,
+    function: Callable[..., Any],
+    counted: bool,
+) -> torch.Tensor:
+    """As build(), of tensor operations alone."""
+    q_at, k_at = torch.arange(rows) + first_row, torch.arange(keys) + first_key
+    k_first, k_last = _ranges(function, batch, q_at, k_at, first_key)
+    w = Wanted(batch, rows, keys, first_row, first_key, padding)
+    k_seg = torch.where(w.tokens(k_at[None]), 0, -1)
+    k_pos, q_pos = k_at[None], q_at[None]
+    if counted and padding is not None:
+        k_pos, q_pos = _counted(w, k_pos), _counted(w, q_pos)
+    return pack(batch, k_seg, torch.zeros_like(q_at)[None], k_first, k_last, k_pos, q_pos)
 
 
 # ---- Reading closures ----------------------------------------------------------------------------
@@ -300,7 +399,8 @@ def _counted(w: Wanted, at: torch.Tensor) -> torch.Tensor:
     return count.gather(1, at.clamp(max=count.shape[-1] - 1).expand(count.shape[0], -1))
 
 
-def _assemble(w: Wanted, r: Reading, whole: bool, counted: bool) -> Mask:
+def _segments(w: Wanted, r: Reading) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of keys and of rows."""
     row_at, key_at = w.row_indices(), w.key_indices()
     q_seg, k_seg = (x.expand(-1, n) for x, n in zip(r.segments(), (w.rows, w.keys), strict=True))
     tokens = w.tokens(key_at) if r.hidden is None else w.tokens(key_at) & ~r.hidden
@@ -308,6 +408,26 @@ def _assemble(w: Wanted, r: Reading, whole: bool, counted: bool) -> Mask:
     if r.causal and w.rows > 1 and w.padding is not None:
         # a row is what its key is; where it is the only one, somebody wants it
         q_seg = torch.where(w.tokens(row_at) | (row_at >= w.padding.shape[-1]), q_seg, -1)
+    return k_seg, q_seg
+
+
+def _pack(w: Wanted, r: Reading, counted: bool) -> torch.Tensor:
+    """As a plain tensor."""
+    row_at, key_at = w.row_indices(), w.key_indices()
+    k_seg, q_seg = _segments(w, r)
+    (back, ahead), at = r.window(), row_at - w.first_key
+    k_first = torch.zeros_like(at) if back < 0 else (at - back).clamp(min=0)
+    k_last = torch.full_like(at, w.keys - 1) if ahead < 0 else at + ahead
+    k_last = (torch.minimum(k_last, at) if r.causal else k_last).clamp(max=w.keys - 1)
+    k_pos, q_pos = key_at, row_at
+    if counted and w.padding is not None:
+        k_pos, q_pos = _counted(w, key_at), _counted(w, row_at)
+    return pack(w.batch, k_seg, q_seg, k_first, k_last, k_pos, q_pos)
+
+
+def _assemble(w: Wanted, r: Reading, whole: bool, counted: bool) -> Mask:
+    row_at, key_at = w.row_indices(), w.key_indices()
+    k_seg, q_seg = _segments(w, r)
     parts = [k_seg, q_seg]
     if counted and not whole and w.padding is not None:
         parts += [_counted(w, key_at), _counted(w, row_at)]
@@ -357,9 +477,11 @@ def build(
     ahead: bool,
     tells_order: bool,
     shares: Any = None,
-) -> Mask | None:
+    plain: bool = False,
+) -> torch.Tensor | None:
     """A Mask, or None where order alone is left, transformers would `skip` the mask and the model tells its order by
-    other means.  `ahead`: generate() makes it for a static cache.  `shares`: there are rows of other ranks."""
+    other means.  `ahead`: generate() makes it for a static cache.  `shares`: there are rows of other ranks.  `plain`:
+    it may enter compiled code, so a tensor as pack() makes it."""
     r = Reading()
     r.read(function, wanted.row_indices(), wanted.key_indices())
     r.check()
@@ -373,9 +495,11 @@ def build(
     whole = whole and (wanted.ends_together or not (r.causal or r.window() != OPEN))
     if whole and none_is_fine and not _far(wanted, r):
         return None
+    if plain:
+        return _pack(wanted, r, how.counted)
     mask = _assemble(wanted, r, whole, how.counted)
     if how.flat:
-        flat = _numbers(mask)[:, 0].as_subclass(Mask)
+        flat = _numbers(mask)[:, None].as_subclass(Mask)
         flat.causal, flat.window, flat.whole = mask.causal, mask.window, mask.whole
         return flat
     return mask

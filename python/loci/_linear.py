@@ -56,7 +56,7 @@ def forward(p: Problem, state: Any, back: bool) -> tuple[Any, Any]:
     try:
         work = thread.work(p.room(call, 0))
         to = None if after is None else after.ctypes.data
-        _c.check(_c.lib.linear_forward(plan._handle, tables.at, work, call, before, to), thread.error)
+        _c.check(p.run("linear_forward", call, plan._handle, tables.at, work, call, before, to), thread.error)
     finally:
         thread.done()
     del alive
@@ -72,7 +72,7 @@ def backward(p: Problem, o: Any, dout: Any, wanted: Any, wanted_tensors: list[bo
     grad = p.grad(dout, grads, arrays.pointers(p.kind, dtensors), alive)
     try:
         work = thread.work(p.room(call, 1))
-        _c.check(_c.lib.linear_backward(p.plan._handle, tables.at, work, call, grad), thread.error)
+        _c.check(p.run("linear_backward", call, p.plan._handle, tables.at, work, call, grad), thread.error)
     finally:
         thread.done()
     del alive

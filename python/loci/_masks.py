@@ -95,17 +95,50 @@ def masking(given: Mapping[str, Any], s: Shape, axes: int) -> Masking:
     if q_seg is not None:
         m.q_seg = arrays.whole(q_seg, q_name, ((s.rows,), (s.batch, s.rows)))
         m.k_seg = arrays.whole(k_seg, k_name, ((s.keys,), (s.batch, s.keys)))
-    for name, other in (("k_first", "k_last"), ("k_last", "k_first")):
-        if given.get(name) is not None:
-            if given.get(other) is None:
-                raise Error(f"{other} is missing: {name} was given, and the two go together")
-            setattr(m, name, arrays.whole(given[name], name, ((s.rows,), (s.batch, s.rows))))
-    _lengths(given, s, m)
-    _batch_in_front(s, m)
+    if given.get("k_first") is not None or given.get("k_last") is not None:
+        m.k_first = _bound(given.get("k_first"), "k_first", 0, s)
+        m.k_last = _bound(given.get("k_last"), "k_last", s.keys - 1, s)
+    _starts_of_sequences(given, s, m)
+    if given.get("k_lens") is not None:
+        m.k_lens = lengths(given["k_lens"], s.batch)
+        if m.q_seg is not None:
+            _lengths_as_segments(s, m)
+    batch_in_front(s, m)
     return m
 
 
-def _batch_in_front(s: Shape, m: Masking) -> None:
+def _bound(x: Any, name: str, open_: int, s: Shape) -> Any:
+    """The first or last key of each row; None bounds nothing, and what spreads to all rows will do."""
+    made = arrays.whole(open_ if x is None else x, name)
+    try:
+        return np.ascontiguousarray(np.broadcast_to(made, (s.rows,) if made.ndim < 2 else (s.batch, s.rows)))
+    except ValueError:
+        shape = list(made.shape)
+        raise Error(f"{name} has the shape {shape}, which does not spread to {[s.batch, s.rows]}") from None
+
+
+def lengths(x: Any, batch: int) -> Any:
+    """The keys of each batch entry, which may be one number for all."""
+    made = arrays.whole(x, "k_lens", ((batch,), ()))
+    return np.full(batch, made) if made.ndim == 0 else made
+
+
+def _lengths_as_segments(s: Shape, m: Masking) -> None:
+    """C takes lengths or segments.  So keys behind an entry's length become padding, and rows get the positions that
+    lengths would give them."""
+    for entry, n in enumerate(m.k_lens):
+        if not 0 <= n <= s.keys:
+            raise Error(f"k_lens: entry {entry} has {n} keys, and k has {s.keys}")
+    keys = np.arange(s.keys)
+    m.k_seg = np.where(keys < m.k_lens[:, None], m.k_seg, -1)
+    if m.q_pos is None:
+        m.q_pos = m.k_lens[:, None] - s.rows + np.arange(s.rows)
+        m.k_pos = keys
+        m.distance = s.rows + s.keys
+    m.k_lens = None
+
+
+def batch_in_front(s: Shape, m: Masking) -> None:
     """Either all of them have it or none."""
     ranks = {"q_pos": 1, "k_pos": 1, "q_coords": 2, "k_coords": 2, "q_seg": 1, "k_seg": 1, "k_first": 1, "k_last": 1}
     there = {name: rank for name, rank in ranks.items() if getattr(m, name) is not None}
@@ -115,9 +148,7 @@ def _batch_in_front(s: Shape, m: Masking) -> None:
             setattr(m, name, _spread(getattr(m, name), s.batch, rank))
 
 
-def _lengths(given: Mapping[str, Any], s: Shape, m: Masking) -> None:
-    if given.get("k_lens") is not None:
-        m.k_lens = arrays.whole(given["k_lens"], "k_lens", ((s.batch,),))
+def _starts_of_sequences(given: Mapping[str, Any], s: Shape, m: Masking) -> None:
     starts, k_starts = given.get("cu_seqlens_q"), given.get("cu_seqlens_k")
     if starts is None:
         if k_starts is not None:

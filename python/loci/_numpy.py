@@ -19,7 +19,7 @@ class Numpy:
 
     @staticmethod
     def owns(x: Any) -> bool:
-        return isinstance(x, np.ndarray)
+        return type(x) is np.ndarray  # others are looked at by kind_of()
 
     @staticmethod
     def dtype(x: Any) -> str:
@@ -37,7 +37,8 @@ class Numpy:
 
     @staticmethod
     def pointer(x: Any) -> int:
-        return int(x.__array_interface__["data"][0])
+        at: int = x.__array_interface__["data"][0]
+        return at
 
     @staticmethod
     def strides(x: Any) -> tuple[int, ...]:
@@ -104,6 +105,15 @@ class Numpy:
     @staticmethod
     def check_device(x: Any, name: str) -> None:
         """All of them are where loci computes."""
+
+    @staticmethod
+    def check_writable(x: Any, name: str) -> None:
+        if not x.flags.writeable:
+            raise Error(f"{name} is read-only; give an array that can be written")
+
+    @staticmethod
+    def bump_version(x: Any) -> None:
+        """numpy does not count changes."""
 
     @staticmethod
     def from_numpy(x: np.ndarray[Any, Any]) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import itertools
 import os
 import sys
 import threading
@@ -16,6 +17,7 @@ import numpy as np
 from . import _c
 from ._arrays import read
 from ._c import Error
+from ._numbers import INT, real, scale_of, whole, whole_or_none, window_of
 
 # ---- Memory --------------------------------------------------------------------------------------
 
@@ -59,8 +61,10 @@ thread = _Thread()
 
 # ---- Threads -------------------------------------------------------------------------------------
 
+POOLS = 4  # that stay for later calls, each of another number of threads
 _lock = threading.Lock()
 _pools: dict[int, Any] = {}
+_serials = itertools.count(1)
 _told: int | None = None
 
 
@@ -79,11 +83,7 @@ _ENVIRONMENT = _threads_of_environment()
 def set_num_threads(threads: int) -> None:
     """How many threads a call may use.  The environment's LOCI_NUM_THREADS has the last word."""
     global _told
-    if not isinstance(threads, int) or isinstance(threads, bool):
-        raise TypeError(f"threads must be a whole number, not {type(threads).__name__}")
-    if not 1 <= threads <= 256:
-        raise Error(f"threads must be from 1 to 256, not {threads}")
-    _told = threads
+    _told = whole(threads, "threads", 1, 256)
 
 
 def get_num_threads() -> int:
@@ -102,21 +102,39 @@ def get_num_threads() -> int:
         return min(os.cpu_count() or 1, 256)
 
 
+class _Pool(_c.Host):
+    """Threads that C has started.  They end with the last reference, and each call that uses them holds one: ctypes
+    keeps what a call's `host` points to."""
+
+    def __del__(self) -> None:
+        if _c is not None:  # modules may be gone when the interpreter ends
+            _c.lib.pool_destroy(c.byref(self))
+
+
+def _start(threads: int) -> Any:
+    pool = _Pool()
+    status = _c.lib.pool_create(c.byref(pool), threads)
+    if status:
+        raise Error(f"{threads} threads cannot be started", _c.STATUS[status])
+    pointer: Any = c.POINTER(_c.Host)(pool)
+    pointer.serial = next(_serials)  # unlike an address, it is never used again
+    return pointer
+
+
 def host() -> Any:
-    """The pool of as many threads, or None for the calling thread alone."""
+    """The pool of as many threads, or None for the calling thread alone.  Hold it for as long as a call runs."""
     threads = get_num_threads()
     if threads == 1:
         return None
     pool = _pools.get(threads)
     if pool is None:
+        dropped = []  # destroyed when this function returns, without the lock
         with _lock:
             pool = _pools.get(threads)
             if pool is None:
-                made = _c.Host()
-                status = _c.lib.pool_create(c.byref(made), threads)
-                if status:
-                    raise Error(f"{threads} threads cannot be started", _c.STATUS[status])
-                pool = _pools[threads] = c.pointer(made)
+                while len(_pools) >= POOLS:
+                    dropped.append(_pools.pop(next(iter(_pools))))
+                pool = _pools[threads] = _start(threads)
     return pool
 
 
@@ -133,13 +151,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def release() -> None:
-    """Gives back what loci keeps between calls: threads, this thread's workspace, plans and their tables."""
+    """Gives back what loci keeps between calls: threads, this thread's workspace, plans and their tables.  Calls that
+    other threads are in go on with what they have."""
     thread.release()
     with _lock:
         pools = list(_pools.values())
         _pools.clear()
-    for pool in pools:
-        _c.lib.pool_destroy(pool)
+    del pools  # without the lock
     with _kept_lock:
         _plans.clear()
         _forms.clear()
@@ -173,12 +191,7 @@ def dtype_name(dtype: Any) -> str:
 
 def window(window_size: Sequence[int], causal: bool) -> tuple[int, int]:
     """flash-attention's (left, right), -1 being open and 0 the own position, as C says it."""
-    try:
-        left, right = (int(w) for w in window_size)
-    except (TypeError, ValueError):
-        raise TypeError(f"window_size must be two whole numbers, (left, right), not {window_size!r}") from None
-    if left < -1 or right < -1:
-        raise Error(f"window_size must be distances, or -1 for what is open, not ({left}, {right})")
+    left, right = window_of(window_size)
 
     def as_c(distance: int) -> int:
         return _c.NONE if distance == 0 else max(distance, 0)
@@ -192,8 +205,9 @@ def full_text(encoding: str, softcap: float | None, sinks: bool) -> str:
     if not isinstance(encoding, str):
         raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
     text = encoding
-    if softcap:  # of the product, so it stands before what is added
-        text = f"softcap:cap={float(softcap)!r}+{text}"
+    cap = 0.0 if softcap is None else real(softcap, "softcap")
+    if cap:  # of the product, so it stands before what is added; 0 is none, as in flash-attention
+        text = f"softcap:cap={cap!r}+{text}"
     return text + "+sink" if sinks else text
 
 
@@ -224,6 +238,11 @@ class Plan:
             raise TypeError(f"encoding must be a text such as 'rope:pairing=half', not {type(encoding).__name__}")
         if stage not in _c.STAGES:
             raise Error(f"stage must be one of {', '.join(_c.STAGES)}, not '{stage}'")
+        heads, dim = whole(heads, "heads", 0, INT), whole(dim, "dim", 0, INT)
+        kv_heads = whole_or_none(kv_heads, "kv_heads", high=INT)
+        value_dim = whole_or_none(value_dim, "value_dim", high=INT)
+        model_dim = whole_or_none(model_dim, "model_dim", high=INT)
+        max_len, scale, window_size = whole_or_none(max_len, "max_len"), scale_of(scale), window_of(window_size)
         self._arguments = {
             "encoding": encoding,
             "heads": heads,
@@ -234,7 +253,7 @@ class Plan:
             "dtype": dtype_name(dtype),
             "stage": stage,
             "causal": bool(causal),
-            "window_size": tuple(window_size),
+            "window_size": window_size,
             "scale": scale,
             "max_len": max_len,
             "keys_rotated": bool(keys_rotated),
@@ -309,7 +328,7 @@ class Plan:
 
     def init(self, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
         """Learned and fixed tensors, as the papers start them."""
-        made = {}
+        made, seed = {}, whole(seed, "seed", 0, (1 << 64) - 1)
         for i, t in enumerate(self.tensors):
             if t.role == "input":
                 continue
@@ -416,7 +435,7 @@ class Prepared(Mapping[str, Any]):
     place.  Arrays of numpy do not tell whether they have: those are copied."""
 
     def __init__(self, plan: Plan, tensors: Mapping[str, Any], max_distance: int) -> None:
-        self.plan, self._distance = plan, max_distance
+        self.plan, self._distance = plan, whole(max_distance, "max_distance", 1)
         self._tensors: dict[str, Any] = {}
         for name, x in tensors.items():
             kind, x = read(x, name)
@@ -463,7 +482,7 @@ def _listed(shapes: Mapping[str, Sequence[int]] | None) -> Any:
         if not own or len(shape) > 5:
             raise Error(f"shapes: '{name}' must be ENCODING.NAME with at most 5 sizes")
         t.encoding, t.name, t.rank = encoding.encode(), own.encode(), len(shape)
-        t.shape[: len(shape)] = [int(size) for size in shape]
+        t.shape[: len(shape)] = [whole(size, name, low=-3) for size in shape]
     return list_
 
 

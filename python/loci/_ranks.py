@@ -14,6 +14,7 @@ import numpy as np
 
 from . import _c
 from ._c import Error
+from ._numbers import INT, whole
 from ._plan import thread
 
 # ---- Shares --------------------------------------------------------------------------------------
@@ -33,11 +34,15 @@ class Share:
         return iter((self.first, self.count, self.rank))
 
 
+def _share(first: Any, count: Any, rank: Any) -> Share:
+    return Share(whole(first, "shares: first"), whole(count, "shares: count"), whole(rank, "shares: rank", 0, INT))
+
+
 class Shares(Sequence[Share]):
     """Who has which rows of a sequence: the same list on every rank.  What is said of own rows is of `rank`."""
 
     def __init__(self, shares: Iterable[Iterable[int]], rank: int | None = None) -> None:
-        self._list = tuple(Share(*(int(x) for x in share)) for share in shares)
+        self._list = tuple(_share(*share) for share in shares)
         self._rank = rank
         self.rows = sum(share.count for share in self._list)  # of all ranks
 
@@ -124,6 +129,7 @@ def share_out(rows: int, ranks: int | None = None, layout: str = "zigzag", *, ra
         from .distributed import number_of_ranks
 
         ranks = number_of_ranks()
+    rows, ranks = whole(rows, "rows"), whole(ranks, "ranks", 1, INT // 2)
     room = (_c.Share * (2 * max(ranks, 1)))()
     count = _c.lib.share_out(LAYOUTS.index(layout), rows, ranks, room, len(room))
     if not count:

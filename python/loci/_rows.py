@@ -15,6 +15,7 @@ from . import _c
 from ._attend import formed_plan, take_tensors
 from ._c import Error
 from ._masks import masking
+from ._numbers import whole_or_none
 from ._plan import Plan, Tables, host, thread
 from ._shape import Shape
 
@@ -148,9 +149,12 @@ def open_rotation(
         raise Error(f"role must be one of {', '.join(_c.WHICH)}, not '{role}'")
     if layout not in arrays.LAYOUTS[:2]:
         raise Error(f"layout must be bhld or blhd here, not '{layout}'")
+    max_len = whole_or_none(max_len, "max_len")
     kind, x = arrays.read(x, "x")
     dtype = arrays.check_dtype(kind, x, "x")
     batch, heads, rows, dim = arrays.sizes(x, "x", layout)
+    if not dim:
+        raise Error("x is 0 wide; rows need at least one number")
     s = Shape(batch, heads, heads, rows, rows, dim, dim, layout)
     checked = _given(kind, tensors)
     if isinstance(encoding, Plan):
@@ -174,11 +178,14 @@ def open_embedding(
 ) -> Opened:
     if not isinstance(encoding, (str, Plan)):
         raise TypeError(f"encoding must be a text such as 'sinusoidal', not {type(encoding).__name__}")
+    max_len = whole_or_none(max_len, "max_len")
     kind, x = arrays.read(x, "x")
     dtype = arrays.check_dtype(kind, x, "x")
     if len(x.shape) not in (2, 3):
         raise Error(f"x has {len(x.shape)} dimensions; embeddings are [batch, rows, width] or [rows, width]")
     batch, rows, width = (1, *x.shape) if len(x.shape) == 2 else tuple(x.shape)
+    if not width:
+        raise Error("x is 0 wide; rows need at least one number")
     flat = len(x.shape) == 2
     s = Shape(int(batch), 1, 1, int(rows), int(rows), int(width), int(width), "ld" if flat else "bld")
     checked = _given(kind, tensors)

@@ -63,4 +63,7 @@ def shape_of(q: Any, k: Any, v: Any, layout: str) -> Shape:
         raise Error(f"v has {v_heads} heads and k {kv_heads}")
     if v_keys != keys:
         raise Error(f"v has {v_keys} rows and k {keys}")
+    for name, width in (("q", dim), ("v", value_dim)):
+        if not width:
+            raise Error(f"{name} is 0 wide; rows need at least one number")
     return Shape(batch, heads, kv_heads, rows, keys, dim, value_dim, layout)

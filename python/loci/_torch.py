@@ -145,6 +145,16 @@ class Torch:
         if x.is_neg():
             raise Error(f"{name} is a view whose signs are still to be turned; call resolve_neg() on it", "unsupported")
 
+    @staticmethod
+    def check_writable(x: Any, name: str) -> None:
+        if x.requires_grad:
+            raise Error(f"{name} requires a gradient, which autograd could not follow; give {name}.detach()")
+
+    @staticmethod
+    def bump_version(x: Any) -> None:
+        """Autograd compares versions: it refuses a backward pass that needs what was overwritten."""
+        torch.autograd.graph.increment_version(x)
+
 
 SECOND = "loci has no second derivatives; a backward pass with create_graph=True ends here"
 FORWARD = (
@@ -223,7 +233,7 @@ def to_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(x):
         if functorch.is_batchedtensor(x):
-            raise Error(f"{name} is mapped by torch.func.vmap; loci maps rows and inputs", "unsupported")
+            raise Error(f"{name} cannot be mapped by torch.func.vmap; map q, k, v and inputs", "unsupported")
         x = functorch.get_unwrapped(x)  # of torch.func.grad, which wraps every argument
     refuse_tangents(x)
     with torch._C._DisableFuncTorch():

@@ -11,6 +11,7 @@ import numpy as np
 from . import _arrays as arrays
 from . import _attend
 from ._c import Error
+from ._masks import lengths
 from ._plan import Plan, Prepared
 
 
@@ -118,8 +119,9 @@ def _positions(given: dict[str, Any], which: Any, rows: int, keys: int, batch: i
             given[q] = np.asarray(given[q])[..., which]
     for name in ("k_first", "k_last"):
         if given[name] is not None:
-            given[name] = np.asarray(given[name])[..., which]
+            bound = np.asarray(given[name])
+            given[name] = np.broadcast_to(bound, (*bound.shape[:-1], rows))[..., which]
     if given["q_pos"] is None:
-        ends = np.full(batch, keys) if given["k_lens"] is None else np.asarray(given["k_lens"])
+        ends = np.full(batch, keys) if given["k_lens"] is None else lengths(given["k_lens"], batch)
         given["q_pos"] = ends[:, None] - rows + which
         given["k_pos"] = np.broadcast_to(np.arange(keys), (batch, keys)).copy()

@@ -13,7 +13,10 @@ from . import _arrays as arrays
 from . import _c
 from ._attend import known_sizes, take_tensors
 from ._c import Error
-from ._masks import Masking
+from ._interrupt import LONG as LONG_CALL
+from ._interrupt import run
+from ._masks import Masking, batch_in_front, lengths
+from ._numbers import LONG, whole, whole_or_none
 from ._numpy import Numpy
 from ._plan import Plan, Tables, aligned, dtype_name, full_text, host, thread
 from ._shape import Shape
@@ -23,7 +26,7 @@ TILE = 64  # keys that are kept together: a capacity is a multiple
 
 class Cache:
     """A cache of `batch` sequences of up to `capacity` keys, rounded up to 64.  step() appends and attends; a cache is
-    one thread's at a time."""
+    one thread's at a time.  Positions that are given may be up to `max_distance` apart, by default the capacity."""
 
     def __init__(
         self,
@@ -43,13 +46,17 @@ class Cache:
         softcap: float | None = None,
         sinks: Any = None,
         max_len: int | None = None,
+        max_distance: int | None = None,
         layout: str = "bhld",
     ) -> None:
         if layout not in arrays.LAYOUTS[:2]:
             raise Error(f"layout of a cache must be bhld or blhd, not '{layout}'")
         self._encoding = full_text(encoding, softcap, sinks is not None)
-        self._layout, self._ring, self.batch = layout, bool(ring), int(batch)
-        self.capacity = -(-int(capacity) // TILE) * TILE
+        self._layout, self._ring, self.batch = layout, bool(ring), whole(batch, "batch")
+        self.capacity = -(-whole(capacity, "capacity") // TILE) * TILE
+        if self.capacity > LONG:
+            raise Error(f"capacity {capacity} is too large")
+        self.max_distance = max(self.capacity, whole_or_none(max_distance, "max_distance") or 0)
         mapping = dict(tensors or {})
         if sinks is not None:
             mapping["sink.logit"] = sinks
@@ -61,7 +68,7 @@ class Cache:
             "kv_heads": kv_heads,
             "value_dim": value_dim,
             "dtype": dtype_name(dtype),
-            "window_size": tuple(window_size),
+            "window_size": window_size,
             "scale": scale,
             "max_len": max_len,
         }
@@ -85,7 +92,7 @@ class Cache:
 
     def _distance(self) -> int:
         """Of the two positions that are farthest apart."""
-        return self.capacity
+        return self.max_distance
 
     def _learn(self, copies: Mapping[str, np.ndarray[Any, Any]]) -> None:
         plan = self._plan
@@ -119,6 +126,7 @@ class Cache:
         made = {}
         for name, x in given.items():
             kind, x = arrays.read(x, name, kind)
+            arrays.refuse_mapped(x, name)
             if arrays.check_dtype(kind, x, name) != plan.dtype:
                 raise Error(f"{name} is {kind.dtype(x)} and the cache {plan.dtype}")
             batch, has, own_rows, wide = arrays.sizes(x, name, self._layout)
@@ -170,10 +178,6 @@ class Cache:
             laid.kind.refuse_untracked(*given.values())
             if laid.kind.grad_enabled():
                 self._refuse_gradient(laid.kind, *given.values())
-        threads = host()
-        if threads is not laid.host:
-            laid.host = laid.call.host = threads
-            laid.room = 0
         return laid
 
     def _lay(self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any) -> _Laid:
@@ -186,18 +190,15 @@ class Cache:
         m = Masking()
         shape = Shape(self.batch, plan.heads, plan.kv_heads, rows, keys, plan.dim, plan.value_dim, self._layout)
         if k_lens is not None:
-            m.k_lens = arrays.whole(k_lens, "k_lens", ((self.batch,),))
+            m.k_lens = lengths(k_lens, self.batch)
         if pos is not None:
             m.q_pos = m.k_pos = arrays.whole(pos, "pos", ((rows,), (self.batch, rows)))
-            m.per_batch = m.q_pos.ndim == 2
         if coords is not None:
             shapes = (plan.axes, rows), (self.batch, plan.axes, rows)
             m.q_coords = m.k_coords = arrays.reals(coords, "coords", shapes)
-            if m.q_pos is not None and (m.q_coords.ndim == 3) != m.per_batch:
-                raise Error("coords and pos must both have the batch in front, or neither")
-            m.per_batch = m.q_coords.ndim == 3
         elif plan.axes > 1:
             raise Error(f"coords is missing: the encoding has {plan.axes} axes, so each row wants as many coordinates")
+        batch_in_front(shape, m)
         return _Laid(self, kind, x, shape, m, self._inputs(inputs, shape, kind))
 
     def append(
@@ -206,16 +207,29 @@ class Cache:
         """Adds the keys and values of new tokens."""
         given = {"k": k, "v": v}
         laid = self._laid(given, inputs, k_lens, pos, coords)
+        pool = laid.use(host())
         laid.call.q_len = 0
         alive = laid.place(given, None, inputs)
-        self._append(laid)
-        del alive
+        before = self._count(laid)
+        try:
+            self._append(laid, thread.work(laid.room or laid.measure()))
+        except BaseException:
+            self._take_back(laid, before)
+            raise
+        finally:
+            thread.done()
+        del alive, pool
 
-    def _append(self, laid: _Laid) -> None:
-        work = thread.work(laid.room or laid.measure())
+    def _append(self, laid: _Laid, work: int) -> None:
         error = _c.lib.cache_append(self._plan._handle, self._tables.at, work, self._at, laid.at)
         if error:
-            _c.check(error, thread.error)
+            raise self._failure(error)
+
+    def _failure(self, status: int) -> Error:
+        failed = _c.failure(status, thread.error)
+        if "the tables were prepared for" not in str(failed):
+            return failed
+        return Error(f"{failed}; make the cache with max_distance=", failed.status)
 
     def attend(
         self,
@@ -234,43 +248,50 @@ class Cache:
     def _attend(self, laid: _Laid, given: dict[str, Any], inputs: Any, out: Any) -> Any:
         """With keys that go to the cache before, if there are any."""
         plan, kind, q = self._plan, laid.kind, given["q"]
-        o = kind.empty(laid.shape_of_o, q) if out is None else self._out(laid, out)
+        o = kind.empty(laid.shape_of_o, q) if out is None else arrays.check_out(kind, out, laid.shape_of_o, plan.dtype)
         averages = None
         if plan.averages:
             averages = kind.empty((self.batch, plan.heads, laid.rows, plan.dim // 2, 2), q, plan.real)
             laid.call.ae = kind.pointer(averages)
+        pool = laid.use(host())
         alive = laid.place(given, o, inputs)
+        if out is not None:
+            kind.bump_version(o)
+        before = self._count(laid)
         try:
+            work = thread.work(laid.room or laid.measure())
             if len(given) > 1:
-                self._append(laid)
-            error = self._forward(laid)
+                self._append(laid, work)
+            error = self._forward(laid, work)
             if error:
-                failed = _c.failure(error, thread.error)
-                if len(given) > 1:
-                    self._take_back(laid)
-                raise failed
+                raise self._failure(error)
+        except BaseException:  # Ctrl-C as well
+            self._take_back(laid, before)
+            raise
         finally:
             thread.done()
-        del alive
+        del alive, pool
         return o if averages is None else (o, averages)
 
-    def _forward(self, laid: _Laid) -> int:
-        work = thread.work(laid.room or laid.measure())
-        return int(_c.lib.forward(self._plan._handle, self._tables.at, work, laid.at))
+    def _forward(self, laid: _Laid, work: int) -> int:
+        forward, given = _c.lib.forward, (self._plan._handle, self._tables.at, work, laid.at)
+        if laid.products < LONG_CALL:
+            status: int = forward(*given)
+            return status
+        return run(forward, laid.call, laid.products * max(self.lengths) / self.capacity, *given)
 
-    def _take_back(self, laid: _Laid) -> None:
-        """What a step that failed has appended."""
-        for entry in range(self.batch):
-            added = laid.rows if laid.masking.k_lens is None else int(laid.masking.k_lens[entry])
-            self.truncate(self.length(entry) - added, entry)
+    def _count(self, laid: _Laid) -> Any:
+        """Keys before an append, of the first entry, or of all where k_lens may add nothing to some."""
+        return _c.lib.cache_length(self._at, 0) if laid.masking.k_lens is None else self.lengths
 
-    def _out(self, laid: _Laid, out: Any) -> Any:
-        own, o = arrays.read(out, "out", laid.kind)
-        if tuple(o.shape) != laid.shape_of_o or own.dtype(o) != self._plan.dtype:
-            raise Error(f"out must be {self._plan.dtype} of the shape {list(laid.shape_of_o)}")
-        if arrays.in_place(own, o) is not o:
-            raise Error("out must be dense along its last axis")
-        return o
+    def _take_back(self, laid: _Laid, before: Any) -> None:
+        """What a call that failed has appended, if anything."""
+        if laid.masking.k_lens is None:
+            added = self.length() - before
+            before = [length - added for length in self.lengths]
+        for entry, length in enumerate(before):
+            if self.length(entry) != length:
+                self.truncate(length, entry)
 
     def step(
         self,
@@ -292,9 +313,11 @@ class Cache:
 
     def length(self, entry: int = 0) -> int:
         """Keys of a sequence so far."""
-        if not 0 <= entry < self.batch:
-            raise Error(f"entry must be from 0 to {self.batch - 1}, not {entry}")
-        return int(_c.lib.cache_length(self._at, entry))
+        return int(_c.lib.cache_length(self._at, whole(entry, "entry", 0, self.batch - 1)))
+
+    def _entries(self, entry: int | None) -> Sequence[int]:
+        """One sequence, or all of them."""
+        return range(self.batch) if entry is None else (whole(entry, "entry", 0, self.batch - 1),)
 
     @property
     def lengths(self) -> list[int]:
@@ -318,11 +341,14 @@ class Cache:
 
     def truncate(self, length: int, entry: int | None = None) -> None:
         """Forgets the keys from `length` on, of one sequence or of all."""
-        for one in range(self.batch) if entry is None else (entry,):
+        length = whole(length, "length")
+        for one in self._entries(entry):
             _c.check(_c.lib.cache_truncate(self._at, one, length, thread.error_at), thread.error)
 
     def remove(self, first: int, count: int, entry: int | None = None) -> None:
         """Forgets `count` keys from `first` on; later ones move up, and their positions with them."""
+        first, count = whole(first, "first"), whole(count, "count")
+        entries = self._entries(entry)
         call = _c.Call(
             size=c.sizeof(_c.Call), batch=self.batch, cache=self._at, host=host(), error=thread.error_at, q_len=0
         )
@@ -331,7 +357,7 @@ class Cache:
         if not size:
             _c.check(thread.error.status or 1, thread.error)
         try:
-            for one in range(self.batch) if entry is None else (entry,):
+            for one in entries:
                 work = thread.work(size)
                 at = self._plan._handle, self._tables.at, work, self._at
                 _c.check(_c.lib.cache_remove(*at, one, first, count, call), thread.error)
@@ -353,6 +379,7 @@ class Cache:
             "ring": self._ring,
             "batch": self.batch,
             "capacity": self.capacity,
+            "max_distance": self.max_distance,
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -390,8 +417,10 @@ class _Laid:
         for name, a in inputs.items():
             self.list[self.inputs[name]] = kind.pointer(a)
         self.first, self.masking = inputs, m  # which must live
+        products = cache.batch * plan.heads * shape.rows * cache.capacity * (plan.dim + plan.value_dim)
+        self.products = float(products)  # when the cache is full
         self.room = 0  # bytes of the workspace, when it has been asked
-        self.host: Any = None
+        self.pool = 0  # the serial number of the pool, which each call holds anew
         self.error = thread.error_at
         self.call = _c.Call(
             size=c.sizeof(_c.Call),
@@ -458,6 +487,15 @@ class _Laid:
             self.first = None
         return alive
 
+    def use(self, pool: Any) -> Any:
+        """Sets the call's threads; the caller holds them while it runs."""
+        serial = 0 if pool is None else pool.serial
+        if serial != self.pool:
+            address = 0 if pool is None else c.addressof(pool.contents)
+            _c.ADDRESS.pack_into(self.call, _c.HOST_AT, address)
+            self.pool, self.room = serial, 0
+        return pool
+
     def measure(self) -> int:
         size = int(_c.lib.workspace(self.plan._handle, self.at, 0))
         if not size:
@@ -501,6 +539,7 @@ def _again(state: dict[str, Any]) -> Cache:
     cache = Cache.__new__(Cache)
     cache._plan, cache._encoding, cache._layout = state["plan"], state["encoding"], state["layout"]
     cache._ring, cache.batch, cache.capacity = state["ring"], state["batch"], state["capacity"]
+    cache.max_distance = state.get("max_distance", cache.capacity)  # 0.2 had none
     cache._memory = aligned(len(state["memory"]))
     cache._memory[:] = memoryview(state["memory"])
     at = c.c_void_p()

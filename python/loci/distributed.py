@@ -26,6 +26,7 @@ from . import _arrays as arrays
 from . import _attend
 from ._c import Error
 from ._masks import MASKS
+from ._numbers import whole
 from ._plan import thread
 from ._ranks import DecodeRanks, Ranks, Report, Share, Shares, now, share_out
 from ._transport import Transport
@@ -250,7 +251,7 @@ class _Piece(_Cache):
     def _distance(self) -> int:
         return self.reach
 
-    def _forward(self, laid: Any) -> int:
+    def _forward(self, laid: Any, work: int) -> int:
         work = thread.work(self.ranks.workspace(self._plan._handle, laid.at, 0))
         return int(self.ranks.forward(self._plan._handle, self._tables.at, work, laid.at))
 
@@ -275,10 +276,10 @@ class Cache:
             raise Error("a ring forgets keys, so ranks can have no shares of them")
         self.group = _group(group)
         if starts is None:
-            piece = -(-int(capacity) // (self.group.ranks * CHUNK)) * CHUNK
+            piece = -(-whole(capacity, "capacity") // (self.group.ranks * CHUNK)) * CHUNK
             starts = [piece * rank for rank in range(self.group.ranks)]
             capacity = piece * self.group.ranks
-        self.starts, self.capacity = tuple(int(start) for start in starts), int(capacity)
+        self.starts, self.capacity = tuple(whole(start, "starts") for start in starts), whole(capacity, "capacity")
         ends = (*self.starts[1:], self.capacity)
         rises = all(first < end for first, end in zip(self.starts, ends, strict=True))
         if len(ends) != self.group.ranks or self.starts[0] or not rises or any(x % CHUNK for x in self.starts):
@@ -316,8 +317,7 @@ class Cache:
 
     def truncate(self, length: int) -> None:
         """Forgets the keys from `length` on."""
-        if not 0 <= length <= self._length:
-            raise Error(f"length must be from 0 to the {self._length} keys that are there, not {length}")
+        length = whole(length, "length", 0, self._length)
         self.own.truncate(max(0, min(length, self.end) - self.first))
         self._length = length
 

@@ -5,12 +5,14 @@
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="loci")
     loci.hf.patch(model)          # where a model has biases, or computes attention in its own code
 
-A mask, bias, window, softcap or sink is never left out: what loci cannot do, torch computes, with a FallbackWarning,
-or register(fallback="error") makes it an Error."""
+A mask, bias, window, softcap or sink is never left out: what loci cannot do, and what a model computes in its own code,
+torch computes, with a FallbackWarning, or register(fallback="error") makes it an Error.
+
+Models compile whole (torch.compile with fullgraph=True, torch.export): in compiled code a mask is a plain tensor."""
 
 from __future__ import annotations
 
-import sys
+import functools
 from typing import Any
 
 try:
@@ -27,66 +29,48 @@ try:
 except ImportError:
     raise ImportError("loci.hf needs transformers 5: pip install 'transformers>=5'") from None
 
+from torch._dynamo import assume_constant_result
+
+from . import _hf_families as families
 from . import _hf_masks as masks
 from ._c import Error
-from ._hf_attend import FallbackWarning, attend, reset_stats, set_mode, stats
+from ._hf_attend import FallbackWarning, attend, leave, reset_stats, set_mode, stats
+from ._hf_families import PATCHABLE
 from ._ranks import now
 
 __all__ = ["FallbackWarning", "patch", "register", "reset_stats", "stats"]
 
 # ---- Guard ---------------------------------------------------------------------------------------
 
-_facts: dict[type, tuple[bool, bool]] = {}
+_facts_of = assume_constant_result(families.facts_of)  # type: ignore[no-untyped-call]
 
 
-def _models_of(kind: type) -> list[Any]:
-    """The classes of models with this class of config."""
-    found, todo = [], [PreTrainedModel]
-    while todo:
-        model = todo.pop()
-        todo += model.__subclasses__()
-        if getattr(model, "config_class", None) is kind:
-            found.append(model)
-    return found
-
-
-def _modules_of(kind: type, models: list[Any]) -> list[Any]:
-    """Where they are written, and the classes that they are made from."""
-    names = {kind.__module__.replace("configuration_", "modeling_")}
-    for model in models:
-        names |= {c.__module__ for c in model.__mro__ if issubclass(c, PreTrainedModel)}
-    names.discard(PreTrainedModel.__module__)
-    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
-
-
-def _has_attention(module: Any) -> bool:
-    there = [x for name, x in vars(module).items() if "Attention" in name and isinstance(x, type)]
-    return any(issubclass(x, torch.nn.Module) and x.__module__ == module.__name__ for x in there)
-
-
-def _facts_of(kind: type) -> tuple[bool, bool]:
-    """Whether models with this config leave their attention to nobody, so that no Mask of ours would be read; and
-    whether they are said to work with torch's attention, which tells order by is_causal where there is no mask."""
-    if kind not in _facts:
-        models = _models_of(kind)
-        modules = _modules_of(kind, models)
-        asks = any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in modules)
-        own = not asks and (not modules or any(_has_attention(module) for module in modules))
-        _facts[kind] = own, any(getattr(model, "_supports_sdpa", False) for model in models)
-    return _facts[kind]
-
-
-def _guard(config: Any) -> tuple[masks.Treatment, bool]:
+def _guard(config: Any) -> tuple[masks.Treatment, families.Facts]:
+    """How the model takes its masks.  Models that patch() knows are refused while they are not patched."""
     if config is None:
-        return masks.Treatment(), False
-    how, (own, tells_order) = masks.treatment(config), _facts_of(type(config))
-    if how is None and own:
+        return masks.Treatment(), families.Facts(asks=True, known=True)
+    how, facts = masks.treatment(config), _facts_of(type(config))
+    if how is not None and how.own:
+        return how, families.Facts(asks=True, known=True)
+    if any(name in PATCHABLE for name in facts.own):
         raise Error(
             f"{config.model_type} computes attention in its own code; call loci.hf.patch(model) or use "
             "attn_implementation='eager'",
             "unsupported",
         )
-    return how or masks.Treatment(), tells_order
+    if how is None and not facts.known:
+        raise Error(
+            f"no model of transformers is known to have a {type(config).__name__}, so loci cannot tell how its masks "
+            "are used; call loci.hf.patch(model) or use attn_implementation='eager'",
+            "unsupported",
+        )
+    return how or masks.Treatment(), facts
+
+
+def _tells_order(config: Any, facts: families.Facts) -> bool:
+    """Whether calls of attention say by is_causal what the mask would.  Under these two options they do not."""
+    usual = getattr(config, "is_causal", True) and not getattr(config, "use_bidirectional_attention", False)
+    return facts.sdpa and bool(usual)
 
 
 # ---- What transformers calls ---------------------------------------------------------------------
@@ -109,13 +93,12 @@ def _check_positions(given: Any) -> None:
         )
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _mask(
     batch_size: int,
     q_length: int,
     kv_length: int,
     q_offset: Any = 0,
-    kv_offset: int = 0,
+    kv_offset: Any = 0,
     mask_function: Any = masking_utils.causal_mask_function,
     attention_mask: Any = None,
     allow_is_causal_skip: bool = True,
@@ -123,38 +106,53 @@ def _mask(
     use_vmap: bool = False,
     config: Any = None,
     device: Any = "cpu",
+    dtype: torch.dtype = torch.float32,
     **kwargs: Any,
 ) -> Any:
-    """None, a Mask, or where it is not understood a dense one of truths."""
+    """None, a Mask, the same as a plain tensor, or where it is not understood a dense one."""
     if torch.device(device).type != "cpu":
         raise Error(f"the model is on {device}; loci computes on the CPU")
-    how, tells_order = _guard(config)
+    how, facts = _guard(config)
+    if facts.own:
+        leave(facts.own)
+    everything: dict[str, Any] = {
+        "batch_size": batch_size,
+        "q_length": q_length,
+        "kv_length": kv_length,
+        "q_offset": q_offset,
+        "kv_offset": kv_offset,
+        "mask_function": mask_function,
+        "attention_mask": attention_mask,
+        "allow_is_causal_skip": False,
+        "allow_is_bidirectional_skip": False,
+        "use_vmap": use_vmap,
+        "device": device,
+    }
+    if facts.own or facts.rewrites:
+        return masking_utils.eager_mask(**everything, dtype=dtype)  # what the model's own code computes with
+    if use_vmap or (attention_mask is not None and attention_mask.ndim != 2):
+        return masking_utils.sdpa_mask(**everything)
+    padding = None if attention_mask is None else attention_mask.bool()
+    if torch.compiler.is_compiling():
+        return masks.traced(batch_size, q_length, kv_length, q_offset, kv_offset, padding, mask_function, how.counted)
+    wanted = masks.Wanted(batch_size, q_length, kv_length, int(q_offset), int(kv_offset), padding)
+    # a static cache counts in a tensor, or has more keys than have been written; what is made for it may enter
+    # compiled code, and for one row transformers always wants a mask
+    static = isinstance(q_offset, torch.Tensor) or (q_offset == 0 and kv_length > q_length)
+    ahead = q_length == 1 and static
     try:
-        if use_vmap or (attention_mask is not None and attention_mask.ndim != 2):
-            raise masks.UnknownMaskError
-        padding = None if attention_mask is None else attention_mask.bool()
-        wanted = masks.Wanted(batch_size, q_length, kv_length, int(q_offset), int(kv_offset), padding)
-        # for one row and a static cache, transformers always wants a mask; such a cache counts in a tensor, or has
-        # more keys than have been written
-        ahead = q_length == 1 and (isinstance(q_offset, torch.Tensor) or (q_offset == 0 and kv_length > 1))
-        skip = allow_is_causal_skip or allow_is_bidirectional_skip
         return masks.build(
-            wanted, mask_function, how, skip=skip, ahead=ahead, tells_order=tells_order, shares=_shares()
+            wanted,
+            mask_function,
+            how,
+            skip=allow_is_causal_skip or allow_is_bidirectional_skip,
+            ahead=ahead,
+            tells_order=_tells_order(config, facts),
+            shares=_shares(),
+            plain=static and not how.never_none,
         )
     except masks.UnknownMaskError:
-        return masking_utils.sdpa_mask(
-            batch_size=batch_size,
-            q_length=q_length,
-            kv_length=kv_length,
-            q_offset=q_offset,
-            kv_offset=kv_offset,
-            mask_function=mask_function,
-            attention_mask=attention_mask,
-            allow_is_causal_skip=False,
-            allow_is_bidirectional_skip=False,
-            use_vmap=use_vmap,
-            device=device,
-        )
+        return masking_utils.sdpa_mask(**everything)
 
 
 def _window(width: int | None, causal: bool) -> masks.Window:
@@ -173,6 +171,8 @@ def sight(mask: Any, rows: int, keys: int, causal: bool, window: int | None = No
         if seen.window == masks.OPEN:
             seen.window = _window(window, seen.causal)
         return seen
+    if masks.is_packed(mask):
+        return masks.unpack(mask, rows, keys)
     if mask.ndim != 4 or not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise Error(
             f"attention_mask {list(mask.shape)} of {mask.dtype} is no mask of pairs: [batch, heads, rows, keys], of "
@@ -209,6 +209,9 @@ def _starts(seen: masks.Sight, starts: Any, k_starts: Any, rows: int, keys: int)
         seen.k_seg = torch.where(seen.k_seg < 0, -1, seen.k_seg * count + masks.sequence_of(k_starts, keys))
 
 
+_CHOICES = ("indices", "block_indices")  # of sparse attention: which keys each row sees, beside the mask
+
+
 def _attention(
     module: Any,
     query: torch.Tensor,
@@ -230,6 +233,13 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """q, k and v [batch, heads, rows, width], turned already, to o [batch, rows, heads, width]."""
+    for name in _CHOICES:
+        if kwargs.get(name) is not None:
+            raise Error(
+                f"{type(module).__name__} chooses its keys by {name}, which attn_implementation='loci' does not know; "
+                "use 'eager'",
+                "unsupported",
+            )
     if cache is not None:
         raise Error("loci has no paged caches: use attn_implementation='paged|eager'", "unsupported")
     if hasattr(query, "device_mesh"):
@@ -265,9 +275,53 @@ def _attention(
 # ---- What one calls ------------------------------------------------------------------------------
 
 
+def _left(model: Any) -> None:
+    """Warns, or refuses, where a model computes attention in its own code."""
+    own = families.facts_of_model(type(model)).own
+    if any(name in PATCHABLE for name in own):
+        if not any(hook is _refuse_unpatched for hook in model._forward_pre_hooks.values()):
+            model.register_forward_pre_hook(_refuse_unpatched)
+    elif own:
+        leave(own)
+
+
+def _refuse_unpatched(model: Any, args: Any) -> None:
+    """Before forward of a model that patch() knows: DeBERTa never asks for a mask, where _guard() would see it."""
+    if model.config._attn_implementation == "loci":
+        _guard(model.config)
+
+
+def _watch() -> None:
+    """Models say nothing when their attention is never looked up, so the two methods that set it are wrapped."""
+    check, change = PreTrainedModel._check_and_adjust_attn_implementation, PreTrainedModel.set_attn_implementation
+    if hasattr(check, "_loci"):
+        return
+
+    @functools.wraps(check)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = check(self, *args, **kwargs)
+        if found == "loci":
+            families.met(self)
+            _left(self)
+        return found
+
+    @functools.wraps(change)
+    def changed(self: Any, attn_implementation: Any, *args: Any, **kwargs: Any) -> None:
+        change(self, attn_implementation, *args, **kwargs)
+        if attn_implementation == "loci":
+            for model in self.modules():
+                if isinstance(model, PreTrainedModel) and model.config._attn_implementation != "loci":
+                    _left(model)
+
+    checked._loci = True  # type: ignore[attr-defined]
+    PreTrainedModel._check_and_adjust_attn_implementation = checked  # type: ignore[method-assign]
+    PreTrainedModel.set_attn_implementation = changed  # type: ignore[method-assign]
+
+
 def register(fallback: str = "torch") -> None:
     """Names "loci" among transformers' attentions; again, it changes the fallback: "torch" or "error"."""
     set_mode(fallback)
+    _watch()
     AttentionInterface.register("loci", _attention)
     masking_utils.AttentionMaskInterface.register("loci", _mask)
 

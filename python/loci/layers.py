@@ -15,6 +15,7 @@ import numpy as np
 from . import _arrays as arrays
 from . import _c
 from ._c import Error
+from ._numbers import INT, LONG, real, whole
 from ._numpy import Numpy
 from ._plan import host, thread
 from ._ranks import alone
@@ -149,7 +150,7 @@ def rmsnorm(x: Any, weight: Any = None, eps: float = 1e-6) -> Any:
     if weight is not None:
         _want(opened[1], "weight", (heads, width))
     work = _Rmsnorm(kind, dtype, batch, rows, heads, width)
-    work.eps = float(eps)
+    work.eps = real(eps, "eps")
     return _apply(work, tuple(opened), back)[0]
 
 
@@ -291,7 +292,7 @@ def temperature(x: Any, beta: float, length: float, from_: int = 0, pos: Any = N
     kind, dtype, back, opened = _open({"x": x})
     batch, heads, rows, width = _four(opened[0], "x")
     work = _Temperature(kind, dtype, batch, rows, heads, width)
-    work.numbers = float(beta), float(length), int(from_)
+    work.numbers = real(beta, "beta"), real(length, "length"), whole(from_, "from_", -LONG)
     if pos is not None:
         work.pos = arrays.whole(pos, "pos", ((rows,), (batch, rows)))
     return _apply(work, tuple(opened), back)[0]
@@ -315,17 +316,19 @@ def tape_start(
     """The states of tokens before the first layer, [batch, heads, length, dim / 2, 2], of the library of `like`."""
     if pos is None:
         alone("pos is missing")
+    batch, heads, length = whole(batch, "batch"), whole(heads, "heads", 0, INT), whole(length, "length")
+    dim, base, factor = whole(dim, "dim", 0, INT), real(base, "base"), real(factor, "factor")
     kind, like = (Numpy, np.empty(0)) if like is None else arrays.read(like, "like")
     if dim % 2 or dim < 2:
         raise Error(f"dim must be even, not {dim}")
-    real = "float64" if dtype == "float64" else "float32"
-    e = kind.empty((batch, heads, length, dim // 2, 2), like, real)
+    own = "float64" if dtype == "float64" else "float32"
+    e = kind.empty((batch, heads, length, dim // 2, 2), like, own)
     at = None if pos is None else arrays.whole(pos, "pos", ((length,), (batch, length)))
-    work = _Work(kind, real, batch, length, heads, dim)
+    work = _Work(kind, own, batch, length, heads, dim)
     where = None if at is None else at.ctypes.data
     per_batch = int(at is not None and at.ndim == 2)
-    _run(_c.lib.tape_start, work.layer(), float(base), float(factor), where, per_batch, _dense(kind, e))
-    return e if real == dtype else kind.cast(e, dtype)
+    _run(_c.lib.tape_start, work.layer(), base, factor, where, per_batch, _dense(kind, e))
+    return e if own == dtype else kind.cast(e, dtype)
 
 
 class _AttentionUpdate(_Work):

@@ -21,6 +21,7 @@ from . import attention as _attention
 from . import embed as _embed
 from . import layers
 from ._c import Error
+from ._numbers import whole_or_none
 from ._plan import Plan
 from ._torch import autocast
 from .cache import Cache
@@ -225,7 +226,7 @@ class Attention(nn.Module):
             raise Error("tape has states that go from layer to layer: loci.nn.TaPE", "unsupported")
         if head_dim is None and embed_dim % heads:
             raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
-        self.heads, self.kv_heads = heads, kv_heads or heads
+        self.heads, self.kv_heads = heads, whole_or_none(kv_heads, "kv_heads", high=heads) or heads
         self.head_dim = head_dim or embed_dim // heads
         made = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, heads * self.head_dim, bias=bias, **made)
@@ -377,7 +378,7 @@ class FoXPro(nn.Module):
             raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
         if output_gate not in (None, *layers.ACTIVATIONS):
             raise Error(f"output_gate must be None or one of {', '.join(layers.ACTIVATIONS)}, not '{output_gate}'")
-        self.heads, self.kv_heads = heads, kv_heads or heads
+        self.heads, self.kv_heads = heads, whole_or_none(kv_heads, "kv_heads", high=heads) or heads
         self.head_dim = head_dim or embed_dim // heads
         width, kv_width = heads * self.head_dim, self.kv_heads * self.head_dim
         self.encoding = "fox" if rope is None else f"{rope}+fox"

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from . import _c
+from ._arrays import reals
 from ._c import Error
+from ._numbers import INT, whole
 from ._plan import Plan, dtype_name, thread
 
 
@@ -77,7 +79,7 @@ def _open(source: Any) -> Any:
 
 
 def _read(model: Any, layer: int, length: float) -> Rope:
-    files = _c.files()
+    files, layer = _c.files(), whole(layer, "layer", 0, INT)
     r = _c.Rope()
     _c.check(files.model_rope(model, layer, float(length), c.byref(r), thread.error_at), thread.error)
     try:
@@ -144,6 +146,7 @@ def table(
     layouts = ("half", "interleaved", "once")
     if layout not in layouts:
         raise Error(f"layout must be one of {', '.join(layouts)}, not '{layout}'")
+    rows = whole(rows, "rows", 0, INT)
     if isinstance(source, str) and not os.path.exists(source):
         plan = _plan_of(source)
         frequency, factor = plan.frequencies, plan.attention_factor
@@ -152,9 +155,7 @@ def table(
         frequency, factor = r.frequency, r.attention_factor
     if not frequency.size:
         raise Error("nothing turns here, or its frequencies are learned: there is no table")
-    at = np.arange(rows) if pos is None else np.asarray(pos)
-    if at.shape != (rows,):
-        raise Error(f"pos has the shape {list(at.shape)}, not [{rows}]")
+    at = np.arange(rows) if pos is None else reals(pos, "pos", ((rows,),))
     phi = np.outer(at.astype(np.float64), frequency)
     cos, sin = np.cos(phi) * factor, np.sin(phi) * factor
     if layout == "half":

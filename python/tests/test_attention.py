@@ -117,6 +117,60 @@ class Attention(unittest.TestCase):
                 loci.attention(q, k, v, "alibi", pos=np.arange(10).astype(kind)), loci.attention(q, k, v, "alibi")
             )
 
+    def test_one_length_for_all(self) -> None:
+        rng = np.random.default_rng(5)
+        q, k, v = (rng.standard_normal((2, 3, 12, 8), np.float32) for _ in range(3))
+        for n in (7, np.int64(7), np.array(7)):
+            self.assertTrue(
+                np.array_equal(
+                    loci.attention(q, k, v, "alibi", k_lens=n), loci.attention(q, k, v, "alibi", k_lens=[7, 7])
+                )
+            )
+        self.assertTrue(
+            np.array_equal(
+                loci.weights(q, k, "alibi", k_lens=7, k_last=5),
+                loci.weights(q, k, "alibi", k_lens=[7, 7], k_first=np.zeros((2, 12), int), k_last=np.full((2, 12), 5)),
+            )
+        )
+
+    def test_segments_with_lengths(self) -> None:
+        """The same as each entry alone, cut to its keys; what lies behind is not read."""
+        rng = np.random.default_rng(6)
+        q = rng.standard_normal((3, 2, 4, 8), np.float32)
+        k, v = (rng.standard_normal((3, 2, 12, 8), np.float32) for _ in range(2))
+        lens, k_seg = [12, 7, 4], np.arange(12) // 5
+        for entry, n in enumerate(lens):
+            k[entry, :, n:] = v[entry, :, n:] = np.nan
+        q_seg = np.stack([k_seg[n - 4 : n] for n in lens])
+        for text in ("rope:pairing=half+alibi", "t5:bidirectional=0", "kerple"):
+            tensors = loci.Plan(text, 2, 8).init()
+            got = loci.attention(q, k, v, text, tensors=tensors, q_seg=q_seg, k_seg=k_seg, k_lens=lens)
+            for entry, n in enumerate(lens):
+                one = [x[entry : entry + 1] for x in (q, k[:, :, :n], v[:, :, :n])]
+                want = loci.attention(*one, text, tensors=tensors, q_seg=q_seg[entry], k_seg=k_seg[:n])
+                self.assertTrue(np.array_equal(got[entry : entry + 1], want))
+            pos = np.arange(12) * 2
+            where = {"q_pos": pos[-4:], "k_pos": pos, "q_seg": q_seg, "k_seg": k_seg, "k_lens": lens}
+            self.assertTrue(np.isfinite(loci.attention(q, k, v, text, tensors=tensors, **where)).all())
+
+    def test_first_or_last_key_alone(self) -> None:
+        rng = np.random.default_rng(7)
+        q, k, v = (rng.standard_normal((2, 3, 9, 8), np.float32) for _ in range(3))
+        first, last = np.arange(9) // 2, np.full((2, 9), 6)
+        zero, end = np.zeros((2, 9), int), np.full((2, 9), 8)
+
+        def attend(**where: Any) -> Any:
+            return loci.attention(q, k, v, "alibi", causal=False, **where)
+
+        for got, want in (
+            (attend(k_first=first), attend(k_first=first, k_last=end[0])),
+            (attend(k_last=last), attend(k_first=zero, k_last=last)),
+            (attend(k_last=6), attend(k_first=zero, k_last=last)),
+            (attend(k_first=first, k_last=last), attend(k_first=np.stack([first, first]), k_last=last)),
+            (attend(k_first=[[2], [3]]), attend(k_first=[[2] * 9, [3] * 9], k_last=end)),
+        ):
+            self.assertTrue(np.array_equal(got, want))
+
     def test_nothing(self) -> None:
         for shape in ((0, 4, 3), (2, 0, 3), (2, 4, 0)):
             q = np.zeros((*shape, 8), np.float32)

@@ -305,11 +305,11 @@ class Mapped(unittest.TestCase):
         at = torch.arange(12).view(2, 6)
         mapped = torch.func.vmap
         for function, argument, sentence in (
-            (lambda p: loci.attention(q, q, q, "alibi", pos=p), at, "pos is mapped by torch.func.vmap"),
-            (lambda p: loci.rotate(q, ROPE, pos=p), at, "pos is mapped by torch.func.vmap"),
-            (lambda p: layers.shift(q, q[..., 0], p), at, "seg is mapped by torch.func.vmap"),
-            (lambda s: loci.attention(q, q, q, scale=s), torch.rand(3), "scale is mapped by torch.func.vmap"),
-            (lambda x: cache.step(x, x, x), randn(3, 1, 2, 4, 8), "not followed by torch.func"),
+            (lambda p: loci.attention(q, q, q, "alibi", pos=p), at, "pos cannot be mapped by torch.func.vmap"),
+            (lambda p: loci.rotate(q, ROPE, pos=p), at, "pos cannot be mapped by torch.func.vmap"),
+            (lambda p: layers.shift(q, q[..., 0], p), at, "seg cannot be mapped by torch.func.vmap"),
+            (lambda s: loci.attention(q, q, q, scale=s), torch.rand(3), "scale cannot be mapped by torch.func.vmap"),
+            (lambda x: cache.step(x, x, x), randn(3, 1, 2, 4, 8), "by torch.func"),
             (lambda x: loci.weights(x, x), randn(3, 1, 2, 4, 8), "not followed by torch.func"),
         ):
             with self.assertRaisesRegex(loci.Error, sentence):

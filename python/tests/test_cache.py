@@ -69,6 +69,27 @@ class Caches(unittest.TestCase):
                 tried += 1
         self.assertGreater(tried, 15)
 
+    def test_positions_far_apart(self) -> None:
+        q, k, v = (x[:1] for x in problem())
+        pos = np.arange(LENGTH) * 1000
+        for text in ("rope:pairing=half", "alibi"):
+            want = loci.attention(q, k, v, text, pos=pos)
+            short = loci.Cache(text, HEADS, DIM, capacity=LENGTH)
+            with self.assertRaisesRegex(loci.Error, "distances up to 23000 occur.*; make the cache with max_distance="):
+                short.step(q, k, v, pos=pos)
+            self.assertEqual(len(short), 0)
+            far = loci.Cache(text, HEADS, DIM, capacity=LENGTH, max_distance=23000)
+            for cache in (far, far.copy(), pickle.loads(pickle.dumps(far))):
+                self.same(cache.step(q, k, v, pos=pos), want)
+
+    def test_one_number_of_keys_for_all(self) -> None:
+        q, k, v = problem()
+        caches = [loci.Cache("alibi", HEADS, DIM, batch=2, capacity=LENGTH) for _ in range(2)]
+        for cache, lens in zip(caches, (6, [6, 6]), strict=True):
+            cache.append(k, v, k_lens=lens)
+        self.assertEqual(caches[0].lengths, [6, 6])
+        self.same(*(cache.attend(q[:, :, :6]) for cache in caches))
+
     def test_copies_go_on_apart(self) -> None:
         arrays = problem()
         cache = loci.Cache("rope:pairing=half+alibi", HEADS, DIM, batch=2, capacity=LENGTH)

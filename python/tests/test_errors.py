@@ -44,7 +44,9 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((Q[0], K, K), {}, "q has the shape (4, 5, 16); layout 'bhld' has 4 dimensions"),
     ((Q, K, K), {"layout": "hbld"}, "layout must be one of bhld, blhd, thd, not 'hbld'"),
     ((Q, K, K), {"encoding": "ropp"}, "unknown encoding 'ropp'"),
-    ((Q, K, K), {"encoding": "rope"}, "rope: "),
+    ((Q, K, K), {"encoding": "rope"}, "rope: pairing has no default and must be given: half|interleaved (which"),
+    ((Q, K, K), {"encoding": "rotary"}, "unknown encoding 'rotary'; did you mean 'rope'?"),
+    ((Q, K, K), {"encoding": "sinusoidal"}, "sinusoidal does not work in stage attention; it is added to the emb"),
     ((Q, K, K), {"encoding": "alibi:slopes=x"}, "alibi: "),
     ((Q, K, K), {"q_pos": [0] * 5}, "k_pos is missing"),
     ((Q, K, K), {"k_seg": [0] * 5}, "q_seg is missing"),
@@ -77,8 +79,13 @@ CALLS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((Q, K, K), {"mask": shaped(5, 6, dtype=bool)}, "mask has the shape [5, 6], which does not spread to [2, 4, 5, 5]"),
     ((Q, K, K), {"mask": shaped(5, 5, dtype=np.int32)}, "mask is int32; it must be of booleans, or of numbers"),
     ((Q, K, K), {"mask": shaped(5, 5, dtype=np.float64)}, "mask is float64 and q float32"),
-    ((Q, K, K), {"k_first": [0] * 5}, "k_last is missing"),
-    ((Q, K, K), {"k_first": [0] * 5, "k_last": [0] * 4}, "k_last has the shape [4]"),
+    ((Q, K, K), {"k_first": [0] * 5, "k_last": [0] * 4}, "k_last has the shape [4], which does not spread to [2, 5]"),
+    ((Q, K, K), {"k_first": [[0]] * 3}, "k_first has the shape [3, 1], which does not spread to [2, 5]"),
+    ((Q, K, K), {"k_first": 0.5}, "k_first must be whole numbers, not float64"),
+    ((Q, K, K), {"k_lens": 6}, "k_lens"),
+    ((Q, K, K), {"k_lens": [5, 6], "seg": [0] * 5}, "k_lens: entry 1 has 6 keys, and k has 5"),
+    ((Q[..., :0], K[..., :0], K), {}, "q is 0 wide"),
+    ((Q, K, K[..., :0]), {}, "v is 0 wide"),
     ((Q, K, K), {"scale": float("nan")}, "scale"),
     ((Q, K, K), {"sinks": shaped(3)}, "sink"),
     ((Q, K, K), {"out": shaped(2, 4, 5, 8)}, "out has the shape [2, 4, 5, 8], not [2, 4, 5, 16]"),
@@ -107,6 +114,45 @@ class Errors(unittest.TestCase):
         for arrays, options in TYPES:
             with self.subTest(options=options), self.assertRaises(TypeError):
                 loci.attention(*arrays, **options)
+
+    def test_first_contact(self) -> None:
+        """What other libraries have leads to what loci has."""
+        for name, leads in (
+            ("is_causal", "causal"),
+            ("attn_mask", "mask"),
+            ("attention_mask", "loci.seg.from_mask"),
+            ("dropout_p", "leave it out"),
+            ("softmax_scale", "scale"),
+            ("theta", "rope:pairing=half,base="),
+            ("rotary", "rope:pairing=half"),
+            ("sinusoidal", "loci.embed"),
+        ):
+            for x in (Q, *(() if torch is None else (torch.from_numpy(Q),))):
+                with self.assertRaisesRegex(TypeError, f"has no argument '{name}': .*{leads}"):
+                    loci.attention(x, x, x, **{name: None})
+        with self.assertRaisesRegex(loci.Error, "loci rope config.json"):
+            loci.attention(Q, K, K, "rope")
+        with self.assertRaisesRegex(loci.Error, r"loci\.embed\(\) or loci\.nn\.Embedding"):
+            loci.attention(Q, K, K, "sinusoidal")
+
+    def test_masked_arrays(self) -> None:
+        masked = np.ma.masked_array(Q, mask=Q > 0)
+        for call in (
+            lambda: loci.attention(masked, K, K),
+            lambda: loci.attention(Q, K, np.ma.masked_array(K)),
+            lambda: loci.attention(Q, K, K, sinks=np.ma.zeros(4, np.float32)),
+            lambda: loci.attention(Q, K, K, pos=np.ma.arange(5)),
+            lambda: loci.attention(Q, K, K, out=np.ma.zeros(Q.shape, np.float32)),
+            lambda: loci.rotate(masked, "rope:pairing=half"),
+            lambda: loci.Cache("nope", 4, 16, batch=2, capacity=64).step(masked, Q, Q),
+        ):
+            with self.assertRaisesRegex(loci.Error, r"is a masked array, .* give \w+(\.\w+)?\.filled"):
+                call()
+
+    def test_no_sentence_is_empty(self) -> None:
+        from loci import _c
+
+        self.assertRegex(str(_c.failure(1, _c.CError())), "the call failed .bad_arg. while another thread")
 
     def test_the_same_for_tensors(self) -> None:
         if torch is None:
@@ -137,6 +183,20 @@ class Errors(unittest.TestCase):
         negative = torch.imag(torch.complex(q, q).conj())
         with self.assertRaisesRegex(loci.Error, "q is a view whose signs are still to be turned"):
             loci.attention(negative, k, k)
+
+    @unittest.skipIf(torch is None, "there is no torch")
+    def test_mapped(self) -> None:
+        """What torch.func.vmap cannot map says so, instead of torch's word on storage."""
+        q = torch.ones(3, 1, 2, 4, 8)
+        cache = loci.Cache("nope", 2, 8, capacity=64)
+        vmap = torch.func.vmap
+        for call, name in (
+            (lambda: vmap(lambda p: loci.attention(q[0], q[0], q[0], "alibi", pos=p))(torch.ones(3, 4).long()), "pos"),
+            (lambda: vmap(lambda x: cache.step(x, x, x))(q), "q"),
+            (lambda: vmap(lambda s: loci.attention(q[0], q[0], q[0], scale=s))(torch.ones(3)), "scale"),
+        ):
+            with self.assertRaisesRegex(loci.Error, f"{name} cannot be mapped by torch.func.vmap"):
+                call()
 
     def test_a_form_that_is_kept_checks_too(self) -> None:
         """A call that looks like an earlier one goes a shorter way, which must not lose what is not in its look."""

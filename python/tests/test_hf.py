@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
+import re
 import subprocess
 import sys
 import unittest
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -401,7 +404,8 @@ class Masks(Case):
         mask = made(attention_mask=padding("left"))
         self.assertEqual((mask.dtype, mask.shape), (torch.int64, (2, 1, 1, 2 * LENGTH)))
         cache = tf.StaticCache(config, max_cache_len=20)
-        self.assertEqual(made(past_key_values=cache).shape, (2, 1, 1, 2 * (20 + LENGTH)))
+        static = made(past_key_values=cache)
+        self.assertEqual((type(static), static.shape), (torch.Tensor, (2, 1, 1, 2 * 20 + 4 * LENGTH)))
         dense = made(or_mask_function=lambda b, h, q, k: q - k == -1)
         self.assertEqual((dense.dtype, dense.shape), (torch.bool, (2, 1, LENGTH, LENGTH)))
         self.assertEqual(made(attention_mask=dense).dtype, torch.bool)
@@ -458,14 +462,293 @@ class Masks(Case):
 
     def test_positions_that_do_not_follow(self) -> None:
         """Remapped positions mean more than segments when they jump within one."""
-        one = masking_utils.packed_sequence_compatibility_function(
-            masking_utils.causal_mask_function, torch.tensor([[0, 1, 3, 2]]), torch.zeros(1, 4, dtype=torch.int64)
+        causal, at = masking_utils.causal_mask_function, torch.tensor([[0, 1, 3, 2]])
+        one = masking_utils.and_masks(
+            masking_utils.remap_positions_for_packed_sequence(causal, at),
+            masking_utils.packed_sequence_mask_function(torch.zeros(1, 4, dtype=torch.int64)),
         )
         config = llama().config
         given = {"batch_size": 1, "q_length": 4, "kv_length": 4, "mask_function": one, "config": config}
         mask = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS["loci"](**given)
         self.assertEqual(mask.dtype, torch.bool)
         self.assertTrue(bool(mask[0, 0, 3, 1]) and not bool(mask[0, 0, 3, 2]))
+
+
+def git() -> Any:
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    vision |= {"image_size": 16, "patch_size": 8}
+    return tf.GitForCausalLM(tf.GitConfig(**{**SMALL, "max_position_embeddings": 64}, vision_config=vision))
+
+
+def paligemma() -> Any:
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    vision |= {"image_size": 16, "patch_size": 8, "model_type": "siglip_vision_model"}
+    text = {"model_type": "gemma", **HEADS_OF_8}
+    config = tf.PaliGemmaConfig(text_config=text, vision_config=vision, image_token_index=1, projection_dim=32)
+    return tf.PaliGemmaForConditionalGeneration(config)
+
+
+EXPERTS = {"moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+LATENT = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8}
+ALL_HEADS = {**GROUPED, "num_key_value_heads": 4}
+
+
+def deepseek_v4() -> Any:
+    """Its compressed keys come behind those that its mask is for."""
+    sizes = {"moe_intermediate_size": 16, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2}
+    sizes |= {"q_lora_rank": 16, "o_groups": 2, "o_lora_rank": 8, "head_dim": 16, "hc_mult": 2, "sliding_window": 6}
+    sizes |= {"index_topk": 4, "index_n_heads": 2, "index_head_dim": 16, "num_key_value_heads": 1}
+    return tf.DeepseekV4ForCausalLM(tf.DeepseekV4Config(**{**GROUPED, **sizes}))
+
+
+def glm_dsa() -> Any:
+    index = {"index_topk": 4, "index_n_heads": 2, "index_head_dim": 8}
+    return tf.GlmMoeDsaForCausalLM(tf.GlmMoeDsaConfig(**{**ALL_HEADS, **EXPERTS, **LATENT, **index}))
+
+
+def sarvam_mla() -> Any:
+    config = tf.SarvamMLAConfig(**{**ALL_HEADS, **EXPERTS, **LATENT, "first_k_dense_replace": 1})
+    return tf.DeepseekV3ForCausalLM(config)
+
+
+def sarvam_moe() -> Any:
+    return tf.Glm4MoeForCausalLM(tf.SarvamMoEConfig(**{**HEADS_OF_8, **EXPERTS, "first_k_dense_replace": 1}))
+
+
+# Names of models that not every version of transformers has.
+FOREIGN: dict[str, Callable[[], Any]] = {
+    "ExaoneConfig": lambda: tf.LlamaForCausalLM(tf.ExaoneConfig(**GROUPED)),
+    "InternLM3Config": lambda: tf.LlamaForCausalLM(tf.InternLM3Config(**GROUPED)),
+    "IQuestCoderConfig": lambda: tf.LlamaForCausalLM(tf.IQuestCoderConfig(**GROUPED)),
+    "SarvamMLAConfig": sarvam_mla,
+    "SarvamMoEConfig": sarvam_moe,
+}
+OWN_CODE: dict[str, Callable[[], Any]] = {
+    "roformer": lambda: tf.RoFormerForMaskedLM(
+        tf.RoFormerConfig(**{**SMALL, "max_position_embeddings": 64, "embedding_size": 32})
+    ),
+    "xlnet": lambda: tf.XLNetModel(tf.XLNetConfig(vocab_size=VOCABULARY, d_model=32, n_layer=2, n_head=4, d_inner=48)),
+    "mpnet": lambda: tf.MPNetModel(tf.MPNetConfig(**{**SMALL, "max_position_embeddings": 64})),
+}
+
+
+class Kinds(Case):
+    """Models that do something else with attention and its masks than to pass them on."""
+
+    def close(self, make: Callable[[], Any], **inputs: Any) -> dict[str, Any]:
+        """The outputs of eager attention; returns the counts."""
+        one = eager(make, torch.float32)
+        other = with_loci(one, False)
+        loci.hf.reset_stats()
+        with torch.no_grad():
+            want, got = (next(iter(m(**inputs).values())) for m in (one, other))
+        self.assertLess(float((want - got).abs().max()), 1e-4)
+        return loci.hf.stats()
+
+    def test_attention_beside_the_interface(self) -> None:
+        """GIT's text attention adds its mask itself, its vision asks for 'loci'."""
+        pixels = torch.randn(2, 3, 16, 16)
+        counts = self.close(git, input_ids=tokens())
+        self.assertEqual((counts["fused"], set(counts["fallback"])), (0, {"own_code"}))
+        counts = self.close(git, input_ids=tokens(), pixel_values=pixels, attention_mask=padding("left"))
+        self.assertEqual((counts["fused"], set(counts["fallback"])), (1, {"own_code"}))
+        one = with_loci(eager(git, torch.float32), False)
+        loci.hf.register(fallback="error")
+        with self.assertRaisesRegex(loci.Error, "GitSelfAttention computes attention in transformers' own code"):
+            one(tokens())
+
+    @unittest.skipUnless(hasattr(tf, "DeepseekV4Config"), "there is no DeepSeek V4")
+    def test_keys_behind_the_mask(self) -> None:
+        for more in ({}, {"attention_mask": padding("left")}):
+            self.assertEqual(self.close(deepseek_v4, input_ids=tokens(), use_cache=False, **more)["fallback"], {})
+        mask = loci.hf.masks.build(
+            loci.hf.masks.Wanted(1, 4, 4, 0, 0, None),
+            masking_utils.causal_mask_function,
+            loci.hf.masks.Treatment(never_none=True),
+            skip=True,
+            ahead=False,
+            tells_order=True,
+        )
+        with self.assertRaisesRegex(loci.Error, "another length than that of 6 keys and 4 rows"):
+            loci.hf.sight(mask, 4, 6, True)
+
+    @unittest.skipUnless(hasattr(tf, "GlmMoeDsaConfig"), "there is no GLM-MoE-DSA")
+    def test_keys_that_are_chosen(self) -> None:
+        with self.assertRaisesRegex(loci.Error, "chooses its keys by indices"):
+            with_loci(eager(glm_dsa, torch.float32), False)(tokens())
+
+    def test_keywords_of_calls(self) -> None:
+        """What models tell an attention beside tensors is known, or known to say nothing."""
+        known = set(inspect.signature(loci.hf._attention).parameters) | set(loci.hf._CHOICES)
+        nothing = {"max_length_q", "max_length_k", "position_ids", "deterministic"}
+        found: dict[str, str] = {}
+        for path in Path(tf.__file__).parent.glob("models/*/modeling_*.py"):
+            text = path.read_text(encoding="utf-8")
+            for call in re.finditer(r"^( *)\S[^\n]*attention_interface\(\n(.*?)^\1\)", text, re.MULTILINE | re.DOTALL):
+                found |= dict.fromkeys(re.findall(r"^ +(\w+)=", call[2], re.MULTILINE), path.name)
+        self.assertGreater(len(found), 8)
+        self.assertEqual({name: at for name, at in found.items() if name not in known | nothing}, {})
+
+    def test_order_that_the_config_changes(self) -> None:
+        """PaliGemma's calls say that there is no order, its mask says that there is."""
+        self.assertEqual(self.close(paligemma, input_ids=tokens()), {"fused": 2, "fallback": {}})
+        one = eager(llama, torch.float32)
+        one.config.is_causal = False
+        other = with_loci(one, False)
+        with torch.no_grad():
+            want, got = (m(tokens(), use_cache=False).logits for m in (one, other))
+        self.assertLess(float((want - got).abs().max()), 1e-4)
+
+    def test_configs_of_other_models(self) -> None:
+        for name, make in FOREIGN.items():
+            if hasattr(tf, name):
+                with self.subTest(name=name):
+                    counts = self.close(make, input_ids=tokens())
+                    self.assertEqual((counts["fused"], counts["fallback"]), (2, {}))
+
+    def test_gptj_and_codegen(self) -> None:
+        sizes = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
+        for name in ("GPTJ", "CodeGen"):
+            config, model = getattr(tf, f"{name}Config"), getattr(tf, f"{name}ForCausalLM")
+            counts = self.close(lambda c=config, m=model: m(c(**sizes)), input_ids=tokens())
+            self.assertEqual(counts, {"fused": 2, "fallback": {}})
+
+    def test_own_code(self) -> None:
+        """One warning for a model class, whichever way it is asked, and the result of eager attention."""
+        for name, make in OWN_CODE.items():
+            with self.subTest(name=name):
+                one = eager(make, torch.float32)
+                for how in ("created", "set"):
+                    loci.hf.reset_stats()
+                    with warnings.catch_warnings(record=True) as caught:
+                        warnings.simplefilter("always")
+                        if how == "created":
+                            other = type(one)._from_config(copy.deepcopy(one.config), attn_implementation="loci")
+                            other.load_state_dict(one.state_dict())
+                        else:
+                            other = with_loci(one, False)
+                        with torch.no_grad():
+                            want, got = (next(iter(m.eval()(tokens()).values())) for m in (one, other))
+                    told = [str(w.message) for w in caught if w.category is loci.hf.FallbackWarning]
+                    self.assertEqual(len(told), 1, told)
+                    self.assertRegex(told[0], "attention in transformers' own code .* it stays eager")
+                    self.assertTrue(torch.equal(want, got))
+                    self.assertEqual(set(loci.hf.stats()["fallback"]), {"own_code"})
+                loci.hf.register(fallback="error")
+                with self.assertRaisesRegex(loci.Error, "attention in transformers' own code"):
+                    with_loci(one, False)
+                loci.hf.register()
+
+    def test_unpatched(self) -> None:
+        """DeBERTa asks for no mask, so nothing but the call of the model tells that it is not patched."""
+        config = deberta("DebertaV2").config
+        model = tf.DebertaV2ForMaskedLM._from_config(config, attn_implementation="loci").eval()
+        with self.assertRaisesRegex(loci.Error, "call loci.hf.patch"):
+            model(tokens())
+        loci.hf.patch(model)(tokens())
+
+
+COMPILED: dict[str, Callable[[], Any]] = {
+    "llama": lambda: llama(num_hidden_layers=1),
+    "gemma2": gemma2,
+    "t5": lambda: t5(num_layers=1, num_decoder_layers=1),
+    "bert": lambda: tf.BertForMaskedLM(tf.BertConfig(**{**SMALL, "num_hidden_layers": 1})),
+}
+
+
+class Compiled(Case):
+    """Whole graphs: nothing of a mask is left out of them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        torch._dynamo.reset()
+        self.addCleanup(torch._dynamo.reset)
+
+    def both(self, name: str) -> tuple[Any, Any]:
+        one = eager(COMPILED[name], torch.float32)
+        return one, with_loci(one, name == "t5")
+
+    def inputs(self, name: str, length: int, mask: torch.Tensor | None) -> dict[str, Any]:
+        x = tokens(length=length)
+        found: dict[str, Any] = {"input_ids": x}
+        found |= {"decoder_input_ids": x} if name == "t5" else {}
+        found |= {"use_cache": False} if name != "bert" else {}
+        return found if mask is None else {**found, "attention_mask": mask[:, :length]}
+
+    def test_training(self) -> None:
+        for name in COMPILED:
+            with self.subTest(name=name):
+                one, other = self.both(name)
+                dynamic, backend = (True, "eager") if name == "gemma2" else (None, "aot_eager")
+                compiled = torch.compile(other, fullgraph=True, dynamic=dynamic, backend=backend)
+                mask = padding("right") if name == "t5" else padding("left")
+                for given in (None, mask) if name == "llama" else (mask,):
+                    inputs = self.inputs(name, LENGTH, given)
+                    keep = None if name == "t5" or given is None else given
+                    want, got = everything(one, keep, inputs), everything(compiled, keep, inputs)
+                    self.assertLess(float((want["output"] - got["output"]).abs().max()), 1e-4)
+                    for weight, x in want.items():
+                        if weight != "output":
+                            y = got[f"_orig_mod.{weight}"]
+                            self.assertLess(float((x - y).abs().max()), 1e-4 * max(1.0, float(x.abs().max())), weight)
+
+    def test_generation(self) -> None:
+        """Masks are made outside of the graph, for prefill and for each token."""
+        for name in ("llama", "gemma2", "t5"):
+            with self.subTest(name=name):
+                one, other = self.both(name)
+                other.forward = torch.compile(other.forward, fullgraph=True, backend="eager")
+                mask = padding("right") if name == "t5" else padding("left")
+                options = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
+                with torch.no_grad():
+                    want, got = (m.generate(tokens(), attention_mask=mask, **options) for m in (one, other))
+                self.assertEqual(want.tolist(), got.tolist())
+
+    def test_export(self) -> None:
+        for name in COMPILED:
+            with self.subTest(name=name):
+                one, other = self.both(name)
+                mask = padding("right") if name == "t5" else padding("left")
+                inputs = self.inputs(name, LENGTH, mask)
+                length = torch.export.Dim("length", min=4, max=60)
+                shapes = {key: {1: length} if isinstance(x, torch.Tensor) else None for key, x in inputs.items()}
+                program = torch.export.export(other, (), inputs, dynamic_shapes=shapes, strict=False)
+                inputs = self.inputs(name, 9, mask)
+                with torch.no_grad():
+                    want, got = (m(**inputs).logits for m in (one, program.module()))
+                keep = slice(None) if name == "t5" else mask[:, :9].bool()
+                self.assertLess(float((want - got)[keep].abs().max()), 1e-4)
+
+    def test_traced_masks(self) -> None:
+        """They see what transformers' dense masks see, and what is no range is refused."""
+        masks, mu = loci.hf.masks, masking_utils
+        packed = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
+        at = torch.tensor([[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]])
+        blocks = torch.tensor([[-1, 0, 0, -1, -1, -1], [0, 0, -1, 1, 1, 1]])
+        functions = {
+            "causal": mu.causal_mask_function,
+            "all": mu.bidirectional_mask_function,
+            "window": mu.sliding_window_causal_mask_function(3),
+            "around": mu.sliding_window_bidirectional_mask_function(1),
+            "chunks": mu.chunked_causal_mask_function(2, torch.tensor([0, 1])),
+            "packed": mu.and_masks(
+                mu.remap_positions_for_packed_sequence(mu.sliding_window_causal_mask_function(2), at),
+                mu.packed_sequence_mask_function(packed),
+            ),
+            "blocks": mu.or_masks(mu.causal_mask_function, mu.blockwise_overlay(blocks)),
+        }
+        for name, function in functions.items():
+            for shape in ((6, 6, 0), (2, 6, 4), (1, 6, torch.tensor(3))):
+                with self.subTest(name=name, shape=shape):
+                    rows, keys, first = shape
+                    tokens_ = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 1]]).bool()
+                    got = masks.traced(2, rows, keys, first, 0, tokens_, function, False)
+                    pairs = masks.unpack(got, rows, keys).pairs(rows, keys)
+                    want = mu.sdpa_mask(2, rows, keys, first, 0, function, tokens_, allow_is_causal_skip=False)
+                    self.assertTrue(torch.equal(pairs.expand_as(want), want))
+        apart = mu.or_masks(mu.causal_mask_function, mu.blockwise_overlay(torch.tensor([[0, -1, 0]])))
+        with self.assertRaisesRegex(RuntimeError, "no range"):
+            masks.traced(1, 3, 3, 0, 0, None, apart, False)
 
 
 class Fallbacks(Case):
@@ -578,8 +861,9 @@ class Fallbacks(Case):
 
     def test_refused(self) -> None:
         model = with_loci(eager(llama), False)
+        q = torch.zeros(1, 4, 3, 8)
         with self.assertRaisesRegex(loci.Error, "paged"):
-            model(tokens(), cache=object())
+            loci.hf._attention(model, q, q, q, None, cache=object())
         with self.assertRaisesRegex(loci.Error, "talking heads"):
             made = deberta("Deberta")
             made.deberta.encoder.layer[0].attention.self.talking_head = True

@@ -77,6 +77,132 @@ class Process(unittest.TestCase):
         loci.release()
         self.assertTrue(np.array_equal(loci.attention(*arrays), want))
 
+    def test_release_during_calls(self) -> None:
+        """In a process of its own: a mistake here is a crash."""
+        code = """
+import threading, time, numpy, loci
+x = numpy.ones((2, 4, 96, 32), numpy.float32)
+want = loci.attention(x, x, x, "alibi")
+done, wrong = threading.Event(), []
+def attend():
+    while not done.is_set():
+        loci.set_num_threads(2)
+        if not numpy.array_equal(loci.attention(x, x, x, "alibi"), want):
+            wrong.append("attention")
+def step():
+    cache = loci.Cache("alibi", 4, 32, batch=2, capacity=96)
+    while not done.is_set():
+        o = cache.step(x, x, x)
+        cache.truncate(0)
+        loci.rotate(x, "rope:pairing=half")
+        loci.layers.rmsnorm(x)
+        if not numpy.array_equal(o, want):
+            wrong.append("cache")
+threads = [threading.Thread(target=work) for work in (attend, step)]
+for thread in threads:
+    thread.start()
+for i in range(300):
+    loci.set_num_threads(2 + i % 2)
+    loci.release()
+    time.sleep(1e-3)
+done.set()
+for thread in threads:
+    thread.join()
+assert not wrong, wrong
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    @unittest.skipUnless(os.path.isdir("/proc/self/task"), "threads are not listed here")
+    def test_threads_end(self) -> None:
+        """Of the thread counts that were asked for only the last few have threads; release() ends all of them."""
+
+        def running() -> int:
+            return len(os.listdir("/proc/self/task"))
+
+        loci.release()
+        before, arrays = running(), problem(64)
+        cache = loci.Cache("nope", 4, 32, batch=2, capacity=64)
+        for threads in range(2, 12):
+            loci.set_num_threads(threads)
+            loci.attention(*arrays)
+            cache.step(*arrays)
+            cache.truncate(0)
+        self.assertLessEqual(running() - before, 7 + 8 + 9 + 10)
+        loci.release()
+        self.assertEqual(running(), before)
+        self.assertTrue(np.array_equal(cache.step(*arrays), loci.attention(*arrays)))
+
+    def interrupted(self, call: str) -> None:
+        """A process of its own in which this call, of minutes, gets a SIGINT; it must end before it is done."""
+        code = f"""
+import os, signal, threading, time, numpy, loci
+from loci import _interrupt
+x = numpy.ones((1, 2, 300000, 8), numpy.float32)
+o = numpy.zeros_like(x)
+small = x[:, :, :64]
+want = loci.attention(small, small, small, "nope")
+cache = loci.Cache("nope", 2, 8, capacity=300064)
+cache.append(x[:, :, :64], x[:, :, :64])
+inside = threading.Event()
+real = _interrupt._run_aside
+def aside(*arguments):
+    inside.set()
+    return real(*arguments)
+_interrupt._run_aside = aside
+def kill():
+    inside.wait()
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=kill, daemon=True).start()
+try:
+    {call}
+except KeyboardInterrupt:
+    assert not o.all(), "the call was done"
+    assert cache.length() == 64, cache.length()
+    assert numpy.array_equal(loci.attention(small, small, small, "nope"), want)
+    print("interrupted")
+"""
+        for threads in ("1", "2"):
+            environment = {**os.environ, "LOCI_NUM_THREADS": threads}
+            options: Any = {"capture_output": True, "text": True, "check": False, "env": environment}
+            done = subprocess.run([sys.executable, "-c", code], **options)
+            self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", "interrupted\n"))
+
+    @unittest.skipUnless(os.name == "posix", "there is no kill")
+    def test_interrupted_calls(self) -> None:
+        self.interrupted('loci.attention(x, x, x, "nope", out=o)')
+        self.interrupted("cache.step(x, x, x, out=o)")
+        self.interrupted('loci.attention_backward(x, x, x, x, x, x[..., 0].copy(), "nope")')
+
+    def test_calls_in_a_thread_of_their_own(self) -> None:
+        """What a long call of the main thread does: the same bits, the same sentences, and other handlers go on."""
+        from loci import _interrupt
+
+        arrays = problem(96)
+        length = _interrupt.LONG
+
+        def work() -> Any:
+            lse: Any
+            o, lse = loci.attention(*arrays, "rope:pairing=half+alibi", return_lse=True)
+            back = loci.attention_backward(o, *arrays, o, lse, "rope:pairing=half+alibi")
+            cache = loci.Cache(
+                "fire", 4, 32, batch=2, capacity=96, tensors=loci.Plan("fire", 4, 32, max_len=96).init(1)
+            )
+            return [o, lse, *back[:3], cache.step(*arrays), loci.linear_attention(*arrays), loci.weights(*arrays[:2])]
+
+        for threads in (1, 2):
+            loci.set_num_threads(threads)
+            want = work()
+            try:
+                _interrupt.LONG = 0
+                got = work()
+                with self.assertRaisesRegex(loci.Error, "k_lens: entry 1 has 97 keys"):
+                    loci.attention(*arrays, k_lens=[1, 97])
+            finally:
+                _interrupt.LONG = length
+            self.assertTrue(all(np.array_equal(a, b) for a, b in zip(got, want, strict=True)))
+
     def test_memory(self) -> None:
         """Calls of 3000 shapes: forms and plans are kept, but not without end."""
         import resource

@@ -401,9 +401,10 @@ static loci_status find_window(const struct config *c, const struct layer *l, st
         s = loci_json_whole(c->text, "attention_chunk_size", 1, 1 << 30, &chunk, e);
         t->chunk = chunk;
     }
-    /* A class whose window is everywhere reads layer_types, where a file has it, as all do. */
+    /* A class whose window is everywhere reads layer_types, where a file has it, as all do.  In
+     * RecurrentGemma's list "attention" slides. */
     const bool everywhere = f->windowed == EVERYWHERE
-                            && (!c->layer_types || f->pattern == ONLY_LISTED);
+                            && (!c->layer_types || f->pattern == LAST_ATTENDS);
     const bool slides = l->kind == SLIDING || (everywhere && l->kind == FULL);
     if (s || !asked || window == 0 || !slides) return s;
     t->window = sees_both_ways(c) ? window / 2 + 1 : window + f->both;

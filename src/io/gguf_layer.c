@@ -48,6 +48,7 @@ static loci_status find_attention(const struct gguf_model *g, int layer, int lay
 {
     const bool recurs = g->arch->layers == SOME_RECUR;
     int more = 0, period = g->arch->period, kv_heads = 1;
+    const struct entry *list = loci_gguf_setting(g, "attention.recurrent_layers");
     double is = 0;
     loci_status s;
     if (!recurs) {
@@ -55,7 +56,9 @@ static loci_status find_attention(const struct gguf_model *g, int layer, int lay
         *attends = kv_heads > 0;
         return s;
     }
-    if (loci_gguf_setting(g, "attention.recurrent_layers")) {
+    if (list) {
+        IO_CHECK(e, list->array,
+                 "attention.recurrent_layers must be a list of one number per layer");
         s = loci_gguf_number(g, "attention.recurrent_layers", layer, 0, 1, &is, e);
         *attends = is == 0;
         return s;

@@ -252,10 +252,13 @@ static loci_status find_arch(struct gguf_model *g, loci_error *e)
 /* The architecture comes before all other keys, whose names begin with it. */
 static loci_status read_file(struct gguf_model *g, const struct source *from, loci_error *e)
 {
+    const struct entry *count;
     loci_status s;
-    if ((s = loci_gguf_read(&g->file, from, e)) || (s = find_arch(g, e))
-        || (s = loci_gguf_whole(g, "block_count", 0, 1, MAX_LAYERS, &g->layers, e)))
-        return s;
+    if ((s = loci_gguf_read(&g->file, from, e)) || (s = find_arch(g, e))) return s;
+    count = loci_gguf_setting(g, "block_count");
+    IO_CHECK(e, !count || !count->array, "%s.block_count must be one number, not a list",
+             g->arch->name);
+    if ((s = loci_gguf_whole(g, "block_count", 0, 1, MAX_LAYERS, &g->layers, e))) return s;
     IO_CHECK(e, g->layers > 0, "%s.block_count is missing", g->arch->name);
     for (enum factors k = 0; k < FACTORS; k++)
         if ((s = read_factors(g, from, k, e))) return s;

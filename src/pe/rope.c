@@ -15,7 +15,8 @@
 
 static const loci_option opts[] = {
     [ROPE_PAIRING] = { "pairing", LOCI_WORD, 1, BY_RULE, 0, 0, "half|interleaved",
-                       "which channels form a pair; the weights decide" },
+                       "which channels form a pair: a new model takes rope:pairing=half, "
+                       "and `loci rope config.json` says what an existing one has" },
     ROPE_ROWS,
     { 0 }
 };

@@ -64,8 +64,21 @@ static int edit_distance(struct span a, struct span b)
     return row[b.n];
 }
 
-/* Ends a sentence about an unknown word: the nearest of the "a|b|c" that are
- * known, or all of them. */
+/* What other libraries call things that loci knows. */
+static const struct { const char *word, *ours; } elsewhere[] = {
+    { "rotary", "rope" }, { "roformer", "rope" }, { "theta", "rope" },
+    { "theta", "base" },  { "rope_theta", "base" },
+};
+
+static bool is_known(const char *known, struct span word)
+{
+    for (struct span w; (w = next_word(&known)).n >= 0;)
+        if (same(w, word)) return true;
+    return false;
+}
+
+/* Ends a sentence about an unknown word: what other libraries mean by it,
+ * the nearest of the "a|b|c" that are known, or all of them. */
 static void hint(char *text, size_t room, struct span word, const char *known)
 {
     struct span best = { "", 0 };
@@ -78,6 +91,10 @@ static void hint(char *text, size_t room, struct span word, const char *known)
         if (distance <= least && distance < w.n
             && (best.n == 0 || distance < edit_distance(word, best)))
             best = w;
+    }
+    for (int i = 0; i < COUNT(elsewhere); i++) {
+        const struct span ours = span_of(elsewhere[i].ours);
+        if (same(word, span_of(elsewhere[i].word)) && is_known(known, ours)) best = ours;
     }
     if (best.n) snprintf(text, room, "did you mean '%.*s'?", best.n, best.at);
     else snprintf(text, room, "known: %s", known);
@@ -261,8 +278,8 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
     for (int i = 0; pe->opts[i].name; i++) {
         const loci_option *o = &pe->opts[i];
         CHECK(e, !o->must || c->given[i], LOCI_BAD_ARG,
-              "%s: %s has no default and must be given%s%s", pe->name, o->name,
-              o->kind == LOCI_WORD ? ": " : "", o->kind == LOCI_WORD ? o->words : "");
+              "%s: %s has no default and must be given%s%s (%s)", pe->name, o->name,
+              o->kind == LOCI_WORD ? ": " : "", o->kind == LOCI_WORD ? o->words : "", o->help);
     }
     return LOCI_OK;
 }
