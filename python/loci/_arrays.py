@@ -190,11 +190,16 @@ def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[
 
 def _as_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:
     refuse_masked(x, name)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor):
-        refuse_mapped(x, name)
-        x = x.detach().cpu().numpy()
+    if is_torch(x):
+        from ._torch import to_numpy
+
+        return to_numpy(x, name)
     return np.asarray(x)
+
+
+def is_torch(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
 
 
 def _shaped(x: Array, name: str, shapes: tuple[tuple[int, ...], ...]) -> Array:

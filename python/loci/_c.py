@@ -45,7 +45,7 @@ class Error(ValueError):
     status: str
 
     def __init__(self, text: str, status: str = "bad_arg") -> None:
-        super().__init__(text)
+        self.args = (text,)  # without super().__init__(), which torch.compile does not trace
         self.status = status
 
     def __reduce__(self) -> tuple[Any, ...]:

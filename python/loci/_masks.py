@@ -50,6 +50,11 @@ class Masking:
     per_batch: bool = False
     distance: int = 0
 
+    def copied(self) -> Masking:
+        """For a backward pass, which must see what the forward pass saw whatever becomes of the caller's arrays."""
+        arrays_ = {name: x.copy() for name, x in vars(self).items() if isinstance(x, np.ndarray)}
+        return replace(self, **arrays_)
+
 
 def _both(given: Mapping[str, Any], one: str, q: str, k: str) -> tuple[Any, Any, str, str]:
     """What is said once for both, or for each; and under which names."""

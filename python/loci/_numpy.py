@@ -74,6 +74,19 @@ class Numpy:
         return np.require(x, requirements=("C", "A"))
 
     @staticmethod
+    def copy(x: Any) -> Any:
+        return x.copy()
+
+    @staticmethod
+    def version(x: Any) -> Any:
+        """None: arrays do not tell whether they have changed."""
+        return None
+
+    @staticmethod
+    def refuse_untracked(*arrays: Any) -> None:
+        """Nobody follows arrays of numpy."""
+
+    @staticmethod
     def empty(shape: tuple[int, ...], like: Any, dtype: str | None = None) -> Any:
         return np.empty(shape, like.dtype if dtype is None else Numpy.dtype_of(dtype))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Ops of torch.library: what loci's functions are under torch.compile and torch.export.
 
-An op takes tensors, and one text for all else: json does not trace, f-strings do.  All of it is read again where the op
-runs, so that what is wrong is said there."""
+An op takes tensors, numbers, and one text for all else: json does not trace, f-strings do, but not of numbers that vary
+(torch.SymInt).  Arguments are validated where the op runs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,11 @@ from . import _attend, _linear, _rows
 from ._c import Error
 from ._masks import MASKS
 from ._plan import full_text
+from ._torch import incoming
 
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
-ATTENTION = ("layout", "causal", "scale", "max_len", "keys_rotated", "fast")
-LINEAR = ("layout", "causal", "max_len")
-
-
-def _number(text: str) -> Any:
-    return None if text == "None" else float(text)
-
-
-def _whole(text: str) -> Any:
-    return None if text == "None" else int(text)
+ATTENTION = ("layout", "causal", "keys_rotated", "fast")
+LINEAR = ("layout", "causal")
 
 
 def _truth(text: str) -> bool:
@@ -39,13 +32,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "causal": _truth,
     "keys_rotated": _truth,
     "fast": _truth,
-    "scale": _number,
-    "max_len": _whole,
 }
-
-
-def _window(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.strip("()[] ").split(","))
 
 
 def _named(names: str, tensors: Any) -> dict[str, Any]:
@@ -55,9 +42,7 @@ def _named(names: str, tensors: Any) -> dict[str, Any]:
 def _unpack(key: str, names: tuple[str, ...]) -> tuple[str, dict[str, Any], str, str]:
     """Encoding, options, names of tensors, names of masks."""
     encoding, tensors, masks, *fields = key.split(END)
-    options = {name: _READ[name](text) for name, text in zip(names, fields, strict=False)}
-    if len(fields) > len(names):
-        options["window_size"] = _window(fields[-1])
+    options = {name: _READ[name](text) for name, text in zip(names, fields, strict=True)}
     return encoding, options, tensors, masks
 
 
@@ -70,7 +55,7 @@ def _masks(given: Mapping[str, Any]) -> tuple[str, list[Any]]:
 # ---- Attention -----------------------------------------------------------------------------------
 
 
-def _open(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, linear: bool) -> _attend.Problem:
+def _open(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, linear: bool, **numbers: Any) -> _attend.Problem:
     encoding, options, names, given = _unpack(key, LINEAR if linear else ATTENTION)
     stage = "linear_attention" if linear else "attention"
     mapping = _named(names, [x.detach() for x in tensors])
@@ -85,6 +70,7 @@ def _open(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, linear: bo
         mask=mask,
         stage=stage,
         **options,
+        **numbers,
     )
 
 
@@ -111,15 +97,29 @@ def _real(q: Any) -> Any:
 
 @torch.library.custom_op("loci::attention", mutates_args=())
 def attention_op(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tensors: list[torch.Tensor],
+    masks: list[torch.Tensor],
+    key: str,
+    left: int,
+    right: int,
+    max_len: int | None,
+    scale: float | None,
+    softcap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    opened = _open(q, k, v, tensors, masks, key, False)
-    o, lse, ae = opened.forward(None, True)
+    numbers = _numbers(left, right, max_len, scale, softcap)
+    o, lse, ae = _open(q, k, v, tensors, masks, key, False, **numbers).forward(None, True)
     return o, lse, torch.empty(0, dtype=lse.dtype) if ae is None else ae
 
 
+def _numbers(left: int, right: int, max_len: int | None, scale: float | None, softcap: float | None) -> dict[str, Any]:
+    return {"window_size": (left, right), "max_len": max_len, "scale": scale, "softcap": softcap}
+
+
 @attention_op.register_fake
-def _(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str) -> Any:
+def _(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, *numbers: Any) -> Any:
     o, lse, averages = _shapes(q, k, v, key, False)
     real = _real(q)
     b, h, length = (1, *lse) if len(lse) == 2 else lse
@@ -142,13 +142,18 @@ def attention_backward_op(
     masks: list[torch.Tensor],
     key: str,
     needs: str,
+    left: int,
+    right: int,
+    max_len: int | None,
+    scale: float | None,
+    softcap: float | None,
 ) -> list[torch.Tensor]:
-    opened = _open(q, k, v, tensors, masks, key, False)
-    p = opened
+    p = _open(q, k, v, tensors, masks, key, False, **_numbers(left, right, max_len, scale, softcap))
     names = _unpack(key, ATTENTION)[2].split(",")
     wants = dict(zip(names, needs[3:], strict=False))
     order = [*(t.name for t in p.plan.tensors), *(("mask",) if "mask" in names else ())]
     wanted = [wants.get(name) == "1" for name in order]
+    dout, dlse, dae = incoming((dout, dlse, dae))
     rest = [None if x is None else x.contiguous() for x in (dlse, dae)]
     averages = ae if p.plan.averages else None
     three = needs[0] == "1", needs[1] == "1", needs[2] == "1"
@@ -174,6 +179,7 @@ def _(
     masks: Any,
     key: str,
     needs: str,
+    *numbers: Any,
 ) -> Any:
     every = [q, k, v, *tensors]
     return [x.new_empty(x.shape) for x, need in zip(every, needs, strict=True) if need == "1"]
@@ -195,8 +201,8 @@ def _of_list(ctx: Any, count: int) -> list[bool]:
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, tensors, masks, key = inputs
-    ctx.key, ctx.tensors, ctx.outputs = key, len(tensors), len(output) if isinstance(output, tuple) else 1
+    q, k, v, tensors, masks, key, *numbers = inputs
+    ctx.key, ctx.tensors, ctx.numbers = key, len(tensors), numbers
     ctx.set_materialize_grads(False)
     ctx.needs = _needs(ctx, len(tensors))
     outputs = output if isinstance(output, tuple) else (output,)
@@ -206,11 +212,12 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 def _attention_back(ctx: Any, dout: Any, dlse: Any, dae: Any) -> Any:
     q, k, v, o, lse, ae, *rest = ctx.saved_tensors
     tensors, masks = rest[: ctx.tensors], rest[ctx.tensors :]
+    rest = ([None] * len(masks), None, *(None for _ in ctx.numbers))
     if dout is None and dlse is None and dae is None:
-        return None, None, None, [None] * len(tensors), None, None
-    grads = attention_backward_op(q, k, v, o, lse, ae, dout, dlse, dae, tensors, masks, ctx.key, ctx.needs)
-    spread = _spread(grads, ctx.needs)
-    return (*spread[:3], spread[3:], [None] * len(masks), None)
+        return (None, None, None, [None] * len(tensors), *rest)
+    given = q, k, v, o, lse, ae, dout, dlse, dae, tensors, masks, ctx.key, ctx.needs
+    spread = _spread(attention_backward_op(*given, *ctx.numbers), ctx.needs)
+    return (*spread[:3], spread[3:], *rest)
 
 
 attention_op.register_autograd(_attention_back, setup_context=_keep)
@@ -225,13 +232,13 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
         tensors["sink.logit"] = sinks
     if arguments["mask"] is not None:
         tensors["mask"] = arguments["mask"]
-    text = full_text(encoding, arguments["softcap"], sinks is not None)
+    text = full_text(encoding, None, sinks is not None)
     masks, list_ = _masks(given)
     left, right = arguments["window_size"]
     key = f"{text}{END}{','.join(tensors)}{END}{masks}{END}{arguments['layout']}{END}{bool(arguments['causal'])}"
-    key += f"{END}{arguments['scale']}{END}{arguments['max_len']}{END}{bool(arguments['keys_rotated'])}"
-    key += f"{END}{bool(arguments['fast'])}{END}{left},{right}"
-    o, lse, ae = attention_op(q, k, v, list(tensors.values()), list_, key)
+    key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}"
+    numbers = left, right, arguments["max_len"], arguments["scale"], arguments["softcap"]
+    o, lse, ae = attention_op(q, k, v, list(tensors.values()), list_, key, *numbers)
     averages = "tape" in [part.split(":")[0].strip() for part in encoding.split("+")]
     return _attend.results(o, lse if return_lse else None, ae if averages else None)
 
@@ -241,15 +248,21 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
 
 @torch.library.custom_op("loci::linear_attention", mutates_args=())
 def linear_op(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tensors: list[torch.Tensor],
+    masks: list[torch.Tensor],
+    key: str,
+    max_len: int | None,
 ) -> torch.Tensor:
-    opened = _open(q, k, v, tensors, masks, key, True)
+    opened = _open(q, k, v, tensors, masks, key, True, max_len=max_len)
     o: torch.Tensor = _linear.forward(opened, None, False)[0]
     return o
 
 
 @linear_op.register_fake
-def _(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str) -> Any:
+def _(q: Any, k: Any, v: Any, tensors: Any, masks: Any, key: str, max_len: Any) -> Any:
     return q.new_empty(_shapes(q, k, v, key, True)[0])
 
 
@@ -264,14 +277,14 @@ def linear_backward_op(
     masks: list[torch.Tensor],
     key: str,
     needs: str,
+    max_len: int | None,
 ) -> list[torch.Tensor]:
-    opened = _open(q, k, v, tensors, masks, key, True)
-    p = opened
+    p = _open(q, k, v, tensors, masks, key, True, max_len=max_len)
     names = _unpack(key, LINEAR)[2].split(",")
     wants = dict(zip(names, needs[3:], strict=False))
     wanted = [wants.get(t.name) == "1" for t in p.plan.tensors]
     three = needs[0] == "1", needs[1] == "1", needs[2] == "1"
-    grads, dtensors = _linear.backward(p, o, dout, three, wanted)
+    grads, dtensors = _linear.backward(p, o, incoming((dout,))[0], three, wanted)
     made = dict(zip([t.name for t in p.plan.tensors], dtensors, strict=True))
     given = dict(zip(names, tensors, strict=False))
     back = [made[name].to(x.dtype) for name, x in given.items() if wants.get(name) == "1"]
@@ -279,17 +292,19 @@ def linear_backward_op(
 
 
 @linear_backward_op.register_fake
-def _(q: Any, k: Any, v: Any, o: Any, dout: Any, tensors: Any, masks: Any, key: str, needs: str) -> Any:
+def _(q: Any, k: Any, v: Any, o: Any, dout: Any, tensors: Any, masks: Any, key: str, needs: str, max_len: Any) -> Any:
     return [x.new_empty(x.shape) for x, need in zip([q, k, v, *tensors], needs, strict=True) if need == "1"]
 
 
 def _linear_back(ctx: Any, dout: Any) -> Any:
     q, k, v, o, *rest = ctx.saved_tensors
     tensors, masks = rest[: ctx.tensors], rest[ctx.tensors :]
+    rest = ([None] * len(masks), None, None)
     if dout is None:
-        return None, None, None, [None] * len(tensors), None, None
-    spread = _spread(linear_backward_op(q, k, v, o, dout, tensors, masks, ctx.key, ctx.needs), ctx.needs)
-    return (*spread[:3], spread[3:], [None] * len(masks), None)
+        return (None, None, None, [None] * len(tensors), *rest)
+    grads = linear_backward_op(q, k, v, o, dout, tensors, masks, ctx.key, ctx.needs, *ctx.numbers)
+    spread = _spread(grads, ctx.needs)
+    return (*spread[:3], spread[3:], *rest)
 
 
 linear_op.register_autograd(_linear_back, setup_context=_keep)
@@ -301,28 +316,29 @@ def linear_attention(q: Any, k: Any, v: Any, encoding: str, given: Any, argument
     tensors = dict(arguments["tensors"] or {})
     masks, list_ = _masks(given)
     key = f"{encoding}{END}{','.join(tensors)}{END}{masks}{END}{arguments['layout']}{END}{bool(arguments['causal'])}"
-    key += f"{END}{arguments['max_len']}"
-    return linear_op(q, k, v, list(tensors.values()), list_, key)
+    return linear_op(q, k, v, list(tensors.values()), list_, key, arguments["max_len"])
 
 
 # ---- Rows ----------------------------------------------------------------------------------------
 
-ROTATE = ("layout", "role", "max_len")
-EMBED = ("max_len",)
+ROTATE = ("layout", "role")
+EMBED = ()
 
 
-def _open_rows(x: Any, tensors: Any, masks: Any, key: str, rotates: bool) -> _rows.Opened:
+def _open_rows(x: Any, tensors: Any, masks: Any, key: str, max_len: Any, rotates: bool) -> _rows.Opened:
     encoding, options, names, given = _unpack(key, ROTATE if rotates else EMBED)
     placed = _named(given, masks)
-    mapping = _named(names, [t.detach() for t in tensors])
+    given_ = {"pos": placed.get("pos"), "tensors": _named(names, [t.detach() for t in tensors]), "max_len": max_len}
     if rotates:
-        pos, coords = placed.get("pos"), placed.get("coords")
-        return _rows.open_rotation(x.detach(), encoding, pos=pos, coords=coords, tensors=mapping, **options)
-    return _rows.open_embedding(x.detach(), encoding, pos=placed.get("pos"), tensors=mapping, **options)
+        return _rows.open_rotation(x.detach(), encoding, coords=placed.get("coords"), **given_, **options)
+    return _rows.open_embedding(x.detach(), encoding, **given_)
 
 
-def _back_rows(x: Any, dy: Any, tensors: Any, masks: Any, key: str, needs: str, rotates: bool) -> list[torch.Tensor]:
-    opened = _open_rows(x, tensors, masks, key, rotates)
+def _back_rows(
+    x: Any, dy: Any, tensors: Any, masks: Any, key: str, needs: str, max_len: Any, rotates: bool
+) -> list[torch.Tensor]:
+    opened = _open_rows(x, tensors, masks, key, max_len, rotates)
+    dy = incoming((dy,))[0]
     names = _unpack(key, ROTATE if rotates else EMBED)[2].split(",")
     wants = dict(zip(names, needs[1:], strict=False))
     wanted = [wants.get(t.name) == "1" for t in opened.plan.tensors]
@@ -336,44 +352,60 @@ def _back_rows(x: Any, dy: Any, tensors: Any, masks: Any, key: str, needs: str, 
 
 
 @torch.library.custom_op("loci::rotate", mutates_args=())
-def rotate_op(x: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str) -> torch.Tensor:
-    opened = _open_rows(x, tensors, masks, key, True)
+def rotate_op(
+    x: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str, max_len: int | None
+) -> torch.Tensor:
+    opened = _open_rows(x, tensors, masks, key, max_len, True)
     y: torch.Tensor = opened.forward(opened.x, opened.tensors)
     return y
 
 
 @torch.library.custom_op("loci::rotate_backward", mutates_args=())
 def rotate_backward_op(
-    x: torch.Tensor, dy: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str, needs: str
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    tensors: list[torch.Tensor],
+    masks: list[torch.Tensor],
+    key: str,
+    needs: str,
+    max_len: int | None,
 ) -> list[torch.Tensor]:
-    return _back_rows(x, dy, tensors, masks, key, needs, True)
+    return _back_rows(x, dy, tensors, masks, key, needs, max_len, True)
 
 
 @torch.library.custom_op("loci::embed", mutates_args=())
-def embed_op(x: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str) -> torch.Tensor:
-    opened = _open_rows(x, tensors, masks, key, False)
+def embed_op(
+    x: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str, max_len: int | None
+) -> torch.Tensor:
+    opened = _open_rows(x, tensors, masks, key, max_len, False)
     y: torch.Tensor = opened.forward(opened.x, opened.tensors)
     return y
 
 
 @torch.library.custom_op("loci::embed_backward", mutates_args=())
 def embed_backward_op(
-    x: torch.Tensor, dy: torch.Tensor, tensors: list[torch.Tensor], masks: list[torch.Tensor], key: str, needs: str
+    x: torch.Tensor,
+    dy: torch.Tensor,
+    tensors: list[torch.Tensor],
+    masks: list[torch.Tensor],
+    key: str,
+    needs: str,
+    max_len: int | None,
 ) -> list[torch.Tensor]:
-    return _back_rows(x, dy, tensors, masks, key, needs, False)
+    return _back_rows(x, dy, tensors, masks, key, needs, max_len, False)
 
 
-def _fake_rows(x: Any, tensors: Any, masks: Any, key: str) -> Any:
+def _fake_rows(x: Any, tensors: Any, masks: Any, key: str, max_len: Any) -> Any:
     return x.new_empty(x.shape)
 
 
-def _fake_back(x: Any, dy: Any, tensors: Any, masks: Any, key: str, needs: str) -> Any:
+def _fake_back(x: Any, dy: Any, tensors: Any, masks: Any, key: str, needs: str, max_len: Any) -> Any:
     return [t.new_empty(t.shape) for t, need in zip([x, *tensors], needs, strict=True) if need == "1"]
 
 
 def _keep_rows(ctx: Any, inputs: Any, output: Any) -> None:
-    x, tensors, masks, key = inputs
-    ctx.key, ctx.tensors = key, len(tensors)
+    x, tensors, masks, key, max_len = inputs
+    ctx.key, ctx.tensors, ctx.max_len = key, len(tensors), max_len
     flag = ctx.needs_input_grad[1]
     some = list(flag) if isinstance(flag, (list, tuple)) else [bool(flag)] * len(tensors)
     ctx.needs = "".join("1" if need else "0" for need in (ctx.needs_input_grad[0], *some))
@@ -384,8 +416,8 @@ def _register_rows(op: Any, back_op: Any) -> None:
     def back(ctx: Any, dy: Any) -> Any:
         x, *rest = ctx.saved_tensors
         tensors, masks = rest[: ctx.tensors], rest[ctx.tensors :]
-        spread = _spread(back_op(x, dy, tensors, masks, ctx.key, ctx.needs), ctx.needs)
-        return spread[0], spread[1:], [None] * len(masks), None
+        spread = _spread(back_op(x, dy, tensors, masks, ctx.key, ctx.needs, ctx.max_len), ctx.needs)
+        return spread[0], spread[1:], [None] * len(masks), None, None
 
     op.register_fake(_fake_rows)
     back_op.register_fake(_fake_back)
@@ -400,7 +432,8 @@ def rows(name: str, x: Any, encoding: str, arguments: Any) -> Any:
     tensors = dict(arguments["tensors"] or {})
     masks, list_ = _masks(arguments)
     key = f"{encoding}{END}{','.join(tensors)}{END}{masks}"
+    max_len = arguments["max_len"]
     if name == "rotate":
-        key += f"{END}{arguments['layout']}{END}{arguments['role']}{END}{arguments['max_len']}"
-        return rotate_op(x, list(tensors.values()), list_, key)
-    return embed_op(x, list(tensors.values()), list_, f"{key}{END}{arguments['max_len']}")
+        key += f"{END}{arguments['layout']}{END}{arguments['role']}"
+        return rotate_op(x, list(tensors.values()), list_, key, max_len)
+    return embed_op(x, list(tensors.values()), list_, key, max_len)

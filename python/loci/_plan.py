@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import _c
+from ._arrays import read
 from ._c import Error
 from ._numbers import INT, real, scale_of, whole, whole_or_none, window_of
 
@@ -430,15 +431,33 @@ class Tables:
 
 
 class Prepared(Mapping[str, Any]):
-    """The tensors of a plan, and its tables made of them."""
+    """The tensors of a plan, and its tables made of them.  Tables are made again after tensors of torch have changed in
+    place.  Arrays of numpy do not tell whether they have: those are copied."""
 
     def __init__(self, plan: Plan, tensors: Mapping[str, Any], max_distance: int) -> None:
+        self.plan, self._distance = plan, whole(max_distance, "max_distance", 1)
+        self._tensors: dict[str, Any] = {}
+        for name, x in tensors.items():
+            kind, x = read(x, name)
+            self._tensors[name] = x if kind.version(x) is not None else kind.copy(x)
+        self._made = self._prepare()
+
+    def _versions(self) -> list[Any]:
+        return [read(x, name)[0].version(x) for name, x in self._tensors.items()]
+
+    def _prepare(self) -> tuple[list[Any], Any, Tables]:
         from ._attend import read_tensors
 
-        self.plan = plan
-        self._tensors = dict(tensors)
-        self._read = read_tensors(plan, self._tensors)
-        self.tables = Tables(plan, whole(max_distance, "max_distance", 1), self._read[1])
+        versions = self._versions()  # first: a change while tables are made makes them old
+        made, pointers = read_tensors(self.plan, self._tensors)
+        return versions, made, Tables(self.plan, self._distance, pointers)
+
+    @property
+    def tables(self) -> Tables:
+        """Of the tensors as they are now."""
+        if self._made[0] != self._versions():
+            self._made = self._prepare()
+        return self._made[2]
 
     def __getitem__(self, name: str) -> Any:
         return self._tensors[name]

@@ -36,6 +36,11 @@ class Opened:
     tensors: list[Any]
     flat: bool = False  # [L, Dm], without a batch
 
+    def copied(self) -> Opened:
+        """For a backward pass, which must see the positions of the forward pass."""
+        pos, coords = (None if x is None else x.copy() for x in (self.pos, self.coords))
+        return replace(self, pos=pos, coords=coords)
+
     def tiled(self, times: int) -> Opened:
         def spread(x: Any) -> Any:
             return x if x is None or not self.per_batch else np.tile(x, (times,) + (1,) * (x.ndim - 1))

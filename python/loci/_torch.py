@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 
 from . import _arrays as arrays
 from ._c import Error
@@ -18,6 +22,9 @@ _DTYPES = {
     "float16": torch.float16,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+_tracing_state = torch._C._get_tracing_state  # of jit.trace
+_dispatch_modes = torch._C._len_torch_dispatch_stack  # how many are at work
 
 
 class Torch:
@@ -35,7 +42,13 @@ class Torch:
 
     @staticmethod
     def pointer(x: Any) -> int:
-        return int(x.data_ptr())
+        try:
+            at = int(x.data_ptr())
+        except RuntimeError:  # of torch.func
+            at = 0
+        if not at and x.numel():
+            raise Error(_why_no_address(x), "unsupported")
+        return at
 
     @staticmethod
     def strides(x: Any) -> tuple[int, ...]:
@@ -61,6 +74,10 @@ class Torch:
     @staticmethod
     def dense(x: Any) -> Any:
         return x.contiguous()
+
+    @staticmethod
+    def copy(x: Any) -> Any:
+        return x.detach().clone()
 
     @staticmethod
     def empty(shape: tuple[int, ...], like: Any, dtype: str | None = None) -> Any:
@@ -95,6 +112,11 @@ class Torch:
     def detach(x: Any) -> Any:
         return x.detach()
 
+    @staticmethod
+    def version(x: Any) -> Any:
+        """Changes when the numbers do; None where torch does not count."""
+        return None if x.is_inference() else (x._version, x.data_ptr())
+
     grad_enabled = staticmethod(torch.is_grad_enabled)
 
     @staticmethod
@@ -102,11 +124,20 @@ class Torch:
         return torch.is_grad_enabled() and bool(x.requires_grad)
 
     @staticmethod
+    def refuse_untracked(*tensors: Any) -> None:
+        """Calls by address are invisible to tracers and to forward-mode AD, which would go on with wrong results."""
+        if _recorded():
+            raise Error(UNTRACED, "unsupported")
+        if forward_ad._current_level >= 0:
+            refuse_tangents(*tensors)
+
+    @staticmethod
     def index(which: Any) -> Any:
         return torch.as_tensor(which)
 
     @staticmethod
     def check_device(x: Any, name: str) -> None:
+        Torch.refuse_untracked(x)
         if x.device.type != "cpu":
             raise Error(f"{name} is on {x.device}; loci computes on the CPU", "unsupported")
         if x.layout is not torch.strided:
@@ -126,6 +157,103 @@ class Torch:
 
 
 SECOND = "loci has no second derivatives; a backward pass with create_graph=True ends here"
+FORWARD = (
+    "loci has no forward-mode derivatives (dual tensors, torch.func.jvp, jacfwd, hessian); "
+    "use reverse mode: backward(), torch.func.grad, vjp or jacrev"
+)
+UNTRACED = (
+    "this function of loci is no op of torch, so torch.jit.trace and make_fx would record its result as a constant; "
+    "attention, linear_attention, rotate and embed can be traced"
+)
+
+
+def _recorded() -> bool:
+    """Is jit.trace or make_fx at work?"""
+    if _tracing_state() is not None:
+        return True
+    proxies = torch._C._TorchDispatchModeKey.PROXY
+    return _dispatch_modes() > 0 and torch._C._get_dispatch_mode(proxies) is not None
+
+
+def by_op(x: Any) -> bool:
+    """Does somebody record or replace ops?  Then calls go by those of torch.library."""
+    return torch.compiler.is_compiling() or _recorded() or isinstance(x, FakeTensor)
+
+
+def _tangent(x: Any) -> Any:
+    return forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call]
+
+
+def refuse_tangents(*tensors: Any) -> None:
+    if forward_ad._current_level < 0:
+        return
+    if any(isinstance(x, torch.Tensor) and _tangent(x) is not None for x in tensors):
+        raise Error(FORWARD, "unsupported")
+
+
+def _why_no_address(x: Any) -> str:
+    """Why there are no numbers to read in a tensor, and what to do about it."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return "a tensor of torch.func has no address, and this function of loci is not followed by torch.func"
+    if type(x).__name__ == "DTensor":
+        return "a DTensor spreads over processes; use its to_local(), or share out rows with loci.distributed (shares=)"
+    if x._is_zerotensor():
+        return "a tensor of implicit zeros has no address; call clone() on it"
+    return f"a {type(x).__name__} has a shape and no numbers in memory; give loci a plain tensor"
+
+
+def read_numbers(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a call with tensors that stand for numbers read, once: later changes of them change nothing."""
+    made = {}
+    for name in ("scale", "softcap", "max_len"):
+        x = arguments.get(name)
+        if isinstance(x, torch.Tensor):
+            made[name] = number(x, name)
+    window = arguments.get("window_size")
+    if isinstance(window, torch.Tensor) and window.ndim:
+        window = window.unbind()
+    if isinstance(window, (tuple, list)) and any(isinstance(side, torch.Tensor) for side in window):
+        made["window_size"] = tuple(number(x, "window_size") if isinstance(x, torch.Tensor) else x for x in window)
+    return {**arguments, **made} if made else arguments
+
+
+def number(x: Any, name: str) -> Any:
+    """The value of a tensor that stands for a number."""
+    if torch.compiler.is_compiling():
+        raise Error(f"{name} is a tensor; under torch.compile it must be a number")
+    if x.requires_grad:
+        raise Error(f"{name} requires a gradient, and loci has none for it: give a number, or {name}.detach()")
+    if x.numel() != 1:
+        raise Error(f"{name} must be a number, not a tensor of the shape {list(x.shape)}")
+    return to_numpy(x, name).item()
+
+
+def to_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:
+    """What is no tensor of autograd: positions, lengths, numbers."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            raise Error(f"{name} cannot be mapped by torch.func.vmap; map q, k, v and inputs", "unsupported")
+        x = functorch.get_unwrapped(x)  # of torch.func.grad, which wraps every argument
+    refuse_tangents(x)
+    with torch._C._DisableFuncTorch():
+        x = x.detach().cpu().resolve_neg()
+        Torch.pointer(x)  # refuses a tensor without numbers
+        made: np.ndarray[Any, Any] = x.numpy()
+    return made
+
+
+def incoming(grads: Any) -> tuple[Any, ...]:
+    """Gradients from autograd, as C can read them: dense layout, signs resolved, zeros in memory."""
+    return tuple(None if x is None else _readable(x) for x in grads)
+
+
+def _readable(x: Any) -> Any:
+    if x.layout is not torch.strided:
+        x = x.to_dense()
+    if x._is_zerotensor():
+        x = x.clone()
+    return x.resolve_neg()
 
 
 def wants_gradient(*tensors: Any) -> bool:
@@ -149,12 +277,15 @@ class Job:
     """One call of a function of loci, opened: what a Function is given beside tensors."""
 
     def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Tensors from tensors; an empty one where there is none."""
         raise NotImplementedError
 
     def backward(self, douts: Any, arrays: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
-        """Gradients of the arrays that need one, None for the others, from those of the outputs, which may be None."""
+        """Gradients of the arrays that gives() names, None for the others.  Those of outputs may be None."""
         raise NotImplementedError
+
+    def gives(self, needs: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Which arrays get a gradient, of those that need one."""
+        return needs
 
     def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """Outputs with the mapped axis in front."""
@@ -176,19 +307,34 @@ class _WorkJob(Job):
         return made
 
     def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One after the other."""
-        each = []
-        for i in range(times):
-            one = [x if dim is None else x.select(dim, i) for x, dim in zip(arrays, in_dims, strict=True)]
-            each.append(Call.apply(self, *one))  # type: ignore[no-untyped-call]
-        return tuple(torch.stack(some) for some in zip(*each, strict=True))
+        return _one_by_one(times, in_dims, arrays, lambda *one: Call.apply(self, *one))  # type: ignore[no-untyped-call]
 
 
 def of_work(work: Any) -> Job:
     return _WorkJob(work)
 
 
-class Call(torch.autograd.Function):
+def _one_by_one(times: int, in_dims: Any, tensors: Any, call: Any) -> tuple[Any, ...]:
+    """The outputs of a call per mapped index, stacked.  Without any index a call on zeros tells their shapes."""
+
+    def at(x: Any, dim: int | None, i: int) -> Any:
+        if dim is None:
+            return x
+        return x.select(dim, i) if times else x.new_zeros(x.shape[:dim] + x.shape[dim + 1 :])
+
+    each = [call(*(at(x, dim, i) for x, dim in zip(tensors, in_dims, strict=True))) for i in range(max(times, 1))]
+    return tuple(torch.stack(some)[:times] for some in zip(*each, strict=True))
+
+
+class _Reverse(torch.autograd.Function):
+    """A Function without forward-mode derivatives."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise Error(FORWARD, "unsupported")
+
+
+class Call(_Reverse):
     """(job, arrays) -> outputs."""
 
     @staticmethod
@@ -204,20 +350,19 @@ class Call(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *douts: Any) -> Any:
         needs = tuple(ctx.needs_input_grad[1:])
-        if all(d is None for d in douts):
+        gives = ctx.job.gives(needs)
+        if all(d is None for d in douts) or not any(gives):
             return (None,) * (1 + len(needs))
-        saved = ctx.saved_tensors
-        grads = Back.apply(ctx.job, ctx.count, needs, *douts, *saved)  # type: ignore[no-untyped-call]
-        each = zip(grads, needs, saved[ctx.count :], strict=True)
-        return (None, *(g if need and g.shape == x.shape else None for g, need, x in each))
+        grads = iter(Back.apply(ctx.job, ctx.count, needs, *douts, *ctx.saved_tensors))  # type: ignore[no-untyped-call]
+        return (None, *(next(grads) if give else None for give in gives))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, job: Any, *arrays: Any) -> Any:
         outputs = job.vmap(info.batch_size, in_dims[1:], arrays)
-        return outputs, tuple(0 if x.numel() else None for x in outputs)
+        return outputs, (0,) * len(outputs)
 
 
-class Eager(torch.autograd.Function):
+class Eager(_Reverse):
     """The same where torch.func is not at work, without what that costs: a third of a small call."""
 
     @staticmethod
@@ -236,7 +381,7 @@ class Eager(torch.autograd.Function):
         if all(d is None for d in douts):
             return (None,) * (1 + len(needs))
         saved, count = ctx.saved_tensors, ctx.count
-        return (None, *ctx.job.backward(douts, saved[count:], saved[:count], needs))
+        return (None, *ctx.job.backward(incoming(douts), saved[count:], saved[:count], needs))
 
 
 def apply(job: Job, *arrays: Any) -> tuple[Any, ...]:
@@ -245,15 +390,15 @@ def apply(job: Job, *arrays: Any) -> tuple[Any, ...]:
     return made
 
 
-class Back(torch.autograd.Function):
-    """(job, number of outputs, needs, gradients of outputs, outputs, arrays) -> gradients of arrays, some empty.  It is
-    a Function, as torch.func hands its wrapped tensors to backward()."""
+class Back(_Reverse):
+    """(job, number of outputs, needs, gradients of outputs, outputs, arrays) -> the gradients that the job gives.  It
+    is a Function, as torch.func hands its wrapped tensors to backward()."""
 
     @staticmethod
     def forward(job: Any, count: int, needs: Any, *tensors: Any) -> Any:
         douts, outputs, arrays = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
-        grads = job.backward(douts, arrays, outputs, needs)
-        return tuple(torch.empty(0) if g is None else g for g in grads)
+        grads = job.backward(incoming(douts), arrays, outputs, needs)
+        return tuple(g for g, give in zip(grads, job.gives(needs), strict=True) if give)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -265,10 +410,7 @@ class Back(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, job: Any, count: Any, needs: Any, *tensors: Any) -> Any:
-        """One after the other: what is learned has a gradient of each."""
-        each = []
-        for i in range(info.batch_size):
-            one = [x if dim is None else x.select(dim, i) for x, dim in zip(tensors, in_dims[3:], strict=True)]
-            each.append(Back.apply(job, count, needs, *one))  # type: ignore[no-untyped-call]
-        stacked = tuple(torch.stack(some) for some in zip(*each, strict=True))
-        return stacked, (0,) * len(stacked)
+        """What is learned has a gradient of each index."""
+        call = functools.partial(Back.apply, job, count, needs)
+        grads = _one_by_one(info.batch_size, in_dims[3:], tensors, call)
+        return grads, (0,) * len(grads)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """loci's functions on tensors: straight to C where nobody wants a gradient, by a Function where somebody does, by ops
-of torch.library under torch.compile."""
+of torch.library where something records or replaces ops: torch.compile, torch.jit.trace, make_fx, FakeTensor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
-from . import _attend, _linear, _rows
+from . import _attend, _linear
 from ._c import Error
 from ._plan import Plan
-from ._torch import Call, Job, apply, autocast, transformed, wants_gradient
+from ._torch import Call, Job, apply, autocast, by_op, read_numbers, refuse_tangents, transformed, wants_gradient
 
 
 def _fold(x: Any, dim: int | None, times: int) -> Any:
@@ -34,41 +34,57 @@ def _folded(opened: Any, times: int, dims: Any, arrays: Any) -> list[Any]:
     return folded
 
 
-def _unfold(times: int, outputs: Any) -> tuple[Any, ...]:
-    return tuple(x.unflatten(0, (times, -1)) if x.numel() else x for x in outputs)
+class _OpenedJob(Job):
+    """A call with arrays of rows, then the tensors of its plan, then perhaps a mask."""
 
+    rows = 3
 
-class AttentionJob(Job):
-    def __init__(self, opened: _attend.Problem) -> None:
+    def __init__(self, opened: Any) -> None:
         self.opened = opened
+
+    def gives(self, needs: tuple[bool, ...]) -> tuple[bool, ...]:
+        learned = [t.role != "fixed" for t in self.opened.plan.tensors]
+        rest = len(needs) - self.rows - len(learned)
+        each = (*(True,) * self.rows, *learned, *(True,) * rest)
+        return tuple(need and has for need, has in zip(needs, each, strict=True))
+
+    def folded(self, inner: Job, times: int, in_dims: Any, arrays: Any) -> tuple[Any, ...]:
+        """The outputs of the call with the mapped axis in its batch."""
+        outputs = Call.apply(inner, *_folded(self.opened, times, in_dims, arrays))  # type: ignore[no-untyped-call]
+        batch = self.opened.shape.batch
+        return tuple(x.unflatten(0, (times, batch)) for x in outputs)
+
+
+class AttentionJob(_OpenedJob):
+    def __init__(self, opened: _attend.Problem) -> None:
+        super().__init__(opened)
         self.tables: Any = None  # of the forward pass, for the backward one
 
     def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """o, lse, and with tape ae."""
         problem = self.opened.of(arrays[0], arrays[1], arrays[2], arrays[3:])
         o, lse, ae = problem.forward(None, True)
         self.tables = problem.shared
-        return o, lse, torch.empty(0) if ae is None else ae
+        return (o, lse) if ae is None else (o, lse, ae)
 
     def backward(self, douts: Any, arrays: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
         problem = self.opened.of(arrays[0], arrays[1], arrays[2], arrays[3:])
         problem.shared = self.tables
-        o, lse, ae = outputs
-        dlse, dae = (None if x is None else x.contiguous() for x in douts[1:])
-        averages = ae if problem.plan.averages else None
-        grads, dtensors = problem.backward(o, lse, averages, douts[0], dlse, dae, needs[:3], list(needs[3:]))
+        o, lse, *ae = outputs
+        dlse, *dae = (None if x is None else x.contiguous() for x in douts[1:])
+        grads, dtensors = problem.backward(
+            o, lse, *(ae or [None]), douts[0], dlse, *(dae or [None]), needs[:3], list(needs[3:])
+        )
         return (*grads, *dtensors)
 
     def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         inner = AttentionJob(self.opened.tiled(times, arrays[0]))
-        outputs = Call.apply(inner, *_folded(self.opened, times, in_dims, arrays))  # type: ignore[no-untyped-call]
+        outputs = self.folded(inner, times, in_dims, arrays)
         self.tables = inner.tables
-        return _unfold(times, outputs)
+        return outputs
 
 
-class LinearJob(Job):
-    def __init__(self, opened: _attend.Problem) -> None:
-        self.opened = opened
-
+class LinearJob(_OpenedJob):
     def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         problem = self.opened.of(arrays[0], arrays[1], arrays[2], arrays[3:])
         return (_linear.forward(problem, None, False)[0],)
@@ -79,13 +95,11 @@ class LinearJob(Job):
         return (*grads, *dtensors)
 
     def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        inner = LinearJob(self.opened.tiled(times, arrays[0]))
-        return _unfold(times, Call.apply(inner, *_folded(self.opened, times, in_dims, arrays)))  # type: ignore[no-untyped-call]
+        return self.folded(LinearJob(self.opened.tiled(times, arrays[0])), times, in_dims, arrays)
 
 
-class RowsJob(Job):
-    def __init__(self, opened: _rows.Opened) -> None:
-        self.opened = opened
+class RowsJob(_OpenedJob):
+    rows = 1
 
     def forward(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         return (self.opened.forward(arrays[0], arrays[1:]),)
@@ -95,8 +109,7 @@ class RowsJob(Job):
         return (dx, *dtensors)
 
     def vmap(self, times: int, in_dims: Any, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        inner = RowsJob(self.opened.tiled(times))
-        return _unfold(times, Call.apply(inner, *_folded(self.opened, times, in_dims, arrays)))  # type: ignore[no-untyped-call]
+        return self.folded(RowsJob(self.opened.tiled(times)), times, in_dims, arrays)
 
 
 def _spelled(plan: Plan, arguments: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -143,8 +156,10 @@ def attention(
     answered = _subclass(public, (q, k, v), encoding, options, learned)
     if answered is not None:
         return answered[0]
+    refuse_tangents(q, k, v, *learned)
+    arguments = read_numbers(arguments)
     q, k, v = autocast(q, k, v)
-    if torch.compiler.is_compiling():
+    if by_op(q) and ranks is None:
         from . import _ops
 
         if isinstance(encoding, Plan):
@@ -154,6 +169,8 @@ def attention(
     def make() -> tuple[Any, bool, Any]:
         opened = _attend.open_call(q, k, v, encoding, given=given, **arguments)
         follow = wants_gradient(q, k, v, *learned) or transformed()
+        if follow and opened.masking is not None:
+            opened.masking = opened.masking.copied()
         if follow and out is not None:
             raise Error("out is written in place, which autograd cannot follow: leave it out, or use torch.no_grad()")
         return opened, follow, _attend.check_out(opened, out)
@@ -162,8 +179,8 @@ def attention(
     if not follow:
         return _attend.results(*opened.forward(made, return_lse))
     behind = () if opened.mask is None else (opened.mask.given,)
-    o, lse, ae = apply(AttentionJob(opened), opened.q, opened.k, opened.v, *opened.tensors, *behind)
-    return _attend.results(o, lse if return_lse else None, ae if opened.plan.averages else None)
+    o, lse, *ae = apply(AttentionJob(opened), opened.q, opened.k, opened.v, *opened.tensors, *behind)
+    return _attend.results(o, lse if return_lse else None, *(ae or [None]))
 
 
 def linear_attention(q: Any, k: Any, v: Any, encoding: Any, given: Any, arguments: Any, state: Any, back: bool) -> Any:
@@ -174,8 +191,10 @@ def linear_attention(q: Any, k: Any, v: Any, encoding: Any, given: Any, argument
     answered = _subclass(public, (q, k, v), encoding, options, learned)
     if answered is not None:
         return answered[0]
+    refuse_tangents(q, k, v, *learned)
+    arguments = read_numbers(arguments)
     q, k, v = autocast(q, k, v)
-    if torch.compiler.is_compiling():
+    if by_op(q):
         from . import _ops
 
         if isinstance(encoding, Plan):
@@ -187,6 +206,8 @@ def linear_attention(q: Any, k: Any, v: Any, encoding: Any, given: Any, argument
         return _linear.results(*_linear.forward(problem, state, back))
     if state is not None or back:
         raise Error("states have no gradient: use torch.no_grad(), or no state")
+    if opened.masking is not None:
+        opened.masking = opened.masking.copied()
     return apply(LinearJob(opened), opened.q, opened.k, opened.v, *opened.tensors)[0]
 
 
@@ -196,7 +217,9 @@ def rows(public: Any, x: Any, encoding: Any, arguments: Any, open_: Any) -> Any:
     answered = _subclass(public, (x,), encoding, arguments, learned)
     if answered is not None:
         return answered[0]
-    if torch.compiler.is_compiling():
+    refuse_tangents(x, *learned)
+    arguments = read_numbers(arguments)
+    if by_op(x):
         from . import _ops
 
         if isinstance(encoding, Plan):
@@ -205,4 +228,4 @@ def rows(public: Any, x: Any, encoding: Any, arguments: Any, open_: Any) -> Any:
     opened = open_(x, encoding, **arguments)
     if not wants_gradient(x, *learned) and not transformed():
         return opened.forward(opened.x, opened.tensors)
-    return apply(RowsJob(opened), opened.x, *opened.tensors)[0]
+    return apply(RowsJob(opened.copied()), opened.x, *opened.tensors)[0]

@@ -2,7 +2,8 @@
 """What stands around attention in the layers of FoX (Pro), TaPE and Llama 4: docs/layers.md.
 
 Rows are [batch, heads, length, width].  Numbers are computed in double and rounded once; 16 bits are widened, and the
-result is rounded back.  All is differentiable in torch, but for the tokens before and after a shift."""
+result is rounded back.  All is differentiable in torch, but for a shift from a token before, which is refused, and its
+token after."""
 
 from __future__ import annotations
 
@@ -49,6 +50,9 @@ class _Work:
     def backward(self, douts: Any, arrays_: Any, outputs: Any, needs: Any) -> tuple[Any, ...]:
         raise NotImplementedError
 
+    def copy_given(self) -> None:
+        """Copies what is no tensor of autograd, for a backward pass: the caller may change his arrays before it."""
+
     def empty(self, like: Any) -> Any:
         return self.kind.empty(tuple(like.shape), like)
 
@@ -73,6 +77,7 @@ def _apply(work: _Work, tensors: tuple[Any, ...], back_to: str) -> tuple[Any, ..
         from . import _torch
 
         if _torch.wants_gradient(*wide) or _torch.transformed():
+            work.copy_given()
             made = _torch.apply(_torch.of_work(work), *wide)
         else:
             made = work.forward(tuple(x.detach() for x in wide))
@@ -157,6 +162,9 @@ class _Shift(_Work):
     before: Any = None
     after: Any = None
 
+    def copy_given(self) -> None:
+        self.seg = None if self.seg is None else self.seg.copy()
+
     def _segments(self) -> tuple[Any, int]:
         return (None, 0) if self.seg is None else (self.seg.ctypes.data, int(self.seg.ndim == 2))
 
@@ -192,6 +200,8 @@ def shift(x: Any, logits: Any, seg: Any = None, before: Any = None, return_after
     if before is not None:
         own, x = arrays.read(before, "before", kind)
         _want(x, "before", (batch, heads, width))
+        if own.name == "torch" and any(own.wants_gradient(one) for one in (*opened, x)):
+            raise Error("shift() with before has no gradient; use torch.no_grad()", "unsupported")
         x = own.detach(x)
         work.before = own.dense(x if own.dtype(x) == dtype else own.cast(x, dtype))
     if return_after:
@@ -260,6 +270,9 @@ def gate(x: Any, g: Any, activation: str = "sigmoid") -> Any:
 class _Temperature(_Work):
     numbers: tuple[float, float, int] = (0.0, 1.0, 0)
     pos: Any = None
+
+    def copy_given(self) -> None:
+        self.pos = None if self.pos is None else self.pos.copy()
 
     def forward(self, arrays_: tuple[Any, ...]) -> tuple[Any, ...]:
         y, kind = self.empty(arrays_[0]), self.kind

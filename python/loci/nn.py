@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Modules of torch: encodings that learn, attention, embeddings, FoX (Pro) and TaPE."""
+"""Modules of torch: encodings that learn, attention, embeddings, FoX (Pro) and TaPE.
+
+Each takes device= and dtype= as torch's own modules do.  One that was made on the meta device gets numbers by
+to_empty(device="cpu") and reset_parameters()."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 try:
@@ -19,6 +23,7 @@ from . import layers
 from ._c import Error
 from ._numbers import whole_or_none
 from ._plan import Plan
+from ._torch import autocast
 from .cache import Cache
 
 __all__ = ["Attention", "Embedding", "Encoding", "FoXPro", "TaPE"]
@@ -26,11 +31,52 @@ __all__ = ["Attention", "Embedding", "Encoding", "FoXPro", "TaPE"]
 
 def _seed() -> int:
     """From torch's generator: torch.manual_seed() governs, and two modules differ."""
-    return int(torch.randint(1 << 62, ()).item())
+    return int(torch.randint(1 << 62, (), device="cpu").item())
+
+
+def _reset_children(module: nn.Module) -> None:
+    for child in module.children():
+        reset: Any = getattr(child, "reset_parameters", None)
+        if reset is not None:
+            reset()
+
+
+@torch.no_grad()
+def _start(plan: Plan, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Writes what the plan starts with into tensors; those of the meta device have no numbers."""
+    real = {name: x for name, x in tensors.items() if not x.is_meta}
+    made = plan.init(_seed()) if real else {}
+    for name, x in real.items():
+        x.copy_(torch.from_numpy(made[name]))
+
+
+@contextlib.contextmanager
+def _taking_back(cache: Cache, added: Sequence[int]) -> Iterator[None]:
+    """What follows a step: if it fails, the cache forgets the tokens that the step added to each sequence."""
+    try:
+        yield
+    except BaseException:
+        for entry, count in enumerate(added):
+            cache.truncate(cache.length(entry) - count, entry)
+        raise
+
+
+def _cache_dtype(weight: torch.Tensor, dtype: Any) -> Any:
+    """The type that a layer's keys have where it is called now, unless another one is asked for."""
+    return autocast(weight)[0].dtype if dtype is None else dtype
 
 
 class _Tensors(nn.Module):
     """Those of one encoding: learned ones are parameters, fixed ones buffers."""
+
+    def __init__(self, plan: Plan, encoding: str) -> None:
+        super().__init__()
+        self._plan, self._encoding = plan, encoding
+
+    def reset_parameters(self) -> None:
+        """FSDP and others ask each module with parameters of its own."""
+        own = (*self._parameters.items(), *self._buffers.items())
+        _start(self._plan, {f"{self._encoding}.{name}": x for name, x in own if x is not None})
 
 
 class _Learns(nn.Module):
@@ -38,19 +84,20 @@ class _Learns(nn.Module):
 
     _plan: Plan
 
-    def _make_tensors(self) -> None:
-        made = self._plan.init(_seed())
+    def _make_tensors(self, device: Any, dtype: Any) -> None:
+        dtype = getattr(torch, self._plan.real) if dtype is None else dtype
         for t in self._plan.tensors:
             if t.role == "input":
                 continue
             encoding, name = t.name.split(".")
             if encoding not in self._modules:
-                self.add_module(encoding, _Tensors())
-            x = torch.from_numpy(made[t.name])
+                self.add_module(encoding, _Tensors(self._plan, encoding))
+            x = torch.empty([size or 0 for size in t.shape], device=device, dtype=dtype)
             if t.role == "learned":
                 self._modules[encoding].register_parameter(name, nn.Parameter(x))  # type: ignore[union-attr]
             else:
                 self._modules[encoding].register_buffer(name, x)  # type: ignore[union-attr]
+        self.reset_parameters()
 
     @property
     def plan(self) -> Plan:
@@ -66,12 +113,9 @@ class _Learns(nn.Module):
         """What comes with each call."""
         return tuple(t.name for t in self._plan.tensors if t.role == "input")
 
-    @torch.no_grad()
     def reset_parameters(self) -> None:
         """As the papers start them, with another seed."""
-        made = self._plan.init(_seed())
-        for name, x in self.tensors().items():
-            x.copy_(torch.from_numpy(made[name]))
+        _start(self._plan, self.tensors())
 
     @torch.no_grad()
     def constrain_(self) -> None:
@@ -98,6 +142,8 @@ class Encoding(_Learns):
         scale: float | None = None,
         max_len: int | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         self._plan = Plan(
@@ -115,7 +161,7 @@ class Encoding(_Learns):
         )
         self.encoding, self.causal, self.window_size = encoding, causal, tuple(window_size)
         self.scale, self.max_len = scale, max_len
-        self._make_tensors()
+        self._make_tensors(device, dtype)
 
     def forward(
         self,
@@ -152,13 +198,13 @@ def _names(encoding: str) -> list[str]:
 
 
 class Attention(nn.Module):
-    """Multi-head attention with an encoding; what inputs want is made here."""
+    """Multi-head attention with an encoding, which must be given: "nope" is none.  What inputs want is made here."""
 
     def __init__(
         self,
         embed_dim: int,
         heads: int,
-        encoding: str = "nope",
+        encoding: str | None = None,
         *,
         kv_heads: int | None = None,
         head_dim: int | None = None,
@@ -168,20 +214,27 @@ class Attention(nn.Module):
         scale: float | None = None,
         max_len: int | None = None,
         qk_norm: bool = False,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
+        if encoding is None:
+            raise TypeError(
+                "encoding is missing: give a text such as 'rope:pairing=half', or 'nope' for no positions at all"
+            )
         if "tape" in _names(encoding):
             raise Error("tape has states that go from layer to layer: loci.nn.TaPE", "unsupported")
         if head_dim is None and embed_dim % heads:
             raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
         self.heads, self.kv_heads = heads, whole_or_none(kv_heads, "kv_heads", high=heads) or heads
         self.head_dim = head_dim or embed_dim // heads
-        self.q_proj = nn.Linear(embed_dim, heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=bias)
-        self.v_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(heads * self.head_dim, embed_dim, bias=bias)
-        self.q_norm = nn.RMSNorm(self.head_dim) if qk_norm else None
-        self.k_norm = nn.RMSNorm(self.head_dim) if qk_norm else None
+        made = {"device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(embed_dim, heads * self.head_dim, bias=bias, **made)
+        self.k_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=bias, **made)
+        self.v_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=bias, **made)
+        self.o_proj = nn.Linear(heads * self.head_dim, embed_dim, bias=bias, **made)
+        self.q_norm = nn.RMSNorm(self.head_dim, **made) if qk_norm else None
+        self.k_norm = nn.RMSNorm(self.head_dim, **made) if qk_norm else None
         self.encoding = Encoding(
             encoding,
             heads,
@@ -192,12 +245,16 @@ class Attention(nn.Module):
             window_size=window_size,
             scale=scale,
             max_len=max_len,
+            **made,
         )
         wanted = self.encoding.inputs
-        self.f_proj = nn.Linear(embed_dim, heads) if "fox.log_f" in wanted else None
+        self.f_proj = nn.Linear(embed_dim, heads, **made) if "fox.log_f" in wanted else None
         gates = [name for name in wanted if name.startswith("cope.")]
         self._gates = gates[0] if gates else None
-        self.g_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=False) if gates else None
+        self.g_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=False, **made) if gates else None
+
+    def reset_parameters(self) -> None:
+        _reset_children(self)
 
     def _heads_of(self, projection: nn.Linear, x: torch.Tensor, heads: int) -> torch.Tensor:
         made: torch.Tensor = projection(x)
@@ -236,9 +293,12 @@ class Attention(nn.Module):
         if cache is not None:
             if context is not None or any(given is not None for given in (seg, q_seg, k_seg, cu_seqlens)):
                 raise Error("with a cache there is one sequence per batch entry: no context, segments or cu_seqlens")
-            o = cache.step(q, k, v, inputs=inputs, pos=pos, coords=coords, k_lens=k_lens)
-        else:
-            o = self.encoding(
+            o = cache.step(*autocast(q, k, v), inputs=inputs, pos=pos, coords=coords, k_lens=k_lens)
+            added = [x.shape[1]] * cache.batch if k_lens is None else [int(count) for count in k_lens]
+            with _taking_back(cache, added):
+                return self._out(o)
+        return self._out(
+            self.encoding(
                 q,
                 k,
                 v,
@@ -252,11 +312,14 @@ class Attention(nn.Module):
                 k_lens=k_lens,
                 cu_seqlens_q=cu_seqlens,
             )
+        )
+
+    def _out(self, o: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.o_proj(o.flatten(-2))
         return y
 
     def new_cache(self, batch: int, capacity: int, *, ring: bool = False, dtype: Any = None) -> Cache:
-        """For decoding, with the tensors as they are now."""
+        """For decoding, with the tensors as they are now, in the type that keys have here: under autocast its own."""
         e = self.encoding
         return Cache(
             e.encoding,
@@ -265,7 +328,7 @@ class Attention(nn.Module):
             batch=batch,
             capacity=capacity,
             kv_heads=self.kv_heads,
-            dtype=self.q_proj.weight.dtype if dtype is None else dtype,
+            dtype=_cache_dtype(self.q_proj.weight, dtype),
             tensors=e.tensors(),
             ring=ring,
             window_size=e.window_size,
@@ -278,11 +341,13 @@ class Attention(nn.Module):
 class Embedding(_Learns):
     """x + p(pos)."""
 
-    def __init__(self, encoding: str, embed_dim: int, *, max_len: int | None = None) -> None:
+    def __init__(
+        self, encoding: str, embed_dim: int, *, max_len: int | None = None, device: Any = None, dtype: Any = None
+    ) -> None:
         super().__init__()
         self._plan = Plan(encoding, model_dim=embed_dim, stage="embed", max_len=max_len)
         self.encoding, self.max_len = encoding, max_len
-        self._make_tensors()
+        self._make_tensors(device, dtype)
 
     def forward(self, x: torch.Tensor, *, pos: Any = None) -> torch.Tensor:
         y: torch.Tensor = _embed(x, self.encoding, pos=pos, tensors=self.tensors(), max_len=self.max_len)
@@ -305,6 +370,8 @@ class FoXPro(nn.Module):
         v_shift: bool = True,
         output_norm: bool = True,
         output_gate: str | None = "sigmoid",
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         if head_dim is None and embed_dim % heads:
@@ -316,44 +383,62 @@ class FoXPro(nn.Module):
         width, kv_width = heads * self.head_dim, self.kv_heads * self.head_dim
         self.encoding = "fox" if rope is None else f"{rope}+fox"
         self.output_gate = output_gate
-        self.q_proj = nn.Linear(embed_dim, width, bias=False)
-        self.k_proj = nn.Linear(embed_dim, kv_width, bias=False)
-        self.v_proj = nn.Linear(embed_dim, kv_width, bias=False)
-        self.o_proj = nn.Linear(width, embed_dim, bias=False)
-        self.f_proj = nn.Linear(embed_dim, heads)
-        self.k_shift_proj = nn.Linear(embed_dim, self.kv_heads, bias=False) if k_shift else None
-        self.v_shift_proj = nn.Linear(embed_dim, self.kv_heads, bias=False) if v_shift else None
-        self.g_proj = nn.Linear(embed_dim, width, bias=False) if output_gate else None
-        self.q_norm = nn.Parameter(torch.ones(heads, self.head_dim)) if qk_norm else None
-        self.k_norm = nn.Parameter(torch.ones(self.kv_heads, self.head_dim)) if qk_norm else None
-        self.o_norm = nn.Parameter(torch.ones(heads, self.head_dim)) if output_norm else None
+        made = {"device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(embed_dim, width, bias=False, **made)
+        self.k_proj = nn.Linear(embed_dim, kv_width, bias=False, **made)
+        self.v_proj = nn.Linear(embed_dim, kv_width, bias=False, **made)
+        self.o_proj = nn.Linear(width, embed_dim, bias=False, **made)
+        self.f_proj = nn.Linear(embed_dim, heads, **made)
+        self.k_shift_proj = nn.Linear(embed_dim, self.kv_heads, bias=False, **made) if k_shift else None
+        self.v_shift_proj = nn.Linear(embed_dim, self.kv_heads, bias=False, **made) if v_shift else None
+        self.g_proj = nn.Linear(embed_dim, width, bias=False, **made) if output_gate else None
+        self.q_norm = nn.Parameter(torch.ones(heads, self.head_dim, **made)) if qk_norm else None
+        self.k_norm = nn.Parameter(torch.ones(self.kv_heads, self.head_dim, **made)) if qk_norm else None
+        self.o_norm = nn.Parameter(torch.ones(heads, self.head_dim, **made)) if output_norm else None
+
+    def reset_parameters(self) -> None:
+        _reset_children(self)
+        for norm in (self.q_norm, self.k_norm, self.o_norm):
+            if norm is not None:
+                nn.init.ones_(norm)
 
     def _heads_of(self, projection: nn.Linear, x: torch.Tensor, heads: int) -> torch.Tensor:
         made: torch.Tensor = projection(x).unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
         return made
 
-    def _shifted(self, x: torch.Tensor, hidden: torch.Tensor, projection: Any, which: str, seg: Any, cache: Any) -> Any:
+    def _shifted(self, x: torch.Tensor, hidden: torch.Tensor, projection: Any, which: str, seg: Any, last: Any) -> Any:
+        """`last` has the tokens before, of a cache, and gets those of this call."""
         if projection is None:
             return x
         logits = projection(hidden).transpose(1, 2)
-        if cache is None:
+        if last is None:
             return layers.shift(x, logits, seg)
-        y, cache.last[which] = layers.shift(x, logits, None, cache.last.get(which), True)
+        y, last[which] = layers.shift(x, logits, None, last.get(which), True)
         return y
 
     def forward(self, x: torch.Tensor, *, cache: FoXCache | None = None, seg: Any = None) -> torch.Tensor:
-        if cache is not None and seg is not None:
+        if cache is None:
+            q, k, v, log_f = self._projected(x, seg, None)
+            return self._out(_attention(q, k, v, self.encoding, tensors={"fox.log_f": log_f}, seg=seg), x)
+        if seg is not None:
             raise Error("with a cache there is one sequence per batch entry: no segments")
+        last = dict(cache.last)
+        q, k, v, log_f = self._projected(x, None, last)
+        o = cache.keys.step(q, k, v, inputs={"fox.log_f": log_f})
+        with _taking_back(cache.keys, [x.shape[1]] * cache.keys.batch):
+            y = self._out(o, x)
+            cache.last = last
+        return y
+
+    def _projected(self, x: torch.Tensor, seg: Any, last: dict[str, Any] | None) -> tuple[Any, Any, Any, Any]:
         q = self._heads_of(self.q_proj, x, self.heads)
-        k = self._shifted(self._heads_of(self.k_proj, x, self.kv_heads), x, self.k_shift_proj, "k", seg, cache)
-        v = self._shifted(self._heads_of(self.v_proj, x, self.kv_heads), x, self.v_shift_proj, "v", seg, cache)
+        k = self._shifted(self._heads_of(self.k_proj, x, self.kv_heads), x, self.k_shift_proj, "k", seg, last)
+        v = self._shifted(self._heads_of(self.v_proj, x, self.kv_heads), x, self.v_shift_proj, "v", seg, last)
         if self.q_norm is not None:
             q, k = layers.rmsnorm(q, self.q_norm, 1e-5), layers.rmsnorm(k, self.k_norm, 1e-5)
-        log_f = layers.log_gate(self.f_proj(x).transpose(1, 2))
-        if cache is None:
-            o = _attention(q, k, v, self.encoding, tensors={"fox.log_f": log_f}, seg=seg)
-        else:
-            o = cache.keys.step(q, k, v, inputs={"fox.log_f": log_f})
+        return q, k, v, layers.log_gate(self.f_proj(x).transpose(1, 2))
+
+    def _out(self, o: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if self.o_norm is not None:
             o = layers.rmsnorm(o, self.o_norm, 1e-6)
         if self.g_proj is not None and self.output_gate is not None:
@@ -369,7 +454,7 @@ class FoXPro(nn.Module):
             batch=batch,
             capacity=capacity,
             kv_heads=self.kv_heads,
-            dtype=self.q_proj.weight.dtype if dtype is None else dtype,
+            dtype=_cache_dtype(self.q_proj.weight, dtype),
         )
         return FoXCache(keys)
 
@@ -392,18 +477,39 @@ class FoXCache:
 class TaPE(nn.Module):
     """Attention of a layer of TaPE: y, e = m(x, e), and after the MLP e = m.update(e, gates)."""
 
-    def __init__(self, embed_dim: int, heads: int, *, units: int, mix: str = "rowsum", base: float = 10000.0) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        heads: int,
+        *,
+        units: int,
+        mix: str = "rowsum",
+        base: float = 10000.0,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
         super().__init__()
         if embed_dim % (2 * heads):
             raise Error(f"embed_dim {embed_dim} must be a multiple of 2 x {heads} heads")
         self.heads, self.head_dim, self.mix, self.base = heads, embed_dim // heads, mix, base
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.v_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.o_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.w = nn.Parameter(torch.zeros(heads, heads))
-        self.up = nn.Parameter(torch.zeros(units, heads))
-        self.down = nn.Parameter(torch.randn(heads, units) * 0.02)
+        made = {"device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
+        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
+        self.v_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
+        self.o_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
+        self.w = nn.Parameter(torch.empty(heads, heads, **made))
+        self.up = nn.Parameter(torch.empty(units, heads, **made))
+        self.down = nn.Parameter(torch.empty(heads, units, **made))
+        self._start_updates()
+
+    def reset_parameters(self) -> None:
+        _reset_children(self)
+        self._start_updates()
+
+    def _start_updates(self) -> None:
+        nn.init.zeros_(self.w)
+        nn.init.zeros_(self.up)
+        nn.init.normal_(self.down, std=0.02)
 
     def start(self, batch: int, length: int, pos: Any = None) -> torch.Tensor:
         """The states before the first layer."""

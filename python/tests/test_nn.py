@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import unittest
 from typing import Any
 
@@ -109,7 +111,171 @@ class Modules(unittest.TestCase):
         with self.assertRaisesRegex(loci.Error, "tape has states"):
             nn.Attention(32, 4, "tape")
         with self.assertRaisesRegex(loci.Error, "no multiple"):
-            nn.Attention(30, 4)
+            nn.Attention(30, 4, "nope")
+        with self.assertRaisesRegex(TypeError, "encoding is missing: .* 'nope' for no positions"):
+            nn.Attention(32, 4)
+
+
+MODULES: dict[str, tuple[Any, ...]] = {
+    "Encoding": (nn.Encoding, "fire+t5", 4, 8),
+    "Encoding with fixed tensors": (nn.Encoding, "fope", 4, 8),
+    "Attention": (nn.Attention, 32, 4, "fire+fox"),
+    "Embedding": (nn.Embedding, "learned", 32),
+    "FoXPro": (nn.FoXPro, 32, 4),
+    "TaPE": (nn.TaPE, 32, 4),
+}
+
+
+def make(name: str, **options: Any) -> Any:
+    cls, *arguments = MODULES[name]
+    more = {"Embedding": {"max_len": 8}, "TaPE": {"units": 3}, "Attention": {"qk_norm": True, "bias": True}}
+    return cls(*arguments, **more.get(name, {}), **options)
+
+
+class Empty(unittest.TestCase):
+    """Modules without numbers, and how they get them."""
+
+    def equals_a_new_one(self, module: Any, name: str) -> None:
+        torch.manual_seed(5)
+        module.reset_parameters()
+        torch.manual_seed(5)
+        want = make(name).state_dict()
+        got = module.state_dict()
+        self.assertEqual(got.keys(), want.keys())
+        for key, x in want.items():
+            self.assertTrue(torch.equal(got[key], x), key)
+
+    def test_meta_device(self) -> None:
+        for name in MODULES:
+            with self.subTest(module=name):
+                generator = torch.random.get_rng_state()
+                with torch.device("meta"):
+                    module = make(name)
+                self.assertTrue(torch.equal(torch.random.get_rng_state(), generator))
+                self.assertTrue(all(x.is_meta for x in module.state_dict().values()))
+                module = module.to_empty(device="cpu")
+                for x in module.state_dict().values():
+                    x.fill_(7)
+                self.equals_a_new_one(module, name)
+
+    def test_skip_init(self) -> None:
+        for name, (cls, *arguments) in MODULES.items():
+            more: dict[str, Any] = {"Embedding": {"max_len": 8}, "TaPE": {"units": 3}}.get(name, {})
+            with self.subTest(module=name):
+                module = torch.nn.utils.skip_init(cls, *arguments, **more)
+                self.assertFalse(any(x.is_meta for x in module.state_dict().values()))
+
+    def test_each_module_resets_its_own(self) -> None:
+        """As FSDP does it: modules with parameters or buffers of their own are asked one by one."""
+        for name in MODULES:
+            with self.subTest(module=name):
+                module = make(name, device="meta").to_empty(device="cpu")
+                with torch.no_grad():
+                    for x in module.state_dict().values():
+                        x.fill_(float("nan"))
+                for part in module.modules():
+                    if any(True for _ in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
+                        part.reset_parameters()
+                self.assertTrue(all(x.isfinite().all() for x in module.state_dict().values()))
+
+    def test_types(self) -> None:
+        for name in MODULES:
+            with self.subTest(module=name):
+                module = make(name, dtype=torch.bfloat16)
+                self.assertEqual({x.dtype for x in module.state_dict().values()}, {torch.bfloat16})
+
+    def test_it_pickles(self) -> None:
+        m = copy.deepcopy(pickle.loads(pickle.dumps(make("Attention"))))
+        self.equals_a_new_one(m, "Attention")
+
+
+class FailedSteps(unittest.TestCase):
+    """A step that fails leaves the cache as it was."""
+
+    def fails(self, module: Any, cache: Any, x: Any, y: Any, error: Any) -> None:
+        """The step with x fails; the one with y then gives what it gives without it."""
+        before, keys = copy.deepcopy(cache), getattr(cache, "keys", cache)
+        with self.assertRaises(error):
+            module(x, cache=cache)
+        self.assertEqual(keys.lengths, getattr(before, "keys", before).lengths)
+        self.assertTrue(torch.equal(module(y, cache=cache), module(y, cache=before)))
+
+    def test_full_caches(self) -> None:
+        for name in ("Attention", "FoXPro"):
+            with self.subTest(module=name), torch.no_grad():
+                m = make(name)
+                x = torch.randn(1, 66, 32)
+                cache = m.new_cache(1, 64)
+                m(x[:, :63], cache=cache)
+                self.fails(m, cache, x[:, 63:65], x[:, 65:], loci.Error)
+
+    def test_failures_after_the_keys_were_added(self) -> None:
+        class Stop(BaseException):
+            """As KeyboardInterrupt."""
+
+        def stop(*_: Any) -> None:
+            raise Stop
+
+        for name in ("Attention", "FoXPro"):
+            with self.subTest(module=name), torch.no_grad():
+                m = make(name)
+                x = torch.randn(2, 9, 32)
+                cache = m.new_cache(2, 64)
+                m(x[:, :4], cache=cache)
+                hook = m.o_proj.register_forward_pre_hook(stop)
+                before = copy.deepcopy(cache)
+                with self.assertRaises(Stop):
+                    m(x[:, 4:6], cache=cache)
+                hook.remove()
+                self.assertTrue(torch.equal(m(x[:, 6:], cache=cache), m(x[:, 6:], cache=before)))
+        m = make("Attention")
+        m.o_proj.register_forward_pre_hook(stop)
+        cache = m.new_cache(2, 64)
+        with torch.no_grad(), self.assertRaises(Stop):
+            m(torch.randn(2, 3, 32), cache=cache, k_lens=torch.tensor([3, 1]))
+        self.assertEqual(cache.lengths, [0, 0])
+
+    def test_tape_changes_no_states(self) -> None:
+        m = make("TaPE")
+        e, x = m.start(1, 5), torch.randn(1, 5, 32)
+        kept = e.clone()
+        m(x, e)
+        with self.assertRaises(loci.Error):
+            m(torch.randn(1, 6, 32), e)
+        with self.assertRaises(loci.Error):
+            m.update(e, torch.randn(1, 5, 9))
+        self.assertTrue(torch.equal(e, kept))
+
+
+class Autocast(unittest.TestCase):
+    def test_caches_fit(self) -> None:
+        for name in ("Attention", "FoXPro"):
+            m = make(name)
+            x = torch.randn(1, 8, 32)
+            with self.subTest(module=name), torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                want, cache = m(x), m.new_cache(1, 64)
+                made = torch.cat([m(x[:, i : i + 1], cache=cache) for i in range(8)], 1)
+                self.assertEqual((cache if name == "Attention" else cache.keys).plan.dtype, "bfloat16")
+                self.assertLess((made.float() - want.float()).abs().max(), 0.05)
+            self.assertEqual(
+                (m.new_cache(1, 64) if name == "Attention" else m.new_cache(1, 64).keys).plan.dtype, "float32"
+            )
+
+    def test_tape(self) -> None:
+        m = make("TaPE")
+        x, e = torch.randn(1, 5, 32), m.start(1, 5)
+        with torch.autocast("cpu", torch.bfloat16):
+            y, states = m(x, e)
+        self.assertLess((y.float() - m(x, e)[0]).abs().max(), 0.05)
+        self.assertEqual(states.dtype, torch.float32)
+
+    def test_what_is_not_cast(self) -> None:
+        """As torch's own functions by element: rows keep their type."""
+        x = torch.randn(1, 2, 5, 8)
+        with torch.autocast("cpu", torch.bfloat16):
+            self.assertEqual(loci.rotate(x, "rope:pairing=half").dtype, torch.float32)
+            self.assertEqual(loci.embed(x[0], "sinusoidal").dtype, torch.float32)
+            self.assertEqual(loci.linear_attention(x, x, x).dtype, torch.bfloat16)
 
 
 if __name__ == "__main__":

@@ -263,8 +263,8 @@ class Compiled(unittest.TestCase):
         from loci import _ops
 
         q, k, v = qkv(torch.float32)
-        key = _ops.END.join(("alibi", "", "", "bhld", "True", "None", "None", "False", "False", "-1,-1"))
-        torch.library.opcheck(_ops.attention_op, (q, k, v, [], [], key))
+        key = _ops.END.join(("alibi", "", "", "bhld", "True", "False", "False"))
+        torch.library.opcheck(_ops.attention_op, (q, k, v, [], [], key, -1, -1, None, None, None))
 
 
 class Copies(unittest.TestCase):
