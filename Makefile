@@ -4,7 +4,7 @@
 #     make check    the tests, too, and runs them
 #     make demo     the program alone, and a look at what loci does
 #     make pictures the pictures and tables of docs/ that `loci show` makes
-#     make dist     the source archive and its bill of materials, in build/dist (docs/supply.md)
+#     make dist     the source archive and its bill of materials, in build/dist (docs/quality/supply.md)
 #     make explorer a page that shows encodings, in build/explorer/index.html (docs/explorer.md)
 # CMAKE_ARGS goes to CMake, for example: make CMAKE_ARGS=-DLOCI_WERROR=ON
 BUILD ?= build

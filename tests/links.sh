@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Every relative link of a Markdown file leads to a file of the tree, and every #fragment to a heading.  Code is no text.
+# Every relative link of a Markdown file leads to a file of the tree, and every #fragment to a heading (code
+# excepted).  Every page of docs/ that a source, a script or a test names exists.
 . tests/harness.sh
 
 slugs() {                                # FILE: the fragments of its headings
@@ -25,5 +26,9 @@ while read -r page; do
         else pass; fi
     done < <(links "$page")
 done < <(find . -name '*.md' -not -path './build*' -not -path './.git/*' | sort)
+while IFS=: read -r file page; do
+    check "$file names $page" test -e "$page"
+done < <(grep -rIoE '\b(docs|lab)/[a-z0-9_/-]+\.(md|csv)\b' .ci CMakeLists.txt CONTRIBUTING.md Makefile README.md SECURITY.md \
+    examples include python scripts src tests tools lab cli explorer 2>/dev/null | grep -v '/links\.sh:' | sort -u)
 check "there are links" test "$count" -gt 100
 harness_end
