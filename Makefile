@@ -16,8 +16,9 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 jansson = $(if $(findstring LOCI_IO=OFF,$(CMAKE_ARGS)),,jansson.h:libjansson-dev)
 needs = cc:build-essential stdio.h:libc6-dev cmake:cmake $(jansson)
 explorer_needs = cmake:cmake make:make clang:clang wasm-ld:lld /usr/lib/wasm32-wasi/libc.a:wasi-libc
-# Its path and its package have clang's version in them.
-wasm_runtime = "$$(clang --target=wasm32-wasi -print-libgcc-file-name):libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev-wasm32"
+wasm_libgcc = $$(clang --target=wasm32-wasi -print-libgcc-file-name)
+clang_major = $$(clang -dumpversion | cut -d. -f1)
+wasm_runtime = "$(wasm_libgcc):libclang-rt-$(clang_major)-dev-wasm32"
 need = bash scripts/need
 build = bash scripts/progress $(BUILD)/build.log cmake --build $(BUILD) --parallel $(JOBS)
 
