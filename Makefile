@@ -1,48 +1,75 @@
 # SPDX-License-Identifier: MIT
-# A thin wrapper over CMake that also fetches what a fresh Debian or Ubuntu lacks.
+# A thin wrapper over CMake.  Only `make deps`, and what says that it calls it, installs anything.
 #     make          the libraries and the program, in build/
-#     make check    the tests, too, and runs them
-#     make demo     the program alone, and a look at what loci does
+#     make demo     `make deps`, then the program alone, and a look at what loci does
+#     make check    `make deps`, then everything, and runs the tests
+#     make deps     installs a compiler, CMake and jansson where they are missing (Debian, Ubuntu)
 #     make pictures the pictures and tables of docs/ that `loci show` makes
 #     make dist     the source archive and its bill of materials, in build/dist (docs/quality/supply.md)
 #     make explorer a page that shows encodings, in build/explorer/index.html (docs/explorer.md)
+#     make explorer-deps  installs what `make explorer` needs: clang for WebAssembly
 # CMAKE_ARGS goes to CMake, for example: make CMAKE_ARGS=-DLOCI_WERROR=ON
+# Each step writes its whole output to a log in build/ and prints its progress (scripts/progress).
 BUILD ?= build
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: all check demo pictures explorer dist configure clean setup
+jansson = $(if $(findstring LOCI_IO=OFF,$(CMAKE_ARGS)),,jansson.h:libjansson-dev)
+needs = cc:build-essential stdio.h:libc6-dev cmake:cmake $(jansson)
+explorer_needs = cmake:cmake make:make clang:clang wasm-ld:lld /usr/lib/wasm32-wasi/libc.a:wasi-libc
+wasm_libgcc = $$(clang --target=wasm32-wasi -print-libgcc-file-name)
+clang_major = $$(clang -dumpversion | cut -d. -f1)
+wasm_runtime = "$(wasm_libgcc):libclang-rt-$(clang_major)-dev-wasm32"
+need = bash scripts/need
+build = bash scripts/progress $(BUILD)/build.log cmake --build $(BUILD) --parallel $(JOBS)
+
+# Steps run in the order in which they are written; CMake builds in parallel.
+.NOTPARALLEL:
+.PHONY: all check check-plan clean configure demo demo-plan deps dist explorer explorer-deps pictures
 all: configure
-	cmake --build $(BUILD) --parallel $(JOBS) --target loci_installed
+	@$(build) --target loci_installed
 
-check: configure
-	cmake --build $(BUILD) --parallel $(JOBS)
-	ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS)
+check: check-plan deps configure
+	@$(build)
+	@bash scripts/progress $(BUILD)/test.log ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS)
 
-demo: configure
-	cmake --build $(BUILD) --parallel $(JOBS) --target loci_cli
+check-plan:
+	@echo "make check builds everything in about 4 minutes on two cores, and tests it in about 20."
+
+demo: demo-plan deps configure
+	@$(build) --target loci_cli
 	$(BUILD)/loci race
 
+demo-plan:
+	@echo "make demo builds the program and compares encodings, in about 2 minutes on two cores."
+
+deps:
+	@$(need) $(needs)
+
 pictures: configure
-	cmake --build $(BUILD) --parallel $(JOBS) --target loci_cli
+	@$(build) --target loci_cli
 	scripts/pictures $(BUILD)/loci docs
 
 explorer:
-	@bash scripts/need cmake:cmake make:make clang:clang wasm-ld:lld /usr/lib/wasm32-wasi/libc.a:wasi-libc
-	@bash scripts/need "$$(clang --target=wasm32-wasi -print-libgcc-file-name):libclang-rt-$$(clang -dumpversion | cut -d. -f1)-dev-wasm32"
-	cmake -S . -B $(BUILD)/explorer -DCMAKE_TOOLCHAIN_FILE=cmake/wasm32-wasi.cmake -DCMAKE_BUILD_TYPE=Release \
+	@$(need) --check explorer-deps $(explorer_needs)
+	@$(need) --check explorer-deps $(wasm_runtime)
+	@bash scripts/progress $(BUILD)/explorer/configure.log cmake -S . -B $(BUILD)/explorer \
+	    -DCMAKE_TOOLCHAIN_FILE=cmake/wasm32-wasi.cmake -DCMAKE_BUILD_TYPE=Release \
 	    -DBUILD_SHARED_LIBS=OFF -DLOCI_THREADS=OFF -DLOCI_ISAS=scalar -DLOCI_CLI=OFF -DLOCI_IO=OFF -DLOCI_TESTS=OFF \
 	    -DLOCI_EXAMPLES=OFF -DLOCI_EXPLORER=ON $(CMAKE_ARGS)
-	cmake --build $(BUILD)/explorer --parallel $(JOBS) --target explorer
+	@bash scripts/progress $(BUILD)/explorer/build.log \
+	    cmake --build $(BUILD)/explorer --parallel $(JOBS) --target explorer
 	@wc -c $(BUILD)/explorer/index.html
+
+explorer-deps:
+	@$(need) $(explorer_needs)
+	@$(need) $(wasm_runtime)
 
 dist:
 	@bash scripts/dist $(BUILD)/dist
 
-configure: setup
-	cmake -S . -B $(BUILD) $(CMAKE_ARGS)
-
-setup:
-	@bash scripts/need cc:build-essential stdio.h:libc6-dev cmake:cmake jansson.h:libjansson-dev
+configure:
+	@$(need) --check deps $(needs)
+	@bash scripts/progress $(BUILD)/configure.log cmake -S . -B $(BUILD) $(CMAKE_ARGS)
 
 clean:
 	rm -rf $(BUILD)

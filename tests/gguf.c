@@ -75,7 +75,7 @@ static size_t finish(void)
     }
     for (uint64_t i = 0; i < tensors; i++) {
         while (end % 32) file[end++] = 0;
-        for (uint64_t k = 0; k < tensor[i].count; k++) 
+        for (uint64_t k = 0; k < tensor[i].count; k++)
             put(&(float){ !still ? tensor[i].value + (float)k : k < still ? tensor[i].value
                           : 1e30f }, 4);
     }
@@ -490,7 +490,7 @@ static void check_words(void)
         { "llama", "attention.temperature_length", NULL },
         { "lfm2", "attention.head_count_kv", NULL }, { "qwen35", "full_attention_interval", NULL },
         { "qwen35", "nextn_predict_layers", NULL }, { "llama", "rope.dimension_count", NULL },
-        { "gemma3", "rope.freq_base_swa", NULL }, 
+        { "gemma3", "rope.freq_base_swa", NULL },
         { "laguna", "rope.freq_base", "attention.sliding_window" },
         { "llama", "rope.scale_linear", NULL }, { "llama", "rope.scaling.factor", NULL },
         { "llama", "rope.scaling.original_context_length", NULL },

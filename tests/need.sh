@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What `make` does about missing packages: installs them as root, asks sudo otherwise, or says in one sentence what is missing.
+# What `make deps` does about missing packages: it installs them as root, asks sudo otherwise, or says in one sentence what
+# is missing.  With --check nothing is installed.
 . tests/harness.sh
 mkdir "$work/bin"
 
@@ -25,6 +26,7 @@ line='DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends
 
 a id "$user" && a that ':'
 check "a command that is there" need that:package
+check "and it says so" grep -Fqx "Nothing to install." "$work/out"
 check "a file that is there" need "$work/bin/that:package"
 check "no apt-get" stops "there is no apt-get" this:one that:two other:three
 check "and what is missing" grep -Fq "Debian's one three," "$work/err"
@@ -39,8 +41,14 @@ check "a user without sudo" stops "apt-get install one" this:one that:two
 a sudo "$noted"
 check "a user with sudo" installs "sudo apt-get update -q
 sudo env $line one three" this:one that:two other:three
-a id "$root" && a env "$noted"
+check "and what is installed" grep -Fqx "Installing Debian's one three (sudo apt-get)." "$work/out"
 rm "$work/ran"
+check "a check installs nothing" stops "Debian's one three, not installed here; \`make deps\` installs" \
+    --check deps this:one that:two other:three
+check "and runs nothing" test ! -e "$work/ran"
+check "a check of what is there" need --check deps that:package
+check "says nothing" test ! -s "$work/out"
+a id "$root" && a env "$noted"
 check "root" installs "apt-get update -q
 env $line one" this:one
 a apt-get 'echo out of reach >&2; exit 100' && rm "$work/ran"

@@ -105,7 +105,7 @@ static void make_weights(const char *path, bool more)
     for (int i = 0; i < count && !s; i++) {
         ptrdiff_t n = loci_safetensors_type_size(t[i].type);
         for (int k = 0; k < t[i].rank; k++) n *= t[i].shape[k];
-        for (; n > 0 && !s; n--) 
+        for (; n > 0 && !s; n--)
             x = (unsigned char)(x * 5 + 1), s = loci_safetensors_put(&w, &x, 1, &e);
     }
     if (loci_safetensors_end(&w, s, &e)) exit(2);
