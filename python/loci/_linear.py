@@ -25,7 +25,7 @@ class State:
         The plan and sizes it belongs to.
     """
 
-    def __init__(self, bytes_: bytes, batch: int, made_for: tuple[Any, ...]) -> None:
+    def __init__(self, bytes_: bytes, batch: int, made_for: tuple[object, ...]) -> None:
         self._memory = aligned(len(bytes_))
         self._memory[:] = memoryview(bytes_)
         self._batch, self._made_for = batch, made_for

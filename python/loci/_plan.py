@@ -375,9 +375,8 @@ class Plan:
         self.tensors, self.sizes = self._tensors()
         self.prepares = any(t.role != "input" for t in self.tensors)  # do tables depend on tensors?
         self._tables: dict[int, Any] = {}
-        names = [part.split(":")[0].strip() for part in encoding.split("+")]
-        self.weighs = any(describe_quietly(name, "weight") for name in names)  # rem and no lse
-        self.averages = "tape" in names  # and ae
+        self.weighs = acts_on(encoding, "weight")  # rem and no lse
+        self.averages = acts_on(encoding, "state")  # and ae
 
     def __del__(self) -> None:
         # when the interpreter ends, modules may be gone before the last plan is
@@ -866,9 +865,10 @@ def encodings() -> dict[str, Encoding]:
     return _encodings
 
 
-def describe_quietly(name: str, place: str) -> bool:
-    known = encodings().get(name)
-    return known is not None and place in known.places
+def acts_on(encoding: str, place: str) -> bool:
+    """Does an encoding of this text act in this place (see Encoding.places)?  Unknown names do not."""
+    named = (encodings().get(part.split(":")[0].strip()) for part in encoding.split("+"))
+    return any(known is not None and place in known.places for known in named)
 
 
 def list_encodings() -> list[Encoding]:

@@ -130,18 +130,18 @@ def weights(
     """
     values = pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg, k_lens, None, None, k_first, k_last
     given: dict[str, Any] = dict(zip(MASKS, values, strict=True))
-    kind, q = arrays.read(q, "q")
+    kind, whole = arrays.read(q, "q")
     _, k = arrays.read(k, "k", kind)
     if layout not in arrays.LAYOUTS[:2]:
         raise Error(f"layout must be bhld or blhd here, not '{layout}'")
     text = encoding.encoding if isinstance(encoding, Plan) else encoding
     if v is None and isinstance(text, str) and "gates=v" in text:
         raise Error(f"v is missing: '{text}' makes its gates of values")
-    batch, _, count, _ = arrays.sizes(q, "q", layout)
+    batch, _, count, _ = arrays.sizes(whole, "q", layout)
     keys = arrays.sizes(k, "k", layout)[2]
     which = _chosen(rows, count)
     axis = 2 if layout == "bhld" else 1
-    x = q.take(which, axis) if kind.name == "numpy" else q.index_select(axis, kind.index(which))
+    x = whole.take(which, axis) if kind.name == "numpy" else whole.index_select(axis, kind.index(which))
     _positions(given, which, count, keys, batch)
     pairs: Any = None
     if mask is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from ._numbers import whole
 from ._plan import Plan, thread
 from ._ranks import DecodeRanks, Ranks, Report, Share, Shares, now, share_out
 from ._transport import Transport
-from ._types import ArrayLike, GroupLike, IntArrayLike, RealArrayLike, Tensors
+from ._types import ArrayLike, GroupLike, IntArrayLike, Tensors
 from .cache import Cache as _Cache
 
 __all__ = [
@@ -486,7 +486,7 @@ class Cache:
         length: int,
         *,
         inputs: Tensors | None = None,
-        coords: RealArrayLike | None = None,
+        coords: ArrayLike | None = None,
     ) -> None:
         """Store the keys of a prompt that was shared out as `shares(length)` says.
 
@@ -514,7 +514,7 @@ class Cache:
         self._length = length
 
     def append(
-        self, k: ArrayLike, v: ArrayLike, *, inputs: Tensors | None = None, coords: RealArrayLike | None = None
+        self, k: ArrayLike, v: ArrayLike, *, inputs: Tensors | None = None, coords: ArrayLike | None = None
     ) -> None:
         """Append the keys and values of n new tokens. No rank waits for another.
 
@@ -545,7 +545,7 @@ class Cache:
         q: ArrayLike,
         *,
         inputs: Tensors | None = None,
-        coords: RealArrayLike | None = None,
+        coords: ArrayLike | None = None,
         out: ArrayLike | None = None,
     ) -> Any:
         """Attend from the tokens that were appended last to all keys.
@@ -583,7 +583,7 @@ class Cache:
         inputs: Tensors | None = None,
         k_lens: int | IntArrayLike | None = None,
         pos: IntArrayLike | None = None,
-        coords: RealArrayLike | None = None,
+        coords: ArrayLike | None = None,
         out: ArrayLike | None = None,
     ) -> Any:
         """Append n new tokens and attend from them to all keys.
@@ -656,9 +656,9 @@ def collect(x: ArrayLike, shares: Iterable[Iterable[int]], dim: int, *, group: G
     array
         Rows of all ranks in order.
     """
-    own, shares = _group(group), _shares(shares, "shares")
+    own, parted = _group(group), cast(Shares, _shares(shares, "shares"))
     kind, x = arrays.read(x, "x")
-    counts = [sum(share.count for share in shares if share.rank == rank) for rank in range(own.ranks)]
+    counts = [sum(share.count for share in parted if share.rank == rank) for rank in range(own.ranks)]
     failed = None
     if x.shape[dim] != counts[own.rank]:
         failed = Error(f"axis {dim} has {x.shape[dim]} rows, and the shares of rank {own.rank} {counts[own.rank]}")
@@ -668,7 +668,7 @@ def collect(x: ArrayLike, shares: Iterable[Iterable[int]], dim: int, *, group: G
         shape[dim] = count
         parts.append(kind.dense(kind.detach(x)) if rank == own.rank else kind.empty(tuple(shape), x))
         own.transport.broadcast(rank, kind.pointer(parts[-1]), parts[-1].nbytes)
-    return shares.join(parts, dim)
+    return parted.join(parts, dim)
 
 
 def _whole(module: torch.nn.Module) -> Iterator[torch.Tensor]:

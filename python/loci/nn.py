@@ -21,8 +21,9 @@ from . import attention as _attention
 from . import embed as _embed
 from . import layers
 from ._c import Error
+from ._masks import lengths
 from ._numbers import whole_or_none
-from ._plan import Plan
+from ._plan import Plan, acts_on
 from ._torch import autocast
 from ._types import DTypeLike, IntArrayLike, RealArrayLike, Tensors
 from .cache import Cache
@@ -127,7 +128,7 @@ class _Learns(nn.Module):
 
     @torch.no_grad()
     def constrain_(self) -> None:
-        """Clamps what authors clamp after each step: kerple's numbers are at least 0.01."""
+        """Clamp what the papers' authors clamp after each step of the optimiser: kerple's numbers are at least 0.01."""
         for name, x in self.tensors().items():
             if name.startswith("kerple."):
                 x.clamp_(min=0.01)
@@ -262,10 +263,6 @@ class Encoding(_Learns):
         return f"{self.encoding!r}, heads={self._plan.heads}, dim={self._plan.dim}"
 
 
-def _names(encoding: str) -> list[str]:
-    return [part.split(":")[0].strip() for part in encoding.split("+")]
-
-
 class Attention(nn.Module):
     """Multi-head attention with projections and an encoding.
 
@@ -321,13 +318,13 @@ class Attention(nn.Module):
             raise TypeError(
                 "encoding is missing: give a text such as 'rope:pairing=half', or 'nope' for no positions at all"
             )
-        if "tape" in _names(encoding):
+        if acts_on(encoding, "state"):
             raise Error("tape has states that go from layer to layer: loci.nn.TaPE", "unsupported")
         if head_dim is None and embed_dim % heads:
             raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
         self.heads, self.kv_heads = heads, whole_or_none(kv_heads, "kv_heads", high=heads) or heads
         self.head_dim = head_dim or embed_dim // heads
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, heads * self.head_dim, bias=bias, **made)
         self.k_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=bias, **made)
         self.v_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=bias, **made)
@@ -425,7 +422,7 @@ class Attention(nn.Module):
             if context is not None or any(given is not None for given in (seg, q_seg, k_seg, cu_seqlens)):
                 raise Error("with a cache there is one sequence per batch entry: no context, segments or cu_seqlens")
             o = cache.step(*autocast(q, k, v), inputs=inputs, pos=pos, coords=coords, k_lens=k_lens)
-            added = [x.shape[1]] * cache.batch if k_lens is None else [int(count) for count in k_lens]
+            added = [x.shape[1]] * cache.batch if k_lens is None else lengths(k_lens, cache.batch).tolist()
             with _taking_back(cache, added):
                 return self._out(o)
         return self._out(
@@ -593,7 +590,7 @@ class FoXPro(nn.Module):
         width, kv_width = heads * self.head_dim, self.kv_heads * self.head_dim
         self.encoding = "fox" if rope is None else f"{rope}+fox"
         self.output_gate = output_gate
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, width, bias=False, **made)
         self.k_proj = nn.Linear(embed_dim, kv_width, bias=False, **made)
         self.v_proj = nn.Linear(embed_dim, kv_width, bias=False, **made)
@@ -763,7 +760,7 @@ class TaPE(nn.Module):
         if embed_dim % (2 * heads):
             raise Error(f"embed_dim {embed_dim} must be a multiple of 2 x {heads} heads")
         self.heads, self.head_dim, self.mix, self.base = heads, embed_dim // heads, mix, base
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
         self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
         self.v_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
