@@ -123,6 +123,7 @@ _OPTIONS = (
     *("tensors", "mask", "softcap", "sinks", "layout", "causal", "window_size"),
     *("scale", "max_len", "keys_rotated", "fast"),
 )
+_LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first", "k_last"))
 
 
 def _named(names: tuple[str, ...], *values: Any) -> dict[str, Any]:
@@ -592,8 +593,8 @@ def linear_attention(
     """
     _alone("linear attention sums up all rows before")
     given = _named(
-        *(_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
-        *(None, cu_seqlens_q, cu_seqlens_k, None, None),
+        *(_LINEAR_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
+        *(cu_seqlens_q, cu_seqlens_k),
     )
     arguments: dict[str, Any] = {"tensors": tensors, "layout": layout, "causal": causal, "max_len": max_len}
     if _is_torch(q):
