@@ -419,7 +419,7 @@ def tape_start(
     factor : float
         Divides positions.
     dtype : str
-        float64, or anything else for float32 numbers that are rounded to it.
+        Type of the states. They are computed in float32 and rounded, unless it is float64.
     like : array, optional
         An array of the library to return. By default numpy.
 
