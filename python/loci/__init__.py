@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import importlib as _importlib
 import sys as _sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 from . import _attend, _linear, _rows
 from ._c import Error
 from ._c import lib as _lib
 from ._linear import State
+from ._masks import MASKS as _MASKS
 from ._plan import (
     Encoding,
     Option,
@@ -31,6 +32,7 @@ from ._plan import (
 from ._plan import list_encodings as list
 from ._ranks import alone as _alone
 from ._ranks import now as _now
+from ._types import ArrayLike, GroupLike, IntArrayLike, RealArrayLike, Tensors
 from ._weights import weights
 from .cache import Cache
 
@@ -75,7 +77,7 @@ def __dir__() -> Sequence[str]:
     return sorted((*__all__, *_MODULES))
 
 
-Array = TypeVar("Array")  # of numpy or torch: what goes in comes out
+Array = TypeVar("Array", bound=ArrayLike)  # of numpy or torch: what goes in comes out
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -84,36 +86,49 @@ if TYPE_CHECKING:
 class _Options(TypedDict, total=False):
     """Of attention(), for overloads."""
 
-    tensors: Mapping[str, Any] | None
+    tensors: Tensors | None
     causal: bool
     window_size: Sequence[int]
     scale: float | None
     softcap: float | None
-    sinks: Any
-    pos: Any
-    q_pos: Any
-    k_pos: Any
-    coords: Any
-    q_coords: Any
-    k_coords: Any
-    seg: Any
-    q_seg: Any
-    k_seg: Any
-    k_lens: Any
-    cu_seqlens_q: Any
-    cu_seqlens_k: Any
-    mask: Any
-    k_first: Any
-    k_last: Any
+    sinks: ArrayLike | None
+    pos: IntArrayLike | None
+    q_pos: IntArrayLike | None
+    k_pos: IntArrayLike | None
+    coords: RealArrayLike | None
+    q_coords: RealArrayLike | None
+    k_coords: RealArrayLike | None
+    seg: IntArrayLike | None
+    q_seg: IntArrayLike | None
+    k_seg: IntArrayLike | None
+    k_lens: int | IntArrayLike | None
+    cu_seqlens_q: IntArrayLike | None
+    cu_seqlens_k: IntArrayLike | None
+    mask: ArrayLike | None
+    k_first: IntArrayLike | None
+    k_last: IntArrayLike | None
     layout: str
     max_len: int | None
     keys_rotated: bool
     fast: bool
-    out: Any
-    shares: Any
-    key_shares: Any
-    group: Any
+    out: ArrayLike | None
+    shares: Iterable[Iterable[int]] | None
+    key_shares: Iterable[Iterable[int]] | None
+    group: GroupLike | None
     gather: bool
+
+
+# Of attention() and attention_backward(), beside what says who sees whom.
+_OPTIONS = (
+    *("tensors", "mask", "softcap", "sinks", "layout", "causal", "window_size"),
+    *("scale", "max_len", "keys_rotated", "fast"),
+)
+_LINEAR_MASKS = tuple(name for name in _MASKS if name not in ("k_lens", "k_first", "k_last"))
+
+
+def _named(names: tuple[str, ...], *values: Any) -> dict[str, Any]:
+    """Arguments by their names.  locals() would do, but torch.compile does not trace it."""
+    return dict(zip(names, values, strict=True))
 
 
 def _is_torch(x: Any) -> bool:
@@ -158,77 +173,164 @@ def attention(
 
 
 def attention(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     encoding: str | Plan = "nope",
     *,
-    tensors: Mapping[str, Any] | None = None,
+    tensors: Tensors | None = None,
     causal: bool = True,
     window_size: Sequence[int] = (-1, -1),
     scale: float | None = None,
     softcap: float | None = None,
-    sinks: Any = None,
-    pos: Any = None,
-    q_pos: Any = None,
-    k_pos: Any = None,
-    coords: Any = None,
-    q_coords: Any = None,
-    k_coords: Any = None,
-    seg: Any = None,
-    q_seg: Any = None,
-    k_seg: Any = None,
-    k_lens: Any = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    mask: Any = None,
-    k_first: Any = None,
-    k_last: Any = None,
+    sinks: ArrayLike | None = None,
+    pos: IntArrayLike | None = None,
+    q_pos: IntArrayLike | None = None,
+    k_pos: IntArrayLike | None = None,
+    coords: RealArrayLike | None = None,
+    q_coords: RealArrayLike | None = None,
+    k_coords: RealArrayLike | None = None,
+    seg: IntArrayLike | None = None,
+    q_seg: IntArrayLike | None = None,
+    k_seg: IntArrayLike | None = None,
+    k_lens: int | IntArrayLike | None = None,
+    cu_seqlens_q: IntArrayLike | None = None,
+    cu_seqlens_k: IntArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    k_first: IntArrayLike | None = None,
+    k_last: IntArrayLike | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
     keys_rotated: bool = False,
     fast: bool = False,
     return_lse: bool = False,
-    out: Any = None,
-    shares: Any = None,
-    key_shares: Any = None,
-    group: Any = None,
+    out: ArrayLike | None = None,
+    shares: Iterable[Iterable[int]] | None = None,
+    key_shares: Iterable[Iterable[int]] | None = None,
+    group: GroupLike | None = None,
     gather: bool = False,
     **others: Any,
 ) -> Any:
-    """softmax(scale q k + what the encoding adds) v, with what the encoding turns: forward, and through torch's
-    autograd backward.  With shares the arrays are this process's part of those of a group: loci.distributed."""
+    """Compute attention with a positional encoding: softmax(scale q k + bias) v.
+
+    The encoding rotates q and k, adds biases to scores, or both, inside the call: no [rows, keys] array is made.
+    Torch tensors get gradients by autograd. With `shares` the arrays are this process's part of those of a group:
+    see `loci.distributed`.
+
+    Parameters
+    ----------
+    q : array [batch, heads, rows, dim]
+        Queries, in the order of axes that `layout` says.
+    k : array [batch, kv_heads, keys, dim]
+        Keys. `heads` is a multiple of `kv_heads`.
+    v : array [batch, kv_heads, keys, value_dim]
+        Values.
+    encoding : str or Plan
+        Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`, or a plan. `"nope"` is no
+        encoding.
+    tensors : mapping of str to array, optional
+        Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and shapes.
+    causal : bool
+        Hide later keys from each row. The last row is aligned with the last key.
+    window_size : (int, int)
+        Keys that a row sees to its left and right. -1 leaves a side open; 0 is the own position only.
+    scale : float, optional
+        Factor on the product of q and k. None is the encoding's own, by default 1/sqrt(dim). 0 is refused.
+    softcap : float, optional
+        Cap c of the product: c tanh(score / c). None or 0 is no cap.
+    sinks : array [heads], optional
+        Logit of each head that joins the softmax and takes weight without a value.
+    pos : int array [rows] or [batch, rows], optional
+        Positions of rows and keys alike, as many of each. By default keys count from 0 and the last row is at the
+        last key.
+    q_pos : int array [rows] or [batch, rows], optional
+        Positions of rows, given together with `k_pos`.
+    k_pos : int array [keys] or [batch, keys], optional
+        Positions of keys, given together with `q_pos`.
+    coords : array [axes, rows] or [batch, axes, rows], optional
+        Coordinates of rows and keys alike, for encodings of several axes.
+    q_coords : array [axes, rows] or [batch, axes, rows], optional
+        Coordinates of rows, given together with `k_coords`.
+    k_coords : array [axes, keys] or [batch, axes, keys], optional
+        Coordinates of keys, given together with `q_coords`.
+    seg : int array [rows] or [batch, rows], optional
+        Segments of rows and keys alike. A row sees keys of its own segment; negative is padding.
+    q_seg : int array [rows] or [batch, rows], optional
+        Segments of rows, given together with `k_seg`.
+    k_seg : int array [keys] or [batch, keys], optional
+        Segments of keys, given together with `q_seg`.
+    k_lens : int or int array [batch], optional
+        Number of valid keys of each batch entry, or one number for all.
+    cu_seqlens_q : int array [sequences + 1], optional
+        Where packed sequences of rows start, and the end of the last one.
+    cu_seqlens_k : int array [sequences + 1], optional
+        The same for keys. By default keys are packed like rows.
+    mask : array, optional
+        Dense mask that broadcasts to [batch, heads, rows, keys]. True is visible; numbers are added to scores and
+        have a gradient. It applies beside `causal`.
+    k_first : int array, optional
+        First key that each row sees. It broadcasts to [batch, rows].
+    k_last : int array, optional
+        Last key that each row sees. It broadcasts to [batch, rows].
+    layout : {"bhld", "blhd", "thd"}
+        Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+    keys_rotated : bool
+        k is rotated by its positions already, as `rotate(k, role="cache")` returns it.
+    fast : bool
+        For bfloat16 only: use the CPU's bf16 dot products where it has them. Bits then differ.
+    return_lse : bool
+        Also return the logarithm of the sum of exponentials of each row, [batch, heads, rows].
+    out : array, optional
+        Array for the result. It must be writable, have the shape and type of the result, and be dense along its
+        last axis.
+    shares : list of (first, count, rank), optional
+        Which rank has which rows, from `loci.distributed.share_out()`. The arrays then hold the rows of this rank.
+    key_shares : list of (first, count, rank), optional
+        Which rank has which keys, where that differs from `shares`.
+    group : Group or ProcessGroup, optional
+        Ranks that attend together. By default all processes.
+    gather : bool
+        Collect all keys that this rank's rows see at once, instead of chunk by chunk.
+    **others
+        Not accepted. Keywords of other libraries raise a TypeError that names loci's own.
+
+    Returns
+    -------
+    o : array [batch, heads, rows, value_dim]
+        Of the library and type of q.
+    lse : array [batch, heads, rows]
+        With `return_lse` only. Encodings that replace the softmax return the weight that is left instead.
+    ae : array [batch, heads, rows, dim / 2, 2]
+        With `tape` only: the averages of its states.
+
+    Raises
+    ------
+    Error
+        An argument has a wrong shape, type or value, or options exclude each other.
+    TypeError
+        An argument has a wrong Python type.
+
+    Examples
+    --------
+    >>> import numpy as np, loci
+    >>> q = np.ones((1, 8, 500, 64), np.float32)
+    >>> k = v = np.ones((1, 2, 500, 64), np.float32)
+    >>> loci.attention(q, k, v, "rope:pairing=half+alibi").shape
+    (1, 8, 500, 64)
+    >>> table = np.zeros((32, 8), np.float32)
+    >>> loci.attention(q, k, v, "t5:bidirectional=1", tensors={"t5.table": table}, causal=False).shape
+    (1, 8, 500, 64)
+    """
     if others:
         _attend.refuse_keywords("attention", others)
-    given = {
-        "pos": pos,
-        "q_pos": q_pos,
-        "k_pos": k_pos,
-        "coords": coords,
-        "q_coords": q_coords,
-        "k_coords": k_coords,
-        "seg": seg,
-        "q_seg": q_seg,
-        "k_seg": k_seg,
-        "k_lens": k_lens,
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "k_first": k_first,
-        "k_last": k_last,
-    }
-    arguments = {
-        "tensors": tensors,
-        "mask": mask,
-        "softcap": softcap,
-        "sinks": sinks,
-        "layout": layout,
-        "causal": causal,
-        "window_size": window_size,
-        "scale": scale,
-        "max_len": max_len,
-        "keys_rotated": keys_rotated,
-        "fast": fast,
-    }
+    given = _named(
+        *(_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
+        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last),
+    )
+    options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
+    arguments = _named(_OPTIONS, *options)
     if shares is not None or group is not None or _now.said is not None:
         from . import distributed
 
@@ -243,77 +345,155 @@ def attention(
 
 
 def attention_backward(
-    dout: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
-    lse: Any,
+    dout: ArrayLike,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    out: ArrayLike,
+    lse: ArrayLike,
     encoding: str | Plan = "nope",
     *,
-    dlse: Any = None,
-    dae: Any = None,
-    ae: Any = None,
-    tensors: Mapping[str, Any] | None = None,
+    dlse: ArrayLike | None = None,
+    dae: ArrayLike | None = None,
+    ae: ArrayLike | None = None,
+    tensors: Tensors | None = None,
     causal: bool = True,
     window_size: Sequence[int] = (-1, -1),
     scale: float | None = None,
     softcap: float | None = None,
-    sinks: Any = None,
-    pos: Any = None,
-    q_pos: Any = None,
-    k_pos: Any = None,
-    coords: Any = None,
-    q_coords: Any = None,
-    k_coords: Any = None,
-    seg: Any = None,
-    q_seg: Any = None,
-    k_seg: Any = None,
-    k_lens: Any = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    mask: Any = None,
-    k_first: Any = None,
-    k_last: Any = None,
+    sinks: ArrayLike | None = None,
+    pos: IntArrayLike | None = None,
+    q_pos: IntArrayLike | None = None,
+    k_pos: IntArrayLike | None = None,
+    coords: RealArrayLike | None = None,
+    q_coords: RealArrayLike | None = None,
+    k_coords: RealArrayLike | None = None,
+    seg: IntArrayLike | None = None,
+    q_seg: IntArrayLike | None = None,
+    k_seg: IntArrayLike | None = None,
+    k_lens: int | IntArrayLike | None = None,
+    cu_seqlens_q: IntArrayLike | None = None,
+    cu_seqlens_k: IntArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    k_first: IntArrayLike | None = None,
+    k_last: IntArrayLike | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
     keys_rotated: bool = False,
     fast: bool = False,
-    shares: Any = None,
-    key_shares: Any = None,
-    group: Any = None,
+    shares: Iterable[Iterable[int]] | None = None,
+    key_shares: Iterable[Iterable[int]] | None = None,
+    group: GroupLike | None = None,
     gather: bool = False,
 ) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """Gradients of q, k, v and the tensors from those of the outputs of attention(..., return_lse=True)."""
-    given = {
-        "pos": pos,
-        "q_pos": q_pos,
-        "k_pos": k_pos,
-        "coords": coords,
-        "q_coords": q_coords,
-        "k_coords": k_coords,
-        "seg": seg,
-        "q_seg": q_seg,
-        "k_seg": k_seg,
-        "k_lens": k_lens,
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "k_first": k_first,
-        "k_last": k_last,
-    }
-    arguments = {
-        "tensors": tensors,
-        "mask": mask,
-        "softcap": softcap,
-        "sinks": sinks,
-        "layout": layout,
-        "causal": causal,
-        "window_size": window_size,
-        "scale": scale,
-        "max_len": max_len,
-        "keys_rotated": keys_rotated,
-        "fast": fast,
-    }
+    """Compute the gradients of `attention()` for numpy arrays.
+
+    Pass the arguments of the forward call, and its outputs with `return_lse=True`.
+
+    Parameters
+    ----------
+    dout : array [batch, heads, rows, value_dim]
+        Gradient of the output.
+    q : array [batch, heads, rows, dim]
+        Queries, in the order of axes that `layout` says.
+    k : array [batch, kv_heads, keys, dim]
+        Keys. `heads` is a multiple of `kv_heads`.
+    v : array [batch, kv_heads, keys, value_dim]
+        Values.
+    out : array [batch, heads, rows, value_dim]
+        The output.
+    lse : array [batch, heads, rows]
+        The second output of `attention(..., return_lse=True)`.
+    encoding : str or Plan
+        Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`, or a plan. `"nope"` is no
+        encoding.
+    dlse : array [batch, heads, rows], optional
+        Gradient of `lse`.
+    dae : array [batch, heads, rows, dim / 2, 2], optional
+        Gradient of `ae`, with `tape` only.
+    ae : array [batch, heads, rows, dim / 2, 2], optional
+        The averages that the forward call returned, with `tape` only.
+    tensors : mapping of str to array, optional
+        Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and shapes.
+    causal : bool
+        Hide later keys from each row. The last row is aligned with the last key.
+    window_size : (int, int)
+        Keys that a row sees to its left and right. -1 leaves a side open; 0 is the own position only.
+    scale : float, optional
+        Factor on the product of q and k. None is the encoding's own, by default 1/sqrt(dim). 0 is refused.
+    softcap : float, optional
+        Cap c of the product: c tanh(score / c). None or 0 is no cap.
+    sinks : array [heads], optional
+        Logit of each head that joins the softmax and takes weight without a value.
+    pos : int array [rows] or [batch, rows], optional
+        Positions of rows and keys alike, as many of each. By default keys count from 0 and the last row is at the
+        last key.
+    q_pos : int array [rows] or [batch, rows], optional
+        Positions of rows, given together with `k_pos`.
+    k_pos : int array [keys] or [batch, keys], optional
+        Positions of keys, given together with `q_pos`.
+    coords : array [axes, rows] or [batch, axes, rows], optional
+        Coordinates of rows and keys alike, for encodings of several axes.
+    q_coords : array [axes, rows] or [batch, axes, rows], optional
+        Coordinates of rows, given together with `k_coords`.
+    k_coords : array [axes, keys] or [batch, axes, keys], optional
+        Coordinates of keys, given together with `q_coords`.
+    seg : int array [rows] or [batch, rows], optional
+        Segments of rows and keys alike. A row sees keys of its own segment; negative is padding.
+    q_seg : int array [rows] or [batch, rows], optional
+        Segments of rows, given together with `k_seg`.
+    k_seg : int array [keys] or [batch, keys], optional
+        Segments of keys, given together with `q_seg`.
+    k_lens : int or int array [batch], optional
+        Number of valid keys of each batch entry, or one number for all.
+    cu_seqlens_q : int array [sequences + 1], optional
+        Where packed sequences of rows start, and the end of the last one.
+    cu_seqlens_k : int array [sequences + 1], optional
+        The same for keys. By default keys are packed like rows.
+    mask : array, optional
+        Dense mask that broadcasts to [batch, heads, rows, keys]. True is visible; numbers are added to scores and
+        have a gradient. It applies beside `causal`.
+    k_first : int array, optional
+        First key that each row sees. It broadcasts to [batch, rows].
+    k_last : int array, optional
+        Last key that each row sees. It broadcasts to [batch, rows].
+    layout : {"bhld", "blhd", "thd"}
+        Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+    keys_rotated : bool
+        k is rotated by its positions already, as `rotate(k, role="cache")` returns it.
+    fast : bool
+        For bfloat16 only: use the CPU's bf16 dot products where it has them. Bits then differ.
+    shares : list of (first, count, rank), optional
+        Which rank has which rows, from `loci.distributed.share_out()`. The arrays then hold the rows of this rank.
+    key_shares : list of (first, count, rank), optional
+        Which rank has which keys, where that differs from `shares`.
+    group : Group or ProcessGroup, optional
+        Ranks that attend together. By default all processes.
+    gather : bool
+        Collect all keys that this rank's rows see at once, instead of chunk by chunk.
+
+    Returns
+    -------
+    dq, dk, dv : array
+        Gradients of q, k and v, in their shapes.
+    dtensors : dict of str to array
+        Gradients of the tensors by name; of an additive mask as `"mask"`.
+
+    Raises
+    ------
+    Error
+        An argument has a wrong shape, type or value, or options exclude each other.
+    TypeError
+        An argument has a wrong Python type.
+    """
+    given = _named(
+        *(_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
+        *(k_lens, cu_seqlens_q, cu_seqlens_k, k_first, k_last),
+    )
+    options = tensors, mask, softcap, sinks, layout, causal, window_size, scale, max_len, keys_rotated, fast
+    arguments = _named(_OPTIONS, *options)
     if shares is not None or group is not None or _now.said is not None:
         from . import distributed
 
@@ -325,44 +505,97 @@ def attention_backward(
 
 
 def linear_attention(
-    q: Any,
-    k: Any,
-    v: Any,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
     encoding: str | Plan = "nope",
     *,
     causal: bool = True,
-    tensors: Mapping[str, Any] | None = None,
-    pos: Any = None,
-    q_pos: Any = None,
-    k_pos: Any = None,
-    coords: Any = None,
-    q_coords: Any = None,
-    k_coords: Any = None,
-    seg: Any = None,
-    q_seg: Any = None,
-    k_seg: Any = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
+    tensors: Tensors | None = None,
+    pos: IntArrayLike | None = None,
+    q_pos: IntArrayLike | None = None,
+    k_pos: IntArrayLike | None = None,
+    coords: RealArrayLike | None = None,
+    q_coords: RealArrayLike | None = None,
+    k_coords: RealArrayLike | None = None,
+    seg: IntArrayLike | None = None,
+    q_seg: IntArrayLike | None = None,
+    k_seg: IntArrayLike | None = None,
+    cu_seqlens_q: IntArrayLike | None = None,
+    cu_seqlens_k: IntArrayLike | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
     state: State | None = None,
     return_state: bool = False,
 ) -> Any:
-    """Attention with elu + 1 in the place of the softmax, in linear time; a state goes on where a call ended."""
+    """Compute attention with elu(x) + 1 as feature map in the place of the softmax, in linear time.
+
+    Parameters
+    ----------
+    q : array [batch, heads, rows, dim]
+        Queries, in the order of axes that `layout` says.
+    k : array [batch, kv_heads, keys, dim]
+        Keys. `heads` is a multiple of `kv_heads`.
+    v : array [batch, kv_heads, keys, value_dim]
+        Values.
+    encoding : str or Plan
+        Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`, or a plan. `"nope"` is no
+        encoding.
+    causal : bool
+        Hide later keys from each row. The last row is aligned with the last key.
+    tensors : mapping of str to array, optional
+        Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and shapes.
+    pos : int array [rows] or [batch, rows], optional
+        Positions of rows and keys alike, as many of each. By default keys count from 0 and the last row is at the
+        last key.
+    q_pos : int array [rows] or [batch, rows], optional
+        Positions of rows, given together with `k_pos`.
+    k_pos : int array [keys] or [batch, keys], optional
+        Positions of keys, given together with `q_pos`.
+    coords : array [axes, rows] or [batch, axes, rows], optional
+        Coordinates of rows and keys alike, for encodings of several axes.
+    q_coords : array [axes, rows] or [batch, axes, rows], optional
+        Coordinates of rows, given together with `k_coords`.
+    k_coords : array [axes, keys] or [batch, axes, keys], optional
+        Coordinates of keys, given together with `q_coords`.
+    seg : int array [rows] or [batch, rows], optional
+        Segments of rows and keys alike. A row sees keys of its own segment; negative is padding.
+    q_seg : int array [rows] or [batch, rows], optional
+        Segments of rows, given together with `k_seg`.
+    k_seg : int array [keys] or [batch, keys], optional
+        Segments of keys, given together with `q_seg`.
+    cu_seqlens_q : int array [sequences + 1], optional
+        Where packed sequences of rows start, and the end of the last one.
+    cu_seqlens_k : int array [sequences + 1], optional
+        The same for keys. By default keys are packed like rows.
+    layout : {"bhld", "blhd", "thd"}
+        Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+    state : State, optional
+        Where an earlier call ended. The call goes on from there.
+    return_state : bool
+        Also return the state after the last row.
+
+    Returns
+    -------
+    o : array [batch, heads, rows, value_dim]
+        Of the library and type of q.
+    state : State
+        With `return_state` only.
+
+    Raises
+    ------
+    Error
+        An argument has a wrong shape, type or value, or options exclude each other.
+    TypeError
+        An argument has a wrong Python type.
+    """
     _alone("linear attention sums up all rows before")
-    given = {
-        "pos": pos,
-        "q_pos": q_pos,
-        "k_pos": k_pos,
-        "coords": coords,
-        "q_coords": q_coords,
-        "k_coords": k_coords,
-        "seg": seg,
-        "q_seg": q_seg,
-        "k_seg": k_seg,
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-    }
+    given = _named(
+        *(_LINEAR_MASKS, pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg),
+        *(cu_seqlens_q, cu_seqlens_k),
+    )
     arguments: dict[str, Any] = {"tensors": tensors, "layout": layout, "causal": causal, "max_len": max_len}
     if _is_torch(q):
         from . import _torch_calls
@@ -376,17 +609,57 @@ def rotate(
     x: Array,
     encoding: str | Plan,
     *,
-    pos: Any = None,
-    coords: Any = None,
+    pos: IntArrayLike | None = None,
+    coords: RealArrayLike | None = None,
     role: str = "query",
-    tensors: Mapping[str, Any] | None = None,
+    tensors: Tensors | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
 ) -> Array:
-    """Rows turned by their positions, as queries, as keys, or as a cache keeps its keys."""
+    """Rotate rows by their positions.
+
+    Parameters
+    ----------
+    x : array [batch, heads, rows, dim]
+        Queries or keys, in the order of axes that `layout` says.
+    encoding : str or Plan
+        Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`, or a plan. `"nope"` is no
+        encoding.
+    pos : int array [rows] or [batch, rows], optional
+        Positions of rows. By default 0, 1, 2, ...
+    coords : array [axes, rows] or [batch, axes, rows], optional
+        Coordinates of rows, for encodings of several axes.
+    role : {"query", "key", "cache"}
+        Rotate as queries, as keys, or as a cache stores keys (for `keys_rotated=True`).
+    tensors : mapping of str to array, optional
+        Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and shapes.
+    layout : {"bhld", "blhd", "thd"}
+        Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+
+    Returns
+    -------
+    array
+        Rotated rows, in the shape of x.
+
+    Raises
+    ------
+    Error
+        An argument has a wrong shape, type or value, or options exclude each other.
+    TypeError
+        An argument has a wrong Python type.
+
+    Examples
+    --------
+    >>> import numpy as np, loci
+    >>> x = np.ones((1, 1, 3, 2), np.float32)
+    >>> loci.rotate(x, "rope:pairing=half")[0, 0, 0]
+    array([1., 1.], dtype=float32)
+    """
     if pos is None and coords is None:
         _alone("pos is missing")
-    arguments = {
+    arguments: dict[str, Any] = {
         "pos": pos,
         "coords": coords,
         "role": role,
@@ -408,14 +681,41 @@ def embed(
     x: Array,
     encoding: str | Plan,
     *,
-    pos: Any = None,
-    tensors: Mapping[str, Any] | None = None,
+    pos: IntArrayLike | None = None,
+    tensors: Tensors | None = None,
     max_len: int | None = None,
 ) -> Array:
-    """x + p(pos), for x [batch, rows, width] or [rows, width]."""
+    """Add the encoding of positions to hidden states: x + p(pos).
+
+    Parameters
+    ----------
+    x : array [batch, rows, width] or [rows, width]
+        Hidden states.
+    encoding : str or Plan
+        Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`, or a plan. `"nope"` is no
+        encoding.
+    pos : int array [rows] or [batch, rows], optional
+        Positions of rows. By default 0, 1, 2, ...
+    tensors : mapping of str to array, optional
+        Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and shapes.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+
+    Returns
+    -------
+    array
+        The sum, in the shape of x.
+
+    Raises
+    ------
+    Error
+        An argument has a wrong shape, type or value, or options exclude each other.
+    TypeError
+        An argument has a wrong Python type.
+    """
     if pos is None:
         _alone("pos is missing")
-    arguments = {"pos": pos, "tensors": tensors, "max_len": max_len}
+    arguments: dict[str, Any] = {"pos": pos, "tensors": tensors, "max_len": max_len}
     if _is_torch(x):
         from . import _torch_calls
 

@@ -40,7 +40,15 @@ WORDS = {
 
 
 class Error(ValueError):
-    """What loci cannot do, and why: one sentence.  `status` says of which kind it is."""
+    """An argument or problem that loci refuses, with the reason in one sentence.
+
+    Parameters
+    ----------
+    text : str
+        The sentence.
+    status : str
+        Kind of error: bad_arg, unsupported, no_memory and others.
+    """
 
     status: str
 

@@ -18,7 +18,7 @@ from ._ranks import alone
 
 
 class FallbackWarning(UserWarning):
-    """Attention that torch computed in the place of loci."""
+    """Warns that torch computed an attention that loci could not."""
 
 
 _REASONS = {
@@ -43,13 +43,19 @@ def set_mode(fallback: str) -> None:
 
 
 def stats() -> dict[str, Any]:
-    """How many calls of attention loci computed, and how many torch, by reason."""
+    """Count calls of attention since the start or `reset_stats()`. Compiled code does not count.
+
+    Returns
+    -------
+    dict
+        `fused`: calls that loci computed; `fallback`: calls that torch computed, by reason.
+    """
     with _lock:
         return {"fused": _fused, "fallback": dict(_fallback)}
 
 
 def reset_stats() -> None:
-    """From nothing again; warnings that were given may come again, too."""
+    """Set the counts of `stats()` to zero, and allow warnings again that were given."""
     global _fused
     with _lock:
         _fused = 0

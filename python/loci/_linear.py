@@ -13,9 +13,19 @@ from ._plan import aligned, thread
 
 
 class State:
-    """What later rows have to know of all keys so far: opaque, and it pickles."""
+    """State of `linear_attention()` after its last row. It is opaque, and it pickles.
 
-    def __init__(self, bytes_: bytes, batch: int, made_for: tuple[Any, ...]) -> None:
+    Parameters
+    ----------
+    bytes_ : bytes
+        The sums over all keys so far.
+    batch : int
+        Number of sequences.
+    made_for : tuple
+        The plan and sizes it belongs to.
+    """
+
+    def __init__(self, bytes_: bytes, batch: int, made_for: tuple[object, ...]) -> None:
         self._memory = aligned(len(bytes_))
         self._memory[:] = memoryview(bytes_)
         self._batch, self._made_for = batch, made_for
@@ -25,6 +35,7 @@ class State:
 
     @property
     def nbytes(self) -> int:
+        """Size in bytes."""
         return int(self._memory.size)
 
 

@@ -14,7 +14,7 @@ import torch
 from . import _attend, _linear, _rows
 from ._c import Error
 from ._masks import MASKS
-from ._plan import full_text
+from ._plan import acts_on, full_text
 from ._torch import incoming
 
 END = "\x1f"  # between two fields of a key; a text of an encoding has none
@@ -87,8 +87,7 @@ def _shapes(q: Any, k: Any, v: Any, key: str, linear: bool) -> tuple[Any, Any, b
         lse = (q.shape[0], q.shape[2], q.shape[1])
     else:
         lse = (q.shape[1], q.shape[0])
-    names = [part.split(":")[0].strip() for part in encoding.split("+")]
-    return o, lse, "tape" in names
+    return o, lse, acts_on(encoding, "state")
 
 
 def _real(q: Any) -> Any:
@@ -239,8 +238,7 @@ def attention(q: Any, k: Any, v: Any, encoding: str, given: Any, arguments: Any,
     key += f"{END}{bool(arguments['keys_rotated'])}{END}{bool(arguments['fast'])}"
     numbers = left, right, arguments["max_len"], arguments["scale"], arguments["softcap"]
     o, lse, ae = attention_op(q, k, v, list(tensors.values()), list_, key, *numbers)
-    averages = "tape" in [part.split(":")[0].strip() for part in encoding.split("+")]
-    return _attend.results(o, lse if return_lse else None, ae if averages else None)
+    return _attend.results(o, lse if return_lse else None, ae if ae.ndim > 1 else None)  # ae is [0] where there is none
 
 
 # ---- Linear attention ----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from . import _c
 from ._arrays import read
 from ._c import Error
 from ._numbers import INT, real, scale_of, whole, whole_or_none, window_of
+from ._types import ArrayLike, DTypeLike, Tensors
 
 # ---- Memory --------------------------------------------------------------------------------------
 
@@ -81,14 +82,28 @@ _ENVIRONMENT = _threads_of_environment()
 
 
 def set_num_threads(threads: int) -> None:
-    """How many threads a call may use.  The environment's LOCI_NUM_THREADS has the last word."""
+    """Set how many threads a call may use. The environment variable LOCI_NUM_THREADS takes precedence.
+
+    Parameters
+    ----------
+    threads : int
+        From 1 to 256.
+    """
     global _told
     _told = whole(threads, "threads", 1, 256)
 
 
 def get_num_threads() -> int:
-    """LOCI_NUM_THREADS, or what set_num_threads() was told, or as many as torch uses if it is loaded, or as many as
-    this process may run on."""
+    """Return how many threads a call may use.
+
+    The first of: LOCI_NUM_THREADS, the number given to `set_num_threads()`, torch's number if torch is loaded, the
+    CPUs of this process.
+
+    Returns
+    -------
+    int
+        From 1 to 256.
+    """
     if _ENVIRONMENT is not None:
         return _ENVIRONMENT
     if _told is not None:
@@ -151,8 +166,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def release() -> None:
-    """Gives back what loci keeps between calls: threads, this thread's workspace, plans and their tables.  Calls that
-    other threads are in go on with what they have."""
+    """Free threads, this thread's workspace, plans and tables that loci holds between calls. Running calls are not
+    affected.
+    """
     thread.release()
     with _lock:
         pools = list(_pools.values())
@@ -168,7 +184,17 @@ def release() -> None:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that an encoding wants.  Sizes that a call decides are None: batch, queries and keys."""
+    """A tensor that an encoding learns or reads.
+
+    Attributes
+    ----------
+    name : str
+        Name with the encoding in front, such as `"t5.table"`.
+    role : {"learned", "fixed", "input"}
+        Learned in training, fixed after `Plan.init()`, or given with each call.
+    shape : tuple of int or None
+        None is a size that each call decides: batch, queries or keys.
+    """
 
     name: str
     role: str
@@ -212,7 +238,58 @@ def full_text(encoding: str, softcap: float | None, sinks: bool) -> str:
 
 
 class Plan:
-    """Every decision about a problem, and every error of wish.  Immutable; threads may share it."""
+    """A problem of attention, validated once: encoding, sizes, options and tensors.
+
+    A plan is immutable, and threads may share it. Pass it as `encoding`, or call its methods.
+
+    Parameters
+    ----------
+    encoding : str
+        Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`.
+    heads : int
+        Number of query heads. 0 for stage `embed`.
+    dim : int
+        Width of queries and keys of one head. 0 for stage `embed`.
+    kv_heads : int, optional
+        Number of key and value heads. By default `heads`.
+    value_dim : int, optional
+        Width of values of one head. By default `dim`.
+    model_dim : int, optional
+        Width of hidden states, for encodings that depend on it and for stage `embed`.
+    dtype : str or dtype
+        Type of rows: float32, float64, bfloat16 or float16.
+    stage : {"attention", "linear_attention", "rotate", "embed"}
+        Which function the plan is for.
+    causal : bool
+        Hide later keys from each row. The last row is aligned with the last key.
+    window_size : (int, int)
+        Keys that a row sees to its left and right. -1 leaves a side open; 0 is the own position only.
+    scale : float, optional
+        Factor on the product of q and k. None is the encoding's own, by default 1/sqrt(dim). 0 is refused.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+    keys_rotated : bool
+        k is rotated by its positions already, as `rotate(k, role="cache")` returns it.
+    fast : bool
+        For bfloat16 only: use the CPU's bf16 dot products where it has them. Bits then differ.
+    isa : str, optional
+        Instruction set, one of `loci.isas()`. By default the best one. Results do not depend on it.
+    shapes : mapping of str to sequence of int, optional
+        Shapes of tensors that differ from the usual ones, by name. -1, -2 and -3 are batch, queries and keys.
+
+    Raises
+    ------
+    Error
+        No such problem exists: the sentence says which option or size is wrong.
+
+    Examples
+    --------
+    >>> import loci
+    >>> plan = loci.Plan("t5:bidirectional=0", heads=8, dim=64)
+    >>> plan.tensors
+    (Tensor(name='t5.table', role='learned', shape=(32, 8)),)
+    >>> tensors = plan.init(seed=1)
+    """
 
     def __init__(
         self,
@@ -223,7 +300,7 @@ class Plan:
         kv_heads: int | None = None,
         value_dim: int | None = None,
         model_dim: int | None = None,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         stage: str = "attention",
         causal: bool = True,
         window_size: Sequence[int] = (-1, -1),
@@ -298,9 +375,8 @@ class Plan:
         self.tensors, self.sizes = self._tensors()
         self.prepares = any(t.role != "input" for t in self.tensors)  # do tables depend on tensors?
         self._tables: dict[int, Any] = {}
-        names = [part.split(":")[0].strip() for part in encoding.split("+")]
-        self.weighs = any(describe_quietly(name, "weight") for name in names)  # rem and no lse
-        self.averages = "tape" in names  # and ae
+        self.weighs = acts_on(encoding, "weight")  # rem and no lse
+        self.averages = acts_on(encoding, "state")  # and ae
 
     def __del__(self) -> None:
         # when the interpreter ends, modules may be gone before the last plan is
@@ -327,7 +403,18 @@ class Plan:
         return tuple(tensors), tuple(sizes)
 
     def init(self, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-        """Learned and fixed tensors, as the papers start them."""
+        """Create learned and fixed tensors with the initial values of the encodings' papers.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the random numbers.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            float32, or float64 for a plan of float64.
+        """
         made, seed = {}, whole(seed, "seed", 0, (1 << 64) - 1)
         for i, t in enumerate(self.tensors):
             if t.role == "input":
@@ -339,11 +426,12 @@ class Plan:
 
     @property
     def frequencies(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Radians per position of each pair, after any scaling; empty where there are none or they are learned."""
+        """Radians per position of each pair, after any scaling. Empty without rotation or if they are learned."""
         return self._frequencies()[0]
 
     @property
     def attention_factor(self) -> float:
+        """Factor that a scaling of rope puts on rotated q and k; 1 without one."""
         return self._frequencies()[1]
 
     def _frequencies(self) -> tuple[np.ndarray[Any, np.dtype[np.float64]], float]:
@@ -355,9 +443,25 @@ class Plan:
 
     # ---- Calls ---------------------------------------------------------------------------------
 
-    def prepared(self, tensors: Mapping[str, Any] | None = None, *, max_distance: int) -> Prepared:
-        """Tables made of learned and fixed tensors as they are now, for distances up to this one: given as tensors=,
-        they are not made again in each call."""
+    def prepared(self, tensors: Tensors | None = None, *, max_distance: int) -> Prepared:
+        """Precompute tables from learned and fixed tensors.
+
+        Pass the result as `tensors` to later calls. Tables are computed again after torch tensors have changed in
+        place; numpy arrays are copied.
+
+        Parameters
+        ----------
+        tensors : mapping of str to array, optional
+            Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and
+            shapes.
+        max_distance : int
+            Largest distance between two positions in later calls.
+
+        Returns
+        -------
+        Mapping
+            The tensors by name, with their tables.
+        """
         return Prepared(self, tensors or {}, max_distance)
 
     def _call(self, function: str, arrays: tuple[Any, ...], tensors: Any, left: dict[str, Any]) -> Any:
@@ -368,29 +472,148 @@ class Plan:
                 raise Error(f"{name} has been decided by the plan")
         return getattr(loci, function)(*arrays, self, tensors=tensors, **left)
 
-    def attention(self, q: Any, k: Any, v: Any, tensors: Any = None, **left: Any) -> Any:
-        """As loci.attention(), with what the plan has decided."""
+    def attention(self, q: ArrayLike, k: ArrayLike, v: ArrayLike, tensors: Tensors | None = None, **left: Any) -> Any:
+        """Call `loci.attention()` with this plan.
+
+        Parameters
+        ----------
+        q : array [batch, heads, rows, dim]
+            Queries, in the order of axes that `layout` says.
+        k : array [batch, kv_heads, keys, dim]
+            Keys. `heads` is a multiple of `kv_heads`.
+        v : array [batch, kv_heads, keys, value_dim]
+            Values.
+        tensors : mapping of str to array, optional
+            Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and
+            shapes.
+        **left
+            Options of the function of the same name that the plan has not decided.
+
+        Returns
+        -------
+        array or tuple
+            As `loci.attention()`.
+        """
         return self._call("attention", (q, k, v), tensors, left)
 
-    def weights(self, q: Any, k: Any, tensors: Any = None, **left: Any) -> Any:
+    def weights(self, q: ArrayLike, k: ArrayLike, tensors: Tensors | None = None, **left: Any) -> Any:
+        """Call `loci.weights()` with this plan.
+
+        Parameters
+        ----------
+        q : array [batch, heads, rows, dim]
+            Queries, in the order of axes that `layout` says.
+        k : array [batch, kv_heads, keys, dim]
+            Keys. `heads` is a multiple of `kv_heads`.
+        tensors : mapping of str to array, optional
+            Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and
+            shapes.
+        **left
+            Options of the function of the same name that the plan has not decided.
+
+        Returns
+        -------
+        array
+            As `loci.weights()`.
+        """
         return self._call("weights", (q, k), tensors, left)
 
-    def linear_attention(self, q: Any, k: Any, v: Any, tensors: Any = None, **left: Any) -> Any:
+    def linear_attention(
+        self, q: ArrayLike, k: ArrayLike, v: ArrayLike, tensors: Tensors | None = None, **left: Any
+    ) -> Any:
+        """Call `loci.linear_attention()` with this plan.
+
+        Parameters
+        ----------
+        q : array [batch, heads, rows, dim]
+            Queries, in the order of axes that `layout` says.
+        k : array [batch, kv_heads, keys, dim]
+            Keys. `heads` is a multiple of `kv_heads`.
+        v : array [batch, kv_heads, keys, value_dim]
+            Values.
+        tensors : mapping of str to array, optional
+            Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and
+            shapes.
+        **left
+            Options of the function of the same name that the plan has not decided.
+
+        Returns
+        -------
+        array or tuple
+            As `loci.linear_attention()`.
+        """
         return self._call("linear_attention", (q, k, v), tensors, left)
 
-    def rotate(self, x: Any, tensors: Any = None, **left: Any) -> Any:
+    def rotate(self, x: ArrayLike, tensors: Tensors | None = None, **left: Any) -> Any:
+        """Call `loci.rotate()` with this plan.
+
+        Parameters
+        ----------
+        x : array [batch, heads, rows, dim]
+            Queries or keys.
+        tensors : mapping of str to array, optional
+            Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and
+            shapes.
+        **left
+            Options of the function of the same name that the plan has not decided.
+
+        Returns
+        -------
+        array
+            As `loci.rotate()`.
+        """
         return self._call("rotate", (x,), tensors, left)
 
-    def embed(self, x: Any, tensors: Any = None, **left: Any) -> Any:
+    def embed(self, x: ArrayLike, tensors: Tensors | None = None, **left: Any) -> Any:
+        """Call `loci.embed()` with this plan.
+
+        Parameters
+        ----------
+        x : array [batch, rows, width]
+            Hidden states.
+        tensors : mapping of str to array, optional
+            Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and
+            shapes.
+        **left
+            Options of the function of the same name that the plan has not decided.
+
+        Returns
+        -------
+        array
+            As `loci.embed()`.
+        """
         return self._call("embed", (x,), tensors, left)
 
     def options(self) -> dict[str, Any]:
-        """What it was asked for, as loci.attention() takes it beside the encoding."""
+        """Return the options of the plan as keywords of `loci.attention()`.
+
+        Returns
+        -------
+        dict
+            causal, window_size, scale, max_len, keys_rotated and fast.
+        """
         names = ("causal", "window_size", "scale", "max_len", "keys_rotated", "fast")
         return {name: self._arguments[name] for name in names}
 
     def fits(self, stage: str, dtype: str, name: str, **sizes: int) -> None:
-        """Refuses arrays of another problem; `name` is the first array's."""
+        """Check that arrays belong to this plan.
+
+        Parameters
+        ----------
+        stage : str
+            Stage of the call.
+        dtype : str
+            Type of the arrays.
+        name : str
+            Name of the first array, for the error.
+        **sizes
+            Sizes of the arrays by attribute of the plan, such as heads=8.
+
+        Raises
+        ------
+        Error
+            Stage, type or a size differs.
+        """
         if stage != self.stage:
             raise Error(f"the plan is one for stage {self.stage}, and this is {stage}")
         if dtype != self.dtype:
@@ -401,8 +624,21 @@ class Plan:
 
     # ---- Tables --------------------------------------------------------------------------------
 
-    def tables(self, distance: int, pointers: Any) -> Tables:
-        """Made for distances up to this one; without tensors they are kept, for the next power of two."""
+    def tables(self, distance: int, pointers: object) -> Tables:
+        """Return tables for distances up to this one. Without tensors they are cached, for the next power of two.
+
+        Parameters
+        ----------
+        distance : int
+            Largest distance between two positions.
+        pointers : ctypes array or None
+            Addresses of learned and fixed tensors.
+
+        Returns
+        -------
+        Tables
+            Memory that C reads.
+        """
         if self.prepares:
             return Tables(self, distance, pointers)
         rounded = 512
@@ -530,6 +766,28 @@ def kept(key: tuple[Any, ...], make: Any) -> Any:
 
 @dataclass(frozen=True)
 class Option:
+    """An option of an encoding.
+
+    Attributes
+    ----------
+    name : str
+        Name in the text of an encoding.
+    kind : str
+        Kind of its value.
+    must : bool
+        It has no default and must be given.
+    default : float, str or None
+        Value if it is not given; None depends on other options.
+    low : float
+        Smallest value.
+    high : float
+        Largest value.
+    words : tuple of str
+        Values, if they are words.
+    help : str
+        One sentence.
+    """
+
     name: str
     kind: str
     must: bool
@@ -542,6 +800,28 @@ class Option:
 
 @dataclass(frozen=True)
 class Encoding:
+    """An encoding, and its options.
+
+    Attributes
+    ----------
+    name : str
+        Name in the text of an encoding.
+    brief : str
+        One sentence.
+    cite : str
+        Paper.
+    places : tuple of str
+        Where it acts, such as rotate or score.
+    causal_only : bool
+        It is defined for causal attention only.
+    options : tuple of Option
+        Its options.
+    tolerance : float
+        Error of float32 relative to 1 + max|exact|.
+    example : str
+        A text with this encoding.
+    """
+
     name: str
     brief: str
     cite: str
@@ -585,18 +865,41 @@ def encodings() -> dict[str, Encoding]:
     return _encodings
 
 
-def describe_quietly(name: str, place: str) -> bool:
-    known = encodings().get(name)
-    return known is not None and place in known.places
+def acts_on(encoding: str, place: str) -> bool:
+    """Does an encoding of this text act in this place (see Encoding.places)?  Unknown names do not."""
+    named = (encodings().get(part.split(":")[0].strip()) for part in encoding.split("+"))
+    return any(known is not None and place in known.places for known in named)
 
 
 def list_encodings() -> list[Encoding]:
-    """The encodings, in the order of their kinds."""
+    """List all encodings, ordered by kind.
+
+    Returns
+    -------
+    list of Encoding
+        With their options.
+    """
     return list(encodings().values())
 
 
 def describe(name: str) -> Encoding:
-    """One of them."""
+    """Describe one encoding.
+
+    Parameters
+    ----------
+    name : str
+        Name without options, such as `"t5"`.
+
+    Returns
+    -------
+    Encoding
+        With its options.
+
+    Raises
+    ------
+    Error
+        No encoding has this name.
+    """
     if not isinstance(name, str):
         raise TypeError(f"an encoding has a name, not {type(name).__name__}")
     known = encodings().get(name)
@@ -607,6 +910,12 @@ def describe(name: str) -> Encoding:
 
 
 def isas() -> tuple[str, ...]:
-    """The instruction sets that this processor runs, worst first."""
+    """List the instruction sets that this processor runs, slowest first.
+
+    Returns
+    -------
+    tuple of str
+        Values of `isa` of `Plan`.
+    """
     room = (c.c_char_p * 16)()
     return tuple(_text(name) for name in room[: _c.lib.isas(room, 16)])

@@ -16,6 +16,7 @@ from . import _c
 from ._c import Error
 from ._numbers import INT, whole
 from ._plan import thread
+from ._types import ArrayLike
 
 # ---- Shares --------------------------------------------------------------------------------------
 
@@ -24,7 +25,17 @@ LAYOUTS = ("contiguous", "zigzag")
 
 @dataclass(frozen=True)
 class Share:
-    """Rows, or keys, first .. first + count - 1 are a rank's."""
+    """Rows or keys first .. first + count - 1, which one rank has.
+
+    Attributes
+    ----------
+    first : int
+        Index of the first row.
+    count : int
+        Number of rows.
+    rank : int
+        The rank.
+    """
 
     first: int
     count: int
@@ -39,7 +50,15 @@ def _share(first: Any, count: Any, rank: Any) -> Share:
 
 
 class Shares(Sequence[Share]):
-    """Who has which rows of a sequence: the same list on every rank.  What is said of own rows is of `rank`."""
+    """Which rank has which rows of a sequence: the same list on every rank.
+
+    Parameters
+    ----------
+    shares : iterable of (first, count, rank)
+        In the order of rows.
+    rank : int, optional
+        Whose rows `own`, `positions()` and `take()` mean. By default those of this process.
+    """
 
     def __init__(self, shares: Iterable[Iterable[int]], rank: int | None = None) -> None:
         self._list = tuple(_share(*share) for share in shares)
@@ -69,7 +88,7 @@ class Shares(Sequence[Share]):
 
     @property
     def rank(self) -> int:
-        """Whose rows are the own ones: what was said, or the rank of this process."""
+        """The rank that `own`, `positions()` and `take()` are about."""
         if self._rank is None:
             from .distributed import own_rank
 
@@ -77,26 +96,70 @@ class Shares(Sequence[Share]):
         return self._rank
 
     def of(self, rank: int) -> Shares:
-        """The same as another rank sees it."""
+        """Return the same shares as another rank sees them.
+
+        Parameters
+        ----------
+        rank : int
+            The rank.
+
+        Returns
+        -------
+        Shares
+            With another `rank`.
+        """
         return Shares(self._list, rank)
 
     @property
     def own(self) -> tuple[Share, ...]:
+        """The shares of this rank."""
         return tuple(share for share in self._list if share.rank == self.rank)
 
     def positions(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Where the own rows are in the whole sequence."""
+        """Return where the rows of this rank are in the whole sequence.
+
+        Returns
+        -------
+        numpy.ndarray of int64
+            One position for each row.
+        """
         each = [np.arange(share.first, share.first + share.count) for share in self.own]
         return np.concatenate((np.empty(0, np.int64), *each))
 
-    def take(self, x: Any, dim: int) -> Any:
-        """The own rows of an array of all, which lie along this axis."""
+    def take(self, x: ArrayLike, dim: int) -> Any:
+        """Take the rows of this rank from a whole array.
+
+        Parameters
+        ----------
+        x : array
+            Rows of all ranks.
+        dim : int
+            Axis of the rows.
+
+        Returns
+        -------
+        array
+            Rows of this rank.
+        """
         if x.shape[dim] != self.rows:
             raise Error(f"axis {dim} has {x.shape[dim]} rows, and the shares {self.rows}")
         return _together([_cut(x, dim, share.first, share.count) for share in self.own] or [_cut(x, dim, 0, 0)], dim)
 
-    def join(self, parts: Sequence[Any], dim: int) -> Any:
-        """The whole array from the parts of all ranks: what take() took."""
+    def join(self, parts: Sequence[ArrayLike], dim: int) -> Any:
+        """Join the parts of all ranks: the inverse of `take()`.
+
+        Parameters
+        ----------
+        parts : sequence of array
+            The part of each rank.
+        dim : int
+            Axis of the rows.
+
+        Returns
+        -------
+        array
+            Rows of all ranks in order.
+        """
         taken, pieces = [0] * len(parts), []
         for share in self._list:
             pieces.append(_cut(parts[share.rank], dim, taken[share.rank], share.count))
@@ -120,9 +183,27 @@ def _together(pieces: list[Any], dim: int) -> Any:
 
 
 def share_out(rows: int, ranks: int | None = None, layout: str = "zigzag", *, rank: int | None = None) -> Shares:
-    """Shares rows out in equal pieces: `zigzag` gives rank r pieces r and 2 ranks - 1 - r of 2 ranks, the same work for
-    all with a causal mask; `contiguous` piece r of ranks.  Pieces begin at multiples of 4096 rows, or where there are
-    too few for that of 1024, which gradients want, or of 64."""
+    """Share out rows over ranks in equal pieces.
+
+    Pieces start at multiples of 4096 rows; where there are too few rows, of 1024 (gradients need that) or 64.
+
+    Parameters
+    ----------
+    rows : int
+        Number of rows of all ranks.
+    ranks : int, optional
+        Number of ranks. By default all processes.
+    layout : {"zigzag", "contiguous"}
+        zigzag gives rank r the pieces r and 2 ranks - 1 - r of 2 ranks: equal work under a causal mask. contiguous
+        gives it piece r of ranks.
+    rank : int, optional
+        Whose rows `Shares.own` means. By default those of this process.
+
+    Returns
+    -------
+    Shares
+        Which rank has which rows.
+    """
     if layout not in LAYOUTS:
         raise Error(f"layout must be {' or '.join(LAYOUTS)}, not '{layout}'")
     if ranks is None:
@@ -141,8 +222,19 @@ def share_out(rows: int, ranks: int | None = None, layout: str = "zigzag", *, ra
 
 
 class Report(NamedTuple):
-    """What the last call did on this rank: seconds of work and of waiting for others, bytes of keys, values and what
-    belongs to them."""
+    """What the last call did on this rank.
+
+    Attributes
+    ----------
+    attention : float
+        Seconds of work.
+    waited : float
+        Seconds of waiting for other ranks.
+    sent : int
+        Bytes sent.
+    received : int
+        Bytes received.
+    """
 
     attention: float
     waited: float

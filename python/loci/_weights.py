@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from . import _arrays as arrays
 from . import _attend
 from ._c import Error
-from ._masks import lengths
+from ._masks import MASKS, lengths
 from ._plan import Plan, Prepared
+from ._types import ArrayLike, IntArrayLike, RealArrayLike, Tensors
 
 
 def _chosen(rows: Any, count: int) -> Any:
@@ -27,67 +28,126 @@ def _chosen(rows: Any, count: int) -> Any:
 
 
 def weights(
-    q: Any,
-    k: Any,
+    q: ArrayLike,
+    k: ArrayLike,
     encoding: str | Plan = "nope",
     *,
-    v: Any = None,
+    v: ArrayLike | None = None,
     rows: Sequence[int] | None = None,
-    tensors: Mapping[str, Any] | None = None,
+    tensors: Tensors | None = None,
     causal: bool = True,
     window_size: Sequence[int] = (-1, -1),
     scale: float | None = None,
     softcap: float | None = None,
-    sinks: Any = None,
-    pos: Any = None,
-    q_pos: Any = None,
-    k_pos: Any = None,
-    coords: Any = None,
-    q_coords: Any = None,
-    k_coords: Any = None,
-    seg: Any = None,
-    q_seg: Any = None,
-    k_seg: Any = None,
-    k_lens: Any = None,
-    mask: Any = None,
-    k_first: Any = None,
-    k_last: Any = None,
+    sinks: ArrayLike | None = None,
+    pos: IntArrayLike | None = None,
+    q_pos: IntArrayLike | None = None,
+    k_pos: IntArrayLike | None = None,
+    coords: RealArrayLike | None = None,
+    q_coords: RealArrayLike | None = None,
+    k_coords: RealArrayLike | None = None,
+    seg: IntArrayLike | None = None,
+    q_seg: IntArrayLike | None = None,
+    k_seg: IntArrayLike | None = None,
+    k_lens: int | IntArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    k_first: IntArrayLike | None = None,
+    k_last: IntArrayLike | None = None,
     layout: str = "bhld",
     max_len: int | None = None,
 ) -> Any:
-    """What row i gives to key j: [batch, heads, chosen rows, keys].  Each sums to 1, but for what a sink takes and what
-    a stick has left.  v is needed by what looks at values: cope:gates=v, and shaw with values of another width."""
-    given: dict[str, Any] = {
-        "pos": pos,
-        "q_pos": q_pos,
-        "k_pos": k_pos,
-        "coords": coords,
-        "q_coords": q_coords,
-        "k_coords": k_coords,
-        "seg": seg,
-        "q_seg": q_seg,
-        "k_seg": k_seg,
-        "k_lens": k_lens,
-        "k_first": k_first,
-        "k_last": k_last,
-    }
-    kind, q = arrays.read(q, "q")
+    """Compute the weights that rows give to keys, for looking at them.
+
+    Parameters
+    ----------
+    q : array [batch, heads, rows, dim]
+        Queries, in the order of axes that `layout` says.
+    k : array [batch, kv_heads, keys, dim]
+        Keys. `heads` is a multiple of `kv_heads`.
+    encoding : str or Plan
+        Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`, or a plan. `"nope"` is no
+        encoding.
+    v : array [batch, kv_heads, keys, value_dim], optional
+        Values, which only `cope:gates=v` and `shaw` with values of another width need.
+    rows : sequence of int, optional
+        Indices of the rows to compute. Negative ones count from the end; by default all rows.
+    tensors : mapping of str to array, optional
+        Tensors that the encoding learns or reads, by name (`"t5.table"`). `Plan.tensors` lists names and shapes.
+    causal : bool
+        Hide later keys from each row. The last row is aligned with the last key.
+    window_size : (int, int)
+        Keys that a row sees to its left and right. -1 leaves a side open; 0 is the own position only.
+    scale : float, optional
+        Factor on the product of q and k. None is the encoding's own, by default 1/sqrt(dim). 0 is refused.
+    softcap : float, optional
+        Cap c of the product: c tanh(score / c). None or 0 is no cap.
+    sinks : array [heads], optional
+        Logit of each head that joins the softmax and takes weight without a value.
+    pos : int array [rows] or [batch, rows], optional
+        Positions of rows and keys alike, as many of each. By default keys count from 0 and the last row is at the
+        last key.
+    q_pos : int array [rows] or [batch, rows], optional
+        Positions of rows, given together with `k_pos`.
+    k_pos : int array [keys] or [batch, keys], optional
+        Positions of keys, given together with `q_pos`.
+    coords : array [axes, rows] or [batch, axes, rows], optional
+        Coordinates of rows and keys alike, for encodings of several axes.
+    q_coords : array [axes, rows] or [batch, axes, rows], optional
+        Coordinates of rows, given together with `k_coords`.
+    k_coords : array [axes, keys] or [batch, axes, keys], optional
+        Coordinates of keys, given together with `q_coords`.
+    seg : int array [rows] or [batch, rows], optional
+        Segments of rows and keys alike. A row sees keys of its own segment; negative is padding.
+    q_seg : int array [rows] or [batch, rows], optional
+        Segments of rows, given together with `k_seg`.
+    k_seg : int array [keys] or [batch, keys], optional
+        Segments of keys, given together with `q_seg`.
+    k_lens : int or int array [batch], optional
+        Number of valid keys of each batch entry, or one number for all.
+    mask : array, optional
+        Dense mask that broadcasts to [batch, heads, rows, keys]. True is visible; numbers are added to scores and
+        have a gradient. It applies beside `causal`.
+    k_first : int array, optional
+        First key that each row sees. It broadcasts to [batch, rows].
+    k_last : int array, optional
+        Last key that each row sees. It broadcasts to [batch, rows].
+    layout : {"bhld", "blhd"}
+        Order of axes: batch (b), heads (h), length (l), width (d).
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+
+    Returns
+    -------
+    array [batch, heads, chosen rows, keys]
+        Each row sums to 1, but for what a sink takes or stick-breaking leaves over.
+
+    Raises
+    ------
+    Error
+        An argument has a wrong shape, type or value, or options exclude each other.
+    TypeError
+        An argument has a wrong Python type.
+    """
+    values = pos, q_pos, k_pos, coords, q_coords, k_coords, seg, q_seg, k_seg, k_lens, None, None, k_first, k_last
+    given: dict[str, Any] = dict(zip(MASKS, values, strict=True))
+    kind, whole = arrays.read(q, "q")
     _, k = arrays.read(k, "k", kind)
     if layout not in arrays.LAYOUTS[:2]:
         raise Error(f"layout must be bhld or blhd here, not '{layout}'")
     text = encoding.encoding if isinstance(encoding, Plan) else encoding
     if v is None and isinstance(text, str) and "gates=v" in text:
         raise Error(f"v is missing: '{text}' makes its gates of values")
-    batch, _, count, _ = arrays.sizes(q, "q", layout)
+    batch, _, count, _ = arrays.sizes(whole, "q", layout)
     keys = arrays.sizes(k, "k", layout)[2]
     which = _chosen(rows, count)
     axis = 2 if layout == "bhld" else 1
-    x = q.take(which, axis) if kind.name == "numpy" else q.index_select(axis, kind.index(which))
+    x = whole.take(which, axis) if kind.name == "numpy" else whole.index_select(axis, kind.index(which))
     _positions(given, which, count, keys, batch)
+    pairs: Any = None
     if mask is not None:
-        _, mask = arrays.read(mask, "mask", kind)
-        if mask.ndim > 1 and mask.shape[-2] > 1:
-            mask = mask.take(which, -2) if kind.name == "numpy" else mask.index_select(-2, kind.index(which))
+        _, pairs = arrays.read(mask, "mask", kind)
+        if pairs.ndim > 1 and pairs.shape[-2] > 1:
+            pairs = pairs.take(which, -2) if kind.name == "numpy" else pairs.index_select(-2, kind.index(which))
     opened = _attend.open_call(
         kind.detach(x),
         kind.detach(k),
@@ -97,7 +157,7 @@ def weights(
         tensors=tensors
         if tensors is None or isinstance(tensors, Prepared)
         else {name: kind.detach(arrays.read(t, name, kind)[1]) for name, t in tensors.items()},
-        mask=mask,
+        mask=pairs,
         softcap=softcap,
         sinks=sinks,
         layout=layout,

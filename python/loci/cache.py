@@ -20,13 +20,69 @@ from ._numbers import LONG, whole, whole_or_none
 from ._numpy import Numpy
 from ._plan import Plan, Tables, aligned, dtype_name, full_text, host, thread
 from ._shape import Shape
+from ._types import ArrayLike, DTypeLike, IntArrayLike, RealArrayLike, Tensors
 
 TILE = 64  # keys that are kept together: a capacity is a multiple
 
 
 class Cache:
-    """A cache of `batch` sequences of up to `capacity` keys, rounded up to 64.  step() appends and attends; a cache is
-    one thread's at a time.  Positions that are given may be up to `max_distance` apart, by default the capacity."""
+    """Keys and values of sequences that grow, for decoding. Rows have the bits of one pass over all keys.
+
+    `step()` appends new tokens and attends. A cache is for one thread at a time. A step that fails leaves it as it
+    was.
+
+    Parameters
+    ----------
+    encoding : str
+        Name and options of one or more encodings, such as `"rope:pairing=half"`.
+    heads : int
+        Number of query heads.
+    dim : int
+        Width of queries and keys of one head.
+    batch : int
+        Number of sequences.
+    capacity : int
+        Most keys of a sequence, rounded up to a multiple of 64.
+    kv_heads : int, optional
+        Number of key and value heads. By default `heads`.
+    value_dim : int, optional
+        Width of values of one head. By default `dim`.
+    dtype : str or dtype
+        Type of keys and values: float32, float64, bfloat16 or float16.
+    tensors : mapping of str to array, optional
+        Learned and fixed tensors, by name. They are copied; see `refresh()`.
+    ring : bool
+        Overwrite keys that left the window, so that sequences may outgrow the capacity.
+    window_size : (int, int)
+        Keys that a row sees to its left and right. -1 leaves a side open; 0 is the own position only.
+    scale : float, optional
+        Factor on the product of q and k. None is the encoding's own, by default 1/sqrt(dim). 0 is refused.
+    softcap : float, optional
+        Cap c of the product: c tanh(score / c). None or 0 is no cap.
+    sinks : array [heads], optional
+        Logit of each head that joins the softmax and takes weight without a value.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+    max_distance : int, optional
+        Largest distance between two positions, where you give `pos`. By default the capacity.
+    layout : {"bhld", "blhd"}
+        Order of axes: batch (b), heads (h), length (l), width (d).
+
+    Raises
+    ------
+    Error
+        An argument has a wrong shape, type or value.
+
+    Examples
+    --------
+    >>> import numpy as np, loci
+    >>> cache = loci.Cache("rope:pairing=half", heads=2, dim=8, capacity=64)
+    >>> q = k = v = np.ones((1, 2, 3, 8), np.float32)
+    >>> cache.step(q, k, v).shape
+    (1, 2, 3, 8)
+    >>> len(cache)
+    3
+    """
 
     def __init__(
         self,
@@ -38,13 +94,13 @@ class Cache:
         capacity: int,
         kv_heads: int | None = None,
         value_dim: int | None = None,
-        dtype: Any = "float32",
-        tensors: Mapping[str, Any] | None = None,
+        dtype: DTypeLike = "float32",
+        tensors: Tensors | None = None,
         ring: bool = False,
         window_size: Sequence[int] = (-1, -1),
         scale: float | None = None,
         softcap: float | None = None,
-        sinks: Any = None,
+        sinks: ArrayLike | None = None,
         max_len: int | None = None,
         max_distance: int | None = None,
         layout: str = "bhld",
@@ -110,8 +166,16 @@ class Cache:
         self._tables = Tables(plan, self._distance(), self._given)
         self._calls.clear()
 
-    def refresh(self, tensors: Mapping[str, Any] | None = None, *, sinks: Any = None) -> None:
-        """After learned tensors have changed.  Keys that are there stay as they were turned."""
+    def refresh(self, tensors: Tensors | None = None, *, sinks: ArrayLike | None = None) -> None:
+        """Replace learned tensors. Keys that are in the cache are not rotated again.
+
+        Parameters
+        ----------
+        tensors : mapping of str to array, optional
+            All learned and fixed tensors, by name.
+        sinks : array [heads], optional
+            Logit of each head that joins the softmax and takes weight without a value.
+        """
         mapping = dict(tensors or {})
         if sinks is not None:
             mapping["sink.logit"] = sinks
@@ -202,9 +266,37 @@ class Cache:
         return _Laid(self, kind, x, shape, m, self._inputs(inputs, shape, kind))
 
     def append(
-        self, k: Any, v: Any, *, inputs: Any = None, k_lens: Any = None, pos: Any = None, coords: Any = None
+        self,
+        k: ArrayLike,
+        v: ArrayLike,
+        *,
+        inputs: Tensors | None = None,
+        k_lens: int | IntArrayLike | None = None,
+        pos: IntArrayLike | None = None,
+        coords: RealArrayLike | None = None,
     ) -> None:
-        """Adds the keys and values of new tokens."""
+        """Append the keys and values of n new tokens.
+
+        Parameters
+        ----------
+        k : array [batch, kv_heads, n, dim]
+            Keys of n new tokens, before any rotation.
+        v : array [batch, kv_heads, n, value_dim]
+            Values of n new tokens.
+        inputs : mapping of str to array, optional
+            Tensors that come with each call, by name, for the new tokens.
+        k_lens : int or int array [batch], optional
+            Number of new tokens of each sequence, where they differ.
+        pos : int array [n] or [batch, n], optional
+            Positions of the new tokens. By default they follow the last ones.
+        coords : array [axes, n] or [batch, axes, n], optional
+            Coordinates of the new tokens, for encodings of several axes.
+
+        Raises
+        ------
+        Error
+            An argument has a wrong shape, type or value.
+        """
         given = {"k": k, "v": v}
         laid = self._laid(given, inputs, k_lens, pos, coords)
         pool = laid.use(host())
@@ -233,15 +325,44 @@ class Cache:
 
     def attend(
         self,
-        q: Any,
+        q: ArrayLike,
         *,
-        inputs: Any = None,
-        k_lens: Any = None,
-        pos: Any = None,
-        coords: Any = None,
-        out: Any = None,
+        inputs: Tensors | None = None,
+        k_lens: int | IntArrayLike | None = None,
+        pos: IntArrayLike | None = None,
+        coords: RealArrayLike | None = None,
+        out: ArrayLike | None = None,
     ) -> Any:
-        """The rows that were appended last, against all keys."""
+        """Attend from the tokens that were appended last to all keys.
+
+        Parameters
+        ----------
+        q : array [batch, heads, n, dim]
+            Queries of n new tokens, in the order of axes of the cache's `layout`.
+        inputs : mapping of str to array, optional
+            Tensors that come with each call, by name, for the new tokens.
+        k_lens : int or int array [batch], optional
+            Number of new tokens of each sequence, where they differ.
+        pos : int array [n] or [batch, n], optional
+            Positions of the new tokens. By default they follow the last ones.
+        coords : array [axes, n] or [batch, axes, n], optional
+            Coordinates of the new tokens, for encodings of several axes.
+        out : array, optional
+            Array for the result. It must be writable, have the shape and type of the result, and be dense along its
+            last axis.
+
+        Returns
+        -------
+        o : array [batch, heads, n, value_dim]
+            Of the library and type of q.
+        ae : array [batch, heads, n, dim / 2, 2]
+            With `tape` only: the averages of its states.
+
+        Raises
+        ------
+        Error
+            An argument has a wrong shape, type or value.
+        """
         given = {"q": q}
         return self._attend(self._laid(given, inputs, k_lens, pos, coords), given, inputs, out)
 
@@ -295,24 +416,68 @@ class Cache:
 
     def step(
         self,
-        q: Any,
-        k: Any,
-        v: Any,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
         *,
-        inputs: Any = None,
-        k_lens: Any = None,
-        pos: Any = None,
-        coords: Any = None,
-        out: Any = None,
+        inputs: Tensors | None = None,
+        k_lens: int | IntArrayLike | None = None,
+        pos: IntArrayLike | None = None,
+        coords: RealArrayLike | None = None,
+        out: ArrayLike | None = None,
     ) -> Any:
-        """append() and attend(): n new tokens, n from 1 on."""
+        """Append n new tokens and attend from them to all keys: `append()` and `attend()` in one call.
+
+        Parameters
+        ----------
+        q : array [batch, heads, n, dim]
+            Queries of n new tokens, in the order of axes of the cache's `layout`.
+        k : array [batch, kv_heads, n, dim]
+            Keys of n new tokens, before any rotation.
+        v : array [batch, kv_heads, n, value_dim]
+            Values of n new tokens.
+        inputs : mapping of str to array, optional
+            Tensors that come with each call, by name, for the new tokens.
+        k_lens : int or int array [batch], optional
+            Number of new tokens of each sequence, where they differ.
+        pos : int array [n] or [batch, n], optional
+            Positions of the new tokens. By default they follow the last ones.
+        coords : array [axes, n] or [batch, axes, n], optional
+            Coordinates of the new tokens, for encodings of several axes.
+        out : array, optional
+            Array for the result. It must be writable, have the shape and type of the result, and be dense along its
+            last axis.
+
+        Returns
+        -------
+        o : array [batch, heads, n, value_dim]
+            Of the library and type of q.
+        ae : array [batch, heads, n, dim / 2, 2]
+            With `tape` only: the averages of its states.
+
+        Raises
+        ------
+        Error
+            An argument has a wrong shape, type or value.
+        """
         given = {"q": q, "k": k, "v": v}
         return self._attend(self._laid(given, inputs, k_lens, pos, coords), given, inputs, out)
 
     # ---- What is there -------------------------------------------------------------------------
 
     def length(self, entry: int = 0) -> int:
-        """Keys of a sequence so far."""
+        """Return the number of keys of one sequence.
+
+        Parameters
+        ----------
+        entry : int
+            Index of the sequence.
+
+        Returns
+        -------
+        int
+            Keys so far.
+        """
         return int(_c.lib.cache_length(self._at, whole(entry, "entry", 0, self.batch - 1)))
 
     def _entries(self, entry: int | None) -> Sequence[int]:
@@ -321,6 +486,7 @@ class Cache:
 
     @property
     def lengths(self) -> list[int]:
+        """Number of keys of each sequence."""
         return [self.length(entry) for entry in range(self.batch)]
 
     def __len__(self) -> int:
@@ -328,25 +494,45 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
+        """Size in bytes."""
         return int(self._memory.size)
 
     @property
     def memory(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """All of it, as it is."""
+        """All bytes of the cache, without a copy."""
         return self._memory
 
     @property
     def plan(self) -> Plan:
+        """The plan that the cache was made with."""
         return self._plan
 
     def truncate(self, length: int, entry: int | None = None) -> None:
-        """Forgets the keys from `length` on, of one sequence or of all."""
+        """Drop the keys from an index on.
+
+        Parameters
+        ----------
+        length : int
+            Number of keys to keep.
+        entry : int, optional
+            Index of one sequence of the batch. By default all sequences.
+        """
         length = whole(length, "length")
         for one in self._entries(entry):
             _c.check(_c.lib.cache_truncate(self._at, one, length, thread.error_at), thread.error)
 
     def remove(self, first: int, count: int, entry: int | None = None) -> None:
-        """Forgets `count` keys from `first` on; later ones move up, and their positions with them."""
+        """Drop keys in the middle. Later keys move up, and their positions with them.
+
+        Parameters
+        ----------
+        first : int
+            Index of the first key to drop.
+        count : int
+            Number of keys to drop.
+        entry : int, optional
+            Index of one sequence of the batch. By default all sequences.
+        """
         first, count = whole(first, "first"), whole(count, "count")
         entries = self._entries(entry)
         call = _c.Call(
@@ -367,6 +553,13 @@ class Cache:
     # ---- Copies --------------------------------------------------------------------------------
 
     def copy(self) -> Cache:
+        """Return an independent copy.
+
+        Returns
+        -------
+        Cache
+            With the same keys.
+        """
         return _again(self._state())
 
     def _state(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,9 +27,10 @@ from . import _attend
 from ._c import Error
 from ._masks import MASKS
 from ._numbers import whole
-from ._plan import thread
+from ._plan import Plan, thread
 from ._ranks import DecodeRanks, Ranks, Report, Share, Shares, now, share_out
 from ._transport import Transport
+from ._types import ArrayLike, GroupLike, IntArrayLike, Tensors
 from .cache import Cache as _Cache
 
 __all__ = [
@@ -84,14 +85,28 @@ def _transport(process_group: Any) -> Transport:
 
 
 class Group:
-    """A process group of torch.distributed (None: all processes), and how its ranks attend together.
+    """A process group of torch.distributed, and how its ranks attend together.
 
-    `ahead`: how many messages a rank asks for before it needs them.  `check_tables`: learned tensors are compared, too,
-    in each call.  `whole_gradients`: every rank is given the whole gradient of a learned tensor; False: rank 0 is, and
-    the others zeros, so that a sum over ranks is right for it as for all other parameters."""
+    Parameters
+    ----------
+    process_group : ProcessGroup, optional
+        A group with gloo. By default all processes.
+    ahead : int
+        How many messages a rank asks for before it needs them.
+    check_tables : bool
+        Compare learned tensors between ranks in each call, too.
+    whole_gradients : bool
+        Give every rank the whole gradient of a learned tensor. False gives it to rank 0 and zeros to others, so
+        that a sum over ranks is right.
+    """
 
     def __init__(
-        self, process_group: Any = None, *, ahead: int = 0, check_tables: bool = False, whole_gradients: bool = True
+        self,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        ahead: int = 0,
+        check_tables: bool = False,
+        whole_gradients: bool = True,
     ) -> None:
         self.transport = _transport(_world() if process_group is None else process_group)
         self.rank, self.ranks = self.transport.rank, self.transport.ranks
@@ -99,15 +114,30 @@ class Group:
 
     @property
     def process_group(self) -> Any:
+        """The process group of torch.distributed."""
         return self.transport.process_group
 
     @property
     def report(self) -> Report:
-        """Of the last call over the process group that went well."""
+        """Report of the last call that succeeded."""
         n = self.transport.counts
         return Report(n.attention, n.waited, n.sent, n.received)
 
     def share_out(self, rows: int, layout: str = "zigzag") -> Shares:
+        """Share out rows over the ranks of this group.
+
+        Parameters
+        ----------
+        rows : int
+            Number of rows of all ranks.
+        layout : {"zigzag", "contiguous"}
+            See `share_out()`.
+
+        Returns
+        -------
+        Shares
+            Which rank has which rows.
+        """
         return share_out(rows, self.ranks, layout, rank=self.rank)
 
     def __repr__(self) -> str:
@@ -128,8 +158,19 @@ def _group(group: Any) -> Group:
     return _groups[group]
 
 
-def report(group: Any = None) -> Report:
-    """What the last call over this group that went well did on this rank."""
+def report(group: GroupLike | None = None) -> Report:
+    """Report what the last call over a group that succeeded did on this rank.
+
+    Parameters
+    ----------
+    group : Group or ProcessGroup, optional
+        Ranks that attend together. By default all processes.
+
+    Returns
+    -------
+    Report
+        Seconds and bytes.
+    """
     return _group(group).report
 
 
@@ -156,9 +197,33 @@ def _ranks(group: Any, shares: Any, key_shares: Any, gather: bool) -> Ranks:
 
 
 @contextmanager
-def sharing(shares: Any, *, group: Any = None, key_shares: Any = None, gather: bool = False) -> Iterator[None]:
-    """Calls of loci.attention() in here, those of modules and models as well, are over ranks: their rows are the own
-    ones of the shares.  Do the backward pass in here, too, where checkpoints compute again what they have forgotten."""
+def sharing(
+    shares: Iterable[Iterable[int]],
+    *,
+    group: GroupLike | None = None,
+    key_shares: Iterable[Iterable[int]] | None = None,
+    gather: bool = False,
+) -> Iterator[None]:
+    """Run all calls of `loci.attention()` inside this context over ranks, those of modules and models too.
+
+    Run the backward pass inside as well if checkpoints compute again.
+
+    Parameters
+    ----------
+    shares : list of (first, count, rank)
+        Which rank has which rows.
+    group : Group or ProcessGroup, optional
+        Ranks that attend together. By default all processes.
+    key_shares : list of (first, count, rank), optional
+        Which rank has which keys, where that differs from `shares`.
+    gather : bool
+        Collect all keys that this rank's rows see at once, instead of chunk by chunk.
+
+    Yields
+    ------
+    None
+        Attention is over ranks until the end of the block.
+    """
     before = now.said
     now.said = _group(group), _shares(shares, "shares"), _shares(key_shares, "key_shares"), bool(gather)
     try:
@@ -210,19 +275,49 @@ def attention_backward(
 
 
 def decode(
-    q: Any,
-    k: Any,
-    v: Any,
-    encoding: Any = "nope",
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    encoding: str | Plan = "nope",
     *,
-    shares: Any,
-    group: Any = None,
+    shares: Iterable[Iterable[int]],
+    group: GroupLike | None = None,
     return_lse: bool = False,
-    out: Any = None,
+    out: ArrayLike | None = None,
     **options: Any,
 ) -> Any:
-    """Few new rows, the same on every rank, against keys that are spread: k and v are those of this rank by `shares`,
-    one piece for each rank that has any, from a multiple of 4096 keys on.  Options are those of loci.attention()."""
+    """Attend from a few new rows, the same on every rank, to keys that are spread over ranks.
+
+    Parameters
+    ----------
+    q : array [batch, heads, rows, dim]
+        Queries, the same on every rank.
+    k : array [batch, kv_heads, own keys, dim]
+        Keys of this rank.
+    v : array [batch, kv_heads, own keys, value_dim]
+        Values of this rank.
+    encoding : str or Plan
+        Name and options of one or more encodings, such as `"rope:pairing=half+alibi"`, or a plan. `"nope"` is no
+        encoding.
+    shares : list of (first, count, rank)
+        Which rank has which keys: one piece for each, from a multiple of 4096 keys on.
+    group : Group or ProcessGroup, optional
+        Ranks that attend together. By default all processes.
+    return_lse : bool
+        Also return the logarithm of the sum of exponentials of each row, [batch, heads, rows].
+    out : array, optional
+        Array for the result. It must be writable, have the shape and type of the result, and be dense along its
+        last axis.
+    **options
+        Other options of `loci.attention()`.
+
+    Returns
+    -------
+    o : array [batch, heads, rows, value_dim]
+        The same on every rank.
+    lse : array [batch, heads, rows]
+        With `return_lse` only.
+    """
     ranks = DecodeRanks(_group(group), None, _shares(shares, "shares"), False)
     given = {name: options.pop(name, None) for name in MASKS}
 
@@ -257,9 +352,25 @@ class _Piece(_Cache):
 
 
 class Cache:
-    """A cache of up to `capacity` keys that are spread over ranks: rank r has those from starts[r] to starts[r + 1],
-    multiples of 4096; by default each has as many.  All ranks call, with the same new tokens.  Options are those of
-    loci.Cache, but for `ring`."""
+    """A `loci.Cache` whose keys are spread over ranks. All ranks call, with the same new tokens.
+
+    Parameters
+    ----------
+    encoding : str
+        Name and options of one or more encodings.
+    heads : int
+        Number of query heads.
+    dim : int
+        Width of queries and keys of one head.
+    capacity : int
+        Most keys of a sequence, of all ranks.
+    group : Group or ProcessGroup, optional
+        Ranks that attend together. By default all processes.
+    starts : sequence of int, optional
+        First key of each rank, multiples of 4096. By default each has as many keys.
+    **options
+        Other options of `loci.Cache`, but for `ring`.
+    """
 
     def __init__(
         self,
@@ -268,7 +379,7 @@ class Cache:
         dim: int,
         *,
         capacity: int,
-        group: Any = None,
+        group: GroupLike | None = None,
         starts: Sequence[int] | None = None,
         **options: Any,
     ) -> None:
@@ -297,7 +408,18 @@ class Cache:
         return self._length
 
     def shares(self, length: int | None = None) -> Shares:
-        """Who has which keys, of those that are there or of so many."""
+        """Return which rank has which keys.
+
+        Parameters
+        ----------
+        length : int, optional
+            Number of keys. By default those in the cache.
+
+        Returns
+        -------
+        Shares
+            One piece for each rank.
+        """
         length = self._length if length is None else length
         ends = (*self.starts[1:], self.capacity)
         each = ((min(a, length), max(0, min(length, b) - a)) for a, b in zip(self.starts, ends, strict=True))
@@ -305,18 +427,34 @@ class Cache:
 
     @property
     def plan(self) -> Any:
+        """The plan that the cache was made with."""
         return self.own.plan
 
     @property
     def nbytes(self) -> int:
-        """Of this rank's keys."""
+        """Size of this rank's part in bytes."""
         return self.own.nbytes
 
-    def refresh(self, tensors: Mapping[str, Any] | None = None, *, sinks: Any = None) -> None:
+    def refresh(self, tensors: Tensors | None = None, *, sinks: ArrayLike | None = None) -> None:
+        """Replace learned tensors. Keys that are in the cache are not rotated again.
+
+        Parameters
+        ----------
+        tensors : mapping of str to array, optional
+            All learned and fixed tensors, by name.
+        sinks : array [heads], optional
+            Logit of each head that joins the softmax and takes weight without a value.
+        """
         self.own.refresh(tensors, sinks=sinks)
 
     def truncate(self, length: int) -> None:
-        """Forgets the keys from `length` on."""
+        """Drop the keys from an index on.
+
+        Parameters
+        ----------
+        length : int
+            Number of keys to keep.
+        """
         length = whole(length, "length", 0, self._length)
         self.own.truncate(max(0, min(length, self.end) - self.first))
         self._length = length
@@ -341,8 +479,30 @@ class Cache:
                 raise Error(f"{name} has {count} rows and k {rows['k']}: they are of the same new tokens")
         return rows["k"]
 
-    def fill(self, k: Any, v: Any, length: int, *, inputs: Any = None, coords: Any = None) -> None:
-        """The first `length` keys, of a prompt that was shared out as shares(length) says: each rank gives its own."""
+    def fill(
+        self,
+        k: ArrayLike,
+        v: ArrayLike,
+        length: int,
+        *,
+        inputs: Tensors | None = None,
+        coords: ArrayLike | None = None,
+    ) -> None:
+        """Store the keys of a prompt that was shared out as `shares(length)` says.
+
+        Parameters
+        ----------
+        k : array [batch, kv_heads, own keys, dim]
+            Keys of this rank.
+        v : array [batch, kv_heads, own keys, value_dim]
+            Values of this rank.
+        length : int
+            Number of keys of all ranks.
+        inputs : mapping of str to array, optional
+            Tensors that come with each call, by name, for the new tokens.
+        coords : array [axes, n] or [batch, axes, n], optional
+            Coordinates of the new tokens, for encodings of several axes.
+        """
         share = self.shares(length)[self.group.rank]
         if self._length or not 0 <= length <= self.capacity:
             raise Error(f"fill() is for an empty cache and up to {self.capacity} keys; it has {self._length}")
@@ -353,21 +513,60 @@ class Cache:
             self.own.append(k, v, inputs=inputs, pos=_from(share.first, share.count), coords=coords)
         self._length = length
 
-    def append(self, k: Any, v: Any, *, inputs: Any = None, coords: Any = None) -> None:
-        """Adds the keys and values of new tokens.  Nobody waits for anybody."""
+    def append(
+        self, k: ArrayLike, v: ArrayLike, *, inputs: Tensors | None = None, coords: ArrayLike | None = None
+    ) -> None:
+        """Append the keys and values of n new tokens. No rank waits for another.
+
+        Parameters
+        ----------
+        k : array [batch, kv_heads, n, dim]
+            Keys of n new tokens, before any rotation.
+        v : array [batch, kv_heads, n, value_dim]
+            Values of n new tokens.
+        inputs : mapping of str to array, optional
+            Tensors that come with each call, by name, for the new tokens.
+        coords : array [axes, n] or [batch, axes, n], optional
+            Coordinates of the new tokens, for encodings of several axes.
+        """
         rows, length = self._rows({"k": k, "v": v}), self._length
         if length + rows > self.capacity:
             raise Error(f"{rows} new keys are too many: the cache has {length} of {self.capacity} keys")
         begin, end = max(self.first - length, 0), min(self.end - length, rows)
         if begin < end:
-            cut = (slice(None),) * (self._axis % k.ndim) + (slice(begin, end),)
+            cut = (slice(None),) * (self._axis % len(k.shape)) + (slice(begin, end),)
             at = None if coords is None else coords[..., begin:end]
             own = self._own_inputs(inputs, begin, end)
             self.own.append(k[cut], v[cut], inputs=own, pos=_from(length + begin, end - begin), coords=at)
         self._length += rows
 
-    def attend(self, q: Any, *, inputs: Any = None, coords: Any = None, out: Any = None) -> Any:
-        """The rows that were appended last, against all keys; the result is there on every rank."""
+    def attend(
+        self,
+        q: ArrayLike,
+        *,
+        inputs: Tensors | None = None,
+        coords: ArrayLike | None = None,
+        out: ArrayLike | None = None,
+    ) -> Any:
+        """Attend from the tokens that were appended last to all keys.
+
+        Parameters
+        ----------
+        q : array [batch, heads, n, dim]
+            Queries of n new tokens, in the order of axes of the cache's `layout`.
+        inputs : mapping of str to array, optional
+            Tensors that come with each call, by name, for the new tokens.
+        coords : array [axes, n] or [batch, axes, n], optional
+            Coordinates of the new tokens, for encodings of several axes.
+        out : array, optional
+            Array for the result. It must be writable, have the shape and type of the result, and be dense along its
+            last axis.
+
+        Returns
+        -------
+        o : array [batch, heads, n, value_dim]
+            The same on every rank.
+        """
         ranks = self.own.ranks = DecodeRanks(self.group, None, self.shares(), False)
         with ranks.calling(False):
             given = {"q": q}
@@ -377,17 +576,43 @@ class Cache:
 
     def step(
         self,
-        q: Any,
-        k: Any,
-        v: Any,
+        q: ArrayLike,
+        k: ArrayLike,
+        v: ArrayLike,
         *,
-        inputs: Any = None,
-        k_lens: Any = None,
-        pos: Any = None,
-        coords: Any = None,
-        out: Any = None,
+        inputs: Tensors | None = None,
+        k_lens: int | IntArrayLike | None = None,
+        pos: IntArrayLike | None = None,
+        coords: ArrayLike | None = None,
+        out: ArrayLike | None = None,
     ) -> Any:
-        """append() and attend(): n new tokens, n from 1 on."""
+        """Append n new tokens and attend from them to all keys.
+
+        Parameters
+        ----------
+        q : array [batch, heads, n, dim]
+            Queries of n new tokens, in the order of axes of the cache's `layout`.
+        k : array [batch, kv_heads, n, dim]
+            Keys of n new tokens, before any rotation.
+        v : array [batch, kv_heads, n, value_dim]
+            Values of n new tokens.
+        inputs : mapping of str to array, optional
+            Tensors that come with each call, by name, for the new tokens.
+        k_lens : None
+            Not supported: all sequences grow alike.
+        pos : None
+            Not supported: positions follow the last ones.
+        coords : array [axes, n] or [batch, axes, n], optional
+            Coordinates of the new tokens, for encodings of several axes.
+        out : array, optional
+            Array for the result. It must be writable, have the shape and type of the result, and be dense along its
+            last axis.
+
+        Returns
+        -------
+        o : array [batch, heads, n, value_dim]
+            The same on every rank.
+        """
         if k_lens is not None or pos is not None:
             raise Error("a cache over ranks counts the positions of its keys itself: no k_lens and no pos")
         length = self._length
@@ -412,11 +637,28 @@ def _from(first: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 # ---- Around it -----------------------------------------------------------------------------------
 
 
-def collect(x: Any, shares: Any, dim: int, *, group: Any = None) -> Any:
-    """The whole array, on every rank, from the parts that ranks have by their shares.  It has no gradient."""
-    own, shares = _group(group), _shares(shares, "shares")
+def collect(x: ArrayLike, shares: Iterable[Iterable[int]], dim: int, *, group: GroupLike | None = None) -> Any:
+    """Collect a whole array on every rank from the parts of all. It has no gradient.
+
+    Parameters
+    ----------
+    x : array
+        The part of this rank.
+    shares : list of (first, count, rank)
+        Which rank has which rows.
+    dim : int
+        Axis of the rows.
+    group : Group or ProcessGroup, optional
+        Ranks that attend together. By default all processes.
+
+    Returns
+    -------
+    array
+        Rows of all ranks in order.
+    """
+    own, parted = _group(group), cast(Shares, _shares(shares, "shares"))
     kind, x = arrays.read(x, "x")
-    counts = [sum(share.count for share in shares if share.rank == rank) for rank in range(own.ranks)]
+    counts = [sum(share.count for share in parted if share.rank == rank) for rank in range(own.ranks)]
     failed = None
     if x.shape[dim] != counts[own.rank]:
         failed = Error(f"axis {dim} has {x.shape[dim]} rows, and the shares of rank {own.rank} {counts[own.rank]}")
@@ -426,7 +668,7 @@ def collect(x: Any, shares: Any, dim: int, *, group: Any = None) -> Any:
         shape[dim] = count
         parts.append(kind.dense(kind.detach(x)) if rank == own.rank else kind.empty(tuple(shape), x))
         own.transport.broadcast(rank, kind.pointer(parts[-1]), parts[-1].nbytes)
-    return shares.join(parts, dim)
+    return parted.join(parts, dim)
 
 
 def _whole(module: torch.nn.Module) -> Iterator[torch.Tensor]:
@@ -438,11 +680,25 @@ def _whole(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def sum_gradients(
-    parameters: torch.nn.Module | Iterable[torch.Tensor], group: Any = None, *, whole: Iterable[torch.Tensor] = ()
+    parameters: torch.nn.Module | Iterable[torch.Tensor],
+    group: GroupLike | None = None,
+    *,
+    whole: Iterable[torch.Tensor] = (),
 ) -> None:
-    """Sums gradients over ranks, each of which has those of its own rows.  What attention learns is whole on every rank
-    already: parameters of loci.nn.Encoding in a module are left out, and those in `whole`; unless the group has
-    whole_gradients=False."""
+    """Sum gradients over ranks, in place.
+
+    What an encoding learns has its whole gradient on every rank already. Parameters of `loci.nn.Encoding` in a
+    module are left out, unless the group has `whole_gradients=False`.
+
+    Parameters
+    ----------
+    parameters : Module or iterable of Tensor
+        Whose gradients to sum.
+    group : Group or ProcessGroup, optional
+        Ranks that attend together. By default all processes.
+    whole : iterable of Tensor
+        Further parameters to leave out.
+    """
     own = _group(group)
     skipped = {id(x) for x in whole}
     if isinstance(parameters, torch.nn.Module):

@@ -319,16 +319,40 @@ def _watch() -> None:
 
 
 def register(fallback: str = "torch") -> None:
-    """Names "loci" among transformers' attentions; again, it changes the fallback: "torch" or "error"."""
+    """Register `"loci"` among the attention implementations of transformers.
+
+    Parameters
+    ----------
+    fallback : {"torch", "error"}
+        What to do where loci cannot compute: let torch compute, with a FallbackWarning, or raise an Error. A second
+        call changes it.
+    """
     set_mode(fallback)
     _watch()
     AttentionInterface.register("loci", _attention)
     masking_utils.AttentionMaskInterface.register("loci", _mask)
 
 
-def patch(model: Any) -> Any:
-    """Makes "loci" the attention of a model, and teaches models with biases and models that compute attention in their
-    own code.  Returns the model; twice does no harm."""
+def patch(model: PreTrainedModel) -> Any:
+    """Make loci the attention of a model, also where it has biases or computes attention in its own code.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A model of transformers. It is changed in place; a second call changes nothing.
+
+    Returns
+    -------
+    PreTrainedModel
+        The model.
+
+    Raises
+    ------
+    TypeError
+        It is no model of transformers.
+    Error
+        The model is tensor-parallel, or of a kind that loci does not know.
+    """
     from . import _hf_models
 
     if not isinstance(model, PreTrainedModel):

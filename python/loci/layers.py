@@ -19,6 +19,7 @@ from ._numbers import INT, LONG, real, whole
 from ._numpy import Numpy
 from ._plan import host, thread
 from ._ranks import alone
+from ._types import ArrayLike, IntArrayLike
 
 MIXES = {"rowsum": 0, "full": 1}
 ACTIVATIONS = {"sigmoid": 0, "silu": 1}
@@ -142,8 +143,23 @@ class _Rmsnorm(_Work):
         return (dx, dw) if w else (dx,)
 
 
-def rmsnorm(x: Any, weight: Any = None, eps: float = 1e-6) -> Any:
-    """weight x / sqrt(mean(x^2) + eps) over the width of each row; weight [heads, width]."""
+def rmsnorm(x: ArrayLike, weight: ArrayLike | None = None, eps: float = 1e-6) -> Any:
+    """Normalise rows: weight x / sqrt(mean(x^2) + eps).
+
+    Parameters
+    ----------
+    x : array [batch, heads, length, width]
+        Rows.
+    weight : array [heads, width], optional
+        Factors. By default 1.
+    eps : float
+        Added to the mean of squares.
+
+    Returns
+    -------
+    array
+        In the shape and type of x.
+    """
     named = {"x": x} if weight is None else {"x": x, "weight": weight}
     kind, dtype, back, opened = _open(named)
     batch, heads, rows, width = _four(opened[0], "x")
@@ -186,9 +202,35 @@ class _Shift(_Work):
         return dx, dlogits
 
 
-def shift(x: Any, logits: Any, seg: Any = None, before: Any = None, return_after: bool = False) -> Any:
-    """a_t x_(t-1) + (1 - a_t) x_t with a = sigmoid(logits), logits [batch, heads, length].  before and after: the last
-    token of the part before and of this one, [batch, heads, width]."""
+def shift(
+    x: ArrayLike,
+    logits: ArrayLike,
+    seg: IntArrayLike | None = None,
+    before: ArrayLike | None = None,
+    return_after: bool = False,
+) -> Any:
+    """Mix each row with the one before: a_t x_(t-1) + (1 - a_t) x_t, a = sigmoid(logits).
+
+    Parameters
+    ----------
+    x : array [batch, heads, length, width]
+        Rows.
+    logits : array [batch, heads, length]
+        Logits of a.
+    seg : int array [length] or [batch, length], optional
+        Segments. The first row of each has none before; negative is padding and gives 0.
+    before : array [batch, heads, width], optional
+        The last row of the part before. With it there is no gradient.
+    return_after : bool
+        Also return the last row of x, for the next part.
+
+    Returns
+    -------
+    y : array
+        In the shape and type of x.
+    after : array [batch, heads, width]
+        With `return_after` only.
+    """
     if before is None:
         alone("shift() mixes a row with the one before")
     kind, dtype, back, opened = _open({"x": x, "logits": logits})
@@ -228,8 +270,19 @@ class _LogGate(_Work):
         return (dx,)
 
 
-def log_gate(logits: Any) -> Any:
-    """log sigmoid, of any shape."""
+def log_gate(logits: ArrayLike) -> Any:
+    """Compute log sigmoid of each number.
+
+    Parameters
+    ----------
+    logits : array
+        Of any shape.
+
+    Returns
+    -------
+    array
+        In the shape and type of logits.
+    """
     kind, dtype, back, opened = _open({"logits": logits})
     count = int(np.prod(tuple(opened[0].shape), dtype=np.int64))
     return _apply(_LogGate(kind, dtype, 1, count, 1, 1), tuple(opened), back)[0]
@@ -252,8 +305,23 @@ class _Gate(_Work):
         return dx, dg
 
 
-def gate(x: Any, g: Any, activation: str = "sigmoid") -> Any:
-    """x sigmoid(g), or with silu x g sigmoid(g)."""
+def gate(x: ArrayLike, g: ArrayLike, activation: str = "sigmoid") -> Any:
+    """Multiply by a gate: x sigmoid(g), or x g sigmoid(g) with silu.
+
+    Parameters
+    ----------
+    x : array [batch, heads, length, width]
+        Rows.
+    g : array [batch, heads, length, width]
+        Logits of the gate.
+    activation : {"sigmoid", "silu"}
+        Activation of the gate.
+
+    Returns
+    -------
+    array
+        In the shape and type of x.
+    """
     if activation not in ACTIVATIONS:
         raise Error(f"activation must be one of {', '.join(ACTIVATIONS)}, not '{activation}'")
     kind, dtype, back, opened = _open({"x": x, "g": g})
@@ -285,8 +353,27 @@ class _Temperature(_Work):
         return self.forward((self.kind.dense(douts[0]),))
 
 
-def temperature(x: Any, beta: float, length: float, from_: int = 0, pos: Any = None) -> Any:
-    """x (1 + beta ln(1 + floor((pos + from_) / length)))."""
+def temperature(x: ArrayLike, beta: float, length: float, from_: int = 0, pos: IntArrayLike | None = None) -> Any:
+    """Scale queries by position: x (1 + beta ln(1 + floor((pos + from_) / length))).
+
+    Parameters
+    ----------
+    x : array [batch, heads, length, width]
+        Rows.
+    beta : float
+        Factor of the logarithm.
+    length : float
+        Positions up to which nothing changes.
+    from_ : int
+        Added to positions.
+    pos : int array [length] or [batch, length], optional
+        Positions. By default 0, 1, 2, ...
+
+    Returns
+    -------
+    array
+        In the shape and type of x.
+    """
     if pos is None:
         alone("pos is missing")
     kind, dtype, back, opened = _open({"x": x})
@@ -307,13 +394,40 @@ def tape_start(
     length: int,
     dim: int,
     *,
-    pos: Any = None,
+    pos: IntArrayLike | None = None,
     base: float = 10000.0,
     factor: float = 1.0,
     dtype: str = "float32",
-    like: Any = None,
+    like: ArrayLike | None = None,
 ) -> Any:
-    """The states of tokens before the first layer, [batch, heads, length, dim / 2, 2], of the library of `like`."""
+    """Create the states of TaPE before the first layer: cosines and sines of positions.
+
+    Parameters
+    ----------
+    batch : int
+        Number of sequences.
+    heads : int
+        Number of heads.
+    length : int
+        Number of tokens.
+    dim : int
+        Width of a head, even.
+    pos : int array [length] or [batch, length], optional
+        Positions. By default 0, 1, 2, ...
+    base : float
+        Base of the frequencies.
+    factor : float
+        Divides positions.
+    dtype : str
+        Type of the states. They are computed in float32 and rounded, unless it is float64.
+    like : array, optional
+        An array of the library to return. By default numpy.
+
+    Returns
+    -------
+    array [batch, heads, length, dim / 2, 2]
+        The states.
+    """
     if pos is None:
         alone("pos is missing")
     batch, heads, length = whole(batch, "batch"), whole(heads, "heads", 0, INT), whole(length, "length")
@@ -365,8 +479,27 @@ def _states(e: Any, name: str) -> tuple[int, int, int, int]:
     return shape[0], shape[1], shape[2], 2 * shape[3]
 
 
-def tape_attention_update(e: Any, ae: Any, w: Any, mix: str = "rowsum") -> Any:
-    """e_h + (sum over g of w[h][g]) ae_h, or with full e_h + sum over g of w[h][g] ae_g."""
+def tape_attention_update(e: ArrayLike, ae: ArrayLike, w: ArrayLike, mix: str = "rowsum") -> Any:
+    """Update the states of TaPE by attention's averages.
+
+    rowsum: e_h + (sum over g of w[h][g]) ae_h; full: e_h + sum over g of w[h][g] ae_g.
+
+    Parameters
+    ----------
+    e : array [batch, heads, length, width / 2, 2]
+        States of the tokens.
+    ae : array [batch, heads, length, width / 2, 2]
+        Averages that attention returned.
+    w : array [heads, heads]
+        Learned weights.
+    mix : {"rowsum", "full"}
+        Which of the two sums.
+
+    Returns
+    -------
+    array
+        In the shape and type of e.
+    """
     if mix not in MIXES:
         raise Error(f"mix must be one of {', '.join(MIXES)}, not '{mix}'")
     kind, dtype, back, opened = _open({"e": e, "ae": ae, "w": w})
@@ -415,8 +548,27 @@ class _MlpUpdate(_Work):
         return de, dgates, dup, ddown
 
 
-def tape_mlp_update(e: Any, gates: Any, up: Any, down: Any) -> Any:
-    """e_h + sum over p of down[h][p] silu(gates_p) sum over g of up[p][g] e_g; gates [batch, length, units]."""
+def tape_mlp_update(e: ArrayLike, gates: ArrayLike, up: ArrayLike, down: ArrayLike) -> Any:
+    """Update the states of TaPE by the MLP's gates.
+
+    e_h + sum over p of down[h][p] silu(gates_p) (sum over g of up[p][g] e_g).
+
+    Parameters
+    ----------
+    e : array [batch, heads, length, width / 2, 2]
+        States of the tokens.
+    gates : array [batch, length, units]
+        Gates of the MLP, before silu.
+    up : array [units, heads]
+        Learned weights.
+    down : array [heads, units]
+        Learned weights.
+
+    Returns
+    -------
+    array
+        In the shape and type of e.
+    """
     kind, dtype, back, opened = _open({"e": e, "gates": gates, "up": up, "down": down})
     batch, heads, rows, width = _states(opened[0], "e")
     if len(opened[1].shape) != 3:

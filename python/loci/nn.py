@@ -21,9 +21,11 @@ from . import attention as _attention
 from . import embed as _embed
 from . import layers
 from ._c import Error
+from ._masks import lengths
 from ._numbers import whole_or_none
-from ._plan import Plan
+from ._plan import Plan, acts_on
 from ._torch import autocast
+from ._types import DTypeLike, IntArrayLike, RealArrayLike, Tensors
 from .cache import Cache
 
 __all__ = ["Attention", "Embedding", "Encoding", "FoXPro", "TaPE"]
@@ -101,32 +103,69 @@ class _Learns(nn.Module):
 
     @property
     def plan(self) -> Plan:
+        """The plan of the encoding."""
         return self._plan
 
     def tensors(self) -> dict[str, Any]:
-        """Learned and fixed ones by their names, as loci.attention() takes them."""
+        """Return learned and fixed tensors by name, as `loci.attention()` reads them.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Parameters and buffers.
+        """
         named = (t.name for t in self._plan.tensors if t.role != "input")
         return {name: getattr(self._modules[name.split(".")[0]], name.split(".")[1]) for name in named}
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What comes with each call."""
+        """Names of the tensors that come with each call."""
         return tuple(t.name for t in self._plan.tensors if t.role == "input")
 
     def reset_parameters(self) -> None:
-        """As the papers start them, with another seed."""
+        """Set all tensors to the initial values of the encodings' papers, by torch's generator."""
         _start(self._plan, self.tensors())
 
     @torch.no_grad()
     def constrain_(self) -> None:
-        """Clamps what authors clamp after each step: kerple's numbers are at least 0.01."""
+        """Clamp what the papers' authors clamp after each step of the optimiser: kerple's numbers are at least 0.01."""
         for name, x in self.tensors().items():
             if name.startswith("kerple."):
                 x.clamp_(min=0.01)
 
 
 class Encoding(_Learns):
-    """An encoding with what it learns: o = e(q, k, v)."""
+    """An encoding as a module: what it learns are parameters, what is fixed are buffers.
+
+    Parameters
+    ----------
+    encoding : str
+        Name and options of one or more encodings.
+    heads : int
+        Number of query heads.
+    dim : int
+        Width of queries and keys of one head.
+    kv_heads : int, optional
+        Number of key and value heads. By default `heads`.
+    value_dim : int, optional
+        Width of values of one head. By default `dim`.
+    model_dim : int, optional
+        Width of hidden states, for encodings that depend on it and for stage `embed`.
+    causal : bool
+        Hide later keys from each row. The last row is aligned with the last key.
+    window_size : (int, int)
+        Keys that a row sees to its left and right. -1 leaves a side open; 0 is the own position only.
+    scale : float, optional
+        Factor on the product of q and k. None is the encoding's own, by default 1/sqrt(dim). 0 is refused.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+    shapes : mapping of str to sequence of int, optional
+        Shapes of tensors that differ from the usual ones, by name.
+    device : torch.device, str or int, optional
+        Device of parameters and buffers: the CPU, or `meta`.
+    dtype : torch.dtype, optional
+        Type of parameters and buffers. By default torch's default.
+    """
 
     def __init__(
         self,
@@ -142,8 +181,8 @@ class Encoding(_Learns):
         scale: float | None = None,
         max_len: int | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self._plan = Plan(
@@ -169,11 +208,35 @@ class Encoding(_Learns):
         k: torch.Tensor,
         v: torch.Tensor,
         *,
-        inputs: Mapping[str, Any] | None = None,
+        inputs: Tensors | None = None,
         layout: str = "bhld",
         return_lse: bool = False,
         **masking: Any,
     ) -> Any:
+        """Compute attention.
+
+        Parameters
+        ----------
+        q : array [batch, heads, rows, dim]
+            Queries, in the order of axes that `layout` says.
+        k : array [batch, kv_heads, keys, dim]
+            Keys. `heads` is a multiple of `kv_heads`.
+        v : array [batch, kv_heads, keys, value_dim]
+            Values.
+        inputs : mapping of str to array, optional
+            Tensors that come with each call, by name (`"fox.log_f"`).
+        layout : {"bhld", "blhd", "thd"}
+            Order of axes: batch (b), heads (h), length (l), width (d). `thd` is packed sequences, without a batch.
+        return_lse : bool
+            Also return the logarithm of the sum of exponentials of each row, [batch, heads, rows].
+        **masking
+            Other options of `loci.attention()`: positions, segments, masks.
+
+        Returns
+        -------
+        Tensor or tuple
+            As `loci.attention()`.
+        """
         return _attention(
             q,
             k,
@@ -190,15 +253,48 @@ class Encoding(_Learns):
         )
 
     def extra_repr(self) -> str:
+        """Return what repr() shows of the module.
+
+        Returns
+        -------
+        str
+            Encoding and sizes.
+        """
         return f"{self.encoding!r}, heads={self._plan.heads}, dim={self._plan.dim}"
 
 
-def _names(encoding: str) -> list[str]:
-    return [part.split(":")[0].strip() for part in encoding.split("+")]
-
-
 class Attention(nn.Module):
-    """Multi-head attention with an encoding, which must be given: "nope" is none.  What inputs want is made here."""
+    """Multi-head attention with projections and an encoding.
+
+    Parameters
+    ----------
+    embed_dim : int
+        Width of hidden states.
+    heads : int
+        Number of query heads.
+    encoding : str
+        Name and options of one or more encodings. It has no default: `"nope"` is attention without positions.
+    kv_heads : int, optional
+        Number of key and value heads. By default `heads`.
+    head_dim : int, optional
+        Width of one head. By default `embed_dim // heads`.
+    bias : bool
+        Projections have biases.
+    causal : bool
+        Hide later keys from each row. The last row is aligned with the last key.
+    window_size : (int, int)
+        Keys that a row sees to its left and right. -1 leaves a side open; 0 is the own position only.
+    scale : float, optional
+        Factor on the product of q and k. None is the encoding's own, by default 1/sqrt(dim). 0 is refused.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+    qk_norm : bool
+        Normalise queries and keys by RMSNorm over the width of a head.
+    device : torch.device, str or int, optional
+        Device of parameters and buffers: the CPU, or `meta`.
+    dtype : torch.dtype, optional
+        Type of parameters and buffers. By default torch's default.
+    """
 
     def __init__(
         self,
@@ -214,21 +310,21 @@ class Attention(nn.Module):
         scale: float | None = None,
         max_len: int | None = None,
         qk_norm: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if encoding is None:
             raise TypeError(
                 "encoding is missing: give a text such as 'rope:pairing=half', or 'nope' for no positions at all"
             )
-        if "tape" in _names(encoding):
+        if acts_on(encoding, "state"):
             raise Error("tape has states that go from layer to layer: loci.nn.TaPE", "unsupported")
         if head_dim is None and embed_dim % heads:
             raise Error(f"embed_dim {embed_dim} is no multiple of {heads} heads; say head_dim")
         self.heads, self.kv_heads = heads, whole_or_none(kv_heads, "kv_heads", high=heads) or heads
         self.head_dim = head_dim or embed_dim // heads
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, heads * self.head_dim, bias=bias, **made)
         self.k_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=bias, **made)
         self.v_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=bias, **made)
@@ -254,6 +350,7 @@ class Attention(nn.Module):
         self.g_proj = nn.Linear(embed_dim, self.kv_heads * self.head_dim, bias=False, **made) if gates else None
 
     def reset_parameters(self) -> None:
+        """Set all parameters to initial values again."""
         _reset_children(self)
 
     def _heads_of(self, projection: nn.Linear, x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -275,14 +372,45 @@ class Attention(nn.Module):
         context: torch.Tensor | None = None,
         *,
         cache: Cache | None = None,
-        pos: Any = None,
-        coords: Any = None,
-        seg: Any = None,
-        q_seg: Any = None,
-        k_seg: Any = None,
-        k_lens: Any = None,
-        cu_seqlens: Any = None,
+        pos: IntArrayLike | None = None,
+        coords: RealArrayLike | None = None,
+        seg: IntArrayLike | None = None,
+        q_seg: IntArrayLike | None = None,
+        k_seg: IntArrayLike | None = None,
+        k_lens: int | IntArrayLike | None = None,
+        cu_seqlens: IntArrayLike | None = None,
     ) -> torch.Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : Tensor [batch, length, embed_dim]
+            Hidden states.
+        context : Tensor [batch, keys, embed_dim], optional
+            Hidden states for keys and values. By default x.
+        cache : Cache, optional
+            From `new_cache()`: x are new tokens, which attend to all before.
+        pos : int array [rows] or [batch, rows], optional
+            Positions of rows and keys alike, as many of each. By default keys count from 0 and the last row is at
+            the last key.
+        coords : array [axes, rows] or [batch, axes, rows], optional
+            Coordinates of rows and keys alike, for encodings of several axes.
+        seg : int array [rows] or [batch, rows], optional
+            Segments of rows and keys alike. A row sees keys of its own segment; negative is padding.
+        q_seg : int array [rows] or [batch, rows], optional
+            Segments of rows, given together with `k_seg`.
+        k_seg : int array [keys] or [batch, keys], optional
+            Segments of keys, given together with `q_seg`.
+        k_lens : int or int array [batch], optional
+            Number of valid keys of each batch entry, or one number for all.
+        cu_seqlens : int array [sequences + 1], optional
+            Where packed sequences start, and the end of the last one.
+
+        Returns
+        -------
+        Tensor [batch, length, embed_dim]
+            Hidden states.
+        """
         source = x if context is None else context
         q = self._heads_of(self.q_proj, x, self.heads)
         k = self._heads_of(self.k_proj, source, self.kv_heads)
@@ -294,7 +422,7 @@ class Attention(nn.Module):
             if context is not None or any(given is not None for given in (seg, q_seg, k_seg, cu_seqlens)):
                 raise Error("with a cache there is one sequence per batch entry: no context, segments or cu_seqlens")
             o = cache.step(*autocast(q, k, v), inputs=inputs, pos=pos, coords=coords, k_lens=k_lens)
-            added = [x.shape[1]] * cache.batch if k_lens is None else [int(count) for count in k_lens]
+            added = [x.shape[1]] * cache.batch if k_lens is None else lengths(k_lens, cache.batch).tolist()
             with _taking_back(cache, added):
                 return self._out(o)
         return self._out(
@@ -318,8 +446,25 @@ class Attention(nn.Module):
         y: torch.Tensor = self.o_proj(o.flatten(-2))
         return y
 
-    def new_cache(self, batch: int, capacity: int, *, ring: bool = False, dtype: Any = None) -> Cache:
-        """For decoding, with the tensors as they are now, in the type that keys have here: under autocast its own."""
+    def new_cache(self, batch: int, capacity: int, *, ring: bool = False, dtype: DTypeLike | None = None) -> Cache:
+        """Create a cache for decoding, with the tensors as they are now.
+
+        Parameters
+        ----------
+        batch : int
+            Number of sequences.
+        capacity : int
+            Most tokens of a sequence.
+        ring : bool
+            Overwrite keys that left the window, so that sequences may outgrow the capacity.
+        dtype : dtype, optional
+            Type of keys and values. By default that of the projections here, under autocast its own.
+
+        Returns
+        -------
+        Cache
+            An empty one.
+        """
         e = self.encoding
         return Cache(
             e.encoding,
@@ -339,23 +484,85 @@ class Attention(nn.Module):
 
 
 class Embedding(_Learns):
-    """x + p(pos)."""
+    """Add the encoding of positions to hidden states.
+
+    Parameters
+    ----------
+    encoding : str
+        Name and options of an encoding that is added to embeddings.
+    embed_dim : int
+        Width of hidden states.
+    max_len : int, optional
+        Context length, for encodings whose rule depends on one.
+    device : torch.device, str or int, optional
+        Device of parameters and buffers: the CPU, or `meta`.
+    dtype : torch.dtype, optional
+        Type of parameters and buffers. By default torch's default.
+    """
 
     def __init__(
-        self, encoding: str, embed_dim: int, *, max_len: int | None = None, device: Any = None, dtype: Any = None
+        self,
+        encoding: str,
+        embed_dim: int,
+        *,
+        max_len: int | None = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self._plan = Plan(encoding, model_dim=embed_dim, stage="embed", max_len=max_len)
         self.encoding, self.max_len = encoding, max_len
         self._make_tensors(device, dtype)
 
-    def forward(self, x: torch.Tensor, *, pos: Any = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, *, pos: IntArrayLike | None = None) -> torch.Tensor:
+        """Return x + p(pos).
+
+        Parameters
+        ----------
+        x : Tensor [batch, length, embed_dim]
+            Hidden states.
+        pos : int array [length] or [batch, length], optional
+            Positions. By default 0, 1, 2, ...
+
+        Returns
+        -------
+        Tensor [batch, length, embed_dim]
+            The sum.
+        """
         y: torch.Tensor = _embed(x, self.encoding, pos=pos, tensors=self.tensors(), max_len=self.max_len)
         return y
 
 
 class FoXPro(nn.Module):
-    """The layer of the forgetting Transformer, docs/layers.md."""
+    """The attention layer of the Forgetting Transformer (Pro), see docs/layers.md.
+
+    Parameters
+    ----------
+    embed_dim : int
+        Width of hidden states.
+    heads : int
+        Number of query heads.
+    kv_heads : int, optional
+        Number of key and value heads. By default `heads`.
+    head_dim : int, optional
+        Width of one head. By default `embed_dim // heads`.
+    rope : str, optional
+        Encoding of a rotation beside fox. By default none.
+    qk_norm : bool
+        Normalise queries and keys by RMSNorm.
+    k_shift : bool
+        Mix each key with that of the token before.
+    v_shift : bool
+        Mix each value with that of the token before.
+    output_norm : bool
+        Normalise the output of each head.
+    output_gate : {"sigmoid", "silu"}, optional
+        Activation of the output's gate. None is no gate.
+    device : torch.device, str or int, optional
+        Device of parameters and buffers: the CPU, or `meta`.
+    dtype : torch.dtype, optional
+        Type of parameters and buffers. By default torch's default.
+    """
 
     def __init__(
         self,
@@ -370,8 +577,8 @@ class FoXPro(nn.Module):
         v_shift: bool = True,
         output_norm: bool = True,
         output_gate: str | None = "sigmoid",
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if head_dim is None and embed_dim % heads:
@@ -383,7 +590,7 @@ class FoXPro(nn.Module):
         width, kv_width = heads * self.head_dim, self.kv_heads * self.head_dim
         self.encoding = "fox" if rope is None else f"{rope}+fox"
         self.output_gate = output_gate
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, width, bias=False, **made)
         self.k_proj = nn.Linear(embed_dim, kv_width, bias=False, **made)
         self.v_proj = nn.Linear(embed_dim, kv_width, bias=False, **made)
@@ -397,6 +604,7 @@ class FoXPro(nn.Module):
         self.o_norm = nn.Parameter(torch.ones(heads, self.head_dim, **made)) if output_norm else None
 
     def reset_parameters(self) -> None:
+        """Set all parameters to initial values again."""
         _reset_children(self)
         for norm in (self.q_norm, self.k_norm, self.o_norm):
             if norm is not None:
@@ -416,7 +624,25 @@ class FoXPro(nn.Module):
         y, last[which] = layers.shift(x, logits, None, last.get(which), True)
         return y
 
-    def forward(self, x: torch.Tensor, *, cache: FoXCache | None = None, seg: Any = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, *, cache: FoXCache | None = None, seg: IntArrayLike | None = None
+    ) -> torch.Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : Tensor [batch, length, embed_dim]
+            Hidden states.
+        cache : FoXCache, optional
+            From `new_cache()`: x are new tokens, which attend to all before.
+        seg : int array [rows] or [batch, rows], optional
+            Segments of rows and keys alike. A row sees keys of its own segment; negative is padding.
+
+        Returns
+        -------
+        Tensor [batch, length, embed_dim]
+            Hidden states.
+        """
         if cache is None:
             q, k, v, log_f = self._projected(x, seg, None)
             return self._out(_attention(q, k, v, self.encoding, tensors={"fox.log_f": log_f}, seg=seg), x)
@@ -446,7 +672,23 @@ class FoXPro(nn.Module):
         y: torch.Tensor = self.o_proj(o.transpose(1, 2).flatten(-2))
         return y
 
-    def new_cache(self, batch: int, capacity: int, *, dtype: Any = None) -> FoXCache:
+    def new_cache(self, batch: int, capacity: int, *, dtype: DTypeLike | None = None) -> FoXCache:
+        """Create a cache for decoding.
+
+        Parameters
+        ----------
+        batch : int
+            Number of sequences.
+        capacity : int
+            Most tokens of a sequence.
+        dtype : dtype, optional
+            Type of keys and values. By default that of the projections here, under autocast its own.
+
+        Returns
+        -------
+        FoXCache
+            An empty one.
+        """
         keys = Cache(
             self.encoding,
             self.heads,
@@ -460,7 +702,13 @@ class FoXPro(nn.Module):
 
 
 class FoXCache:
-    """Keys, values and gates of all tokens, and of the last one its key and value before the shift."""
+    """Cache of a `FoXPro` layer: keys, values and gates of all tokens, and the last token before its shift.
+
+    Parameters
+    ----------
+    keys : Cache
+        Keys and values after the shift.
+    """
 
     def __init__(self, keys: Cache) -> None:
         self.keys = keys
@@ -471,11 +719,31 @@ class FoXCache:
 
     @property
     def nbytes(self) -> int:
+        """Size of the keys and values in bytes."""
         return self.keys.nbytes
 
 
 class TaPE(nn.Module):
-    """Attention of a layer of TaPE: y, e = m(x, e), and after the MLP e = m.update(e, gates)."""
+    """The attention layer of TaPE, whose states e go from layer to layer: `y, e = m(x, e)`, then `e = m.update(e,
+    gates)`.
+
+    Parameters
+    ----------
+    embed_dim : int
+        Width of hidden states.
+    heads : int
+        Number of heads.
+    units : int
+        Number of units of the MLP, whose gates update the states.
+    mix : {"rowsum", "full"}
+        How heads of the states mix: not at all, or by the whole matrix.
+    base : float
+        Base of the frequencies of the first states.
+    device : torch.device, str or int, optional
+        Device of parameters and buffers: the CPU, or `meta`.
+    dtype : torch.dtype, optional
+        Type of parameters and buffers. By default torch's default.
+    """
 
     def __init__(
         self,
@@ -485,14 +753,14 @@ class TaPE(nn.Module):
         units: int,
         mix: str = "rowsum",
         base: float = 10000.0,
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if embed_dim % (2 * heads):
             raise Error(f"embed_dim {embed_dim} must be a multiple of 2 x {heads} heads")
         self.heads, self.head_dim, self.mix, self.base = heads, embed_dim // heads, mix, base
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
         self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
         self.v_proj = nn.Linear(embed_dim, embed_dim, bias=False, **made)
@@ -503,6 +771,7 @@ class TaPE(nn.Module):
         self._start_updates()
 
     def reset_parameters(self) -> None:
+        """Set all parameters to initial values again."""
         _reset_children(self)
         self._start_updates()
 
@@ -511,8 +780,23 @@ class TaPE(nn.Module):
         nn.init.zeros_(self.up)
         nn.init.normal_(self.down, std=0.02)
 
-    def start(self, batch: int, length: int, pos: Any = None) -> torch.Tensor:
-        """The states before the first layer."""
+    def start(self, batch: int, length: int, pos: IntArrayLike | None = None) -> torch.Tensor:
+        """Create the states before the first layer.
+
+        Parameters
+        ----------
+        batch : int
+            Number of sequences.
+        length : int
+            Number of tokens.
+        pos : int array [length] or [batch, length], optional
+            Positions. By default 0, 1, 2, ...
+
+        Returns
+        -------
+        Tensor [batch, heads, length, head_dim / 2, 2]
+            Cosines and sines.
+        """
         e: torch.Tensor = layers.tape_start(
             batch, self.heads, length, self.head_dim, pos=pos, base=self.base, like=self.w
         )
@@ -524,12 +808,43 @@ class TaPE(nn.Module):
         return apart
 
     def forward(self, x: torch.Tensor, e: torch.Tensor, **masking: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attend.
+
+        Parameters
+        ----------
+        x : Tensor [batch, length, embed_dim]
+            Hidden states.
+        e : Tensor [batch, heads, length, head_dim / 2, 2]
+            States of the tokens.
+        **masking
+            Other options of `loci.attention()`: positions, segments, masks.
+
+        Returns
+        -------
+        y : Tensor [batch, length, embed_dim]
+            Hidden states.
+        e : Tensor [batch, heads, length, head_dim / 2, 2]
+            States after attention.
+        """
         q, k, v = (self._heads_of(projection, x) for projection in (self.q_proj, self.k_proj, self.v_proj))
         states = {"tape.eq": e, "tape.ek": e}
         o, ae = _attention(q, k, v, "tape", tensors=states, layout="blhd", **masking)
         return self.o_proj(o.flatten(-2)), layers.tape_attention_update(e, ae, self.w, self.mix)
 
     def update(self, e: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
-        """With the MLP's own gates, [batch, length, units]."""
+        """Update the states by the gates of the MLP.
+
+        Parameters
+        ----------
+        e : Tensor [batch, heads, length, head_dim / 2, 2]
+            States after attention.
+        gates : Tensor [batch, length, units]
+            Gates of the MLP, before silu.
+
+        Returns
+        -------
+        Tensor [batch, heads, length, head_dim / 2, 2]
+            States for the next layer.
+        """
         made: torch.Tensor = layers.tape_mlp_update(e, gates, self.up, self.down)
         return made

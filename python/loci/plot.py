@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,10 @@ from . import rope as _rope
 from . import weights as _weights
 from ._c import Error
 from ._plan import Plan
+from ._types import ArrayLike, ModelSource, Tensors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def _axes(ax: Any) -> Any:
@@ -24,8 +28,31 @@ def _axes(ax: Any) -> Any:
     return pyplot.subplots()[1]
 
 
-def weights(q: Any, k: Any, encoding: str = "nope", row: int = -1, *, ax: Any = None, **options: Any) -> Any:
-    """What a row gives to each key, a curve for each head of the first batch."""
+def weights(
+    q: ArrayLike, k: ArrayLike, encoding: str = "nope", row: int = -1, *, ax: Axes | None = None, **options: Any
+) -> Any:
+    """Plot the weights that one row gives to each key, one curve for each head of the first batch entry.
+
+    Parameters
+    ----------
+    q : array [batch, heads, rows, dim]
+        Queries, in the order of axes that `layout` says.
+    k : array [batch, kv_heads, keys, dim]
+        Keys. `heads` is a multiple of `kv_heads`.
+    encoding : str
+        Name and options of one or more encodings.
+    row : int
+        Index of the row. Negative ones count from the end.
+    ax : matplotlib Axes, optional
+        Axes to draw on. By default those of a new figure.
+    **options
+        Other options of `loci.weights()`.
+
+    Returns
+    -------
+    Axes
+        With the curves.
+    """
     made = np.asarray(_weights(q, k, encoding, rows=[row], **options))[0, :, 0]
     axes = _axes(ax)
     for head, curve in enumerate(made):
@@ -37,9 +64,44 @@ def weights(q: Any, k: Any, encoding: str = "nope", row: int = -1, *, ax: Any = 
 
 
 def bias(
-    encoding: str, heads: int, length: int, *, tensors: Any = None, dim: int = 64, seed: int = 0, ax: Any = None
+    encoding: str,
+    heads: int,
+    length: int,
+    *,
+    tensors: Tensors | None = None,
+    dim: int = 64,
+    seed: int = 0,
+    ax: Axes | None = None,
 ) -> Any:
-    """What the encoding adds to the score of a key so far behind: queries and keys are 0, distance is all there is."""
+    """Plot what an encoding adds to scores by distance, one curve for each head.
+
+    Parameters
+    ----------
+    encoding : str
+        Name and options of one or more encodings.
+    heads : int
+        Number of query heads.
+    length : int
+        Number of distances, from 0.
+    tensors : mapping of str to array, optional
+        Learned tensors, by name. By default initial values.
+    dim : int
+        Width of a head.
+    seed : int
+        Seed of the initial values.
+    ax : matplotlib Axes, optional
+        Axes to draw on. By default those of a new figure.
+
+    Returns
+    -------
+    Axes
+        With the curves.
+
+    Raises
+    ------
+    Error
+        The encoding reads tensors with each call, so it has no bias of its own.
+    """
     plan = Plan(encoding, heads, dim, max_len=length)
     wanted = [t.name for t in plan.tensors if t.role == "input"]
     if wanted:
@@ -59,8 +121,23 @@ def bias(
     return axes
 
 
-def frequencies(source: Any, *, layers: Sequence[int] = (0,), ax: Any = None) -> Any:
-    """Wavelengths of a model's pairs, in positions."""
+def frequencies(source: ModelSource, *, layers: Sequence[int] = (0,), ax: Axes | None = None) -> Any:
+    """Plot the wavelength of each pair of a model, in positions.
+
+    Parameters
+    ----------
+    source : path, dict or configuration
+        A config.json or GGUF file, the dict of a config.json, or a configuration of transformers.
+    layers : sequence of int
+        Indices of layers.
+    ax : matplotlib Axes, optional
+        Axes to draw on. By default those of a new figure.
+
+    Returns
+    -------
+    Axes
+        With one curve for each layer.
+    """
     axes = _axes(ax)
     for layer in layers:
         r = _rope.from_config(source, layer=layer)

@@ -16,11 +16,72 @@ from ._arrays import reals
 from ._c import Error
 from ._numbers import INT, whole
 from ._plan import Plan, dtype_name, thread
+from ._types import DTypeLike, ModelSource, RealArrayLike
 
 
 @dataclass(frozen=True)
 class Rope:
-    """What a layer of a model does.  `encoding` is for loci.attention() and loci.rotate()."""
+    """What one layer of a model does to queries and keys, and to scores.
+
+    Attributes
+    ----------
+    encoding : str
+        Text for `loci.attention()` and `loci.rotate()`.
+    attention : str
+        The same, with what else changes scores and weights.
+    rotates : bool
+        The layer rotates.
+    pairing : {"half", "interleaved"}
+        Which channels make a pair.
+    head_dim : int
+        Width of a head.
+    dim : int
+        How many channels rotate.
+    offset : int
+        First channel that rotates.
+    heads : int or None
+        Number of query heads; None if the file does not tell.
+    base : float
+        Base of the frequencies, before any scaling.
+    frequency : numpy.ndarray [dim / 2]
+        Radians per position of each pair, after scaling.
+    attention_factor : float
+        Factor on rotated q and k.
+    softmax_factor : float
+        Factor on scores. `scale` includes it.
+    sections : (int, int, int)
+        Pairs of time, height and width for mrope; zeros without it.
+    order : {"blocks", "interleaved"}
+        Order of these sections.
+    layer : str
+        Kind of layer in the words of config.json.
+    scaling : str
+        Name of the scaling, `none` included.
+    trained_length : float or None
+        Length of training before the scaling.
+    warmth : float
+        Queries are multiplied by 1 + warmth ln(1 + floor((pos + warm_shift) / warm_length)); 0 is not at all.
+    warm_length : float
+        See warmth.
+    warm_shift : float
+        See warmth.
+    scale : float or None
+        Factor on the product of q and k; None if the file does not tell.
+    softcap : float or None
+        Cap of scores.
+    sink : bool
+        A learned logit of each head joins the softmax.
+    window : int or None
+        Keys that a row sees, its own included; None is all.
+    chunk : int or None
+        A row sees keys of its own chunk of so many positions; None is all.
+    values : bool
+        Values are rotated as keys are, which the text does not say.
+    slopes : numpy.ndarray [heads] or None
+        Slopes for alibi.
+    note : str or None
+        One sentence about what no field says.
+    """
 
     encoding: str
     attention: str
@@ -120,8 +181,28 @@ def _read(model: Any, layer: int, length: float) -> Rope:
         files.rope_free(c.byref(r))
 
 
-def from_config(source: Any, *, layer: int = 0, length: float = 0) -> Rope:
-    """What one layer does: source is a config.json or a GGUF file, a dict, or a configuration of transformers."""
+def from_config(source: ModelSource, *, layer: int = 0, length: float = 0) -> Rope:
+    """Read what one layer of a model does.
+
+    Parameters
+    ----------
+    source : path, dict or configuration
+        A config.json or GGUF file, the dict of a config.json, or a configuration of transformers.
+    layer : int
+        Index of the layer, from 0.
+    length : float
+        Length of the call, for scalings that depend on it. 0 is the trained length.
+
+    Returns
+    -------
+    Rope
+        Of this layer.
+
+    Raises
+    ------
+    Error
+        The file cannot be read, or its model or scaling is unknown.
+    """
     model = _open(source)
     try:
         return _read(model, layer, length)
@@ -129,8 +210,26 @@ def from_config(source: Any, *, layer: int = 0, length: float = 0) -> Rope:
         _c.files().model_close(model)
 
 
-def layers(source: Any, *, length: float = 0) -> list[Rope]:
-    """One for each layer."""
+def layers(source: ModelSource, *, length: float = 0) -> list[Rope]:
+    """Read what each layer of a model does.
+
+    Parameters
+    ----------
+    source : path, dict or configuration
+        A config.json or GGUF file, the dict of a config.json, or a configuration of transformers.
+    length : float
+        Length of the call, for scalings that depend on it. 0 is the trained length.
+
+    Returns
+    -------
+    list of Rope
+        One for each layer.
+
+    Raises
+    ------
+    Error
+        The file cannot be read, or its model or scaling is unknown.
+    """
     model = _open(source)
     try:
         return [_read(model, layer, length) for layer in range(_c.files().model_layers(model))]
@@ -139,10 +238,41 @@ def layers(source: Any, *, length: float = 0) -> list[Rope]:
 
 
 def table(
-    source: Any, rows: int, *, layout: str = "half", dtype: Any = "float32", pos: Any = None, layer: int = 0
+    source: ModelSource,
+    rows: int,
+    *,
+    layout: str = "half",
+    dtype: DTypeLike = "float32",
+    pos: RealArrayLike | None = None,
+    layer: int = 0,
 ) -> tuple[Any, Any]:
-    """cos and sin of every position, [rows, width]: layout half (as Hugging Face has them: frequencies twice, one after
-    the other), interleaved (each frequency twice), or once."""
+    """Compute cosines and sines of positions.
+
+    Parameters
+    ----------
+    source : str, path, dict or configuration
+        Text of an encoding, or a model as in `from_config()`.
+    rows : int
+        Number of positions.
+    layout : {"half", "interleaved", "once"}
+        half: all frequencies, twice, as Hugging Face has them. interleaved: each frequency twice. once: each once.
+    dtype : str or dtype
+        Type of the tables.
+    pos : array [rows], optional
+        Positions. By default 0, 1, 2, ...
+    layer : int
+        Index of the layer, from 0.
+
+    Returns
+    -------
+    cos, sin : numpy.ndarray [rows, width]
+        The width is that of all rotated channels, or half of it with `once`.
+
+    Raises
+    ------
+    Error
+        Nothing rotates, or frequencies are learned.
+    """
     layouts = ("half", "interleaved", "once")
     if layout not in layouts:
         raise Error(f"layout must be one of {', '.join(layouts)}, not '{layout}'")

@@ -47,6 +47,14 @@ class Modules(unittest.TestCase):
         e.constrain_()
         self.assertTrue(all((x == 0.01).all() for x in e.tensors().values()))
 
+    def test_one_length_for_all_entries_of_a_cache(self) -> None:
+        m = loci.nn.Attention(32, 4, "rope:pairing=half")
+        x = torch.randn(2, 3, 32)
+        with torch.no_grad():
+            one, each = m.new_cache(2, 64), m.new_cache(2, 64)
+            self.assertTrue(torch.equal(m(x, cache=one, k_lens=2), m(x, cache=each, k_lens=torch.tensor([2, 2]))))
+        self.assertEqual(one.lengths, [2, 2])
+
     def test_attention_with_a_cache(self) -> None:
         for encoding in ("nope", "rope:pairing=half", "t5:bidirectional=0", "fox", "cope:gates=given", "xl"):
             with self.subTest(encoding=encoding):
