@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "util/error.h"
 
 static const struct lab_known known[] = {
     { "nope", true },        { "sinusoidal", true },   { "learned", false },

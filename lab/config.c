@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/nearest.h"
-#include "io/json.h"
+#include "util/error.h"
+#include "util/nearest.h"
+#include "models/json.h"
 #include "lab/result.h"
 #include "lab/sha256.h"
 

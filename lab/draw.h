@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-#include "base/random.h"
+#include "math/random.h"
 #include "lab/task.h"
 
 enum { LAB_NOT_ASKED = -1, LAB_SHORTEST = 16, LAB_LONGEST = 1000000 };

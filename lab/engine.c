@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "plan/engine.h"
+#include "contract/engine.h"
 
 #define ENGINE(isa) extern const struct lab_engine loci_lab_engine_##isa##_64;
 ENGINE(scalar)

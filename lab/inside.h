@@ -7,7 +7,7 @@
 #include "lab/model.h"
 #include "loci/layers.h"
 
-#include "base/error.h"
+#include "util/error.h"
 
 enum {
     LAB_ROWS = 96, /* rows that a job works on at a time: part of the bits */

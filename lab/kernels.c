@@ -5,7 +5,7 @@
  * which some processors compute a hundred times as slowly. */
 #include "lab/engine.h"
 
-#include "attn/product.h"
+#include "engine/gemm.h"
 
 enum { PAD = LAB_PAD };
 

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/random.h"
-#include "base/take.h"
+#include "math/random.h"
+#include "common/alloc.h"
 #include "lab/decode.h"
 
 void *lab_take(size_t count, size_t each)

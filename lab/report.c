@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "util/error.h"
 
 /* Lines of a picture that can be told apart. */
 enum { LINES = 8 };

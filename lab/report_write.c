@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "util/error.h"
 #include "lab/report.h"
 
 static const struct figure *figure_of(const struct report_block *b)

@@ -14,11 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "base/plain.h"
+#include "util/error.h"
+#include "util/printable.h"
 #include "draw/text.h"
-#include "io/json.h"
-#include "io/output.h"
+#include "models/json.h"
+#include "models/output.h"
 
 /* What the file calls itself; another number where a field changes its meaning. */
 static const char format_name[] = "loci lab result 1";

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/error.h"
+#include "util/error.h"
 #include "lab/store.h"
 #include "lab/train.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/random.h"
+#include "math/random.h"
 #include "draw/text.h"
 
 static int by_value(const void *a, const void *b)

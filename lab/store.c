@@ -18,10 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "io/json.h"
-#include "io/output.h"
-#include "io/safetensors.h"
+#include "util/error.h"
+#include "models/json.h"
+#include "models/output.h"
+#include "models/safetensors.h"
 #include "lab/sha256.h"
 
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
@@ -248,7 +248,7 @@ static void remove_stale(const char *folder)
 /* Files that somebody was writing who was killed.  The claim is ours, so nobody writes now. */
 static void sweep(const char *folder)
 {
-    static const char end[] = ".loci-tmp"; /* as io/output.c names them */
+    static const char end[] = ".loci-tmp"; /* as models/output.c names them */
     char path[LAB_PATH];
     DIR *d = opendir(folder);
     for (const struct dirent *f; d && (f = readdir(d));) {

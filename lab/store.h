@@ -9,7 +9,7 @@
  *     DIR/runs/ID/weights.safetensors     what was learned
  *     DIR/runs/ID/result.json             what came out; the run is done when it is there
  *
- * Files are written as io/output.h does it, so whenever a process is killed each of them is
+ * Files are written as models/output.h does it, so whenever a process is killed each of them is
  * there whole, or as it was.  A claim is made by O_EXCL; one whose process is gone, or that
  * nobody has touched for ten minutes, is taken over. */
 #ifndef LOCI_LAB_STORE_H

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
+#include "util/error.h"
 #include "draw/text.h"
 
 /* ---- Arms ------------------------------------------------------------------------------------ */

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/random.h"
-#include "base/trig.h"
+#include "util/error.h"
+#include "math/random.h"
+#include "math/trig.h"
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 

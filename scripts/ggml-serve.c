@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* ggml-serve.c -- ggml's flash attention behind the questions of `loci bench --against`: it opens the
  * problem that its arguments name and makes a call for every line that it reads, as `loci bench
- * --serve` does (cli/serve.h).  scripts/against-ggml builds it and asks.
+ * --serve` does (tools/cli/serve.h).  scripts/against-ggml builds it and asks.
  *
  * ggml knows no causal order but by a mask, which is made beforehand; its threads are not used. */
 #define _POSIX_C_SOURCE 200809L

@@ -82,7 +82,7 @@ LOCI_API loci_status loci_temperature(const loci_layer *, double beta, double le
 /* ---- TaPE ---------------------------------------------------------------------------------------
  *
  * How the states of tokens, the inputs eq and ek of the encoding `tape`, go from layer to layer
- * (docs/pe/tape.md).  States are views of a width that is even, with the pairs (c, s) side by side,
+ * (docs/encodings/tape.md).  States are views of an even width, with the pairs (c, s) side by side,
  * and so is ae, which attention gave:
  *
  *     loci_tape_start              before the first layer                 e

@@ -2,11 +2,12 @@
 /* convert.c -- see loci/convert.h: channels of weights reordered,
  * numbers rounded, and cos and sin as tables. */
 #include "loci/convert.h"
-#include "plan/plan.h"
+#include "contract/plan.h"
 
-#include "base/given.h"
-#include "base/trig.h"
-#include "shape/rope_scaling.h"
+#include "util/arguments.h"
+#include "util/overlap.h"
+#include "math/trig.h"
+#include "encodings/rope_scaling.h"
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* frequencies.c -- what a plan with rope or mrope turns by, for those who inspect it. */
-#include "plan/plan.h"
-#include "shape/rope_scaling.h"
+#include "contract/plan.h"
+#include "encodings/rope_scaling.h"
 
 /* Returns how many pairs turn, and fills in as many frequencies as there is room for; 0 if no
  * encoding has frequencies that follow from its options.  Learned ones are the caller's already. */

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "base/error.h"
+#include "util/error.h"
 
 static const double far = 0x1p40;        /* coordinates beyond are refused by every call */
 

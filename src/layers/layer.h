@@ -5,7 +5,9 @@
 #ifndef LOCI_LAYERS_LAYER_H
 #define LOCI_LAYERS_LAYER_H
 
-#include "base/given.h"
+#include "util/arguments.h"
+#include "util/overlap.h"
+#include <math.h>
 #include "loci/layers.h"
 
 enum { PIECE = 256 };                    /* channels of a row that are worked on at a time */

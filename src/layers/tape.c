@@ -14,7 +14,7 @@
  *     dup[p][g] += silu(gate_p) a[p][g],   a[p][g] = sum over h of down[h][p] n[h][g]
  *     ddown[h][p] += silu(gate_p) sum over g of n[h][g] up[p][g],
  *     dgate_p = silu'(gate_p) sum over g of a[p][g] up[p][g] */
-#include "base/dd.h"
+#include "math/dd.h"
 #include "layers/layer.h"
 
 /* Of a work item: tokens whose states start, tokens whose states move, units whose weights learn.

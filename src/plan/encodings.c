@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* encodings.c -- the list of encodings. */
-#include "base/lock.h"
-#include "plan/encoding.h"
+#include "util/lock.h"
+#include "contract/encoding.h"
 
 static const struct loci_pe *const encodings[] = {
 #define PE(name) &loci_pe_##name,
-#include "pe/list.h"
+#include "encodings/list.h"
 #undef PE
 };
 /* Written once, when somebody asks first, and constant from then on. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* isa.c -- which engines were built, and which of them this processor and operating system run. */
-#include "plan/engine.h"
+#include "contract/engine.h"
 
 extern const struct engine loci_engine_scalar, loci_engine_f64;
 extern const struct engine loci_engine_avx2, loci_engine_avx512, loci_engine_neon;

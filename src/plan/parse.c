@@ -8,7 +8,7 @@
  * A "+" before a digit or a point belongs to a number (1e+5); before anything else
  * it starts an encoding. */
 #include "plan/parse.h"
-#include "base/mutation.h"
+#include "util/planted_bug.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ enum { MAX_TEXT = 65536, MAX_NAME = 48, MAX_NUMBER = 64, MAX_LIST = 4096 };
 
 static const struct loci_pe *const encodings[] = {
 #define PE(name) &loci_pe_##name,
-#include "pe/list.h"
+#include "encodings/list.h"
 #undef PE
 };
 

@@ -3,7 +3,7 @@
 #ifndef LOCI_PLAN_PARSE_H
 #define LOCI_PLAN_PARSE_H
 
-#include "plan/plan.h"
+#include "contract/plan.h"
 
 /* Fills encs and, of every enc[], pe, opt, given, list and count.  What was allocated is the
  * plan's, also on failure.  Numbers are read and written by the thread's locale, which is "C" while

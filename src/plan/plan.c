@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/given.h"
-#include "base/shape.h"
-#include "plan/engine.h"
+#include "util/arguments.h"
+#include "util/shape_text.h"
+#include "contract/engine.h"
 #include "plan/parse.h"
 
 enum { MAX_HEADS = 65536, MAX_MODEL_DIM = 1 << 20, MAX_ISAS = 8 };

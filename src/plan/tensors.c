@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tensors.c -- the tensors of a plan, and how they start. */
-#include "base/random.h"
-#include "plan/plan.h"
+#include "math/random.h"
+#include "contract/plan.h"
 
 int loci_tensors(const loci_plan *p, loci_tensor *list, int room)
 {

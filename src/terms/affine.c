@@ -5,8 +5,8 @@
  *     s -= left[h] d  where d >= 0       s -= right[h] |d|  where d < 0
  *
  * Backward, where slopes are learned: dleft = -sum dS d, dright = -sum dS |d|, summed per row. */
-#include "attn/visible.h"
-#include "shape/numbers.h"
+#include "engine/visible.h"
+#include "layout/affine.h"
 
 /* Distances of a run's tile are exact reals up to here, and so is stepping from one to the next. */
 static bool near(const struct tile *t)
@@ -27,7 +27,7 @@ static bool falls(real slope) { return slope >= 0 && slope < INFINITY; }
 
 static real slope_of(const struct tile *t, int x, int side)
 {
-    return ((const real *)t->own[x].table)[numbers_at(AFFINE_COUNT, t->h, side)];
+    return ((const real *)t->own[x].table)[affine_at(t->h, side)];
 }
 
 static void score(struct tile *t, int x)
@@ -87,7 +87,7 @@ static ptrdiff_t part(const struct call *c, int x)
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)c, (void)x, (void)b;
-    return numbers_at(AFFINE_COUNT, h, 0);
+    return affine_at(h, 0);
 }
 static ptrdiff_t total(const struct call *c, int x) { return c->plan->heads * part(c, x); }
 

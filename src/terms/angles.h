@@ -10,10 +10,10 @@
 #ifndef LOCI_TERMS_ANGLES_H
 #define LOCI_TERMS_ANGLES_H
 
-#include "attn/term.h"
+#include "engine/term.h"
 
-#include "base/trig.h"
-#include "shape/pairs.h"
+#include "math/trig.h"
+#include "layout/pairs.h"
 
 /* Pairs that are worked on at once: their anchors stay in the first cache for all rows. */
 enum { SLICE = 64 };

@@ -10,8 +10,8 @@
  *
  * Backward, dS of a key goes to its place in such a line.  The product of the lines with
  * the vectors is then a gradient of keys, and the one with the keys a gradient of vectors. */
-#include "attn/dots.h"
-#include "shape/vectors.h"
+#include "engine/tile_gemm.h"
+#include "layout/band_k.h"
 
 enum { BAND = 16, LINE = BAND + QT };    /* keys that share a product; distances that it has */
 _Static_assert((int)LINE <= (int)KEY_MARGIN,

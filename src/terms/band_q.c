@@ -14,8 +14,8 @@
  * keys' rows are copied to their lines.  Weights of a softmax need not even fade when a later max
  * comes: lines hold the scores, and become weights at the end.  At lo and hi are the sums over all
  * keys further on. */
-#include "attn/dots.h"
-#include "shape/vectors.h"
+#include "engine/tile_gemm.h"
+#include "layout/band_q.h"
 #include "terms/bands.h"
 
 /* What the hooks of a query tile know; it stands at the start of their memory. */

@@ -11,8 +11,8 @@
 #ifndef LOCI_TERMS_BANDS_H
 #define LOCI_TERMS_BANDS_H
 
-#include "isa/num.h"
-#include "plan/plan.h"
+#include "simd/num.h"
+#include "contract/plan.h"
 
 /* Rows of QT by distance: distances beyond from .. to have those of the ends.
  * Several distances may share a row. */

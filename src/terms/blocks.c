@@ -4,7 +4,7 @@
  * panel of rows on their way back. */
 #include "terms/angles.h"
 
-#include "shape/blocks.h"
+#include "layout/blocks.h"
 
 static struct blocks blocks_of(const struct call *c, int x)
 {

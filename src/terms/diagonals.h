@@ -9,8 +9,8 @@
 #ifndef LOCI_TERMS_DIAGONALS_H
 #define LOCI_TERMS_DIAGONALS_H
 
-#include "isa/num.h"
-#include "plan/plan.h"
+#include "simd/num.h"
+#include "contract/plan.h"
 
 #if QT > 1
 /* DEEP keys share a buffer; a row of the tile is WIDE blocks, and all slides within

@@ -9,8 +9,8 @@
  *
  * Backward: sums of dS (times the score before it was multiplied) by distance,
  * then by learned number. */
-#include "attn/visible.h"
-#include "shape/distances.h"
+#include "engine/visible.h"
+#include "layout/distance.h"
 #include "terms/diagonals.h"
 
 /* Tables of an encoding follow one another in the order of its terms. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* engine.c -- the engine of this instruction set: the passes of attn with the terms of this room.
  * Of each tile width, the list of terms. */
-#include "attn/thread.h"
-#include "plan/engine.h"
+#include "engine/workspace.h"
+#include "contract/engine.h"
 
 const struct term *const N(terms)[TERM_COUNT] = {
 #define TERM(name, traits) [TERM_##name] = &N(term_##name),

@@ -4,7 +4,7 @@
  * gradients: [2][KT][lanes] each. */
 #include "terms/angles.h"
 
-#include "shape/fourier.h"
+#include "layout/fourier.h"
 
 static struct fourier fourier_of(const struct call *c, int x)
 {

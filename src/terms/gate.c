@@ -22,8 +22,8 @@
  *
  * with s_in the score of its newest key, where D = 0.  A function of the row alone,
  * the same in every pass. */
-#include "attn/scores.h"
-#include "shape/gate.h"
+#include "engine/scores.h"
+#include "layout/gate.h"
 
 enum { LANES = 16 };                     /* that sum a key's gradient over the rows */
 

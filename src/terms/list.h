@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Every term, with what others must know of it (enum trait in plan/encoding.h). */
+/* Every term, with what others must know of it (enum trait in contract/encoding.h). */
 TERM(affine, 0)
 TERM(distance, 0)
 TERM(pieces, 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* matrices.c -- turns blocks of channels by the matrices of their coordinates; see matrices.h. */
-#include "attn/term.h"
+#include "engine/term.h"
 
-#include "shape/blocks.h"
-#include "shape/matrices.h"
+#include "layout/blocks.h"
+#include "layout/matrices.h"
 
 static const struct matrices *matrices_of(const struct call *c, int x)
 {

@@ -11,13 +11,13 @@
  * Where b depends on the distance alone, b1 + W1b b does, too: it is made once for the 127
  * distances of a tile and the chains go on from there, to the same bits.  Backward, the gradient of
  * b is then summed by distance first, and each sum is put on one pair of that distance. */
-#include "attn/visible.h"
-#include "shape/mix.h"
+#include "engine/visible.h"
+#include "layout/mix.h"
 
 enum { LINE = 64, SPAN = 128 };          /* pairs of a line; distances of a tile, padded */
 _Static_assert(MIX_LINE % PAD == 0, "units are worked on in whole rows of PAD");
 
-/* The network of shape/mix.h, with its table. */
+/* The network of layout/mix.h, with its table. */
 struct net {
     int H, in, G, Gp, own;               /* own: inputs before the first of a */
     real leak, add;

@@ -9,8 +9,8 @@
  *
  * Backward: sums of dS and dS x by piece; and per row u = sum dS a x, w = sum dS a psi', of which c
  * and T are made. */
-#include "attn/term.h"
-#include "shape/pieces.h"
+#include "engine/term.h"
+#include "layout/pieces.h"
 #include "terms/diagonals.h"
 
 /* Rows of own.mem: 1 / N; and of own.grad: u and w of above. */

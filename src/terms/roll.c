@@ -11,8 +11,8 @@
  * Backward, dS is collected by distance in two blocks that roll likewise.  A block that is complete
  * makes a gradient of queries and one of its vectors.  The latter wait by distance until all rows
  * of the work item are done: only then one product with the waves R makes them a gradient of W. */
-#include "attn/dots.h"
-#include "shape/roll.h"
+#include "engine/tile_gemm.h"
+#include "layout/roll.h"
 #include "terms/bands.h"
 
 enum { BLOCK = KT };

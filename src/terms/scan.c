@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* scan.c -- adds z_i(p_ij), where p_ij counts the gates from the row's newest key back to j;
- * pe/cope.c has the formula.
+ * encodings/cope.c has the formula.
  *
  * Rows carry p as a whole number and a fraction, so that positions stay exact however many
  * keys there are, and floor(p) comes free.  A gate is at most 1, so from key to key floor(p)
@@ -10,10 +10,10 @@
  *
  * Backward, oldest key first: a gate moves the positions of its own key and all older ones, so its
  * gradient is the running sum of theirs. */
-#include "attn/dots.h"
-#include "attn/keys.h"
+#include "engine/tile_gemm.h"
+#include "engine/keys.h"
 
-#include "shape/scan.h"
+#include "layout/scan.h"
 
 /* Rows of own.mem.  SUM, of the gradient by p over older keys, is kept from chunk to chunk.  Z has
  * npos + 1 of them, the last twice, so that every position has a next one. */

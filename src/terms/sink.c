@@ -6,12 +6,12 @@
  *
  * Backward: dlogit = -sum over rows of e^(logit - lse) delta, delta = dO.o - dlse + ... as it is
  * when all terms have added theirs. */
-#include "attn/term.h"
-#include "shape/numbers.h"
+#include "engine/term.h"
+#include "layout/sink.h"
 
 static real logit_of(const struct tile *t, int x)
 {
-    return ((const real *)t->own[x].table)[numbers_at(SINK_COUNT, t->h, SINK_LOGIT)];
+    return ((const real *)t->own[x].table)[sink_at(t->h)];
 }
 
 static void open(struct tile *t, int x)
@@ -29,17 +29,17 @@ static real ceiling(const struct tile *t, int x)
 static ptrdiff_t part(const struct call *c, int x)
 {
     (void)c, (void)x;
-    return SINK_COUNT;
+    return 1;
 }
 static ptrdiff_t home(const struct call *c, int x, ptrdiff_t b, int h)
 {
     (void)c, (void)x, (void)b;
-    return numbers_at(SINK_COUNT, h, 0);
+    return sink_at(h);
 }
 static ptrdiff_t total(const struct call *c, int x)
 {
     (void)x;
-    return numbers_at(SINK_COUNT, c->plan->heads, 0);
+    return sink_at(c->plan->heads);
 }
 
 #if QT > 1
@@ -67,7 +67,7 @@ static void close_bwd(struct tile *t, int x)
         const real delta = !empty[r] ? t->delta[r] : dlse ? -dlse[at + r] : 0;
         sum += (double)(exp_(logit - t->lse[r]) * delta);
     }
-    t->own[x].part[SINK_LOGIT] -= (real)sum;
+    t->own[x].part[0] -= (real)sum;
 }
 #endif
 

@@ -3,8 +3,8 @@
  * masked.
  *
  * Backward: dS *= 1 - tanh^2, which score() has left in memory for the same tile. */
-#include "attn/visible.h"
-#include "shape/softcap.h"
+#include "engine/visible.h"
+#include "layout/softcap.h"
 
 /* Backward: the slopes of a tile. */
 static ptrdiff_t mem(const struct call *c, int x)

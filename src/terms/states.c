@@ -12,9 +12,9 @@
  *     d(c, s) = (dy[t] x[t] + dy[t + D/2] x[t + D/2], dy[t + D/2] x[t] - dy[t] x[t + D/2])
  *
  * The states of the keys are a second value: dP += dae ek^T, dek += P^T dae, delta += dae.ae. */
-#include "attn/dots.h"
-#include "attn/stored.h"
-#include "shape/states.h"
+#include "engine/tile_gemm.h"
+#include "engine/stored.h"
+#include "layout/states.h"
 
 /* Where a query head has the states of its rows or keys in their tensor, from number i on. */
 static ptrdiff_t place_of(const struct call *c, bool query, ptrdiff_t b, int h, ptrdiff_t i)

@@ -16,9 +16,9 @@
  * product is subnormal.  Backward, from the oldest key on, with dw = do.v:
  *
  *     h = w dw    H += h, starting at rem drem    ds = h - sigmoid(z) H */
-#include "attn/visible.h"
-#include "attn/keys.h"
-#include "shape/stick.h"
+#include "engine/visible.h"
+#include "engine/keys.h"
+#include "layout/stick.h"
 
 #define SPENT 0x1p-64
 #define LEAST ((real)0x1p-75)

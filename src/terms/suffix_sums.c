@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* suffix_sums.c -- sums of the gates that come later in their tile, newest first, in double.  Each
  * sum is a chain from key to key, so tiles lie in the lanes. */
-#include "attn/thread.h"
-#include "plan/engine.h"
-#include "shape/gate.h"
+#include "engine/workspace.h"
+#include "contract/engine.h"
+#include "layout/gate.h"
 
 #if QT > 1
 void N(sum_later)(const void *x, void *later, double *sum, double *top)

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "base/half.h"
+#include "math/half.h"
 #include "fuzz.h"
 #include "loci/cache.h"
 #include "reference/reference.h"

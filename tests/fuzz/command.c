@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "command.h"
-#include "tests/scratch.h"
+#include "tests/support/scratch.h"
 
 /* What is read and printed has no name in any folder; outputs have, as they take other names. */
 static struct { int file, config, said, printed; char paths[2][32], out[2][SCRATCH + 8]; } places;

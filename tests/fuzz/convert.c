@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "command.h"
-#include "io/safetensors.h"
+#include "models/safetensors.h"
 
 /* The same tensors; `same`: with the same bytes. */
 static void compare(const char *path, const char *other, bool same)

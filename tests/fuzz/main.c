@@ -21,8 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/deadline.h"
-#include "tests/scratch.h"
+#include "tests/support/deadline.h"
+#include "tests/support/scratch.h"
 #include "fuzz.h"
 
 #ifndef LOCI_PLANTED

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* config.h -- between the files that read a config.json:
+ *
+ *     config.c            the file: which part counts, what it says of all layers
+ *     config_dict.c       rope_parameters and rope_scaling: their keys, and which one is a layer's
+ *     config_layer.c      one layer: its kind, whether it rotates, its head, window and scale
+ *     config_rotation.c   how a layer that rotates does: base, channels, sections, scaling */
+#ifndef LOCI_MODELS_CONFIG_H
+#define LOCI_MODELS_CONFIG_H
+
+#include "models/families.h"
+#include "models/json.h"
+#include "models/model.h"
+
+struct config {
+    json_t *root;
+    json_t *usual;                       /* the class's own rope_parameters, for files without */
+    const json_t *text;                  /* the part about the language model */
+    const struct family *family;
+    int layers, heads, hidden, head_dim;
+    double trained, base;                /* base: of the class, which a file of CHATGLM changes */
+    bool alibi, turns;                   /* turns: some layer may */
+    const json_t *layer_types;           /* block_types, shorter, begin again */
+    const char *note;
+};
+
+/* One layer: its kind, the file's word for it, its object in per_layer_config or NULL. */
+struct layer { int index; enum kind kind; const char *word; const json_t *over; };
+
+/* ---- A dictionary ---------------------------------------------------------------------------- */
+
+enum type { DEFAULT, LINEAR, DYNAMIC, NTK, YARN, LONGROPE, LLAMA3, PROPORTIONAL };
+enum key {
+    K_TYPE, K_OLD_TYPE, K_THETA, K_PARTIAL, K_ORIGINAL, K_MAX, K_FACTOR, K_BETA_FAST, K_BETA_SLOW,
+    K_TRUNCATE, K_EXTRAPOLATION, K_MSCALE, K_MSCALE_ALL, K_LOW, K_HIGH, K_MIXED_B, K_ALPHA,
+    K_ATTENTION, K_SHORT, K_LONG, K_SHORT_MSCALE, K_LONG_MSCALE, K_SECTION, K_SPREAD, K_SPREAD_TOO,
+    K_FINETUNED, K_BETA, KEYS
+};
+struct dict {
+    const char *where;                   /* its name, for sentences */
+    const json_t *json;                  /* NULL: there is none */
+    enum type type;
+    const char *scaling;                 /* the type in the words of the grammar; NULL: none */
+    double value[KEYS];                  /* NaN: not there; flags 0 or 1 */
+};
+
+/* The dictionary that counts for a layer, read and checked. */
+loci_status loci_dict_find(const struct config *, const struct layer *, struct dict *,
+                           loci_error *);
+/* Leaves nothing of a dictionary but its base. */
+loci_status loci_dict_unscale(struct dict *, loci_error *);
+/* Whether there is one dictionary per kind of layer instead of one for all. */
+bool loci_dict_several(const json_t *);
+/* Whether a key has a number, and the type of this dictionary heeds it. */
+bool loci_dict_heeds(const struct dict *, enum key);
+/* `count` numbers above 0; sections may be 0. */
+loci_status loci_dict_list(const struct dict *, enum key, int count, double *to, loci_error *);
+
+/* ---- A layer --------------------------------------------------------------------------------- */
+
+/* What a word of layer_types means, and the word of today where it is one of other times. */
+struct layer_word { const char *word; enum kind kind; const char *now; };
+/* NULL: not known here. */
+const struct layer_word *loci_layer_word(const char *word);
+
+/* What struct loci_model calls. */
+loci_status loci_config_layer(const struct loci_model *, int layer, double length,
+                              struct settings *, loci_error *);
+
+/* Fills what a layer that rotates needs beside its head, which t->head_dim and t->heads hold:
+ * own_base is a base of the layer alone, 0 without; `rope` of the head's channels turn, the last
+ * ones, where the file counts them apart, and 0 where it has a share of the head instead. */
+loci_status loci_config_rotation(const struct config *, const struct layer *, const struct dict *,
+                                 double own_base, int rope, double length, struct settings *t,
+                                 loci_error *);
+
+#endif

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* gguf.h -- between the files that read a GGUF file:
+ *
+ *     gguf.c           the container: keys, values, tensors' entries, all within the file's bounds
+ *     gguf_model.c     what the architecture decides, and what is read when a file is opened
+ *     gguf_layer.c     one layer: what the keys mean for it */
+#ifndef LOCI_MODELS_GGUF_H
+#define LOCI_MODELS_GGUF_H
+
+#include "models/model.h"
+
+/* ---- The container --------------------------------------------------------------------------- */
+
+/* The format's numbers for types of values. */
+enum type { U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64, TYPES };
+
+struct entry {
+    char *name;
+    enum type type;                      /* of an array: its values' */
+    bool array;
+    char *text;                          /* a string that is no array's */
+    double *value;                       /* numbers */
+    int count;                           /* of numbers kept: a long array has none */
+};
+struct place { char *name; uint64_t count, at; uint32_t type; };     /* at: in the file */
+
+struct gguf { int entries, places; struct entry *entry; struct place *place; };      /* by name */
+
+/* Reads all but the tensors' data.  On failure, too, what is there is to be freed. */
+loci_status loci_gguf_read(struct gguf *, const struct source *, loci_error *);
+void loci_gguf_free_places(struct gguf *);
+void loci_gguf_free(struct gguf *);
+
+/* NULL: not there. */
+const struct entry *loci_gguf_find(const struct gguf *, const char *key);
+const struct place *loci_gguf_tensor(const struct gguf *, const char *name);
+
+/* The numbers of a tensor that is stored as F32; the caller has room for all of them. */
+loci_status loci_gguf_floats(const struct source *, const struct place *, float *to, loci_error *);
+
+/* ---- The model ------------------------------------------------------------------------------- */
+
+/* What layers do where not all do the same. */
+enum layers {
+    ALIKE,
+    LOCAL_BASE,                          /* sliding ones have a base of their own and no scaling */
+    SLIDING_TURN,                        /* only sliding ones rotate, if there is a window */
+    SOME_TURN,                           /* all but the last of a period, or its first, rotate */
+    FULL_SCALED,                         /* the scaling is for full ones only */
+    SOME_RECUR, SOME_CONVOLVE            /* the others do not attend */
+};
+
+struct arch {
+    const char *name;
+    bool interleaved, spread;            /* spread: sections interleaved */
+    enum layers layers;
+    int period;                          /* the last of so many layers is full, or does not turn */
+    bool first;                          /* the first is, instead */
+    bool last;                           /* the channels that turn are the head's last */
+    const char *instead;                 /* no rotation: the encoding */
+    bool alibi_key;                      /* attention.max_alibi_bias, or none */
+    bool finetuned;                      /* rope.scaling.finetuned says whether layers turn */
+    bool both;                           /* half of the window lies ahead */
+    int window;                          /* attention.sliding_window of a file that has none */
+    double scale;                        /* of q.k, where the head does not decide it */
+    double cap;                          /* attn_logit_softcapping of a file that has none */
+};
+
+/* Divisors of the pairs' frequencies, in files where that is not left to a rule. */
+enum factors { FREQS, SHORT, LONG, FACTORS };
+#define STILL (double)1e30f              /* divides the frequency of a pair that must not turn */
+extern const char *const loci_gguf_factor_names[FACTORS];
+
+struct gguf_model {
+    struct gguf file;
+    const struct arch *arch;
+    int layers;
+    double factors[FACTORS][MAX_PAIRS_READ];
+    int factor_count[FACTORS];           /* 0: there is no such tensor */
+    bool sinks[MAX_LAYERS];              /* layers with a tensor blk.N.attn_sinks.weight */
+};
+
+/* "ARCHITECTURE.name"; NULL: not there. */
+const struct entry *loci_gguf_setting(const struct gguf_model *, const char *name);
+/* The number of a setting, or of one layer where it is a list; absent leaves *to alone. */
+loci_status loci_gguf_number(const struct gguf_model *, const char *name, int layer, double low,
+                             double high, double *to, loci_error *);
+loci_status loci_gguf_whole(const struct gguf_model *, const char *name, int layer, int low,
+                            int high, int *to, loci_error *);
+
+/* What struct loci_model calls. */
+loci_status loci_gguf_layer(const struct loci_model *, int layer, double length, struct settings *,
+                            loci_error *);
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* model.h -- between the formats and loci_rope: what a file says about one layer. */
+#ifndef LOCI_MODELS_MODEL_H
+#define LOCI_MODELS_MODEL_H
+
+#include "models/io.h"
+#include "loci/io.h"
+
+enum {
+    MAX_LAYERS = 4096, MAX_HEAD = 1024, MAX_PAIRS_READ = MAX_HEAD / 2, MAX_SETTINGS = 16,
+    MAX_TYPE = 64
+};
+
+struct settings {
+    const char *instead;                 /* without rotation: the encoding, "nope" or a bias */
+    double slope_scale;                  /* ALiBi's slopes in bfloat16 times this; 0: not stated */
+    const char *layer;                   /* its kind, in the words of config.json */
+    bool interleaved, spread;
+    int heads, head_dim, dim, offset, sections[3];
+    double base;
+    const char *scaling;                 /* a name of the grammar; NULL: none */
+    /* of the scaling, in the order of the text */
+    struct { const char *name; double value; } option[MAX_SETTINGS];
+    int options;
+    int factors;                         /* longrope: numbers in each list */
+    double short_factor[MAX_PAIRS_READ], long_factor[MAX_PAIRS_READ];
+    double times;                        /* on the attention factor that the scaling's rule gives */
+    double stretch;                      /* dim is so much more than what the exponents divide by */
+    double softmax_factor, trained_length, warmth, warm_length, warm_shift;
+    double scale, cap;                   /* of q.k without softmax_factor; 0: not known, none */
+    int window, chunk;
+    bool sink, values;
+    const char *note;
+};
+
+struct loci_model {
+    int layers;
+    char type[MAX_TYPE];
+    loci_status (*read)(const struct loci_model *, int layer, double length, struct settings *,
+                        loci_error *);
+    void (*close)(struct loci_model *);
+    void *file;                          /* the format's own */
+};
+
+/* Fill all of a model; on failure nothing is held. */
+loci_status loci_config_open(struct loci_model *, const struct source *, loci_error *);
+loci_status loci_gguf_open(struct loci_model *, const struct source *, loci_error *);
+
+static inline void set_option(struct settings *s, const char *name, double value)
+{
+    s->option[s->options].name = name;
+    s->option[s->options++].value = value;
+}
+
+/* Refuses a head that is wider than what this reader, and the lists of settings, are made for. */
+loci_status loci_check_head(const struct settings *, loci_error *);
+
+/* YaRN's growth of the scores with the logarithm of the factor. */
+double loci_yarn_mscale(double factor, double c);
+
+#endif

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT */
+/* problem.h -- what the files of the reference share: the
+ * problem, row by row, and how an encoding is defined. */
+#ifndef LOCI_REFERENCE_PROBLEM_H
+#define LOCI_REFERENCE_PROBLEM_H
+
+#include <float.h>
+
+#include "contract/plan.h"
+#include "reference/angle.h"
+#include "reference/reference.h"
+
+/* One call.  b and i say which batch entry and which of its query rows
+ * the arrays hold at the moment.  Numbers of keys that the row does
+ * not see are never read: every loop over keys asks seen[j] first. */
+struct problem {
+    const loci_plan *plan;
+    const loci_call *call;
+    const void *const *tensors;
+    const struct definition *def[MAX_ENCODINGS];
+    ptrdiff_t B, Lq, Lk;
+    int H, Hkv, Hk, D, Dv;               /* Hk: heads of the turned keys */
+    bool backward;
+    double *dtensor[MAX_TENSORS];        /* sums, for all tensors; NULL in a forward pass */
+
+    ptrdiff_t b;
+    /* [H][Lq][D] and [Hk][Lk][D] after rotation, [Hkv][Lk][Dv] */
+    double *q, *k, *v;
+    double *dq, *dk, *dv;
+
+    ptrdiff_t i;
+    bool *seen;                          /* [Lk], of the head that is worked on; a mix has the same
+                                            in all */
+    bool *sees;                          /* [H][Lk] */
+    /* [H][Lk], as are the next two lines: what score() adds to */
+    double *raw, *log_mul, *add, *before;      /* before: what was added before a softcap */
+    double *flat, *a, *s, *w;            /* flat = mul scale (q.k + raw); a, the same or bent; s,
+                                            the final score; w, the weight */
+    double *dadd, *draw, *dlog_mul, *da, *ds, *dw;
+    double *lse, *rem, *dlse, *drem;     /* [H] */
+    double *o, *dout;                    /* [H][Dv] */
+    double *ae, *dae;                    /* [H][D] */
+    double *scratch[3];                  /* as long as Lk, D, Dv and every extent of a tensor */
+    double *room;                        /* what the encoding that turns asked for */
+    struct sizes *budget;                /* NULL: none is wanted */
+};
+
+/* An encoding, by the places where it enters attention; NULL where it
+ * does not.  e is its number in the plan.  Each backward function
+ * stands next to its forward and adds to dq, dk, dv and dtensor(). */
+struct definition {
+    const char *name;
+    /* What only a call can do wrong; before anything is written. */
+    loci_status (*check)(const struct problem *, int e, loci_error *);
+    /* One row of q or k: y from x; dx from dy. */
+    void (*turn)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
+                 const double *x, double *y);
+    void (*turn_backward)(const struct problem *, int e, loci_which, int head, ptrdiff_t row,
+                          const double *x, const double *dy, double *dx);
+    ptrdiff_t (*room)(const struct problem *, int e);    /* doubles that turning a row takes */
+    /* What is left to do with a row of keys from a cache, in place; it is its own adjoint. */
+    void (*cached)(const struct problem *, int e, ptrdiff_t row, double *x);
+    /* Row i of head h: adds to raw, log_mul, add.  Backward reads draw, dlog_mul, dadd. */
+    void (*score)(struct problem *, int e, int h),
+        (*score_backward)(struct problem *, int e, int h);
+    /* What becomes of mul scale (q.k + raw), and the slope there. */
+    double (*bend)(const struct problem *, int e, double flat, double *slope);
+    /* Row i of all heads: s from a and add.  Backward: da and dadd from ds. */
+    void (*mix)(struct problem *, int e), (*mix_backward)(struct problem *, int e);
+    /* w and rem from s, instead of softmax.  Backward: ds from dw and drem. */
+    void (*weigh)(struct problem *, int e, int h),
+        (*weigh_backward)(struct problem *, int e, int h);
+    /* A logit that joins the sum of the softmax and has no value; dlogit is its gradient. */
+    double (*sink)(const struct problem *, int e, int h);
+    void (*sink_backward)(const struct problem *, int e, int h, double dlogit);
+    /* Adds to o and ae; backward adds to dw, drem. */
+    void (*value)(struct problem *, int e, int h),
+        (*value_backward)(struct problem *, int e, int h);
+    /* Adds the row of a position to y; backward where something is learned. */
+    void (*embed)(const struct problem *, int e, int64_t pos, double *y);
+    void (*embed_backward)(const struct problem *, int e, int64_t pos, const double *dy);
+
+    /* What its budget of rounding (budget.h) cannot find by derivatives; most have none of it.
+     * over_row: a score holds a sum over keys of the row.  matrices: what turns a block is learned
+     * together, all numbers of a matrix.  cancels: what a row is turned by may be smaller than what
+     * it is made of.  factors: are there factors of scores, of which small ones may be 0? */
+    bool over_row, matrices, cancels;
+    bool (*factors)(const struct problem *, int e);
+    /* Instead of derivatives of score(): adds to sizes of scores, or, from sizes of the gradients
+     * of what was added, to those of gradients. */
+    void (*score_sizes)(struct problem *, int e, int h, double *score, double *back);
+    /* What a learned number of turn() has beside its derivatives, of a row and the sizes of its
+     * gradients. */
+    void (*turn_sizes)(struct problem *, int e, int kv, const double *x, const double *by);
+};
+
+#define DEFINITION(name) extern const struct definition loci_define_##name;
+#include "reference/list.h"
+#undef DEFINITION
+
+/* Checks what every call needs and finds the definitions. */
+loci_status loci_reference_open(struct problem *, const loci_plan *, const void *const *tensors,
+                                const loci_call *);
+/* Gives dtensor[] its room at `base`, or with NULL
+ * only measures.  Returns the number of doubles. */
+ptrdiff_t loci_reference_dtensors(struct problem *, double *base);
+/* The encoding that turns vectors, or -1; and how many doubles that takes. */
+int loci_reference_turning(const struct problem *);
+ptrdiff_t loci_reference_room(const struct problem *);
+/* Hands the sums out to the pointers that are not NULL. */
+void loci_reference_give(const struct problem *, void *const *dtensors);
+
+/* ---- For the budget -------------------------------------------------------------------------- */
+
+/* From attention.c: a, and its slope, from flat and what was added before; what a mask adds; the
+ * encodings that bring a sink or weigh, or -1; ds of head h from dw, dlse and drem. */
+double loci_reference_bend(const struct problem *, double flat, double *slope);
+double loci_reference_added(const struct problem *, int h, ptrdiff_t j);
+int loci_reference_sinking(const struct problem *), loci_reference_weighing(const struct problem *);
+void loci_reference_weigh_backward(struct problem *, int h);
+
+/* From budget.c: around a call, and in it when the rows of a batch entry are turned, when row i has
+ * been worked on, and when all have. */
+loci_status loci_budget_open(struct problem *, const struct loci_budget *);
+void loci_budget_close(struct problem *);
+void loci_budget_begin(struct problem *), loci_budget_row(struct problem *),
+    loci_budget_entry(struct problem *);
+
+/* ---- Options and tensors by name ------------------------------------------------------------- */
+
+/* The value of an option by its name; by_rule, if the plan left it to a rule or the encoding has
+ * none of that name.  By name, so that the reference shares no enum with the encodings' files. */
+static inline double option(const struct problem *p, int e, const char *name, double by_rule)
+{
+    const struct config *cfg = &p->plan->enc[e];
+    for (int i = 0; cfg->pe->opts[i].name; i++)
+        if (strcmp(cfg->pe->opts[i].name, name) == 0)
+            return isnan(cfg->opt[i]) ? by_rule : cfg->opt[i];
+    return by_rule;
+}
+
+/* -1: this plan has none */
+static inline int tensor_number(const struct problem *p, int e, const char *name)
+{
+    for (int t = p->plan->first_tensor[e]; t < p->plan->first_tensor[e + 1]; t++)
+        if (strcmp(p->plan->tensors.list[t].name, name) == 0) return t;
+    return -1;
+}
+static inline const loci_tensor *form(const struct problem *p, int e, const char *name)
+{
+    return &p->plan->tensors.list[tensor_number(p, e, name)];
+}
+/* NULL: this plan has none */
+static inline const double *tensor(const struct problem *p, int e, const char *name)
+{
+    int t = tensor_number(p, e, name);
+    return t < 0 ? NULL : p->tensors[t];
+}
+static inline double *dtensor(const struct problem *p, int e, const char *name)
+{
+    int t = tensor_number(p, e, name);
+    return t < 0 ? NULL : p->dtensor[t];
+}
+/* Where head h begins in a tensor that has one table for
+ * all heads (rank 2), or a table per head (rank 3). */
+static inline ptrdiff_t table_of_head(const loci_tensor *t, int h)
+{
+    return t->rank == 3 ? h * t->shape[1] * t->shape[2] : 0;
+}
+
+/* ---- Positions ------------------------------------------------------------------------------- */
+
+/* The packed sequence that row i belongs to. */
+static inline ptrdiff_t sequence_of(const struct problem *p, const int64_t *starts, ptrdiff_t i)
+{
+    ptrdiff_t s = 0;
+    while (s + 1 < p->call->sequences && starts[s + 1] <= i) s++;
+    return s;
+}
+/* Positions as given, or counted: in each packed sequence,
+ * or in the batch entry, rows are the last of the keys. */
+static inline int64_t q_position(const struct problem *p, ptrdiff_t i)
+{
+    const loci_call *c = p->call;
+    if (c->q_starts && !c->q_pos) {
+        ptrdiff_t s = sequence_of(p, c->q_starts, i);
+        int64_t keys = c->k_starts[s + 1] - c->k_starts[s];
+        return keys ? keys - (c->q_starts[s + 1] - i) : i - c->q_starts[s];
+    }
+    if (c->q_pos) return c->q_pos[(c->per_batch ? p->b * p->Lq : 0) + i];
+    return p->Lk ? p->Lk - p->Lq + i : i;                /* stage EMBED: rows count from 0 */
+}
+static inline int64_t k_position(const struct problem *p, ptrdiff_t j)
+{
+    if (p->call->k_starts && !p->call->k_pos)
+        return j - p->call->k_starts[sequence_of(p, p->call->k_starts, j)];
+    return p->call->k_pos ? p->call->k_pos[(p->call->per_batch ? p->b * p->Lk : 0) + j] : j;
+}
+static inline int64_t q_segment(const struct problem *p, ptrdiff_t i)
+{
+    if (p->call->q_starts) return sequence_of(p, p->call->q_starts, i);
+    return p->call->q_seg ? p->call->q_seg[(p->call->per_batch ? p->b * p->Lq : 0) + i] : 0;
+}
+static inline int64_t k_segment(const struct problem *p, ptrdiff_t j)
+{
+    if (p->call->k_starts) return sequence_of(p, p->call->k_starts, j);
+    return p->call->k_seg ? p->call->k_seg[(p->call->per_batch ? p->b * p->Lk : 0) + j] : 0;
+}
+/* What turns a vector: its coordinate on an axis where coordinates are given, else its position. */
+static inline double coordinate(const struct problem *p, loci_which which, int axis, ptrdiff_t row)
+{
+    const loci_call *c = p->call;
+    ptrdiff_t first = (c->per_batch ? p->b * p->plan->axes : 0) + axis;
+    if (which == LOCI_QUERY)
+        return c->q_coord ? c->q_coord[first * p->Lq + row] : (double)q_position(p, row);
+    return c->k_coord ? c->k_coord[first * p->Lk + row] : (double)k_position(p, row);
+}
+/* d > 0: the key lies behind the query */
+static inline int64_t distance(const struct problem *p, ptrdiff_t j)
+{
+    return q_position(p, p->i) - k_position(p, j);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+static inline int kv_head(const struct problem *p, int h) { return h / (p->H / p->Hkv); }
+/* The numbers of a head in an array [H][Lk]. */
+static inline double *of_head(const struct problem *p, double *x, int h) { return x + h * p->Lk; }
+/* Where the rows of q, k and v for head h begin. */
+static inline ptrdiff_t q_row(const struct problem *p, int h) { return (h * p->Lq + p->i) * p->D; }
+static inline ptrdiff_t k_row(const struct problem *p, int h, ptrdiff_t j)
+{
+    return (h / (p->H / p->Hk) * p->Lk + j) * p->D;
+}
+static inline ptrdiff_t v_row(const struct problem *p, int h, ptrdiff_t j)
+{
+    return (kv_head(p, h) * p->Lk + j) * p->Dv;
+}
+
+/* Sums have more digits than their numbers where that costs little: F64 plans are measured too. */
+#if LDBL_MANT_DIG == 64
+typedef long double wide;
+#else
+typedef double wide;
+#endif
+static inline double dot(const double *x, const double *y, ptrdiff_t n)
+{
+    wide sum = 0;
+    for (ptrdiff_t c = 0; c < n; c++) sum += (wide)x[c] * y[c];
+    return (double)sum;
+}
+/* y += a x, n numbers. */
+static inline void add_scaled(double *y, double a, const double *x, ptrdiff_t n)
+{
+    for (ptrdiff_t c = 0; c < n; c++) y[c] += a * x[c];
+}
+static inline double clip(double x, double low, double high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+/* exp() of a negative number only: it cannot overflow. */
+static inline double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
+
+/* ---- Views ----------------------------------------------------------------------------------- */
+
+/* The view with its strides spelled out. */
+static inline loci_view dense(loci_view x, ptrdiff_t heads, ptrdiff_t rows, ptrdiff_t width)
+{
+    if (x.batch || x.head || x.row) return x;
+    return (loci_view){ .data = x.data, .batch = heads * rows * width, .head = rows * width,
+                        .row = width };
+}
+static inline double *view_row(loci_view x, ptrdiff_t b, int h, ptrdiff_t i)
+{
+    return (double *)x.data + b * x.batch + h * x.head + i * x.row;
+}
+
+#endif

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT */
+/* attention.c -- the public calls of attention, forward and backward. */
+#include "api/api.h"
+#include "contract/cache.h"
+
+/* The view of a dense array of reals in the workspace. */
+static loci_view dense(void *data, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
+{
+    return (loci_view){ .data = data, .batch = H * L * width, .head = L * width, .row = width };
+}
+
+/* Refuses a call whose first row, which reaches furthest
+ * back, sees keys that the ring has overwritten. */
+static loci_status check_ring(const struct call *c)
+{
+    for (ptrdiff_t b = 0; b < c->B && c->cache && c->cache->form.ring; b++) {
+        const int64_t len = cache_list(c->cache, c->cache->len)[b],
+                      oldest = cache_oldest(c->cache, b);
+        CHECK(c->in->error, oldest == 0 || len - c->Lq - c->plan->window_left >= oldest,
+              LOCI_BAD_ARG,
+              "the ring holds keys from %lld on, and the first of %td rows sees one before",
+              (long long)oldest, c->Lq);
+    }
+    return LOCI_OK;
+}
+
+/* Checks the page table and counts from it: there are `entries` pages of `length` keys, up
+ * to the largest page number in use.  Numbers of pages that no key needs are never read. */
+static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff_t *length)
+{
+    const loci_pages *p = c->in->pages;
+    loci_error *e = c->in->error;
+    CHECK(e, p->length >= 1, LOCI_BAD_ARG, "pages: length %td must be at least 1", p->length);
+    CHECK(e, p->table || !c->B || !c->Lk, LOCI_BAD_ARG, "pages: table must not be NULL");
+    CHECK(e, (uintptr_t)p->table % sizeof *p->table == 0, LOCI_BAD_ARG,
+          "pages: table must start on a multiple of %zu bytes", sizeof *p->table);
+    *entries = 0, *length = p->length;
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        const ptrdiff_t n = tiles(keys_in(c, b), p->length);
+        CHECK(e, n == 0 || c->B == 1 || p->entry >= n, LOCI_BAD_ARG,
+              "pages: entry %td is less than the %td pages of batch entry %td", p->entry, n, b);
+        for (ptrdiff_t i = 0; i < n; i++) {
+            const int32_t page = p->table[b * p->entry + i];
+            CHECK(e, page >= 0, LOCI_BAD_ARG,
+                  "pages: page %td of batch entry %td is %d, which is no page", i, b, (int)page);
+            if (page >= *entries) *entries = (ptrdiff_t)page + 1;
+        }
+    }
+    return LOCI_OK;
+}
+/* Opens a view whose first stride steps from page to page; without pages that is a batch entry. */
+static loci_status open_keys(struct call *c, loci_view *to, const loci_view *from, const char *name,
+                             ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
+{
+    *to = *from;
+    return loci_spell_out(to, name, entries, c->plan->kv_heads, length, width, c->in->error);
+}
+
+/* A mask, and keys from first to last: are they such as this plan and these keys can have? */
+static loci_status open_mask(struct call *c, loci_stage stage)
+{
+    const loci_call *in = c->in;
+    loci_error *e = in->error;
+    const struct loci_plan *p = c->plan;
+    const bool mask = in->mask_kind != LOCI_NO_MASK;
+    ptrdiff_t longest = c->cache ? 0 : c->Lk;
+    CHECK(e, in->mask_kind >= LOCI_NO_MASK && in->mask_kind <= LOCI_MASK_ADDED, LOCI_BAD_ARG,
+          "mask_kind %d must be LOCI_NO_MASK, LOCI_MASK_SEEN or LOCI_MASK_ADDED",
+          (int)in->mask_kind);
+    CHECK(e, mask || !in->mask.data, LOCI_BAD_ARG,
+          "mask is given, and mask_kind does not say what it has");
+    CHECK(e, !in->k_first == !in->k_last, LOCI_BAD_ARG,
+          "k_first and k_last must be given together");
+    if (!mask && !in->k_first) return LOCI_OK;
+    CHECK(e, stage == LOCI_ATTENTION, LOCI_UNSUPPORTED,
+          "linear attention sums up keys for all later rows: it takes no mask, k_first or k_last");
+    CHECK(e, !c->cache || !c->cache->form.ring, LOCI_UNSUPPORTED,
+          "a ring forgets keys, so their numbers in a mask, k_first and k_last mean nothing");
+    TRY(loci_check_near(in->k_first, (in->per_batch ? c->B : 1) * c->Lq, "k_first", e));
+    TRY(loci_check_near(in->k_last, (in->per_batch ? c->B : 1) * c->Lq, "k_last", e));
+    for (ptrdiff_t b = 0; b < c->B && c->cache; b++)
+        if (keys_in(c, b) > longest) longest = keys_in(c, b);
+    c->mask_keys = longest;
+    if (!mask) return LOCI_OK;
+    TRY(loci_open_view(c, &c->mask, &in->mask, "mask", p->heads, c->Lq, longest));
+    CHECK(e, in->mask.data || !c->B || !c->Lq || !longest, LOCI_BAD_ARG,
+          "mask must not be NULL, as mask_kind says that there is one");
+    CHECK(e, p->mix < 0 || p->heads == 1 || c->mask.head == 0, LOCI_UNSUPPORTED,
+          "mask: heads that are mixed see the same keys, so its head stride must be "
+          "LOCI_BROADCAST");
+    return LOCI_OK;
+}
+
+/* No output may overlap anything else.  A backward pass reads what the forward one
+ * wrote, so there o, lse, rem and ae are inputs.  Keys and values lie in `entries` of
+ * `length` rows each.  Last come the workspace and the tensors, which every call has. */
+static loci_status check_memory(const struct call *c, const void *tables, const void *work,
+                                const struct opening *o, ptrdiff_t entries, ptrdiff_t length)
+{
+    const struct loci_plan *p = c->plan;
+    const loci_call *in = c->in;
+    const loci_grad *grad = o->grad;
+    const enum use_of rows = grad ? READ : WRITTEN;
+    /* Rows in all heads: what lse, rem and ae have a number or a row
+     * for.  open_call() has refused shapes whose products overflow. */
+    const size_t n = (size_t)(c->B * c->Lq) * (size_t)p->heads, real = p->real, stored = p->stored;
+    struct regions r;
+    r.n = o->more ? o->more->n : 0;
+    for (int i = 0; i < r.n; i++) r.list[i] = o->more->list[i];
+    loci_add_view(&r, "o", &c->o, c->B, p->heads, c->Lq, p->value_dim, stored, rows);
+    loci_add_list(&r, "lse", in->lse, n, real, rows);
+    loci_add_list(&r, "rem", in->rem, n, real, rows);
+    loci_add_list(&r, "ae", in->ae, n * (size_t)p->dim, real, rows);
+    loci_add_view(&r, "q", &c->q, c->B, p->heads, c->Lq, p->dim, stored, READ);
+    loci_add_view(&r, "k", &c->k, entries, p->kv_heads, length, p->dim, stored, READ);
+    loci_add_view(&r, "v", &c->v, entries, p->kv_heads, length, p->value_dim, stored, READ);
+    loci_add_view(&r, "mask", &c->mask, c->B, p->heads, c->Lq, c->mask_keys,
+                  in->mask_kind == LOCI_MASK_SEEN ? 1 : real, READ);
+    if (grad) {
+        loci_add_view(&r, "dout", &c->g.dout, c->B, p->heads, c->Lq, p->value_dim, stored, READ);
+        loci_add_list(&r, "dlse", grad->dlse, n, real, READ);
+        loci_add_list(&r, "drem", grad->drem, n, real, READ);
+        loci_add_list(&r, "dae", grad->dae, n * (size_t)p->dim, real, READ);
+        loci_add_view(&r, "dq", &c->g.dq, c->B, p->heads, c->Lq, p->dim, stored, WRITTEN);
+        loci_add_view(&r, "dk", &c->g.dk, c->B, p->kv_heads, c->Lk, p->dim, stored, WRITTEN);
+        loci_add_view(&r, "dv", &c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, stored, WRITTEN);
+        loci_add_view(&r, "dmask", &c->g.dmask, c->B, p->heads, c->Lq, c->Lk, real, WRITTEN);
+    }
+    /* The last entry of the table may be shorter than the stride between entries. */
+    const loci_pages *pages = in->pages;
+    if (pages && c->B)
+        loci_add_list(&r, "pages", pages->table,
+                      (size_t)((c->B - 1) * pages->entry
+                               + tiles(keys_in(c, c->B - 1), pages->length)),
+                      sizeof *pages->table, READ);
+    if (c->cache) loci_add_list(&r, "cache", c->cache, loci_cache_bytes(p, c->cache), 1, READ);
+    loci_add_call(c, &r, tables, work);
+    loci_add_tensors(c, &r, grad ? grad->dtensors : NULL);
+    return loci_check_regions(&r, in->error);
+}
+
+/* What is checked is what the caller gave, where the pass itself reads copies of it that will be
+ * in another part of the same workspace. */
+static loci_status check_owned(const struct call *c, const void *tables, const struct opening *o)
+{
+    struct call own = *c;
+    own.in = o->owned->in, own.k = o->owned->k, own.v = o->owned->v;
+    own.g.dk = o->owned->dk, own.g.dv = o->owned->dv;
+    own.Lk = own.in->k_len, own.work_bytes = o->owned->work_bytes;
+    return check_memory(&own, tables, o->owned->work, o, c->B, own.Lk);
+}
+static void place(struct call *c, const struct opening *o)
+{
+    c->where.from = o->from, c->where.runs = o->runs, c->where.run_count = o->run_count;
+    c->where.apart = o->apart, c->chain = o->chain;
+    if (o->tiles) c->decode = false, c->fast = c->plan->fast && !o->grad;
+    if (!o->keys) return;
+    c->keys = o->keys, c->first = o->first, c->part = o->part, c->where.here = o->here;
+    if (c->in->per_batch && !o->here) c->where.k_pos_entry = o->keys;
+}
+size_t loci_attention_room(const loci_plan *p, const loci_call *in, const struct opening *o,
+                           struct room *room)
+{
+    struct call c;
+    if (loci_open_call(&c, p, in, false)) return 0;
+    place(&c, o);
+    room->slot = p->engine->held(&c);
+    for (int e = 0; e < p->encs; e++)
+        room->link[e] = p->enc[e].pe->link ? p->enc[e].pe->link(&c, e) : 0;
+    const size_t bytes = loci_lay_out(&c, NULL, o->grad != NULL);
+    if (o->chain.on) room->chain = p->engine->chained->room(&c);
+    room->call = c;
+    return bytes == SIZE_MAX || bytes > PTRDIFF_MAX ? 0 : bytes;
+}
+
+/* The order matters.  Shapes come first, as all later products rely on them; then views,
+ * tensors, the size of the workspace, positions and what overlaps; and only then is anything
+ * written, into the workspace.  The rules of encodings come last, as they may need sequences
+ * and positions that were made there.  Whatever fails leaves the outputs untouched. */
+loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *tables, void *work,
+                                const loci_call *in, const struct opening *o)
+{
+    const loci_stage stage = o->stage;
+    const bool backward = o->grad != NULL;
+    CHECK(in->error, loci_plan_is(p, stage), LOCI_BAD_ARG, "the plan must be one for stage %s",
+          stage == LOCI_ATTENTION ? "ATTENTION" : "LINEAR_ATTENTION");
+    TRY(loci_open_call(c, p, in, backward));
+    place(c, o);
+    TRY(loci_open_view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim));
+    /* How k and v lie in memory: by batch entry, or by page. */
+    ptrdiff_t entries = c->B, length = c->Lk;
+    /* A state stands for all keys before this call: there is nothing to look up. */
+    CHECK(in->error, stage == LOCI_ATTENTION || (!in->pages && !in->cache && !in->k_lens),
+          LOCI_BAD_ARG,
+          "linear attention keeps a state: it takes no pages, no k_lens and no cache");
+    CHECK(in->error, !backward || (!in->pages && !in->cache), LOCI_BAD_ARG,
+          "gradients need keys and values in one piece: no pages and no cache");
+    if (in->pages) TRY(check_pages(c, &entries, &length));
+    if (!c->cache) {
+        TRY(open_keys(c, &c->k, &in->k, "k", p->dim, entries, length));
+        TRY(open_keys(c, &c->v, &in->v, "v", p->value_dim, entries, length));
+    }
+    TRY(check_ring(c));
+    TRY(open_mask(c, stage));
+    TRY(loci_open_view(c, &c->o, &in->o, "o", p->heads, c->Lq, p->value_dim));
+    if (backward) {
+        c->grad = o->grad;
+        TRY(loci_open_grad(c));
+    }
+    /* Where there are no rows or keys, pointers may be NULL: nothing is read there. */
+    const bool rows = c->B && c->Lq, keys = c->B && c->Lk && !c->cache;
+    if (rows) { TRY(loci_need(c, c->q.data, "q")); TRY(loci_need(c, c->o.data, "o")); }
+    if (keys) { TRY(loci_need(c, c->k.data, "k")); TRY(loci_need(c, c->v.data, "v")); }
+    CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG,
+          "ae: the encoding has no states whose average it could be");
+    /* Positions stand in for coordinates on one axis only. */
+    CHECK(in->error, p->axes == 1 || (in->q_coord && (in->k_coord || c->cache)), LOCI_BAD_ARG,
+          "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
+    for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
+    TRY(loci_open_tables(c, tables));
+    TRY(loci_take_room(c, work, loci_lay_out, backward));
+    TRY(o->owned ? check_owned(c, tables, o)
+                 : check_memory(c, tables, work, o, entries, length));
+    loci_use_room(c);
+    TRY(loci_check_positions(c));
+    for (int e = 0; e < p->encs; e++) TRY(loci_accept(c, e));
+    return LOCI_OK;
+}
+
+/* Once a call is open nothing can fail but by the host's wish. */
+loci_status loci_forward(const loci_plan *p, const void *tables, void *work, const loci_call *given)
+{
+    struct call c;
+    loci_call in;
+    const struct opening opening = { .stage = LOCI_ATTENTION };
+    TRY(loci_take_call(&in, given));
+    TRY(loci_open_attention(&c, p, tables, work, &in, &opening));
+    if (!c.B || !c.Lq) return LOCI_OK;   /* no rows, no outputs */
+    loci_begin(&c, true);
+    const loci_status status = c.fast ? p->engine->fast(&c) : p->engine->forward(&c);
+    return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
+}
+
+/* What a backward pass needs from the forward one,
+ * and gradients of outputs that this plan has not. */
+loci_status loci_check_results(const struct call *c, const loci_grad *grad)
+{
+    const struct loci_plan *p = c->plan;
+    const loci_call *in = c->in;
+    /* The backward pass makes the weights of a softmax
+     * again from lse; that of sba starts at rem drem. */
+    const bool stick = p->weight >= 0, rows = c->B && c->Lq;
+    CHECK(in->error, stick || !rows || in->lse, LOCI_BAD_ARG,
+          "lse must be the one that loci_forward wrote");
+    CHECK(in->error, !stick || !rows || in->rem, LOCI_BAD_ARG,
+          "rem must be the one that loci_forward wrote");
+    CHECK(in->error, !grad->dlse || !stick, LOCI_BAD_ARG,
+          "dlse: these weights have no log of a sum");
+    CHECK(in->error, !grad->drem || stick, LOCI_BAD_ARG, "drem: a softmax leaves no remainder");
+    CHECK(in->error, !grad->dae || p->states, LOCI_BAD_ARG,
+          "dae: the encoding has no states whose average it could be the gradient of");
+    CHECK(in->error, !grad->dae || !rows || in->ae, LOCI_BAD_ARG,
+          "ae must be the one that loci_forward wrote, as dae is given");
+    CHECK(in->error, !grad->dmask.data || in->mask_kind == LOCI_MASK_ADDED, LOCI_BAD_ARG,
+          "dmask: there is no mask whose numbers are added");
+    return LOCI_OK;
+}
+
+void loci_sum_apart(struct call *c, bool dk, bool dv)
+{
+    const struct loci_plan *p = c->plan;
+    if (dk || (p->rotate >= 0 && c->g.total[p->rotate]))
+        c->g.dk = dense(c->g.dk_sum, p->key_heads, c->Lk, p->dim);
+    if (dv) c->g.dv = dense(c->g.dv_sum, p->kv_heads, c->Lk, p->value_dim);
+}
+
+/* Numbers by row and key of pairs that nobody sees are 0, and no tile writes them. */
+static void clear_pairs(const struct call *c, const loci_view *v)
+{
+    for (ptrdiff_t b = 0; b < c->B && v->data; b++)
+        for (int h = 0; h < c->plan->heads; h++)
+            for (ptrdiff_t i = 0; i < c->Lq; i++)
+                memset((char *)v->data
+                           + (size_t)(b * v->batch + h * v->head + i * v->row) * c->plan->real,
+                       0, (size_t)c->Lk * c->plan->real);
+}
+
+loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
+                          const loci_call *given, const loci_grad *given_grad)
+{
+    struct call c;
+    loci_call in;
+    loci_grad wanted, *grad = &wanted;
+    TRY(loci_take_call(&in, given));
+    TRY(loci_take_grad(grad, &in, given_grad));
+    TRY(loci_open_attention(&c, p, tables, work, &in,
+                            &(struct opening){ .stage = LOCI_ATTENTION, .grad = grad }));
+    TRY(loci_check_results(&c, grad));
+    loci_want(&c, grad->dtensors);
+    clear_pairs(&c, &c.g.dmask);
+    /* Gradients that are stored in 16 bits, and dk of heads that turn a shared key each their
+     * own way, are summed as reals in the workspace and stored at the end: rounding after each
+     * addition would lose small ones.  dk is summed too if only the rotation learns from it. */
+    const bool apart = p->stored != p->real;
+    if (apart || p->key_heads != p->kv_heads) c.g.dk_out = c.g.dk, c.g.dk.data = NULL;
+    if (!c.g.dk.data && (c.g.dk_out.data || (p->rotate >= 0 && c.g.total[p->rotate])))
+        c.g.dk = dense(c.g.dk_sum, p->key_heads, c.Lk, p->dim);
+    if (apart && c.g.dv.data)
+        c.g.dv_out = c.g.dv, c.g.dv = dense(c.g.dv_sum, p->kv_heads, c.Lk, p->value_dim);
+    loci_begin(&c, true);
+    const loci_status status = p->engine->backward(&c);
+    if (status) return loci_fail(in.error, status, "cancelled by the host");
+    /* Encodings may still add to dv, so gradients are rounded and stored last. */
+    loci_fold(&c, grad->dtensors);
+    p->engine->store_gradients(&c, 0, c.Lk, 0);
+    return LOCI_OK;
+}
+
+/* Opened as a backward pass without gradients: rows are those of tiles, and lse is an input. */
+loci_status loci_weights(const loci_plan *p, const void *tables, void *work, const loci_call *given,
+                         loci_view weights)
+{
+    struct call c;
+    loci_call in;
+    const loci_grad none = { .size = sizeof none };
+    struct regions more = { .n = 0 };
+    TRY(loci_take_call(&in, given));
+    CHECK(in.error, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
+          "the plan must be one for stage ATTENTION");
+    TRY(loci_open_call(&c, p, &in, true));
+    TRY(loci_open_view(&c, &weights, &weights, "weights", p->heads, c.Lq, c.Lk));
+    if (c.B && c.Lq && c.Lk) TRY(loci_need(&c, weights.data, "weights"));
+    loci_add_view(&more, "weights", &weights, c.B, p->heads, c.Lq, c.Lk, p->real, WRITTEN);
+    TRY(loci_open_attention(
+        &c, p, tables, work, &in,
+        &(struct opening){ .stage = LOCI_ATTENTION, .grad = &none, .more = &more }));
+    TRY(loci_check_results(&c, &none));
+    c.weights = weights;
+    clear_pairs(&c, &c.weights);
+    if (!c.B || !c.Lq) return LOCI_OK;
+    loci_begin(&c, true);
+    const loci_status status = p->engine->weights(&c);
+    return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
+}

@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: MIT */
+/* cache.c -- see loci/cache.h: lengths, positions and inputs
+ * by key of the sequences; the engine moves keys and values.
+ *
+ * A cache is one block of memory that holds offsets instead of pointers, so it can be
+ * moved, saved and opened again.  Since anybody may have written to it, every call
+ * checks what would lead it outside.  append() changes the lengths last, so a call that
+ * fails or is cancelled leaves the keys as they were, but for the oldest of a ring. */
+#include "api/api.h"
+#include "api/tables.h"
+#include "contract/cache.h"
+
+/* Few enough that products of lists by entry cannot
+ * overflow before lay_out() checks larger ones. */
+enum { MAX_BATCH = 1 << 30 };
+
+static int64_t *lengths(const struct loci_cache *c) { return cache_list(c, c->len); }
+/* Where the position of key j is stored. */
+static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j)
+{
+    return &cache_list(c, c->pos)[b * cache_capacity(c) + j];
+}
+
+/* All that two plans must agree on to share a cache, whatever else
+ * they do.  Rings are rounded up to whole tiles like all others. */
+static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring)
+{
+    return (struct cache_form){
+        .magic = CACHE_MAGIC, .batch = batch, .tiles = capacity / KT + (capacity % KT > 0),
+        .ring = ring != 0, .kv_heads = p->kv_heads, .dim = p->dim, .value_dim = p->value_dim,
+        .dtype = p->dtype, .rotated = p->keys_rotated,
+    };
+}
+
+/* The offset of a block that a cache keeps. */
+static ptrdiff_t reserve(struct arena *a, size_t count, size_t each)
+{
+    const size_t at = a->used;
+    take_bytes(a, count, each);
+    return (ptrdiff_t)at;
+}
+/* Lays out the struct itself and the numbers by entry.  They
+ * come first and need no plan, so is_cache() can find them. */
+static void lay_out_lists(struct loci_cache *c, struct arena *a)
+{
+    const size_t batch = (size_t)c->form.batch;
+    reserve(a, 1, sizeof *c);
+    c->len = reserve(a, batch, sizeof(int64_t));
+    c->most = reserve(a, batch, sizeof(int64_t));
+    c->base = reserve(a, batch, sizeof(int64_t));
+    c->kept = reserve(a, batch, sizeof(int64_t));
+    c->first = reserve(a, batch, sizeof(int64_t));
+    c->done = reserve(a, batch, sizeof(int64_t));
+}
+/* Lays out all of a cache and returns its bytes, SIZE_MAX if that is more than
+ * memory can have.  Nothing is written but the offsets in `c`, so the same function
+ * checks a cache: laid out anew from its form, it must have the same offsets. */
+static size_t lay_out(const loci_plan *p, struct loci_cache *c)
+{
+    struct arena a = { 0 };
+    const size_t batch = (size_t)c->form.batch, capacity = (size_t)c->form.tiles * KT;
+    size_t keys, rows;
+    lay_out_lists(c, &a);
+    if (__builtin_mul_overflow(batch, capacity, &keys)
+        || __builtin_mul_overflow(keys, (size_t)p->kv_heads, &rows))
+        return SIZE_MAX;
+    c->pos = reserve(&a, keys, sizeof(int64_t));
+    c->keys = reserve(&a, rows, (size_t)p->dim * p->stored);
+    c->values = reserve(&a, rows, (size_t)p->value_dim * p->stored);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const loci_tensor *t = &p->tensors.list[i];
+        /* [B][outer][keys][inner]: extents before the keys and behind them.
+         * Negative ones are names of extents, of which only the keys count here. */
+        bool by_key = false;
+        struct cache_input in = { .outer = 1, .inner = 1 };
+        for (int k = 1; k < t->rank; k++) {
+            if (t->shape[k] == LOCI_DIM_KEYS) by_key = true;
+            else if (t->shape[k] >= 0 && by_key) in.inner *= t->shape[k];
+            else if (t->shape[k] >= 0) in.outer *= t->shape[k];
+        }
+        if (!by_key || t->role != LOCI_INPUT) continue;
+        in.at = reserve(&a, keys, (size_t)(in.outer * in.inner) * p->real);
+        c->input[i] = in;
+    }
+    /* Encodings that keep sums ask a call for its shapes: this one has those of the whole cache. */
+    const struct call like = { .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity,
+                               .seqs.ktiles = (ptrdiff_t)keys / KT };
+    for (int e = 0; e < p->encs; e++) {
+        const size_t bytes = p->enc[e].pe->kept ? p->enc[e].pe->kept(&like, e) : 0;
+        if (bytes) c->made[e] = reserve(&a, bytes, 1);
+    }
+    return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
+}
+
+/* Can this plan have such a cache?  Keys are stored turned, so that a decode
+ * need not turn them all again for each token; where each query head turns
+ * them its own way that is impossible, and they are stored as they come. */
+static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity,
+                              loci_error *e)
+{
+    CHECK(e, p && p->magic == PLAN_MAGIC && p->stage == LOCI_ATTENTION, LOCI_BAD_ARG,
+          "the plan must be one for stage ATTENTION");
+    CHECK(e, batch >= 0 && batch <= MAX_BATCH, LOCI_BAD_ARG, "batch %td must be from 0 to 2^30",
+          batch);
+    CHECK(e, capacity >= 1 && capacity <= MOST_DISTANCE, LOCI_BAD_ARG,
+          "capacity %td must be from 1 to " MOST_DISTANCE_TEXT,
+          capacity);
+    CHECK(e, p->rotate < 0 || p->keys_rotated || p->key_heads != p->kv_heads, LOCI_BAD_ARG,
+          "keys_rotated must be 1 in the plan's description: a cache keeps turned keys");
+    return LOCI_OK;
+}
+
+/* A ring takes no more than other caches, so its size needs no flag. */
+size_t loci_cache_size(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity)
+{
+    if (check_plan(p, batch, capacity, NULL)) return 0;
+    struct loci_cache c = { .form = form_of(p, batch, capacity, 0) };
+    const size_t bytes = lay_out(p, &c);
+    return bytes == SIZE_MAX ? 0 : bytes;
+}
+
+loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t batch,
+                              ptrdiff_t capacity, int ring, void *memory, loci_error *e)
+{
+    CHECK(e, cache, LOCI_BAD_ARG,
+          "loci_cache_create: there is nowhere to put the cache, cache is NULL");
+    *cache = NULL;
+    TRY(check_plan(p, batch, capacity, e));
+    CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG,
+          "memory must not be NULL and must start on 64 bytes");
+    struct loci_cache c = { .form = form_of(p, batch, capacity, ring) };
+    CHECK(e, lay_out(p, &c) != SIZE_MAX, LOCI_BAD_ARG,
+          "batch %td and capacity %td need more memory than there can be", batch, capacity);
+    if (ring) {
+        /* A ring forgets whole tiles, so up to a tile less than its capacity is there. */
+        CHECK(e, p->window_left <= FAR, LOCI_BAD_ARG,
+              "a ring forgets keys, so the plan must have a window that hides them");
+        CHECK(e, p->window_left < capacity - KT, LOCI_BAD_ARG,
+              "a ring of %td keys is too small: rows that see %lld keys back need one of at least "
+              "%lld, and as many more as a call has rows",
+              capacity, (long long)p->window_left, (long long)p->window_left + KT + 1);
+        for (int i = 0; i < p->tensors.n; i++)
+            CHECK(e, !c.input[i].at, LOCI_BAD_ARG,
+                  "%s sums up its input '%s' from the first key on, which a ring forgets",
+                  p->tensors.list[i].encoding, p->tensors.list[i].name);
+    }
+    /* Lengths and all other lists by entry are 0: no keys so far.  The rest is written before it is
+     * read and need not be set. */
+    memset(memory, 0, (size_t)c.pos);
+    *cache = memcpy(memory, &c, sizeof c);
+    return LOCI_OK;
+}
+
+/* Checks the lengths of an entry and what set_length() has derived from them. */
+static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
+{
+    const int64_t len = lengths(c)[b], most = cache_list(c, c->most)[b];
+    /* `most` is bounded too, as the oldest key follows from it. */
+    bool sound = len >= 0 && len <= (c->form.ring ? FAR : cache_capacity(c)) && most >= len
+              && most <= 2 * FAR;
+    const int64_t base = sound ? cache_oldest(c, b) / CHUNK * CHUNK : 0;
+    sound = sound && cache_list(c, c->base)[b] == base && cache_list(c, c->kept)[b] == len - base;
+    CHECK(e, sound, LOCI_BAD_ARG,
+          "the cache is damaged: entry %td says it has "
+          "%lld keys, which does not agree with the rest",
+          b, (long long)len);
+    return LOCI_OK;
+}
+/* Is this a cache whose lists lie where they must?  It
+ * needs no plan, and reads no more than the struct. */
+static bool is_cache(const struct loci_cache *c)
+{
+    if (!c || (uintptr_t)c % 64 || c->form.magic != CACHE_MAGIC || c->form.batch < 0
+        || c->form.batch > MAX_BATCH || c->form.tiles < 1 || c->form.tiles > FAR / KT)
+        return false;
+    struct loci_cache laid = { .form = c->form };
+    lay_out_lists(&laid, &(struct arena){ 0 });
+    return laid.len == c->len && laid.most == c->most && laid.base == c->base
+        && laid.kept == c->kept && laid.first == c->first && laid.done == c->done;
+}
+/* Checks a whole cache against the plan before a call uses it.  Everything in
+ * it that could lead outside of its memory is computed anew and compared. */
+loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
+{
+    CHECK(e, is_cache(c), LOCI_BAD_ARG,
+          "cache is none, or damaged; loci_cache_create() makes them");
+    const struct cache_form *f = &c->form;
+    const struct cache_form like = form_of(p, (ptrdiff_t)f->batch, cache_capacity(c), (int)f->ring);
+    CHECK(e, !memcmp(f, &like, sizeof like), LOCI_BAD_ARG,
+          "the cache is that of another plan: kv_heads, "
+          "widths, dtype and keys_rotated must be the same");
+    struct loci_cache laid = { .form = like };
+    const size_t bytes = lay_out(p, &laid);
+    for (int i = 0; i < p->tensors.n; i++)
+        CHECK(e, laid.input[i].at == c->input[i].at, LOCI_BAD_ARG,
+              "the cache is that of another encoding: it does not hold '%s' of %s",
+              p->tensors.list[i].name, p->tensors.list[i].encoding);
+    for (int i = 0; i < p->encs; i++)
+        CHECK(e, laid.made[i] == c->made[i], LOCI_BAD_ARG,
+              "the cache is that of another encoding or other options of %s", p->enc[i].pe->name);
+    /* Both structs are without padding between the offsets, as all of them are of one size. */
+    const size_t lists = offsetof(struct loci_cache, len);
+    CHECK(e,
+          bytes != SIZE_MAX
+              && !memcmp((const char *)c + lists, (const char *)&laid + lists, sizeof laid - lists),
+          LOCI_BAD_ARG,
+          "the cache is damaged, or of another version: "
+          "its lists are not where this library has them");
+    CHECK(e, c->placed == 0 || (c->placed == 1 && !f->ring), LOCI_BAD_ARG,
+          "the cache is damaged: its keys have positions of kind %d", c->placed);
+    for (ptrdiff_t b = 0; b < f->batch; b++) TRY(check_entry(c, b, e));
+    return LOCI_OK;
+}
+/* The bytes of a cache that has been checked. */
+size_t loci_cache_bytes(const loci_plan *p, const struct loci_cache *c)
+{
+    struct loci_cache laid = { .form = c->form };
+    return lay_out(p, &laid);
+}
+
+loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory, size_t bytes,
+                            loci_error *e)
+{
+    CHECK(e, cache, LOCI_BAD_ARG,
+          "loci_cache_open: there is nowhere to put the cache, cache is NULL");
+    *cache = NULL;
+    struct loci_cache *c = memory;
+    TRY(check_plan(p, 0, 1, e));
+    CHECK(e, memory && (uintptr_t)memory % 64 == 0, LOCI_BAD_ARG,
+          "memory must not be NULL and must start on 64 bytes");
+    CHECK(e, bytes >= sizeof *c && is_cache(c), LOCI_BAD_ARG, "memory holds no cache");
+    CHECK(e, loci_cache_bytes(p, c) <= bytes, LOCI_BAD_ARG,
+          "memory has %zu bytes, and a cache of %lld "
+          "sequences of %lld keys needs %zu with this plan",
+          bytes, (long long)c->form.batch, (long long)c->form.tiles * KT, loci_cache_bytes(p, c));
+    TRY(loci_cache_check(p, c, e));
+    /* Positions count too: only here, as calls look at those that they use. */
+    for (ptrdiff_t b = 0; b < c->form.batch && c->placed; b++)
+        TRY(loci_check_near(position(c, b, 0), (ptrdiff_t)lengths(c)[b], "the cache's k_pos", e));
+    *cache = c;
+    return LOCI_OK;
+}
+
+int64_t loci_cache_length(const loci_cache *c, ptrdiff_t entry)
+{
+    return is_cache(c) && entry >= 0 && entry < c->form.batch ? lengths(c)[entry] : LOCI_NONE;
+}
+
+/* The only place that changes a length; base and kept follow from it.  A ring counts its keys from
+ * a chunk border at or before the oldest key it holds, as chunks are part of the bits of a row. */
+static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
+{
+    int64_t *most = &cache_list(c, c->most)[b];
+    lengths(c)[b] = length;
+    if (length > *most) *most = length;
+    const int64_t base = cache_oldest(c, b) / CHUNK * CHUNK;
+    cache_list(c, c->base)[b] = base, cache_list(c, c->kept)[b] = length - base;
+}
+
+/* ---- Append ---------------------------------------------------------------------------------- */
+
+/* How many keys an append brings to an entry: the last ones of its k_len. */
+static int64_t count_of(const loci_call *in, ptrdiff_t b)
+{
+    return in->k_lens ? in->k_lens[b] : in->k_len;
+}
+
+/* What an append can do wrong beside its memory. */
+static loci_status check_append(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
+{
+    loci_error *e = in->error;
+    CHECK(e, in->batch == c->form.batch, LOCI_BAD_ARG, "batch %td is not that of the cache, %lld",
+          in->batch, (long long)c->form.batch);
+    CHECK(e, in->k_len >= 0 && in->k_len <= cache_capacity(c), LOCI_BAD_ARG,
+          "k_len %td must be from 0 to the cache's %td", in->k_len, cache_capacity(c));
+    CHECK(e, !in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts && !in->pages, LOCI_BAD_ARG,
+          "segments, starts and pages have no place in a "
+          "cache, which holds one sequence per batch entry");
+    CHECK(e, !in->k_pos || !c->form.ring, LOCI_BAD_ARG,
+          "k_pos: the positions of a ring's keys are counted");
+    CHECK(e, p->axes == 1 || in->k_coord || !in->k_len, LOCI_BAD_ARG,
+          "k_coord must be given: the encoding has %d axes", p->axes);
+    for (ptrdiff_t b = 0; b < in->batch; b++) {
+        const int64_t n = count_of(in, b), len = lengths(c)[b];
+        CHECK(e, n >= 0 && n <= in->k_len, LOCI_BAD_ARG,
+              "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)n, in->k_len);
+        /* A ring has room for any number of keys in turn, but positions end at 2^40. */
+        CHECK(e,
+              c->form.ring ? n <= cache_capacity(c) && n <= FAR - len
+                           : n <= cache_capacity(c) - len,
+              LOCI_BAD_ARG, "entry %td holds %lld of %td keys, and %lld more do not fit", b,
+              (long long)len, cache_capacity(c), (long long)n);
+        /* Positions are all given or all counted: a mixture could not be told apart later. */
+        CHECK(e, !in->k_pos || c->placed || len == 0, LOCI_BAD_ARG,
+              "k_pos must be given from the first key on: entry "
+              "%td has %lld keys whose positions were counted",
+              b, (long long)len);
+        CHECK(e, in->k_pos || !c->placed || n == 0, LOCI_BAD_ARG,
+              "k_pos must be given, as it was for the keys before");
+    }
+    for (int i = 0; i < p->tensors.n; i++)
+        CHECK(e, !c->input[i].at || !in->k_len || (in->tensors && in->tensors[i]), LOCI_BAD_ARG,
+              "%s: input tensor '%s' must be given with the call", p->tensors.list[i].encoding,
+              p->tensors.list[i].name);
+    return LOCI_OK;
+}
+
+/* Lets encodings go on with their sums, from key from[b] of
+ * each entry on, and notes for which lengths they are right. */
+static void keep_inputs(const loci_plan *p, const struct loci_cache *c, const int64_t *from)
+{
+    const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
+    const struct call all = { .plan = p, .B = batch, .Lk = cache_capacity(c),
+                              .seqs.ktiles = batch * (ptrdiff_t)c->form.tiles, .cache = c };
+    for (int e = 0; e < p->encs; e++)
+        if (c->made[e]) p->enc[e].pe->keep(&all, e, from);
+    memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
+}
+/* Copies the inputs by key behind those that are there; lengths are still the old ones. */
+static void append_inputs(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
+{
+    for (int i = 0; i < p->tensors.n; i++) {
+        const struct cache_input *t = &c->input[i];
+        for (ptrdiff_t row = 0; t->at && row < in->batch * t->outer; row++) {
+            /* New keys are the last ones of k_len, in each of the outer rows. */
+            const ptrdiff_t b = row / t->outer, count = (ptrdiff_t)count_of(in, b),
+                            old = (ptrdiff_t)lengths(c)[b];
+            const size_t inner = (size_t)t->inner * p->real;
+            memcpy((char *)c + t->at + (size_t)(row * cache_capacity(c) + old) * inner,
+                   (const char *)in->tensors[i]
+                       + (size_t)(row * in->k_len + in->k_len - count) * inner,
+                   (size_t)count * inner);
+        }
+    }
+}
+
+/* After a cancelled append: in a ring new keys may have overwritten old ones.  Setting the longer
+ * length and then the old one moves the oldest key on past those, as `most` remembers it. */
+static void lose_oldest(struct loci_cache *c, const loci_call *in)
+{
+    for (ptrdiff_t b = 0; b < c->form.batch && c->form.ring; b++) {
+        const int64_t length = lengths(c)[b];
+        set_length(c, b, length + count_of(in, b));
+        set_length(c, b, length);
+    }
+}
+
+/* The cache is the output; all the rest is read and must not lie in it. */
+static loci_status check_memory(const struct call *c, const struct keeping *a, const void *tables,
+                                const void *work)
+{
+    const struct loci_plan *p = c->plan;
+    struct regions r;
+    r.n = 0;
+    loci_add_list(&r, "cache", a->to, loci_cache_bytes(p, a->to), 1, WRITTEN);
+    loci_add_view(&r, "k", &a->k, c->B, p->kv_heads, c->Lk, p->dim, p->stored, READ);
+    loci_add_view(&r, "v", &a->v, c->B, p->kv_heads, c->Lk, p->value_dim, p->stored, READ);
+    loci_add_list(&r, "k_lens", a->counts, (size_t)c->B, sizeof *a->counts, READ);
+    loci_add_call(c, &r, tables, work);
+    loci_add_tensors(c, &r, NULL);
+    return loci_check_regions(&r, c->in->error);
+}
+
+loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work, loci_cache *to,
+                              const loci_call *given)
+{
+    struct call c;
+    loci_call now, *const in = &now;
+    TRY(loci_take_call(in, given));
+    TRY(check_plan(p, 0, 1, in->error));
+    TRY(loci_cache_check(p, to, in->error));
+    TRY(check_append(p, to, in));
+    loci_call rows = *in;                /* as if these keys were to be rotated alone */
+    rows.cache = NULL, rows.k_lens = NULL, rows.q_len = 0, rows.q_pos = rows.k_pos;
+    TRY(loci_open_call(&c, p, &rows, true));
+    struct keeping a = { .to = to, .counts = in->k_lens,
+                         .turn = p->rotate >= 0 && p->keys_rotated };
+    TRY(loci_open_view(&c, &a.k, &in->k, "k", p->kv_heads, c.Lk, p->dim));
+    TRY(loci_open_view(&c, &a.v, &in->v, "v", p->kv_heads, c.Lk, p->value_dim));
+    CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG,
+          "k and v must not be NULL");
+    TRY(loci_open_tables(&c, tables));
+    TRY(loci_take_room(&c, work, loci_lay_out, false));
+    /* The other encodings see these keys when a pass does, and are asked then. */
+    if (a.turn) TRY(loci_accept(&c, p->use[p->rotate].enc));
+    TRY(check_memory(&c, &a, tables, work));
+    loci_use_room(&c);
+    if (!c.B || !c.Lk) return LOCI_OK;
+
+    /* The position of row 0 of k.  An entry with fewer keys than k_len has them
+     * at the end, so this may lie before its first new key, even below 0. */
+    int64_t *first = cache_list(to, to->first), *done = cache_list(to, to->done);
+    for (ptrdiff_t b = 0; b < c.B; b++) first[b] = lengths(to)[b] + count_of(in, b) - c.Lk;
+    c.where.firsts = first;
+    loci_begin(&c, false);
+    const loci_status status = p->engine->keep(&c, &a);
+    if (status) {
+        lose_oldest(to, in);
+        return loci_fail(in->error, status, "cancelled by the host");
+    }
+    append_inputs(p, to, in);
+    for (ptrdiff_t b = 0; b < c.B; b++) {
+        const int64_t count = count_of(in, b), old = lengths(to)[b];
+        /* A ring counts its positions; other caches store
+         * them, given or counted, as remove() moves them. */
+        for (int64_t j = 0; j < count && !to->form.ring; j++)
+            *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
+        set_length(to, b, old + count);
+        done[b] = old;
+    }
+    keep_inputs(p, to, done);            /* from the old lengths on */
+    to->placed |= in->k_pos != NULL;
+    return LOCI_OK;
+}
+
+/* ---- Forget ---------------------------------------------------------------------------------- */
+
+/* Forgets the last keys.  Nothing moves; sums of encodings count again once keys are added, as
+ * cache_made() compares lengths.  An entry that becomes empty forgets that it was ever longer. */
+loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
+{
+    CHECK(e, is_cache(c), LOCI_BAD_ARG,
+          "cache is none, or damaged; loci_cache_create() makes them");
+    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
+          entry, (long long)c->form.batch - 1);
+    /* There is no plan here to check the whole cache with; the entry is enough. */
+    TRY(check_entry(c, entry, e));
+    CHECK(e, length >= 0 && length <= lengths(c)[entry], LOCI_BAD_ARG,
+          "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
+    /* Of a ring only what it still holds can be the end; or nothing. */
+    CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG,
+          "length %lld: the ring holds keys from %lld on", (long long)length,
+          (long long)cache_oldest(c, entry));
+    if (length == 0) cache_list(c, c->most)[entry] = 0;
+    set_length(c, entry, length);
+    /* Only a cache without keys may change between given and counted positions. */
+    bool empty = true;
+    for (ptrdiff_t b = 0; b < c->form.batch; b++) empty &= lengths(c)[b] == 0;
+    if (empty) c->placed = 0;
+    return LOCI_OK;
+}
+
+/* Moves the inputs by key up over those that are removed. */
+static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdiff_t b,
+                          ptrdiff_t first, ptrdiff_t count)
+{
+    for (int i = 0; i < p->tensors.n; i++) {
+        const struct cache_input *t = &c->input[i];
+        const size_t inner = (size_t)t->inner * p->real;
+        for (ptrdiff_t row = b * t->outer; t->at && row < (b + 1) * t->outer; row++) {
+            char *at = (char *)c + t->at + (size_t)(row * cache_capacity(c) + first) * inner;
+            memmove(at, at + (size_t)count * inner,
+                    (size_t)((ptrdiff_t)lengths(c)[b] - first - count) * inner);
+        }
+    }
+}
+
+/* Keys that move up turn on by the difference of positions.  A rotation that also multiplies
+ * has done so when they were appended; turning again would do it twice, so `undo` takes it
+ * back.  States belong to their keys and move with them, so those keys do not turn. */
+static void turn_again(const loci_plan *p, const struct call *c, struct keeping *a)
+{
+    a->turn = p->rotate >= 0 && p->keys_rotated && !p->states;
+    if (!a->turn) return;
+    const int enc = p->use[p->rotate].enc;
+    const struct loci_pe *pe = p->enc[enc].pe;
+    int channel, channels;
+    const double factor = pe->multiplies ? pe->multiplies(c->table[enc], &channel, &channels) : 1;
+    if (factor != 1) a->undo = 1 / factor, a->channel = channel, a->channels = channels;
+}
+
+/* Removes `count` keys of one entry from `first` on and moves the later
+ * ones up, as if they had been appended at positions smaller by `count`. */
+loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work, loci_cache *c,
+                              ptrdiff_t entry, int64_t first, int64_t count, const loci_call *given)
+{
+    struct call call;
+    int64_t shift[KT];
+    loci_call now, *const in = &now;
+    TRY(loci_take_call(in, given));
+    loci_error *e = in->error;
+    TRY(check_plan(p, 0, 1, e));
+    TRY(loci_cache_check(p, c, e));
+    CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
+          entry, (long long)c->form.batch - 1);
+    CHECK(e, !c->form.ring, LOCI_BAD_ARG,
+          "a ring forgets by itself: remove is for caches that do not");
+    CHECK(e, p->axes == 1, LOCI_BAD_ARG, "keys with %d coordinates each cannot move up", p->axes);
+    CHECK(e, p->rotate < 0 || !term_is(p->use[p->rotate].term, NOT_AGAIN), LOCI_BAD_ARG,
+          "%s turns by sums of waves, so turned keys cannot "
+          "be turned on: truncate, and append them again",
+          p->enc[p->use[p->rotate].enc].pe->name);
+    const int64_t len = lengths(c)[entry];
+    CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG,
+          "%lld keys from %lld on are not all there: entry %td has %lld", (long long)count,
+          (long long)first, entry, (long long)len);
+    /* Moving up makes positions smaller, and all of them must stay within 2^40. */
+    for (int64_t j = first + count; j < len; j++)
+        CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG,
+              "key %lld moves from position %lld to one beyond -2^40", (long long)j,
+              (long long)*position(c, entry, j));
+    /* A tile of rows at position -count: the same rotation for every key that moves. */
+    for (int i = 0; i < KT; i++) shift[i] = -count;
+    const loci_call rows = {
+        .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift,
+        .host = in->host, .error = e,
+        .work_bytes = in->work_bytes, .tables_bytes = in->tables_bytes,
+    };
+    TRY(loci_open_call(&call, p, &rows, true));
+    TRY(loci_open_tables(&call, tables));
+    TRY(loci_take_room(&call, work, loci_lay_out, false));
+    /* The cache is the only output; there are no tensors, as its inputs by key move with it. */
+    struct regions r;
+    r.n = 0;
+    loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
+    loci_add_call(&call, &r, tables, work);
+    TRY(loci_check_regions(&r, e));
+    loci_use_room(&call);
+    if (!count) return LOCI_OK;
+    /* From here on keys move, and a cache half moved would be useless: the last time to ask. */
+    if (in->host && in->host->cancelled && in->host->cancelled(in->host->user))
+        return loci_fail(e, LOCI_CANCELLED, "cancelled by the host");
+    struct keeping a = { .to = c, .remove = true, .entry = entry, .first = (ptrdiff_t)first,
+                         .count = (ptrdiff_t)count };
+    turn_again(p, &call, &a);
+    loci_begin(&call, false);
+    call.cache = c;                      /* only now: before, the call was of shifts alone */
+    p->engine->keep(&call, &a);
+    remove_inputs(p, c, entry, (ptrdiff_t)first, (ptrdiff_t)count);
+    for (int64_t j = first; j < len - count; j++)
+        *position(c, entry, j) = *position(c, entry, j + count) - count;
+    set_length(c, entry, len - count);
+    /* Sums are right up to the first key that moved, and whole in all other entries. */
+    memcpy(cache_list(c, c->done), lengths(c), (size_t)c->form.batch * sizeof(int64_t));
+    cache_list(c, c->done)[entry] = first;
+    keep_inputs(p, c, cache_list(c, c->done));
+    return LOCI_OK;
+}

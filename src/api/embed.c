@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT */
+/* embed.c -- the public calls of stage EMBED: rows get what their positions say. */
+#include <stdatomic.h>
+
+#include "api/api.h"
+#include "api/tables.h"
+
+/* Rows of a work item, and columns that are made at a time, on the stack. */
+enum { EMBED_ROWS = 64, EMBED_COLUMNS = 256 };
+
+/* What the work items of one call share. */
+struct embedding {
+    const loci_plan *plan;
+    const void *table;
+    const loci_call *call;
+    loci_view x, y;
+    atomic_bool cancelled;
+};
+
+/* Positions as given, or counted: with k_len, the rows are the last of that many. */
+static int64_t embed_pos(const loci_call *c, ptrdiff_t b, ptrdiff_t i)
+{
+    if (c->q_pos) return c->q_pos[(c->per_batch ? b * c->q_len : 0) + i];
+    return (c->k_len ? c->k_len - c->q_len : 0) + i;
+}
+
+/* Opens a view of [B][L][Dm]; there are no heads in this stage. */
+static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view *v,
+                              const char *name)
+{
+    CHECK(c->error, v->data || c->batch == 0 || c->q_len == 0, LOCI_BAD_ARG, "%s is NULL", name);
+    return loci_spell_out(v, name, c->batch, 1, c->q_len, p->model_dim, c->error);
+}
+
+/* y NULL stands for the backward pass: then x is a gradient, and
+ * work and dtensors are written.  Forward, y may be x, in place. */
+static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, const void *tables,
+                                      const void *work, const loci_view *x, const loci_view *y,
+                                      void *const *dtensors)
+{
+    struct regions r;
+    r.n = 0;
+    loci_add_view(&r, y ? "x" : "dy", x, c->batch, 1, c->q_len, p->model_dim, p->stored,
+                  y ? REPLACED : READ);
+    if (y) loci_add_view(&r, "y", y, c->batch, 1, c->q_len, p->model_dim, p->stored, WRITTEN);
+    if (y)
+        loci_add_list(&r, "tables", tables, loci_tables_size(p, loci_table_range(tables)), 1, READ);
+    loci_add_list(&r, "work", work, loci_embed_workspace(p, c), 1, WRITTEN);
+    loci_add_list(&r, "q_pos", c->q_pos, (size_t)((c->per_batch ? c->batch : 1) * c->q_len),
+                  sizeof *c->q_pos, READ);
+    for (int i = 0; i < p->tensors.n && dtensors; i++)
+        loci_add_list(&r, p->tensors.list[i].name, dtensors[i],
+                      (size_t)tensor_count(&p->tensors.list[i]), p->real, WRITTEN);
+    return loci_check_regions(&r, c->error);
+}
+
+/* Shapes and positions.  16 times the numbers must be a ptrdiff_t,
+ * which covers 8 bytes each and the rounding of workspaces. */
+static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
+{
+    CHECK(c->error, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG,
+          "the plan is none; loci_plan_create() makes them");
+    CHECK(c->error, p->stage == LOCI_EMBED, LOCI_BAD_ARG, "the plan is not one of stage embed");
+    CHECK(c->error, c->batch >= 0 && c->q_len >= 0, LOCI_BAD_ARG,
+          "batch %td and q_len %td must not be negative", c->batch, c->q_len);
+    CHECK(c->error,
+          c->q_len <= PTRDIFF_MAX / 16 / p->model_dim
+              && (c->q_len == 0 || c->batch <= PTRDIFF_MAX / 16 / p->model_dim / c->q_len)
+              && c->q_len / EMBED_ROWS < INT32_MAX,
+          LOCI_BAD_ARG, "batch %td times q_len %td is too large", c->batch, c->q_len);
+    CHECK(c->error, !c->q_starts && !c->k_starts, LOCI_BAD_ARG,
+          "q_starts and k_starts must be NULL: rows of embeddings take their positions from q_pos");
+    CHECK(c->error, c->k_len == 0 || c->k_len >= c->q_len, LOCI_BAD_ARG,
+          "k_len %td must be 0, or the number of positions so far, at least q_len %td", c->k_len,
+          c->q_len);
+    TRY(loci_check_near(c->q_pos, (c->per_batch ? c->batch : 1) * c->q_len, "q_pos", c->error));
+    CHECK(c->error, c->q_pos || (c->q_len <= MOST_DISTANCE && c->k_len <= MOST_DISTANCE),
+          LOCI_BAD_ARG,
+          "q_len %td and k_len %td: positions must lie within " MOST_DISTANCE_TEXT, c->q_len,
+          c->k_len);
+    /* A stage EMBED plan has one encoding.  Where it has a table or
+     * a code of so many positions, others would read beyond it. */
+    const struct loci_pe *pe = p->enc[0].pe;
+    ptrdiff_t positions = pe->positions ? pe->positions(&p->enc[0]) : 0;
+    for (ptrdiff_t b = 0; b < c->batch && pe->positions; b++)
+        for (ptrdiff_t i = 0; i < c->q_len; i++) {
+            int64_t pos = embed_pos(c, b, i);
+            CHECK(c->error, pos >= 0 && pos < positions, LOCI_BAD_ARG,
+                  "%s: position %lld of row %td must be from 0 to %td", pe->name, (long long)pos, i,
+                  positions - 1);
+        }
+    return LOCI_OK;
+}
+
+/* Adds columns from .. from + n - 1 of row i, in every batch entry: made once when
+ * the entries share their positions.  The sum is in double and is rounded once. */
+static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
+{
+    const loci_plan *p = e->plan;
+    const struct config *cfg = &p->enc[0];
+    double row[EMBED_COLUMNS];
+    for (ptrdiff_t b = 0; b < e->call->batch; b++) {
+        /* Positions that are counted, or given once, are the same in all entries. */
+        if (b == 0 || (e->call->q_pos && e->call->per_batch))
+            cfg->pe->embed(cfg, e->table, p->f64, embed_pos(e->call, b, i), from, n, row);
+        ptrdiff_t x = b * e->x.batch + i * e->x.row + from,
+                  y = b * e->y.batch + i * e->y.row + from;
+        for (int c = 0; c < n; c++)
+            store_stored(e->y.data, p->dtype, y + c,
+                         load_stored(e->x.data, p->dtype, x + c) + row[c]);
+    }
+}
+
+/* Rows are independent, so items need no order.  All items ask
+ * whether the host has cancelled; rows that are done stay written. */
+static void embed_item(void *arg, int item)
+{
+    struct embedding *e = arg;
+    const loci_host *host = e->call->host;
+    if (host && host->cancelled && host->cancelled(host->user)) e->cancelled = true;
+    if (e->cancelled) return;
+    int width = e->plan->model_dim;
+    ptrdiff_t first = (ptrdiff_t)item * EMBED_ROWS, left = e->call->q_len - first;
+    for (ptrdiff_t i = first; i < first + (left < EMBED_ROWS ? left : EMBED_ROWS); i++)
+        for (int from = 0; from < width; from += EMBED_COLUMNS)
+            embed_row(e, i, from, width - from < EMBED_COLUMNS ? width - from : EMBED_COLUMNS);
+}
+
+loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *given, loci_view x,
+                       loci_view y)
+{
+    loci_call now, *const c = &now;
+    TRY(loci_take_call(c, given));
+    TRY(check_embed_call(p, c));
+    TRY(loci_check_tables(p, tables, c->tables_bytes, c->error));
+    TRY(embed_view(p, c, &x, "x"));
+    TRY(embed_view(p, c, &y, "y"));
+    TRY(check_embed_memory(p, c, tables, NULL, &x, &y, NULL));
+    struct embedding e = {
+        .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y,
+    };
+    /* check_embed_call() keeps the number of items within an int. */
+    int items = (int)((c->q_len + EMBED_ROWS - 1) / EMBED_ROWS);
+    if (c->host && c->host->run && items > 1) c->host->run(c->host->user, items, embed_item, &e);
+    else
+        for (int i = 0; i < items; i++) embed_item(&e, i);
+    return e.cancelled ? loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host") : LOCI_OK;
+}
+
+/* The workspace of the backward pass: a row, then the gradients of the tensors, all in double. */
+size_t loci_embed_workspace(const loci_plan *p, const loci_call *c)
+{
+    (void)c;
+    /* 0 says that it is too large; the plan's limits keep the first product small. */
+    size_t bytes = round_up((size_t)p->model_dim * sizeof(double));
+    for (int i = 0; i < p->tensors.n; i++) {
+        size_t n = (size_t)tensor_count(&p->tensors.list[i]);
+        if (n > PTRDIFF_MAX / 2 / sizeof(double)) return 0;
+        bytes += round_up(n * sizeof(double));
+    }
+    return bytes;
+}
+
+/* One thread, rows in order: positions may repeat, and so sums have one order. */
+loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *work,
+                                const loci_call *given, loci_view dy, void *const *dtensors)
+{
+    loci_call now, *const c = &now;
+    /* rows are added, so their gradient does not depend on them */
+    (void)tables;
+    TRY(loci_take_call(c, given));
+    TRY(check_embed_call(p, c));
+    TRY(embed_view(p, c, &dy, "dy"));
+    const struct config *cfg = &p->enc[0];
+    if (!dtensors || !cfg->pe->embed_bwd) return LOCI_OK;
+    CHECK(c->error, aligned(work), LOCI_BAD_ARG, "work must not be NULL and must start on %d bytes",
+          ALIGN);
+    const size_t need = loci_embed_workspace(p, c);
+    CHECK(c->error, !c->work_bytes || c->work_bytes >= need, LOCI_BAD_ARG,
+          "work has %zu bytes, and this call needs %zu; loci_workspace() tells", c->work_bytes,
+          need);
+    TRY(check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
+
+    /* Sums in double from 0, written to the caller's tensors
+     * at the end: a cancelled call has written none. */
+    double *row = work, *dtensor[MAX_TENSORS] = { 0 };
+    char *at = (char *)work + round_up((size_t)p->model_dim * sizeof(double));
+    for (int i = 0; i < p->tensors.n; i++) {
+        size_t bytes = (size_t)tensor_count(&p->tensors.list[i]) * sizeof(double);
+        dtensor[i] = memset(at, 0, bytes);
+        at += round_up(bytes);
+    }
+    for (ptrdiff_t b = 0; b < c->batch; b++)
+        for (ptrdiff_t i = 0; i < c->q_len; i++) {
+            /* As often as the forward pass asks. */
+            if (c->host && i % EMBED_ROWS == 0 && c->host->cancelled
+                && c->host->cancelled(c->host->user))
+                return loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host");
+            for (int k = 0; k < p->model_dim; k++)
+                row[k] = load_stored(dy.data, p->dtype, b * dy.batch + i * dy.row + k);
+            cfg->pe->embed_bwd(cfg, embed_pos(c, b, i), row, dtensor);
+        }
+    for (int i = 0; i < p->tensors.n; i++)
+        for (ptrdiff_t k = 0; dtensors[i] && k < tensor_count(&p->tensors.list[i]); k++)
+            store_real(dtensors[i], p->f64, k, dtensor[i][k]);
+    return LOCI_OK;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: MIT */
+/* linear.c -- the public calls of linear attention, and its states.
+ *
+ * A state holds the sums over the keys of all calls so far.  It says for which plan and batch
+ * it was made and how many keys it has, so that positions go on and a wrong one is refused. */
+#include "api/api.h"
+
+/* The head of a state, on a line of its own; the sums of each batch entry and kv head follow. */
+struct state { uint64_t magic; int64_t keys, batch, kv_heads, dim, value_dim, real; };
+enum { STATE_MAGIC = 0x6c6f7369, STATE_HEAD = 64 };
+_Static_assert(sizeof(struct state) <= STATE_HEAD, "the sums start 64 bytes behind");
+
+static struct state state_of(const loci_plan *p, ptrdiff_t batch, int64_t keys)
+{
+    return (struct state){ STATE_MAGIC, keys,         batch,           p->kv_heads,
+                           p->dim,      p->value_dim, (int64_t)p->real };
+}
+
+size_t loci_linear_state(const loci_plan *p, ptrdiff_t batch)
+{
+    size_t n;
+    if (!loci_plan_is(p, LOCI_LINEAR_ATTENTION) || batch < 0) return 0;
+    if (__builtin_mul_overflow((size_t)batch, (size_t)p->kv_heads * p->engine->linear_state(p), &n)
+        || n > PTRDIFF_MAX - STATE_HEAD)
+        return 0;
+    return STATE_HEAD + n;
+}
+/* A state belongs to whole sequences, one per batch entry: it
+ * cannot say at which segment of a packed entry it stands. */
+static loci_status check_states(const loci_plan *p, const loci_call *in, const struct state *before,
+                                const void *after)
+{
+    loci_error *e = in->error;
+    CHECK(e, loci_linear_state(p, in->batch), LOCI_BAD_ARG,
+          "batch %td has no state in a plan for stage LINEAR_ATTENTION", in->batch);
+    CHECK(e, (uintptr_t)before % STATE_HEAD == 0 && (uintptr_t)after % STATE_HEAD == 0,
+          LOCI_BAD_ARG, "states must start on %d bytes", STATE_HEAD);
+    CHECK(e, !before || before->magic == STATE_MAGIC, LOCI_BAD_ARG,
+          "before is no state; loci_linear_forward() fills them");
+    if (before) {
+        /* All but the number of keys must be as this plan would make it. */
+        const struct state like = state_of(p, in->batch, before->keys);
+        CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG,
+              "before is the state of another plan or batch");
+    }
+    CHECK(e, (!before && !after) || (!in->q_seg && !in->k_seg && !in->q_starts && !in->k_starts),
+          LOCI_BAD_ARG,
+          "a state is of one sequence: with it q_seg, k_seg, q_starts and k_starts must be NULL");
+    CHECK(e, !before || (before->keys <= FAR && in->k_len <= FAR - before->keys), LOCI_BAD_ARG,
+          "k_len %td: positions must lie within 2^40, and the state has %lld keys", in->k_len,
+          (long long)before->keys);
+    return LOCI_OK;
+}
+
+/* With a causal mask a row must see the first keys of its sequence, and later rows no
+ * fewer: only then is what it sees one running sum.  Runs satisfy that by themselves. */
+static loci_status check_order(const struct call *c)
+{
+    loci_error *e = c->in->error;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        CHECK(e, !q->segments, LOCI_BAD_ARG,
+              "linear attention wants segments as runs of "
+              "neighbours, in rising order on both sides");
+        /* Consecutive positions rise, and without a mask every row sees all keys. */
+        if (q->run || c->plan->full) continue;
+        for (ptrdiff_t i = 1; i < q->nq; i++)
+            CHECK(e, pos_q(c, q->b, q->q0 + i) >= pos_q(c, q->b, q->q0 + i - 1), LOCI_BAD_ARG,
+                  "q_pos: linear attention wants positions "
+                  "that do not fall, and that of row %td does",
+                  q->q0 + i);
+        for (ptrdiff_t j = 1; j < q->nk; j++)
+            CHECK(e, pos_k(c, q->b, q->k0 + j) >= pos_k(c, q->b, q->k0 + j - 1), LOCI_BAD_ARG,
+                  "k_pos: linear attention wants positions "
+                  "that do not fall, and that of key %td does",
+                  q->k0 + j);
+    }
+    return LOCI_OK;
+}
+/* How many keys of its sequence each row sees.  Both sides
+ * rise, so one pass over the keys serves all rows. */
+static void find_seen(struct call *c)
+{
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        ptrdiff_t j = 0;
+        for (ptrdiff_t i = 0; i < q->nq; i++) {
+            while (j < q->nk
+                   && (c->plan->full || pos_k(c, q->b, q->k0 + j) <= pos_q(c, q->b, q->q0 + i)))
+                j++;
+            c->linear.seen[q->b * c->Lq + q->q0 + i] = j;
+        }
+    }
+}
+/* What attention checks, and what is different here. */
+static loci_status open_linear(struct call *c, const loci_plan *p, const void *tables, void *work,
+                               const loci_call *in, const loci_grad *grad, ptrdiff_t past,
+                               const struct regions *states)
+{
+    TRY(loci_open_attention(c, p, tables, work, in,
+                            &(struct opening){ .stage = LOCI_LINEAR_ATTENTION, .grad = grad,
+                                               .from = past, .more = states }));
+    /* What a softmax or a stick leaves. */
+    CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG,
+          "lse and rem must be NULL: linear attention has neither");
+    return check_order(c);
+}
+
+loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *work,
+                                const loci_call *given, const void *before, void *after)
+{
+    struct call c;
+    const struct state *old = before;
+    loci_call now, *const in = &now;
+    TRY(loci_take_call(in, given));
+    CHECK(in->error, loci_plan_is(p, LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG,
+          "the plan must be one for stage LINEAR_ATTENTION");
+    TRY(check_states(p, in, old, after));
+    const ptrdiff_t past = old ? (ptrdiff_t)old->keys : 0;
+    const size_t bytes = loci_linear_state(p, in->batch);
+    struct regions states;
+    states.n = 0;
+    loci_add_list(&states, "before", before, bytes, 1, REPLACED);    /* `after` may be the same */
+    loci_add_list(&states, "after", after, bytes, 1, WRITTEN);
+    TRY(open_linear(&c, p, tables, work, in, NULL, past, &states));
+    /* Made before `after` is touched, which may be `before`. */
+    const struct state left = state_of(p, c.B, past + c.Lk);
+    c.linear.before = old ? (const char *)before + STATE_HEAD : NULL;
+    c.linear.after = after ? (char *)after + STATE_HEAD : NULL;
+    find_seen(&c);
+    loci_begin(&c, false);
+    /* Should the call be cancelled, what is left is no state and says so. */
+    if (after) memset(after, 0, STATE_HEAD);
+    const loci_status status = p->engine->linear(&c);
+    if (status) return loci_fail(in->error, status, "cancelled by the host");
+    if (after) memcpy(after, &left, sizeof left);
+    return LOCI_OK;
+}
+
+/* A backward pass has no state: gradients need all keys of a sequence. */
+loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *work,
+                                 const loci_call *given, const loci_grad *given_grad)
+{
+    struct call c;
+    loci_call now, *const in = &now;
+    loci_grad wanted, *const grad = &wanted;
+    TRY(loci_take_call(in, given));
+    TRY(loci_take_grad(grad, in, given_grad));
+    TRY(open_linear(&c, p, tables, work, in, grad, 0, NULL));
+    CHECK(in->error, !grad->dlse && !grad->drem, LOCI_BAD_ARG,
+          "dlse and drem must be NULL: linear attention has neither");
+    loci_want(&c, grad->dtensors);
+    find_seen(&c);
+    loci_begin(&c, false);
+    const loci_status status = p->engine->linear_backward(&c);
+    if (status) return loci_fail(in->error, status, "cancelled by the host");
+    loci_fold(&c, grad->dtensors);
+    return LOCI_OK;
+}

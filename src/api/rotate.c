@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+/* rotate.c -- the public calls of the rotation alone. */
+#include "api/api.h"
+
+/* Lays out what a forward rotation takes of the workspace: positions,
+ * the scratch of its encoding and a workspace per thread.
+ * A backward rotation takes all that attention does. */
+static size_t lay_out(struct call *c, char *base, bool backward)
+{
+    (void)backward;
+    const struct loci_plan *p = c->plan;
+    const int e = p->use[p->rotate].enc;
+    struct arena a = { .base = base };
+    loci_take_positions(c, &a);
+    if (p->enc[e].pe->scratch) c->scratch[e] = take_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
+    c->workspace = p->engine->rotate_workspace(c);
+    if (c->workspace == SIZE_MAX) return SIZE_MAX;
+    c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
+    return a.full ? SIZE_MAX : a.used;
+}
+/* A plan of stage ATTENTION rotates too, so that callers
+ * can fill caches of their own with the same plan. */
+static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work,
+                                 const loci_call *in, loci_which which, bool backward)
+{
+    CHECK(in->error, loci_plan_is(p, LOCI_ROTATE) || loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
+          "the plan must be one for stage ROTATE or ATTENTION");
+    CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
+    CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG,
+          "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
+    /* Where each query head turns the keys of its group its own way,
+     * one row of k would become several, for which y has no room. */
+    CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
+          "each of the %d heads turns the keys of its group its own way; only with as many "
+          "kv_heads can they turn alone",
+          p->heads);
+    TRY(loci_open_call(c, p, in, true));
+    TRY(loci_check_inputs(c, p->use[p->rotate].enc,
+                          which == LOCI_QUERY ? LOCI_DIM_QUERIES : LOCI_DIM_KEYS));
+    CHECK(in->error, p->axes == 1 || (which == LOCI_QUERY ? in->q_coord : c->where.k_coord),
+          LOCI_BAD_ARG, "coordinates must be given: the encoding has %d axes", p->axes);
+    TRY(loci_open_tables(c, tables));
+    TRY(loci_take_room(c, work, backward ? loci_lay_out : lay_out, backward));
+    return loci_accept(c, p->use[p->rotate].enc);
+}
+/* Opens x, y, dy or dx: rows of queries, or of keys. */
+static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which,
+                                 bool optional)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads,
+                    L = which == LOCI_QUERY ? c->Lq : c->Lk;
+    const loci_view from = *v;
+    TRY(loci_open_view(c, v, &from, name, H, L, p->dim));
+    return optional || !c->B || !L ? LOCI_OK : loci_need(c, v->data, name);
+}
+
+/* dx NULL: y is x turned, and may be x, in place.  Else y
+ * stands for dy, from which dx is made, which may be dy. */
+static loci_status check_memory(const struct call *c, loci_which which, const void *tables,
+                                const void *work, const loci_view *x, const loci_view *y,
+                                const loci_view *dx, void *const *dtensors)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t H = which == LOCI_QUERY ? p->heads : p->kv_heads,
+                    L = which == LOCI_QUERY ? c->Lq : c->Lk;
+    struct regions r;
+    r.n = 0;
+    loci_add_view(&r, "x", x, c->B, H, L, p->dim, p->stored, REPLACED);
+    loci_add_view(&r, dx ? "dy" : "y", y, c->B, H, L, p->dim, p->stored, dx ? REPLACED : WRITTEN);
+    if (dx) loci_add_view(&r, "dx", dx, c->B, H, L, p->dim, p->stored, WRITTEN);
+    loci_add_call(c, &r, tables, work);
+    loci_add_tensors(c, &r, dtensors);
+    return loci_check_regions(&r, c->in->error);
+}
+
+loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, const loci_call *given,
+                        loci_which which, loci_view x, loci_view y)
+{
+    struct call c;
+    loci_call in;
+    TRY(loci_take_call(&in, given));
+    TRY(open_rotation(&c, p, tables, work, &in, which, false));
+    TRY(rotation_view(&c, &x, "x", which, false));
+    TRY(rotation_view(&c, &y, "y", which, false));
+    TRY(check_memory(&c, which, tables, work, &x, &y, NULL, NULL));
+    loci_use_room(&c);
+    loci_begin(&c, false);
+    const loci_status status = p->engine->rotate(&c, which, &x, &y);
+    return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
+}
+
+/* dx may be NULL if only the tensors' gradients are wanted; x is needed for those. */
+loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work,
+                                 const loci_call *given, loci_which which, loci_view x,
+                                 loci_view dy, loci_view dx, void *const *dtensors)
+{
+    struct call c;
+    loci_call in;
+    TRY(loci_take_call(&in, given));
+    TRY(open_rotation(&c, p, tables, work, &in, which, true));
+    TRY(rotation_view(&c, &x, "x", which, false));
+    TRY(rotation_view(&c, &dy, "dy", which, false));
+    TRY(rotation_view(&c, &dx, "dx", which, true));
+    TRY(check_memory(&c, which, tables, work, &x, &dy, &dx, dtensors));
+    loci_use_room(&c);
+    loci_want(&c, dtensors);
+    loci_begin(&c, false);
+    const loci_status status = p->engine->rotate_backward(&c, which, &x, &dy, &dx);
+    if (status) return loci_fail(in.error, status, "cancelled by the host");
+    loci_fold(&c, dtensors);
+    return LOCI_OK;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: MIT */
+/* tables.c -- what learned and fixed tensors become:
+ * prepare() of each encoding, and what a call checks of it.
+ *
+ * The block says how large it is and for which distances it was made.  Its layout follows
+ * from the plan and that range alone, so no offsets are stored that could be wrong. */
+#include "api/tables.h"
+#include "util/arena.h"
+#include "util/arguments.h"
+#include "util/overlap.h"
+
+struct head { uint64_t magic, bytes; int64_t range; };
+
+static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
+{
+    const struct loci_pe *pe = p->enc[enc].pe;
+    return pe->size ? pe->size(&p->enc[enc], range, p->real) : 0;
+}
+
+/* Returns 0 where there are no such tables: they would not
+ * fit into memory, or max_distance is out of range. */
+size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
+{
+    if (!p || max_distance < 0 || max_distance > MOST_DISTANCE) return 0;
+    size_t bytes = ALIGN;
+    for (int e = 0; e < p->encs; e++) {
+        size_t n = table_size(p, e, max_distance);
+        if (n > PTRDIFF_MAX - ALIGN || round_up(n) > PTRDIFF_MAX - bytes) return 0;
+        bytes += round_up(n);
+    }
+    return bytes;
+}
+
+/* A range that was damaged is caught by loci_check_tables(),
+ * which compares the size it leads to. */
+ptrdiff_t loci_table_range(const void *tables)
+{
+    const struct head *head = tables;
+    return aligned(tables) && head->magic == TABLES_MAGIC ? (ptrdiff_t)head->range : -1;
+}
+
+const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
+{
+    const char *at = (const char *)tables + ALIGN;
+    for (int e = 0; e < enc; e++) at += round_up(table_size(p, e, loci_table_range(tables)));
+    return at;
+}
+
+/* The size tells most other plans apart, not all: two plans of equal
+ * layout could take each other's tables, and only the caller can know. */
+loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t room, loci_error *e)
+{
+    CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes",
+          ALIGN);
+    CHECK(e, room == 0 || room >= ALIGN, LOCI_BAD_ARG,
+          "tables have %zu bytes, and even empty ones have %d", room, ALIGN);
+    /* The range is read before the size is checked: it
+     * lies in the first 64 bytes, which are there. */
+    ptrdiff_t range = loci_table_range(tables);
+    CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
+    const size_t bytes = ((const struct head *)tables)->bytes;
+    CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG,
+          "tables were prepared for another plan");
+    CHECK(e, room == 0 || room >= bytes, LOCI_BAD_ARG,
+          "tables have %zu bytes, and those that were prepared for distances up to %td have %zu",
+          room, range, bytes);
+    return LOCI_OK;
+}
+
+/* Tensors are there, tables can be written, and neither lies in the other. */
+static loci_status check_prepare(const loci_plan *p, ptrdiff_t max_distance,
+                                 const void *const *tensors, void *tables, const loci_host *host,
+                                 loci_error *e)
+{
+    CHECK(e, p, LOCI_BAD_ARG, "there is no plan");
+    CHECK(e, max_distance >= 0 && max_distance <= MOST_DISTANCE, LOCI_BAD_ARG,
+          "max_distance %td must be 0 .. " MOST_DISTANCE_TEXT, max_distance);
+    const size_t bytes = loci_tables_size(p, max_distance);
+    CHECK(e, bytes > 0, LOCI_BAD_ARG, "tables for distances up to %td do not fit into memory",
+          max_distance);
+    CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes",
+          ALIGN);
+    CHECK(e, !host || !host->run || (host->threads >= 1 && host->threads <= MAX_THREADS),
+          LOCI_BAD_ARG, "host: threads %d must be 1 .. %d", host->threads, MAX_THREADS);
+    struct regions r;
+    r.n = 0;
+    loci_add_list(&r, "tables", tables, bytes, 1, WRITTEN);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const loci_tensor *t = &p->tensors.list[i];
+        /* Inputs come with the calls. */
+        if (t->role == LOCI_INPUT) continue;
+        CHECK(e, tensors && tensors[i], LOCI_BAD_ARG, "tensor %d, %s, is missing", i, t->name);
+        loci_add_list(&r, t->name, tensors[i], (size_t)tensor_count(t), p->real, READ);
+    }
+    return loci_check_regions(&r, e);
+}
+
+loci_status loci_prepare(const loci_plan *p, ptrdiff_t max_distance, const void *const *tensors,
+                         void *tables)
+{
+    return loci_prepare_on(NULL, p, max_distance, tensors, tables, NULL);
+}
+loci_status loci_prepare_on(const loci_host *host, const loci_plan *p, ptrdiff_t max_distance,
+                            const void *const *tensors, void *tables, loci_error *e)
+{
+    const loci_status status = check_prepare(p, max_distance, tensors, tables, host, e);
+    if (status) return status;
+    const size_t bytes = loci_tables_size(p, max_distance);
+
+    /* No magic until all encodings are done: tables that are read meanwhile, or left
+     * half made, are refused.  What nobody fills is zero. */
+    memset(tables, 0, bytes);
+    char *at = (char *)tables + ALIGN;
+    for (int x = 0; x < p->encs; x++) {
+        int first = p->first_tensor[x];
+        size_t n = table_size(p, x, max_distance);
+        struct prep prep = {
+            .cfg = &p->enc[x], .tensor = p->tensors.list + first,
+            .data = tensors ? tensors + first : NULL, .f64 = p->f64, .range = max_distance,
+            .shape = loci_shape_of(p, x), .table = at, .engine = p->engine, .host = host,
+        };
+        if (p->enc[x].pe->prepare) p->enc[x].pe->prepare(&prep);
+        at += round_up(n);
+    }
+    *(struct head *)tables = (struct head){ TABLES_MAGIC, bytes, max_distance };
+    return LOCI_OK;
+}

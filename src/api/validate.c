@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: MIT */
+/* open.c -- from a public call to the engine's: everything is checked,
+ * and the workspace is laid out, before anything is written.  Here is what the stages share;
+ * they themselves are in attention.c, linear.c and rotate.c. */
+#include "util/ordered_sum.h"
+#include "api/api.h"
+#include "api/tables.h"
+#include "contract/cache.h"
+
+/* Up to so many rows, and rows times heads that share keys, a call goes as decode,
+ * where all rows share one pass over the keys; one row always does. */
+enum { FEW_ROWS = 4, FEW_HEADS = 64 };
+
+/* ---- Views ----------------------------------------------------------------------------------- */
+
+loci_status loci_open_view(const struct call *c, loci_view *to, const loci_view *from,
+                           const char *name, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
+{
+    *to = *from;
+    return loci_spell_out(to, name, c->B, H, L, width, c->in->error);
+}
+loci_status loci_need(const struct call *c, const void *p, const char *name)
+{
+    CHECK(c->in->error, p, LOCI_BAD_ARG, "%s must not be NULL", name);
+    return LOCI_OK;
+}
+
+/* ---- What it reads and writes ---------------------------------------------------------------- */
+
+/* How many numbers a tensor has in this call.  Keys are counted as the caller gives them, not as a
+ * cache has them. */
+static size_t tensor_numbers(const struct call *c, const loci_tensor *t)
+{
+    size_t n = 1;
+    for (int k = 0; k < t->rank; k++) {
+        const ptrdiff_t size = t->shape[k];
+        n *= (size_t)(size == LOCI_DIM_BATCH     ? c->B
+                      : size == LOCI_DIM_QUERIES ? c->Lq
+                      : size == LOCI_DIM_KEYS    ? c->in->k_len
+                                                 : size);
+    }
+    return n;
+}
+/* Learned tensors are read by prepare() and not by a call; their gradients are written. */
+void loci_add_tensors(const struct call *c, struct regions *r, void *const *out)
+{
+    const struct tensors *t = &c->plan->tensors;
+    for (int i = 0; i < t->n; i++) {
+        const size_t n = tensor_numbers(c, &t->list[i]);
+        if (t->list[i].role == LOCI_INPUT && c->in->tensors)
+            loci_add_list(r, t->list[i].name, c->in->tensors[i], n, c->plan->real, READ);
+        if (out) loci_add_list(r, t->list[i].name, out[i], n, c->plan->real, WRITTEN);
+    }
+}
+void loci_add_call(const struct call *c, struct regions *r, const void *tables, const void *work)
+{
+    /* Lists that are NULL have no region, whatever their size would be. */
+    const loci_call *in = c->in;
+    const size_t B = (size_t)c->B, each = in->per_batch ? B : 1, axes = (size_t)c->plan->axes,
+                 Lq = (size_t)in->q_len, Lk = (size_t)in->k_len;
+    loci_add_list(r, "tables", tables, loci_tables_size(c->plan, c->range), 1, READ);
+    loci_add_list(r, "work", work, c->work_bytes, 1, WRITTEN);
+    loci_add_list(r, "q_pos", in->q_pos, each * Lq, sizeof *in->q_pos, READ);
+    loci_add_list(r, "k_pos", in->k_pos, each * Lk, sizeof *in->k_pos, READ);
+    loci_add_list(r, "q_coord", in->q_coord, each * axes * Lq, sizeof *in->q_coord, READ);
+    loci_add_list(r, "k_coord", in->k_coord, each * axes * Lk, sizeof *in->k_coord, READ);
+    loci_add_list(r, "q_seg", in->q_seg, each * Lq, sizeof *in->q_seg, READ);
+    loci_add_list(r, "k_seg", in->k_seg, each * Lk, sizeof *in->k_seg, READ);
+    loci_add_list(r, "k_lens", in->k_lens, B, sizeof *in->k_lens, READ);
+    loci_add_list(r, "k_first", in->k_first, each * Lq, sizeof *in->k_first, READ);
+    loci_add_list(r, "k_last", in->k_last, each * Lq, sizeof *in->k_last, READ);
+    loci_add_list(r, "q_starts", in->q_starts, (size_t)in->sequences + 1, sizeof *in->q_starts,
+                  READ);
+    loci_add_list(r, "k_starts", in->k_starts, (size_t)in->sequences + 1, sizeof *in->k_starts,
+                  READ);
+}
+
+/* ---- Workspace ------------------------------------------------------------------------------- */
+
+/* Lays out the workspace for the worst contents that these shapes can have, and writes nothing to
+ * it; with base NULL it only measures. */
+size_t loci_lay_out(struct call *c, char *base, bool backward)
+{
+    const struct loci_plan *p = c->plan;
+    const struct engine *engine = p->engine;
+    struct arena a = { .base = base };
+    const ptrdiff_t rows = c->B * c->Lk;
+    c->backward = backward;
+    c->seqs.list = take_bytes(&a, loci_most_sequences(c), sizeof(struct sequence));
+    loci_take_positions(c, &a);
+    c->seqs.longest = all_keys(c);
+    c->seqs.ktiles = loci_most_ktiles(c);
+    const bool linear = p->stage == LOCI_LINEAR_ATTENTION;
+    for (int e = 0; e < p->encs; e++) {
+        const struct loci_pe *pe = p->enc[e].pe;
+        c->scratch[e] = pe->scratch ? take_bytes(&a, pe->scratch(c, e), 1) : NULL;
+    }
+    /* Keys that fade have to be staged even if a cache has them turned. */
+    if (p->rotate >= 0 && !linear && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
+        c->turned = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+    if (!linear && engine->skips(c))
+        c->knorm = take_bytes(&a, (size_t)loci_most_ktiles(c),
+                              sizeof(float) * (size_t)p->key_heads);
+    if (backward) {
+        bool learns = false;
+        for (int x = 0; x < p->uses; x++) {
+            const ptrdiff_t total = engine->total(c, x);
+            if (!total) continue;
+            if (x == p->rotate) learns = true;
+            c->g.total[x] = take_bytes(&a, (size_t)total, sizeof(double));
+        }
+        for (int i = 0; i < p->tensors.n; i++) {
+            c->g.dtensor_count[i] = (ptrdiff_t)tensor_numbers(c, &p->tensors.list[i]);
+            c->g.dtensor[i] = take_bytes(&a, (size_t)c->g.dtensor_count[i], sizeof(double));
+        }
+        /* Gradients of 16 bits are summed as reals and rounded once; and a rotation that learns
+         * needs dK, whether or not the caller wants it. */
+        const bool apart = p->stored != p->real || c->chain.on;
+        if ((learns || apart) && !linear)
+            c->g.dk_sum = take_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        if (apart && !linear)
+            c->g.dv_sum = take_bytes(&a, (size_t)rows,
+                                   (size_t)(p->kv_heads * p->value_dim) * p->real);
+    }
+    if (linear) {
+        c->linear.seen = take_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
+        if (backward)
+            c->linear.den = take_bytes(&a, (size_t)(c->B * c->Lq), (size_t)p->heads * p->real);
+        c->workspace = engine->linear_workspace(c, backward);
+    } else {
+        c->chunk_sums = take_bytes(&a, engine->chunk_sums(c), p->real);
+        c->workspace = engine->workspace(c, backward);
+    }
+    if (c->workspace == SIZE_MAX) return SIZE_MAX;
+    c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
+    if (backward && !linear && !c->chain.on) {
+        c->block = engine->block(c);
+        if (c->block == SIZE_MAX) return SIZE_MAX;
+        c->blocks = take_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->block);
+    }
+    /* never 0, which loci_workspace() returns for calls that are refused */
+    return a.full ? SIZE_MAX : a.used ? a.used : 64;
+}
+
+/* ---- Checks that all calls share ------------------------------------------------------------- */
+
+/* Keys and values in a cache take the place of k, v, k_len and k_lens, which
+ * are those of append(). */
+static loci_status open_cache(struct call *c)
+{
+    const loci_call *in = c->in;
+    const struct loci_cache *cache = in->cache;
+    loci_error *e = in->error;
+    const loci_status status = loci_cache_check(c->plan, cache, e);
+    if (status) return status;
+    CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG,
+          "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
+    CHECK(e, !in->pages, LOCI_BAD_ARG, "pages and a cache exclude each other");
+    /* Where keys have positions of their own, "the last of the keys" is no position. */
+    CHECK(e, !cache->placed || in->q_pos, LOCI_BAD_ARG,
+          "q_pos must be given, as the cache's keys have positions of their own");
+    c->cache = cache;
+    /* The workspace is laid out for all that the cache can hold, so one
+     * of it serves every token. */
+    c->Lk = cache_room(cache);
+    c->where.lens = cache_list(cache, cache->kept);
+    c->where.firsts = cache_list(cache, cache->base);
+    if (cache->placed) {
+        c->where.k_pos = cache_list(cache, cache->pos);
+        c->where.k_pos_entry = cache_capacity(cache);
+    }
+    for (int i = 0; i < c->plan->tensors.n; i++)
+        if (cache->input[i].at) c->input[i] = (const char *)cache + cache->input[i].at;
+    return LOCI_OK;
+}
+/* Lists that are read before it is clear what overlaps must at least be aligned.
+ * All their numbers have 64 bits. */
+static loci_status check_straight(const loci_call *in)
+{
+    const struct { const char *name; const void *p; } lists[] = {
+        { "q_pos", in->q_pos },       { "k_pos", in->k_pos },
+        { "q_coord", in->q_coord },   { "k_coord", in->k_coord },
+        { "q_seg", in->q_seg },       { "k_seg", in->k_seg },
+        { "k_lens", in->k_lens },     { "q_starts", in->q_starts },
+        { "k_starts", in->k_starts }, { "k_first", in->k_first },
+        { "k_last", in->k_last },
+    };
+    for (int i = 0; i < COUNT(lists); i++)
+        CHECK(in->error, (uintptr_t)lists[i].p % sizeof(int64_t) == 0, LOCI_BAD_ARG,
+              "%s must start on a multiple of %zu bytes, the size of its numbers", lists[i].name,
+              sizeof(int64_t));
+    return LOCI_OK;
+}
+/* wide: all rows go in tiles, however few there are. */
+static void choose_way(struct call *c, bool wide)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t sharing = p->mix >= 0 ? p->heads : p->group;
+    c->decode = !wide
+             && (c->Lq == 1 || (c->Lq <= FEW_ROWS && c->Lq * sharing <= FEW_HEADS));
+    /* Few rows wait for memory, not for products. */
+    c->fast = p->fast && !wide && !c->decode;
+}
+loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
+{
+    loci_error *e = in->error;
+    *c = (struct call){ .plan = p, .in = in, .B = in->batch, .Lq = in->q_len, .Lk = in->k_len,
+                        .where = { .lens = in->k_lens, .q_pos = in->q_pos, .k_pos = in->k_pos,
+                                   .q_pos_entry = in->per_batch ? in->q_len : 0,
+                                   .k_pos_entry = in->per_batch ? in->k_len : 0,
+                                   .k_coord = in->cache ? NULL : in->k_coord } };
+    TRY(check_straight(in));
+    for (int i = 0; i < p->tensors.n && in->tensors; i++) c->input[i] = in->tensors[i];
+    CHECK(e, in->batch >= 0 && in->q_len >= 0 && in->k_len >= 0, LOCI_BAD_ARG,
+          "batch %td, q_len %td and k_len %td must not be negative", in->batch, in->q_len,
+          in->k_len);
+    const ptrdiff_t longer = in->q_len > in->k_len ? in->q_len : in->k_len;
+    ptrdiff_t n = p->heads;
+    CHECK(e,
+          !__builtin_mul_overflow(n, in->batch ? in->batch : 1, &n)
+              && !__builtin_mul_overflow(n, longer ? longer : 1, &n)
+              && !__builtin_mul_overflow(n, p->dim + p->value_dim + 1, &n) && n < MOST_NUMBERS,
+          LOCI_BAD_ARG, "batch %td, %d heads and length %td make too many numbers", in->batch,
+          p->heads, longer);
+    /* A cache has the positions of its keys. */
+    CHECK(e, in->cache || !in->q_pos == !in->k_pos, LOCI_BAD_ARG,
+          "q_pos and k_pos must be given together");
+    CHECK(e, !in->q_seg || (!in->k_lens && !in->cache), LOCI_BAD_ARG,
+          "segments exclude k_lens and a cache");
+    for (ptrdiff_t b = 0; b < c->B && c->where.lens && (in->k_len || !in->cache); b++)
+        CHECK(e, c->where.lens[b] >= 0 && c->where.lens[b] <= in->k_len, LOCI_BAD_ARG,
+              "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)c->where.lens[b],
+              in->k_len);
+    if (in->cache) TRY(open_cache(c));
+    /* Each way of packing says where sequences end; two of them could disagree. */
+    CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
+    CHECK(e, !in->q_starts == !in->k_starts, LOCI_BAD_ARG,
+          "q_starts and k_starts must be given together");
+    CHECK(e, !in->q_starts || !in->q_seg, LOCI_BAD_ARG,
+          "sequences have q_starts and k_starts or q_seg and k_seg, not both");
+    CHECK(e, !in->q_starts || (!in->k_lens && !in->pages && !in->cache), LOCI_BAD_ARG,
+          "q_starts and k_starts exclude k_lens, pages and a cache");
+    CHECK(e, !in->q_starts || in->batch == 1, LOCI_BAD_ARG,
+          "batch %td must be 1: with q_starts and k_starts the sequences follow one another",
+          in->batch);
+    CHECK(e, in->sequences >= 0 && in->sequences < MOST_NUMBERS, LOCI_BAD_ARG,
+          "sequences %td must be the number of sequences", in->sequences);
+    CHECK(e, in->q_starts || !in->sequences, LOCI_BAD_ARG,
+          "sequences is %td, but q_starts and k_starts are NULL", in->sequences);
+    c->threads = in->host && in->host->run ? in->host->threads : 1;
+    CHECK(e, c->threads >= 1 && c->threads <= MAX_THREADS, LOCI_BAD_ARG,
+          "host: threads %d must be 1 .. %d", c->threads, MAX_THREADS);
+    choose_way(c, wide);
+    return LOCI_OK;
+}
+/* A rotation alone of queries does not want the inputs that come by key,
+ * and the other way round. */
+loci_status loci_check_inputs(const struct call *c, int e, ptrdiff_t rows)
+{
+    const struct loci_plan *p = c->plan;
+    for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++) {
+        const loci_tensor *t = &p->tensors.list[i];
+        bool wanted = !rows;
+        for (int k = 0; k < t->rank; k++) wanted |= t->shape[k] == rows;
+        if (t->role == LOCI_INPUT && wanted)
+            CHECK(c->in->error, c->input[i], LOCI_BAD_ARG,
+                  "%s: input tensor '%s' must be given with the call", t->encoding, t->name);
+    }
+    return LOCI_OK;
+}
+loci_status loci_open_tables(struct call *c, const void *tables)
+{
+    TRY(loci_check_tables(c->plan, tables, c->in->tables_bytes, c->in->error));
+    for (int e = 0; e < c->plan->encs; e++) c->table[e] = loci_table_of(tables, c->plan, e);
+    c->range = loci_table_range(tables);
+    return LOCI_OK;
+}
+loci_status loci_accept(const struct call *c, int e)
+{
+    const struct loci_pe *pe = c->plan->enc[e].pe;
+    return pe->accept ? pe->accept(c, e) : LOCI_OK;
+}
+loci_status loci_take_room(struct call *c, void *work, lay_out_room *lay_out, bool backward)
+{
+    CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
+          "work must not be NULL and must start on 64 bytes");
+    c->work_bytes = lay_out(c, work, backward);
+    CHECK(c->in->error, c->work_bytes != SIZE_MAX, LOCI_BAD_ARG,
+          "the shapes need more memory than there can be");
+    CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->work_bytes, LOCI_BAD_ARG,
+          "work has %zu bytes, and this call needs %zu; loci_workspace() tells", c->in->work_bytes,
+          c->work_bytes);
+    TRY(loci_check_starts(c));
+    return loci_check_given(c);
+}
+void loci_use_room(struct call *c)
+{
+    loci_count_positions(c);
+    if (c->seqs.list) loci_find_sequences(c);
+}
+
+/* ---- How much workspace ---------------------------------------------------------------------- */
+
+static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward)
+{
+    struct call c;
+    size_t most = 0;
+    /* rows of an embedding have no keys */
+    if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
+    if (loci_open_call(&c, p, in, false)) return 0;
+    /* Every pass that the caller may then make: forward; a rotation, or append(); and backward. */
+    const struct { bool pass, backward, wide; } passes[] = {
+        { true, false, false },
+        { p->rotate >= 0 || in->cache, false, true },
+        { backward, true, true },
+    };
+    for (int i = 0; i < COUNT(passes); i++) {
+        if (!passes[i].pass) continue;
+        choose_way(&c, passes[i].wide);
+        const size_t n = loci_lay_out(&c, NULL, passes[i].backward);
+        if (n == SIZE_MAX || n > PTRDIFF_MAX) return 0;
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
+{
+    loci_call in, fewer;
+    if (!p || p->magic != PLAN_MAGIC || loci_take_call(&in, given)) return 0;
+    size_t most = workspace_of(p, &in, backward);
+    if (!in.cache || !most) return most;
+    /* With a cache, calls of fewer rows share its workspace, and those that go as in decode may
+     * want more of it than tiles do. */
+    fewer = in;
+    for (fewer.q_len = 1; fewer.q_len < in.q_len && fewer.q_len <= FEW_ROWS; fewer.q_len++) {
+        const size_t n = workspace_of(p, &fewer, backward);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* ---- Before and after the engine ------------------------------------------------------------- */
+
+void loci_begin(struct call *c, bool keys)
+{
+    const struct loci_plan *p = c->plan;
+    /* Keys turn by what the rotation begins with, and others may read them turned. */
+    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
+    if (rotation >= 0 && p->enc[rotation].pe->begin) p->enc[rotation].pe->begin(c, rotation);
+    if (!keys) return;
+    p->engine->keys(c);
+    for (int e = 0; e < p->encs; e++)
+        if (e != rotation && p->enc[e].pe->begin) p->enc[e].pe->begin(c, e);
+}
+void loci_begin_parts(struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
+    for (int e = 0; e < p->encs; e++)
+        if (e != rotation && p->enc[e].pe->begin) p->enc[e].pe->begin(c, e);
+}
+void loci_begin_part(struct call *c, ptrdiff_t first)
+{
+    const struct loci_plan *p = c->plan;
+    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
+    c->first = first;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) c->seqs.list[s].k0 = -first;
+    if (rotation >= 0 && p->enc[rotation].pe->begin) p->enc[rotation].pe->begin(c, rotation);
+    p->engine->keys(c);
+}
+static void end(struct call *c)
+{
+    for (int e = 0; e < c->plan->encs; e++)
+        if (c->plan->enc[e].pe->end) c->plan->enc[e].pe->end(c, e);
+}
+
+void loci_fold(struct call *c, void *const *out)
+{
+    const struct loci_plan *p = c->plan;
+    /* end() turns sums of a call into gradients of its inputs, fold() those of tables into
+     * gradients of learned tensors; both add in double. */
+    end(c);
+    for (int e = 0; e < p->encs; e++) {
+        const int first = p->first_tensor[e], n = p->first_tensor[e + 1] - first;
+        const double *totals[MAX_USES];
+        const void *data[MAX_TENSORS];
+        int uses = 0;
+        for (int x = 0; x < p->uses; x++)
+            if (p->use[x].enc == e) totals[uses++] = c->g.total[x];
+        for (int i = 0; i < n; i++) data[i] = c->input[first + i];
+        /* what prepare() had, and beside it the totals of the encoding's terms, in their order */
+        const struct prep prep = { .cfg = &p->enc[e],
+                                   .tensor = p->tensors.list + first,
+                                   .data = data,
+                                   .f64 = p->f64,
+                                   .range = c->range,
+                                   .shape = loci_shape_of(p, e),
+                                   .table = (void *)c->table[e],
+                                   .dtable = totals,
+                                   .dtensor = c->g.dtensor + first };
+        if (p->enc[e].pe->fold) p->enc[e].pe->fold(&prep);
+        for (int i = 0; i < n; i++) {
+            if (!out || !out[first + i]) continue;
+            for (ptrdiff_t k = 0; k < c->g.dtensor_count[first + i]; k++)
+                store_real(out[first + i], p->f64, k, c->g.dtensor[first + i][k]);
+        }
+    }
+}
+
+void loci_want(struct call *c, void *const *out)
+{
+    /* The terms of an encoding sum parts if any of its tensors is wanted: fold() makes them all. */
+    const struct loci_plan *p = c->plan;
+    for (int e = 0; e < p->encs; e++) {
+        bool any = false;
+        for (int i = p->first_tensor[e]; i < p->first_tensor[e + 1]; i++) {
+            if (!out || !out[i]) c->g.dtensor[i] = NULL;
+            else
+                any = true,
+                memset(c->g.dtensor[i], 0, sizeof(double) * (size_t)c->g.dtensor_count[i]);
+        }
+        for (int x = 0; x < p->uses; x++) {
+            if (p->use[x].enc != e || !c->g.total[x]) continue;
+            if (!any) c->g.total[x] = NULL;
+            else memset(c->g.total[x], 0, sizeof(double) * (size_t)p->engine->total(c, x));
+        }
+    }
+}
+
+loci_status loci_take_grad(loci_grad *to, const loci_call *in, const loci_grad *from)
+{
+    CHECK(in->error, from, LOCI_BAD_ARG, "grad must not be NULL");
+    return TAKE(loci_grad, to, from, dtensors, in->error);
+}
+/* Gradients have the shapes of what they belong to; dk is by kv head, also where each head turns
+ * keys of its own. */
+loci_status loci_open_grad(struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    const loci_grad *grad = c->grad;
+    TRY(loci_open_view(c, &c->g.dout, &grad->dout, "dout", p->heads, c->Lq, p->value_dim));
+    TRY(loci_open_view(c, &c->g.dq, &grad->dq, "dq", p->heads, c->Lq, p->dim));
+    TRY(loci_open_view(c, &c->g.dk, &grad->dk, "dk", p->kv_heads, c->Lk, p->dim));
+    TRY(loci_open_view(c, &c->g.dv, &grad->dv, "dv", p->kv_heads, c->Lk, p->value_dim));
+    TRY(loci_open_view(c, &c->g.dmask, &grad->dmask, "dmask", p->heads, c->Lq, c->Lk));
+    return LOCI_OK;
+}

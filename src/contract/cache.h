@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* cache.h -- how a cache lies in its memory, see loci/cache.h.
+ *
+ * Keys of a head in tiles of 64, channel by channel: [tiles][D][KT], as products want them; values
+ * as rows, [tiles][KT][Dv].  Tile number t of a sequence is in slot t, or t modulo their number in
+ * a ring.  All places are offsets from the start, so a cache can be moved or saved byte by byte. */
+#ifndef LOCI_CONTRACT_CACHE_H
+#define LOCI_CONTRACT_CACHE_H
+
+#include "loci/cache.h"
+#include "contract/call.h"
+
+enum { CACHE_MAGIC = 0x6c6f6361 };
+
+/* What it was made for: plans and calls must agree. */
+struct cache_form {
+    int64_t magic, batch, tiles, ring, kv_heads, dim, value_dim, dtype, rotated;
+};
+/* An INPUT tensor by key: [B][outer][capacity][inner] reals. */
+struct cache_input { ptrdiff_t at, outer, inner; };
+
+struct loci_cache {
+    struct cache_form form;
+    int placed;                          /* some key's position is not its number */
+    /* [B] numbers each: keys so far; the most there have been; where a call's key 0 is,
+     * a multiple of CHUNK, and how many it has; what append() makes of its positions */
+    ptrdiff_t len, most, base, kept, first;
+    ptrdiff_t pos;                       /* [B][capacity], where placed */
+    ptrdiff_t keys, values;
+    struct cache_input input[MAX_TENSORS];
+    ptrdiff_t made[MAX_ENCODINGS];       /* what encodings make of them; 0: nothing */
+    ptrdiff_t done;                      /* [B]: the length of which that is */
+};
+
+static inline ptrdiff_t cache_capacity(const struct loci_cache *c)
+{
+    return (ptrdiff_t)c->form.tiles * KT;
+}
+/* The most keys a call can meet: those of a ring are counted from the border of a chunk. */
+static inline ptrdiff_t cache_room(const struct loci_cache *c)
+{
+    return cache_capacity(c) + (c->form.ring ? CHUNK : 0);
+}
+static inline int64_t *cache_list(const struct loci_cache *c, ptrdiff_t at)
+{
+    return (int64_t *)((char *)c + at);
+}
+
+/* What an encoding has made, if it is of all keys and no others: after truncate() it is not, until
+ * keys are added. */
+static inline void *cache_made(const struct loci_cache *c, int enc)
+{
+    bool whole = c->made[enc] != 0;
+    for (int64_t b = 0; b < c->form.batch; b++)
+        whole &= cache_list(c, c->done)[b] == cache_list(c, c->len)[b];
+    return whole ? (char *)c + c->made[enc] : NULL;
+}
+
+/* The first key that a ring still holds.  Keys go by whole tiles: a new tile takes
+ * the place of the oldest. */
+static inline int64_t cache_oldest(const struct loci_cache *c, ptrdiff_t b)
+{
+    const int64_t beyond = cache_list(c, c->most)[b] - cache_capacity(c);
+    return beyond > 0 ? (beyond + KT - 1) / KT * KT : 0;
+}
+
+/* The tile that holds key j of entry b, counted from the sequence's first key. */
+static inline void *cache_tile(const struct loci_cache *c, ptrdiff_t at, int64_t width, ptrdiff_t b,
+                               int h, ptrdiff_t j)
+{
+    const ptrdiff_t slot = j / KT % (ptrdiff_t)c->form.tiles;
+    const ptrdiff_t tile = (b * (ptrdiff_t)c->form.kv_heads + h) * (ptrdiff_t)c->form.tiles + slot;
+    return (char *)c + at
+         + tile * KT * (ptrdiff_t)width * (ptrdiff_t)stored_size((loci_dtype)c->form.dtype);
+}
+static inline void *cache_keys(const struct loci_cache *c, ptrdiff_t b, int h, ptrdiff_t j)
+{
+    return cache_tile(c, c->keys, c->form.dim, b, h, j);
+}
+static inline void *cache_values(const struct loci_cache *c, ptrdiff_t b, int h, ptrdiff_t j)
+{
+    return cache_tile(c, c->values, c->form.value_dim, b, h, j);
+}
+
+/* Numbers of key j as the call stores them: the first, and how far apart they are. */
+static inline const void *key_at(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j,
+                                    ptrdiff_t *step)
+{
+    const loci_pages *p = c->in->pages;
+    ptrdiff_t at = j % KT;
+    *step = c->cache ? KT : 1;
+    if (c->cache)
+        return (const char *)cache_keys(c->cache, b, h, j + cache_list(c->cache, c->cache->base)[b])
+             + at * (ptrdiff_t)c->plan->stored;
+    if (p) at = p->table[b * p->entry + j / p->length] * c->k.batch + j % p->length * c->k.row;
+    else at = b * c->k.batch + j * c->k.row;
+    return (const char *)c->k.data + (at + h * c->k.head) * (ptrdiff_t)c->plan->stored;
+}
+
+#endif

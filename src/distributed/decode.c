@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT */
+/* decode.c -- few rows, the same on every rank, against keys that are spread.  What the rows have
+ * of the keys so far goes from the owner of the newest keys to that of the oldest, each of whom
+ * joins its own chunks to it: the order in which one process walks over them.  Where no term goes
+ * from key to key, chunks are summed up before that arrives, so all ranks work at the same time and
+ * a hop costs a message and the joins. */
+#include "api/tables.h"
+#include "distributed/rank_context.h"
+#include "contract/cache.h"
+
+#include <stdio.h>
+
+enum { TAG_STATE = 1, TAG_LINK, TAG_RESULT };
+
+/* What goes before the bytes of every message: how the senders before have fared. */
+struct head { int64_t status; char text[512 + 56]; };
+_Static_assert(sizeof(struct head) % ALIGN == 0, "states start on lines");
+/* A message, and how many bytes follow its head. */
+struct block { struct head *head; size_t bytes; };
+
+struct decode {
+    loci_call call;                      /* the caller's rows against the keys of this rank */
+    struct opening opening;
+    struct regions messages;
+    struct run run;
+    struct call open;
+    loci_share own;                      /* its keys; count 0: none */
+    int newer, older;                    /* whose keys are next to its own, or -1 */
+    int newest, oldest;                  /* ranks at the ends of the chain; -1: there are no keys */
+
+    /* In the workspace.  What rows have of the keys so far; outputs; and what encodings hand on. */
+    struct block state, result, link;
+    size_t links[MAX_ENCODINGS];         /* where each encoding's begins */
+    void *inner;                         /* for the pass itself */
+    double attention;                    /* seconds */
+};
+static char *data_of(const struct block *b) { return (char *)(b->head + 1); }
+
+/* ---- What is given --------------------------------------------------------------------------- */
+
+/* The chain of owners.  Each has one piece, from a border of chunks on. */
+static loci_status find_chain(struct party *a, struct decode *d)
+{
+    loci_error *e = a->call.error;
+    const int rank = a->via.rank;
+    d->newer = d->older = d->newest = d->oldest = -1;
+    for (int i = 0, before = -1; i < a->key_count; i++) {
+        const loci_share *s = &a->key_shares[i];
+        if (!s->count) continue;
+        for (int j = 0; j < i; j++)
+            CHECK(e, a->key_shares[j].rank != s->rank || !a->key_shares[j].count, LOCI_UNSUPPORTED,
+                  "key_shares: rank %d has two shares; to decode, each has one piece of the keys",
+                  s->rank);
+        CHECK(e, s->first % CHUNK == 0, LOCI_UNSUPPORTED,
+              "key_shares: share %d begins at key %lld; to decode, shares begin at multiples of %d",
+              i, (long long)s->first, CHUNK);
+        if (s->rank == rank) d->own = *s, d->older = before;
+        if (before == rank) d->newer = s->rank;
+        if (d->oldest < 0) d->oldest = s->rank;
+        d->newest = before = s->rank;
+    }
+    return LOCI_OK;
+}
+static loci_status check_cache(const struct party *a, const struct decode *d)
+{
+    const loci_call *in = &a->call;
+    const struct loci_cache *cache = in->cache;
+    loci_error *e = in->error;
+    TRY(loci_cache_check(a->plan, cache, e));
+    CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG,
+          "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
+    CHECK(e, !cache->form.ring, LOCI_UNSUPPORTED,
+          "a ring forgets keys, so it can have no share of them");
+    for (ptrdiff_t b = 0; b < in->batch; b++)
+        CHECK(e, cache_list(cache, cache->len)[b] == d->own.count, LOCI_BAD_ARG,
+              "entry %td of the cache has %lld keys, and its share has %lld", b,
+              (long long)cache_list(cache, cache->len)[b], (long long)d->own.count);
+    /* Keys that turned as they were put into the cache turned by the positions they had there. */
+    CHECK(e, cache->placed || a->plan->rotate < 0 || !d->own.first, LOCI_BAD_ARG,
+          "the cache counts its keys from 0, and its share begins at %lld; append them with k_pos",
+          (long long)d->own.first);
+    return LOCI_OK;
+}
+static loci_status open_shapes(struct party *a, struct decode *d)
+{
+    const loci_call *in = &a->call;
+    const struct loci_plan *p = a->plan;
+    loci_error *e = in->error;
+    const struct { const char *name; bool given; } fields[] = {
+        { "q_seg and k_seg", in->q_seg || in->k_seg },
+        { "q_starts and k_starts", in->q_starts || in->k_starts || in->sequences },
+        { "k_lens", in->k_lens },
+        { "pages", in->pages },
+        { "a mask", in->mask_kind != LOCI_NO_MASK || in->mask.data },
+        { "k_first and k_last", in->k_first || in->k_last },
+    };
+    for (int i = 0; i < COUNT(fields); i++)
+        CHECK(e, !fields[i].given, LOCI_UNSUPPORTED,
+              "%s: keys of several processes are one sequence in each batch entry, without any",
+              fields[i].name);
+    a->key_shares = a->all.key_shares ? a->all.key_shares : a->all.shares;
+    a->key_count = a->all.key_shares ? a->all.key_count : a->all.count;
+    TRY(loci_check_shares(a->key_shares, a->key_count, a->via.ranks, "key_shares", &a->keys, e));
+    CHECK(e, a->keys < MOST_NUMBERS, LOCI_BAD_ARG, "key_shares: %lld keys are too many",
+          (long long)a->keys);
+    TRY(find_chain(a, d));
+    CHECK(e, in->batch >= 0 && in->q_len >= 0
+                 && in->batch < MOST_NUMBERS / p->heads / (p->dim + p->value_dim + 1)
+                 && in->q_len <= MOST_NUMBERS / (in->batch + 1) / p->heads
+                                     / (p->dim + p->value_dim + 1),
+          LOCI_BAD_ARG, "batch %td or q_len %td is too large or negative", in->batch, in->q_len);
+    a->rows = in->q_len;
+    a->all.shares = a->key_shares, a->all.count = a->key_count;      /* for all to agree in */
+    if (in->cache) return check_cache(a, d);
+    CHECK(e, in->k_len == d->own.count, LOCI_BAD_ARG,
+          "k_len %td must be %lld, the keys of its share", in->k_len, (long long)d->own.count);
+    return LOCI_OK;
+}
+
+/* Positions that were given may follow one another here and not elsewhere.  Only where all ranks
+ * count the same distances do they go by these; else every pair is looked at. */
+static loci_status agree_on_runs(struct party *a, struct decode *d)
+{
+    struct call *c = &d->open;
+    int64_t list[3] = { 0, 0, 0 };
+    if (!c->where.k_pos && !a->call.q_pos) return LOCI_OK;
+    for (ptrdiff_t s = 0; s < c->seqs.n && d->own.count; s++) {
+        list[0] |= !c->seqs.list[s].run;
+        list[1] = loci_hash(list[1], &c->seqs.list[s].d0, sizeof c->seqs.list[s].d0);
+    }
+    list[2] = -list[1];
+    if (!d->own.count) list[0] = 0, list[1] = list[2] = INT64_MIN;   /* has nothing to say */
+    if (a->via.highest(a->via.user, list, 3)) return loci_break(a);
+    for (ptrdiff_t s = 0; s < c->seqs.n && (list[0] || list[1] != -list[2]); s++)
+        c->seqs.list[s].run = false;
+    return LOCI_OK;
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static size_t rows_of(const struct party *a)
+{
+    return (size_t)(a->call.batch * a->call.q_len) * (size_t)a->plan->heads;
+}
+/* The call of this rank alone. */
+static void make_call(struct party *a, struct decode *d)
+{
+    d->call = a->call, d->call.work_bytes = 0;
+    d->run = (struct run){ .count = a->call.q_len, .at = a->keys - a->call.q_len };
+    d->opening = (struct opening){ .stage = LOCI_ATTENTION, .runs = &d->run, .run_count = 1,
+                                   .keys = (ptrdiff_t)a->keys, .first = (ptrdiff_t)d->own.first,
+                                   .here = true, .more = &d->messages };
+    d->opening.part = (struct part){ .count = (ptrdiff_t)d->own.count, .opens = d->newer < 0,
+                                     .closes = d->older < 0, .linked = true };
+}
+static size_t lay_out(struct party *a, char *base, struct decode *d)
+{
+    const struct loci_plan *p = a->plan;
+    const size_t rows = rows_of(a);
+    struct arena m = { .base = base };
+    struct room room;
+    make_call(a, d);
+    d->opening.part.state = (char *)d;   /* measured as if it were there */
+    const size_t inner = loci_attention_room(p, &d->call, &d->opening, &room);
+    d->state.bytes = (rows + 1) * room.slot;
+    d->result.bytes = rows
+                    * ((size_t)p->value_dim * p->stored
+                       + p->real * ((size_t)(a->call.lse != NULL) + (size_t)(a->call.rem != NULL)
+                                    + (a->call.ae ? (size_t)p->dim : 0)));
+    d->link.bytes = 0;
+    for (int e = 0; e < p->encs; e++) d->links[e] = d->link.bytes, d->link.bytes += room.link[e];
+    struct block *blocks[] = { &d->state, &d->result, &d->link };
+    for (int i = 0; i < COUNT(blocks); i++)
+        blocks[i]->head = take_bytes(&m, 1, sizeof(struct head) + blocks[i]->bytes);
+    d->messages.n = 0;
+    if (base) loci_add_list(&d->messages, "work", base, m.used, 1, WRITTEN);
+    d->inner = take_bytes(&m, inner, 1);
+    if (base) d->opening.part.state = data_of(&d->state);
+    d->opening.part.slot = room.slot;
+    for (int e = 0; e < p->encs && base; e++)
+        d->opening.part.before[e] = data_of(&d->link) + d->links[e];
+    return m.full || !inner ? SIZE_MAX : m.used;
+}
+static loci_status open_own(struct party *a, const loci_plan *p, const void *tables, void *work,
+                            const loci_call *given, struct decode *d)
+{
+    TRY(loci_take_own_call(a, p, given));
+    TRY(open_shapes(a, d));
+    const size_t bytes = lay_out(a, NULL, d);
+    TRY(loci_check_work(a, work, bytes, "loci_parallel_decode_workspace"));
+    TRY(loci_check_tables(p, tables, a->call.tables_bytes, a->call.error));
+    lay_out(a, work, d);
+    a->outputs = (a->call.lse != NULL) | (a->call.rem != NULL) << 1 | (a->call.ae != NULL) << 2;
+    return loci_open_attention(&d->open, p, tables, d->inner, &d->call, &d->opening);
+}
+
+/* ---- Messages -------------------------------------------------------------------------------- */
+
+static bool end(struct party *a, void **request, int begun)
+{
+    const double start = loci_seconds();
+    if (begun) a->broken = true;
+    if (*request && a->via.wait(a->via.user, request)) a->broken = true;
+    a->waited += loci_seconds() - start;
+    return !a->broken;
+}
+static bool send_block(struct party *a, int to, int tag, const struct block *b)
+{
+    void *request = NULL;
+    const size_t bytes = sizeof(struct head) + b->bytes;
+    if (to < 0 || a->broken) return !a->broken;
+    a->sent += bytes;
+    return end(a, &request, a->via.send(a->via.user, to, tag, b->head, bytes, &request));
+}
+static bool receive_block(struct party *a, int from, int tag, struct block *b)
+{
+    void *request = NULL;
+    const size_t bytes = sizeof(struct head) + b->bytes;
+    if (from < 0 || a->broken) return !a->broken;
+    a->received += bytes;
+    return end(a, &request, a->via.receive(a->via.user, from, tag, b->head, bytes, &request));
+}
+/* Down a binomial tree from the rank that has it: number i, counted from there, has it from i less
+ * its highest bit, and passes it on to i + 2^k for every 2^k above i. */
+static bool spread(struct party *a, int from, int tag, struct block *b)
+{
+    const int n = a->via.ranks, i = (a->via.rank - from + n) % n;
+    int high = 1;
+    while (high <= i / 2) high *= 2;
+    if (i && !receive_block(a, (i - high + from) % n, tag, b)) return false;
+    for (int step = i ? 2 * high : 1; i + step < n; step *= 2)
+        if (!send_block(a, (i + step + from) % n, tag, b)) return false;
+    return true;
+}
+/* What is wrong here is what all are told, unless something was before. */
+static void tell(struct party *a, struct block *b, loci_status own)
+{
+    if (!own || b->head->status) return;
+    b->head->status = own;
+    snprintf(b->head->text, sizeof b->head->text, "parallel: rank %d: %.480s", a->via.rank,
+             a->said.text);
+}
+
+/* o, lse, rem and ae, to a message or back. */
+static char *copy(char *at, void *data, size_t bytes, bool back)
+{
+    if (!data) return at;
+    if (back) memcpy(data, at, bytes);
+    else memcpy(at, data, bytes);
+    return at + bytes;
+}
+static void copy_results(const struct party *a, const struct decode *d, bool back)
+{
+    const struct loci_plan *p = a->plan;
+    const struct call *c = &d->open;
+    const size_t rows = rows_of(a), width = (size_t)p->value_dim * p->stored;
+    char *at = data_of(&d->result);
+    for (ptrdiff_t b = 0; b < c->B; b++)
+        for (int h = 0; h < p->heads; h++)
+            for (ptrdiff_t i = 0; i < c->Lq; i++)
+                at = copy(at,
+                          (char *)c->o.data
+                              + (b * c->o.batch + h * c->o.head + i * c->o.row)
+                                    * (ptrdiff_t)p->stored,
+                          width, back);
+    at = copy(at, a->call.lse, rows * p->real, back);
+    at = copy(at, a->call.rem, rows * p->real, back);
+    copy(at, a->call.ae, rows * (size_t)p->dim * p->real, back);
+}
+
+/* ---- The chain ------------------------------------------------------------------------------- */
+
+/* The engine, on the keys of this rank. */
+static loci_status pass(struct party *a, struct decode *d, int step)
+{
+    struct call *c = &d->open;
+    const double begun = loci_seconds();
+    c->part.step = step;
+    const loci_status status = c->fast ? c->plan->engine->fast(c) : c->plan->engine->forward(c);
+    d->attention += loci_seconds() - begun;
+    return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
+}
+/* Sums that go on from key to key come from the owner of the older keys. */
+static void link_keys(struct party *a, struct decode *d)
+{
+    const struct loci_plan *p = a->plan;
+    if (d->link.bytes) receive_block(a, d->older, TAG_LINK, &d->link);
+    if (a->broken) return;
+    loci_begin(&d->open, true);
+    for (int e = 0; e < p->encs; e++)
+        if (p->enc[e].pe->hand_on)
+            p->enc[e].pe->hand_on(&d->open, e, data_of(&d->link) + d->links[e]);
+    if (d->link.bytes) send_block(a, d->newer, TAG_LINK, &d->link);
+}
+static loci_status run(struct party *a, struct decode *d)
+{
+    const struct block *blocks[] = { &d->state, &d->result, &d->link };
+    for (int i = 0; i < COUNT(blocks); i++) memset(blocks[i]->head, 0, sizeof(struct head));
+    if (!d->open.B || !d->open.Lq) return LOCI_OK;
+    if (d->oldest < 0) {                 /* no keys: each rank finds that by itself */
+        loci_begin(&d->open, true);
+        return pass(a, d, PART_WHOLE);
+    }
+    if (d->own.count) {
+        link_keys(a, d);
+        if (a->broken) return LOCI_TRANSPORT;
+        loci_status status = d->open.decode ? pass(a, d, PART_SUM) : LOCI_OK;
+        if (!receive_block(a, d->newer, TAG_STATE, &d->state)) return LOCI_TRANSPORT;
+        tell(a, &d->state, status);
+        if (!d->state.head->status) tell(a, &d->state, pass(a, d, PART_JOIN));
+        if (!send_block(a, d->older, TAG_STATE, &d->state)) return LOCI_TRANSPORT;
+        if (a->via.rank == d->oldest) {
+            *d->result.head = *d->state.head;
+            if (!d->state.head->status) copy_results(a, d, false);
+        }
+    }
+    if (!spread(a, d->oldest, TAG_RESULT, &d->result)) return LOCI_TRANSPORT;
+    const struct head *head = d->result.head;
+    if (head->status) return loci_fail(a->error, (loci_status)head->status, "%s", head->text);
+    if (a->via.rank != d->oldest) copy_results(a, d, true);
+    return LOCI_OK;
+}
+
+loci_status loci_parallel_decode(const loci_plan *p, const void *tables, void *work,
+                                 const loci_call *given, const loci_parallel *all)
+{
+    struct party a = { .error = given ? given->error : NULL };
+    struct decode d = { .attention = 0 };
+    TRY(loci_open_transport(&a, all));
+    TRY(loci_agree_on_call(&a, open_own(&a, p, tables, work, given, &d), tables));
+    TRY(agree_on_runs(&a, &d));
+    const loci_status status = run(&a, &d);
+    if (a.broken) return loci_break(&a);
+    loci_parallel_report *report = a.all.report;
+    if (report && !status) {
+        report->attention = d.attention, report->waited = a.waited;
+        report->sent = a.sent, report->received = a.received;
+    }
+    return status;
+}
+
+size_t loci_parallel_decode_workspace(const loci_plan *p, const loci_call *given,
+                                      const loci_parallel *all)
+{
+    struct party a = { .error = NULL };
+    struct decode d = { .attention = 0 };
+    if (!given || !loci_plan_is(p, LOCI_ATTENTION) || loci_open_transport(&a, all)
+        || TAKE(loci_call, &a.call, given, error, NULL))
+        return 0;
+    a.call.error = NULL, a.plan = p;
+    if (open_shapes(&a, &d)) return 0;
+    const size_t bytes = lay_out(&a, NULL, &d);
+    return bytes == SIZE_MAX ? 0 : bytes;
+}

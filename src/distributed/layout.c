@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+/* share.c -- who owns which rows and keys, and who needs which. */
+#include "distributed/rank_context.h"
+
+/* Piece number p of n begins at this row, a multiple of `unit`; the last one has the rest. */
+static int64_t border(int64_t rows, int64_t p, int64_t n, int64_t unit)
+{
+    if (p == n) return rows;
+    /* rows / n each, and one more for the first rows % n, without products that overflow */
+    const int64_t exact = rows / n * p + rows % n * p / n, at = (exact + unit / 2) / unit * unit;
+    return at < rows ? at : rows;
+}
+
+int loci_share_out(loci_layout layout, int64_t rows, int ranks, loci_share *list, int room)
+{
+    if (rows < 0 || ranks < 1 || ranks > INT32_MAX / 4 || rows > INT64_MAX / 4
+        || (layout != LOCI_CONTIGUOUS && layout != LOCI_ZIGZAG))
+        return 0;
+    const int pieces = layout == LOCI_ZIGZAG ? 2 * ranks : ranks;
+    const int64_t least = rows / (2 * (int64_t)ranks);
+    const int64_t unit = least >= CHUNK ? CHUNK : least >= ROW_CHUNK ? ROW_CHUNK : ROWS;
+    for (int p = 0; p < pieces && p < room; p++) {
+        const int64_t first = border(rows, p, pieces, unit);
+        list[p] = (loci_share){ .first = first,
+                                .count = border(rows, p + 1, pieces, unit) - first,
+                                .rank = p < ranks ? p : pieces - 1 - p };
+    }
+    return pieces;
+}
+
+loci_status loci_check_shares(const loci_share *list, int count, int ranks, const char *name,
+                              int64_t *all, loci_error *e)
+{
+    *all = 0;
+    CHECK(e, list && count >= 1, LOCI_BAD_ARG,
+          "%s: there must be a list of at least one share; loci_share_out() makes one", name);
+    for (int i = 0; i < count; i++) {
+        CHECK(e, list[i].rank >= 0 && list[i].rank < ranks, LOCI_BAD_ARG,
+              "%s: share %d is that of rank %d, and ranks are 0 .. %d", name, i, list[i].rank,
+              ranks - 1);
+        CHECK(e, list[i].first == *all, LOCI_BAD_ARG,
+              "%s: share %d begins at %lld, but those before it end at %lld", name, i,
+              (long long)list[i].first, (long long)*all);
+        CHECK(e, list[i].count >= 0 && list[i].count <= FAR - *all, LOCI_BAD_ARG,
+              "%s: share %d has %lld rows, but all must be 0 .. 2^40", name, i,
+              (long long)list[i].count);
+        *all += list[i].count;
+    }
+    return LOCI_OK;
+}
+
+int64_t loci_owned(const loci_share *list, int count, int rank)
+{
+    int64_t n = 0;
+    for (int i = 0; i < count; i++) n += list[i].rank == rank ? list[i].count : 0;
+    return n;
+}
+
+static void include(struct span *all, int64_t first, int64_t end)
+{
+    if (end <= first) return;
+    const bool none = all->end <= all->first;
+    if (none || first < all->first) all->first = first;
+    if (none || end > all->end) all->end = end;
+}
+/* The keys that rows see which stand at positions first .. last, by order and window; and those at
+ * these positions themselves, whose values a stick may give its remainder to without being seen. */
+static struct span seen(const struct party *a, int64_t first, int64_t last)
+{
+    const struct loci_plan *p = a->plan;
+    struct span s = { 0, a->keys };
+    if (!p->full && last + 1 < s.end) s.end = last + 1;
+    if (p->window_right >= 0 && p->window_right < FAR && last + p->window_right + 1 < s.end)
+        s.end = last + p->window_right + 1;
+    if (p->window_left >= 0 && p->window_left < FAR && first - p->window_left > s.first)
+        s.first = first - p->window_left;
+    return s;
+}
+bool loci_from_first(const loci_plan *p, int enc)
+{
+    for (int x = 0; x < p->uses; x++)
+        if (p->use[x].enc == enc && term_is(p->use[x].term, FROM_FIRST)) return true;
+    return false;
+}
+
+/* Do rows of this share, if there are any, see keys at all?  Those. */
+static struct span seen_by(const struct party *a, const loci_share *s)
+{
+    const int64_t first = s->first + a->keys - a->rows;
+    if (!s->count) return (struct span){ 0, 0 };
+    return a->placed ? (struct span){ 0, a->keys } : seen(a, first, first + s->count - 1);
+}
+/* Tiles and chunks are counted from the border of a chunk, and sums go on to the next one. */
+static struct span whole_chunks(const struct party *a, struct span s)
+{
+    if (!span_length(s)) return (struct span){ 0, 0 };
+    const int64_t end = (s.end + CHUNK - 1) / CHUNK * CHUNK;
+    return (struct span){ s.first / CHUNK * CHUNK, end < a->keys ? end : a->keys };
+}
+struct need loci_need_of_share(const struct party *a, int share)
+{
+    const loci_share *s = &a->all.shares[share];
+    return (struct need){ .rank = s->rank, .rows = s->count > 0,
+                          .held = whole_chunks(a, seen_by(a, s)) };
+}
+struct need loci_need_of(const struct party *a, int rank)
+{
+    struct span all = { 0, 0 };
+    bool rows = false;
+    for (int i = 0; i < a->all.count; i++) {
+        const loci_share *s = &a->all.shares[i];
+        const struct span one = seen_by(a, s);
+        if (s->rank != rank || !s->count) continue;
+        rows = true;
+        include(&all, one.first, one.end);
+    }
+    /* Those who collect keys sum from the first one on. */
+    for (int e = 0; e < a->plan->encs; e++)
+        if (a->all.gather && all.end > all.first && loci_from_first(a->plan, e)) all.first = 0;
+    for (int i = 0; i < a->key_count; i++) {
+        const loci_share *s = &a->key_shares[i];
+        if (s->rank == rank) include(&all, s->first, s->first + s->count);
+        /* keys turn back where they are */
+        if (s->rank == rank && s->count && a->sums) rows = true;
+    }
+    if (a->sums) all = whole_chunks(a, all);
+    else all.first = all.first / CHUNK * CHUNK;
+    return (struct need){ .rank = rank, .held = all, .rows = rows };
+}

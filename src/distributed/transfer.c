@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: MIT */
+/* travel.c -- keys on their way.  Owners pack their keys once, and begin to send them to all who
+ * need them before anything else; whoever needs them asks for a few packets ahead of what it works
+ * on.  So no rank passes on what is another's, and none waits for what a third one does. */
+#include "distributed/rank_context.h"
+
+#include <time.h>
+
+double loci_seconds(void)
+{
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- Which packets there are ----------------------------------------------------------------- */
+
+static int64_t first_chunk(const loci_share *s) { return s->first / CHUNK; }
+static int64_t last_chunk(const loci_share *s) { return (s->first + s->count - 1) / CHUNK; }
+static struct packet packet_at(const struct party *a, int share, int64_t chunk)
+{
+    const loci_share *s = &a->key_shares[share];
+    const int64_t low = chunk * CHUNK, high = low + CHUNK, end = s->first + s->count;
+    const int64_t first = s->first > low ? s->first : low;
+    return (struct packet){ .share = share, .chunk = chunk, .first = first,
+                            .count = (end < high ? end : high) - first };
+}
+int loci_owner(const struct party *a, const struct packet *p)
+{
+    return a->key_shares[p->share].rank;
+}
+static bool needs(const struct cargo *g, const struct packet *p, const struct need *n)
+{
+    if (g->everything) return n->rows;
+    return p->first < n->held.end && p->first + p->count > n->held.first;
+}
+
+/* The share that a rank begins with. */
+static int start(const struct party *a, enum order order)
+{
+    for (int s = 0; order == GATHERED && s < a->key_count; s++)
+        if (a->key_shares[s].rank == a->via.rank) return s;
+    return order == NEWEST_FIRST ? a->key_count - 1 : 0;
+}
+/* The first packet of a share, if it has any. */
+static bool open_share(const struct party *a, int share, enum order order, struct packet *p)
+{
+    const loci_share *s = &a->key_shares[share];
+    if (!s->count) return false;
+    *p = packet_at(a, share, order == NEWEST_FIRST ? last_chunk(s) : first_chunk(s));
+    return true;
+}
+bool loci_packet_of(const struct party *a, int share, int64_t chunk, struct packet *p)
+{
+    const loci_share *s = &a->key_shares[share];
+    if (!s->count || chunk < first_chunk(s) || chunk > last_chunk(s)) return false;
+    *p = packet_at(a, share, chunk);
+    return true;
+}
+/* The packet after p in this order; false: there is none. */
+static bool step(const struct party *a, enum order order, struct packet *p)
+{
+    const loci_share *s = &a->key_shares[p->share];
+    if (order != NEWEST_FIRST && p->chunk < last_chunk(s)) {
+        *p = packet_at(a, p->share, p->chunk + 1);
+        return true;
+    }
+    if (order == NEWEST_FIRST && p->chunk > first_chunk(s)) {
+        *p = packet_at(a, p->share, p->chunk - 1);
+        return true;
+    }
+    const int from = start(a, order), n = a->key_count;
+    for (int share = p->share;;) {
+        share = order == NEWEST_FIRST ? share - 1 : (share + 1) % n;
+        if (order == NEWEST_FIRST ? share < 0 : share == from) return false;
+        if (open_share(a, share, order, p)) return true;
+    }
+}
+/* The first packet in this order that this rank needs, from p on. */
+static bool needed(const struct party *a, const struct intake *in, struct packet *p)
+{
+    do {
+        if (needs(in->cargo, p, in->cargo->mine)) return true;
+    } while (step(a, in->order, p));
+    return false;
+}
+bool loci_first_packet(const struct party *a, struct packet *p)
+{
+    for (int s = 0; s < a->key_count; s++)
+        if (open_share(a, s, OLDEST_FIRST, p)) return true;
+    return false;
+}
+bool loci_next_packet(const struct party *a, struct packet *p) { return step(a, OLDEST_FIRST, p); }
+
+int64_t loci_keys_before(const struct party *a, const struct packet *p)
+{
+    int64_t n = p->first - a->key_shares[p->share].first;
+    for (int s = 0; s < p->share; s++)
+        n += a->key_shares[s].rank == loci_owner(a, p) ? a->key_shares[s].count : 0;
+    return n;
+}
+int loci_tag_of(const struct party *a, int kind, const struct packet *p)
+{
+    int64_t n = p->chunk - first_chunk(&a->key_shares[p->share]);
+    for (int s = 0; s < p->share; s++)
+        if (a->key_shares[s].count)
+            n += last_chunk(&a->key_shares[s]) - first_chunk(&a->key_shares[s]) + 1;
+    return kind * LOCI_TAGS + (int)(n % LOCI_TAGS);
+}
+static int tag_of(const struct party *a, const struct cargo *g, const struct packet *p)
+{
+    return loci_tag_of(a, g->tag, p);
+}
+
+/* ---- Messages -------------------------------------------------------------------------------- */
+
+static size_t message_bytes(const struct cargo *g, const struct packet *p)
+{
+    return (size_t)p->count * g->bytes;
+}
+static char *own_message(const struct party *a, const struct cargo *g, const struct packet *p)
+{
+    return g->outbox + (size_t)loci_keys_before(a, p) * g->bytes;
+}
+static void pack(const struct party *a, const struct cargo *g, const struct packet *p)
+{
+    char *to = own_message(a, g, p);
+    const ptrdiff_t at = (ptrdiff_t)loci_keys_before(a, p);
+    for (int i = 0; i < g->n; i++) {
+        const struct keyed *x = &g->list[i];
+        for (ptrdiff_t b = 0; b < x->n[0]; b++)
+            for (ptrdiff_t h = 0; h < x->n[1]; h++) {
+                const char *from = x->own + b * x->stride[0] + h * x->stride[1] + at * x->row;
+                for (int64_t j = 0; j < p->count; j++, to += x->bytes, from += x->row)
+                    memcpy(to, from, x->bytes);
+            }
+    }
+}
+/* A packet may go on behind the last key that there is room for. */
+static void unpack(const struct cargo *g, const struct packet *p, const char *from, int64_t first)
+{
+    const int64_t left = first + g->room - p->first, count = p->count < left ? p->count : left;
+    for (int i = 0; i < g->n; i++) {
+        const struct keyed *x = &g->list[i];
+        const size_t bytes = (size_t)p->count * x->bytes;
+        for (int64_t n = 0; n < x->n[0] * x->n[1]; n++, from += bytes)
+            memcpy(x->held + (size_t)(n * g->room + p->first - first) * x->bytes, from,
+                   (size_t)count * x->bytes);
+    }
+}
+
+/* ---- On their way ---------------------------------------------------------------------------- */
+
+void loci_end_request(struct party *a, void **request)
+{
+    if (!*request) return;
+    const double begun = loci_seconds();
+    if (a->via.wait(a->via.user, request)) a->broken = true;
+    a->waited += loci_seconds() - begun;
+}
+
+/* How many messages this rank sends, if all others need all that it has. */
+static int64_t most_sends(const struct party *a, const struct cargo *g)
+{
+    int64_t n = 0;
+    for (int s = 0; s < a->key_count; s++) {
+        const loci_share *own = &a->key_shares[s];
+        if (own->rank == a->via.rank && own->count) n += last_chunk(own) - first_chunk(own) + 1;
+    }
+    return n * g->need_count;
+}
+
+static void take_messages(struct party *a, struct cargo *g, struct arena *m)
+{
+    const int64_t most = a->keys < CHUNK ? a->keys : CHUNK;
+    g->sends = NULL, g->slots = NULL;
+    if (!g->n) return;
+    g->sends = take_bytes(m, (size_t)most_sends(a, g), sizeof *g->sends);
+    g->slots = take_bytes(m, (size_t)a->all.ahead, sizeof *g->slots);
+    for (int i = 0; i < a->all.ahead; i++) {
+        char *message = take_bytes(m, (size_t)most, g->bytes);
+        if (g->slots) g->slots[i] = (struct slot){ .message = message };
+    }
+}
+void loci_take_again(struct party *a, struct cargo *g, const struct cargo *from, int tag,
+                     struct arena *m)
+{
+    *g = *from;
+    g->tag = tag;
+    take_messages(a, g, m);
+}
+void loci_take_cargo(struct party *a, struct cargo *g, struct arena *m)
+{
+    take_messages(a, g, m);
+    g->outbox = g->n ? take_bytes(m, (size_t)a->call.k_len, g->bytes) : NULL;
+    for (int i = 0; i < g->n; i++) {
+        struct keyed *x = &g->list[i];
+        x->held = take_bytes(m, (size_t)(x->n[0] * x->n[1]) * (size_t)g->room, x->bytes);
+    }
+}
+
+void loci_send(struct party *a, struct cargo *g)
+{
+    g->sending = 0;
+    for (int s = 0; s < a->key_count; s++) {
+        const loci_share *own = &a->key_shares[s];
+        if (!g->n || own->rank != a->via.rank || !own->count) continue;
+        for (int64_t c = first_chunk(own); c <= last_chunk(own); c++) {
+            const struct packet p = packet_at(a, s, c);
+            if (!g->packed) pack(a, g, &p);
+            /* Those behind this rank's own first, as those before it begin elsewhere. */
+            const int from = (int)(g->mine - g->needs);
+            for (int i = 1; i <= g->need_count && !a->broken; i++) {
+                const struct need *n = &g->needs[(from + i) % g->need_count];
+                if (n->rank == a->via.rank || !needs(g, &p, n)) continue;
+                void **request = &g->sends[g->sending++];
+                *request = NULL;
+                a->broken = a->via.send(a->via.user, n->rank, tag_of(a, g, &p),
+                                        own_message(a, g, &p), message_bytes(g, &p), request)
+                         != 0;
+                a->sent += message_bytes(g, &p);
+            }
+        }
+    }
+}
+
+/* Asks for packets as long as there is room for them. */
+static void ask(struct party *a, struct intake *in)
+{
+    struct cargo *g = in->cargo;
+    while (in->more_begun && !a->broken) {
+        const struct packet *p = &in->begun;
+        if (loci_owner(a, p) != a->via.rank) {
+            struct slot *slot = &g->slots[in->asked % a->all.ahead];
+            if (in->asked - in->taken == a->all.ahead) return;
+            in->asked++;
+            a->broken = a->via.receive(a->via.user, loci_owner(a, p), tag_of(a, g, p),
+                                       slot->message, message_bytes(g, p), &slot->request)
+                     != 0;
+        }
+        in->more_begun = step(a, in->order, &in->begun) && needed(a, in, &in->begun);
+    }
+}
+void loci_begin_intake(struct party *a, struct intake *in, struct cargo *g, enum order order)
+{
+    *in = (struct intake){ .cargo = g, .order = order };
+    for (int i = 0; g->slots && i < a->all.ahead; i++) g->slots[i].request = NULL;
+    if (!g->n) return;
+    /* the first share that has any keys */
+    int share = start(a, order);
+    for (int i = 0; i < a->key_count && !in->more; i++) {
+        in->more = open_share(a, share, order, &in->next);
+        share = order == NEWEST_FIRST ? share - 1 : (share + 1) % a->key_count;
+    }
+    in->more = in->more && needed(a, in, &in->next);
+    in->begun = in->next, in->more_begun = in->more;
+    ask(a, in);
+}
+void loci_take_packet(struct party *a, struct intake *in, int64_t first)
+{
+    struct cargo *g = in->cargo;
+    const struct packet *p = &in->next;
+    if (a->broken || !in->more) return;
+    if (loci_owner(a, p) == a->via.rank) {
+        unpack(g, p, own_message(a, g, p), first);
+    } else {
+        struct slot *slot = &g->slots[in->taken % a->all.ahead];
+        loci_end_request(a, &slot->request);
+        if (a->broken) return;
+        unpack(g, p, slot->message, first);
+        a->received += message_bytes(g, p);
+        in->taken++;
+    }
+    in->more = step(a, in->order, &in->next) && needed(a, in, &in->next);
+    ask(a, in);
+}
+void loci_take_own(const struct party *a, const struct cargo *g, const struct packet *p,
+                   int64_t first)
+{
+    unpack(g, p, own_message(a, g, p), first);
+}
+void loci_take_all(struct party *a, struct cargo *g, int64_t first)
+{
+    struct intake in;
+    loci_begin_intake(a, &in, g, GATHERED);
+    while (in.more && !a->broken) loci_take_packet(a, &in, first);
+}
+void loci_end_cargo(struct party *a, struct cargo *g)
+{
+    for (int i = 0; g->slots && i < a->all.ahead; i++) loci_end_request(a, &g->slots[i].request);
+    for (int64_t i = 0; i < g->sending; i++) loci_end_request(a, &g->sends[i]);
+    g->sending = 0;
+}
+void loci_progress(struct party *a, struct cargo *g)
+{
+    if (!a->via.test || a->broken) return;
+    /* One that is open is enough for a transport that goes on with all of them. */
+    for (int64_t i = 0; i < g->sending; i++) {
+        void **request = &g->sends[a->asked++ % g->sending];
+        if (!*request) continue;
+        a->broken = a->via.test(a->via.user, request) != 0;
+        return;
+    }
+    for (int i = 0; i < a->all.ahead; i++) {
+        if (!g->slots[i].request) continue;
+        a->broken = a->via.test(a->via.user, &g->slots[i].request) != 0;
+        return;
+    }
+}

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: MIT */
+/* fox.c -- forgetting attention: gates in [0, 1] decide
+ * how much of the past is left.  Lin et al., ICLR 2025.
+ *
+ *     S_ij = scale q_i.k_j + sum of log_f[b][h][l] over the keys l after j, up to the last key
+ *            that row i sees
+ *
+ * log_f = log sigmoid(gate) is made by the layer and comes with each call, [B][H][Lk]
+ * by query head.  The gate of the key itself does not count, that of the newest key
+ * does.  Keys are counted in index order, so the mask is causal.  With a constant
+ * gate this is alibi with slope -log f.  A gate that is shut
+ * (log_f from -10^4 on down, -inf too) leaves the keys before it no weight at all. */
+#include "contract/cache.h"
+#include "contract/engine.h"
+#include "layout/gate.h"
+
+static const loci_option opts[] = {
+    [GATE_STOP] = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
+                    "weight mass that may be dropped per row; 0 is exact" },
+    { 0 }
+};
+enum { LOG_F };                          /* the tensor */
+
+static void tensors(const struct config *c, struct tensors *t)
+{
+    loci_add_tensor(t, c, "log_f", LOCI_INPUT, INIT_ZERO, 0, 0,
+                    SHAPE(LOCI_DIM_BATCH, c->heads, LOCI_DIM_KEYS));
+}
+
+static void terms(const struct config *c, struct termlist *t)
+{
+    (void)c;
+    loci_add_term(t, TERM_gate, GROUP_ADD);
+}
+
+/* May rows end early?  The bound on what they drop counts on softmax weights made
+ * of q.k and the gates alone, and on seeing all keys that the sums count. */
+static bool stops(const struct call *c, int enc)
+{
+    const struct loci_plan *p = c->plan;
+    bool alone = p->window_left == INT64_MAX;
+    for (int x = 0; x < p->uses; x++)
+        alone &= p->use[x].enc == enc || p->use[x].group == GROUP_ROTATE;
+    return alone && p->enc[enc].opt[GATE_STOP] > 0;
+}
+
+/* ---- Sums of log_f --------------------------------------------------------------------------- */
+
+/* Lays out the sums; the same in the scratch of a call and in a cache. */
+static void lay_out_sums(const struct call *c, struct arena *a, struct gate_sums *to)
+{
+    const struct loci_plan *p = c->plan;
+    const size_t tiles = (size_t)p->heads * (size_t)c->seqs.ktiles;
+    to->sum = take_bytes(a, tiles, sizeof *to->sum);
+    to->marks = take_bytes(a, tiles, sizeof *to->marks);
+    to->top = take_bytes(a, tiles, p->real);
+    to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)gate_keys(c), p->real);
+}
+/* The sums that a cache has made as keys were added, or
+ * NULL.  They have no bounds for rows that end early. */
+static void *made(const struct call *c, int enc)
+{
+    return c->cache ? cache_made(c->cache, enc) : NULL;
+}
+/* Lays out the scratch: the struct, then its arrays; with base NULL it only measures.
+ * If the cache has the sums, the struct points there, and the arrays are unused. */
+static struct gate_sums *lay_out(const struct call *c, int enc, struct arena *a)
+{
+    const struct loci_plan *p = c->plan;
+    const size_t tiles = (size_t)p->heads * (size_t)c->seqs.ktiles;
+    struct gate_sums *g = take_bytes(a, 1, sizeof *g), spare, *to = a->base ? g : &spare;
+    *to = (struct gate_sums){ .stops = stops(c, enc) };
+    lay_out_sums(c, a, to);
+    if (a->base && made(c, enc)) lay_out_sums(c, &(struct arena){ .base = made(c, enc) }, to);
+    if (to->stops) {
+        to->rise = take_bytes(a, tiles, sizeof *to->rise);
+        to->knorm = take_bytes(a, (size_t)p->key_heads * (size_t)c->seqs.ktiles, sizeof *to->knorm);
+    }
+    return g;
+}
+static size_t scratch(const struct call *c, int enc)
+{
+    struct arena a = { 0 };
+    lay_out(c, enc, &a);
+    return a.full ? SIZE_MAX : a.used;
+}
+
+/* Writes `later` of a tile of n keys from key `at` on, newest
+ * first, and returns the sum of all and the largest `later`. */
+static void sum_tile(const struct gate_sums *g, const void *log_f, const bool f64, ptrdiff_t at,
+                     int n, double *sum, double *top)
+{
+    *sum = *top = 0;
+    for (int k = n - 1; k >= 0; k--) {
+        store_real(g->later, f64, at + k, *sum);
+        *top = *sum > *top ? *sum : *top;
+        *sum += gate_value(load_real(log_f, f64, at + k));
+    }
+}
+/* The sum of a tile with gates that are shut or no
+ * numbers: those count in `marks` and not in the sum. */
+static double sum_finite(const void *log_f, const bool f64, ptrdiff_t at, int n, int64_t *marks)
+{
+    double sum = 0;
+    for (int k = n - 1; k >= 0; k--) {
+        const double x = load_real(log_f, f64, at + k);
+        if (gate_mark(x)) *marks += gate_mark(x);
+        else sum += x;
+    }
+    return sum;
+}
+static double higher(double a, double b) { return a > b || a != a ? a : b; }      /* NaN wins */
+
+/* Makes the sums of one head in one sequence from tile J0 on, where a cache goes
+ * on.  f64 is constant in each of the two calls, so that loads have one form. */
+static inline void sum_keys(const struct call *c, const struct gate_sums *g,
+                            const struct sequence *q, int h, ptrdiff_t J0, const void *log_f,
+                            const bool f64)
+{
+    const ptrdiff_t first = gate_at(c, q->b, h) + q->k0,
+                    slot = h * c->seqs.ktiles + q->first_ktile,
+                    end = c->part.linked ? c->first + c->part.count : q->nk;
+    double C = J0 ? g->sum[slot + J0 - 1] : 0, rise = -INFINITY, sum[LATER_TILES], top[LATER_TILES];
+    int64_t marks = J0 ? g->marks[slot + J0 - 1] : 0;
+    /* 64 (J + 1) keys are at most 2^doublings, which bounds the log of how many they are. */
+    int doublings = 6;
+    for (ptrdiff_t J = J0, tiles; J * KT < end; J += tiles) {
+        const ptrdiff_t left = end - J * KT, at = first + J * KT,
+                        bytes = at * (ptrdiff_t)c->plan->real;
+        const int n = left < KT ? (int)left : KT;
+        /* The engine has a vector loop for LATER_TILES whole tiles; the rest goes tile by tile. */
+        tiles = left < LATER_TILES * KT ? 1 : LATER_TILES;
+        if (tiles == 1) sum_tile(g, log_f, f64, at, n, sum, top);
+        else
+            c->plan->engine->sum_later((const char *)log_f + bytes, (char *)g->later + bytes,
+                                       sum, top);
+        for (int i = 0; i < tiles; i++) {
+            if (sum[i] != sum[i]) top[i] = NAN;          /* a gate is no number */
+            /* inf - inf is NaN: only finite sums are added as they are. */
+            C += sum[i] - sum[i] == 0 ? sum[i] : sum_finite(log_f, f64, at + i * KT, n, &marks);
+            g->sum[slot + J + i] = C, g->marks[slot + J + i] = marks;
+            store_real(g->top, f64, slot + J + i, top[i]);
+            if (!g->stops) continue;
+            while (J + i + 1 > (ptrdiff_t)1 << (doublings - 6)) doublings++;
+            /* `rise` is relative to the last key of its tile:
+             * what older tiles rise falls by this tile's sum. */
+            rise = higher(top[i], sum[i] + rise);
+            g->rise[slot + J + i] = rise + doublings * 0.69314718055994531;
+        }
+    }
+}
+
+/* The square of |k| of a key, whatever its dtype and stride, in 16 float
+ * sums side by side, which vectorise.  Not finite if the key is not. */
+static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int D)
+{
+    double all = 0;
+    if (dtype == LOCI_F64) {
+        for (int d = 0; d < D; d++)
+            all += load_real(k, true, d * step) * load_real(k, true, d * step);
+        return all;
+    }
+    float room[MAX_DIM];
+    const float *x = dtype == LOCI_F32 && step == 1 ? k : room;
+    for (int d = 0; d < D && x == room && dtype == LOCI_F32; d++)
+        room[d] = ((const float *)k)[d * step];
+    for (int d = 0; d < D && dtype == LOCI_BF16; d++)
+        room[d] = from_bf16(((const uint16_t *)k)[d * step]);
+    for (int d = 0; d < D && dtype == LOCI_F16; d++)
+        room[d] = from_f16(((const uint16_t *)k)[d * step]);
+    float sum[16] = { 0 };
+    int d = 0;
+    for (; d + 16 <= D; d += 16)
+        for (int n = 0; n < 16; n++) sum[n] += x[d + n] * x[d + n];
+    for (; d < D; d++) sum[0] += x[d] * x[d];
+    for (int n = 0; n < 16; n++) all += (double)sum[n];
+    return all;
+}
+/* knorm: the largest |k| up to each tile's end, made a little larger than it is, as
+ * the sums of norm_squared() are rounded; not finite from a key on that is not. */
+static void measure_keys(const struct call *c, const struct gate_sums *g,
+                         const struct sequence *q, int kh)
+{
+    const struct loci_plan *p = c->plan;
+    const loci_dtype dtype = !c->turned ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
+    double most = 0;
+    for (ptrdiff_t j = 0; j < q->nk; j++) {
+        ptrdiff_t step = 1;
+        const void *k = c->turned ? (const char *)c->turned
+                                        + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * p->dim
+                                              * (ptrdiff_t)p->real
+                                  : key_at(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
+        most = higher(norm_squared(k, dtype, step, p->dim), most);
+        if (j % KT == KT - 1 || j == q->nk - 1)
+            g->knorm[kh * c->seqs.ktiles + q->first_ktile + j / KT] = sqrt(most) * 1.0001;
+    }
+}
+
+/* Where the keys of other processes come first, their last sum stands before the first tile that is
+ * there.  Returns that tile. */
+static ptrdiff_t go_on(const struct call *c, int enc, const struct gate_sums *g,
+                       const struct sequence *q, int h)
+{
+    const ptrdiff_t J = c->part.linked ? c->first / KT : 0,
+                    slot = h * c->seqs.ktiles + q->first_ktile;
+    if (!J) return 0;
+    const struct gate_link *link = c->part.before[enc];
+    link += q->b * c->plan->heads + h;
+    g->sum[slot + J - 1] = link->sum, g->marks[slot + J - 1] = link->marks;
+    return J;
+}
+static size_t link(const struct call *c, int enc)
+{
+    (void)enc;
+    return (size_t)(c->B * c->plan->heads) * sizeof(struct gate_link);
+}
+static void hand_on(const struct call *c, int enc, void *to)
+{
+    struct arena a = { .base = c->scratch[enc] };
+    const struct gate_sums *g = lay_out(c, enc, &a);
+    struct gate_link *links = to;
+    const ptrdiff_t tiles = (c->first + c->part.count + KT - 1) / KT;
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++)
+        for (int h = 0; h < c->plan->heads; h++) {
+            const struct sequence *q = &c->seqs.list[s];
+            const ptrdiff_t at = h * c->seqs.ktiles + q->first_ktile + tiles - 1;
+            links[q->b * c->plan->heads + h] =
+                tiles ? (struct gate_link){ g->sum[at], g->marks[at] } : (struct gate_link){ 0 };
+        }
+}
+
+/* Heads are shared out among the host's threads where that
+ * is worth it: job i has the heads i, i + jobs, ... */
+struct job { const struct call *c; const struct gate_sums *g; const void *log_f; int enc, jobs; };
+/* Two calls with a constant, so that each is compiled for its dtype. */
+static void head_job(void *arg, int index)
+{
+    const struct job *a = arg;
+    const struct loci_plan *p = a->c->plan;
+    for (ptrdiff_t s = 0; s < a->c->seqs.n; s++) {
+        const struct sequence *q = &a->c->seqs.list[s];
+        /* elsewhere the term counts the gates of the keys that a row sees itself */
+        if (!sees_intervals(a->c, q) || !q->nq) continue;
+        /* they are those of the keys, whichever sequence has them first */
+        if (q->keys < s && sees_intervals(a->c, q - 1) && q[-1].nq) continue;
+        for (int h = index; h < p->heads; h += a->jobs) {
+            const ptrdiff_t J = go_on(a->c, a->enc, a->g, q, h);
+            if (p->f64) sum_keys(a->c, a->g, q, h, J, a->log_f, true);
+            else sum_keys(a->c, a->g, q, h, J, a->log_f, false);
+        }
+        for (int h = index; a->g->stops && h < p->key_heads; h += a->jobs)
+            measure_keys(a->c, a->g, q, h);
+    }
+}
+static void begin(struct call *c, int enc)
+{
+    struct arena a = { .base = c->scratch[enc] };
+    const loci_host *host = c->in->host;
+    const ptrdiff_t few = 1 << 15;       /* gates; fewer are summed sooner than threads wake */
+    struct job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, LOG_F), .enc = enc,
+                       .jobs = 1 };
+    if (made(c, enc)) return;            /* a cache has the sums of these keys */
+    if (host && host->run && c->threads > 1 && c->B * gate_keys(c) * c->plan->heads > few) {
+        job.jobs = c->threads;
+        host->run(host->user, job.jobs, head_job, &job);
+    } else {
+        head_job(&job, 0);
+    }
+}
+
+static loci_status accept(const struct call *c, int enc)
+{
+    CHECK(c->in->error, !c->part.state || !stops(c, enc), LOCI_UNSUPPORTED,
+          "fox: stop asks for the norms of all keys at once; gather them");
+    CHECK(c->in->error, !c->part.linked || (!c->where.k_pos && !c->cache), LOCI_UNSUPPORTED,
+          "fox: keys of several processes are decoded where they count from 0, and not from "
+          "caches, as their sums of log_f go on from one process to the next");
+    return LOCI_OK;
+}
+
+/* ---- In a cache ------------------------------------------------------------------------------ */
+
+/* What a cache makes room for.  With `stop` that is
+ * nothing, as the bounds are made anew for each call. */
+static size_t kept(const struct call *c, int enc)
+{
+    struct gate_sums g;
+    struct arena a = { 0 };
+    if (stops(c, enc)) return 0;
+    lay_out_sums(c, &a, &g);
+    return a.full ? SIZE_MAX : a.used;
+}
+/* Goes on with the sums of every entry, from the tile
+ * of key from[b] on, which may not have been full. */
+static void keep(const struct call *c, int enc, const int64_t *from)
+{
+    const struct loci_plan *p = c->plan;
+    const struct loci_cache *cache = c->cache;
+    const int tensor = p->first_tensor[enc] + LOG_F;
+    const void *log_f = (const char *)cache + cache->input[tensor].at;
+    struct gate_sums g = { .stops = false };
+    lay_out_sums(c, &(struct arena){ .base = (char *)cache + cache->made[enc] }, &g);
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        const struct sequence q = { .b = b, .nk = (ptrdiff_t)cache_list(cache, cache->len)[b],
+                                    .first_ktile = b * (ptrdiff_t)cache->form.tiles };
+        for (int h = 0; h < p->heads; h++)
+            sum_keys(c, &g, &q, h, (ptrdiff_t)from[b] / KT, log_f, p->f64);
+    }
+}
+
+/* ---- Gradient -------------------------------------------------------------------------------- */
+
+/* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all
+ * of dC sums to 0, minus the sum over those before l.  Elsewhere they are dlog_f itself. */
+static void end_keys(const double *total, double *dlog_f, ptrdiff_t n, bool sums, double *older)
+{
+    for (ptrdiff_t l = 0; l < n; l++) {
+        dlog_f[l] = sums ? *older : total[l];
+        *older -= total[l];              /* minus the sum of dC over the keys before the next */
+    }
+}
+/* Of the keys of a chunk that are a process's own; sums come from the keys before. */
+static void end_own(const struct call *c, int enc, const double *total, double *dlog_f)
+{
+    const struct loci_plan *p = c->plan;
+    double *older = c->chain.carried[enc];
+    for (ptrdiff_t b = 0; b < c->B; b++) {
+        const struct sequence *q = &c->seqs.list[b * c->where.run_count];
+        const bool sums = sees_intervals(c, q);
+        const int64_t last = c->chain.last[b] - pos_k(c, b, -c->first);
+        const ptrdiff_t seen = (sums ? gate_newest_at(c, q, last) + 1 : q->nk)
+                             - (c->first + c->chain.own),
+                        n = seen < 0 ? 0 : seen < c->chain.count ? seen : c->chain.count;
+        for (int h = 0; h < p->heads; h++) {
+            const ptrdiff_t at = (b * p->heads + h) * c->Lk + c->chain.own;
+            end_keys(total + at, dlog_f + at, n, sums, older + b * p->heads + h);
+        }
+    }
+}
+static size_t carried(const struct call *c, int enc)
+{
+    (void)enc;
+    return (size_t)(c->B * c->plan->heads) * sizeof(double);
+}
+/* Keys that no row sees have none. */
+static void end(struct call *c, int enc)
+{
+    const struct loci_plan *p = c->plan;
+    double *dlog_f = c->g.dtensor[p->first_tensor[enc] + LOG_F];
+    const double *total = NULL;
+    for (int x = 0; x < p->uses; x++)
+        if (p->use[x].enc == enc) total = c->g.total[x];
+    if (!dlog_f || !total || c->chain.end == END_REST) return;
+    if (c->chain.end == END_KEYS) {
+        end_own(c, enc, total, dlog_f);
+        return;
+    }
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        const bool sums = sees_intervals(c, q);
+        const ptrdiff_t seen = sums ? gate_newest(c, q, q->nq - 1) + 1 : q->nk;
+        for (int h = 0; h < p->heads && q->nq; h++) {
+            const ptrdiff_t first = (q->b * p->heads + h) * c->Lk + q->k0;
+            double older = 0;
+            end_keys(total + first, dlog_f + first, seen, sums, &older);
+        }
+    }
+}
+
+const struct loci_pe loci_pe_fox = {
+    .name = "fox", .cite = "Lin et al., ICLR 2025",
+    .brief = "S += sum of log f over the keys after j", .example = "fox",
+    .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts, .tensors = tensors,
+    .terms = terms, .accept = accept, .scratch = scratch, .link = link, .hand_on = hand_on,
+    .carried = carried,
+    .begin = begin, .end = end, .kept = kept, .keep = keep,
+};

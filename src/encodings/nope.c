@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT */
+/* nope.c -- no positional encoding: plain attention.  Kazemnejad et al., NeurIPS 2023.
+ *
+ *     S_ij = scale q_i.k_j
+ *
+ * Under a causal mask the order can still be learned;
+ * without a mask the output permutes with its inputs. */
+#include "contract/encoding.h"
+
+static const loci_option opts[] = { { 0 } };
+
+const struct loci_pe loci_pe_nope = {
+    .name = "nope", .cite = "Kazemnejad et al., NeurIPS 2023",
+    .brief = "S = scale q.k, nothing else", .example = "nope", .tol = 2e-6, .opts = opts,
+};

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* rope.c -- queries and keys turned by their positions.  Su
+ * et al., RoFormer, Neurocomputing 2024 (arXiv 2104.09864).
+ *
+ *     (x[a], x[b]) <- m (x[a] cos phi - x[b] sin phi, x[a] sin phi + x[b] cos phi)
+ *     phi = pos w[t], w[t] = base^(-2t/dim)
+ *
+ * so that q_i.k_j depends on i - j only.  Pair t of the `dim` channels from `offset`
+ * on is (2t, 2t+1) when interleaved (RoFormer, GPT-J) and (t, t + dim/2) in half
+ * style (GPT-NeoX, Llama as most files store it).  The two differ by a permutation of
+ * the channels and fit different weights, hence no default.  m is attention_factor,
+ * on q and on k.  Rules that change w for longer contexts are in rope_scaling.h.
+ * Some code rounds an odd width up; we refuse it, as no pair is complete then. */
+#include "encodings/rope_scaling.h"
+
+static const loci_option opts[] = {
+    [ROPE_PAIRING] = { "pairing", LOCI_WORD, 1, BY_RULE, 0, 0, "half|interleaved",
+                       "which channels form a pair: a new model takes rope:pairing=half, "
+                       "and `loci rope config.json` says what an existing one has" },
+    ROPE_ROWS,
+    { 0 }
+};
+
+static void terms(const struct config *c, struct termlist *t)
+{
+    (void)c;
+    loci_add_term(t, TERM_pairs, GROUP_ROTATE);
+}
+
+/* ---- Tables: the frequencies, and what pairs.h says about them ------------------------------- */
+
+static size_t size(const struct config *c, ptrdiff_t range, size_t real)
+{
+    (void)range, (void)real;
+    return loci_pairs_size((int)c->opt[ROPE_DIM] / 2, 1, 1);
+}
+static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
+{
+    (void)axis, (void)group;
+    loci_rope_frequency(p, t, hi, lo);
+}
+/* One axis and one group: all heads turn alike. */
+static void prepare(const struct prep *p) { loci_rope_prepare(p, 1, frequency); }
+/* All heads share the frequencies, so gradients add up; only given ones have any. */
+static void fold(const struct prep *p)
+{
+    const struct config *c = p->cfg;
+    if (c->opt[ROPE_FREQ] != ROPE_GIVEN || !p->dtensor[0]) return;
+    const ptrdiff_t part = pairs_part(c->dim, 1);
+    for (int h = 0; h < c->kv_heads; h++)
+        for (int t = 0; t < (int)c->opt[ROPE_DIM] / 2; t++)
+            p->dtensor[0][t] += p->dtable[0][h * part + t];
+}
+
+const struct loci_pe loci_pe_rope = {
+    .name = "rope", .cite = "Su et al., Neurocomputing 2024",
+    .brief = "pairs of channels of q and k turn by pos base^(-2t/dim)",
+    .example = "rope:pairing=half", .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 2e-6,
+    .opts = opts, .check = loci_rope_check, .tensors = loci_rope_tensors, .terms = terms,
+    .size = size, .prepare = prepare, .fold = fold, .multiplies = loci_pairs_factor,
+};

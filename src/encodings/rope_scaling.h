@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+/* rope_scaling.h -- what rope and mrope share: options, and the frequency of a pair under each rule
+ * that stretches a trained context.  With w = base^(-2t/dim), t = 0 .. dim/2 - 1, and s = factor:
+ *
+ *     linear        w / s
+ *     ntk           with base s^(dim/(dim-2)): the first pair as it was, the last divided by s
+ *     ntk_fixed     w s^(-2(t+1)/dim), with mixed_b w s^(-((t+1)/(dim/2))^mixed_b)
+ *     dynamic       ntk with s' = 1 + s (length/original_length - 1), length at least
+ *                   original_length
+ *     yarn          w (share + (1 - share)/s), share falling from 1 to 0 between two pairs
+ *     longrope      w / short[t], or w / long[t] when length > original_length
+ *     llama3        w / s for wavelengths beyond original_length/low_freq_factor, w for those below
+ *                   original_length/high_freq_factor, and in between a blend linear in
+ *                   original_length / wavelength
+ *     proportional  w / s for the first floor(partial dim/2) pairs; the others do not turn
+ *
+ * linear: Chen et al. 2023 (arXiv 2306.15595); yarn: Peng et al. 2024 (arXiv 2309.00071); longrope:
+ * Ding et al. 2024 (arXiv 2402.13753).
+ *
+ * yarn's ramp is linear in the pair, as in all code, not in the number of turns, as the paper
+ * writes it: weights were trained with the code.  It runs from pair(beta_fast) to pair(beta_slow),
+ * pair(r) = dim ln(original_length/(2 pi r)) / (2 ln base) being the pair that makes r turns,
+ * rounded outwards when truncate=1 and cut to 0 .. dim - 1.
+ *
+ * attention_factor by rule: yarn f(mscale)/f(mscale_all_dim) if both are there, else f(1), f(c) = 1
+ * + 0.1 c ln s; longrope sqrt(1 + ln s / ln original_length); both 1 for s <= 1; 1 elsewhere. */
+#ifndef LOCI_ENCODINGS_ROPE_SCALING_H
+#define LOCI_ENCODINGS_ROPE_SCALING_H
+
+#include "layout/pairs.h"
+enum {
+    ROPE_PAIRING, ROPE_BASE, ROPE_DIM, ROPE_OFFSET, ROPE_FREQ, ROPE_ATTENTION_FACTOR, ROPE_ANGLES,
+    ROPE_SCALING, ROPE_FACTOR, ROPE_ORIGINAL_LENGTH, ROPE_LENGTH, ROPE_MIXED_B, ROPE_BETA_FAST,
+    ROPE_BETA_SLOW, ROPE_TRUNCATE, ROPE_EXTRAPOLATION_FACTOR, ROPE_MSCALE, ROPE_MSCALE_ALL_DIM,
+    ROPE_SHORT, ROPE_LONG, ROPE_LOW_FREQ_FACTOR, ROPE_HIGH_FREQ_FACTOR, ROPE_PARTIAL, ROPE_OPTIONS
+};
+enum { ROPE_HALF, ROPE_INTERLEAVED };    /* words of pairing, and of freq */
+enum { ROPE_FORMULA, ROPE_GIVEN };
+enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
+
+/* All but pairing.  What belongs to a scaling has its usual
+ * value by rule, so that texts without it stay short. */
+#define ROPE_ROWS                                                                                  \
+    [ROPE_BASE]             = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,                      \
+                                "frequencies fall from 1 to about 1/base" },                       \
+    [ROPE_DIM]              = { "dim", LOCI_WHOLE, 0, BY_RULE, 2, 1024, NULL,                      \
+                                "channels that turn; by default all of the head" },                \
+    [ROPE_OFFSET]           = { "offset", LOCI_WHOLE, 0, 0, 0, 1022, NULL,                         \
+                                "first channel that turns" },                                      \
+    [ROPE_FREQ]             = { "freq", LOCI_WORD, 0, ROPE_FORMULA, 0, 0, "formula|given",         \
+                                "given: the frequencies are a learned tensor" },                   \
+    [ROPE_ATTENTION_FACTOR] = { "attention_factor", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,      \
+                                "multiplies turned q and k; by the scaling, else 1" },             \
+    [ROPE_ANGLES]           = { "angles", LOCI_WORD, 0, ROPE_EXACT, 0, 0, "exact|f32",             \
+                                "f32: frequency, position and product rounded, as float32 code "   \
+                                "has them" },                                                      \
+    [ROPE_SCALING]          = { "scaling", LOCI_WORD, 0, 0, 0, 0,                                  \
+                                "none|linear|ntk|ntk_fixed|dynamic|yarn|longrope|llama3|"          \
+                                "proportional",                                                    \
+                                "how a longer context changes the frequencies" },                  \
+    [ROPE_FACTOR]           = { "factor", LOCI_NUMBER, 0, BY_RULE, 1e-3, 1e18, NULL,               \
+                                "how many times longer; must be given, proportional: 1" },         \
+    [ROPE_ORIGINAL_LENGTH]  = { "original_length", LOCI_NUMBER, 0, BY_RULE, 1, 1e18, NULL,         \
+                                "trained context; must be given: dynamic, yarn, longrope, "       \
+                                "llama3" },                                                        \
+    [ROPE_LENGTH]           = { "length", LOCI_NUMBER, 0, BY_RULE, 1, 1e18, NULL,                  \
+                                "dynamic, longrope: this context's; the plan's max_len, else the " \
+                                "trained one" },                                                   \
+    [ROPE_MIXED_B]          = { "mixed_b", LOCI_NUMBER, 0, BY_RULE, 0, 1e3, NULL,                  \
+                                "ntk_fixed: power of the pair; 0 = off" },                         \
+    [ROPE_BETA_FAST]        = { "beta_fast", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,             \
+                                "yarn: pairs with more turns stay (32)" },                         \
+    [ROPE_BETA_SLOW]        = { "beta_slow", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,             \
+                                "yarn: pairs with fewer turns are divided by factor (1)" },        \
+    [ROPE_TRUNCATE]         = { "truncate", LOCI_WHOLE, 0, BY_RULE, 0, 1, NULL,                    \
+                                "yarn: the ramp ends at whole pairs (1)" },                        \
+    [ROPE_EXTRAPOLATION_FACTOR] = { "extrapolation_factor", LOCI_NUMBER, 0, BY_RULE, 0, 1e3, NULL, \
+                                "yarn: multiplies what stays (1)" },                               \
+    [ROPE_MSCALE]           = { "mscale", LOCI_NUMBER, 0, BY_RULE, 0, 1e3, NULL,                   \
+                                "yarn: see attention_factor; 0 = absent" },                        \
+    [ROPE_MSCALE_ALL_DIM]   = { "mscale_all_dim", LOCI_NUMBER, 0, BY_RULE, 0, 1e3, NULL,           \
+                                "yarn: see attention_factor; 0 = absent" },                        \
+    [ROPE_SHORT]            = { "short", LOCI_LIST, 0, BY_RULE, 1e-3, 1e18, NULL,                  \
+                                "longrope: divisors up to original_length; must be given" },       \
+    [ROPE_LONG]             = { "long", LOCI_LIST, 0, BY_RULE, 1e-3, 1e18, NULL,                   \
+                                "longrope: and beyond; must be given" },                           \
+    [ROPE_LOW_FREQ_FACTOR]  = { "low_freq_factor", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,       \
+                                "llama3: fewer turns are divided by factor (1)" },                 \
+    [ROPE_HIGH_FREQ_FACTOR] = { "high_freq_factor", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1e6, NULL,      \
+                                "llama3: more turns stay (4)" },                                   \
+    [ROPE_PARTIAL]          = { "partial", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1, NULL,                 \
+                                "proportional: share of the pairs that turn; must be given" }
+
+/* Holds the options to all of these rules, and fills in what they leave out. */
+loci_status loci_rope_check(struct config *, loci_error *);
+/* Adds the tensor `freq` where freq=given. */
+void loci_rope_tensors(const struct config *, struct tensors *);
+/* Pair t turns by its coordinate times hi + lo, with angles=f32
+ * a float; data is that of this encoding's tensors. */
+void loci_rope_frequency(const struct prep *, int t, double *hi, double *lo);
+/* Writes the table of the term `pairs`, the same for all heads. */
+void loci_rope_prepare(const struct prep *, int axes, pairs_frequency *);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT */
+/* sba.c -- stick-breaking attention: each key, newest first, takes its share of what is left.  Tan
+ * et al., ICLR 2025.
+ *
+ *     A_ij = sigmoid(S_ij) prod over visible keys l after j of (1 - sigmoid(S_il))
+ *     rem_i = 1 - sum_j A_ij
+ *
+ * in place of the softmax.  As in the paper a row does not see its own key, unless current=1.  The
+ * paper drops what is left of the stick; the authors' tests give it to the row's own value
+ * (remainder=value), their trained models to a learned vector per head (remainder=vector, r
+ * [H][Dv], 0 at the start). */
+#include "layout/stick.h"
+
+static const loci_option opts[] = {
+    [STICK_CURRENT]   = { "current", LOCI_WORD, 0, 0, 0, 0, "0|1", "1: a row sees its own key" },
+    [STICK_REMAINDER] = { "remainder", LOCI_WORD, 0, REMAINDER_NONE, 0, 0, "none|value|vector",
+                          "who gets what is left of the stick" },
+    [STICK_STOP]      = { "stop", LOCI_NUMBER, 0, 0, 0, 1, NULL,
+                          "stick length below which a row may end; 0 is exact" },
+    { 0 }
+};
+enum { VECTOR };                         /* the tensor */
+
+/* Who gets the remainder. */
+static bool to_vector(const struct config *c)
+{
+    return c->opt[STICK_REMAINDER] == REMAINDER_VECTOR;
+}
+static bool to_value(const struct call *c, int enc)
+{
+    return c->plan->enc[enc].opt[STICK_REMAINDER] == REMAINDER_VALUE;
+}
+
+static void tensors(const struct config *c, struct tensors *t)
+{
+    if (to_vector(c))
+        loci_add_tensor(t, c, "r", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads, c->value_dim));
+}
+
+/* Without its own key a row sees only those before it. */
+static bool strict(const struct config *c) { return c->opt[STICK_CURRENT] == 0; }
+static void terms(const struct config *c, struct termlist *t)
+{
+    (void)c;
+    loci_add_term(t, TERM_stick, GROUP_WEIGHT);
+}
+
+/* ---- The vector of each head ----------------------------------------------------------------- */
+
+/* Numbers of the learned vectors; the other remainders have no table. */
+static ptrdiff_t numbers(const struct config *c)
+{
+    return to_vector(c) ? (ptrdiff_t)c->heads * c->value_dim : 0;
+}
+static size_t size(const struct config *c, ptrdiff_t range, size_t real)
+{
+    (void)range;
+    return (size_t)numbers(c) * real;
+}
+static void prepare(const struct prep *p)
+{
+    for (ptrdiff_t i = 0; i < numbers(p->cfg); i++) put(p, i, param(p, VECTOR, i));
+}
+static void fold(const struct prep *p)
+{
+    if (!to_vector(p->cfg) || !p->dtensor[VECTOR]) return;
+    for (ptrdiff_t i = 0; i < numbers(p->cfg); i++) p->dtensor[VECTOR][i] += p->dtable[0][i];
+}
+
+/* ---- The row's own key ----------------------------------------------------------------------- */
+
+/* Rising keys can be searched by halving; any others are looked at in turn. */
+static bool rising_keys(const struct call *c, const struct sequence *q)
+{
+    for (ptrdiff_t j = 1; j < q->nk; j++)
+        if (pos_k(c, q->b, q->k0 + j) <= pos_k(c, q->b, q->k0 + j - 1)) return false;
+    return true;
+}
+/* The first key of the row's sequence and segment that has its position, or -1. */
+static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool rising, ptrdiff_t row)
+{
+    const int64_t pos = pos_q(c, q->b, row);
+    /* Halving leaves the last key at or before the
+     * position; other keys are looked at one by one. */
+    ptrdiff_t low = q->k0, end = q->k0 + q->nk;
+    while (rising && end - low > 1) {
+        const ptrdiff_t middle = low + (end - low) / 2;
+        if (pos_k(c, q->b, middle) <= pos) low = middle;
+        else end = middle;
+    }
+    for (; low < end; low++)
+        if (pos_k(c, q->b, low) == pos && seg_k(c, q->b, low) == seg_q(c, q->b, row)
+            && seg_k(c, q->b, low) >= 0)
+            return low;
+    return -1;
+}
+
+/* Rows before the first key of an entry are there only because others are longer. */
+static bool before_first(const struct call *c, ptrdiff_t b, ptrdiff_t i)
+{
+    return c->where.lens && !c->in->q_pos && pos_q(c, b, i) < first_pos(c, b);
+}
+/* With remainder=value every row needs a key of its own, or its
+ * remainder would go nowhere.  Padding has no output and needs none. */
+static loci_status accept(const struct call *c, int enc)
+{
+    if (!to_value(c, enc)) return LOCI_OK;
+    CHECK(c->in->error, !c->chain.on || c->part.values.data || !c->Lq, LOCI_UNSUPPORTED,
+          "sba: gradients of remainder=value over several processes want a key for every row, at "
+          "the same counted position and with the same owner");
+    if (c->part.state) {
+        CHECK(c->in->error, c->part.values.data || !c->Lq, LOCI_UNSUPPORTED,
+              "sba: remainder=value wants a key for every row, at the same position; where keys "
+              "have shares or positions of their own, gather them");
+        return LOCI_OK;
+    }
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        const bool rising = rising_keys(c, q);
+        for (ptrdiff_t i = q->q0; i < q->q0 + q->nq; i++)
+            CHECK(c->in->error,
+                  seg_q(c, q->b, i) < 0 || before_first(c, q->b, i)
+                      || own_key(c, q, rising, i) >= 0,
+                  LOCI_BAD_ARG,
+                  "sba: remainder=value needs a key at the position %lld of query %td",
+                  (long long)pos_q(c, q->b, i), i);
+    }
+    return LOCI_OK;
+}
+
+static size_t scratch(const struct call *c, int enc)
+{
+    return to_value(c, enc) ? (size_t)(c->B * c->Lq) * sizeof(ptrdiff_t) : 0;
+}
+/* The own key of each row, [B][Lq], which the term adds the remainder to. */
+static void begin(struct call *c, int enc)
+{
+    if (!to_value(c, enc) || c->part.state) return;
+    ptrdiff_t *own = c->scratch[enc];
+    for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
+        const struct sequence *q = &c->seqs.list[s];
+        const bool rising = rising_keys(c, q);
+        for (ptrdiff_t i = q->q0; i < q->q0 + q->nq; i++)
+            own[q->b * c->Lq + i] = own_key(c, q, rising, i);
+    }
+}
+/* The own key of a row, where processes own keys with their rows: that of its position.  -1: it is
+ * none of those at hand. */
+static ptrdiff_t key_at_hand(const struct call *c, ptrdiff_t b, ptrdiff_t row)
+{
+    const int64_t key = pos_q(c, b, row) - pos_k(c, b, 0);
+    return key >= c->chain.own && key < c->chain.own + c->chain.count ? (ptrdiff_t)key : -1;
+}
+/* dv of the own key += rem do, heads and rows ascending, so that sums
+ * have one order.  It runs after the backward pass has written dv. */
+static void end(struct call *c, int enc)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t *own = c->scratch[enc];
+    if (!to_value(c, enc) || !c->g.dv.data || !c->g.dout.data || c->chain.end == END_REST) return;
+    for (ptrdiff_t i = 0; i < c->B * p->heads * c->Lq; i++) {
+        const ptrdiff_t b = i / c->Lq / p->heads, h = i / c->Lq % p->heads, row = i % c->Lq,
+                        key = c->chain.on ? key_at_hand(c, b, row) : own[b * c->Lq + row];
+        const ptrdiff_t dout = b * c->g.dout.batch + h * c->g.dout.head + row * c->g.dout.row;
+        const ptrdiff_t dv = b * c->g.dv.batch + h / p->group * c->g.dv.head + key * c->g.dv.row;
+        const double rem = load_real(c->in->rem, p->f64, i);
+        for (int n = 0; key >= 0 && n < p->value_dim; n++)
+            store_real(c->g.dv.data, p->f64, dv + n,
+                       load_real(c->g.dv.data, p->f64, dv + n)
+                           + rem * load_stored(c->g.dout.data, p->dtype, dout + n));
+    }
+}
+
+const struct loci_pe loci_pe_sba = {
+    .name = "sba", .cite = "Tan et al., ICLR 2025",
+    .brief = "weights break a stick from the newest key on, no softmax", .example = "sba",
+    .places = LOCI_PLACE_WEIGHT, .causal_only = true, .tol = 4e-6, .opts = opts, .strict = strict,
+    .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
+    .accept = accept, .scratch = scratch, .begin = begin, .end = end,
+};

@@ -1,0 +1,673 @@
+/* SPDX-License-Identifier: MIT */
+/* backward.c -- gradients: scores are computed again, five products per tile, no atomics.
+ *
+ *     P = e^(S - lse)    dP = dO V^T    dS = P (dP - delta),  delta = dO.o - dlse
+ *     dV += P^T dO       dK += dS^T Q   dQ = dS K
+ *
+ * A work item is a kv head (or all heads, when a term mixes them) and 1024 query rows.  It meets
+ * the keys in chunks, oldest first, and in each sums dK, dV and gradients of parameters into parts
+ * of its own; what its rows have by then waits for the next chunk.  Threads take items one after
+ * the other, and parts are added to the totals in the order of the items (util/ordered_sum.h), so
+ * sums do not depend on the number of threads, and each thread needs memory for one chunk only. */
+#include "engine/backward.h"
+#include "util/ordered_sum.h"
+
+#if QT > 1
+
+static void zero(real *x, ptrdiff_t n) { memset(x, 0, sizeof(real) * (size_t)n); }
+
+/* dO, delta and lse of the rows, and the terms begin.  delta = dO.o - dlse is what every dP
+ * of the row is compared with: dS = P (dP - delta), since dlse reaches S by P as well. */
+static void open_gradient(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const int Dv = p->value_dim, Dvp = padded(Dv);
+    const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
+    const real *lse = c->in->lse, *dlse = c->grad->dlse;
+
+    /* without dO only dlse and what terms bring have a gradient */
+    if (c->g.dout.data) load_rows(c, &c->g.dout, t->seq->b, t->h, t->i0, t->rows, Dv, t->dout.rows);
+    else zero(t->dout.rows, (ptrdiff_t)QT * Dvp);
+    transpose(t->dout.rows, Dvp, QT, Dv, t->dout.across, QT);
+    load_rows(c, &c->o, t->seq->b, t->h, t->i0, t->rows, Dv, t->scratch);
+    transpose(t->scratch, Dvp, QT, Dv, t->chunk.o, QT);
+    zero(t->delta, QT);
+    for (int n = 0; n < Dv; n++)
+        for (int r = 0; r < QT; r++)
+            t->delta[r] = fma_(t->dout.across[n * QT + r], t->chunk.o[n * QT + r], t->delta[r]);
+    for (int r = 0; r < QT; r++) {
+        const bool live = r < t->rows;
+        /* A row that sees no key has lse -inf; its scores are -inf, and -inf - 0 gives weight 0. */
+        t->lse[r] = live && lse && lse[at + r] != -INFINITY ? lse[at + r] : 0;
+        if (live && dlse) t->delta[r] -= dlse[at + r];
+    }
+    /* outer() sums over all rows of the tile: one that is not finite must not reach keys
+     * that it does not see. */
+    t->finite = finite_rows(t->q.rows, padded(p->dim), t->rows, p->dim)
+             && finite_rows(t->dout.rows, Dvp, t->rows, Dv) && finite_rows(t->lse, QT, 1, QT);
+
+    zero(t->dqs, (ptrdiff_t)p->dim * QT);
+    EACH_USE(c, x, term) {
+        zero(t->own[x].grads, (ptrdiff_t)t->own[x].gradn * QT);
+        if (term->open) term->open(t, x);
+        if (term->open_bwd) term->open_bwd(t, x);
+    }
+}
+
+/* p = e^(s - lse) and ds = p (dp - delta), a row's numbers in the lanes.  Two vectors of rows at a
+ * time, over all keys, so that their lse and delta stay in registers. */
+static void weigh_again(int keys, const real *s, const real *lse, real *p)
+{
+    for (int r = 0; r < QT; r += 2 * VL) {
+        const vf l[2] = { vf_load(lse + r), vf_load(lse + r + VL) };
+        for (int n = r; n < keys * QT; n += QT)
+            UNROLL for (int i = 0; i < 2; i++)
+                vf_store(p + n + i * VL, vf_exp(vf_sub(vf_load(s + n + i * VL), l[i])));
+    }
+}
+static void compare(int keys, const real *p, const real *dp, const real *delta, real *ds)
+{
+    for (int r = 0; r < QT; r += 2 * VL) {
+        const vf d[2] = { vf_load(delta + r), vf_load(delta + r + VL) };
+        for (int n = r; n < keys * QT; n += QT)
+            UNROLL for (int i = 0; i < 2; i++)
+                vf_store(ds + n + i * VL, vf_mul(vf_load(p + n + i * VL),
+                                                 vf_sub(vf_load(dp + n + i * VL), d[i])));
+    }
+}
+
+/* p and ds of a tile whose scores are there.  The mask on ds sets pairs to 0 that nobody sees:
+ * their p is 0, but dP may be inf or NaN. */
+static void weigh_gradient(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    if (p->weight < 0) weigh_again(t->keys, t->s, t->lse, t->p);
+    else weights_of(c)->weigh(t, p->weight), weights_of(c)->whole(t, p->weight);
+    t->next = to_next(t, VALUES, t->next.first);
+    dot(t, t->v.at, t->v.row, p->value_dim, t->dout.across, t->dp, t->next);
+    t->next.first = NULL;                /* keys are asked for once */
+    EACH_USE(c, x, term) if (term->value_bwd) term->value_bwd(t, x);
+    if (p->weight < 0) compare(t->keys, t->p, t->dp, t->delta, t->ds);
+    else weights_of(c)->weigh_bwd(t, p->weight);
+    mask(t, t->ds, 0);
+}
+
+/* What a mask adds, it adds to the final scores. */
+static void store_mask_gradient(const struct tile *t)
+{
+    const loci_view *v = &t->c->g.dmask;
+    real *to = (real *)v->data + t->seq->b * v->batch + t->h * v->head + t->i0 * v->row + t->j0;
+    transpose(t->ds, QT, t->keys, t->rows, to, v->row);
+}
+
+/* From the gradient of the final scores to that of scale q.k, last stage first. */
+static void score_gradient(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    for (enum group g = GROUP_ADD; g >= GROUP_RAW; g--) {
+        for (int x = p->uses - 1; x >= 0; x--) {
+            const struct term *term = term_of(c, x);
+            if (p->use[x].group == g && term->score_bwd) term->score_bwd(t, x);
+        }
+        /* mix_bwd() has left the gradient of the ADD terms in ds and that of the scores in da. */
+        if (g == GROUP_ADD && p->mix >= 0) {
+            real *ds = t->ds;
+            t->ds = t->da, t->da = ds;
+        }
+    }
+    /* What terms read of q.k is not part of any stage, so it comes after all of them. */
+    for (int x = p->uses - 1; x >= 0; x--)
+        if (term_of(c, x)->read_bwd) term_of(c, x)->read_bwd(t, x);
+}
+
+/* ---- Which rows meet which keys -------------------------------------------------------------- */
+
+/* A chunk's tiles of some keys: first .. last, none when last < first. */
+struct tiles { ptrdiff_t first, last; };
+static struct tiles tiles_of(struct keyrange keys, ptrdiff_t chunk)
+{
+    const ptrdiff_t low = chunk * (CHUNK / KT), high = low + CHUNK / KT - 1;
+    if (keys.last < keys.first) return (struct tiles){ low, low - 1 };
+    return (struct tiles){ keys.first / KT > low ? keys.first / KT : low,
+                           keys.last / KT < high ? keys.last / KT : high };
+}
+
+/* Items in order: the latest rows first, all kv heads of a chunk of rows side by side, so that
+ * those that run at the same time cost the same and seldom add to the same keys. */
+struct item N(item_at)(const struct call *c, const struct sequence *q, ptrdiff_t i)
+{
+    const int groups = groups_of(c);
+    struct item a = { .q = q, .kvh = (int)(i % groups) };
+    a.row = (tiles_of_rows(q) - 1 - i / groups) * ROW_CHUNK;
+    a.rows = q->nq - a.row < ROW_CHUNK ? q->nq - a.row : ROW_CHUNK;
+    a.keys = keys_of(c, q, a.row, (int)a.rows);
+    const ptrdiff_t none = c->chain.oldest;
+    a.chunks = a.keys.last < a.keys.first
+                 ? (struct chunks){ none, none }
+                 : (struct chunks){ a.keys.first / CHUNK, a.keys.last / CHUNK };
+    return a;
+}
+static struct item item_of(const struct call *c, ptrdiff_t i)
+{
+    const int groups = groups_of(c);
+    const ptrdiff_t rows = c->seqs.chunks - 1 - i / groups;
+    const struct sequence *q = find_sequence(c, BY_CHUNK, rows);
+    return N(item_at)(c, q, (q->first_chunk + tiles_of_rows(q) - 1 - rows) * groups + i % groups);
+}
+
+/* QT rows of an item, of one head or, with a mix, of all heads from h on. */
+struct rows {
+    const struct item *item;
+    int h;
+    ptrdiff_t row;
+    int n;
+    struct keyrange keys;
+    /* Rows that see no key have gradients all the same: they meet the item's first chunk. */
+    struct chunks chunks;
+};
+static struct rows rows_at(const struct call *c, const struct item *a, int h, ptrdiff_t row)
+{
+    struct rows r = { .item = a, .h = a->kvh * c->plan->group + h, .row = a->row + row,
+                      .n = a->rows - row < QT ? (int)(a->rows - row) : QT };
+    r.keys = keys_of(c, a->q, r.row, r.n);
+    r.chunks = r.keys.last < r.keys.first
+                 ? (struct chunks){ a->chunks.first, a->chunks.first }
+                 : (struct chunks){ r.keys.first / CHUNK, r.keys.last / CHUNK };
+    return r;
+}
+/* The last key that they may see and that is there. */
+static ptrdiff_t last_here(const struct call *c, const struct rows *r)
+{
+    return keys_here(c, r->keys).last;
+}
+/* The slot of their head number i. */
+static ptrdiff_t slot_of(const struct call *c, const struct rows *r, int i)
+{
+    return (r->h + i) % item_heads(c->plan) * item_tiles(c) + (r->row - r->item->row) / QT;
+}
+
+/* ---- From chunk to chunk --------------------------------------------------------------------- */
+
+/* Copies n rows to what is kept, or back; returns what comes next there. */
+static real *copy_rows(real *rows, ptrdiff_t n, real *kept, bool back)
+{
+    const size_t bytes = sizeof(real) * (size_t)(n * QT);
+    if (back) memcpy(rows, kept, bytes);
+    else memcpy(kept, rows, bytes);
+    return kept + n * QT;
+}
+/* Puts down what rows have summed when they leave a chunk of keys, or brings it back: dq and
+ * gradients of terms, which have joined, and the state of terms. */
+static void keep_rows(struct tile *t, const struct sums *w, ptrdiff_t slot, bool back)
+{
+    const struct call *c = t->c;
+    ptrdiff_t n = c->plan->dim;
+    EACH_USE(c, x, term) n += t->own[x].gradn + (term->kept ? term->kept(c, x) : 0);
+    real *at = copy_rows(t->dqs, c->plan->dim, w->kept + slot * n * QT, back);
+    EACH_USE(c, x, term) {
+        at = copy_rows(t->own[x].grads, t->own[x].gradn, at, back);
+        if (term->kept) at = copy_rows(t->own[x].mem, term->kept(c, x), at, back);
+    }
+}
+/* The same for carries as they are before the newest key of a chunk. */
+static void keep_carries(struct tile *t, const struct sums *w, ptrdiff_t slot, ptrdiff_t chunk,
+                         bool back)
+{
+    EACH_USE(t->c, x, term) {
+        const ptrdiff_t n = t->own[x].carryn;
+        if (n)
+            copy_rows(t->own[x].carry, n,
+                      w->border[x] + (slot * most_chunks(t->c) + chunk) * n * QT, back);
+    }
+}
+
+/* Will no scan move its carry any more?  Then the carries of older tiles are those of this one. */
+static bool all_settled(const struct tile *t, int n)
+{
+    for (int i = 0; i < n; i++)
+        EACH_USE(t->c, x, term)
+            if (term->carry && !(term->settled && term->settled(&t[i], x))) return false;
+    return true;
+}
+
+/* Newest to oldest through a chunk: the carries of all scans.  With w they are left there as
+ * they are before each tile, for the walk that runs the other way. */
+static void sweep_carries(const struct call *c, struct tile *t, int n, const struct sums *w,
+                          ptrdiff_t last, struct tiles tiles)
+{
+    const struct loci_plan *p = c->plan;
+    for (ptrdiff_t j = tiles.last; j >= tiles.first; j--) {
+        const ptrdiff_t at = j % (CHUNK / KT);
+        bool seen = true;
+        for (int i = 0; i < n; i++) {
+            if (j == tiles.last)
+                EACH_USE(c, x, term) if (term->weights) term->weights->chunk(&t[i], x);
+            seen &= set_keys(&t[i], j * KT, last);
+            EACH_USE(c, x, term) {
+                const ptrdiff_t rows = t[i].own[x].carryn;
+                if (rows && w)
+                    copy_rows(t[i].own[x].carry, rows,
+                              w->carry[x] + (i * part_tiles(c) + at) * rows * QT, false);
+            }
+        }
+        /* Tiles that move no carry need no scores, but their carries are stored all the same. */
+        if (!seen || all_spent(t, n) || all_settled(t, n)) continue;
+        if (w && w->scores) t->s = w->scores + at * KT * QT;
+        for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);
+        finish_scores(t, n);
+        for (int i = 0; i < n && p->weight >= 0; i++)
+            weights_of(c)->weigh(&t[i], p->weight);
+    }
+}
+
+/* ---- One query tile -------------------------------------------------------------------------- */
+
+/* One tile of keys, in all heads that go together: scores as in the forward pass, then weights and
+ * their gradients, then the hooks in reverse order. */
+static void backward_tile(const struct call *c, struct tile *t, const struct sums *w,
+                          ptrdiff_t last, ptrdiff_t j)
+{
+    const struct loci_plan *p = c->plan;
+    const int n = locked(p), Dp = padded(p->dim), Dvp = padded(p->value_dim);
+    const ptrdiff_t at = j % (CHUNK / KT), keys = part_keys(c);
+    for (int i = 0; i < n; i++) {
+        if (!set_keys(&t[i], j * KT, last)) return;
+        EACH_USE(c, x, term) {
+            const ptrdiff_t rows = t[i].own[x].carryn;
+            if (rows)
+                copy_rows(t[i].own[x].carry, rows,
+                          w->carry[x] + (i * part_tiles(c) + at) * rows * QT, true);
+        }
+    }
+    /* e^(s - lse) is an exact 0 for all pairs, and so is what it would add. */
+    if (skips(c) && negligible(t, t->lse)) return;
+    if (all_spent(t, n)) return;
+
+    /* The sweep has left the scores where they are, or they are made again. */
+    if (w->scores) t->s = w->scores + at * KT * QT;
+    for (int i = 0; i < n; i++) {
+        find_keys(&t[i]), find_values(&t[i]), fade_queries(&t[i]);
+        t[i].next = to_next(&t[i], KEYS, (j + 2) * KT <= last + 1);      /* a whole tile */
+        if (!w->scores) score_tile(&t[i]);
+    }
+    if (!w->scores) finish_scores(t, n);
+    for (int i = 0; i < n; i++) {
+        /* Parts begin at the item's own heads, and sums by key at the first key of the chunk. */
+        const ptrdiff_t kh = t[i].kh % item_key_heads(p), kvh = t[i].kvh % item_kv_heads(p);
+        t[i].dk_part = c->g.dk.data ? w->dk + (kh * keys + at * KT) * Dp : NULL;
+        t[i].dv_part = c->g.dv.data ? w->dv + (kvh * keys + at * KT) * Dvp : NULL;
+        EACH_USE(c, x, term)
+            t[i].own[x].keys =
+                w->keys[x] && c->g.total[x]
+                    ? w->keys[x] + (t[i].h % item_heads(p) * keys + at * KT)
+                                       * key_row(term->keyed(c, x))
+                    : NULL;
+        weigh_gradient(&t[i]);
+        if (c->g.dmask.data) store_mask_gradient(&t[i]);
+        if (c->g.dv.data) outer_safe(&t[i], t[i].p, t[i].dout.rows, Dvp, t[i].dv_part);
+    }
+    if (p->mix >= 0) term_of(c, p->mix)->mix_bwd(t, p->mix);
+    for (int i = 0; i < n; i++) {
+        score_gradient(&t[i]);
+        if (c->g.dk.data) outer_safe(&t[i], t[i].ds, t[i].q.faded, Dp, t[i].dk_part);
+        mix_safe(&t[i], t[i].k.at, t[i].k.row, p->dim, t[i].ds, t[i].dq, t[i].alpha, t[i].next);
+    }
+}
+
+/* Takes dq of the tiles up to j, which share a reference, out of their fading and adds it to dqs.
+ * z^(pos - ref) multiplies each pair of channels, so its adjoint is itself. */
+static void unfade(struct tile *t, ptrdiff_t j)
+{
+    const struct call *c = t->c;
+    const int D = c->plan->dim, Dp = padded(D);
+    transpose(t->dq, QT, D, QT, t->scratch, Dp);
+    fading(c)->fade(c, c->plan->rotate, t->seq->b, true, t->seq->run, fade_from(c, t->seq, j),
+                    t->i0, t->rows, t->scratch, Dp);
+    for (int d = 0; d < D; d++)
+        for (int r = 0; r < QT; r++) t->dqs[d * QT + r] += t->scratch[r * Dp + d];
+    zero(t->dq, (ptrdiff_t)D * QT);
+}
+
+/* The rows are done: terms add to dq what they summed, and it goes back through
+ * the rotation.  q.rows hold the scaled queries, turned, and dqs is the gradient by these;
+ * so parameters of the rotation get theirs before dq is multiplied by scale. */
+static void close_gradient(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const int D = p->dim, Dp = padded(D);
+    EACH_USE(c, x, term) if (term->close_bwd) term->close_bwd(t, x);
+    transpose(t->dqs, QT, D, QT, t->scratch, Dp);
+    const real scale = (real)p->scale;
+    if (p->rotate >= 0) {
+        real *part = t->own[p->rotate].part;
+        /* q.rows have turned; as they came they are in the caller's view only. */
+        if (wants_input(c, part)) {
+            load_rows(c, &c->q, t->seq->b, t->h, t->i0, t->rows, D, t->q.rows);
+            for (int n = 0; n < QT * Dp; n++) t->q.rows[n] *= scale;
+        }
+        rotation_of(c)->turn_bwd(c, p->rotate, t->angles, t->seq->b, t->h, true, t->i0, t->rows,
+                                 t->q.rows, t->scratch, Dp, part);
+    }
+    if (!c->g.dq.data) return;
+    for (int n = 0; n < t->rows * Dp; n++) t->scratch[n] *= scale;
+    store_rows(c, t->scratch, Dp, &c->g.dq, t->seq->b, t->h, t->i0, t->rows, D);
+}
+
+bool N(scans)(const struct call *c)
+{
+    EACH_USE(c, x, term) if (term->carry) return true;
+    return false;
+}
+static void open_backward(const struct call *c, struct tile *t, const struct rows *r)
+{
+    for (int i = 0; i < locked(c->plan); i++) {
+        open_rows(&t[i], r->item->q, r->h + i, r->row, r->n);
+        if (skips(c)) measure_rows(&t[i]);
+        open_gradient(&t[i]);
+        /* for products that fade what they add to: dq never does */
+        for (int k = 0; k < QT; k++) t[i].alpha[k] = 1;
+    }
+}
+/* Before the oldest chunk is walked: the carries that every chunk but the newest one begins with.
+ * Keeping those of all tiles would take as much memory as dK. */
+static void sweep_chunk(const struct call *c, struct tile *t, const struct sums *w,
+                        const struct rows *r, ptrdiff_t chunk)
+{
+    const int n = locked(c->plan);
+    sweep_carries(c, t, n, NULL, last_here(c, r), tiles_of(r->keys, chunk));
+    for (int i = 0; i < n; i++) keep_carries(&t[i], w, slot_of(c, r, i), chunk - 1, false);
+}
+static void sweep_chunks(const struct call *c, struct tile *t, const struct sums *w,
+                         const struct rows *r)
+{
+    open_backward(c, t, r);
+    for (ptrdiff_t chunk = r->chunks.last; chunk > r->chunks.first; chunk--)
+        sweep_chunk(c, t, w, r, chunk);
+}
+
+/* Parts of an item lie by head, from its first one on. */
+static void open_parts(const struct call *c, struct tile *t, const struct sums *w,
+                       const struct rows *r)
+{
+    for (int i = 0; i < locked(c->plan); i++)
+        EACH_USE(c, x, term) {
+            struct own *own = &t[i].own[x];
+            const ptrdiff_t head = (r->h + i) % item_heads(c->plan);
+            own->part = own->fresh = NULL;
+            if (!term->part || !c->g.total[x]) continue;
+            own->part = w->part[x] + head * term->part(c, x);
+            if (!term->fresh) continue;
+            own->fresh = w->fresh[x] + i * term->fresh(c, x);
+            zero(own->fresh, term->fresh(c, x));
+        }
+}
+static void add_fresh(struct tile *t)
+{
+    const struct call *c = t->c;
+    EACH_USE(c, x, term) {
+        const ptrdiff_t n = t->own[x].fresh ? term->fresh(c, x) : 0;
+        for (ptrdiff_t i = 0; i < n; i++) t->own[x].part[i] += t->own[x].fresh[i];
+    }
+}
+
+/* The rows of one query tile and the keys of a chunk that they see, oldest first: the scans run
+ * backwards.  dq is summed in three levels like o, over keys, tiles and chunks, so float loses as
+ * little. */
+static void backward_rows(const struct call *c, struct tile *t, const struct sums *w,
+                          const struct rows *r, ptrdiff_t chunk)
+{
+    const struct loci_plan *p = c->plan;
+    const int n = locked(p), span = fading(c) ? fading(c)->span(c, p->rotate) : 0;
+    const struct tiles tiles = tiles_of(r->keys, chunk);
+    open_parts(c, t, w, r);
+    open_backward(c, t, r);
+    for (int i = 0; i < n; i++) {
+        if (chunk > r->chunks.first) keep_rows(&t[i], w, slot_of(c, r, i), true);
+        if (chunk < r->chunks.last) keep_carries(&t[i], w, slot_of(c, r, i), chunk, true);
+        /* sums of a chunk start at 0 */
+        zero(t[i].dq, (ptrdiff_t)p->dim * QT);
+        EACH_USE(c, x, term) zero(t[i].own[x].grad, (ptrdiff_t)t[i].own[x].gradn * QT);
+    }
+    if (N(scans)(c)) sweep_carries(c, t, n, w, last_here(c, r), tiles);
+    for (ptrdiff_t j = tiles.first; j <= tiles.last; j++) {
+        backward_tile(c, t, w, last_here(c, r), j);
+        /* the last tile of a reference */
+        if (span && (j % span == span - 1 || j == tiles.last))
+            for (int i = 0; i < n; i++) unfade(&t[i], j);
+    }
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < p->dim * QT; k++) t[i].dqs[k] += t[i].dq[k];
+        EACH_USE(c, x, term)
+            for (int k = 0; k < t[i].own[x].gradn * QT; k++)
+                t[i].own[x].grads[k] += t[i].own[x].grad[k];
+        if (chunk < r->chunks.last) keep_rows(&t[i], w, slot_of(c, r, i), false);
+        else close_gradient(&t[i]);
+        add_fresh(&t[i]);
+    }
+}
+
+/* ---- Work items ------------------------------------------------------------------------------ */
+
+/* The keys of an item in a chunk, counted in its sequence. */
+static struct keyrange keys_in_chunk(const struct item *a, ptrdiff_t chunk)
+{
+    const ptrdiff_t low = chunk * CHUNK, high = low + CHUNK - 1;
+    return (struct keyrange){ a->keys.first > low ? a->keys.first : low,
+                              a->keys.last < high ? a->keys.last : high };
+}
+/* Zeroes the rows of the tiles that hold the item's keys, in every head of [heads][keys][width].
+ * An item touches no others, and with a window they are few. */
+static void zero_keys(const struct call *c, real *x, int heads, struct keyrange keys, int width)
+{
+    const ptrdiff_t first = keys.first / KT * KT;
+    for (int h = 0; h < heads && keys.last >= keys.first; h++)
+        zero(x + (h * part_keys(c) + first % CHUNK) * width, (keys.last + 1 - first) * width);
+}
+static void zero_sums(const struct call *c, const struct sums *w, struct keyrange keys)
+{
+    const struct loci_plan *p = c->plan;
+    zero_keys(c, w->dk, item_key_heads(p), keys, padded(p->dim));
+    zero_keys(c, w->dv, item_kv_heads(p), keys, padded(p->value_dim));
+    EACH_USE(c, x, term) {
+        if (term->part) zero(w->part[x], item_heads(p) * term->part(c, x));
+        if (w->keys[x]) zero_keys(c, w->keys[x], item_heads(p), keys, key_row(term->keyed(c, x)));
+    }
+}
+/* Adds the parts of a chunk to those of the item's chunks before it; after the last one they go
+ * with its block. */
+static void add_chunk(const struct call *c, const struct sums *w, bool first, bool last)
+{
+    EACH_USE(c, x, term) {
+        if (!w->all[x] || !c->g.total[x]) continue;
+        const ptrdiff_t size = term->part(c, x), added = added_part(c, x);
+        const double *before = w->so_far[x];
+        double *to = last ? w->all[x] : w->so_far[x];
+        for (int h = 0; h < item_heads(c->plan); h++)
+            for (ptrdiff_t i = 0; i < added; i++)
+                to[h * added + i] =
+                    (first ? 0 : before[h * added + i]) + (double)w->part[x][h * size + i];
+    }
+}
+
+bool N(sum_item)(const struct call *c, const struct workspace *d, const struct sums *w,
+                 const struct item *item, ptrdiff_t chunk)
+{
+    const struct loci_plan *p = c->plan;
+    const bool first = chunk == item->chunks.first, sweeps = first && N(scans)(c) && !c->chain.on;
+    zero_sums(c, w, keys_in_chunk(item, chunk));
+    /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
+    for (int h = 0; h < item_heads(p); h += locked(p))
+        for (ptrdiff_t row = 0; row < item->rows; row += QT) {
+            const struct rows r = rows_at(c, item, h, row);
+            if (cancelled(c)) return false;
+            if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d->tile, w, &r);
+            if (chunk >= r.chunks.first && chunk <= r.chunks.last)
+                backward_rows(c, d->tile, w, &r, chunk);
+        }
+    EACH_USE(c, x, term)
+        for (int h = 0; h < item_heads(p) && term->finish && c->g.total[x]; h++)
+            term->finish(c, x, item->q, item->row, chunk, w->part[x] + h * term->part(c, x));
+    add_chunk(c, w, first, chunk == item->chunks.last);
+    return true;
+}
+bool N(sweep_item)(const struct call *c, const struct workspace *d, const struct sums *w,
+                   const struct item *item, ptrdiff_t chunk)
+{
+    const struct loci_plan *p = c->plan;
+    for (int h = 0; h < item_heads(p); h += locked(p))
+        for (ptrdiff_t row = 0; row < item->rows; row += QT) {
+            const struct rows r = rows_at(c, item, h, row);
+            if (cancelled(c)) return false;
+            if (chunk <= r.chunks.first || chunk > r.chunks.last) continue;
+            open_backward(c, d->tile, &r);
+            for (int i = 0; i < locked(p) && chunk < r.chunks.last; i++)
+                keep_carries(&d->tile[i], w, slot_of(c, &r, i), chunk, true);
+            sweep_chunk(c, d->tile, w, &r, chunk);
+        }
+    return true;
+}
+
+/* ---- Sums in turn ---------------------------------------------------------------------------- */
+
+/* The keys of a chunk that an item has sums for, [heads][keys][row] of each gradient by key. */
+struct share { const struct call *c; const struct sequence *q; ptrdiff_t first, end; };
+static const real *sums_at(const struct share *s, const real *from, int h, ptrdiff_t j, int row)
+{
+    return from + (h * part_keys(s->c) + j % CHUNK) * row;
+}
+/* Adds the sums of some heads to a gradient of keys or values, or, in double, to the total of a
+ * term. */
+static void add_to_view(const struct share *s, const real *from, const loci_view *to, int h0,
+                        int heads, int width)
+{
+    for (int h = 0; h < heads && to->data; h++)
+        for (ptrdiff_t j = s->first; j < s->end; j++) {
+            real *row = (real *)to->data + s->q->b * to->batch + (h0 + h) * to->head
+                      + (s->q->k0 + j) * to->row;
+            const real *sums = sums_at(s, from, h, j, padded(width));
+            for (int n = 0; n < width; n++) row[n] += sums[n];
+        }
+}
+static void add_to_total(const struct share *s, const real *from, int x, int h0, int heads)
+{
+    const struct term *term = term_of(s->c, x);
+    const int width = term->keyed(s->c, x);
+    for (int h = 0; h < heads; h++) {
+        double *to = s->c->g.total[x] + term->key_home(s->c, x, s->q->b, h0 + h);
+        for (ptrdiff_t j = s->first; j < s->end; j++) {
+            double *row = to + (s->q->k0 + j) * width;
+            const real *sums = sums_at(s, from, h, j, key_row(width));
+            for (int n = 0; n < width; n++) row[n] += (double)sums[n];
+        }
+    }
+}
+
+void N(add_item_keys)(const struct call *c, const struct sums *sums, const struct item *item,
+                      ptrdiff_t chunk)
+{
+    const struct loci_plan *p = c->plan;
+    const struct keyrange keys = keys_in_chunk(item, chunk);
+    const struct share s = { .c = c, .q = item->q, .first = keys.first, .end = keys.last + 1 };
+    add_to_view(&s, sums->dk, &c->g.dk, item->kvh * (p->key_heads / p->kv_heads),
+                item_key_heads(p), p->dim);
+    add_to_view(&s, sums->dv, &c->g.dv, item->kvh, item_kv_heads(p), p->value_dim);
+    EACH_USE(c, x, term)
+        if (sums->keys[x] && c->g.total[x])
+            add_to_total(&s, sums->keys[x], x, item->kvh * p->group, item_heads(p));
+}
+
+void N(add_item_parts)(const struct call *c, const struct sums *sums, const struct item *item)
+{
+    EACH_USE(c, x, term) {
+        if (!c->g.total[x] || !term->part) continue;
+        const ptrdiff_t size = term->part(c, x), added = added_part(c, x);
+        for (int h = 0; h < item_heads(c->plan); h++) {
+            double *to = c->g.total[x]
+                       + term->home(c, x, item->q->b, item->kvh * c->plan->group + h);
+            for (ptrdiff_t i = 0; i < added; i++)
+                to[i] += sums->all[x] ? sums->all[x][h * added + i]
+                                      : (double)sums->part[x][h * size + i];
+        }
+    }
+}
+
+/* What threads share. */
+struct pass { struct call *c; struct turns turns; };
+
+/* Gradients by key are a kv head's, in all sequences that share their keys; parts of all items may
+ * go to the same total. */
+static struct turn_item find_turn(void *arg, ptrdiff_t i)
+{
+    const struct call *c = ((const struct pass *)arg)->c;
+    const struct item item = item_of(c, i);
+    return (struct turn_item){ .place = item.q->keys * c->plan->kv_heads + item.kvh,
+                               .first = item.chunks.first, .last = item.chunks.last };
+}
+static void add_turn(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool shared)
+{
+    const struct call *c = ((const struct pass *)arg)->c;
+    const struct item item = item_of(c, i);
+    const struct sums sums = N(sums_of)(c, block);
+    if (shared) N(add_item_parts)(c, &sums, &item);
+    else N(add_item_keys)(c, &sums, &item, chunk);
+}
+static bool learns_parts(const struct call *c)
+{
+    EACH_USE(c, x, term) if (term->part && c->g.total[x]) return true;
+    return false;
+}
+
+/* Items one after the other, each through its chunks of keys, oldest first. */
+static void item_job(void *arg, int index)
+{
+    struct pass *a = arg;
+    struct call *c = a->c;
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(c, index, &sums);
+    int block = index;
+    for (ptrdiff_t i; block >= 0 && (i = loci_turns_take(&a->turns, block)) >= 0;) {
+        const struct item item = item_of(c, i);
+        for (ptrdiff_t k = item.chunks.first; k <= item.chunks.last && block >= 0; k++) {
+            N(use_block)(c, block, &sums);
+            if (!N(sum_item)(c, &d, &sums, &item, k)) {
+                loci_turns_stop(&a->turns);
+                return;
+            }
+            block = loci_turns_hand_in(&a->turns, block);
+        }
+    }
+}
+static loci_status run_items(struct call *c)
+{
+    const ptrdiff_t items = c->seqs.chunks * groups_of(c);
+    const int jobs = items < c->threads ? (int)items : c->threads;
+    struct pass a = { .c = c, .turns = { .find = find_turn, .add = add_turn, .items = items,
+                                         .blocks = c->threads + spare_blocks(c->threads),
+                                         .shares = learns_parts(c) } };
+    a.turns.arg = &a;
+    loci_turns_open(&a.turns, jobs);
+    N(run)(c, jobs, item_job, &a);
+    const bool stopped = a.turns.stop;
+    loci_turns_close(&a.turns);
+    return stopped ? LOCI_CANCELLED : LOCI_OK;
+}
+
+/* ---- The pass -------------------------------------------------------------------------------- */
+
+loci_status N(backward)(struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    /* Rows without keys, and keys without rows, are in no item: their gradient is 0. */
+    clear(&c->g.dq, c->B, p->heads, c->Lq, p->dim, p->stored);
+    clear(&c->g.dk, c->B, p->key_heads, c->Lk, p->dim, sizeof(real));
+    clear(&c->g.dv, c->B, p->kv_heads, c->Lk, p->value_dim, sizeof(real));
+    loci_status status = run_items(c);
+    if (status != LOCI_OK) return status;
+    N(unturn_keys)(c);
+    return LOCI_OK;
+}
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* keep.c -- puts keys and values into a cache: turned where the plan keeps them so,
+ * keys channel by channel. */
+#include "engine/workspace.h"
+#include "contract/engine.h"
+
+#if QT > 1
+
+/* What threads share: the call, what is to be done, and the next item. */
+struct keep {
+    struct call *c;
+    const struct keeping *a;
+    ptrdiff_t tiles;                     /* of a head; removal walks a head in one item */
+    atomic_llong next;
+    atomic_bool stop;
+};
+
+/* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->q.rows, as far
+ * apart as padded rows are, and turn by the positions of the call's keys j .. */
+static void put_keys(const struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b,
+                     int h, ptrdiff_t at, ptrdiff_t j, int n)
+{
+    const struct loci_plan *p = c->plan;
+    const int D = p->dim, Dp = padded(D);
+    char *tile = cache_keys(a->to, b, h, at);
+    if (a->turn)
+        rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, j, n, t->q.rows, Dp);
+    /* What turn() stretched a second time (engine.h). */
+    for (int i = 0; i < n && a->channels; i++)
+        for (int d = a->channel; d < a->channel + a->channels; d++)
+            t->q.rows[i * Dp + d] *= (real)a->undo;
+    real *across = in_place(c) ? (real *)tile + at % KT : t->q.across;
+    transpose(t->q.rows, Dp, n, D, across, KT);
+    for (int d = 0; d < D && !in_place(c); d++)
+        from_reals(c, across + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
+}
+/* Where the cache has value `at` of a sequence. */
+static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h, ptrdiff_t at)
+{
+    return (char *)cache_values(to, b, h, at)
+         + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
+}
+
+/* The new keys of one tile of the cache.  `tile` counts from the tile that holds the end of the old
+ * keys; a thread owns whole tiles, so no two write the same line. */
+static void append_item(struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h,
+                        ptrdiff_t tile)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t old = (ptrdiff_t)cache_list(a->to, a->to->len)[b],
+                    count = a->counts ? (ptrdiff_t)a->counts[b] : c->Lk;
+    ptrdiff_t from = (old / KT + tile) * KT, end = from + KT;
+    if (from < old) from = old;
+    if (end > old + count) end = old + count;
+    if (from >= end) return;
+    /* the last `count` rows of the call are the new ones */
+    const ptrdiff_t j = from - old + c->Lk - count;
+    const int n = (int)(end - from);
+    for (int i = 0; i < n; i++)
+        to_reals(c, stored_row(c, &a->k, b, h, j + i), p->dim, t->q.rows + i * padded(p->dim));
+    put_keys(c, a, t, b, h, from, j, n);
+    for (int i = 0; i < n; i++)
+        memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
+               p->stored * (size_t)p->value_dim);
+}
+/* Moves the keys of a head up over those that go.  It starts with the oldest, as each goes
+ * to a place before its own, and takes pieces that stay within one tile on both sides. */
+static void remove_item(struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h)
+{
+    const struct loci_plan *p = c->plan;
+    const int D = p->dim, Dp = padded(D);
+    const ptrdiff_t end = (ptrdiff_t)cache_list(a->to, a->to->len)[b] - a->count;
+    for (ptrdiff_t at = a->first; at < end;) {
+        const ptrdiff_t from = at + a->count;
+        ptrdiff_t n = KT - at % KT;
+        if (n > KT - from % KT) n = KT - from % KT;
+        if (n > end - at) n = end - at;
+        /* Dense rows become padded ones, the last first, so that none is written over. */
+        load_keys(c, KEYS, b, h, from, (int)n, t->q.rows);
+        for (ptrdiff_t i = n - 1; i > 0; i--)
+            memmove(t->q.rows + i * Dp, t->q.rows + i * D, sizeof(real) * (size_t)D);
+        put_keys(c, a, t, b, h, at, 0, (int)n);
+        for (ptrdiff_t i = 0; i < n; i++)
+            memmove(value_row(c, a->to, b, h, at + i), value_row(c, a->to, b, h, from + i),
+                    p->stored * (size_t)p->value_dim);
+        at += n;
+    }
+}
+
+static void keep_job(void *arg, int index)
+{
+    struct keep *k = arg;
+    struct call *c = k->c;
+    struct tile *t = N(workspace_of)(c, index, NULL).tile;
+    const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
+    for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
+        const int h = (int)(i % heads);
+        /* Half of a removal would leave no cache at all. */
+        if (!k->a->remove && cancelled(c)) {
+            k->stop = true;
+            return;
+        }
+        if (k->a->remove) remove_item(c, k->a, t, k->a->entry, h);
+        else append_item(c, k->a, t, i / heads / k->tiles, h, i / heads % k->tiles);
+    }
+}
+loci_status N(keep)(struct call *c, const struct keeping *a)
+{
+    /* New keys may begin and end inside a tile, hence two more. */
+    struct keep k = { .c = c, .a = a, .tiles = a->remove ? 1 : c->Lk / KT + 2 };
+    atomic_init(&k.next, 0), atomic_init(&k.stop, false);
+    N(run)(c, c->threads, keep_job, &k);
+    return k.stop ? LOCI_CANCELLED : LOCI_OK;
+}
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* product.c -- the kernels of product.h.
+ *
+ * A block is some rows of C and some vectors of its columns.  Its sums stay in registers over all
+ * k, enough of them to hide the latency of a multiply-add, and each number that is loaded serves
+ * several.  A step of k is a load for every vector of columns, a number of A for every row, the
+ * multiply-adds, and one addition or two that move pointers: the 6 x 4 vectors of AVX-512 are 35
+ * instructions for 24 multiply-adds, few enough for a processor that issues four in a cycle and
+ * multiplies in two of them. */
+#include "engine/gemm.h"
+
+#include <assert.h>
+
+#if QT > 1
+
+/* A product, as kernels see it.  stride: between the rows of A, or between its columns. */
+struct job {
+    enum then then;
+    int M, K;
+    const real *a;
+    ptrdiff_t stride;
+    const real *b;
+    ptrdiff_t bk;
+    real *c;
+    ptrdiff_t cm;
+    const real *factor;
+    const struct next *next;
+};
+
+/* Keeps a compiler from making a pointer of its own for each row and each step that it unrolls,
+ * and from moving loads to another step: it would run out of registers. */
+#define HIDE(p) __asm__("" : "+r"(p) : : "memory")
+
+enum { TALLEST = 16 };                   /* rows of a block, at most */
+/* Where a block is in A: pointers to its rows 0, 3, 6 and so on, between which the others are found
+ * by the stride; or to its first number in a column. */
+struct place { const real *at[(TALLEST + 2) / 3]; };
+
+INLINE void load_row(const int nb, const real **b, ptrdiff_t bk, vf x[NR])
+{
+    UNROLL for (int v = 0; v < nb; v++) x[v] = vf_load(*b + v * VL);
+    *b += bk;
+    HIDE(*b);
+}
+/* KR steps where A lies in rows. */
+INLINE void rows_steps(const int mb, const int nb, struct place *a, ptrdiff_t stride,
+                       const real **b, ptrdiff_t bk, vf (*acc)[NR])
+{
+    four y[TALLEST];
+    vf x[NR];
+    UNROLL for (int m = 0; m < mb; m++) y[m] = four_at(a->at[m / 3] + m % 3 * stride);
+    UNROLL for (int k = 0; k < KR; k++) {
+        load_row(nb, b, bk, x);
+        UNROLL for (int m = 0; m < mb; m++)
+            UNROLL for (int v = 0; v < nb; v++) acc[m][v] = vf_fma4(y[m], k, x[v], acc[m][v]);
+    }
+    UNROLL for (int m = 0; m < mb; m += 3) {
+        a->at[m / 3] += KR;
+        HIDE(a->at[m / 3]);
+    }
+}
+/* And in columns; of a single row no four numbers follow one another. */
+INLINE void columns_steps(const int mb, const int nb, struct place *a, ptrdiff_t stride,
+                          const real **b, ptrdiff_t bk, vf (*acc)[NR])
+{
+    UNROLL for (int k = 0; k < KR; k++) {
+        four y[TALLEST / 4];
+        vf x[NR];
+        UNROLL for (int m = 0; m < mb && mb > 1; m += 4) y[m / 4] = four_at(a->at[0] + m);
+        load_row(nb, b, bk, x);
+        UNROLL for (int m = 0; m < mb; m++)
+            UNROLL for (int v = 0; v < nb; v++)
+                acc[m][v] = mb > 1 ? vf_fma4(y[m / 4], m % 4, x[v], acc[m][v])
+                                   : vf_fma1(*a->at[0], x[v], acc[m][v]);
+        a->at[0] += stride;
+        HIDE(a->at[0]);
+    }
+}
+/* One of the last steps. */
+INLINE void last_step(const int mb, const int nb, const bool by_rows, struct place *a,
+                      ptrdiff_t stride, const real **b, ptrdiff_t bk, vf (*acc)[NR])
+{
+    vf x[NR];
+    load_row(nb, b, bk, x);
+    UNROLL for (int m = 0; m < mb; m++) {
+        const real y = by_rows ? a->at[m / 3][m % 3 * stride] : a->at[0][m];
+        UNROLL for (int v = 0; v < nb; v++) acc[m][v] = vf_fma1(y, x[v], acc[m][v]);
+    }
+    if (by_rows) UNROLL for (int m = 0; m < mb; m += 3) a->at[m / 3]++;
+    else a->at[0] += stride;
+}
+
+enum { SPAN = 16 };                      /* steps of k between two calls of fetch() */
+
+/* Asks for the part of the next A that lies where a block is in its steps k .. k + n - 1: rows by
+ * their lines; down columns each step is a line of its own, which the first block that shares it
+ * asks for. */
+INLINE void fetch(const struct next *next, const int mb, int m, int k, int n)
+{
+    const int line = next->size == sizeof(real) ? 64 / (int)sizeof(real) : 32;
+    const char *from = next->first + m * next->row + k * next->step;
+    if (next->step == next->size) {
+        if (k % line == 0)
+            for (int i = 0; i < mb; i++) __builtin_prefetch(from + i * next->row, 0, 2);
+    } else if (m % line < mb) {
+        for (int i = 0; i < n; i++) __builtin_prefetch(from + i * next->step, 0, 2);
+    }
+}
+
+/* Asks for what the sums are going to be added to: gradients of keys are in no near cache. */
+INLINE void ask_for(const int mb, const int nb, const real *c, ptrdiff_t cm)
+{
+    enum { LINE = 64 / sizeof(real) };
+    UNROLL for (int m = 0; m < mb; m++) {
+        UNROLL for (int v = 0; v < nb * VL; v += LINE) __builtin_prefetch(c + v, 1, 3);
+        c += cm;
+        HIDE(c);
+    }
+}
+
+INLINE void store(const int mb, const int nb, const enum then then, vf (*acc)[NR], real *c,
+                  ptrdiff_t cm, const real *factor)
+{
+    UNROLL for (int m = 0; m < mb; m++) {
+        UNROLL for (int v = 0; v < nb; v++) {
+            vf y = acc[m][v];
+            if (then == ADD) y = vf_add(vf_load(c + v * VL), y);
+            if (then == FADE) y = vf_fma(vf_load(c + v * VL), vf_load(factor + v * VL), y);
+            vf_store(c + v * VL, y);
+        }
+        c += cm;
+        HIDE(c);
+    }
+}
+
+/* The block of mb rows from row m on and nb vectors from number v on. */
+INLINE void block(const int mb, const int nb, const bool by_rows, const bool asks,
+                  const struct job *j, int m, int v)
+{
+    const real *b = j->b + v * VL;
+    real *c = j->c + m * j->cm + v * VL;
+    struct place a;
+    vf acc[TALLEST][NR];
+    a.at[0] = j->a + (by_rows ? m * j->stride : m);
+    UNROLL for (int i = 3; i < mb; i += 3) a.at[i / 3] = a.at[i / 3 - 1] + 3 * j->stride;
+    UNROLL for (int i = 0; i < mb; i++)
+        UNROLL for (int n = 0; n < nb; n++) acc[i][n] = vf_set1(0);
+    if (j->then == ADD) ask_for(mb, nb, c, j->cm);
+    for (int k = 0, end; k < j->K; k = end) {
+        end = asks && j->K - k > SPAN ? k + SPAN : j->K;
+        if (asks) fetch(j->next, mb, m, k, end - k);
+        for (int n = (end - k) / KR; n > 0; n--) {
+            if (by_rows) rows_steps(mb, nb, &a, j->stride, &b, j->bk, acc);
+            else columns_steps(mb, nb, &a, j->stride, &b, j->bk, acc);
+        }
+        for (int n = (end - k) % KR; n > 0; n--)
+            last_step(mb, nb, by_rows, &a, j->stride, &b, j->bk, acc);
+    }
+    switch (j->then) {
+    case SET: store(mb, nb, SET, acc, c, j->cm, NULL); break;
+    case ADD: store(mb, nb, ADD, acc, c, j->cm, NULL); break;
+    case FADE: store(mb, nb, FADE, acc, c, j->cm, j->factor + v * VL); break;
+    }
+}
+
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+/* Blocks of one shape, of rows m .. end - 1.  Each kernel is a function of its own and never
+ * inlined: several in one share registers badly. */
+typedef void kernel(const struct job *, int m, int end, int v);
+#define KERNEL(name, mb, nb, by_rows, asks)                                                        \
+    static __attribute__((noinline)) void name(const struct job *j, int m, int end, int v)         \
+    {                                                                                              \
+        for (; m < end; m += mb) block(mb, nb, by_rows, asks, j, m, v);                            \
+    }
+#define KERNELS(nb, tall)                                                                          \
+    KERNEL(rows_##nb, tall, nb, true, false)                                                       \
+    KERNEL(rows_##nb##_asks, tall, nb, true, true)                                                 \
+    KERNEL(rows_##nb##_four, 4, nb, true, false)                                                   \
+    KERNEL(rows_##nb##_one, 1, nb, true, false)                                                    \
+    KERNEL(columns_##nb, tall, nb, false, false)                                                   \
+    KERNEL(columns_##nb##_asks, tall, nb, false, true)                                             \
+    KERNEL(columns_##nb##_four, 4, nb, false, false)                                               \
+    KERNEL(columns_##nb##_one, 1, nb, false, false)
+#define SHAPE(nb, tall)                                                                            \
+    { nb, tall, { { columns_##nb, columns_##nb##_asks, columns_##nb##_four, columns_##nb##_one },  \
+                  { rows_##nb, rows_##nb##_asks, rows_##nb##_four, rows_##nb##_one } } }
+
+/* Blocks of nb vectors: tall ones, the same when they ask for the next A, of four rows, of one. */
+enum { BLOCK, ASKING, FOUR, ONE };
+struct shape { int nb, tall; kernel *by[2][4]; };
+
+/* With fewer vectors a block has more rows, for as many sums. */
+#if NR == 4
+KERNELS(4, MR)
+KERNELS(2, 8)
+KERNELS(1, 4 * NR)
+static const struct shape shapes[] = { SHAPE(4, MR), SHAPE(2, 8), SHAPE(1, 4 * NR) };
+#else
+KERNELS(2, MR)
+KERNELS(1, 8)
+static const struct shape shapes[] = { SHAPE(2, MR), SHAPE(1, 8) };
+#endif
+
+/* All rows of some vectors of columns.  What tall blocks leave over goes by four rows, and then one
+ * by one: a single row has too few sums to be fast, so the last tall block of six makes way where
+ * that leaves two blocks of four.  The few rows left over do not ask for the next A, and of several
+ * columns of blocks only the first does. */
+static void column(const struct shape *s, bool rows, const struct job *j, int v)
+{
+    kernel *const *by = s->by[rows];
+    int tall = j->M / s->tall * s->tall;
+    if (s->tall == 6 && tall && j->M - tall >= 2 && j->M - tall < 4) tall -= 6;
+    const int fours = tall + (j->M - tall) / 4 * 4;
+    by[j->next && v == 0 ? ASKING : BLOCK](j, 0, tall, v);
+    by[FOUR](j, tall, fours, v);
+    by[ONE](j, fours, j->M, v);
+}
+
+void N(product)(enum then then, int M, int n, int K, const real *a, ptrdiff_t am, ptrdiff_t ak,
+                const real *b, ptrdiff_t bk, real *c, ptrdiff_t cm, const real *factor,
+                const struct next *next)
+{
+    const bool rows = ak == 1 && am != 1;            /* both are 1 where A is one number wide */
+    const struct job j = { then, M, K, a, rows ? am : ak, b, bk, c, cm, factor, next };
+    assert(rows || am == 1 || M == 1);
+    int v = 0;
+    for (const struct shape *s = shapes; v < n / VL; s++)
+        for (; n / VL - v >= s->nb; v += s->nb) column(s, rows, &j, v);
+}
+#endif

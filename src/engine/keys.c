@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* keys.c -- before the pass: keys are turned and staged, and measured,
+ * where the plan asks for it. */
+#include "engine/workspace.h"
+
+struct keys { struct call *c; atomic_llong next; };
+
+/* |x|^2.  It serves bounds only, which are rounded up, so the order of its sum may depend on VL. */
+static double square(const real *x, int n)
+{
+    vf sum = vf_set1(0);
+    real lanes[VL];
+    double all = 0;
+    int i = 0;
+    for (; i + VL <= n; i += VL) sum = vf_fma(vf_load(x + i), vf_load(x + i), sum);
+    vf_store(lanes, sum);
+    for (int v = 0; v < VL; v++) all += (double)lanes[v];
+    for (; i < n; i++) all += (double)x[i] * (double)x[i];
+    return all;
+}
+
+/* The largest |x|^2 of the keys of a tile in a cache, which lie across; NaN if any is NaN. */
+static double largest_across(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n)
+{
+    ptrdiff_t step;
+    const char *tile = key_at(c, b, h, j, &step);
+    real line[KT], sum[KT] = { 0 };
+    double most = 0;
+    for (int d = 0; d < c->plan->dim; d++) {
+        to_reals(c, tile + d * step * (ptrdiff_t)c->plan->stored, KT, line);
+        for (int k = 0; k < KT; k++) sum[k] = fma_(line[k], line[k], sum[k]);
+    }
+    for (int k = 0; k < n; k++)
+        most = (double)sum[k] > most || sum[k] != sum[k] ? (double)sum[k] : most;
+    return most;
+}
+
+/* One tile of keys of one key head: it is turned and faded into c->turned, once for all query tiles
+ * and all heads that share it, and its largest norm goes to c->knorm. */
+static void keys_item(struct call *c, struct angles *angles, const struct sequence *q,
+                      ptrdiff_t tile, int kh)
+{
+    const struct loci_plan *p = c->plan;
+    const int D = p->dim, kvh = kv_head_of(p, kh);
+    const ptrdiff_t j = q->k0 + tile * KT;
+    const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
+    if (n <= 0 || (c->part.state && (j < 0 || j >= c->Lk))) return;
+    real *turned = c->turned ? (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j) * D
+                             : NULL;
+    /* With keys_rotated they have turned already, and only fading is left to do. */
+    if (turned) {
+        load_keys(c, KEYS, q->b, kvh, j, n, turned);
+        const struct rotation *rotation = rotation_of(c);
+        if (!p->keys_rotated)
+            rotation->turn(c, p->rotate, angles, q->b, kh, false, j, n, turned, D);
+        if (rotation->fade)
+            rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, turned,
+                           D);
+    }
+    if (c->knorm) {
+        real room[MAX_DIM];
+        double most = 0;
+        bool finite = true;
+        if (!turned && c->cache) most = largest_across(c, q->b, kvh, j, n);
+        for (int k = 0; k < n; k++) {
+            if (turned || !c->cache) {
+                const double sum = square(turned ? turned + (ptrdiff_t)k * D
+                                                 : find_row(c, KEYS, q->b, kvh, j + k, room),
+                                          D);
+                most = sum > most || sum != sum ? sum : most;        /* NaN stays to the end */
+            }
+            finite &= finite_rows(find_row(c, VALUES, q->b, kvh, j + k, room), p->value_dim, 1,
+                                  p->value_dim);
+        }
+        /* A skipped tile adds nothing, but a tile with inf or NaN must make NaN.  A norm of NaN
+         * fails every comparison, so such a tile is never skipped.  The factor covers what sums
+         * and root were rounded by. */
+        if (!finite || !(most < INFINITY)) most = NAN;
+        c->knorm[kh * c->seqs.ktiles + q->first_ktile + tile] = (float)(sqrt(most) * 1.0001);
+    }
+}
+/* Threads take tiles one after the other; the heads of a tile follow each other, so that they find
+ * cos and sin of its positions made. */
+static void keys_job(void *arg, int index)
+{
+    struct keys *a = arg;
+    struct call *c = a->c;
+    struct angles *angles = N(angles_of)(c, index);
+    const int heads = c->plan->key_heads;
+    for (ptrdiff_t s; (s = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < c->seqs.ktiles * heads;) {
+        const ptrdiff_t tile = s / heads;
+        const struct sequence *q = find_sequence(c, BY_KTILE, tile);
+        keys_item(c, angles, q, tile - q->first_ktile, (int)(s % heads));
+    }
+}
+void N(prepare_keys)(struct call *c)
+{
+    if (!c->turned && !c->knorm) return;
+    struct keys a = { .c = c };
+    atomic_init(&a.next, 0);
+    N(run)(c, c->threads, keys_job, &a);
+}

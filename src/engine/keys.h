@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/* keys.h -- keys and values of a tile, wherever they are: in views, pages or a cache, stored in 16
+ * bits, or turned beforehand. */
+#ifndef LOCI_ENGINE_KEYS_H
+#define LOCI_ENGINE_KEYS_H
+
+#include "engine/stored.h"
+#include "contract/cache.h"
+
+/* Which of the two a function works on. */
+enum side { KEYS, VALUES };
+INLINE int side_width(const struct call *c, enum side side)
+{
+    return side == KEYS ? c->plan->dim : c->plan->value_dim;
+}
+INLINE const loci_view *side_view(const struct call *c, enum side side)
+{
+    return side == KEYS ? &c->k : &c->v;
+}
+
+/* Row j of entry b: of a view, in pages or not, or a value in a cache;
+ * j is counted in the call's keys. */
+INLINE const void *stored_key(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j)
+{
+    const loci_pages *p = c->in->pages;
+    if (c->cache) {
+        const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b];
+        return (const char *)cache_values(c->cache, b, h, at)
+             + at % KT * c->plan->value_dim * (ptrdiff_t)c->plan->stored;
+    }
+    return p ? stored_row(c, side_view(c, side), p->table[b * p->entry + j / p->length], h,
+                          j % p->length)
+             : stored_row(c, side_view(c, side), b, h, j);
+}
+/* Keys j .. j + n - 1 of a cache, all of one tile, as dense rows of reals. */
+INLINE void load_cached(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j, int n, real *to)
+{
+    const ptrdiff_t at = j + cache_list(c->cache, c->cache->base)[b], from = at % KT;
+    const int D = c->plan->dim;
+    const char *tile = cache_keys(c->cache, b, h, at);
+    /* Channels lie in lines there: VL of them are transposed at once. */
+    real lines[VL * KT];
+    for (int d = 0; d < D; d += VL) {
+        const int m = D - d < VL ? D - d : VL;
+        for (int i = 0; i < m; i++)
+            to_reals(c, tile + ((d + i) * KT + from) * (ptrdiff_t)c->plan->stored, n,
+                      lines + i * KT);
+        transpose(lines, KT, m, n, to + d, D);
+    }
+}
+/* Rows j .. j + n - 1, all of one tile, as dense rows of reals. */
+INLINE void load_keys(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j, int n,
+                      real *to)
+{
+    const int width = side_width(c, side);
+    if (c->cache && side == KEYS) {
+        load_cached(c, b, h, j, n, to);
+        return;
+    }
+    for (int k = 0; k < n; k++)
+        to_reals(c, stored_key(c, side, b, h, j + k), width, to + (ptrdiff_t)k * width);
+}
+/* Are rows j .. j + n - 1 of a tile a constant stride apart?  Without pages always; with pages,
+ * if one page has them all. */
+INLINE bool in_one_piece(const struct call *c, ptrdiff_t j, int n)
+{
+    const loci_pages *p = c->in->pages;
+    return !p || j / p->length == (j + n - 1) / p->length;
+}
+/* Are they reals, too?  A cache has keys by channel, so its rows of keys have to be made. */
+INLINE bool rows_in_place(const struct call *c, enum side side, ptrdiff_t j, int n)
+{
+    return in_place(c) && !(c->cache && side == KEYS) && in_one_piece(c, j, n);
+}
+/* Rows j .. j + n - 1 of a tile as reals: where they are, or in `room`. */
+INLINE const real *find_rows(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
+                             int n, real *room, ptrdiff_t *stride)
+{
+    *stride = side_width(c, side);
+    if (rows_in_place(c, side, j, n)) {
+        if (!c->cache) *stride = side_view(c, side)->row;
+        return stored_key(c, side, b, h, j);
+    }
+    load_keys(c, side, b, h, j, n, room);
+    return room;
+}
+/* The same for one row. */
+INLINE const real *find_row(const struct call *c, enum side side, ptrdiff_t b, int h, ptrdiff_t j,
+                            real *room)
+{
+    ptrdiff_t stride;
+    return find_rows(c, side, b, h, j, 1, room, &stride);
+}
+
+/* The keys and the values of the tile: in place, or turned and staged, or in its room. */
+INLINE void find_keys(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const struct sequence *q = t->seq;
+    t->k.step = 1;
+    if (c->turned) {
+        t->k.at = (const real *)c->turned
+                + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
+        t->k.row = p->dim;
+    } else if (c->cache) {
+        t->k.at = key_at(c, q->b, t->kvh, t->j0, &t->k.step);
+        t->k.row = 1;
+        /* A call's key 0 is a multiple of CHUNK in the cache, so its tiles are those of the cache,
+         * and whole: numbers past the last key may be converted, and nobody looks at them. */
+        if (in_place(c)) return;
+        to_reals(c, t->k.at, p->dim * KT, t->k.room);
+        t->k.at = t->k.room;
+    } else {
+        t->k.at = find_rows(c, KEYS, q->b, t->kvh, t->j0, t->keys, t->k.room, &t->k.row);
+    }
+}
+INLINE void find_values(struct tile *t)
+{
+    t->v.at = find_rows(t->c, VALUES, t->seq->b, t->kvh, t->j0, t->keys, t->v.room, &t->v.row);
+}
+
+/* What the next tile reads, if `more`: no processor's prefetcher sees a stream in tiles that come
+ * newest first, or between products of two. */
+INLINE struct next to_next(const struct tile *t, enum side side, bool more)
+{
+    if (!more) return (struct next){ 0 };
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t b = t->seq->b, j = t->j0 + next_tile(c), width = side_width(c, side),
+                    stored = (ptrdiff_t)p->stored;
+    if (side == KEYS && c->turned) {
+        const real *first = (const real *)c->turned
+                          + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
+        return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
+                              sizeof(real) };
+    }
+    if (side == KEYS && c->cache) {
+        ptrdiff_t step;
+        const char *first = key_at(c, b, t->kvh, j, &step);
+        return (struct next){ first, stored, step * stored, (int)stored };
+    }
+    /* Rows of several pages have no common stride to ask by. */
+    if (!in_one_piece(c, j, KT)) return (struct next){ 0 };
+    return (struct next){ stored_key(c, side, b, t->kvh, j),
+                          (c->cache ? width : side_view(c, side)->row) * stored, stored,
+                          (int)stored };
+}
+
+#endif

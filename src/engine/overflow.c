@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/* overflow.c -- rows whose weights are all 0 though they see keys: is that because
+ * products left the reals? */
+#include "engine/workspace.h"
+
+/* Number d of key k of the tile; fast.c has turned keys as bf16, each in the
+ * first half of its row. */
+static double key_number(const struct tile *t, int k, int d)
+{
+    if (t->c->packed) return (double)from_bf16(((const uint16_t *)(t->k.at + k * t->k.row))[d]);
+    return (double)t->k.at[k * t->k.row + d * t->k.step];
+}
+/* From here on a sum of products may be infinite, in whatever order it is made;
+ * fast.c multiplies by the scale only afterwards. */
+static double limit(const struct call *c)
+{
+    const double most = sizeof(real) == sizeof(double) ? DBL_MAX : FLT_MAX;
+    return c->fast && fabs(c->plan->scale) < 1 ? most * fabs(c->plan->scale) : most;
+}
+
+/* Such a row has scores of -inf only.  If biases make them so, its output is 0;
+ * if an overflow does, the row must become NaN.  The sum of |q k|, in double, bounds every partial
+ * sum of the products.  This takes time, but only rows whose sum is 0 come here. */
+bool N(overflows)(struct tile *t, int r)
+{
+    const struct call *c = t->c;
+    const struct keyrange range =
+        keys_here(c, keys_of(c, t->seq, t->i0 - t->seq->q0, t->rows));
+    const double most = limit(c);
+    for (ptrdiff_t j = range.first / KT; j * KT <= range.last; j++) {
+        bool found = false;
+        if (!set_keys(t, j * KT, range.last)) continue;
+        for (int k = 0; k < t->keys; k++) {
+            double sum = 0;
+            if (!visible(t, k, r)) continue;
+            if (!found) find_keys(t), fade_queries(t), found = true;
+            for (int d = 0; d < c->plan->dim; d++)
+                sum += fabs((double)t->q.across[d * QT + r] * key_number(t, k, d));
+            if (!(sum <= most)) return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT */
+/* rotate.c -- the rotation alone: rows of one view turned into another, and back. */
+#include "engine/workspace.h"
+
+#if QT > 1
+/* What threads share: which rows, and the next item. */
+struct rows {
+    struct call *c;
+    /* forward: x to y; back: y is the gradient that becomes dx */
+    const loci_view *x, *y, *dx;
+    bool query, back;
+    bool fades;                          /* a cache has keys that have turned, but not faded */
+    ptrdiff_t items, tiles, len, first;  /* first: of the items of a wave */
+    int heads;
+    atomic_llong next;
+    atomic_bool stop;                    /* the host cancelled */
+};
+
+/* An item is a few heads of a tile of rows, for one thread all of them: they follow each other,
+ * so that they share cos and sin. */
+enum { TOGETHER = 8 };
+static int together(const struct rows *a)
+{
+    return a->c->threads == 1 || a->heads < TOGETHER ? a->heads : TOGETHER;
+}
+/* The rows i .. i + n - 1 of some heads of a batch entry: those of item number `item`. */
+struct block { ptrdiff_t b, i; int h, heads, n; };
+static struct block block_of(const struct rows *a, ptrdiff_t item, int heads)
+{
+    const ptrdiff_t each = (a->heads + heads - 1) / heads, tile = item / each;
+    struct block at = { .b = tile / a->tiles, .i = tile % a->tiles * QT,
+                        .h = (int)(item % each) * heads };
+    at.heads = a->heads - at.h < heads ? a->heads - at.h : heads;
+    at.n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
+    return at;
+}
+static ptrdiff_t items(const struct rows *a, int heads)
+{
+    return a->c->B * a->tiles * ((a->heads + heads - 1) / heads);
+}
+
+/* One head's rows, where they are.  Fading is diagonal and its own adjoint, so it comes last on the
+ * way there and first on the way back. */
+static void turn_rows(const struct rows *a, const struct block at, int h, struct angles *angles,
+                      real *rows, ptrdiff_t stride)
+{
+    struct call *c = a->c;
+    const int x = c->plan->rotate;
+    const struct rotation *rotation = rotation_of(c);
+    if (!a->back) rotation->turn(c, x, angles, at.b, h, a->query, at.i, at.n, rows, stride);
+    if (a->fades) rotation->fade(c, x, at.b, a->query, false, 0, at.i, at.n, rows, stride);
+    if (a->back)
+        rotation->turn_bwd(c, x, angles, at.b, h, a->query, at.i, at.n, NULL, rows, stride, NULL);
+}
+/* Turns the rows of a block on their way from one view to the other, or where they are.
+ * What is stored in 16 bits is turned in the rows of t. */
+static void rotate_block(const struct rows *a, const struct block at, struct angles *angles,
+                         struct tile *t)
+{
+    struct call *c = a->c;
+    const struct rotation *rotation = rotation_of(c);
+    const int D = c->plan->dim, Dp = padded(D);
+    const loci_view *from = a->back ? a->y : a->x, *to = a->back ? a->dx : a->y;
+    if (!to->data) return;
+    for (int h = at.h; h < at.h + at.heads; h++) {
+        if (!in_place(c)) {
+            load_rows(c, from, at.b, h, at.i, at.n, D, t->q.rows);
+            turn_rows(a, at, h, angles, t->q.rows, Dp);
+            store_rows(c, t->q.rows, Dp, to, at.b, h, at.i, at.n, D);
+            continue;
+        }
+        real *source = stored_row(c, from, at.b, h, at.i), *rows = stored_row(c, to, at.b, h, at.i);
+        if (rotation->move) {
+            const struct rows_at here = { source, from->row, from->head },
+                                 there = { rows, to->row, to->head };
+            /* all heads at once, so the loop ends here */
+            rotation->move(c, c->plan->rotate, angles, at.b, h, at.heads, a->query, a->back, at.i,
+                           at.n, here, there);
+            return;
+        }
+        for (int r = 0; r < at.n && rows != source; r++)
+            memcpy(rows + r * to->row, source + r * from->row, sizeof(real) * (size_t)D);
+        turn_rows(a, at, h, angles, rows, to->row);
+    }
+}
+/* The way back of one head where it needs the rows themselves: for its part of the parameters'
+ * gradient, or as turn_bwd() wants to see them.  Where the hook wants what turn()
+ * gave, they turn once more. */
+static void unturn_block(const struct rows *a, const struct block at, struct angles *angles,
+                         struct tile *t, real *part)
+{
+    struct call *c = a->c;
+    const int D = c->plan->dim, Dp = padded(D), u = c->plan->rotate;
+    const struct rotation *rotation = rotation_of(c);
+    real *x = t->q.rows, *g = t->scratch;
+    load_rows(c, a->x, at.b, at.h, at.i, at.n, D, x);
+    load_rows(c, a->y, at.b, at.h, at.i, at.n, D, g);
+    if (!rotation->of_input)
+        rotation->turn(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, Dp);
+    rotation->turn_bwd(c, u, angles, at.b, at.h, a->query, at.i, at.n, x, g, Dp, part);
+    if (a->dx->data) store_rows(c, g, Dp, a->dx, at.b, at.h, at.i, at.n, D);
+}
+/* Threads take items one after the other; no item writes what another reads or writes. */
+static void rotate_job(void *arg, int index)
+{
+    struct rows *a = arg;
+    struct call *c = a->c;
+    struct angles *angles = N(angles_of)(c, index);
+    const bool input = a->back && wants_input(c, NULL);
+    const int heads = input ? 1 : together(a);
+    struct sums sums;
+    struct tile *t = input || !in_place(c)
+                       ? N(workspace_of)(c, index, a->back ? &sums : NULL).tile
+                       : NULL;
+    for (ptrdiff_t i, n = items(a, heads); (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < n;) {
+        if (cancelled(c)) {
+            a->stop = true;
+            return;
+        }
+        if (input) unturn_block(a, block_of(a, i, heads), angles, t, NULL);
+        else rotate_block(a, block_of(a, i, heads), angles, t);
+    }
+}
+/* One item of a wave, with its part of the parameters' gradient. */
+static void wave_job(void *arg, int index)
+{
+    struct rows *a = arg;
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(a->c, index, &sums);
+    const int x = a->c->plan->rotate;
+    real *part = sums.part[x];
+    memset(part, 0, sizeof(real) * (size_t)rotation_part(a->c));
+    unturn_block(a, block_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
+}
+
+/* All rows of a call: keys are turned by kv head, whatever the heads. */
+static struct rows all_rows(struct call *c, loci_which which, const loci_view *x,
+                            const loci_view *y, const loci_view *dx)
+{
+    struct rows a = { .c = c, .x = x, .y = y, .dx = dx, .query = which == LOCI_QUERY,
+                      .back = dx != NULL, .fades = which != LOCI_CACHE && fading(c) };
+    a.heads = a.query ? c->plan->heads : c->plan->kv_heads;
+    a.len = a.query ? c->Lq : c->Lk;
+    a.tiles = (a.len + QT - 1) / QT;
+    a.items = items(&a, 1);
+    atomic_init(&a.next, 0), atomic_init(&a.stop, false);
+    return a;
+}
+size_t N(rotate_workspace)(const struct call *c)
+{
+    struct workspace d;
+    return in_place(c) ? N(angles_bytes)(c) : N(lay_out)(c, NULL, &d, NULL);
+}
+loci_status N(rotate)(struct call *c, loci_which which, const loci_view *x, const loci_view *y)
+{
+    struct rows a = all_rows(c, which, x, y, NULL);
+    N(run)(c, c->threads, rotate_job, &a);
+    return a.stop ? LOCI_CANCELLED : LOCI_OK;
+}
+loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view *x,
+                               const loci_view *dy, const loci_view *dx)
+{
+    struct rows a = all_rows(c, which, x, dy, dx);
+    const int u = c->plan->rotate;
+    const struct term *term = term_of(c, u);
+    double *total = c->g.total[u];
+    /* Without parameters to learn, rows do not depend on each other.  Else items run in waves, and
+     * parts are added in the order of the items: the sums do not depend on the threads. */
+    if (!total || !term->part) {
+        N(run)(c, c->threads, rotate_job, &a);
+        return a.stop ? LOCI_CANCELLED : LOCI_OK;
+    }
+    /* One head per item here: a part is that of a kv head. */
+    for (; a.first < a.items; a.first += c->threads) {
+        if (cancelled(c)) return LOCI_CANCELLED;
+        const int n = a.items - a.first < c->threads ? (int)(a.items - a.first) : c->threads;
+        N(run)(c, n, wave_job, &a);
+        for (int i = 0; i < n; i++) {
+            const struct block at = block_of(&a, a.first + i, 1);
+            double *to = total + term->home(c, u, at.b, at.h * (a.query ? 1 : c->plan->group));
+            const struct sums sums = N(sums_of)(c, i);
+            for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)sums.part[u][k];
+        }
+    }
+    return LOCI_OK;
+}
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* unturn.c -- the last steps of a backward pass: dK, which was summed as scores read keys, goes
+ * back through the rotation, and what was summed apart from where it goes is stored there. */
+#include "engine/backward.h"
+
+#if QT > 1
+
+void N(unturn_tile)(struct call *c, const struct workspace *d, const struct sequence *q,
+                    ptrdiff_t tile, int kh, real *part)
+{
+    const struct loci_plan *p = c->plan;
+    const struct rotation *rotation = rotation_of(c);
+    const ptrdiff_t j = q->k0 + tile * KT;
+    const int n = q->k0 + q->nk - j < KT ? (int)(q->k0 + q->nk - j) : KT;
+    if (part) memset(part, 0, sizeof(real) * (size_t)rotation_part(c));
+
+    real *dk = (real *)c->g.dk.data + q->b * c->g.dk.batch + kh * c->g.dk.head + j * c->g.dk.row;
+    const int Dp = padded(p->dim);
+    real *g = d->tile->scratch, *x = d->tile->q.rows;
+    /* x: the keys as turn_bwd() wants them, as they came or turned */
+    for (int k = 0; k < n; k++) {
+        memcpy(g + (ptrdiff_t)k * Dp, dk + k * c->g.dk.row, sizeof(real) * (size_t)p->dim);
+        if (wants_input(c, part))
+            to_reals(c, stored_row(c, &c->k, q->b, kv_head_of(p, kh), j + k), p->dim,
+                      x + (ptrdiff_t)k * Dp);
+        else
+            memcpy(x + (ptrdiff_t)k * Dp,
+                   (real *)c->turned + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
+                   sizeof(real) * (size_t)p->dim);
+    }
+    if (rotation->fade)
+        rotation->fade(c, p->rotate, q->b, false, q->run, fade_from(c, q, tile), j, n, g, Dp);
+    if (!p->keys_rotated)
+        rotation->turn_bwd(c, p->rotate, d->tile->angles, q->b, kh, false, j, n, x, g, Dp, part);
+    for (int k = 0; k < n; k++)
+        memcpy(dk + k * c->g.dk.row, g + (ptrdiff_t)k * Dp, sizeof(real) * (size_t)p->dim);
+}
+void N(add_tile_part)(const struct call *c, ptrdiff_t b, int kh, const real *part)
+{
+    const struct loci_plan *p = c->plan;
+    const struct term *term = term_of(c, p->rotate);
+    /* home() goes by query heads: that of a key head is that of its first one */
+    double *to = c->g.total[p->rotate]
+               + term->home(c, p->rotate, b, kh * (p->heads / p->key_heads));
+    for (ptrdiff_t k = 0; k < term->part(c, p->rotate); k++) to[k] += (double)part[k];
+}
+
+/* Tiles of keys that are turned back at the same time, one per thread. */
+struct wave { struct call *c; ptrdiff_t first; };
+static void unturn_job(void *arg, int index)
+{
+    const struct wave *a = arg;
+    struct call *c = a->c;
+    const struct loci_plan *p = c->plan;
+    struct sums sums;
+    const struct workspace d = N(workspace_of)(c, index, &sums);
+    const ptrdiff_t i = a->first + index, tile = i / p->key_heads;
+    const struct sequence *q = find_sequence(c, BY_KTILE, tile);
+    const bool learns = rotation_part(c) && c->g.total[p->rotate];
+    N(unturn_tile)(c, &d, q, tile - q->first_ktile, (int)(i % p->key_heads),
+                   learns ? sums.part[p->rotate] : NULL);
+}
+/* In waves of as many tiles as there are threads. */
+void N(unturn_keys)(struct call *c)
+{
+    const struct loci_plan *p = c->plan;
+    if (!c->turned || !c->g.dk.data) return;
+    const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
+    for (ptrdiff_t first = 0; first < items; first += c->threads) {
+        const int n = items - first < c->threads ? (int)(items - first) : c->threads;
+        N(run)(c, n, unturn_job, &(struct wave){ .c = c, .first = first });
+        if (!c->g.total[p->rotate] || !rotation_part(c)) continue;
+        for (int i = 0; i < n; i++) {
+            const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);
+            const struct sums sums = N(sums_of)(c, i);
+            N(add_tile_part)(c, q->b, (int)((first + i) % p->key_heads), sums.part[p->rotate]);
+        }
+    }
+}
+
+/* ---- Where they go --------------------------------------------------------------------------- */
+
+/* Stores gradients that were summed apart from where they go, of keys first .. end - 1, which are
+ * others there, by `shift`.  Where each head of a group has keys of its own, turned by its own
+ * states, the group's gradients are added up here, once each has turned back. */
+static void store_sums(const struct call *c, const loci_view *from, const loci_view *to, int heads,
+                       int each, int width, ptrdiff_t first, ptrdiff_t end, ptrdiff_t shift)
+{
+    real sum[MAX_DIM];
+    for (ptrdiff_t b = 0; b < c->B && to->data; b++)
+        for (int h = 0; h < heads; h++)
+            for (ptrdiff_t j = first; j < end; j++) {
+                for (int i = 0; i < each; i++) {
+                    const real *row = (const real *)from->data + b * from->batch
+                                    + (h * each + i) * from->head + j * from->row;
+                    for (int n = 0; n < width; n++) sum[n] = i ? sum[n] + row[n] : row[n];
+                }
+                from_reals(c, sum, width, stored_row(c, to, b, h, j + shift));
+            }
+}
+struct stored { struct call *c; ptrdiff_t first, count, shift; };
+static void store_job(void *arg, int index)
+{
+    const struct stored *a = arg;
+    struct call *c = a->c;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t first = a->first + a->count * index / c->threads,
+                    end = a->first + a->count * (index + 1) / c->threads;
+    store_sums(c, &c->g.dk, &c->g.dk_out, p->kv_heads, p->key_heads / p->kv_heads, p->dim, first,
+               end, a->shift);
+    store_sums(c, &c->g.dv, &c->g.dv_out, p->kv_heads, 1, p->value_dim, first, end, a->shift);
+}
+void N(store_gradients)(struct call *c, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to)
+{
+    struct stored a = { c, first, count, to - first };
+    if (c->g.dk_out.data || c->g.dv_out.data) N(run)(c, c->threads, store_job, &a);
+}
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+/* softmax.h -- from scores to sums of values: softmax of a tile, the chunk's sums, and how chunks
+ * join.
+ *
+ *     chunk:  m' = max(m, s)   p = e^(s - m')   l = l e^(m - m') + sum p
+ *     o = o e^(m - m') + sum p v
+ *     total:  the same with the chunk's m, l, o in the place of s, p and p v
+ *
+ * Every chunk starts from nothing: that makes skipping exact and lets decode split its keys. */
+#ifndef LOCI_ENGINE_SOFTMAX_H
+#define LOCI_ENGINE_SOFTMAX_H
+
+#include "engine/scores.h"
+
+#if QT > 1
+/* Both passes over a tile take n vectors of rows side by side, as a max and a sum wait for the one
+ * before.  First the largest score, of the chunk so far and the tile. */
+INLINE void find_largest(const int n, const struct tile *t, int r, real *largest)
+{
+    const real *s = t->s + r, *end = s + t->keys * QT;
+    vf m[4];
+    UNROLL for (int i = 0; i < n; i++) m[i] = vf_load(t->chunk.m + r + i * VL);
+    for (; s < end; s += QT)
+        UNROLL for (int i = 0; i < n; i++) m[i] = vf_max(m[i], vf_load(s + i * VL));
+    UNROLL for (int i = 0; i < n; i++) vf_store(largest + r + i * VL, m[i]);
+}
+/* Then the weights.  A row that has seen no key yet has -inf for its largest score, and is compared
+ * with 0: -inf - -inf would be NaN. */
+INLINE void weigh_columns(const int n, struct tile *t, int r, const real *largest)
+{
+    const real *s = t->s + r, *end = s + t->keys * QT;
+    real *p = t->p + r;
+    vf m[2], sum[2];
+    UNROLL for (int i = 0; i < n; i++) {
+        const vf top = vf_load(largest + r + i * VL);
+        m[i] = vf_zero_below(top, LOWEST, top), sum[i] = vf_set1(0);
+        vf_store(t->alpha + r + i * VL, vf_exp(vf_sub(vf_load(t->chunk.m + r + i * VL), m[i])));
+        vf_store(t->chunk.m + r + i * VL, top);
+    }
+    for (; s < end; s += QT, p += QT)
+        UNROLL for (int i = 0; i < n; i++) {
+            const vf x = vf_exp(vf_sub(vf_load(s + i * VL), m[i]));
+            vf_store(p + i * VL, x);
+            sum[i] = vf_add(sum[i], x);
+        }
+    UNROLL for (int i = 0; i < n; i++) {
+        real *l = t->chunk.l + r + i * VL;
+        vf_store(l, vf_fma(vf_load(l), vf_load(t->alpha + r + i * VL), sum[i]));
+    }
+}
+/* Softmax of one tile against the chunk's running max: p, the new m and l, and in alpha what sums
+ * under the old max are worth.  A NaN score may get lost in the max, but its weight is NaN, and so
+ * is the sum. */
+INLINE void softmax(struct tile *t)
+{
+    real largest[QT];
+    int r = 0;
+    for (; t->live - r >= 4 * VL; r += 4 * VL) find_largest(4, t, r, largest);
+    for (; r < t->live; r += VL) find_largest(1, t, r, largest);
+    for (r = 0; t->live - r >= 2 * VL; r += 2 * VL) weigh_columns(2, t, r, largest);
+    for (; r < t->live; r += VL) weigh_columns(1, t, r, largest);
+}
+#endif
+
+/* Rows x[n][QT] that were summed under an older max.  Most tiles leave the max as it is;
+ * times 1 is exact, so leaving that out keeps the bits. */
+INLINE void fade_rows(real *x, int n, const real *alpha)
+{
+    bool same = true;
+    for (int r = 0; r < QT; r++) same &= alpha[r] == 1;
+    if (same) return;
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++) x[i * QT + r] *= alpha[r];
+}
+
+/* total = total * a + chunk * b, rows of QT. */
+INLINE void join_rows(real *total, const real *chunk, int n, const real *a, const real *b)
+{
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < QT; r++)
+            total[i * QT + r] = fma_(chunk[i * QT + r], b[r], total[i * QT + r] * a[r]);
+}
+/* The chunk joins the total.  The factor of the larger max is exactly 1, and a chunk that lies
+ * further below the total than EXP_LOW joins with an exact 0: that is why chunks may be skipped. */
+INLINE void softmax_join(struct tile *t)
+{
+    real a[QT], b[QT];
+    for (int r = 0; r < QT; r++) {
+        const real m = max_(t->total.m[r], t->chunk.m[r]), base = m == -INFINITY ? 0 : m;
+        a[r] = exp_(t->total.m[r] - base), b[r] = exp_(t->chunk.m[r] - base);
+        t->total.m[r] = m;
+    }
+    join_rows(t->total.l, t->chunk.l, 1, a, b);
+    join_rows(t->total.o, t->chunk.o, t->c->plan->value_dim, a, b);
+    EACH_USE(t->c, x, term) join_rows(t->own[x].outs, t->own[x].out, t->own[x].outn, a, b);
+}
+
+INLINE void fill(real *x, ptrdiff_t n, real with)
+{
+    for (ptrdiff_t i = 0; i < n; i++) x[i] = with;
+}
+/* Leaves the columns that no live row needs out of a forward pass.  Their weights are 0,
+ * once for all tiles, as sums of terms run over all columns. */
+INLINE void open_columns(struct tile *t)
+{
+    t->live = padded(t->rows);
+    if (t->live < QT) fill(t->p, KT * QT, 0);
+}
+/* Nothing seen yet, by the row and by a chunk; terms begin with the row, weights with the chunk. */
+INLINE void open_total(struct tile *t)
+{
+    fill(t->total.m, QT, -INFINITY), fill(t->total.l, QT, 0), fill(t->lost, QT, 0);
+    fill(t->total.o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
+    EACH_USE(t->c, x, term) {
+        fill(t->own[x].outs, (ptrdiff_t)t->own[x].outn * QT, 0);
+        if (term->open) term->open(t, x);
+    }
+}
+INLINE void open_chunk(struct tile *t)
+{
+    fill(t->chunk.m, QT, -INFINITY), fill(t->chunk.l, QT, 0), fill(t->alpha, QT, 1);
+    fill(t->chunk.o, (ptrdiff_t)t->c->plan->value_dim * QT, 0);
+    EACH_USE(t->c, x, term) {
+        fill(t->own[x].out, (ptrdiff_t)t->own[x].outn * QT, 0);
+        if (term->weights) term->weights->chunk(t, x);
+    }
+}
+
+/* What terms make of the weights of the tile.  Their sums so far fade before they add to them. */
+INLINE void value_tile(struct tile *t)
+{
+    EACH_USE(t->c, x, term) {
+        if (t->own[x].outn) fade_rows(t->own[x].out, t->own[x].outn, t->alpha);
+        if (term->value) term->value(t, x);
+    }
+}
+
+/* Rows whose sum is still 0: do their scores say so, or have their products left the reals? */
+bool N(overflows)(struct tile *, int r);
+INLINE void find_lost(struct tile *t)
+{
+    for (int r = 0; r < t->rows && t->c->plan->weight < 0; r++)
+        if (t->total.l[r] == 0 && t->lost[r] == 0 && N(overflows)(t, r)) t->lost[r] = 1;
+}
+
+/* o, lse and rem of the finished rows.  One that sees no key, or keys of score -inf alone, has sum
+ * 0 and gives 0; but one that is lost is NaN. */
+INLINE void close_rows(struct tile *t)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t at = (t->seq->b * p->heads + t->h) * c->Lq + t->i0;
+    find_lost(t);
+    for (int r = 0; r < t->rows && p->weight < 0; r++)
+        if (t->total.l[r] == 0 && t->lost[r] != 0) t->total.l[r] = NAN;
+    /* What terms add to o is summed under the same max, so it comes before the division. */
+    EACH_USE(c, x, term) if (term->close && x != p->weight) term->close(t, x);
+    if (p->weight >= 0) {
+        term_of(c, p->weight)->close(t, p->weight);
+    } else {
+        real inverse[QT];
+        for (int r = 0; r < QT; r++) inverse[r] = t->total.l[r] == 0 ? 0 : 1 / t->total.l[r];
+        for (int n = 0; n < p->value_dim; n++)
+            for (int r = 0; r < QT; r++) t->total.o[n * QT + r] *= inverse[r];
+        if (c->in->lse)
+            for (int r = 0; r < t->rows; r++)
+                ((real *)c->in->lse)[at + r] =
+                    t->total.l[r] == 0 ? -INFINITY
+                                       : (real)(t->total.m[r] + log_((double)t->total.l[r]));
+    }
+    if (in_place(c)) {
+        transpose(t->total.o, QT, p->value_dim, t->rows,
+                  stored_row(c, &c->o, t->seq->b, t->h, t->i0), c->o.row);
+    } else {
+        /* the chunk's sums have joined, so their memory is free */
+        transpose(t->total.o, QT, p->value_dim, t->rows, t->chunk.o, p->value_dim);
+        store_rows(c, t->chunk.o, p->value_dim, &c->o, t->seq->b, t->h, t->i0, t->rows,
+                   p->value_dim);
+    }
+}
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* stored.h -- numbers as the caller stores them, and as reals. */
+#ifndef LOCI_ENGINE_STORED_H
+#define LOCI_ENGINE_STORED_H
+
+#include "engine/term.h"
+
+/* Are q, k, v, o and their gradients reals already? */
+INLINE bool in_place(const struct call *c) { return c->plan->stored == sizeof(real); }
+INLINE void *stored_row(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i)
+{
+    return (char *)v->data + (b * v->batch + h * v->head + i * v->row) * (ptrdiff_t)c->plan->stored;
+}
+
+/* n numbers of 16 bits, and back.  The last ones go one by one, with the same rounding. */
+INLINE void reals_of_16(const bool bf16, const uint16_t *from, int n, real *to)
+{
+    int i = 0;
+    for (; i + VL <= n; i += VL)
+        vf_store(to + i, bf16 ? vf_load_bf16(from + i) : vf_load_f16(from + i));
+    for (; i < n; i++) to[i] = (real)(bf16 ? from_bf16(from[i]) : from_f16(from[i]));
+}
+INLINE void reals_to_16(const bool bf16, const real *from, int n, uint16_t *to)
+{
+    int i = 0;
+    for (; i + VL <= n; i += VL) {
+        if (bf16) vf_store_bf16(to + i, vf_load(from + i));
+        else vf_store_f16(to + i, vf_load(from + i));
+    }
+    for (; i < n; i++) to[i] = bf16 ? to_bf16((float)from[i]) : to_f16((float)from[i]);
+}
+INLINE void to_reals(const struct call *c, const void *from, int n, real *to)
+{
+    if (in_place(c)) memcpy(to, from, sizeof(real) * (size_t)n);
+    else if (c->plan->dtype == LOCI_BF16) reals_of_16(true, from, n, to);
+    else reals_of_16(false, from, n, to);
+}
+INLINE void from_reals(const struct call *c, const real *from, int n, void *to)
+{
+    if (in_place(c)) memcpy(to, from, sizeof(real) * (size_t)n);
+    else if (c->plan->dtype == LOCI_BF16) reals_to_16(true, from, n, to);
+    else reals_to_16(false, from, n, to);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* n rows of reals, padded; rows past n up to QT, and the padding, are 0. */
+INLINE void pad_rows(int n, int width, real *rows)
+{
+    const int stride = padded(width);
+    for (int r = 0; r < QT; r++)
+        for (int d = r < n ? width : 0; d < stride; d++) rows[(ptrdiff_t)r * stride + d] = 0;
+}
+/* n rows of a view as padded reals. */
+INLINE void load_rows(const struct call *c, const loci_view *v, ptrdiff_t b, int h, ptrdiff_t i,
+                      int n, int width, real *rows)
+{
+    for (int r = 0; r < n; r++)
+        to_reals(c, stored_row(c, v, b, h, i + r), width, rows + (ptrdiff_t)r * padded(width));
+    pad_rows(n, width, rows);
+}
+/* The way back: n rows of reals, each rounded once. */
+INLINE void store_rows(const struct call *c, const real *rows, ptrdiff_t stride, const loci_view *v,
+                       ptrdiff_t b, int h, ptrdiff_t i, int n, int width)
+{
+    for (int r = 0; r < n; r++)
+        from_reals(c, rows + r * stride, width, stored_row(c, v, b, h, i + r));
+}
+/* Zeroes a view row by row: what lies between rows and heads belongs to the caller. */
+INLINE void clear(const loci_view *v, ptrdiff_t B, int H, ptrdiff_t L, int width, size_t size)
+{
+    if (!v->data) return;
+    for (ptrdiff_t b = 0; b < B; b++)
+        for (int h = 0; h < H; h++)
+            for (ptrdiff_t i = 0; i < L; i++)
+                memset((char *)v->data
+                           + (b * v->batch + h * v->head + i * v->row) * (ptrdiff_t)size,
+                       0, size * (size_t)width);
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+/* term.h -- what a term is: hooks on the tile (tile.h) at the places where position enters.  Those
+ * that are NULL do nothing; x is the term's use in the plan.
+ *
+ * Forward, per query tile: open; per key tile, newest first: read, score, mix, weigh, value; then
+ * close.  Backward, per query tile: open, open_bwd; per key tile, oldest first: the hooks above
+ * once more, as scores are computed again, then their _bwd in reverse order; then close_bwd. */
+#ifndef LOCI_ENGINE_TERM_H
+#define LOCI_ENGINE_TERM_H
+
+#include "engine/tile.h"
+
+/* A weight term: hooks that the engine calls instead of its own softmax. */
+struct weights {
+    void (*chunk)(struct tile *, int x);             /* begins a chunk */
+    void (*weigh)(struct tile *, int x);             /* s -> p, and what the chunk has in sum */
+    void (*join)(struct tile *, int x);              /* the chunk joins the total */
+    void (*whole)(struct tile *, int x);             /* backward, after weigh: p becomes the final
+                                                        weights (chunk x total) */
+    void (*weigh_bwd)(struct tile *, int x);
+};
+
+struct term {
+    const char *name;
+
+    /* Memory, for one query tile of one head, in rows of QT reals. */
+    ptrdiff_t (*mem)(const struct call *, int x);    /* its own */
+    ptrdiff_t (*out)(const struct call *, int x);    /* sums of weights */
+    ptrdiff_t (*grad)(const struct call *, int x);   /* sums of gradients */
+    int (*carry)(const struct call *, int x);        /* state of a scan */
+    /* Backward: how many of the first rows of mem are state that rows carry on from one chunk of
+     * keys to the next.  What open() and open_bwd() make anew need not be kept. */
+    ptrdiff_t (*kept)(const struct call *, int x);
+    /* Forward, in parts: how many rows of mem, from row `first` on, are state that rows carry on
+     * from one part to the next, beside sums and carries. */
+    ptrdiff_t (*held)(const struct call *, int x, ptrdiff_t *first);
+    void (*resume)(struct tile *, int x);            /* it has been brought back */
+
+    /* Gradient of tables: each work item sums a part per head and chunk of keys; an item's parts
+     * are added up, and then added to the total in the order of the items. */
+    ptrdiff_t (*part)(const struct call *, int x);   /* reals per head */
+    /* How many of them, the first ones, each query tile sums from 0 in own.fresh; the engine adds
+     * these to the part when the rows leave a chunk.  NULL: none, as what is added to the part
+     * are sums over the rows of a tile already. */
+    ptrdiff_t (*fresh)(const struct call *, int x);
+    /* Where a head's part goes in the total: parts that are shared have one home. */
+    ptrdiff_t (*home)(const struct call *, int x, ptrdiff_t b, int h);
+    ptrdiff_t (*total)(const struct call *, int x);  /* reals of the total */
+    /* A part may begin with what is added to the total and have something else behind it.  added()
+     * says how much is added (NULL: all).  finish() makes the one from the other, when all rows of
+     * a work item, from `row` on, are done with chunk number `chunk`. */
+    ptrdiff_t (*added)(const struct call *, int x);
+    void (*finish)(const struct call *, int x, const struct sequence *, ptrdiff_t row,
+                   ptrdiff_t chunk, real *part);
+    /* Numbers per key and head of a gradient that is summed in own.keys, 0 if there is none; and
+     * where those of a head's first key go in the total, which has them key by key. */
+    int (*keyed)(const struct call *, int x);
+    ptrdiff_t (*key_home)(const struct call *, int x, ptrdiff_t b, int h);
+
+    /* Once per query tile, when Q is there, and in _bwd dO, delta and lse. */
+    void (*open)(struct tile *, int x), (*open_bwd)(struct tile *, int x);
+    /* Sees scale q.k alone, before any term adds to it; adds its gradient to ds, last of all. */
+    void (*read)(struct tile *, int x), (*read_bwd)(struct tile *, int x);
+    /* s += or s *= , in the order of the groups; reads ds, the gradient of its own stage. */
+    void (*score)(struct tile *, int x), (*score_bwd)(struct tile *, int x);
+    /* Once for all heads of the item; t is the tile of the first. */
+    void (*mix)(struct tile *, int x), (*mix_bwd)(struct tile *, int x);
+    /* Adds up what it wants of p in out; adds to dp. */
+    void (*value)(struct tile *, int x), (*value_bwd)(struct tile *, int x);
+    /* Adds to O from outs; adds to dqs and to the part from grads. */
+    void (*close)(struct tile *, int x), (*close_bwd)(struct tile *, int x);
+
+    /* Decode asks, while it reads the keys of a tile, for a vector to multiply them by beside
+     * the query, and where the numbers go.  NULL: none, and then the term's hooks may read k.
+     * If `keys` is set, its rows are multiplied instead of the tile's keys. */
+    const real *(*extra_query)(struct tile *, int x, struct source *keys, real **numbers);
+    bool reads_keys;                     /* its hooks read k */
+
+    /* What need not be computed. */
+    /* The most it adds to any score of this tile; NULL: no promise.  fades: that falls with the
+     * distance, so asking is worth the time. */
+    real (*ceiling)(const struct tile *, int x);
+    bool fades;
+    /* No older tile moves the carry any more, so the backward pass need not sweep on. */
+    bool (*settled)(const struct tile *, int x);
+    /* Every weight from this tile on in this chunk is an exact 0.  ends: can that happen in this
+     * call?  NULL: yes, if there is a spent hook. */
+    bool (*spent)(const struct tile *, int x);
+    bool (*ends)(const struct call *, int x);
+
+    const struct weights *weights;       /* of a weight term */
+    const struct rotation *rotation;     /* of a term that turns rows */
+};
+
+#define TERM(name, traits) extern const struct term N(term_##name);
+#include "terms/list.h"
+#undef TERM
+
+/* ---- The terms of a plan --------------------------------------------------------------------- */
+
+INLINE const struct term *term_of(const struct call *c, int x)
+{
+    extern const struct term *const N(terms)[TERM_COUNT];
+    return N(terms)[c->plan->use[x].term];
+}
+/* The body for every use x of a term, in the order of the plan; `break` leaves one use only. */
+#define EACH_USE(c, x, term) \
+    for (int x = 0; x < (c)->plan->uses; x++) \
+        for (const struct term *term = term_of(c, x); term; term = NULL)
+
+/* The hooks of the plan's weight term; NULL: softmax. */
+INLINE const struct weights *weights_of(const struct call *c)
+{
+    return c->plan->weight >= 0 ? term_of(c, c->plan->weight)->weights : NULL;
+}
+/* The rotation of a plan, or NULL. */
+INLINE const struct rotation *rotation_of(const struct call *c)
+{
+    return c->plan->rotate >= 0 ? term_of(c, c->plan->rotate)->rotation : NULL;
+}
+/* Reals of the rotation's part of the gradient of tables, per head. */
+INLINE ptrdiff_t rotation_part(const struct call *c)
+{
+    const struct term *term = term_of(c, c->plan->rotate);
+    return term->part ? term->part(c, c->plan->rotate) : 0;
+}
+/* Does turn_bwd(), with this part, want to see the rows before they turned? */
+INLINE bool wants_input(const struct call *c, const real *part)
+{
+    return rotation_of(c)->of_input && (part || !term_of(c, c->plan->rotate)->part);
+}
+/* The rotation, if it fades. */
+INLINE const struct rotation *fading(const struct call *c)
+{
+    const struct rotation *r = rotation_of(c);
+    return r && r->fade ? r : NULL;
+}
+/* The position that key tile number `tile` of a sequence fades from, and so do queries
+ * that it is multiplied by. */
+INLINE int64_t fade_from(const struct call *c, const struct sequence *q, ptrdiff_t tile)
+{
+    const int span = fading(c)->span(c, c->plan->rotate);
+    return pos_k(c, q->b, q->k0 + tile / span * span * KT);
+}
+
+#endif

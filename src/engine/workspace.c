@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT */
+/* thread.c -- lays out the workspace.  One function measures and lays out, so that size and
+ * layout cannot disagree. */
+#include "engine/workspace.h"
+
+/* What a hook says, 0 if there is none. */
+static ptrdiff_t ask(ptrdiff_t (*size)(const struct call *, int), const struct call *c, int x)
+{
+    return size ? size(c, x) : 0;
+}
+
+/* One tile of a work item.  first: the first of them; a mix works in that tile's mem. */
+static void lay_out_tile(const struct call *c, struct arena *a, bool backward, bool first,
+                       struct tile *t)
+{
+    const struct loci_plan *p = c->plan;
+    const int D = p->dim, Dv = p->value_dim, Dp = padded(D), Dvp = padded(Dv);
+    bool mul = false;
+    for (int x = 0; x < p->uses; x++) mul |= p->use[x].group == GROUP_MUL;
+
+    /* What a term has for itself comes last, and only that of terms in use is set. */
+    memset(t, 0, offsetof(struct tile, own));
+    t->c = c;
+    t->q.rows = take_reals(a, (ptrdiff_t)QT * Dp), t->q.across = take_reals(a, (ptrdiff_t)D * QT);
+    t->q.faded = fading(c) ? take_reals(a, (ptrdiff_t)QT * Dp) : t->q.rows;
+    if (!in_place(c) || c->in->pages || c->cache)
+        t->k.room = take_reals(a, (ptrdiff_t)KT * D), t->v.room = take_reals(a, (ptrdiff_t)KT * Dv);
+    if (c->fast) {
+        t->fast.q = take_bytes(a, (size_t)((D + 1) / 2) * QT, sizeof *t->fast.q),
+        t->fast.p = take_bytes(a, KT / 2 * QT, sizeof *t->fast.p);
+        t->fast.v = take_bytes(a, KT / 2 * (size_t)Dv, sizeof *t->fast.v),
+        t->fast.k = take_bytes(a, KT * (size_t)(D + 1), sizeof *t->fast.k);
+    }
+    /* Scores and weights are two arrays, as sticks need a score after its weight is written. */
+    t->s = take_reals(a, KT * QT), t->p = take_reals(a, KT * QT);
+    if (p->mix >= 0) t->a = take_reals(a, KT * QT);
+    t->chunk.m = take_reals(a, QT), t->chunk.l = take_reals(a, QT), t->total.m = take_reals(a, QT),
+    t->total.l = take_reals(a, QT);
+    t->alpha = take_reals(a, QT), t->q.norm = take_reals(a, QT), t->lost = take_reals(a, QT);
+    t->chunk.o = take_reals(a, (ptrdiff_t)Dv * QT), t->total.o = take_reals(a, (ptrdiff_t)Dv * QT);
+    /* positions, and segments behind them */
+    t->qp = take_bytes(a, 2 * QT, sizeof(int64_t)), t->kp = take_bytes(a, 2 * KT, sizeof(int64_t));
+    t->hidden = take_bytes(a, KT, sizeof *t->hidden);
+    if (c->in->k_first)
+        t->first = take_bytes(a, QT, sizeof(int64_t)), t->last = take_bytes(a, QT, sizeof(int64_t));
+    if (c->in->mask_kind == LOCI_MASK_ADDED) t->added = take_reals(a, KT * QT);
+    if (backward) {
+        t->dout.across = take_reals(a, (ptrdiff_t)Dv * QT),
+        t->dout.rows = take_reals(a, (ptrdiff_t)QT * Dvp);
+        t->dp = take_reals(a, KT * QT), t->ds = take_reals(a, KT * QT);
+        if (p->mix >= 0) t->da = take_reals(a, KT * QT);
+        if (mul) t->pre = take_reals(a, KT * QT);
+        t->lse = take_reals(a, QT), t->delta = take_reals(a, QT);
+        t->dq = take_reals(a, (ptrdiff_t)D * QT), t->dqs = take_reals(a, (ptrdiff_t)D * QT);
+        t->scratch = take_reals(a, (ptrdiff_t)QT * (Dp > Dvp ? Dp : Dvp));
+    }
+    EACH_USE(c, x, term) {
+        struct own *w = &t->own[x];
+        *w = (struct own){ .table = c->table[p->use[x].enc],
+                           .scratch = c->scratch[p->use[x].enc] };
+        w->mem = take_reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
+        w->outn = (int)ask(term->out, c, x);
+        w->out = take_reals(a, (ptrdiff_t)w->outn * QT),
+        w->outs = take_reals(a, (ptrdiff_t)w->outn * QT);
+        w->carryn = term->carry ? term->carry(c, x) : 0;
+        w->carry = take_reals(a, (ptrdiff_t)w->carryn * QT);
+        if (!backward) continue;
+        w->gradn = (int)ask(term->grad, c, x);
+        w->grad = take_reals(a, (ptrdiff_t)w->gradn * QT),
+        w->grads = take_reals(a, (ptrdiff_t)w->gradn * QT);
+    }
+}
+
+/* Angles stand first, so that engines of both widths, and a rotation alone, find them. */
+static struct angles *lay_out_angles(const struct call *c, struct arena *a)
+{
+    const int x = c->plan->rotate;
+    if (x < 0) return NULL;
+    struct angles *angles = take_bytes(a, 1, sizeof *angles);
+    real *room = take_reals(a, ask(rotation_of(c)->room, c, x));
+    if (angles) *angles = (struct angles){ .room = room };
+    return angles;
+}
+
+/* Sums of a part over all chunks of an item. */
+static void lay_out_all(const struct call *c, struct arena *a, double **all)
+{
+    EACH_USE(c, x, term)
+        if (term->part)
+            all[x] = take_bytes(a, (size_t)(item_heads(c->plan) * added_part(c, x)),
+                                sizeof(double));
+}
+/* What a backward item sums, for the longest sequence: which item a block gets is not known. */
+static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t keys = part_keys(c), heads = item_heads(p);
+    w->dk = take_bytes(a, (size_t)(item_key_heads(p) * keys),
+                       (size_t)padded(p->dim) * sizeof(real));
+    w->dv = take_bytes(a, (size_t)(item_kv_heads(p) * keys),
+                       (size_t)padded(p->value_dim) * sizeof(real));
+    EACH_USE(c, x, term) {
+        if (term->part) w->part[x] = take_reals(a, heads * term->part(c, x));
+        if (term->keyed && term->keyed(c, x))
+            w->keys[x] = take_bytes(a, (size_t)(heads * keys),
+                                    (size_t)key_row(term->keyed(c, x)) * sizeof(real));
+    }
+}
+static size_t lay_out_block(const struct call *c, char *base, struct sums *w)
+{
+    struct arena a = { .base = base };
+    lay_out_sums(c, &a, w);
+    if (most_chunks(c) > 1) lay_out_all(c, &a, w->all);
+    return a.full ? SIZE_MAX : a.used;
+}
+/* What rows keep from chunk to chunk. */
+static void lay_out_kept(const struct call *c, struct arena *a, struct sums *w)
+{
+    const size_t chunks = (size_t)most_chunks(c),
+                 slots = chunks > 1 ? (size_t)(item_heads(c->plan) * item_tiles(c)) : 0;
+    size_t kept = (size_t)c->plan->dim;
+    if (!slots) return;
+    EACH_USE(c, x, term) {
+        const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;
+        kept += (size_t)(ask(term->grad, c, x) + ask(term->kept, c, x));
+        if (carry) w->border[x] = take_bytes(a, slots * chunks, carry);
+    }
+    w->kept = take_bytes(a, slots, kept * QT * sizeof(real));
+}
+/* What a thread needs beside these. */
+static void lay_out_thread(const struct call *c, struct arena *a, struct sums *w)
+{
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t tiles = part_tiles(c);
+    *w = (struct sums){ .dk = NULL };
+    EACH_USE(c, x, term) {
+        const size_t carry = term->carry ? (size_t)(term->carry(c, x) * QT) * sizeof(real) : 0;
+        if (term->fresh) w->fresh[x] = take_reals(a, locked(p) * term->fresh(c, x));
+        if (carry) w->carry[x] = take_bytes(a, (size_t)(locked(p) * tiles), carry);
+    }
+    if (reuses_scores(c)) w->scores = take_bytes(a, (size_t)tiles, KT * QT * sizeof(real));
+    if (c->chain.on) return;
+    if (most_chunks(c) > 1) lay_out_all(c, a, w->so_far);
+    lay_out_kept(c, a, w);
+}
+
+/* Lays out all that one thread has but its block of sums. */
+size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct sums *sums)
+{
+    const struct loci_plan *p = c->plan;
+    struct arena a = { .base = base };
+    const int n = QT == 1 ? (int)decode_rows(c) : locked(p);
+    struct angles *angles = lay_out_angles(c, &a);
+    struct tile *t = take_bytes(&a, (size_t)n, sizeof *t), spare;
+    for (int i = 0; i < n; i++) {
+        struct tile *one = base ? &t[i] : &spare;
+        lay_out_tile(c, &a, sums != NULL, i % locked(p) == 0, one);
+        one->all = t, one->tiles = n, one->angles = angles;
+    }
+    *d = (struct workspace){ .tile = t };
+    /* Decode streams a chunk as a whole, for all rows that share its keys. */
+    if (QT == 1) {
+        d->chunk.s = take_bytes(&a, (size_t)n, CHUNK * sizeof(real)),
+        d->chunk.p = take_bytes(&a, (size_t)n, CHUNK * sizeof(real));
+        d->chunk.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
+        d->chunk.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
+    }
+    if (sums) lay_out_thread(c, &a, sums);
+    return a.full ? SIZE_MAX : a.used;
+}
+
+struct workspace N(workspace_of)(const struct call *c, int index, struct sums *sums)
+{
+    struct workspace d;
+    N(lay_out)(c, c->workspaces + (size_t)index * c->workspace, &d, sums);
+    if (sums && !c->chain.on) N(use_block)(c, index, sums);
+    return d;
+}
+void N(use_block)(const struct call *c, int index, struct sums *w)
+{
+    lay_out_block(c, c->blocks + (size_t)index * c->block, w);
+}
+struct sums N(sums_of)(const struct call *c, int index)
+{
+    struct sums w = { .dk = NULL };
+    N(use_block)(c, index, &w);
+    return w;
+}
+size_t N(sums_bytes)(const struct call *c)
+{
+    struct sums w;
+    return lay_out_block(c, NULL, &w);
+}
+
+static struct item_bytes lay_out_item(const struct call *c, char *item, char *part, struct sums *w)
+{
+    struct arena a = { .base = item }, b = { .base = part };
+    lay_out_sums(c, &a, w), lay_out_kept(c, &a, w), lay_out_all(c, &b, w->all);
+    EACH_USE(c, x, term) w->so_far[x] = w->all[x];
+    return (struct item_bytes){ a.full ? SIZE_MAX : round_up(a.used),
+                                b.full ? SIZE_MAX : round_up(b.used) };
+}
+void N(use_item)(const struct call *c, ptrdiff_t item, ptrdiff_t part, struct sums *w)
+{
+    lay_out_item(c, c->chain.items + (size_t)item * c->chain.item,
+                 c->chain.parts + (size_t)part * c->chain.part, w);
+}
+struct item_bytes N(item_bytes)(const struct call *c)
+{
+    struct sums w = { .dk = NULL };
+    return lay_out_item(c, NULL, NULL, &w);
+}
+
+/* Copies rows of QT reals to what is held, or back, and steps on. */
+static void hold(real *rows, ptrdiff_t n, real **at, bool back)
+{
+    const size_t bytes = sizeof(real) * (size_t)(n * QT);
+    if (back) memcpy(rows, *at, bytes);
+    else memcpy(*at, rows, bytes);
+    *at += n * QT;
+}
+void N(hold_rows)(struct tile *t, char *slot, bool back)
+{
+    real *at = (real *)slot;
+    hold(t->total.m, 1, &at, back), hold(t->total.l, 1, &at, back), hold(t->lost, 1, &at, back);
+    hold(t->total.o, t->c->plan->value_dim, &at, back);
+    EACH_USE(t->c, x, term) {
+        struct own *own = &t->own[x];
+        ptrdiff_t first = 0;
+        const ptrdiff_t n = term->held ? term->held(t->c, x, &first) : 0;
+        hold(own->outs, own->outn, &at, back), hold(own->carry, own->carryn, &at, back);
+        hold(own->mem + first * QT, n, &at, back);
+        if (back && n && term->resume) term->resume(t, x);
+    }
+}
+size_t N(hold_bytes)(const struct call *c)
+{
+    ptrdiff_t n = 3 + c->plan->value_dim, first;
+    EACH_USE(c, x, term) {
+        n += ask(term->out, c, x) + (term->carry ? term->carry(c, x) : 0);
+        n += term->held ? term->held(c, x, &first) : 0;
+    }
+    return round_up((size_t)(n * QT) * sizeof(real));
+}
+
+size_t N(angles_bytes)(const struct call *c)
+{
+    struct arena a = { .base = NULL };
+    lay_out_angles(c, &a);
+    return a.used;
+}
+struct angles *N(angles_of)(const struct call *c, int index)
+{
+    struct arena a = { .base = c->workspaces + (size_t)index * c->workspace };
+    return lay_out_angles(c, &a);
+}
+
+void N(run)(const struct call *c, int n, void (*job)(void *, int), void *arg)
+{
+    /* One job needs no other thread to be woken. */
+    if (c->in->host && c->in->host->run && n > 1) {
+        c->in->host->run(c->in->host->user, n, job, arg);
+        return;
+    }
+    for (int i = 0; i < n; i++) job(arg, i);
+}

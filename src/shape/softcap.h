@@ -1,8 +1,0 @@
-/* SPDX-License-Identifier: MIT */
-/* softcap.h -- the option of softcap that its term reads. */
-#ifndef LOCI_SHAPE_SOFTCAP_H
-#define LOCI_SHAPE_SOFTCAP_H
-
-enum { SOFTCAP_CAP };
-
-#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/* lock.h -- a lock whose holder can wait until another one wakes it, and what is done once.
+ *
+ * They are those of pthreads.  A library that is built without threads (LOCI_NO_THREADS) has words
+ * of its own, which look again and again: it starts no thread, so nobody ever waits there, unless
+ * its host has threads, and then it is still right. */
+#ifndef LOCI_UTIL_LOCK_H
+#define LOCI_UTIL_LOCK_H
+
+#ifndef LOCI_NO_THREADS
+#include <pthread.h>
+
+struct lock { pthread_mutex_t taken; pthread_cond_t woken; };
+
+/* By values, as calls could fail. */
+static inline void lock_open(struct lock *l)
+{
+    l->taken = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    l->woken = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+}
+static inline void lock_close(struct lock *l)
+{
+    pthread_cond_destroy(&l->woken);
+    pthread_mutex_destroy(&l->taken);
+}
+static inline void lock_take(struct lock *l) { pthread_mutex_lock(&l->taken); }
+static inline void lock_give(struct lock *l) { pthread_mutex_unlock(&l->taken); }
+/* With the lock: gives it, waits for a wake, and takes it again.  It may return without one. */
+static inline void lock_wait(struct lock *l) { pthread_cond_wait(&l->woken, &l->taken); }
+/* With the lock: whoever waits goes on. */
+static inline void lock_wake(struct lock *l) { pthread_cond_broadcast(&l->woken); }
+
+/* Starts as ONCE. */
+struct once { pthread_once_t done; };
+#define ONCE { PTHREAD_ONCE_INIT }
+static inline void once_do(struct once *o, void (*job)(void)) { pthread_once(&o->done, job); }
+
+#else
+#include <stdatomic.h>
+
+struct lock { atomic_int taken; atomic_uint wakes; };
+
+static inline void lock_open(struct lock *l)
+{
+    atomic_init(&l->taken, 0);
+    atomic_init(&l->wakes, 0);
+}
+static inline void lock_close(struct lock *l) { (void)l; }
+static inline void lock_take(struct lock *l) { while (atomic_exchange(&l->taken, 1)) { } }
+static inline void lock_give(struct lock *l) { atomic_store(&l->taken, 0); }
+static inline void lock_wait(struct lock *l)
+{
+    const unsigned seen = atomic_load(&l->wakes);
+    lock_give(l);
+    while (atomic_load(&l->wakes) == seen) { }
+    lock_take(l);
+}
+static inline void lock_wake(struct lock *l) { atomic_fetch_add(&l->wakes, 1); }
+
+struct once { atomic_int done; };        /* 1: somebody is at it; 2: it is done */
+#define ONCE { 0 }
+static inline void once_do(struct once *o, void (*job)(void))
+{
+    int none = 0;
+    if (atomic_compare_exchange_strong(&o->done, &none, 1)) {
+        job();
+        atomic_store(&o->done, 2);
+    }
+    while (atomic_load(&o->done) != 2) { }
+}
+#endif
+
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+/* pool.c -- a host with threads of its own.
+ *
+ * Each run() is a batch on its caller's stack, linked into the pool while it has work left.
+ * Workers and the caller take indices from it by one atomic counter.  So several host threads may
+ * run batches at once, and a job may run a batch of its own without deadlock: a thread waits for
+ * a batch only after its own share is done, and only for jobs that are running.  No thread but
+ * the workers and the caller takes from a batch, so at most `threads` of its jobs overlap. */
+#define _POSIX_C_SOURCE 200809L
+#include "util/error.h"
+#include "util/limits.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* looks before sleeping: some five microseconds, what waking costs */
+enum { SPINS = 200 };
+
+struct batch {
+    void (*job)(void *arg, int index);
+    void *arg;
+    int n;
+    atomic_int next;                     /* first index that nobody has taken */
+    atomic_int helpers;                  /* workers inside; changed under the lock */
+    struct batch *later;
+};
+
+struct pool {
+    pthread_mutex_t lock;
+    pthread_cond_t work, left;           /* a batch came; a worker left a batch */
+    struct batch *first;                 /* under the lock: batches that may have indices to give */
+    atomic_uint posted;                  /* batches so far, for those who spin */
+    int sleeping;
+    bool stop;
+    int spins;
+    /* threads do not survive a fork: the child runs its batches alone */
+    pid_t owner;
+    int workers;
+    pthread_t worker[];
+};
+
+/* Tells the core that it spins, which spares power and the other thread of the core. */
+static void relax(void)
+{
+#if defined __x86_64__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("isb");
+#endif
+}
+
+/* Takes indices until none is left.  The counter needs no order of its own: what
+ * jobs wrote is published by the lock that every worker takes when it leaves. */
+static void work_on(struct batch *b)
+{
+    for (int i; (i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed)) < b->n;)
+        b->job(b->arg, i);
+}
+
+/* The oldest batch with an index left, or NULL.  The lock must be held:
+ * it keeps the list, and with it the batches on other stacks, alive. */
+static struct batch *open_batch(const struct pool *p)
+{
+    struct batch *b = p->first;
+    while (b && atomic_load_explicit(&b->next, memory_order_relaxed) >= b->n) b = b->later;
+    return b;
+}
+
+/* Helps batches until the pool stops.  Between two batches it
+ * first spins, as calls often come in a row, and then sleeps. */
+static void *worker(void *user)
+{
+    struct pool *p = user;
+    pthread_mutex_lock(&p->lock);
+    while (!p->stop) {
+        struct batch *b = open_batch(p);
+        if (b) {
+            /* The count goes up before the lock is released,
+             * so the owner cannot take its stack away. */
+            atomic_fetch_add(&b->helpers, 1);
+            pthread_mutex_unlock(&p->lock);
+            work_on(b);
+            pthread_mutex_lock(&p->lock);
+            if (atomic_fetch_sub(&b->helpers, 1) == 1) pthread_cond_broadcast(&p->left);
+            continue;
+        }
+        unsigned seen = atomic_load(&p->posted);
+        pthread_mutex_unlock(&p->lock);
+        for (int i = 0; i < p->spins && atomic_load(&p->posted) == seen; i++) relax();
+        pthread_mutex_lock(&p->lock);
+        /* Asked again under the lock: a batch that came meanwhile
+         * signalled nobody, as this thread did not sleep yet. */
+        if (atomic_load(&p->posted) != seen || p->stop) continue;
+        p->sleeping++;
+        pthread_cond_wait(&p->work, &p->lock);
+        p->sleeping--;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+/* A forked child has no workers, so it runs its batches alone (`owner`). */
+static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
+{
+    struct pool *p = user;
+    if (n <= 1 || p->workers == 0 || p->owner != getpid()) {
+        for (int i = 0; i < n; i++) job(arg, i);
+        return;
+    }
+    struct batch b = { .job = job, .arg = arg, .n = n };
+
+    pthread_mutex_lock(&p->lock);
+    struct batch **end = &p->first;
+    /* At the end of the list: older batches are finished first. */
+    while (*end) end = &(*end)->later;
+    *end = &b;
+    atomic_fetch_add(&p->posted, 1);
+    for (int i = 0; i < n - 1 && i < p->sleeping; i++) pthread_cond_signal(&p->work);
+    pthread_mutex_unlock(&p->lock);
+
+    work_on(&b);
+
+    /* What others still run is mostly short, so looking for a while is cheaper than sleeping. */
+    for (int i = 0; i < p->spins && atomic_load(&b.helpers) > 0; i++) relax();
+    pthread_mutex_lock(&p->lock);
+    /* Out of the list before the wait, so that no worker
+     * enters any more: the batch is on this stack. */
+    struct batch **at = &p->first;
+    while (*at != &b) at = &(*at)->later;
+    *at = b.later;
+    while (atomic_load(&b.helpers) > 0) pthread_cond_wait(&p->left, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Ends and joins the first `workers` threads, then frees the pool: of
+ * a pool that could not start all of them, only those that run. */
+static void end(struct pool *p, int workers)
+{
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    atomic_fetch_add(&p->posted, 1);
+    pthread_cond_broadcast(&p->work);
+    pthread_mutex_unlock(&p->lock);
+    for (int i = 0; i < workers; i++) pthread_join(p->worker[i], NULL);
+    pthread_cond_destroy(&p->work);
+    pthread_cond_destroy(&p->left);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+loci_status loci_pool_create(loci_host *host, int threads)
+{
+    if (!host || threads < 1 || threads > MAX_THREADS) return LOCI_BAD_ARG;
+    int workers = threads - 1;
+    struct pool *p = calloc(1, sizeof *p + (size_t)workers * sizeof *p->worker);
+    if (!p) return LOCI_NO_MEMORY;
+    /* values, not calls, which could fail */
+    p->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    p->work = p->left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    p->owner = getpid();
+    p->workers = workers;
+    /* With more threads than cores a spinning one takes the time of one that works. */
+    if (threads <= sysconf(_SC_NPROCESSORS_ONLN)) p->spins = SPINS;
+
+    /* Workers inherit a mask that leaves every signal to the host's own threads. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int started = 0;
+    while (started < workers && pthread_create(&p->worker[started], NULL, worker, p) == 0)
+        started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started < workers) {
+        end(p, started);
+        return LOCI_NO_MEMORY;
+    }
+    *host = (loci_host){ .run = run, .user = p, .threads = threads };
+    return LOCI_OK;
+}
+
+void loci_pool_destroy(loci_host *host)
+{
+    if (!host || !host->user) return;
+    struct pool *p = host->user;
+    if (p->owner == getpid()) end(p, p->workers);
+    else free(p);                        /* a forked child: there are no threads to join */
+    *host = (loci_host){ 0 };
+}

@@ -1,0 +1,80 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# The public ABI is that of the last record in abi/, or a growth of it; libraries export what headers declare, with the
+# version of the lists in abi/; and each kind of break, planted in a copy, is found.
+. tests/support/harness.sh
+CC=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$LOCI_BUILD/CMakeCache.txt" 2>/dev/null)
+export CC=${CC:-cc}
+
+# ---- Headers, lists and libraries
+declared() { sed -nE 's/^LOCI_API .*[ *](loci_[a-z0-9_]+) ?\(.*/\1/p' "${@/#/include/loci/}" | sort; }
+listed() { awk '/^LOCI_/ { node = $1 } $1 ~ /^loci_/ { sub(";", "", $1); print $1 "@@" node }' "abi/lib$1.map" | sort; }
+exported() { nm -D --defined-only "$LOCI_BUILD/lib$1.so" | awk '$2 != "A" { print $NF }' | sort; }
+soname() { readelf -d "$LOCI_BUILD/lib$1.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p'; }
+declare -A headers=([loci]="loci.h cache.h convert.h layers.h positions.h parallel.h" [loci-io]=io.h [loci-mpi]=mpi.h)
+for library in loci loci-io loci-mpi; do
+    check "lib$library.map lists what its headers declare" diff <(declared ${headers[$library]}) <(listed $library | sed 's/@@.*//')
+    if [ -e "$LOCI_BUILD/lib$library.so" ]; then
+        check "lib$library.so exports these names, with versions" diff <(listed $library) <(exported $library)
+        check "lib$library.so's soname" test "$(soname $library)" = "$(soname loci | sed "s/libloci/lib$library/")"
+    fi
+done
+
+if ! python3 -c '' 2>/dev/null; then
+    echo "left out: sizes and offsets, which scripts/abi lists by python3"
+    harness_end
+    exit
+fi
+if [ ! -e "$LOCI_BUILD/libloci.so" ]; then :
+else check "the record's soname" test "$(scripts/abi | sed -n 's/^soname //p')" = "$(soname loci)"; fi
+
+# ---- Today's against the record
+record=$(printf '%s\n' abi/*.txt | sort -V | tail -n 1)
+grows() { scripts/abi --root "$1" --against "$record" >"$work/out" 2>"$work/err"; }
+check "today's ABI is that of $record, or more" grows .
+
+# ---- Breaks
+tree() {                                 # a copy in $work/tree, of the headers as they were recorded
+    rm -rf "$work/tree"
+    mkdir -p "$work/tree/include"
+    cp -r include/loci "$work/tree/include/" && cp -r abi CMakeLists.txt "$work/tree/"
+}
+edit() { sed -E -i "$2" "$work/tree/$1" && ! cmp -s "$1" "$work/tree/$1"; }
+breaks() {                               # PATTERN FILE SCRIPT...: found, with a line that says so
+    local pattern=$1
+    shift
+    tree
+    while [ $# -gt 0 ]; do edit "$1" "$2" || return 1; shift 2; done
+    ! grows "$work/tree" && [ ! -s "$work/err" ] && grep -Eq -- "$pattern" "$work/out"
+}
+still() {                                # FILE SCRIPT...: taken
+    tree
+    while [ $# -gt 0 ]; do edit "$1" "$2" || return 1; shift 2; done
+    grows "$work/tree"
+}
+h=include/loci/loci.h
+check "a field that moved" breaks 'field loci_call.q_len was .8? ?16' $h 's/ptrdiff_t batch, q_len, k_len;/ptrdiff_t batch, k_len, q_len;/'
+check "a field in the middle" breaks 'field loci_desc.stage was' $h 's/^    loci_stage stage;/    int extra; loci_stage stage;/'
+check "a field that is gone" breaks 'field loci_grad.dmask is gone' $h '/^    loci_view dmask;/,/add/d'
+check "a field of another type" breaks 'field loci_desc.scale was' $h 's/^    double scale; /    int64_t scale; /'
+check "a field in the rest of a struct" breaks 'field loci_desc.more is new, and within' $h 's/^    int tensor_count; /    int tensor_count, more; /'
+check "a plain struct that grew" breaks 'struct loci_error had 516 bytes' $h 's/char text\[512\]/char text[1024]/'
+check "a field more in one" breaks 'field loci_view.more is new in a struct that cannot grow' $h 's/\{ void \*data; ptrdiff_t batch, head, row; \} loci_view/{ void *data; ptrdiff_t batch, head, row, more; } loci_view/'
+check "an enumerator in the middle" breaks 'enumerator LOCI_NO_MEMORY was' $h 's/^    LOCI_NO_MEMORY,/    LOCI_NEW, LOCI_NO_MEMORY,/'
+check "a constant" breaks 'constant LOCI_NONE was' $h 's/LOCI_NONE \(-1\)/LOCI_NONE (-2)/'
+check "another argument" breaks 'function loci_axes was' $h 's/loci_axes\(const loci_plan \*\)/loci_axes(const loci_plan *, int)/'
+check "another result" breaks 'function loci_version was' $h 's/^LOCI_API int( +)loci_version\(/LOCI_API long\1loci_version(/'
+check "a function that is gone" breaks 'function loci_version_text is gone' $h '/loci_version_text/d' abi/libloci.map '/loci_version_text/d'
+check "another version of a name" breaks 'function loci_axes was' abi/libloci.map 's/^LOCI_0.2/LOCI_0.9/'
+check "a struct's size in front" breaks 'struct loci_grad was' $h 's/^    size_t size;( +\/\* sizeof\(loci_grad)/    size_t bytes;\1/'
+
+# ---- Growth
+check "a field at the end of a struct with a size" still $h 's/^    loci_view dmask; /    loci_view dmask; void *more; /'
+check "an enumerator at the end" still $h 's/^    LOCI_TRANSPORT /    LOCI_TRANSPORT, LOCI_MORE /'
+check "a function, in a node of its own" still $h 's/^(LOCI_API int +)(loci_version)\(void\);/\1\2(void);\n\1loci_more(void);/' \
+    abi/libloci.map '$a LOCI_0.3 {\n    global:\n        loci_more;\n} LOCI_0.2;'
+check "another name of an argument" still $h 's/void \*tables, void \*work,/void *tabs, void *work,/'
+check "another soname" still $h 's/char text\[512\]/char text[1024]/' CMakeLists.txt 's/project\(loci VERSION [0-9]+/project(loci VERSION 9/'
+tree && edit $h 's/^(LOCI_API int +)(loci_version)\(void\);/\1\2(void);\n\1loci_more(void);/'
+check "a function without a version" bash -c '! "$0" --root "$1" --against "$2" 2>&1 | grep -Fvx "abi: no symbol version, missing in abi/*.map: loci_more"' scripts/abi "$work/tree" "$record"
+harness_end

@@ -1,0 +1,762 @@
+/* SPDX-License-Identifier: MIT */
+/* cache.c -- keys in a cache, in pages, or fewer than there is room for, give the bits of keys in
+ * one piece: every text of the walk, f32, bf16 and f16, in chunks and token by token. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "loci/cache.h"
+#include "contract/plan.h"
+#include "harness.h"
+#include "room.h"
+#include "walk.h"
+
+static const char *isa;                  /* of the plans; NULL: the best */
+static bool fast;                        /* likewise, for BF16 */
+
+/* Whole sequences, and what one call gives for all of their rows. */
+struct problem {
+    loci_desc desc;
+    loci_plan *plan;
+    ptrdiff_t B, H, G, D, Dv, L;
+    size_t size;                         /* of a stored number */
+    char *q, *k, *v, *keys, *o;          /* keys: as a cache keeps them */
+    float *rows, *ae;
+    double *coord;
+    int tensors;
+    loci_tensor tensor[WALK_TENSORS];
+    float *data[WALK_TENSORS];
+    void *tables, *work;
+    loci_error e;
+    struct room room;
+};
+
+static void drop(struct problem *p)
+{
+    room_leave(&p->room, 0);
+    loci_plan_destroy(p->plan);
+}
+static bool broken(struct problem *p, const char *what)
+{
+    CHECK_FAILED("%s, %s: %s", p->desc.encoding, what, p->e.text);
+    return false;
+}
+
+static void *numbers(struct problem *p, loci_dtype dtype, size_t count, double size)
+{
+    void *x = room_take(&p->room, count * stored_size(dtype));
+    for (size_t i = 0; i < count; i++) store_stored(x, dtype, (ptrdiff_t)i, size * walk_uniform());
+    return x;
+}
+static loci_view rows_at(const struct problem *p, char *x, ptrdiff_t heads, ptrdiff_t width,
+                         ptrdiff_t from)
+{
+    return (loci_view){ x + from * width * (ptrdiff_t)p->size, heads * p->L * width, p->L * width,
+                        width };
+}
+/* The part of a tensor that rows from .. and keys from .. of a call have. */
+static float *cut(struct problem *p, int i, ptrdiff_t q_from, ptrdiff_t q_len, ptrdiff_t k_from,
+                  ptrdiff_t k_len)
+{
+    const loci_tensor *t = &p->tensor[i];
+    for (int r = 0; r < t->rank; r++) {
+        if (t->shape[r] != LOCI_DIM_KEYS && t->shape[r] != LOCI_DIM_QUERIES) continue;
+        const bool query = t->shape[r] == LOCI_DIM_QUERIES;
+        const size_t from = (size_t)(query ? q_from : k_from),
+            len = (size_t)(query ? q_len : k_len);
+        size_t inner = sizeof(float), outer = walk_count(t, p->B, p->L, p->L);
+        for (int k = r + 1; k < t->rank; k++) inner *= (size_t)t->shape[k];
+        outer = outer * sizeof(float) / ((size_t)p->L * inner);
+        char *to = room_take(&p->room, outer * len * inner);
+        for (size_t o = 0; o < outer; o++)
+            memcpy(to + o * len * inner, (char *)p->data[i] + (o * (size_t)p->L + from) * inner,
+                   len * inner);
+        return (float *)to;
+    }
+    return p->data[i];
+}
+/* Coordinates of tokens from .. on, [axes][n]. */
+static double *coordinates(struct problem *p, ptrdiff_t from, ptrdiff_t n)
+{
+    const ptrdiff_t axes = loci_axes(p->plan);
+    if (axes < 2) return NULL;
+    double *to = room_take(&p->room, (size_t)(axes * n) * sizeof *to);
+    for (ptrdiff_t a = 0; a < axes; a++)
+        memcpy(to + a * n, p->coord + a * p->L + from, (size_t)n * sizeof *to);
+    return to;
+}
+
+/* What a call gives beside o. */
+static void more_outputs(struct problem *p, loci_call *c, ptrdiff_t n)
+{
+    float *row = room_take(&p->room, (size_t)(p->B * p->H * n) * sizeof *row);
+    *(p->plan->weight < 0 ? &c->lse : &c->rem) = row;
+    c->ae = p->plan->states ? room_take(&p->room, (size_t)(p->B * p->H * n * p->D) * sizeof(float))
+        : NULL;
+}
+static bool forward(struct problem *p, loci_call *c)
+{
+    c->error = &p->e;
+    return !loci_forward(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, c, 0)), c);
+}
+
+static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t window,
+                 ptrdiff_t length, int D, int Dv, int heads)
+{
+    *p = (struct problem){ .desc = { .encoding = text, .heads = heads,
+                                     .kv_heads = heads > 8 ? heads / 8 : heads > 1 ? heads / 2 : 1,
+                                     .dim = D, .value_dim = Dv, .dtype = dtype,
+                                     .window_left = window, .fast = fast, .isa = isa },
+                           .B = 2, .H = heads, .G = heads > 8 ? heads / 8 : heads > 1 ? heads / 2
+                           : 1, .D = D, .Dv = Dv, .L = length, .size = stored_size(dtype) };
+    walk_restart(3);
+    if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");
+    if (p->plan->rotate >= 0 && p->plan->key_heads == p->plan->kv_heads) {
+        loci_plan_destroy(p->plan);
+        p->desc.keys_rotated = 1;
+        if (loci_plan_create(&p->plan, &p->desc, &p->e)) return broken(p, "plan");
+    }
+    const size_t q_rows = (size_t)(p->B * p->H * p->L), k_rows = (size_t)(p->B * p->G * p->L);
+    p->q = numbers(p, dtype, q_rows * (size_t)D, 1.5),
+        p->k = p->keys = numbers(p, dtype, k_rows * (size_t)D, 1.5);
+    p->v = numbers(p, dtype, k_rows * (size_t)Dv, 1),
+        p->o = room_take(&p->room, q_rows * (size_t)Dv * p->size);
+    p->coord = room_take(&p->room, (size_t)(loci_axes(p->plan) * p->L) * sizeof(double));
+    for (ptrdiff_t i = 0; i < loci_axes(p->plan) * p->L; i++) p->coord[i] = walk_coordinate(100);
+    p->tensors = loci_tensors(p->plan, p->tensor, WALK_TENSORS);
+    for (int i = 0; i < p->tensors; i++) {
+        const size_t count = walk_count(&p->tensor[i], p->B, p->L, p->L);
+        p->data[i] = numbers(p, LOCI_F32, count, 0.2);
+        float *start = room_take(&p->room, count * sizeof *start);
+        memset(start, 0, count * sizeof *start);
+        if (p->tensor[i].role != LOCI_INPUT) loci_tensor_init(p->plan, i, 1, start);
+        for (size_t n = 0; n < count; n++)
+            p->data[i][n] += p->tensor[i].role == LOCI_INPUT ? -0.25f : 0.25f + start[n];
+        const bool gates = !strcmp(p->tensor[i].name, "log_f") && !strstr(text, "cape");
+        for (size_t n = 41; n < count && gates; n += 97) p->data[i][n] = -1e30f;      /* shut */
+    }
+    const ptrdiff_t range = 2 * length;
+    p->tables = room_take(&p->room, loci_tables_size(p->plan, range));
+    loci_call c = { .batch = 2, .q_len = length, .k_len = length,
+                    .q = rows_at(p, p->q, heads, D, 0), .v = rows_at(p, p->v, p->G, Dv, 0),
+                    .o = rows_at(p, p->o, heads, Dv, 0), .tensors = (const void *const *)p->data,
+                    .error = &p->e };
+    c.q_coord = c.k_coord = coordinates(p, 0, length);
+    if (loci_prepare(p->plan, range, c.tensors, p->tables)) return broken(p, "tables");
+    if (p->desc.keys_rotated) {
+        p->keys = room_take(&p->room, k_rows * (size_t)D * p->size);
+        if (loci_rotate(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, &c, 0)), &c,
+                        LOCI_CACHE, rows_at(p, p->k, p->G, D, 0),
+                        rows_at(p, p->keys, p->G, D, 0)))
+            return broken(p, "rotation");
+    }
+    c.k = rows_at(p, p->keys, p->G, D, 0);
+    more_outputs(p, &c, length);
+    p->rows = c.lse ? c.lse : c.rem, p->ae = c.ae;
+    return forward(p, &c) || broken(p, "the whole");
+}
+
+/* Rows of a call, which are those from[b] .. of the whole, from the call's row skip[b] on. */
+static void same_rows(struct problem *p, const char *what, const loci_call *c,
+                      const ptrdiff_t *from, const ptrdiff_t *skip)
+{
+    const float *row = c->lse ? c->lse : c->rem;
+    const ptrdiff_t n = c->q_len;
+    for (ptrdiff_t i = 0; i < p->B * p->H; i++)
+        for (ptrdiff_t r = skip ? skip[i / p->H] : 0; r < n; r++) {
+            const ptrdiff_t at = i * p->L + from[i / p->H] + r - (skip ? skip[i / p->H] : 0),
+                mine = i * n + r;
+            if (!memcmp((char *)c->o.data + mine * p->Dv * (ptrdiff_t)p->size,
+                        p->o + at * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size)
+                && !memcmp(row + mine, p->rows + at, sizeof *row)
+                && (!c->ae || !memcmp((float *)c->ae + mine * p->D, p->ae + at * p->D,
+                                      (size_t)p->D * sizeof *row)))
+                continue;
+            CHECK_FAILED("%s, %s: row %td of head %td differs", p->desc.encoding, what, at % p->L,
+                         i);
+            return;
+        }
+    harness_pass();
+}
+
+/* A call on rows from .. + n of every entry, q copied, o and the rest dense. */
+static loci_call rows_call(struct problem *p, const ptrdiff_t *from, ptrdiff_t n)
+{
+    char *q = room_take(&p->room, (size_t)(p->B * p->H * n * p->D) * p->size);
+    for (ptrdiff_t i = 0; i < p->B * p->H; i++)
+        for (ptrdiff_t r = 0; r < n; r++)
+            if (from[i / p->H] + r >= 0)
+                memcpy(q + (i * n + r) * p->D * (ptrdiff_t)p->size,
+                       p->q + (i * p->L + from[i / p->H] + r) * p->D * (ptrdiff_t)p->size,
+                       (size_t)p->D * p->size);
+    loci_call c = { .batch = p->B, .q_len = n, .q.data = q,
+                    .o.data = room_take(&p->room, (size_t)(p->B * p->H * n * p->Dv) * p->size),
+                    .error = &p->e };
+    more_outputs(p, &c, n);
+    return c;
+}
+
+/* ---- A cache --------------------------------------------------------------------------------- */
+
+static loci_cache *cache_of(struct problem *p, ptrdiff_t capacity, int ring)
+{
+    loci_cache *cache;
+    const size_t bytes = loci_cache_size(p->plan, p->B, capacity);
+    if (!bytes || loci_cache_create(&cache, p->plan, p->B, capacity, ring,
+                                    room_take(&p->room, bytes), &p->e)) {
+        broken(p, "cache");
+        return NULL;
+    }
+    return cache;
+}
+/* Appends tokens from .. + n to all entries and runs their rows. */
+static bool step(struct problem *p, loci_cache *cache, const char *what, ptrdiff_t from,
+                 ptrdiff_t n)
+{
+    const ptrdiff_t at[2] = { from, from };
+    void *data[WALK_TENSORS];
+    loci_call c = rows_call(p, at, n);
+    for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, from, n, from, n);
+    c.k_len = n, c.cache = cache, c.tensors = (const void *const *)data;
+    c.k = rows_at(p, p->k, p->G, p->D, from), c.v = rows_at(p, p->v, p->G, p->Dv, from);
+    c.q_coord = c.k_coord = coordinates(p, from, n);
+    void *work = room_take(&p->room, loci_workspace(p->plan, &c, 0));
+    if (loci_cache_append(p->plan, p->tables, work, cache, &c)
+        || loci_forward(p->plan, p->tables, work, &c)) return broken(p, what);
+    same_rows(p, what, &c, at, NULL);
+    return true;
+}
+/* One workspace serves all calls of at most that many rows. */
+static void room(struct problem *p, loci_cache *cache)
+{
+    const ptrdiff_t from[2] = { 0, 0 }, many = 70;
+    loci_call c = rows_call(p, from, many);
+    c.cache = cache, c.k_len = many, c.q_coord = c.k_coord = coordinates(p, 0, many);
+    const size_t bytes = loci_workspace(p->plan, &c, 0);
+    for (c.q_len = c.k_len = 1; bytes && c.q_len < many; c.q_len++, c.k_len++) {
+        const size_t fewer = loci_workspace(p->plan, &c, 0);
+        if (fewer && fewer <= bytes) continue;
+        CHECK_FAILED("%s: %td rows want %zu bytes of workspace, %td rows %zu", p->desc.encoding,
+                     c.q_len, fewer, many, bytes);
+        return;
+    }
+    CHECK_THAT(bytes, "%s: %td rows want no workspace", p->desc.encoding, many);
+}
+static void steps(struct problem *p, const char *what, ptrdiff_t capacity, int ring, ptrdiff_t most,
+                  ptrdiff_t from)
+{
+    static const ptrdiff_t cuts[] = { 5, 1, 70, 3, 64, 1, 2, 33 };
+    const int before = p->room.blocks;
+    loci_cache *cache = cache_of(p, capacity, ring);
+    if (cache) room(p, cache);
+    const int mine = p->room.blocks;
+    for (ptrdiff_t at = 0, i = 0, n; cache && at < p->L; at += n, i++) {
+        n = from && at < from ? from : cuts[i % COUNT(cuts)];
+        if (n > most) n = most;
+        if (n > p->L - at) n = p->L - at;
+        if (!step(p, cache, what, at, n)) break;
+        room_leave(&p->room, mine);
+    }
+    room_leave(&p->room, before);
+}
+
+/* Append, forget, append again; then forget keys in the middle. */
+static void forget(struct problem *p)
+{
+    const int before = p->room.blocks;
+    loci_cache *cache = cache_of(p, p->L, 0);
+    if (!cache) return;
+    bool ok = step(p, cache, "before truncate", 0, p->L);
+    for (ptrdiff_t b = 0; b < p->B && ok; b++)
+        ok = !loci_cache_truncate(cache, b, p->L - 77, &p->e);
+    if (!ok) broken(p, "truncate");
+    else if (step(p, cache, "after truncate", p->L - 77, 13))
+        step(p, cache, "after truncate", p->L - 64, 64);
+    room_leave(&p->room, before);
+}
+static void removal(struct problem *p)
+{
+    const ptrdiff_t first = 21, count = 50, from[2] = { p->L - 1, p->L - 1 }, left = p->L - count;
+    const int before = p->room.blocks;
+    loci_cache *cache = cache_of(p, p->L, 0);
+    if (!cache || !step(p, cache, "before remove", 0, p->L)) return;
+    void *data[WALK_TENSORS];
+    loci_call c = rows_call(p, from, 1), alone = rows_call(p, from, 1);
+    for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, p->L - 1, 1, 0, 1);
+    c.tensors = (const void *const *)data, c.cache = cache;
+    for (ptrdiff_t b = 0; b < p->B; b++)
+        if (loci_cache_remove(p->plan, p->tables,
+                              room_take(&p->room, loci_workspace(p->plan, &c, 0)), cache, b, first,
+                              count, &c)
+            || loci_cache_length(cache, b) != left) {
+            broken(p, "remove");
+            return;
+        }
+    /* The same keys in one piece: those behind the hole, turned for where they are now. */
+    char *k = room_take(&p->room, (size_t)(p->B * p->G * left * p->D) * p->size),
+        *v = room_take(&p->room, (size_t)(p->B * p->G * left * p->Dv) * p->size);
+    for (ptrdiff_t i = 0; i < p->B * p->G; i++)
+        for (ptrdiff_t j = 0; j < left; j++) {
+            const ptrdiff_t old = i * p->L + (j < first ? j : j + count), now = i * left + j;
+            memcpy(k + now * p->D * (ptrdiff_t)p->size, p->k + old * p->D * (ptrdiff_t)p->size,
+                   (size_t)p->D * p->size);
+            memcpy(v + now * p->Dv * (ptrdiff_t)p->size, p->v + old * p->Dv * (ptrdiff_t)p->size,
+                   (size_t)p->Dv * p->size);
+        }
+    for (int i = 0; i < p->tensors; i++) {
+        const float *head = cut(p, i, p->L - 1, 1, 0, first),
+            *tail = cut(p, i, p->L - 1, 1, first + count, left - first);
+        data[i] = (void *)tail;
+        size_t inner = 1, outer = walk_count(&p->tensor[i], p->B, 1, 1);
+        bool by_key = false;
+        for (int r = 0; r < p->tensor[i].rank; r++) {
+            if (by_key) inner *= (size_t)p->tensor[i].shape[r];
+            by_key |= p->tensor[i].shape[r] == LOCI_DIM_KEYS;
+        }
+        if (!by_key) continue;
+        outer /= inner;
+        float *both = data[i] = room_take(&p->room, outer * (size_t)left * inner * sizeof *both);
+        for (size_t o = 0; o < outer; o++) {
+            memcpy(both + o * (size_t)left * inner, head + o * (size_t)first * inner,
+                   (size_t)first * inner * sizeof *both);
+            memcpy(both + (o * (size_t)left + (size_t)first) * inner,
+                   tail + o * (size_t)(left - first) * inner,
+                   (size_t)(left - first) * inner * sizeof *both);
+        }
+    }
+    alone.tensors = (const void *const *)data, alone.k_len = left, alone.k.data = k,
+        alone.v.data = v;
+    if (p->desc.keys_rotated
+        && loci_rotate(p->plan, p->tables, room_take(&p->room, loci_workspace(p->plan, &alone, 0)),
+                       &alone, LOCI_CACHE, alone.k, alone.k)) {
+        broken(p, "rotation");
+        return;
+    }
+    for (int i = 0; i < p->tensors; i++)
+        if (p->tensor[i].role != LOCI_INPUT) data[i] = p->data[i];
+    if (!forward(p, &c) || !forward(p, &alone)) {
+        broken(p, "after remove");
+        return;
+    }
+    double most = 0;                     /* keys that are turned twice are rounded twice */
+    for (ptrdiff_t i = 0; i < p->B * p->H * p->Dv; i++)
+        most = fmax(most, fabs(load_stored(c.o.data, p->desc.dtype, i)
+                               - load_stored(alone.o.data, p->desc.dtype, i)));
+    const double allowed = !p->desc.keys_rotated ? 0 : p->desc.dtype == LOCI_F32 ? 1e-4 : 5e-2;
+    CHECK_THAT(most <= allowed, "%s: after remove, o is off by %.1e", p->desc.encoding, most);
+    room_leave(&p->room, before);
+}
+
+/* Entries of different lengths, appended in two ragged batches that are aligned at their ends. */
+static void ragged_cache(struct problem *p)
+{
+    static const int64_t counts[2][2] = { { 40, 71 }, { 30, 2 } };
+    ptrdiff_t old[2] = { 0, 0 };
+    const int before = p->room.blocks;
+    loci_cache *cache = cache_of(p, 80, 0);
+    for (int s = 0; s < 2 && cache && loci_axes(p->plan) == 1; s++) {
+        const ptrdiff_t n = counts[s][0] > counts[s][1] ? counts[s][0] : counts[s][1];
+        const ptrdiff_t from[2] = { old[0] + counts[s][0] - n, old[1] + counts[s][1] - n },
+            skip[2] = { n - counts[s][0], n - counts[s][1] };
+        loci_call c = rows_call(p, from, n);
+        char *k = room_take(&p->room, (size_t)(p->B * p->G * n * p->D) * p->size),
+            *v = room_take(&p->room, (size_t)(p->B * p->G * n * p->Dv) * p->size);
+        for (ptrdiff_t i = 0; i < p->B * p->G; i++)
+            for (ptrdiff_t r = skip[i / p->G]; r < n; r++) {
+                const ptrdiff_t at = i * p->L + from[i / p->G] + r, mine = i * n + r;
+                memcpy(k + mine * p->D * (ptrdiff_t)p->size, p->k + at * p->D * (ptrdiff_t)p->size,
+                       (size_t)p->D * p->size);
+                memcpy(v + mine * p->Dv * (ptrdiff_t)p->size,
+                       p->v + at * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size);
+            }
+        void *data[WALK_TENSORS];
+        for (int i = 0; i < p->tensors; i++) {
+            data[i] = p->data[i];
+            const loci_tensor *t = &p->tensor[i];
+            if (t->role != LOCI_INPUT) continue;
+            const size_t count = walk_count(t, p->B, n, n),
+                inner = count / (size_t)(p->B * t->shape[1] * n);
+            float *to = data[i] = room_take(&p->room, count * sizeof *to);
+            for (ptrdiff_t row = 0; row < p->B * t->shape[1]; row++)
+                for (ptrdiff_t r = skip[row / t->shape[1]]; r < n; r++)
+                    memcpy(to + (size_t)(row * n + r) * inner,
+                           p->data[i] + (size_t)(row * p->L + from[row / t->shape[1]] + r) * inner,
+                           inner * sizeof *to);
+        }
+        c.k_len = n, c.k_lens = counts[s], c.cache = cache, c.k.data = k, c.v.data = v,
+            c.tensors = (const void *const *)data;
+        void *work = room_take(&p->room, loci_workspace(p->plan, &c, 0));
+        if (loci_cache_append(p->plan, p->tables, work, cache, &c)
+            || loci_forward(p->plan, p->tables, work, &c)) {
+            broken(p, "ragged cache");
+            break;
+        }
+        for (int b = 0; b < 2; b++) old[b] += (ptrdiff_t)counts[s][b];
+        ptrdiff_t first[2] = { from[0] + skip[0], from[1] + skip[1] };
+        same_rows(p, "ragged cache", &c, first, skip);
+    }
+    room_leave(&p->room, before);
+}
+
+/* ---- Pages, and fewer keys than there is room for -------------------------------------------- */
+
+/* Keys beyond an entry's own hold what is no number. */
+static void poison(const struct problem *p, char *x, ptrdiff_t width, const int64_t *lens)
+{
+    for (ptrdiff_t i = 0; i < p->B * p->G; i++)
+        memset(x + (i * p->L + lens[i / p->G]) * width * (ptrdiff_t)p->size, 0xff,
+               (size_t)((p->L - lens[i / p->G]) * width) * p->size);
+}
+static void lengths(struct problem *p, ptrdiff_t n)
+{
+    const int64_t lens[2] = { p->L, p->L - 37 };
+    const ptrdiff_t from[2] = { p->L - n, p->L - 37 - n };
+    const int before = p->room.blocks;
+    const size_t k_bytes = (size_t)(p->B * p->G * p->L * p->D) * p->size,
+        v_bytes = (size_t)(p->B * p->G * p->L * p->Dv) * p->size;
+    char *k = memcpy(room_take(&p->room, k_bytes), p->keys, k_bytes),
+        *v = memcpy(room_take(&p->room, v_bytes), p->v, v_bytes);
+    poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
+    loci_call c = rows_call(p, from, n);
+    c.k_len = p->L, c.k_lens = lens, c.k.data = k, c.v.data = v;
+    void *data[WALK_TENSORS];
+    /* rows of the entries differ, and so would those inputs */
+    bool by_query = loci_axes(p->plan) > 1;
+    for (int i = 0; i < p->tensors; i++) {
+        data[i] = p->data[i];
+        for (int r = 0; r < p->tensor[i].rank; r++)
+            by_query |= p->tensor[i].shape[r] == LOCI_DIM_QUERIES;
+    }
+    c.tensors = (const void *const *)data;
+    if (by_query) harness_pass();
+    else if (!forward(p, &c)) broken(p, "lengths");
+    else same_rows(p, "lengths", &c, from, NULL);
+    room_leave(&p->room, before);
+}
+/* Gradients of a batch whose entries have different lengths are those of each entry alone; those of
+ * keys that are not there are 0. */
+static void lengths_back(struct problem *p)
+{
+    const ptrdiff_t n = p->L - 37, from[2] = { p->L - n, 0 }, qn = p->H * n,
+        k_entry = p->G * p->L * p->D, v_entry = p->G * p->L * p->Dv;
+    const int64_t lens[2] = { p->L, n };
+    const int before = p->room.blocks;
+    const size_t size = p->size, q_bytes = (size_t)(p->B * qn * p->D) * size,
+        k_bytes = (size_t)(p->B * k_entry) * size, v_bytes = (size_t)(p->B * v_entry) * size;
+    char *k = memcpy(room_take(&p->room, k_bytes), p->keys, k_bytes),
+        *v = memcpy(room_take(&p->room, v_bytes), p->v, v_bytes);
+    poison(p, k, p->D, lens), poison(p, v, p->Dv, lens);
+    char *dout = numbers(p, p->desc.dtype, (size_t)(p->B * qn * p->Dv), 1);
+    loci_call c = rows_call(p, from, n);
+    c.k_len = p->L, c.k_lens = lens, c.k = rows_at(p, k, p->G, p->D, 0),
+        c.v = rows_at(p, v, p->G, p->Dv, 0), c.tensors = (const void *const *)p->data;
+    loci_grad g = { .dout.data = dout, .dq.data = room_take(&p->room, q_bytes),
+                    .dk.data = room_take(&p->room, k_bytes),
+                    .dv.data = room_take(&p->room, v_bytes) };
+    void *work = room_take(&p->room, loci_workspace(p->plan, &c, 1));
+    bool ok = forward(p, &c) && !loci_backward(p->plan, p->tables, work, &c, &g);
+    for (ptrdiff_t b = 0; b < 2 && ok; b++) {
+        const float *rows = (c.lse ? c.lse : c.rem);
+        void *data[WALK_TENSORS];
+        for (int i = 0; i < p->tensors; i++) {           /* of this entry, as many keys as it has */
+            const loci_tensor *t = &p->tensor[i];
+            data[i] = p->data[i];
+            if (t->role != LOCI_INPUT) continue;
+            const size_t heads = (size_t)t->shape[1], all = walk_count(t, p->B, p->L, p->L) / 2,
+                inner = all / heads / (size_t)p->L, len = (size_t)lens[b];
+            float *to = data[i] = room_take(&p->room, heads * len * inner * sizeof *to);
+            for (size_t h = 0; h < heads; h++)
+                memcpy(to + h * len * inner, p->data[i] + (size_t)b * all
+                       + h * (size_t)p->L * inner, len * inner * sizeof *to);
+        }
+        loci_call one = c;
+        one.batch = 1, one.k_lens = NULL, one.k_len = lens[b],
+            one.tensors = (const void *const *)data;
+        one.q.data = (char *)c.q.data + b * qn * p->D * (ptrdiff_t)size,
+            one.o.data = (char *)c.o.data + b * qn * p->Dv * (ptrdiff_t)size;
+        one.k.data = k + b * k_entry * (ptrdiff_t)size,
+            one.v.data = v + b * v_entry * (ptrdiff_t)size;
+        *(c.lse ? &one.lse : &one.rem) = (float *)rows + b * qn;
+        loci_grad alone = { .dout.data = dout + b * qn * p->Dv * (ptrdiff_t)size,
+                            .dq.data = room_take(&p->room, q_bytes),
+                            .dk = rows_at(p, room_take(&p->room, k_bytes), p->G, p->D, 0),
+                            .dv = rows_at(p, room_take(&p->room, v_bytes), p->G, p->Dv, 0) };
+        ok = !loci_backward(p->plan, p->tables,
+                            room_take(&p->room, loci_workspace(p->plan, &one, 1)), &one, &alone);
+        bool same = ok && !memcmp(alone.dq.data, (char *)g.dq.data
+                                  + b * qn * p->D * (ptrdiff_t)size, q_bytes / 2), zero = true;
+        for (ptrdiff_t h = 0; h < p->G && ok; h++) {
+            const ptrdiff_t at = h * p->L * (ptrdiff_t)size, first = b * (ptrdiff_t)size;
+            same &= !memcmp((char *)alone.dk.data + at * p->D, (char *)g.dk.data + first * k_entry
+                            + at * p->D, (size_t)(lens[b] * p->D) * size);
+            same &= !memcmp((char *)alone.dv.data + at * p->Dv, (char *)g.dv.data + first * v_entry
+                            + at * p->Dv, (size_t)(lens[b] * p->Dv) * size);
+            for (ptrdiff_t i = lens[b] * p->D; i < p->L * p->D; i++)
+                zero &= load_stored(g.dk.data, p->desc.dtype, b * k_entry + h * p->L * p->D + i)
+                    == 0;
+            for (ptrdiff_t i = lens[b] * p->Dv; i < p->L * p->Dv; i++)
+                zero &= load_stored(g.dv.data, p->desc.dtype, b * v_entry + h * p->L * p->Dv + i)
+                    == 0;
+        }
+        if (ok) CHECK_THAT(same && zero, "%s, gradients of lengths: entry %td differs%s",
+                           p->desc.encoding, b,
+                           zero ? "" : ", or keys that are not there have some");
+    }
+    if (!ok) broken(p, "gradients of lengths");
+    room_leave(&p->room, before);
+}
+static void paged(struct problem *p, ptrdiff_t length, ptrdiff_t n)
+{
+    const ptrdiff_t each = (p->L + length - 1) / length, pages = p->B * each + 3,
+        from[2] = { p->L - n, p->L - n };
+    const int before = p->room.blocks;
+    int32_t *table = room_take(&p->room, (size_t)(p->B * each) * sizeof *table);
+    char *k = room_take(&p->room, (size_t)(pages * p->G * length * p->D) * p->size),
+        *v = room_take(&p->room, (size_t)(pages * p->G * length * p->Dv) * p->size);
+    for (ptrdiff_t i = 0; i < p->B * each; i++) table[i] = (int32_t)((i * 7 + 2) % pages);
+    /* steps of 7 may meet: then the next free one */
+    for (ptrdiff_t i = 1; i < p->B * each; i++)
+        for (ptrdiff_t j = 0; j < i; j++)
+            if (table[j] == table[i]) table[i] = (int32_t)((table[i] + 1) % pages), j = -1;
+    for (ptrdiff_t b = 0; b < p->B; b++)
+        for (ptrdiff_t g = 0; g < p->G; g++)
+            for (ptrdiff_t j = 0; j < p->L; j++) {
+                const ptrdiff_t now = (table[b * each + j / length] * p->G + g) * length
+                    + j % length, old = (b * p->G + g) * p->L + j;
+                memcpy(k + now * p->D * (ptrdiff_t)p->size,
+                       p->keys + old * p->D * (ptrdiff_t)p->size, (size_t)p->D * p->size);
+                memcpy(v + now * p->Dv * (ptrdiff_t)p->size,
+                       p->v + old * p->Dv * (ptrdiff_t)p->size, (size_t)p->Dv * p->size);
+            }
+    const loci_pages list = { table, length, each };
+    loci_call c = rows_call(p, from, n);
+    c.k_len = p->L, c.pages = &list, c.k.data = k, c.v.data = v;
+    void *data[WALK_TENSORS];
+    for (int i = 0; i < p->tensors; i++) data[i] = cut(p, i, p->L - n, n, 0, p->L);
+    c.tensors = (const void *const *)data, c.q_coord = coordinates(p, p->L - n, n),
+        c.k_coord = coordinates(p, 0, p->L);
+    if (!forward(p, &c)) broken(p, "pages");
+    else same_rows(p, "pages", &c, from, NULL);
+    room_leave(&p->room, before);
+}
+
+/* ---- What is refused ------------------------------------------------------------------------- */
+
+static void misuse(void)
+{
+    struct problem p;
+    loci_cache *cache, *other;
+    loci_error e = { 0 };
+    if (!open(&p, "rope:pairing=half", LOCI_F32, 0, 100, 16, 16, 2)
+        || !(cache = cache_of(&p, 100, 0))) return;
+    const ptrdiff_t from[2] = { 0, 0 };
+    loci_call c = rows_call(&p, from, 10);
+    c.k_len = 10, c.cache = cache, c.error = &e, c.k = rows_at(&p, p.k, p.G, p.D, 0),
+        c.v = rows_at(&p, p.v, p.G, p.Dv, 0);
+    void *work = room_take(&p.room, loci_workspace(p.plan, &c, 0)),
+        *memory = room_take(&p.room, loci_cache_size(p.plan, 2, 100));
+    CHECK_SAYS(loci_cache_create(NULL, p.plan, 2, 100, 0, memory, &e), LOCI_BAD_ARG, &e,
+               "nowhere to put");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 0, 0, memory, &e), LOCI_BAD_ARG, &e,
+               "capacity 0");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, -1, 100, 0, memory, &e), LOCI_BAD_ARG, &e,
+               "batch -1");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 100, 0, (char *)memory + 8, &e), LOCI_BAD_ARG,
+               &e, "start on 64 bytes");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, 2, 100, 1, memory, &e), LOCI_BAD_ARG, &e,
+               "so the plan must have a window");
+    CHECK_SAYS(loci_cache_create(&other, p.plan, (ptrdiff_t)1 << 30, (ptrdiff_t)1 << 40, 0, memory,
+                                 &e), LOCI_BAD_ARG, &e, "more memory than there can be");
+    CHECK_THAT(loci_cache_size(p.plan, (ptrdiff_t)1 << 32, (ptrdiff_t)1 << 40) == 0
+               && loci_cache_size(NULL, 1, 1) == 0, "no size");
+    CHECK_THAT(loci_cache_length(cache, 2) == LOCI_NONE && loci_cache_length(NULL, 0) == LOCI_NONE,
+               "no entry");
+    CHECK_SAYS(loci_cache_truncate(cache, 2, 0, &e), LOCI_BAD_ARG, &e, "entry 2 must be");
+    CHECK_SAYS(loci_cache_truncate(cache, 1, 1, &e), LOCI_BAD_ARG, &e,
+               "length 1 must be from 0 to 0");
+    CHECK_SAYS(loci_cache_remove(p.plan, p.tables, work, cache, 0, 5, 5, &c), LOCI_BAD_ARG, &e,
+               "5 keys from 5 on");
+    c.batch = 1;
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
+               "batch 1 is not that of the cache, 2");
+    c.batch = 2, c.k_len = 200;
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e, "k_len 200");
+    c.k_len = 10, c.k.data = NULL;
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
+               "k and v must not be NULL");
+    c.k = rows_at(&p, p.k, p.G, p.D, 0), c.k_lens = (const int64_t[]){ 3, 11 };
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
+               "k_lens: entry 1 has 11 keys");
+    c.k_lens = NULL;
+    /* 128 is the tiles' capacity */
+    for (int i = 0; i < 12; i++)
+        CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, cache, &c), "append");
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
+               "10 more do not fit");
+    CHECK_THAT(loci_cache_length(cache, 0) == 120 && loci_cache_length(cache, 1) == 120,
+               "nothing was added");
+    c.k_len = 1, c.k_pos = (const int64_t[]){ 7 };
+    CHECK_SAYS(loci_cache_append(p.plan, p.tables, work, cache, &c), LOCI_BAD_ARG, &e,
+               "k_pos must be given from the first key on");
+    c.k_pos = NULL;
+    const loci_pages pages = { .table = (const int32_t[]){ 0, -1 }, .length = 100, .entry = 1 };
+    c.pages = &pages;
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "exclude each other");
+    c.cache = NULL, c.k_len = 100;
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
+               "is -1, which is no page");
+    c.pages = &(const loci_pages){ .table = pages.table, .length = 0 };
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "length 0 must be");
+    c.pages = &(const loci_pages){ .table = pages.table, .length = 10, .entry = 9 };
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
+               "entry 9 is less than the 10 pages");
+    c.pages = &pages;
+    loci_grad g = { 0 };
+    CHECK_SAYS(loci_backward(p.plan, p.tables, work, &c, &g), LOCI_BAD_ARG, &e,
+               "no pages and no cache");
+    c.pages = NULL, c.k_lens = (const int64_t[]){ 3, 101 };
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
+               "entry 1 has 101 keys, and k_len is 100");
+    c.k_len = 0, c.k_lens = (const int64_t[]){ 0, 5 };
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
+               "entry 1 has 5 keys, and k_len is 0");
+    c.k_len = 100;
+    c.k_lens = NULL, c.cache = (loci_cache *)memory;
+    CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e, "cache is none");
+    struct problem q;
+    if (open(&q, "rope:pairing=half", LOCI_F16, 0, 100, 16, 16, 2)) {
+        c.cache = cache;
+        CHECK_SAYS(loci_forward(q.plan, q.tables, work, &c), LOCI_BAD_ARG, &e,
+                   "that of another plan");
+        loci_plan_destroy(q.plan);
+        q.desc.keys_rotated = 0;
+        CHECK_THAT(!loci_plan_create(&q.plan, &q.desc, &e), "plan");
+        CHECK_SAYS(loci_cache_create(&other, q.plan, 2, 100, 0, memory, &e), LOCI_BAD_ARG, &e,
+                   "keys_rotated must be 1");
+    }
+    drop(&q);
+    if (open(&q, "fope", LOCI_F32, 0, 20, 16, 16, 2) && (cache = cache_of(&q, 20, 0))) {
+        c = rows_call(&q, from, 1);
+        c.cache = cache;
+        c.error = &e;
+        CHECK_SAYS(loci_cache_remove(q.plan, q.tables, work, cache, 0, 0, 0, &c), LOCI_BAD_ARG, &e,
+                   "fope turns by sums of waves");
+    }
+    drop(&q);
+    if (open(&q, "fox", LOCI_F32, 20, 100, 16, 16, 2))
+        CHECK_SAYS(loci_cache_create(&other, q.plan, 2, 200, 1, memory, &e), LOCI_BAD_ARG, &e,
+                   "which a ring forgets");
+    drop(&q);
+    drop(&p);
+}
+
+/* Keys whose positions are not their numbers. */
+static void placed(const char *text)
+{
+    struct problem p;
+    int64_t pos[150];
+    if (!open(&p, text, LOCI_F32, 0, 150, 16, 16, 2)) return;
+    for (int i = 0; i < 150; i++) pos[i] = 3 * i / 2 + 4;
+    loci_cache *cache = cache_of(&p, 150, 0);
+    const ptrdiff_t from[2] = { 0, 0 }, last[2] = { 149, 149 };
+    loci_call c = rows_call(&p, from, 150), whole = rows_call(&p, last, 1),
+        one = rows_call(&p, last, 1);
+    c.k_len = whole.k_len = 150, c.cache = one.cache = cache,
+        c.tensors = whole.tensors = one.tensors = (const void *const *)p.data;
+    c.k = whole.k = rows_at(&p, p.k, p.G, p.D, 0), c.v = whole.v = rows_at(&p, p.v, p.G, p.Dv, 0);
+    c.q_pos = c.k_pos = whole.k_pos = pos, whole.q_pos = one.q_pos = pos + 149;
+    char *k = room_take(&p.room, (size_t)(p.B * p.G * 150 * p.D) * p.size);
+    if (p.desc.keys_rotated
+        && loci_rotate(p.plan, p.tables, room_take(&p.room, loci_workspace(p.plan, &whole, 0)),
+                       &whole, LOCI_CACHE, whole.k, rows_at(&p, k, p.G, p.D, 0)))
+        broken(&p, "rotation");
+    else if (p.desc.keys_rotated) whole.k = rows_at(&p, k, p.G, p.D, 0);
+    if (loci_cache_append(p.plan, p.tables, room_take(&p.room, loci_workspace(p.plan, &c, 0)),
+                          cache, &c) || !forward(&p, &whole) || !forward(&p, &one)) {
+        broken(&p, "positions");
+    } else {
+        CHECK_THAT(!memcmp(whole.o.data, one.o.data, (size_t)(p.B * p.H * p.Dv) * p.size),
+                   "positions of its own");
+        one.q_pos = NULL;
+        CHECK_THAT(!forward(&p, &one) && strstr(p.e.text, "q_pos must be given"),
+                   "rows without positions");
+    }
+    drop(&p);
+}
+
+/* By bf16 dot products: calls of many rows agree. */
+static void by_dots(const char *text, int dim, int value_dim)
+{
+    struct problem p;
+    bool inputs = false;
+    fast = true;
+    if (open(&p, text, LOCI_BF16, 40, 260, dim, value_dim, 4)) {
+        forget(&p), ragged_cache(&p), lengths(&p, 9), paged(&p, 7, 40), paged(&p, 64, 9);
+        for (int n = 0; n < p.tensors; n++) inputs |= p.tensor[n].role == LOCI_INPUT;
+        if (!inputs) steps(&p, "ring", 192, 1, 80, 260);
+    }
+    drop(&p);
+    fast = false;
+}
+
+int main(int argc, char **argv)
+{
+    static const loci_dtype dtypes[] = { LOCI_F32, LOCI_BF16, LOCI_F16 };
+    walk_only(argc, argv);
+    for (struct walk_text t = { 0 }; walk_next(&t);) {
+        const char *text = t.text;
+        const int dim = walk_dim(text, 18), value_dim = t.square ? dim : 21;
+        for (int d = 0; d < COUNT(dtypes); d++) {
+            const loci_dtype dtype = dtypes[d];
+            struct problem p;
+            if ((!t.example && dtype != LOCI_BF16) || (LOCI_EMULATED && dtype != LOCI_F32))
+                continue;
+            if (!open(&p, text, dtype, 0, 150, dim, value_dim, 4)) continue;
+            steps(&p, "cache", 150, 0, 150, 0);
+            ragged_cache(&p), forget(&p);
+            if (loci_axes(p.plan) == 1 && !strstr(text, "fope")) removal(&p);
+            lengths(&p, 1), lengths(&p, 9);
+            if (loci_axes(p.plan) == 1 && !p.plan->states) lengths_back(&p);
+            paged(&p, 16, 1), paged(&p, 64, 3), paged(&p, 7, 40);
+            drop(&p);
+            if (!open(&p, text, dtype, 40, 260, dim, value_dim, 4)) continue;
+            bool inputs = false;
+            for (int n = 0; n < p.tensors; n++) inputs |= p.tensor[n].role == LOCI_INPUT;
+            if (!inputs) steps(&p, "ring", 192, 1, 80, 0);
+            drop(&p);
+        }
+        by_dots(text, dim, value_dim);
+    }
+    /* Every instruction set, where keys lie in the lanes and where they are rows. */
+    const char *isas[8];
+    for (int i = 0, n = loci_isas(isas, 8); i < n && !walk_limited(); i++)
+        for (int d = 0; d < COUNT(dtypes); d++) {
+            struct problem p;
+            isa = isas[i];
+            if (open(&p, "rope:pairing=half", dtypes[d], 0, 150, 36, 40, 16))
+                steps(&p, isa, 150, 0, 150, 100), paged(&p, 64, 1), lengths(&p, 1);
+            drop(&p);
+            /* of keys, or of rows like keys */
+            static const char *const readers[] = { "deberta:span=6,max_distance=20", "xl" };
+            for (int k = 0; k < COUNT(readers); k++) {
+                if (open(&p, readers[k], dtypes[d], 0, 150, 36, 40, 4))
+                    steps(&p, isa, 150, 0, 150, 100);
+                drop(&p);
+            }
+        }
+    isa = NULL;
+    static const char *const lengthy[] = { "nope", "rope:pairing=half", "xpos", "alibi", "sba" };
+    for (int i = 0; i < COUNT(lengthy) && !walk_limited() && !LOCI_SLOW; i++) {
+        struct problem p;
+        if (open(&p, lengthy[i], LOCI_F32, 300, 9000, 4, 4, 1))
+            steps(&p, "a long ring", 1024, 1, 500, 500);
+        drop(&p);
+        if (open(&p, lengthy[i], LOCI_BF16, 0, 4300, 4, 4, 1))
+            steps(&p, "a long cache", 4300, 0, 4300, 4200);
+        drop(&p);
+    }
+    if (!walk_limited()) by_dots("nope", 19, 33);
+    if (!walk_limited()) misuse(), placed("rope:pairing=half+alibi"), placed("fox");
+    return harness_end();
+}

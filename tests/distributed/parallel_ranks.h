@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/* parallel_ranks.h -- one attention in one process, and the parts of it that ranks own, each array
+ * of a part apart and with not a byte more than it needs. */
+#ifndef LOCI_TESTS_DISTRIBUTED_PARALLEL_RANKS_H
+#define LOCI_TESTS_DISTRIBUTED_PARALLEL_RANKS_H
+
+#include "mailbox.h"
+#include "walk.h"
+
+/* ---- Memory: all bits set, which is NaN ------------------------------------------------------ */
+
+struct blocks { void **list; int n, room; };
+void *blocks_take(struct blocks *, size_t bytes);        /* never NULL */
+void *blocks_lines(struct blocks *, size_t bytes);       /* on 64 bytes, for tables and work */
+void blocks_drop(struct blocks *);
+
+/* ---- One process ----------------------------------------------------------------------------- */
+
+struct form {
+    const char *text, *name;             /* name: what to print when it fails */
+    loci_dtype dtype;                    /* a library without float has F64 instead */
+    int batch, heads, kv_heads, dim, value_dim;
+    ptrdiff_t q_len, k_len;
+    int64_t left, right;                 /* windows */
+    bool full, keys_rotated;
+    /* Positions: none given; rising with gaps; those of each batch entry; in no order. */
+    enum places { COUNTED, SPREAD, PER_BATCH, SHUFFLED } places;
+    bool lasting;                        /* far keys count: gates and sticks hardly act */
+    bool no_rows;                        /* neither lse nor rem */
+    bool grads;                          /* gradients, too */
+};
+
+/* An array of lines, one for each row or key, repeated: [outer][len][inner bytes]. */
+struct lines { const char *name; bool keys; size_t outer, inner; unsigned char *data; };
+
+struct whole {
+    struct form form;
+    size_t stored, real;
+    loci_call call;
+    loci_status status;                  /* of the call in one process */
+    loci_error error;
+    int tensors;
+    loci_tensor tensor[WALK_TENSORS];
+    const void *data[WALK_TENSORS];
+    struct lines q, k, v, q_pos, k_pos, q_coord, k_coord, o, lse, rem, ae, input[WALK_TENSORS];
+    loci_grad grad;                      /* of everything; what is summed, and what comes */
+    struct lines dq, dk, dv, dinput[WALK_TENSORS], dout, dlse, drem, dae;
+    void *dtensor[WALK_TENSORS];
+    loci_status grad_status;
+    ptrdiff_t range;
+    int isas;                            /* a plan for each instruction set, and its tables */
+    struct { loci_plan *plan; void *tables; size_t bytes; } on[8];
+    struct blocks blocks;
+};
+
+/* Makes the problem and computes it.  False: a plan or tables cannot be had, and that is counted
+ * as a failure. */
+bool whole_make(struct whole *, const struct form *, int seed);
+void whole_drop(struct whole *);
+
+/* ---- Ranks ----------------------------------------------------------------------------------- */
+
+enum { MOST_SHARES = 64 };
+struct split {
+    const char *name;
+    int ranks, count, key_count;         /* key_count 0: keys are shared out as rows */
+    loci_share rows[MOST_SHARES], keys[MOST_SHARES];
+};
+
+/* Layouts of loci_share_out(), and one at random: cut anywhere, with empty shares, and at times
+ * several of one rank side by side, or a rank that owns nothing. */
+enum layout { CONTIGUOUS, ZIGZAG, RANDOM, LAYOUTS };
+/* keys_apart: keys have a list of their own, drawn apart or over another number of keys.  grads: on
+ * such borders as gradients want. */
+void split_make(struct split *, enum layout, int ranks, ptrdiff_t q_len, ptrdiff_t k_len,
+                bool keys_apart, bool grads, uint64_t seed);
+
+struct part {
+    const struct whole *whole;
+    const struct split *split;
+    int rank;
+    const loci_plan *plan;
+    const void *tables;
+    size_t tables_bytes;
+    unsigned char *memory;               /* that the call may have, and where its work begins */
+    void *work;
+    size_t work_bytes;
+    loci_call call, *callp;
+    loci_parallel all, *allp;
+    loci_transport transport;
+    loci_parallel_report report;
+    loci_host host;
+    loci_error error;
+    struct lines q, k, v, o, lse, rem, ae;
+    loci_grad grad, *gradp;
+    bool backward;                       /* the last call was that of the gradients */
+    struct lines dq, dk, dv, dinput[WALK_TENSORS], dout, dlse, drem, dae;
+    void *dtensor[WALK_TENSORS];
+    bool token_major;                    /* how q, k, v and o lie */
+    ptrdiff_t *rows, *keys, nq, nk;      /* which of all it owns, in its order */
+    const void *data[WALK_TENSORS];
+    struct blocks blocks;
+    int inputs;                          /* so many blocks are read only */
+    uint64_t hash;                       /* of them */
+};
+
+/* Ranks differ in instruction set, threads and the order of memory; `turn` says which has what. */
+void part_make(struct part *, const struct whole *, const struct split *, const loci_transport *,
+               int turn);
+/* Takes memory for `work`, of just the bytes that are asked for. */
+void part_take_work(struct part *);
+/* Takes work where there is none; all bits of outputs and work are set; then it calls, forward and,
+ * where the form wants gradients, backward.  Requests that are left open and inputs that have
+ * changed are failures. */
+loci_status part_call(struct part *);
+uint64_t part_hash(const struct part *);                 /* of what is read only */
+bool part_untouched(const struct part *);                /* are outputs as before the last call? */
+bool part_same(const struct part *, const char *context);      /* as in one process? */
+void part_drop(struct part *);
+
+/* All ranks of a split, each a thread: what they compute is what one process has, and a call that
+ * it refuses, or that is to be `refused`, they all refuse in the same words. */
+void parts_together(const struct whole *, const struct split *, bool gather, bool refused,
+                    int turn);
+
+#endif

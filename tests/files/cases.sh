@@ -1,0 +1,91 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# The golden cases: within their bounds on the fused engine, with the same bytes from every instruction set and any
+# number of threads, and to rounding on the reference.  tests/cases/errors holds impossible and damaged ones.
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+. tests/support/harness.sh
+isas=$("$LOCI" info --json | grep -o '"isas":\[[^]]*' | cut -d[ -f2 | tr -d '"' | tr , ' ')
+
+refused() {                              # CASE SENTENCE: exit code 2, one line on stderr that says so, no file
+    "$LOCI" run "$1" -o "$work/none" >"$work/out" 2>"$work/err"
+    local code=$?
+    cat "$work/err"
+    [ $code -eq 2 ] && [ "$(wc -l <"$work/err")" -eq 1 ] && [ ! -s "$work/out" ] &&
+        grep -Eq "^loci: .*($2)" "$work/err" && [ -z "$(compgen -G "$work/none*")" ]
+}
+broken() { "$LOCI" run "$@"; [ $? -eq 1 ]; }
+
+check "this processor runs something" test -n "$isas"
+for case in tests/cases/*.safetensors; do
+    check "$case" "$LOCI" run "$case"
+    tol=1e-12,1e-11
+    [[ $case != *-far[-.]* ]] || tol=1e-10,1e-9      # their oracle's angles are plain doubles, 10^-10 off at position 10^6
+    check "$case, reference" "$LOCI" run "$case" --engine reference --tol "$tol"
+    check "$case, f64" "$LOCI" run "$case" --dtype f64 --tol 1e-10,1e-9
+    check "$case, bf16" "$LOCI" run "$case" --dtype bf16
+    check "$case, bf16 dot products" "$LOCI" run "$case" --dtype bf16 --fast
+    check "$case, f16" "$LOCI" run "$case" --dtype f16
+    "$LOCI" run "$case" --threads 2 -o "$work/threads" >/dev/null 2>&1
+    for isa in $isas; do
+        "$LOCI" run "$case" --isa "$isa" -o "$work/isa" >/dev/null 2>&1
+        check "$case, $isa against two threads of the best" cmp "$work/isa" "$work/threads"
+        rm -f "$work/isa"
+    done
+    rm -f "$work/threads"
+done
+check "a bound can break" broken tests/cases/nope-causal.safetensors --tol 0,0
+for case in tests/cases/errors/*.safetensors; do
+    check "$case" refused "$case" .
+done
+
+# ---- Cases made here: one query and one key of width 2, all numbers zero -------------------------------------
+
+u64() {                                  # little-endian, of numbers below 2^16
+    printf "\\x$(printf %02x $(($1 % 256)))\\x$(printf %02x $(($1 / 256)))\0\0\0\0\0\0"
+}
+make() {                                 # METADATA [AXES]: "key":"value",...; q_pos and k_pos with so many coordinates
+    local meta=$1 axes=${2:-0} header at=24 name
+    header="{\"__metadata__\":{\"loci.case\":\"1\",$meta}"
+    for name in q k v; do
+        header+=",\"$name\":{\"dtype\":\"F32\",\"shape\":[1,1,1,2],\"data_offsets\":[$((at - 24)),$((at - 16))]}"
+        at=$((at + 8))
+    done
+    if [ "$axes" -gt 0 ]; then
+        for name in q_pos k_pos; do
+            header+=",\"$name\":{\"dtype\":\"F64\",\"shape\":[$axes,1],\"data_offsets\":[$((at - 24)),$((at - 24 + 8 * axes))]}"
+            at=$((at + 8 * axes))
+        done
+    fi
+    header+="}"
+    { u64 ${#header}; printf %s "$header"; head -c $((at - 24)) /dev/zero; } >"$work/case"
+}
+make '"loci.encoding":"nope"'
+check "a case made here" "$LOCI" run "$work/case"
+make '"loci.encoding":"nope","loci.stage":"linear_attention"'
+check "linear attention" "$LOCI" run "$work/case"
+make '"loci.encoding":"alibi","loci.stage":"linear_attention"'
+check "linear attention with scores" refused "$work/case" 'alibi does not work in stage linear_attention, which takes nope or a rotation'
+make '"loci.encoding":"nope","loci.stage":"linear_attention","loci.window_left":"3"'
+check "linear attention in a window" refused "$work/case" 'it has no windows'
+make '"loci.encoding":"nope","loci.stage":"attentoin"'
+check "a stage that is not there" refused "$work/case" 'loci.stage must be attention, rotate, embed or linear_attention'
+make '"loci.encoding":"rope:pairing=half,scaling=cubic,factor=2"'
+check "a scaling rule that is not there" refused "$work/case" "scaling=cubic"
+make '"loci.encoding":"rope:pairing=half,scales=linear,factor=2"'
+check "an option that is not there" refused "$work/case" "rope: .*'?scales"
+make '"loci.encoding":"kerplunk"'
+check "an encoding that is not there" refused "$work/case" "kerplunk"
+make '"loci.encoding":"nope","loci.mask":"none"'
+check "an unknown mask" refused "$work/case" 'loci.mask must be causal or full'
+make '"loci.encoding":"nope","loci.tol":"1e-5 1e-4 1e-3"'
+check "one tolerance too many" refused "$work/case" 'loci.tol must be two numbers'
+make '"loci.encoding":"nope","loci.sacle":"2"'
+check "a misspelt key" refused "$work/case" 'did you mean loci.scale'
+make '"loci.encoding":"rope:pairing=half"' 1
+check "one coordinate where positions do" "$LOCI" run "$work/case"
+make '"loci.encoding":"rope:pairing=half"' 2
+check "a coordinate too many" refused "$work/case" 'has 2 coordinates per position, but this encoding wants 1'
+make '"loci.encoding":"nope"' 1
+check "coordinates for an encoding that turns nothing" refused "$work/case" 'must be I64'
+
+harness_end

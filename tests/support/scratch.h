@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* scratch.h -- where tests put their files.  Wants _DEFAULT_SOURCE. */
+#ifndef LOCI_TESTS_SUPPORT_SCRATCH_H
+#define LOCI_TESTS_SUPPORT_SCRATCH_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { SCRATCH = 4096 };
+
+/* A name for mkstemp() or mkdtemp(), in a folder that ctest makes sure of. */
+static inline void scratch(char name[SCRATCH], const char *what)
+{
+    const char *folder = getenv("TMPDIR");
+    snprintf(name, SCRATCH, "%s/loci-%s-XXXXXX", folder ? folder : P_tmpdir, what);
+}
+
+/* A file without a name, which is gone when it is closed; NULL where none can be made. */
+static inline FILE *scratch_file(void)
+{
+    char name[SCRATCH];
+    scratch(name, "file");
+    const int fd = mkstemp(name);
+    if (fd < 0 || unlink(name)) return NULL;
+    return fdopen(fd, "w+b");
+}
+
+#endif

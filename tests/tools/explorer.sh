@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# The explorer: what its sources promise, and the page that `make explorer` has put into this build, in headless Chromium.
+# EXPLORER=all compares the numbers of every encoding and figure.
+. tests/support/harness.sh
+
+check "the page's script can be read" test "$(wc -l <tools/explorer/explorer.js)" -lt 400
+check "the style can be read" test "$(wc -l <tools/explorer/explorer.css)" -lt 200
+check "scripts are strict" test "$(grep -lx '"use strict";' explorer/*.js | wc -l)" -eq "$(ls explorer/*.js | wc -l)"
+check "nothing comes from elsewhere" test -z "$(grep -nE '(src|href)="?[a-z]*:?//|@import|url\(|https?://' explorer/*.{html,css,js})"
+
+page=$LOCI_BUILD/explorer/index.html
+if [ ! -e "$page" ]; then
+    echo "left out: this build has no explorer, which make explorer builds"
+elif ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    echo "left out: there is no Python 3.10 here, which drives the browser"
+elif ! (cd tests && python3 -c 'import browser, sys; sys.exit(not browser.program())'); then
+    echo "left out: there is no Chromium here"
+else
+    check "the page is one file below 1.5 MB" test "$(wc -c <"$page")" -lt 1500000
+    check "it names no other" test -z "$(grep -oE '(src|href)="(https?:|//)[^"]*' "$page")"
+    ended=no
+    while IFS= read -r line; do
+        case $line in
+            "ok "*) pass ;;
+            "FAILED "*) fail "${line#FAILED }" ;;
+            end) ended=yes ;;
+            *) echo "$line" ;;
+        esac
+    done < <(PYTHONDONTWRITEBYTECODE=1 python3 tests/tools/explorer.py "$(realpath "$page")" "$LOCI" ${EXPLORER:-} 2>&1)
+    check "the browser came to the end" test $ended = yes
+fi
+harness_end

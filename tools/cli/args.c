@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+/* args.c -- the command line, errors, and small helpers of all commands. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "models/output.h"
+#include "util/printable.h"
+#include "common/alloc.h"
+
+/* ---- Errors, memory, time -------------------------------------------------------------------- */
+
+/* As make_plain() has it, but without memory: results may be on the disk already. */
+void print_plain(FILE *to, const char *text)
+{
+    uint32_t code;
+    for (int n; *text && (n = read_utf8(text, &code)) >= 0; text += n ? n : 1)
+        if (n > 0 && is_plain(code)) fwrite(text, 1, (size_t)n, to);
+        else putc('?', to);
+}
+
+/* A path may be longer than any buffer, and the sentence comes after it. */
+int fail(const char *format, ...)
+{
+    char brief[512], *text = NULL;
+    va_list args;
+    va_start(args, format);
+    const int n = vsnprintf(brief, sizeof brief, format, args);
+    va_end(args);
+    if (n >= (int)sizeof brief && (text = malloc((size_t)n + 1))) {
+        va_start(args, format);
+        vsnprintf(text, (size_t)n + 1, format, args);
+        va_end(args);
+    }
+    make_plain(text ? text : brief);
+    fflush(stdout);                      /* or the sentence would come before what led to it */
+    fprintf(stderr, "loci: %s\n", text ? text : brief);
+    free(text);
+    return EXIT_ERROR;
+}
+
+void *take(size_t count, size_t each)
+{
+    void *p = take_zeroed(count, each);
+    if (!p) exit(fail("out of memory: %zu values of %zu bytes were asked for", count, each));
+    return p;
+}
+
+/* Monotonic: a clock that is set while something is measured changes nothing. */
+double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of an even number, the mean of the two in the middle. */
+double median(double *x, int count)
+{
+    qsort(x, (size_t)count, sizeof *x, by_size);
+    return count % 2 ? x[count / 2] : (x[count / 2 - 1] + x[count / 2]) / 2;
+}
+
+/* Between two numbers where the share falls there. */
+double quantile(double *x, int count, double share)
+{
+    qsort(x, (size_t)count, sizeof *x, by_size);
+    const double place = share * (count - 1);
+    const int low = (int)place, high = low + (low < count - 1);
+    return x[low] + (place - low) * (x[high] - x[low]);
+}
+
+/* NO_COLOR counts unless it is empty, as its convention has it. */
+bool colours(void)
+{
+    const char *term = getenv("TERM"), *off = getenv("NO_COLOR");
+    return isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") && !(off && *off);
+}
+
+/* ---- Names ----------------------------------------------------------------------------------- */
+
+const loci_encoding_info *find_encoding(const char *name, size_t length)
+{
+    const loci_encoding_info *list;
+    int n = loci_encodings(&list);
+    for (int i = 0; i < n; i++)
+        if (strlen(list[i].name) == length && !memcmp(list[i].name, name, length)) return &list[i];
+    return NULL;
+}
+
+int text_places(const char *text)
+{
+    int places = 0;
+    for (const char *p = text ? text : ""; *p; p += strcspn(p, "+"), p += *p == '+') {
+        const loci_encoding_info *info = find_encoding(p, strcspn(p, ":+"));
+        if (info) places |= info->places;
+    }
+    return places;
+}
+
+const char *runnable_text(const char *text)
+{
+    const loci_encoding_info *info = find_encoding(text, strlen(text));
+    for (int i = 0; info && i < info->option_count; i++)
+        if (info->options[i].must) return info->example;
+    return text;
+}
+
+/* A plan knows best: its text says so where it has chosen them. */
+bool runs_fast(const char *isa)
+{
+    const loci_desc d = {
+        .size = sizeof d, .heads = 1, .dim = 2, .dtype = LOCI_BF16, .fast = 1, .isa = isa
+    };
+    loci_plan *plan;
+    const loci_status status = loci_plan_create(&plan, &d, NULL);
+    if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));
+    if (status) return false;
+    const bool fast = strstr(loci_plan_text(plan), " fast=") != NULL;
+    loci_plan_destroy(plan);
+    return fast;
+}
+
+/* The last one: loci_isas() has the worst first. */
+const char *best_isa(void)
+{
+    const char *names[16];
+    int n = loci_isas(names, COUNT(names));
+    return n > 0 ? names[(n < COUNT(names) ? n : COUNT(names)) - 1] : "scalar";
+}
+
+/* Words of printable ASCII, one blank between them; what does not fit ends with dots. */
+static void tidy(const char *text, char *buffer, size_t room)
+{
+    size_t n = 0;
+    bool blank = false;
+    for (; *text && n < room; text++) {
+        const bool space = strchr(" \t\r\n", *text) != NULL;
+        if (!space && blank && n) buffer[n++] = ' ';
+        if (!space && n < room) buffer[n++] = *text > 0x20 && *text < 0x7f ? *text : '?';
+        blank = space;
+    }
+    if (n == room) {
+        n = room - 1;
+        for (size_t dots = n < 3 ? n : 3; dots > 0; dots--) buffer[n - dots] = '.';
+    }
+    buffer[n] = 0;
+}
+
+/* The first line "model name : ..."; other lines may hold these words further on. */
+const char *cpu_name_in(const char *file, char *buffer, size_t room)
+{
+    FILE *f = fopen(file, "r");
+    char line[1024];
+    bool begins = true;                  /* a line; long ones come in parts */
+    buffer[0] = 0;
+    while (f && !buffer[0] && fgets(line, sizeof line, f)) {
+        const char *value = begins && !strncmp(line, "model name", 10)
+                              ? line + 10 + strspn(line + 10, " \t")
+                              : "";
+        if (*value == ':') tidy(value + 1, buffer, room);
+        begins = strchr(line, '\n') != NULL;
+    }
+    if (f) fclose(f);
+    if (!buffer[0]) tidy("unknown", buffer, room);
+    return buffer;
+}
+
+const char *cpu_name(char *buffer, size_t room)
+{
+    return cpu_name_in("/proc/cpuinfo", buffer, room);
+}
+
+/* ---- Arguments ------------------------------------------------------------------------------- */
+
+int value_name(const struct flag *f) { return f->value ? (int)strcspn(f->value, ":") : 0; }
+const char *value_words(const struct flag *f)
+{
+    const char *colon = f->value ? strchr(f->value, ':') : NULL;
+    return colon ? colon + 1 : "";
+}
+
+static const struct flag *flags;         /* of the command being parsed, for nearest() */
+static const char *flag_name(int i) { return flags[i].name; }
+
+/* A single letter gets no suggestion: any other one would be as near. */
+static bool unknown_flag(const struct command *c, const char *given, const char *name)
+{
+    int n = 0;
+    while (c->flags[n].name) n++;
+    flags = c->flags;
+    const char *hint = nearest(name, flag_name, n);
+    if (hint)
+        fail("%s: unknown option '%s'; did you mean --%s? ('loci %s --help' lists all)", c->name,
+             given, hint, c->name);
+    else fail("%s: unknown option '%s'; 'loci %s --help' lists all", c->name, given, c->name);
+    return false;
+}
+
+/* argv[*i] is "--name", "--name=value", "-l" or "-lvalue"; takes a second argument where the value
+ * stands apart. */
+static bool parse_flag(struct args *a, int argc, char **argv, int *i)
+{
+    const struct command *c = a->command;
+    const char *given = argv[*i], *value = NULL;
+    bool is_long = given[1] == '-';
+    char name[64];
+    if (is_long) {
+        size_t n = strcspn(given + 2, "=");
+        snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1),
+                 given + 2);
+        if (given[2 + n]) value = given + 3 + n;
+    } else {
+        snprintf(name, sizeof name, "%c", given[1]);
+        if (given[2]) value = given + 2;
+    }
+    if (is_long ? !strcmp(name, "help") : !strcmp(given, "-h")) return a->help = true;
+
+    int k = 0;
+    while (c->flags[k].name
+           && (is_long ? strcmp(c->flags[k].name, name)
+                       : !c->flags[k].letter || strcmp(c->flags[k].letter, name)))
+        k++;
+    if (!c->flags[k].name) return unknown_flag(c, given, name);
+    if (!c->flags[k].value) {
+        if (value) return refuse("%s: --%s takes no value", c->name, c->flags[k].name);
+        value = "";
+    } else if (!value) {
+        if (*i + 1 >= argc)
+            return refuse("%s: --%s needs a value: %.*s", c->name, c->flags[k].name,
+                          value_name(&c->flags[k]), c->flags[k].value);
+        value = argv[++*i];
+    }
+    const char *kind = c->flags[k].value;
+    if (a->value[k] && kind && (!strncmp(kind, "LIST", 4) || !strcmp(kind, "KEY=VALUE"))) {
+        char *both = take(strlen(a->value[k]) + strlen(value) + 2, 1);
+        sprintf(both, "%s,%s", a->value[k], value);      /* kept as long as the program runs */
+        value = both;
+    }
+    a->value[k] = value;
+    return true;
+}
+
+bool args_parse(struct args *a, const struct command *c, int argc, char **argv)
+{
+    *a = (struct args){ .command = c, .rest = (const char **)argv };
+    bool options = true;                 /* "--" ends them */
+    for (int i = 0; i < argc; i++) {
+        if (options && !strcmp(argv[i], "--")) options = false;
+        else if (options && argv[i][0] == '-' && argv[i][1]) {
+            if (!parse_flag(a, argc, argv, &i)) return false;
+        } else a->rest[a->rest_count++] = argv[i];       /* in argv's own place: never behind i */
+    }
+    return true;
+}
+
+/* strtoll() alone would take blanks and a plus sign in front. */
+bool parse_whole(const char *text, int64_t *value)
+{
+    char *end;
+    if (!(text[0] >= '0' && text[0] <= '9')
+        && !(text[0] == '-' && text[1] >= '0' && text[1] <= '9'))
+        return false;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (*end || errno) return false;
+    *value = v;
+    return true;
+}
+
+/* strtod() alone would take blanks, "inf" and "nan". */
+bool parse_number(const char *text, double *value)
+{
+    char *end;
+    if (!strchr("+-.0123456789", text[0]) || !text[0]) return false;
+    *value = strtod(text, &end);
+    return !*end && isfinite(*value);
+}
+
+/* The sentence names the command, the option, its range and what was given. */
+bool args_whole(const struct args *a, int flag, int low, int high, int *value)
+{
+    int64_t v;
+    if (!a->value[flag]) return true;
+    if (!parse_whole(a->value[flag], &v) || v < low || v > high) {
+        fail("%s: --%s must be a whole number from %d to %d, not '%s'", a->command->name,
+             a->command->flags[flag].name, low, high, a->value[flag]);
+        return false;
+    }
+    *value = (int)v;
+    return true;
+}
+
+/* Whole words only: a beginning of one may be that of another some day. */
+bool args_word_of(const struct args *a, int flag, const char *words, int *index)
+{
+    const char *given = a->value[flag];
+    if (!given) return true;
+    int k = 0;
+    for (const char *p = words; *p; p += strcspn(p, "|"), p += *p == '|', k++)
+        if (strcspn(p, "|") == strlen(given) && !memcmp(p, given, strlen(given)))
+            return *index = k, true;
+    fail("%s: --%s must be one of %s, not '%s'", a->command->name, a->command->flags[flag].name,
+         words, given);
+    return false;
+}
+
+bool args_word(const struct args *a, int flag, int *index)
+{
+    return args_word_of(a, flag, value_words(&a->command->flags[flag]), index);
+}
+
+/* Asked before anything is computed, so that no work is lost for a folder that is closed. */
+bool args_output(const struct args *a, int flag)
+{
+    loci_error e;
+    const char *path = a->value[flag];
+    return !path || !loci_output_check(path, a->rest_count, a->rest, &e)
+        || refuse("%s: %s", *path ? path : a->command->name, e.text);
+}
+
+bool args_rest(const struct args *a, int most)
+{
+    const char *name = a->command->name;
+    return a->rest_count <= most
+        || refuse("%s: '%s' is one argument too many; 'loci %s --help' shows what it takes", name,
+                  a->rest[most], name);
+}
+
+bool start_threads(const struct args *a, int threads, loci_host *pool, const loci_host **host)
+{
+    if (threads < 2) return true;
+    if (loci_pool_create(pool, threads))
+        return refuse("%s: %d threads cannot be started", a->command->name, threads);
+    *host = pool;
+    return true;
+}

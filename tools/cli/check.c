@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: MIT */
+/* check.c -- `loci check`: which rule do the numbers of another program follow, and where do they
+ * leave it? */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "math/half.h"
+#include "util/planted_bug.h"
+#include "cli/check.h"
+#include "cli/json.h"
+
+/* ---- Scores ---------------------------------------------------------------------------------- */
+
+/* Below 2^-126 the last place of float32 no longer shrinks with the number. */
+double ulps_f32(double got, double want)
+{
+    int e;
+    frexp(want, &e);
+    return fabs(got - want) / ldexp(1, (want == 0 || e < -125 ? -125 : e) - 24);
+}
+
+/* NaN and infinity are off by infinity; squares are cut, so that one of them does not make all
+ * rules equally bad. */
+void score_add(struct score *s, struct place at, double got, double want, double tolerance,
+               double loose)
+{
+    const double error = isfinite(got) ? fabs(got - want) : INFINITY;
+    if (error > tolerance && s->within == s->total) s->first = at, s->got = got, s->want = want;
+    s->total++;
+    s->within += SOUND(1, isfinite(error) && error <= tolerance);
+    s->loose += isfinite(error) && error <= loose;
+    s->squares += fmin(error * error, 1e30);
+    if (error > s->worst)
+        s->worst = error, s->worst_ulps = isfinite(got) ? ulps_f32(got, want) : INFINITY;
+}
+
+/* ---- Encoding texts -------------------------------------------------------------------------- */
+
+char *part_of(const char *encoding, const char *name)
+{
+    for (const char *p = encoding; *p; p += strcspn(p, "+"), p += *p == '+') {
+        const size_t n = strcspn(p, "+"), named = strcspn(p, ":+");
+        if (named != strlen(name) || memcmp(p, name, named)) continue;
+        char *part = take(n + 1, 1);
+        return memcpy(part, p, n);
+    }
+    return NULL;
+}
+
+/* Where "key=" stands in a text, or NULL. */
+static char *find_key(char *text, const char *key)
+{
+    const size_t n = strlen(key);
+    for (char *p = strchr(text, ':'); p; p = strchr(p + 1, ','))
+        if (!strncmp(p + 1, key, n) && p[1 + n] == '=') return p + 1;
+    return NULL;
+}
+
+bool text_has(const char *text, const char *key)
+{
+    char *copy = part_of(text, "rope");
+    const bool has = copy && find_key(copy, key);
+    free(copy);
+    return has;
+}
+
+/* The old value goes first, comma and all; the new one is put at the end. */
+bool text_with(char *text, size_t room, const char *key, const char *value)
+{
+    char *at = find_key(text, key);
+    if (at) {
+        const size_t n = strcspn(at, ",");
+        if (at[n]) memmove(at, at + n + 1, strlen(at + n + 1) + 1);
+        else at[-1] = 0;
+    }
+    if (!value) return true;
+    const size_t used = strlen(text);
+    return snprintf(text + used, room - used, "%c%s=%s", strchr(text, ':') ? ',' : ':', key, value)
+         < (int)(room - used);
+}
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+enum { MOST = 1 << 24 };                 /* every rule that is tried computes as many */
+
+/* Number i of a tensor of any type that is read. */
+static double number(enum safetensors_type type, const void *data, ptrdiff_t i)
+{
+    switch (type) {
+    case ST_I32:  return ((const int32_t *)data)[i];
+    case ST_I64:  return (double)((const int64_t *)data)[i];
+    case ST_F64:  return load_stored(data, LOCI_F64, i);
+    case ST_F32:  return load_stored(data, LOCI_F32, i);
+    case ST_BF16: return load_stored(data, LOCI_BF16, i);
+    default:      return load_stored(data, LOCI_F16, i);
+    }
+}
+
+/* Half the distance from 1 to the next number of each type is what a rounding may cost.  A tensor
+ * under its usual name need not be there; one that is named must be. */
+static bool read_numbers(struct check *c, struct numbers *n, const char *given, const char *usual)
+{
+    n->name = given ? given : usual;
+    for (int i = 0; i < c->file.count && !n->tensor; i++)
+        if (!strcmp(c->file.tensor[i].name, n->name)) n->tensor = &c->file.tensor[i];
+    if (!n->tensor) return !given || refuse("%s: it has no tensor '%s'", c->path, given);
+    const struct safetensor *t = n->tensor;
+    static const struct { enum safetensors_type type; double unit; } types[] = {
+        { ST_F32, 0x1p-24 }, { ST_F64, 0x1p-53 }, { ST_BF16, 0x1p-8 }, { ST_F16, 0x1p-11 },
+        { ST_I32, 0 }, { ST_I64, 0 },
+    };
+    int k = 0;
+    while (k < COUNT(types) && types[k].type != t->type) k++;
+    if (k == COUNT(types))
+        return refuse("%s: tensor '%s' is %s; F32, F64, BF16, F16, I32 and I64 are read", c->path,
+                      t->name, loci_safetensors_type_name(t->type));
+    if (t->count < 1 || t->count > MOST)
+        return refuse("%s: tensor '%s' has %td numbers; "
+                      "from 1 to %d are looked at, so cut out a part",
+                      c->path, t->name, t->count, MOST);
+    n->unit = types[k].unit;
+    void *raw = take((size_t)t->count, loci_safetensors_type_size(t->type));
+    loci_error e;
+    const bool read = !loci_safetensors_read(&c->file, t, raw, &e);
+    if (read) n->x = take((size_t)t->count, sizeof(double));
+    for (ptrdiff_t i = 0; i < t->count && read; i++) n->x[i] = number(t->type, raw, i);
+    free(raw);
+    return read || refuse("%s: %s", c->path, e.text);
+}
+
+/* ---- What is said ---------------------------------------------------------------------------- */
+
+/* Right, as far as the numbers go: explained, and by what was wanted. */
+static bool follows(const struct finding *f) { return f->explains && !f->mistake[0]; }
+
+/* For people: what it is, what was wanted, how well it fits; the first number that does not. */
+static void print_text(const struct check *c, const struct finding *f)
+{
+    const struct score *s = &f->score;
+    print_plain(stdout, c->path);
+    if (follows(f))
+        printf(": the %s follow%s %s\n", f->what, f->what[strlen(f->what) - 1] == 's' ? "" : "s",
+               f->rule);
+    else if (f->explains) printf(": the %s would be right but for this: %s\n", f->what, f->mistake);
+    else printf(": no rule explains the %s\n", f->what);
+    if (!follows(f))
+        printf("  nearest    %s%s%s\n", f->rule, f->mistake[0] && !f->explains ? "; " : "",
+               f->explains ? "" : f->mistake);
+    if (f->wanted[0] && !follows(f)) printf("  wanted     %s\n", f->wanted);
+    printf("  within     %.4g %% of %td numbers; tolerance %s\n",
+           100.0 * (double)s->within / (double)s->total, s->total, f->tolerance);
+    if (s->within < s->total)
+        printf("  first off  %s: %.9g where %.9g is exact, %.3g off or %.3g ulps of float32\n",
+               f->where, s->got, s->want, fabs(s->got - s->want), ulps_f32(s->got, s->want));
+    printf("  worst      %.3g off, or %.3g ulps of float32 there\n", s->worst, s->worst_ulps);
+    if (f->explains && f->others)
+        printf("  note       %d other rule%s would explain what was sampled; "
+               "more positions tell them apart\n",
+               f->others, f->others == 1 ? "" : "s");
+}
+
+static void print_json(const struct check *c, const struct finding *f)
+{
+    const struct score *s = &f->score;
+    json_t *j = json_object(), *first = s->within < s->total ? json_object() : json_null();
+    json_object_set_new(j, "file", json_text(c->path));
+    json_object_set_new(j, "what", json_string(f->what));
+    json_object_set_new(j, "follows", json_boolean(SOUND(2, follows(f))));
+    json_object_set_new(j, "explained", json_boolean(f->explains));
+    json_object_set_new(j, "rule", json_string(f->rule));
+    json_object_set_new(j, "wanted", f->wanted[0] ? json_string(f->wanted) : json_null());
+    json_object_set_new(j, "mistake", f->mistake[0] ? json_string(f->mistake) : json_null());
+    json_object_set_new(j, "others", json_integer(f->others));
+    json_object_set_new(j, "numbers", json_integer(s->total));
+    json_object_set_new(j, "within", json_integer(s->within));
+    json_object_set_new(j, "tolerance", json_string(f->tolerance));
+    json_object_set_new(j, "worst", json_number_or_null(s->worst));
+    json_object_set_new(j, "worst_ulps", json_number_or_null(s->worst_ulps));
+    if (s->within < s->total) {
+        json_object_set_new(first, "where", json_string(f->where));
+        json_object_set_new(first, "head", json_integer(s->first.head));
+        json_object_set_new(first, "row", json_integer(s->first.row));
+        json_object_set_new(first, "column", json_integer(s->first.column));
+        json_object_set_new(first, "got", json_number_or_null(s->got));
+        json_object_set_new(first, "exact", json_number_or_null(s->want));
+        json_object_set_new(first, "off", json_number_or_null(fabs(s->got - s->want)));
+        json_object_set_new(first, "ulps", json_number_or_null(ulps_f32(s->got, s->want)));
+    }
+    json_object_set_new(j, "first", first);
+    json_print(j);
+}
+
+/* ---- The command ----------------------------------------------------------------------------- */
+
+enum {
+    ENCODING, LAYER, LENGTH, BEFORE, AFTER, COS, SIN, SLOPES, BIAS, TABLE, POS, LAYOUT, TOL, JSON
+};
+static const struct flag flags[] = {
+    [ENCODING] = { "encoding", "e", "TEXT:@encoding",
+                   "what it should be, as rope:pairing=half,base=500000" },
+    [LAYER]    = { "layer", NULL, "N", "of the model that CONFIG describes (default 0)" },
+    [LENGTH]   = { "length", NULL, "N",
+                   "of the context, where its scaling asks for it (default: the trained one)" },
+    [BEFORE]   = { "before", NULL, "NAME", "q or k before the rotation (default: before)" },
+    [AFTER]    = { "after", NULL, "NAME", "and after it (default: after)" },
+    [COS]      = { "cos", NULL, "NAME", "a table of cos [positions][dim or dim/2] (default: cos)" },
+    [SIN]      = { "sin", NULL, "NAME", "a table of sin, likewise (default: sin)" },
+    [SLOPES]   = { "slopes", NULL, "NAME", "ALiBi's slopes, one per head (default: slopes)" },
+    [BIAS]     = { "bias", NULL, "NAME",
+                   "T5's bias [heads][queries][keys], or bucket numbers (default: bias)" },
+    [TABLE]    = { "table", NULL, "NAME", "T5's learned table [buckets][heads] (default: table)" },
+    [POS]      = { "pos", NULL, "NAME", "positions of the rows (default: pos, else 0, 1, ...)" },
+    [LAYOUT]   = { "layout", NULL, "NAME:bhld|blhd",
+                   "of before and after: bhld (default), or blhd with heads behind rows" },
+    [TOL]      = { "tol", NULL, "X",
+                   "allow X (|a| + |b|) m instead of 6u, see below; X m in a table" },
+    [JSON]     = { "json", NULL, NULL, "one JSON object" },
+    { NULL, NULL, NULL, NULL }
+};
+
+/* The tensors that may be there: where their numbers go, which option and which name says so. */
+static const struct { size_t at; int flag; const char *usual; } inputs[] = {
+    { offsetof(struct check, before), BEFORE, "before" },
+    { offsetof(struct check, after), AFTER, "after" },
+    { offsetof(struct check, cos), COS, "cos" },
+    { offsetof(struct check, sin), SIN, "sin" },
+    { offsetof(struct check, slopes), SLOPES, "slopes" },
+    { offsetof(struct check, bias), BIAS, "bias" },
+    { offsetof(struct check, table), TABLE, "table" },
+    { offsetof(struct check, pos), POS, "pos" },
+};
+static struct numbers *input(struct check *c, int i)
+{
+    return (struct numbers *)((char *)c + inputs[i].at);
+}
+
+/* One kind of thing at a time: which of several a sentence is about would not be clear. */
+static bool read_all(struct check *c, const struct args *a)
+{
+    for (int i = 0; i < COUNT(inputs); i++)
+        if (!read_numbers(c, input(c, i), a->value[inputs[i].flag], inputs[i].usual)) return false;
+    const int kinds = (c->before.x || c->after.x) + (c->cos.x || c->sin.x)
+                      + (c->slopes.x != NULL) + (c->bias.x != NULL);
+    if (kinds == 0)
+        return refuse("%s: nothing to look at; name tensors with "
+                      "--before and --after, --cos and --sin, --slopes or --bias",
+                      c->path);
+    if (kinds > 1)
+        return refuse("%s: more than one thing to look at; "
+                      "before and after, cos and sin, slopes, or bias, one at a time",
+                      c->path);
+    if (!c->before.x != !c->after.x)
+        return refuse("%s: '%s' is there and '%s' is not; both are needed", c->path,
+                      c->before.x ? c->before.name : c->after.name,
+                      c->before.x ? c->after.name : c->before.name);
+    return true;
+}
+
+/* What is there decides which rules are tried. */
+static int look(struct check *c, const struct args *a)
+{
+    struct finding f = { .what = "" };
+    if (!read_all(c, a)) return EXIT_ERROR;
+    if (!(c->slopes.x ? check_slopes(c, &f)
+          : c->bias.x ? check_buckets(c, &f)
+                      : check_rotation(c, &f)))
+        return EXIT_ERROR;
+    if (a->value[JSON]) print_json(c, &f);
+    else print_text(c, &f);
+    return follows(&f) ? EXIT_DONE : EXIT_BROKEN;
+}
+
+/* What a model's file says it should be. */
+static bool read_config(const struct args *a, const char *path, loci_rope *rope)
+{
+    int layer = 0, length = 0;
+    return args_whole(a, LAYER, 0, 1 << 20, &layer) && args_whole(a, LENGTH, 0, 1 << 30, &length)
+        && read_rope(path, layer, length, rope);
+}
+
+static int check_file(struct check *c, const struct args *a)
+{
+    loci_error e;
+    if (loci_safetensors_open(&c->file, c->path, &e)) return fail("%s: %s", c->path, e.text);
+    const int code = look(c, a);
+    for (int i = 0; i < COUNT(inputs); i++) free(input(c, i)->x);
+    loci_safetensors_close(&c->file);
+    return code;
+}
+
+/* CONFIG stands for the encoding of one of its layers. */
+static int run(const struct args *a)
+{
+    int layout = 0;
+    struct check c = { .encoding = a->value[ENCODING], .tolerance = -1 };
+    if (a->rest_count == 0) return fail("check: no file given; 'loci check --help' shows how");
+    if (!args_rest(a, 2) || !args_word(a, LAYOUT, &layout)) return EXIT_ERROR;
+    if (a->value[TOL] && (!parse_number(a->value[TOL], &c.tolerance) || c.tolerance < 0))
+        return fail("check: --tol must be a number, not negative, as in 1e-5, not '%s'",
+                    a->value[TOL]);
+    c.path = a->rest[0], c.rows_first = layout == 1;
+    if (a->rest_count < 2) {
+        if (a->value[LAYER] || a->value[LENGTH])
+            return fail("check: --layer and --length are of a CONFIG, and none is given");
+        return check_file(&c, a);
+    }
+    if (c.encoding)
+        return fail("check: CONFIG and --encoding both say what it should be; give one");
+    loci_rope rope;
+    if (!read_config(a, a->rest[1], &rope)) return EXIT_ERROR;
+    c.encoding = rope.encoding, c.head_dim = rope.rotates ? rope.head_dim : 0;
+    const int code = check_file(&c, a);
+    loci_rope_free(&rope);
+    return code;
+}
+
+const struct command cmd_check = {
+    .name = "check",
+    .brief = "which rule do an engine's numbers follow, and where do they leave it",
+    .synopsis =
+        "loci check FILE [CONFIG | --encoding TEXT] "
+        "[--before NAME --after NAME | --cos NAME --sin NAME |\n"
+        "               --slopes NAME | --bias NAME --table NAME] [--pos NAME] [--tol X] [--json]",
+    .about =
+        "    For engines whose output looks wrong.  Dump q or k before and after the\n"
+        "    rotation, or a table of cos and sin, ALiBi's slopes, or T5's bias into a\n"
+        "    safetensors file.  What comes out is the rule that they follow: pairing, base,\n"
+        "    width, scaling, slopes, buckets.  Usual mistakes are tried and named: the other\n"
+        "    pairing, permuted weights, another base or width, scaling ignored, the attention\n"
+        "    factor missing or twice, positions off by one, 0 or rounded, sin with the other\n"
+        "    sign, float32 angles; slopes of another number of heads; buckets of the other\n"
+        "    form or off by one.\n"
+        "\n"
+        "    CONFIG is a model's config.json or GGUF file and says what the rule should be,\n"
+        "    as --encoding.\n"
+        "\n"
+        "    A number is explained when it is within the rounding of its own type of the\n"
+        "    exact value.  With u the unit roundoff (2^-24 in F32), a rotated number may be\n"
+        "    off by 6u (|a| + |b|) m for the pair (a, b) and attention factor m: 2u for cos\n"
+        "    and sin, one each for factor, product, sum and our own rounding.  A number of a\n"
+        "    table: 4u m.  Float32 angles are off by |pos w| (4 + |ln w|) 2^-24 more, and\n"
+        "    count as a mistake; --tol accepts them.  Exit code 1: the numbers follow no\n"
+        "    rule, or a mistake, or not the encoding that was given.\n",
+    .examples =
+        "    loci check dump.safetensors --before q --after q_rot "
+        "-e rope:pairing=half,base=500000\n"
+        "    loci check dump.safetensors config.json --cos cos_cached --sin sin_cached\n"
+        "    loci check dump.safetensors --slopes slopes --json\n",
+    .takes = "@file @file",
+    .flags = flags, .run = run,
+};

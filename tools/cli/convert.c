@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: MIT */
+/* convert.c -- `loci convert`: weights of a safetensors file for the other pairing; convert_table.c
+ * has tables of cos and sin.
+ *
+ * A file whose channels are moved twice, or in part, is not refused by any engine: it writes
+ * nonsense.  So whatever could be that is an error here: a q without its k, scales and norms that
+ * no pattern takes, a file that says it is converted. */
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/planted_bug.h"
+#include "cli/convert.h"
+#include "models/io.h"
+#include "loci/convert.h"
+#include "loci/io.h"
+
+static const char *const pairings[] = { [LOCI_HALF] = "half", [LOCI_INTERLEAVED] = "interleaved" };
+static const char pairing_key[] = "loci.pairing";
+
+/* ---- Which tensors --------------------------------------------------------------------------- */
+
+enum role { OTHER, QUERY, KEY };
+
+static const char *const homes[] = {
+    "model.layers.", "model.language_model.layers.", "language_model.model.layers.",
+    "language_model.layers.", "transformer.h.", "layers."
+};
+static const struct { const char *name; enum role role; } usual[] = {
+    { "self_attn.q_proj", QUERY }, { "self_attn.k_proj", KEY },
+    { "attn.q_proj", QUERY }, { "attn.k_proj", KEY },
+    { "attention.wq", QUERY }, { "attention.wk", KEY },
+    { "self_attn.q_b_proj", QUERY }, { "self_attn.kv_a_proj_with_mqa", KEY },
+    { "self_attn.q_norm", QUERY }, { "self_attn.k_norm", KEY },
+    { "self_attn.q_layernorm", QUERY }, { "self_attn.k_layernorm", KEY },
+    { "self_attn.query_layernorm", QUERY }, { "self_attn.key_layernorm", KEY },
+};
+
+/* homes[i] N.usual[i].weight or .bias */
+static enum role usual_role(const char *name)
+{
+    for (int h = 0; h < COUNT(homes); h++) {
+        const size_t n = strlen(homes[h]);
+        const size_t digits = strncmp(name, homes[h], n) ? 0 : strspn(name + n, "0123456789");
+        if (digits == 0 || name[n + digits] != '.') continue;
+        const char *rest = name + n + digits + 1;
+        for (int u = 0; u < COUNT(usual); u++) {
+            const size_t m = strlen(usual[u].name);
+            if (!strncmp(rest, usual[u].name, m)
+                && (!strcmp(rest + m, ".weight") || !strcmp(rest + m, ".bias")))
+                return usual[u].role;
+        }
+    }
+    return OTHER;
+}
+
+/* Patterns with commas between them. */
+static bool fits(const char *patterns, const char *name)
+{
+    char one[256];
+    for (const char *p = patterns; *p; p += strcspn(p, ","), p += *p == ',') {
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
+        if (!fnmatch(one, name, 0)) return true;
+    }
+    return false;
+}
+/* Patterns take the place of the usual names of their role: what they leave out is not moved. */
+static enum role role_of(const struct args *a, const char *name)
+{
+    if (a->value[CONVERT_Q] && fits(a->value[CONVERT_Q], name)) return QUERY;
+    if (a->value[CONVERT_K] && fits(a->value[CONVERT_K], name)) return KEY;
+    const enum role role = usual_role(name);
+    return a->value[role == QUERY ? CONVERT_Q : CONVERT_K] ? OTHER : role;
+}
+
+/* The attention that a tensor belongs to: its name without the last two words. */
+static int block_length(const char *name)
+{
+    int n = (int)strlen(name);
+    for (int words = 0; words < 2; words++)
+        do n--;
+        while (n > 0 && name[n] != '.');
+    return n > 0 ? n : 0;
+}
+static bool is_norm(const char *name) { return strstr(name + block_length(name), "norm") != NULL; }
+
+/* ---- What happens to each -------------------------------------------------------------------- */
+
+struct layer { bool known, rotates; int heads, dim, turned, offset; };
+struct move {
+    enum role role;
+    loci_channels channels;              /* heads 0: copied */
+};
+struct block { const char *name; int length, roles; };
+
+struct job {
+    const struct args *args;
+    const char *path;
+    struct safetensors file;
+    struct move *move;                   /* per tensor */
+    loci_pairing to;
+    loci_model *model;                   /* NULL: `all` counts for every layer */
+    struct layer all, *layer;
+    int heads[2], moved;
+};
+
+/* Weights are in CONFIG's pairing unless the file says that it was converted: if that is the one
+ * wanted, they would be moved away from it. */
+static bool read_layer(struct job *j, int number, struct layer *to)
+{
+    loci_rope r;
+    loci_error e;
+    if (loci_model_rope(j->model, number, 0, &r, &e))
+        return refuse("%s: %s", j->args->rest[1], e.text);
+    *to = (struct layer){ .known = true, .rotates = r.rotates, .heads = r.heads,
+                          .dim = r.head_dim, .turned = r.dim, .offset = r.offset };
+    const loci_pairing is = r.interleaved ? LOCI_INTERLEAVED : LOCI_HALF;
+    loci_rope_free(&r);
+    if (to->rotates && is == j->to && !loci_safetensors_meta(&j->file, pairing_key))
+        return refuse("%s: this model's pairing is %s already; the other one is --to %s",
+                      j->args->rest[1], pairings[is], pairings[!is]);
+    return true;
+}
+
+/* The first word of a name that is a number says the layer. */
+static bool layer_of(struct job *j, const char *name, const struct layer **to)
+{
+    *to = &j->all;
+    if (!j->model) return true;
+    int64_t number = -1;
+    for (const char *p = name; *p && number < 0; p += strcspn(p, "."), p += *p == '.') {
+        const size_t n = strspn(p, "0123456789");
+        if (n > 0 && n < 10 && (p[n] == '.' || !p[n])) number = strtoll(p, NULL, 10);
+    }
+    if (number < 0 || number >= loci_model_layers(j->model))
+        return refuse("%s: tensor '%.64s' is of none of the layers 0 to %d of %s", j->path, name,
+                      loci_model_layers(j->model) - 1, j->args->rest[1]);
+    struct layer *l = &j->layer[number];
+    *to = l;
+    return l->known || read_layer(j, (int)number, l);
+}
+
+/* What happens to one tensor, whose rows are heads of l->dim.  A conversion to the pairing that it
+ * has moves nothing: it lets the library say what is wrong before a file is begun. */
+static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
+{
+    const struct layer *l;
+    loci_error e;
+    if (!layer_of(j, t->name, &l)) return false;
+    if (!l->rotates) return true;
+    const bool norm = is_norm(t->name);
+    if (t->rank < 1 || t->rank > 2 || t->count == 0)
+        return refuse("%s: tensor '%.64s' has %d dimensions and %td numbers; a weight "
+                      "[heads * dim][model], a bias [heads * dim] or a norm [dim] was expected",
+                      j->path, t->name, t->rank, t->count);
+    const ptrdiff_t rows = norm ? t->count : t->shape[0];
+    loci_channels c = { .element = loci_safetensors_type_size(t->type),
+                        .dim = l->dim,
+                        .offset = l->offset,
+                        .turned = l->turned ? l->turned : l->dim - l->offset,
+                        .inner = t->count / rows };
+    ptrdiff_t heads = rows / c.dim;
+    /* [latent | one key for all heads, which turns] */
+    if (strstr(t->name, "kv_a_proj_with_mqa")) {
+        heads = 1, c.dim = (int)(rows < 65536 ? rows : 65536), c.offset = c.dim - c.turned;
+    }
+    if (rows != heads * c.dim)
+        return refuse("%s: tensor '%.64s' has %td rows, which are no whole number of heads of %d",
+                      j->path, t->name, rows, c.dim);
+    /* The model says how many heads queries have; keys may have fewer. */
+    int wanted = j->heads[m->role == KEY];
+    if (!wanted && m->role == QUERY) wanted = l->heads;
+    if (wanted && heads != wanted && !(heads == 1 && t->rank == 1))
+        return refuse("%s: tensor '%.64s' has %td rows, %td heads of %d, and not %d heads", j->path,
+                      t->name, rows, heads, c.dim, wanted);
+    c.heads = (int)(heads < 65537 ? heads : 65537);      /* one too many, for the library to say */
+    if (loci_convert_channels(&c, j->to, j->to, t, (void *)t, &e))
+        return refuse("%s: tensor '%.64s': %s", j->path, t->name, e.text);
+    m->channels = c;
+    j->moved++;
+    return true;
+}
+
+/* ---- What would be half a conversion --------------------------------------------------------- */
+
+/* By name, the shorter one first. */
+static int by_block(const void *a, const void *b)
+{
+    const struct block *x = a, *y = b;
+    const int n = x->length < y->length ? x->length : y->length;
+    const int order = memcmp(x->name, y->name, (size_t)n);
+    return order ? order : x->length - y->length;
+}
+
+/* Another tensor of a layer whose weight moves, as its scales are. */
+static bool follows_weight(const struct args *a, const char *name)
+{
+    char weight[ST_MAX_NAME + sizeof ".weight"];
+    for (const char *dot = strchr(name, '.'); dot; dot = strchr(dot + 1, '.')) {
+        snprintf(weight, sizeof weight, "%.*s.weight", (int)(dot - name), name);
+        if (strcmp(weight, name) && role_of(a, weight)) return true;
+    }
+    return false;
+}
+
+/* Every attention whose weights move must have both of them, and nothing that belongs to them may
+ * stay: scales of quantised rows, and norms per channel.  Norms of a latent (q_a, kv_a) do, since
+ * they come before the weight whose rows move. */
+static bool check_rest(const struct job *j, struct block *blocks)
+{
+    int n = 0;
+    for (int i = 0; i < j->file.count; i++) {
+        const char *name = j->file.tensor[i].name;
+        if (j->move[i].channels.heads && !is_norm(name))
+            blocks[n++] = (struct block){ name, block_length(name), j->move[i].role };
+    }
+    qsort(blocks, (size_t)n, sizeof *blocks, by_block);
+    int kept = 0;                        /* one entry for each attention, with both roles in it */
+    for (int i = 0; i < n; i++) {
+        if (kept && !by_block(&blocks[kept - 1], &blocks[i]))
+            blocks[kept - 1].roles |= blocks[i].roles;
+        else blocks[kept++] = blocks[i];
+    }
+    for (int i = 0; i < kept && !j->args->value[CONVERT_PART]; i++)
+        if (blocks[i].roles != (QUERY | KEY))
+            return refuse("%s: '%.*s' has weights of %s only; both must be converted "
+                          "(--part: the rest is in another file)",
+                          j->path, blocks[i].length < 64 ? blocks[i].length : 64, blocks[i].name,
+                          blocks[i].roles == QUERY ? "queries" : "keys");
+    for (int i = 0; i < j->file.count; i++) {
+        const struct safetensor *t = &j->file.tensor[i];
+        if (j->move[i].role || t->count <= 1) continue;      /* one number has no rows */
+        if (follows_weight(j->args, t->name))
+            return refuse("%s: tensor '%.64s' goes with a weight whose rows move, "
+                          "and no pattern of --q or --k takes it",
+                          j->path, t->name);
+        const struct block b = { t->name, block_length(t->name), 0 };
+        const char *last = t->name + b.length + (t->name[b.length] == '.');
+        if (is_norm(t->name) && strchr("qk", *last) && strncmp(last, "q_a_", 4)
+            && strncmp(last, "kv_a_", 5) && bsearch(&b, blocks, (size_t)kept, sizeof b, by_block))
+            return refuse("%s: tensor '%.64s' looks like a norm of queries or keys, "
+                          "and no pattern of --q or --k takes it",
+                          j->path, t->name);
+    }
+    return true;
+}
+
+/* All is planned before anything is written: a file that is refused leaves nothing behind. */
+static bool plan_all(struct job *j)
+{
+    const struct safetensors *f = &j->file;
+    const char *done = loci_safetensors_meta(f, pairing_key);
+    if (done && strcmp(done, pairings[!j->to]))
+        return refuse("%s: its metadata say %s=%.32s, so there is nothing to convert to %s",
+                      j->path, pairing_key, done, pairings[j->to]);
+    for (int i = 0; i < f->count; i++) j->move[i].role = role_of(j->args, f->tensor[i].name);
+    if (!j->model && !j->all.dim) {      /* from the first weight of the queries */
+        int i = 0;
+        while (i < f->count && !(j->move[i].role == QUERY && f->tensor[i].rank == 2)) i++;
+        const ptrdiff_t rows = i < f->count ? f->tensor[i].shape[0] : 0;
+        if (rows % j->heads[0] || rows / j->heads[0] > 65536 || rows == 0)
+            return refuse("%s: %s", j->path,
+                          rows ? "--heads does not divide the rows of the first weight of queries"
+                               : "no weight of queries is there");
+        j->all.dim = (int)(rows / j->heads[0]);
+    }
+    for (int i = 0; i < f->count; i++)
+        if (j->move[i].role && f->tensor[i].count != 1 && !plan_move(j, &f->tensor[i], &j->move[i]))
+            return false;
+    if (!j->moved && !j->args->value[CONVERT_PART])
+        return refuse("%s: no tensor is a weight of queries or keys that turn; "
+                      "--q and --k say how they are called",
+                      j->path);
+    struct block *blocks = take((size_t)f->count + 1, sizeof *blocks);
+    const bool whole = check_rest(j, blocks);
+    free(blocks);
+    return whole;
+}
+
+/* ---- The new file ---------------------------------------------------------------------------- */
+
+/* In pieces: a tensor that only passes through need not fit into memory. */
+static loci_status copy(const struct job *j, const struct safetensor *t,
+                        struct safetensors_writer *w, char *room, size_t size, loci_error *e)
+{
+    loci_status s = LOCI_OK;
+    struct safetensor part = *t;
+    for (uint64_t left = t->bytes; left && !s; left -= part.bytes, part.offset += part.bytes) {
+        part.bytes = left < size ? left : size;
+        if (!(s = loci_safetensors_read(&j->file, &part, room, e)))
+            s = loci_safetensors_put(w, room, part.bytes, e);
+    }
+    return s;
+}
+
+/* What moves is held whole: its rows change places. */
+static loci_status put_tensor(const struct job *j, int i, struct safetensors_writer *w, char *room,
+                              size_t size, loci_error *e)
+{
+    const struct safetensor *t = &j->file.tensor[i];
+    const loci_channels *c = &j->move[i].channels;
+    if (!c->heads) return copy(j, t, w, room, size, e);
+    char *data = malloc((size_t)t->bytes);
+    if (!data) return *e = (loci_error){ LOCI_NO_MEMORY, "out of memory" }, LOCI_NO_MEMORY;
+    loci_status s = loci_safetensors_read(&j->file, t, data, e);
+    const loci_pairing from = SOUND(1, j->to == LOCI_HALF) ? LOCI_INTERLEAVED : LOCI_HALF;
+    if (!s) s = loci_convert_channels(c, from, j->to, data, data, e);
+    if (!s) s = loci_safetensors_put(w, data, t->bytes, e);
+    free(data);
+    return s;
+}
+
+/* The same tensors and metadata, but for the pairing that the file now says it has. */
+static bool write_all(const struct job *j, const char *path)
+{
+    enum { PIECE = 1 << 20 };
+    const struct safetensors *f = &j->file;
+    struct safetensors_meta *meta = take((size_t)f->meta_count + 1, sizeof *meta);
+    int metas = 0;
+    for (int i = 0; i < f->meta_count; i++)
+        if (SOUND(2, strcmp(f->meta[i].key, pairing_key) != 0)) meta[metas++] = f->meta[i];
+    meta[metas++] = (struct safetensors_meta){ pairing_key, pairings[j->to] };
+    char *room = take(PIECE, 1);
+    struct safetensors_writer w;
+    loci_error e;
+    loci_status s = loci_safetensors_begin(&w, path, f->count, f->tensor, metas, meta, &e);
+    if (!s) {
+        for (int i = 0; i < f->count && !s; i++) s = put_tensor(j, i, &w, room, PIECE, &e);
+        s = loci_safetensors_end(&w, s, &e);
+    }
+    free(room);
+    free(meta);
+    return !s || refuse("%s: %s", path, e.text);
+}
+
+/* For -n: every tensor that would move, and which of its channels. */
+static void print_moves(const struct job *j)
+{
+    for (int i = 0; i < j->file.count; i++) {
+        const struct safetensor *t = &j->file.tensor[i];
+        const loci_channels *c = &j->move[i].channels;
+        if (!c->heads) continue;
+        print_plain(stdout, t->name);
+        printf("  %s [%td", loci_safetensors_type_name(t->type), t->shape[0]);
+        if (t->rank > 1) printf(",%td", t->shape[1]);
+        printf("]  %d x %d, channels %d-%d\n", c->heads, c->dim, c->offset,
+               c->offset + c->turned - 1);
+    }
+}
+
+/* ---- The command ----------------------------------------------------------------------------- */
+
+/* A GGUF file is about its own weights, which were put into another order when it was made. */
+static bool is_gguf(const char *path)
+{
+    char magic[4];
+    struct source from;
+    if (loci_io_open(&from, path, NULL)) return false;
+    const bool is = from.size >= 4 && !loci_io_read(&from, magic, 4, 0, NULL)
+                 && !memcmp(magic, "GGUF", 4);
+    close(from.fd);
+    return is;
+}
+
+/* The command line, and what it leaves open: with CONFIG the model says how wide heads are and what
+ * turns, without it the options do; both would be two answers. */
+static bool read_wish(struct job *j)
+{
+    const struct args *a = j->args;
+    int to = 0;
+    if (a->rest_count == 0)
+        return refuse("convert: no file given; 'loci convert --help' shows how");
+    if (!args_rest(a, 2)) return false;
+    if (!a->value[CONVERT_TO])
+        return refuse("convert: --to half or --to interleaved says which pairing is wanted");
+    if (!a->value[CONVERT_OUTPUT] && !a->value[CONVERT_DRY_RUN])
+        return refuse("convert: -o FILE says where the result goes, "
+                      "and -n only shows what would be done");
+    if (!args_word(a, CONVERT_TO, &to)
+        || !args_whole(a, CONVERT_DIM, 2, 65536, &j->all.dim)
+        || !args_whole(a, CONVERT_HEADS, 1, 65536, &j->heads[0])
+        || !args_whole(a, CONVERT_KV_HEADS, 1, 65536, &j->heads[1])
+        || !args_whole(a, CONVERT_TURNED, 2, 65536, &j->all.turned)
+        || !args_whole(a, CONVERT_OFFSET, 0, 65535, &j->all.offset)
+        || !args_output(a, CONVERT_OUTPUT))
+        return false;
+    j->path = a->rest[0], j->to = (loci_pairing)to, j->all.rotates = true;
+    if (a->rest_count == 1)
+        return j->all.dim || j->heads[0]
+            || refuse("convert: how wide a head is must be given: CONFIG, --dim or --heads");
+    if (j->all.dim || j->all.turned || j->all.offset)
+        return refuse("convert: CONFIG says how wide a head is and what turns; --dim, --turned and "
+                      "--offset are for files without it");
+    loci_error e;
+    if (is_gguf(a->rest[1]))
+        return refuse("%s: a GGUF file is about its own weights; the model's config.json is wanted",
+                      a->rest[1]);
+    if (loci_model_open(&j->model, a->rest[1], &e)) return refuse("%s: %s", a->rest[1], e.text);
+    j->layer = take((size_t)loci_model_layers(j->model), sizeof *j->layer);
+    return true;
+}
+
+/* -n does all but the writing, so that it finds the same errors. */
+static int convert_file(struct job *j)
+{
+    const char *output = j->args->value[CONVERT_DRY_RUN] ? NULL : j->args->value[CONVERT_OUTPUT];
+    loci_error e;
+    if (loci_safetensors_open(&j->file, j->path, &e)) return fail("%s: %s", j->path, e.text);
+    j->move = take((size_t)j->file.count + 1, sizeof *j->move);
+    const bool done = plan_all(j) && (!output || write_all(j, output));
+    if (done && !output) print_moves(j);
+    if (done)
+        printf("%d tensors %s to %s pairs, %d %s as they are\n", j->moved,
+               output ? "moved" : "would move", pairings[j->to], j->file.count - j->moved,
+               output ? "are" : "would stay");
+    free(j->move);
+    loci_safetensors_close(&j->file);
+    return done ? EXIT_DONE : EXIT_ERROR;
+}
+
+/* Tables are convert_table.c's. */
+int convert_weights(const struct args *a)
+{
+    struct job j = { .args = a };
+    const int code = read_wish(&j) ? convert_file(&j) : EXIT_ERROR;
+    loci_model_close(j.model);
+    free(j.layer);
+    return code;
+}
+
+static const struct flag flags[] = {
+    [CONVERT_OUTPUT]   = { "output", "o", "FILE:@file", "write the result there" },
+    [CONVERT_DRY_RUN]  = { "dry-run", "n", NULL, "write nothing, show what would be done" },
+    [CONVERT_TO]       = { "to", NULL, "PAIRING:half|interleaved", "half or interleaved" },
+    [CONVERT_DIM]      = { "dim", NULL, "D", "width of a head, without CONFIG" },
+    [CONVERT_HEADS]    = { "heads", NULL, "H",
+                           "query heads; without CONFIG and --dim they say the width" },
+    [CONVERT_KV_HEADS] = { "kv-heads", NULL, "K", "key heads (default: any number)" },
+    [CONVERT_TURNED]   = { "turned", NULL, "N",
+                           "channels of a head that turn (default: all from the offset on)" },
+    [CONVERT_OFFSET]   = { "offset", NULL, "N", "the first of them (default 0)" },
+    [CONVERT_Q]        = { "q", NULL, "NAMES",
+                           "patterns with * for the tensors of queries, with commas between" },
+    [CONVERT_K]        = { "k", NULL, "NAMES", "and of keys (default: the usual names)" },
+    [CONVERT_PART]     = { "part", NULL, NULL,
+                           "FILE is one of several, so that q or k may be missing" },
+    [CONVERT_TABLE]    = { "table", NULL, "LAYOUT:half|interleaved|split",
+                           "half, interleaved or split: a table of cos and sin instead" },
+    [CONVERT_ENCODING] = { "encoding", "e", "TEXT:@encoding",
+                           "of the table, with --dim, instead of CONFIG" },
+    [CONVERT_ROWS]     = { "rows", NULL, "N",
+                           "positions 0 to N-1 (default: as many as the model was trained on)" },
+    [CONVERT_DTYPE]    = { "dtype", NULL, "TYPE:f32|f64|bf16|f16",
+                           "of the table: f64, f32 (default), bf16 or f16" },
+    [CONVERT_LAYER]    = { "layer", NULL, "N", "of CONFIG, whose table it is (default 0)" },
+    [CONVERT_LENGTH]   = { "length", NULL, "N",
+                           "of the context, where CONFIG's scaling asks for it" },
+    { NULL, NULL, NULL, NULL }
+};
+
+/* An option of the other form would be passed over without a word. */
+static int run(const struct args *a)
+{
+    static const struct { int flag; bool table; } one_form[] = {
+        { CONVERT_TO, false }, { CONVERT_HEADS, false }, { CONVERT_KV_HEADS, false },
+        { CONVERT_TURNED, false }, { CONVERT_OFFSET, false }, { CONVERT_Q, false },
+        { CONVERT_K, false }, { CONVERT_PART, false }, { CONVERT_ENCODING, true },
+        { CONVERT_ROWS, true }, { CONVERT_DTYPE, true }, { CONVERT_LAYER, true },
+        { CONVERT_LENGTH, true },
+    };
+    const bool table = a->value[CONVERT_TABLE] != NULL;
+    for (int i = 0; i < COUNT(one_form); i++)
+        if (a->value[one_form[i].flag] && one_form[i].table != table)
+            return fail("convert: --%s is for %s", flags[one_form[i].flag].name,
+                        table ? "weights, not for a table" : "--table");
+    return table ? convert_table(a) : convert_weights(a);
+}
+
+const struct command cmd_convert = {
+    .name = "convert", .brief = "weights for the other pairing, tables of cos and sin",
+    .synopsis =
+        "loci convert FILE CONFIG --to PAIRING -o OUT [-n] [--part]\n"
+        "    loci convert FILE --to PAIRING (--dim D | --heads H) [--kv-heads K] "
+        "[--turned N] [--offset N]\n"
+        "                 [--q NAMES] [--k NAMES] -o OUT [-n] [--part]\n"
+        "    loci convert --table LAYOUT "
+        "(CONFIG [--layer N] [--length N] | -e TEXT --dim D) [--rows N]\n"
+        "                 [--dtype TYPE] -o OUT",
+    .about =
+        "    FILE is a safetensors file.  The rows of W_q and W_k, their biases and norms per\n"
+        "    channel are put into the order of the other pairing; attention stays what it\n"
+        "    was.  All else is copied byte for byte.  CONFIG, the model's config.json, says\n"
+        "    how wide heads are and which channels turn, layer by layer.  The result says\n"
+        "    loci.pairing in its metadata, and a file that has the wanted one already is\n"
+        "    refused.\n"
+        "\n"
+        "    Usual names are layers.N.self_attn.q_proj.weight and .bias, k_proj, q_norm,\n"
+        "    k_norm, attention.wq and wk, and q_b_proj with kv_a_proj_with_mqa.  Scales of\n"
+        "    quantised rows, norms of other names and a q without its k are errors, as half a\n"
+        "    conversion is worse than none.\n"
+        "\n"
+        "    A table has the tensors cos and sin [rows][dim], or [rows][dim/2] for split,\n"
+        "    multiplied by the attention factor: half c0 c1 .. c0 c1 .., interleaved c0 c0 c1\n"
+        "    c1 .., split c0 c1 ...\n",
+    .examples =
+        "    loci convert model.safetensors config.json --to interleaved -n\n"
+        "    loci convert model.safetensors --to half --dim 128 --heads 32 --kv-heads 8 "
+        "-o half.safetensors\n"
+        "    loci convert --table half config.json --rows 4096 --dtype bf16 -o table.safetensors\n",
+    .takes = "@file @file",
+    .flags = flags, .run = run,
+};

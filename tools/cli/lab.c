@@ -1,0 +1,552 @@
+/* SPDX-License-Identifier: MIT */
+/* lab.c -- `loci lab`: what it has, what would run, and how long that takes. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "cli/lab.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "draw/text.h"
+#include "models/io.h"
+#include "models/json.h"
+#include "lab/claims.h"
+#include "lab/store.h"
+#include "lab/train.h"
+
+int cores(void)
+{
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : n > 256 ? 256 : (int)n;
+}
+
+/* ---- Wishes ---------------------------------------------------------------------------------- */
+
+static struct lab_corpus corpus; /* as long as the program runs */
+
+static bool open_corpus(const char *path, int length, struct lab_wish *w)
+{
+    loci_error e = { .text = "" };
+    if (lab_corpus_open(&corpus, path, lab_corpus_bytes(length), &e)) return refuse("%s", e.text);
+    w->corpus = &corpus;
+    return true;
+}
+
+enum { MOST_SETTINGS = 64 };
+static const char *set_keys[MOST_SETTINGS], *set_values[MOST_SETTINGS];
+
+static bool add_setting(struct lab_wish *w, const char *key, const char *value)
+{
+    if (w->settings == MOST_SETTINGS) return refuse("lab: more than %d settings", MOST_SETTINGS);
+    set_keys[w->settings] = key, set_values[w->settings++] = value;
+    w->key = set_keys, w->value = set_values;
+    return true;
+}
+
+/* What is wished for lasts as long as the program, and is found from here. */
+static char *kept[1024];
+static const char *keep(const char *text)
+{
+    static int count;
+    if (count == COUNT(kept)) exit(fail("lab: more than %d words are wished for", COUNT(kept)));
+    return kept[count++] = strcpy(take(strlen(text) + 1, 1), text);
+}
+
+bool add_settings(const struct args *a, const char *list, struct lab_wish *w)
+{
+    char *copy = (char *)(uintptr_t)keep(list);
+    for (char *next, *p = copy; *p; p = next) {
+        char *equals = strchr(p, '=');
+        next = p + strcspn(p, ",");
+        if (*next) *next++ = 0;
+        if (!equals || equals >= next || equals == p)
+            return refuse("%s: --set wants KEY=VALUE, not '%s'", a->command->name, p);
+        *equals = 0;
+        if (!add_setting(w, p, equals + 1)) return false;
+    }
+    return true;
+}
+
+bool read_wish_flags(const struct args *a, struct lab_wish *w)
+{
+    int seeds = 0, steps = 0, length = 0;
+    if (!args_whole(a, WISH_SEEDS, 1, 1000, &seeds)
+        || !args_whole(a, WISH_STEPS, 1, 1000000000, &steps)
+        || !args_whole(a, WISH_LENGTH, 8, 65536, &length))
+        return false;
+    if (a->value[WISH_PRESET]) w->preset = a->value[WISH_PRESET];
+    if (a->value[WISH_ARMS]) w->arms = a->value[WISH_ARMS];
+    if (a->value[WISH_TASKS]) w->tasks = a->value[WISH_TASKS];
+    if (a->value[WISH_SIZE]) w->size = a->value[WISH_SIZE];
+    if (a->value[WISH_GRID]) w->grid = a->value[WISH_GRID];
+    if (seeds) w->seeds = seeds;
+    if (steps) w->steps = steps;
+    if (length) w->length = length;
+    if (a->value[WISH_MATCH]) w->match = true;
+    if (a->value[WISH_SCALE] && (!parse_number(a->value[WISH_SCALE], &w->scale) || w->scale <= 0))
+        return refuse("%s: --steps-scale must be a number above 0, not '%s'", a->command->name,
+                      a->value[WISH_SCALE]);
+    if (a->value[WISH_LR] && !add_setting(w, "rate", a->value[WISH_LR])) return false;
+    return !a->value[WISH_SET] || add_settings(a, a->value[WISH_SET], w);
+}
+
+/* A list of words, or one text with commas. */
+static const char *words_of(const json_t *value)
+{
+    struct text t = { .s = NULL };
+    if (json_is_string(value)) return keep(json_string_value(value));
+    if (!json_is_array(value)) return NULL;
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *one = json_array_get(value, i);
+        if (json_is_number(one)) text_add(&t, "%s%.17g", i ? "," : "", json_number_value(one));
+        else if (json_is_string(one)) text_add(&t, "%s%s", i ? "," : "", json_string_value(one));
+        else return text_free(&t), NULL;
+    }
+    const char *words = t.s ? keep(t.s) : NULL;
+    text_free(&t);
+    return words;
+}
+static const char *number_text(const json_t *value)
+{
+    if (json_is_string(value)) return words_of(value);
+    if (!json_is_number(value) && !json_is_boolean(value)) return NULL;
+    char text[32];
+    snprintf(text, sizeof text, "%.17g",
+             json_is_boolean(value) ? json_is_true(value) : json_number_value(value));
+    return keep(text);
+}
+
+static const char *const file_keys[] = { "preset",       "arms",   "tasks", "seeds", "steps",
+                                         "steps_scale",  "length", "size",  "lr",    "lr_grid",
+                                         "match_params", "corpus", "set" };
+static const char *file_key(int i) { return file_keys[i]; }
+
+static bool read_key(const char *path, const char *key, const json_t *value, struct lab_wish *w)
+{
+    int at = 0;
+    while (at < COUNT(file_keys) && strcmp(file_keys[at], key) != 0) at++;
+    if (at == COUNT(file_keys)) {
+        const char *near = nearest(key, file_key, COUNT(file_keys));
+        return refuse("%s: unknown key '%s'%s%s", path, key, near ? "; did you mean " : "",
+                      near ? near : "");
+    }
+    const char *words = words_of(value), *number = number_text(value);
+    const double x = json_number_value(value);
+    switch (at) {
+    case 0: w->preset = words; break;
+    case 1: w->arms = words; break;
+    case 2: w->tasks = words; break;
+    case 3: w->seeds = (int)x; break;
+    case 4: w->steps = (int)x; break;
+    case 5: w->scale = x; break;
+    case 6: w->length = (int)x; break;
+    case 7: w->size = words; break;
+    case 8:
+        return number ? add_setting(w, "rate", number) : refuse("%s: lr must be a number", path);
+    case 9: w->grid = words; break;
+    case 10:
+        w->match = json_is_true(value);
+        return json_is_boolean(value) || refuse("%s: match_params must be true or false", path);
+    case 11: return words && open_corpus(words, 0, w);
+    default: {
+        const char *name;
+        json_t *own;
+        if (!json_is_object(value))
+            return refuse("%s: set must be an object of keys and values", path);
+        json_object_foreach((json_t *)(uintptr_t)value, name, own)
+        {
+            const char *text = number_text(own);
+            if (!text) return refuse("%s: set.%s must be a number or a word", path, name);
+            if (!add_setting(w, keep(name), text)) return false;
+        }
+        return true;
+    }
+    }
+    const bool counts = at >= 3 && at <= 6;
+    if (counts && !(json_is_number(value) && x > 0 && x <= 1e9 && (at == 5 || x == floor(x))))
+        return refuse("%s: %s must be a %s above 0", path, key,
+                      at == 5 ? "number" : "whole number");
+    return counts || words || refuse("%s: %s must be a text, or a list of them", path, key);
+}
+
+/* What is no file may be one without end, or wait for ever. */
+static bool read_json(const char *path, json_t **root)
+{
+    enum { MOST = 1 << 20 };
+    struct source from;
+    loci_error e;
+    json_error_t error;
+    if (loci_io_open(&from, path, &e)) return refuse("%s: %s", path, e.text);
+    const size_t n = from.size <= MOST ? (size_t)from.size : 0;
+    char *text = take(n + 1, 1);
+    const loci_status status = loci_io_read(&from, text, n, 0, &e);
+    close(from.fd);
+    *root = status || from.size > MOST ? NULL : json_loadb(text, n, 0, &error);
+    free(text);
+    if (status) return refuse("%s: %s", path, e.text);
+    if (from.size > MOST) return refuse("%s: the file has more than %d MiB", path, MOST >> 20);
+    return *root || refuse("%s: line %d: %s", path, error.line, error.text);
+}
+
+bool read_wish_file(const char *path, struct lab_wish *w)
+{
+    json_t *root;
+    const char *key;
+    json_t *value;
+    if (!read_json(path, &root)) return false;
+    if (!json_is_object(root))
+        return json_decref(root), refuse("%s: it must be one JSON object", path);
+    json_object_foreach(root, key,
+                        value) if (!read_key(path, key, value, w)) return json_decref(root),
+        false;
+    json_decref(root);
+    return true;
+}
+
+bool make_runs(const struct args *a, const char *file, struct lab_wish *w, struct lab_runs *runs)
+{
+    loci_error e = { .text = "" };
+    *w = (struct lab_wish){ .preset = NULL };
+    if (file && !read_wish_file(file, w)) return false;
+    if (!read_wish_flags(a, w)) return false;
+    if ((!w->corpus || a->value[WISH_CORPUS])
+        && !open_corpus(a->value[WISH_CORPUS], lab_wish_length(w), w))
+        return false;
+    if (lab_runs_make(runs, w, &e)) return refuse("%s: %s", a->command->name, e.text);
+    return true;
+}
+
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+static double thread_time(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The processor's time, as what else runs here may be gone by then.  The first step warms up. */
+bool time_run(const struct lab_config *c, double seconds, double *step, double *tested)
+{
+    const struct lab_shape s = lab_config_shape(c);
+    struct lab_model *m;
+    struct lab_batch b = { .sequences = 0 };
+    loci_error e = { .text = "" };
+    double mean;
+    if (lab_model_open(&m, &s, NULL, &e)) return refuse("%s", e.text);
+    lab_model_init(m, 0);
+    *step = *tested = INFINITY;
+    loci_status status = LOCI_OK;
+    for (double began = thread_time(); !status;) {
+        const double from = thread_time();
+        lab_train_batch(c, m, 0, &b);
+        status = lab_model_backward(m, &b, &mean, &e);
+        lab_model_step(m, 1, 1e-6);
+        const double between = thread_time();
+        if (!status) status = lab_model_forward(m, &b, false, NULL, NULL, &e);
+        const double to = thread_time();
+        *step = fmin(*step, between - from);
+        *tested = fmin(*tested, (to - between) / (double)b.rows);
+        if (to - began > seconds) break;
+    }
+    lab_batch_free(&b);
+    lab_model_close(m);
+    return !status || refuse("%s", e.text);
+}
+
+/* An arm is timed once for each task, or where there are many of both on the first tasks alone,
+ * and then by its share of nope's time. */
+bool estimate_runs(const struct lab_runs *runs, int threads, struct lab_estimate *to)
+{
+    struct seen {
+        char arm[LAB_ARM], task[LAB_NAME], size[LAB_NAME];
+        double step, tested;
+    };
+    struct seen *seen = take((size_t)runs->count, sizeof *seen);
+    int known = 0;
+    *to = (struct lab_estimate){ .seconds = 0 };
+    for (int i = 0; i < runs->count; i++) {
+        const struct lab_config *c = &runs->list[i];
+        int k = 0;
+        while (k < known
+               && (strcmp(seen[k].arm, c->arm) || strcmp(seen[k].task, c->task)
+                   || strcmp(seen[k].size, c->size)))
+            k++;
+        if (k == known) {
+            const double budget = 1.0 / (1 + runs->count / 8.0);
+            strcpy(seen[k].arm, c->arm), strcpy(seen[k].task, c->task),
+                strcpy(seen[k].size, c->size);
+            if (!time_run(c, budget, &seen[k].step, &seen[k].tested)) return free(seen), false;
+            known++;
+        }
+        const struct lab_work_done w = lab_config_work(c);
+        to->seconds += seen[k].step * w.steps + seen[k].tested * w.tested;
+        to->teraflops += (w.trained_flops + w.tested_flops) * 1e-12;
+        to->steps += c->steps;
+    }
+    to->seconds /= threads < runs->count ? threads : runs->count;
+    free(seen);
+    return true;
+}
+
+/* ---- list ------------------------------------------------------------------------------------ */
+
+enum { LIST_JSON };
+static const struct flag list_flags[] = { [LIST_JSON] = { "json", NULL, NULL, "one JSON object" },
+                                          { NULL, NULL, NULL, NULL } };
+
+static void list_json(struct text *t)
+{
+    const struct lab_task *const *task;
+    const struct lab_preset *preset;
+    const struct lab_known *arm;
+    const struct claim *claim;
+    const int tasks = lab_tasks(&task), presets = lab_presets(&preset), arms = lab_known_arms(&arm);
+    text_add(t, "{\"tasks\": [");
+    for (int i = 0; i < tasks; i++) {
+        text_add(t, "%s\n  {\"name\": \"%s\", \"brief\": ", i ? "," : "", task[i]->name);
+        text_json(t, task[i]->brief);
+        text_add(t, ", \"scored\": ");
+        text_json(t, task[i]->scored);
+        text_add(t, ", \"extended\": %s, \"options\": [", task[i]->extended ? "true" : "false");
+        for (const struct lab_option *o = task[i]->options; o->name; o++) {
+            text_add(
+                t,
+                "%s{\"name\": \"%s\", \"usual\": %.9g, \"low\": %.9g, \"high\": %.9g, \"help\": ",
+                o == task[i]->options ? "" : ", ", o->name, o->usual, o->low, o->high);
+            text_json(t, o->help);
+            text_add(t, "}");
+        }
+        text_add(t, "]}");
+    }
+    text_add(t, "],\n \"presets\": [");
+    for (int i = 0; i < presets; i++) {
+        text_add(t, "%s\n  {\"name\": \"%s\", \"about\": ", i ? "," : "", preset[i].name);
+        text_json(t, preset[i].about);
+        text_add(t, ", \"size\": \"%s\", \"seeds\": %d, \"chief_seeds\": %d, \"tasks\": {",
+                 preset[i].size, preset[i].seeds, preset[i].chief_seeds);
+        for (int k = 0; preset[i].tasks[k].name; k++)
+            text_add(t, "%s\"%s\": %d", k ? ", " : "", preset[i].tasks[k].name,
+                     preset[i].tasks[k].steps);
+        text_add(t, "}}");
+    }
+    text_add(t, "],\n \"arms\": [");
+    for (int i = 0; i < arms; i++) {
+        struct lab_arm a;
+        char family[LAB_NAME * 2];
+        lab_arm_parse(&a, arm[i].text, 64, 512, 16, NULL);
+        lab_arm_family(&a, family);
+        text_add(t,
+                 "%s\n  {\"name\": \"%s\", \"family\": \"%s\", \"chief\": %s, \"at_64_tokens\": ",
+                 i ? "," : "", arm[i].text, family, arm[i].chief ? "true" : "false");
+        char text[2 * LAB_TEXT + 4];
+        snprintf(text, sizeof text, "%s%s%s", a.embed, a.embed[0] ? " + " : "", a.attention);
+        text_json(t, text);
+        text_add(t, "}");
+    }
+    text_add(t, "],\n \"claims\": [");
+    for (int i = 0, n = lab_claims(&claim); i < n; i++) {
+        text_add(t, "%s\n  {\"id\": \"%s\", \"claim\": ", i ? "," : "", claim[i].id);
+        text_json(t, claim[i].sentence);
+        text_add(t, ", \"source\": ");
+        text_json(t, claim[i].source);
+        text_add(t, "}");
+    }
+    text_add(t, "]}\n");
+}
+
+static int run_list(const struct args *a)
+{
+    struct text t = { .s = NULL };
+    const struct lab_task *const *task;
+    const struct lab_preset *preset;
+    const struct lab_known *arm;
+    const struct lab_left_out *left;
+    const struct claim *claim;
+    if (!args_rest(a, 0)) return EXIT_ERROR;
+    if (a->value[LIST_JSON]) {
+        list_json(&t);
+        fwrite(t.s, 1, t.n, stdout);
+        text_free(&t);
+        return EXIT_DONE;
+    }
+    printf("%sTASKS%s (--tasks; options by --set)\n", PAINT("1"), PAINT("0"));
+    for (int i = 0, n = lab_tasks(&task); i < n; i++) {
+        printf("    %-10s%s\n", task[i]->name, task[i]->brief);
+        for (const struct lab_option *o = task[i]->options; o->name; o++)
+            printf("              %s=%.9g  %s\n", o->name, o->usual, o->help);
+    }
+    printf("\n%sPRESETS%s (--preset)\n", PAINT("1"), PAINT("0"));
+    for (int i = 0, n = lab_presets(&preset); i < n; i++)
+        printf("    %-10s%s\n", preset[i].name, preset[i].about);
+    printf("\n%sARMS%s (--arms takes any encoding text; chief, the main eight, have a star)\n",
+           PAINT("1"), PAINT("0"));
+    for (int i = 0, n = lab_known_arms(&arm); i < n; i++) {
+        struct lab_arm x;
+        char family[LAB_NAME * 2];
+        lab_arm_parse(&x, arm[i].text, 64, 512, 16, NULL);
+        lab_arm_family(&x, family);
+        printf("  %c %-14s%-14s%s\n", arm[i].chief ? '*' : ' ', arm[i].text, family,
+               x.layer == LAB_FOX_PRO ? "the layer of the forgetting Transformer"
+               : x.embed[0]           ? x.embed
+                                      : x.attention);
+    }
+    for (int i = 0, n = lab_left_out(&left); i < n; i++)
+        printf("    not %-10s%s\n", left[i].name, left[i].why);
+    printf("\n%sCLAIMS%s (a report says which hold)\n", PAINT("1"), PAINT("0"));
+    for (int i = 0, n = lab_claims(&claim); i < n; i++)
+        printf("    %-5s%s\n", claim[i].id, claim[i].sentence);
+    return EXIT_DONE;
+}
+
+const struct command cmd_lab_list = {
+    .name = "lab list",
+    .brief = "tasks, presets, arms and claims",
+    .synopsis = "loci lab list [--json]",
+    .about = "    Arms are shown as they are at 64 tokens of training: tables end where training\n"
+             "    ends, unless a text says otherwise.\n",
+    .examples = "    loci lab list\n",
+    .flags = list_flags,
+    .run = run_list,
+};
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+enum { PLAN_THREADS = WISHES, PLAN_JSON };
+static const struct flag plan_flags[] = {
+    WISH_FLAGS,
+    [PLAN_THREADS] = { "threads", "t", "N", "of the run that is planned (default: all cores)" },
+    [PLAN_JSON] = { "json", NULL, NULL, "one JSON object" },
+    { NULL, NULL, NULL, NULL }
+};
+
+void print_time(double seconds)
+{
+    if (!(seconds < 1e7)) printf("?");
+    else if (seconds < 90) printf("%.0f s", seconds);
+    else if (seconds < 5400) printf("%.0f min", seconds / 60);
+    else printf("%.1f h", seconds / 3600);
+}
+
+void print_runs(const struct lab_runs *runs)
+{
+    printf("%-10s %6s %6s %6s  %s\n", "task", "steps", "arms", "runs",
+           "size, length, learning rate");
+    for (int i = 0; i < runs->count;) {
+        const struct lab_config *c = &runs->list[i];
+        int k = i, arms = 0;
+        for (; k < runs->count && !strcmp(runs->list[k].task, c->task); k++)
+            arms += k == i || strcmp(runs->list[k].arm, runs->list[k - 1].arm) != 0;
+        printf("%-10s %6d %6d %6d  %s, %d tokens, %.3g\n", c->task, c->steps, arms, k - i, c->size,
+               lab_config_shape(c).length, c->rate);
+        i = k;
+    }
+}
+
+static int run_plan(const struct args *a)
+{
+    struct lab_wish w;
+    static struct lab_runs runs;
+    struct lab_estimate cost;
+    int threads = cores();
+    if (!args_rest(a, 1) || !args_whole(a, PLAN_THREADS, 1, 256, &threads)
+        || !make_runs(a, a->rest_count ? a->rest[0] : NULL, &w, &runs)
+        || !estimate_runs(&runs, threads, &cost))
+        return EXIT_ERROR;
+    if (a->value[PLAN_JSON]) {
+        struct text t = { .s = NULL };
+        text_add(
+            &t,
+            "{\"threads\": %d, \"seconds\": %.6g, \"teraflops\": %.6g, \"steps\": %ld, \"runs\": [",
+            threads, cost.seconds, cost.teraflops, cost.steps);
+        for (int i = 0; i < runs.count; i++) {
+            char id[33];
+            lab_config_id(&runs.list[i], id);
+            text_add(&t, "%s\n  {\"id\": \"%s\", \"config\": ", i ? "," : "", id);
+            lab_config_json(&runs.list[i], &t);
+            text_add(&t, "}");
+        }
+        text_add(&t, "]}\n");
+        fwrite(t.s, 1, t.n, stdout);
+        text_free(&t);
+    } else {
+        print_runs(&runs);
+        printf("\n%d runs, %ld steps, %.0f TFLOP: about ", runs.count, cost.steps, cost.teraflops);
+        print_time(cost.seconds);
+        printf(" on %d thread%s here.\n", threads, threads > 1 ? "s" : "");
+    }
+    lab_runs_free(&runs);
+    return EXIT_DONE;
+}
+
+const struct command cmd_lab_plan = {
+    .name = "lab plan",
+    .brief = "what would run, and how long",
+    .synopsis = "loci lab plan --preset NAME | --arms LIST --tasks LIST | FILE.json [OPTION...]",
+    .about = "    Counts arms, tasks, seeds and steps, and times each arm for a moment.\n",
+    .examples = "    loci lab plan --preset coffee\n"
+                "    loci lab plan --arms nope,rope,alibi+cape --tasks text,recall --seeds 3\n",
+    .takes = "@file",
+    .flags = plan_flags,
+    .run = run_plan,
+};
+
+/* ---- The overview ---------------------------------------------------------------------------- */
+
+static const struct flag lab_flags[] = { { NULL, NULL, NULL, NULL } };
+static const struct command *const under[] = { &cmd_lab_list,   &cmd_lab_plan,  &cmd_lab_run,
+                                               &cmd_lab_report, &cmd_lab_watch, &cmd_lab_sample,
+                                               &cmd_lab_dump,   &cmd_lab_bench, NULL };
+
+/* What the last run in ./lab-out said, if there is one. */
+static void print_last(void)
+{
+    struct lab_results all;
+    loci_error e = { .text = "" };
+    if (access("lab-out/lab.json", R_OK) || lab_results_read(&all, "lab-out", &e)) return;
+    int learned = 0;
+    for (int i = 0; i < all.count; i++) learned += all.list[i].learned;
+    printf("\n./lab-out has %d runs that are done, %d of which have learned their task: 'loci lab "
+           "report lab-out'.\n",
+           all.count, learned);
+    lab_results_free(&all);
+}
+
+static int run_lab(const struct args *a)
+{
+    const struct lab_preset *preset;
+    if (!args_rest(a, 0)) return EXIT_ERROR;
+    printf(
+        "loci lab trains small Transformers that differ in nothing but their positional encoding, "
+        "tests them at\n"
+        "1 to 8 times the trained length, and says which published orderings "
+        "hold.\n\n%sPRESETS%s\n",
+        PAINT("1"), PAINT("0"));
+    for (int i = 0, n = lab_presets(&preset); i < n; i++)
+        printf("    %-10s%s\n", preset[i].name, preset[i].about);
+    printf(
+        "\n    loci lab run --preset coffee -o lab-out && loci lab report lab-out -o report.html\n"
+        "\n'loci lab --help' lists the commands.\n");
+    print_last();
+    return EXIT_DONE;
+}
+
+const struct command cmd_lab = {
+    .name = "lab",
+    .brief = "train small models: a fair comparison of all encodings",
+    .synopsis = "loci lab [COMMAND [OPTION...]]",
+    .about = "    Small Transformers that differ in nothing but their positional encoding are\n"
+             "    trained in one harness and tested at 1 to 8 times the trained length; the "
+             "report\n"
+             "    says which published orderings hold. A run has the same bits on every machine.\n"
+             "    lab/README.md has results and how they were made.\n",
+    .examples = "    loci lab plan --preset coffee\n"
+                "    loci lab run --preset coffee -o lab-out\n"
+                "    loci lab report lab-out -o report.html\n",
+    .flags = lab_flags,
+    .run = run_lab,
+    .under = under,
+};

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT */
+/* lab_run.c -- `loci lab run` and `loci lab watch`: work that goes on, and how it looks from
+ * outside. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/lab.h"
+#include "cli/terminal.h"
+#include "models/json.h"
+#include "lab/run.h"
+#include "lab/store.h"
+
+/* ---- A table of what goes on ----------------------------------------------------------------- */
+
+struct row {
+    char arm[LAB_ARM], task[LAB_NAME];
+    int seed, step, steps;
+    enum lab_stage stage;
+    double loss;
+};
+
+static double work_of(const struct row *r) { return r->stage == LAB_READY ? r->steps : r->step; }
+
+/* One line for all, and on a terminal one for each run that goes on; returns how many lines. */
+static int print_rows(const struct row *rows, int n, double left, bool each, bool terminal)
+{
+    const char *clear = terminal ? "\033[K" : "";
+    double done = 0, all = 0;
+    int ready = 0, lines = 1;
+    for (int i = 0; i < n; i++)
+        done += work_of(&rows[i]), all += rows[i].steps, ready += rows[i].stage == LAB_READY;
+    printf("%d of %d runs, %.0f %% of the steps", ready, n, 100 * done / fmax(1, all));
+    if (ready < n && left > 0) printf(", about "), print_time(left), printf(" left");
+    printf("%s\n", clear);
+    for (int i = 0; i < n && each; i++) {
+        const struct row *r = &rows[i];
+        if (r->stage != LAB_TRAINS && r->stage != LAB_TESTS) continue;
+        const int filled = (int)(20.0 * r->step / r->steps);
+        printf("  [%.*s%*s] %-16.16s %-9s seed %d  %d/%d", filled, "####################",
+               20 - filled, "", r->arm, r->task, r->seed, r->step, r->steps);
+        if (r->stage == LAB_TESTS) printf("  tests%s\n", clear);
+        else if (isfinite(r->loss)) printf("  loss %.3f%s\n", r->loss, clear);
+        else printf("%s\n", clear);
+        lines++;
+    }
+    return lines;
+}
+
+/* ---- run ------------------------------------------------------------------------------------- */
+
+enum { RUN_OUTPUT = WISHES, RUN_SHARD, RUN_THREADS, RUN_CHECKPOINT, RUN_ISA, RUN_QUIET };
+static const struct flag run_flags[] = {
+    WISH_FLAGS,
+    [RUN_OUTPUT] = { "output", "o", "DIR:@folder", "the folder of the runs (default lab-out)" },
+    [RUN_SHARD] = { "shard", NULL, "I/N", "every N-th run alone, from I on, I from 0" },
+    [RUN_THREADS] = { "threads", "t", "N",
+                      "runs at a time, or threads of the last ones (default: all cores)" },
+    [RUN_CHECKPOINT] = { "checkpoint", NULL, "SECONDS", "between checkpoints (default 60)" },
+    [RUN_ISA] = { "isa", NULL, "NAME:@isa", "instruction set; the bits are the same" },
+    [RUN_QUIET] = { "quiet", "q", NULL, "no progress" },
+    { NULL, NULL, NULL, NULL }
+};
+
+static atomic_int stopping;
+static void on_stop(int number) { atomic_store(&stopping, number); }
+
+static void fill_rows(const struct lab_runs *runs, const struct lab_progress *p, int shard,
+                      int shards, struct row *rows, int *n)
+{
+    *n = 0;
+    for (int i = shard; i < runs->count; i += shards) {
+        struct row *r = &rows[(*n)++];
+        const struct lab_config *c = &runs->list[i];
+        strcpy(r->arm, c->arm), strcpy(r->task, c->task);
+        r->seed = c->seed, r->steps = c->steps;
+        r->step = atomic_load(&p[i].step), r->stage = (enum lab_stage)atomic_load(&p[i].stage),
+        r->loss = atomic_load(&p[i].loss);
+    }
+}
+
+/* In place on a terminal, else a line per minute. */
+static void show_progress(struct lab_work *w, bool quiet)
+{
+    struct row *rows = take((size_t)w->runs->count, sizeof *rows);
+    const bool terminal = isatty(STDOUT_FILENO) && !quiet;
+    const double began = now();
+    double told = began, at_start = 0;
+    int n, lines = 0;
+    fill_rows(w->runs, w->progress, w->shard, w->shards, rows, &n);
+    for (int i = 0; i < n; i++) at_start += work_of(&rows[i]);
+    while (!lab_work_ended(w)) {
+        const struct timespec nap = { 0, 50000000 };
+        nanosleep(&nap, NULL);
+        if (quiet || now() - told < (terminal ? 0.5 : 60)) continue;
+        told = now();
+        double done = -at_start, all = 0;
+        fill_rows(w->runs, w->progress, w->shard, w->shards, rows, &n);
+        for (int i = 0; i < n; i++) done += work_of(&rows[i]), all += rows[i].steps;
+        const double left = done > 0 ? (told - began) * (all - at_start - done) / done : 0;
+        if (terminal && lines) printf("\033[%dA\033[J", lines);
+        lines = print_rows(rows, n, left, terminal, terminal);
+        fflush(stdout);
+    }
+    if (terminal && lines) printf("\033[%dA\033[J", lines);
+    free(rows);
+}
+
+/* The command as it was typed, for lab.json. */
+static void command_line(const struct args *a, struct text *t)
+{
+    text_add(t, "loci %s", a->command->name);
+    for (int i = 0; i < a->rest_count; i++) text_add(t, " %s", a->rest[i]);
+    for (int i = 0; a->command->flags[i].name; i++)
+        if (a->value[i] && i != RUN_OUTPUT && i != RUN_QUIET && i != RUN_THREADS && i != RUN_SHARD)
+            text_add(t, " --%s%s%s", a->command->flags[i].name, *a->value[i] ? " " : "",
+                     a->value[i]);
+}
+
+static bool read_shard(const struct args *a, struct lab_work *w)
+{
+    const char *text = a->value[RUN_SHARD];
+    char end;
+    w->shard = 0, w->shards = 1;
+    if (!text) return true;
+    if (sscanf(text, "%d/%d%c", &w->shard, &w->shards, &end) != 2 || w->shards < 1 || w->shard < 0
+        || w->shard >= w->shards)
+        return refuse("lab run: --shard must be I/N with I from 0 to N-1, not '%s'", text);
+    return true;
+}
+
+/* Each run has files of its own, so a text that cannot be looked at later would be of no use. */
+static int report_end(const struct lab_runs *runs, const struct lab_work *w, const char *dir)
+{
+    struct row *rows = take((size_t)runs->count, sizeof *rows);
+    int n, ready = 0, others = 0;
+    fill_rows(runs, w->progress, w->shard, w->shards, rows, &n);
+    for (int i = 0; i < n; i++)
+        ready += rows[i].stage == LAB_READY, others += rows[i].stage == LAB_ELSEWHERE;
+    free(rows);
+    const int left = n - ready - others;
+    printf("%d of %d runs are done", ready, n);
+    if (others) printf(", %d are in other hands", others);
+    if (left) printf(", %d are left; the same command goes on", left);
+    if (ready == n) printf(": loci lab report %s", dir);
+    printf("\n");
+    return EXIT_DONE;
+}
+
+static int run_run(const struct args *a)
+{
+    struct lab_wish wish;
+    static struct lab_runs runs;         /* these last as long as the program, however it ends */
+    static struct text command;
+    loci_error e = { .text = "" };
+    const char *dir = a->value[RUN_OUTPUT] ? a->value[RUN_OUTPUT] : "lab-out";
+    struct lab_work w = { .dir = dir,
+                          .checkpoint = 60,
+                          .threads = cores(),
+                          .isa = a->value[RUN_ISA],
+                          .stop = &stopping };
+    int checkpoint = 60;
+    if (!args_rest(a, 1) || !args_whole(a, RUN_THREADS, 1, 256, &w.threads)
+        || !args_whole(a, RUN_CHECKPOINT, 0, 1 << 30, &checkpoint) || !read_shard(a, &w)
+        || !make_runs(a, a->rest_count ? a->rest[0] : NULL, &wish, &runs))
+        return EXIT_ERROR;
+    if (w.isa && !lab_engine(w.isa, false))
+        return fail("lab run: isa '%s' does not run here", w.isa);
+    char cpu[96];
+    w.runs = &runs, w.checkpoint = checkpoint, w.cpu = cpu_name(cpu, sizeof cpu);
+    command_line(a, &command);
+    if (lab_store_open(dir, command.s, wish.preset, &runs, &e)) return fail("lab run: %s", e.text);
+    text_free(&command);
+    struct sigaction stop = { .sa_handler = on_stop, .sa_flags = SA_RESTART };
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    if (!a->value[RUN_QUIET]) {
+        print_runs(&runs);
+        printf("\n%d runs in %s, %d at a time\n", runs.count, dir,
+               w.threads < runs.count ? w.threads : runs.count);
+        fflush(stdout);
+    }
+    w.progress = take((size_t)runs.count, sizeof *w.progress);
+    loci_status status = lab_work_begin(&w, &e);
+    if (!status) {
+        show_progress(&w, a->value[RUN_QUIET] != NULL);
+        status = lab_work_end(&w, &e);
+    }
+    const int code = status ? fail("lab run: %s", e.text) : report_end(&runs, &w, dir);
+    free(w.progress);
+    lab_runs_free(&runs);
+    return code;
+}
+
+const struct command cmd_lab_run = {
+    .name = "lab run",
+    .brief = "train and test what is not there yet",
+    .synopsis =
+        "loci lab run --preset NAME | --arms LIST --tasks LIST | FILE.json [-o DIR] [OPTION...]",
+    .about = "    Runs are kept in DIR, each in a folder of its own, named by the hash of its\n"
+             "    configuration. What is done stays; a checkpoint is kept every minute and when\n"
+             "    the program is stopped, and the same command goes on. Several processes and\n"
+             "    machines may share DIR. Results have the same bits for any threads and "
+             "machines.\n",
+    .examples =
+        "    loci lab run --preset coffee -o lab-out\n"
+        "    loci lab run --preset overnight -o lab-out --shard 3/16\n"
+        "    loci lab run --arms 'rope,rope:base=1e6,alibi+cape' --tasks text --seeds 3 --size M\n",
+    .takes = "@file",
+    .flags = run_flags,
+    .run = run_run,
+};
+
+/* ---- watch ----------------------------------------------------------------------------------- */
+
+enum { WATCH_ONCE };
+static const struct flag watch_flags[] = {
+    [WATCH_ONCE] = { "once", NULL, NULL, "one look (so it is where the output is no terminal)" },
+    { NULL, NULL, NULL, NULL }
+};
+
+/* The runs that lab.json names, as their folders tell. */
+static bool read_rows(const char *dir, struct row **rows, int *n)
+{
+    char path[LAB_PATH];
+    snprintf(path, sizeof path, "%.4000s/lab.json", dir);
+    loci_error e = { .text = "" };
+    json_t *root;
+    if (lab_json_read(&root, dir, "lab.json", &e)) return refuse("%s: %s", path, e.text);
+    const json_t *list = json_object_get(root, "runs");
+    if (!json_is_array(list)) return json_decref(root), refuse("%s: it has no list of runs", path);
+    *n = 0;
+    *rows = take(json_array_size(list) + 1, sizeof **rows);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *one = json_array_get(list, i);
+        const char *id = json_string_value(json_object_get(one, "id")),
+                   *arm = json_string_value(json_object_get(one, "arm")),
+                   *task = json_string_value(json_object_get(one, "task"));
+        struct lab_told told;
+        struct row *r = &(*rows)[*n];
+        if (!id || !arm || !task || strlen(id) != 32 || strlen(arm) >= sizeof r->arm
+            || strlen(task) >= sizeof r->task)
+            continue;
+        strcpy(r->arm, arm), strcpy(r->task, task);
+        r->seed = (int)json_integer_value(json_object_get(one, "seed"));
+        r->steps = (int)json_integer_value(json_object_get(one, "steps"));
+        if (r->steps < 1) continue;
+        snprintf(path, sizeof path, "%.3900s/runs/%s", dir, id);
+        if (lab_run_done(dir, id)) r->stage = LAB_READY;
+        else if (lab_claim_read(path, &told)) {
+            r->step = told.step < r->steps ? told.step : r->steps, r->loss = told.loss;
+            r->stage = told.step < r->steps ? LAB_TRAINS : LAB_TESTS;
+        }
+        (*n)++;
+    }
+    json_decref(root);
+    return true;
+}
+
+static int run_watch(const struct args *a)
+{
+    const char *dir = a->rest_count ? a->rest[0] : "lab-out";
+    const bool terminal = isatty(STDOUT_FILENO) && !a->value[WATCH_ONCE];
+    double first = -1, began = now();
+    int lines = 0;
+    if (!args_rest(a, 1)) return EXIT_ERROR;
+    for (;;) {
+        struct row *rows;
+        int n;
+        double done = 0, all = 0;
+        if (!read_rows(dir, &rows, &n)) return EXIT_ERROR;
+        for (int i = 0; i < n; i++) done += work_of(&rows[i]), all += rows[i].steps;
+        if (first < 0) first = done;
+        const double left = done > first ? (now() - began) * (all - done) / (done - first) : 0;
+        if (terminal && lines) printf("\033[%dA\033[J", lines);
+        lines = print_rows(rows, n, left, true, terminal);
+        fflush(stdout);
+        free(rows);
+        if (!terminal || done >= all) return EXIT_DONE;
+        const struct timespec nap = { 1, 0 };
+        nanosleep(&nap, NULL);
+    }
+}
+
+const struct command cmd_lab_watch = {
+    .name = "lab watch",
+    .brief = "how far a run is",
+    .synopsis = "loci lab watch [DIR] [--once]",
+    .about = "    From the files in DIR, so of all processes and machines that work there.\n",
+    .examples = "    loci lab watch lab-out\n",
+    .takes = "@folder",
+    .flags = watch_flags,
+    .run = run_watch,
+};

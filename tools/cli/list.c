@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: MIT */
+/* list.c -- `loci list`, `loci info`, `loci version`: what is there. */
+#define _DEFAULT_SOURCE
+
+#include <math.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "util/shape_text.h"
+#include "cli/cli.h"
+#include "cli/json.h"
+
+/* ---- list ------------------------------------------------------------------------------------ */
+
+static const struct { int place; const char *name; } places[] = {
+    { LOCI_PLACE_EMBED, "embed" }, { LOCI_PLACE_ROTATE, "rotate" }, { LOCI_PLACE_SCORE, "score" },
+    { LOCI_PLACE_MIX, "mix" }, { LOCI_PLACE_WEIGHT, "weight" }, { LOCI_PLACE_VALUE, "value" },
+    { LOCI_PLACE_STATE, "state" }, { LOCI_PLACE_SUM, "sum" },
+};
+
+/* "rotate,score", or "-": the encoding enters nowhere. */
+static const char *place_names(int set, char *buffer, size_t room)
+{
+    buffer[0] = 0;
+    for (int i = 0; i < COUNT(places); i++)
+        if (set & places[i].place)
+            snprintf(buffer + strlen(buffer), room - strlen(buffer), "%s%s", buffer[0] ? "," : "",
+                     places[i].name);
+    if (!buffer[0]) snprintf(buffer, room, "-");
+    return buffer;
+}
+
+/* The usual value of an option, as it would be written. */
+static const char *usual(const loci_option *o, char *buffer, size_t room)
+{
+    if (o->must) snprintf(buffer, room, "must be given");
+    else if (o->kind == LOCI_LIST) snprintf(buffer, room, "none");
+    else if (isnan(o->usual)) snprintf(buffer, room, "by rule");
+    else if (o->kind == LOCI_WORD) {
+        const char *p = o->words;
+        for (int k = (int)o->usual; k > 0 && *p; k--) p += strcspn(p, "|"), p += *p == '|';
+        snprintf(buffer, room, "%.*s", (int)strcspn(p, "|"), p);
+    } else snprintf(buffer, room, "%.10g", o->usual);
+    return buffer;
+}
+
+/* What an option may be: its words, or its range. */
+static const char *accepted(const loci_option *o, char *buffer, size_t room)
+{
+    const bool whole = o->kind == LOCI_WHOLE, list = o->kind == LOCI_LIST;
+    const char *kind = whole ? "whole" : list ? "list of" : "number";
+    if (o->kind == LOCI_WORD) snprintf(buffer, room, "%s", o->words);
+    else
+        snprintf(buffer, room, "%s %.10g .. %.10g", kind, o->low, o->high);
+    return buffer;
+}
+
+/* The tensors of an encoding's example, for 8 heads of width 64. */
+enum { HEADS = 8, WIDTH = 64, LENGTH = 512, MAX_TENSORS = 32 };
+/* How many there are; the plan is the caller's to destroy, and holds the names. */
+static int tensors_of(const loci_encoding_info *e, loci_tensor *list, loci_plan **plan)
+{
+    const bool embeds = e->places == LOCI_PLACE_EMBED;
+    const loci_desc d = {
+        .encoding = e->example, .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION,
+        .heads = embeds ? 0 : HEADS, .dim = embeds ? 0 : WIDTH, .model_dim = HEADS * WIDTH,
+        .max_len = LENGTH
+    };
+    const loci_status status = loci_plan_create(plan, &d, NULL);
+    if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));
+    if (status) return 0;
+    return loci_tensors(*plan, list, MAX_TENSORS);
+}
+static const char *role_of(const loci_tensor *t)
+{
+    return t->role == LOCI_INPUT ? "input" : t->role == LOCI_FIXED ? "fixed" : "learned";
+}
+
+/* Two lines of the overview: what it does, and where it is from. */
+static void print_line(const loci_encoding_info *e)
+{
+    char where[64];
+    loci_plan *plan = NULL;
+    loci_tensor list[MAX_TENSORS];
+    const int n = tensors_of(e, list, &plan);
+    printf("%s%-12s%s %-12s %s\n%26s%s%s", PAINT("1"), e->name, PAINT("0"),
+           place_names(e->places, where, sizeof where), e->brief, "", PAINT("2"), e->cite);
+    for (int i = 0; i < n; i++) printf("%s%s", i ? ", " : "; ", list[i].name);
+    printf("%s\n", PAINT("0"));
+    loci_plan_destroy(plan);
+}
+
+/* Everything that a text of this encoding may say. */
+static void print_details(const loci_encoding_info *e)
+{
+    char a[128], b[128];
+    loci_plan *plan = NULL;
+    loci_tensor list[MAX_TENSORS];
+    const int n = tensors_of(e, list, &plan);
+    printf("%s%s%s  %s\n", PAINT("1"), e->name, PAINT("0"), e->brief);
+    printf("    enters at   %s%s\n", place_names(e->places, a, sizeof a),
+           e->causal_only ? "; causal masks only" : "");
+    printf("    from        %s\n    example     %s\n"
+           "    tolerance   %g of 1 + the largest exact value\n",
+           e->cite, e->example, e->tolerance);
+    for (int i = 0; i < n; i++)
+        printf("    %s%-18s %-20s %s%s\n", i ? "            " : "tensors     ", list[i].name,
+               role_of(&list[i]), shape_text(list[i].rank, list[i].shape, a, sizeof a),
+               i ? "" : "   of the example, 8 heads of width 64");
+    loci_plan_destroy(plan);
+    for (int i = 0; i < e->option_count; i++)
+        printf("    %s%-18s %-20s %-28s %s\n", i ? "            " : "options     ",
+               e->options[i].name, usual(&e->options[i], a, sizeof a),
+               accepted(&e->options[i], b, sizeof b), e->options[i].help);
+    printf("\n");
+}
+
+/* A word has its words, a number its range; what is not finite is null. */
+static json_t *option_json(const loci_option *o)
+{
+    static const char *const kinds[] = { "number", "whole", "word", "list" };
+    char a[128];
+    json_t *j = json_object();
+    json_object_set_new(j, "name", json_string(o->name));
+    json_object_set_new(j, "kind", json_string(kinds[o->kind]));
+    json_object_set_new(j, "must", json_boolean(o->must));
+    if (o->kind == LOCI_WORD) {
+        const bool none = isnan(o->usual) || o->must;
+        json_object_set_new(j, "usual", none ? json_null() : json_string(usual(o, a, sizeof a)));
+        json_object_set_new(j, "words", json_string(o->words));
+    } else {
+        json_object_set_new(j, "usual", o->must ? json_null() : json_number_or_null(o->usual));
+        json_object_set_new(j, "low", json_number_or_null(o->low));
+        json_object_set_new(j, "high", json_number_or_null(o->high));
+    }
+    json_object_set_new(j, "help", json_string(o->help));
+    return j;
+}
+
+/* The same as print_details(), for scripts. */
+static void print_encoding_json(const loci_encoding_info *e)
+{
+    json_t *j = json_object(), *where = json_array();
+    json_t *options = json_array(), *tensors = json_array();
+    loci_plan *plan = NULL;
+    loci_tensor list[MAX_TENSORS];
+    const int n = tensors_of(e, list, &plan);
+    for (int i = 0; i < n; i++) {
+        json_t *t = json_object();
+        json_object_set_new(t, "name", json_string(list[i].name));
+        json_object_set_new(t, "role", json_string(role_of(&list[i])));
+        json_array_append_new(tensors, t);
+    }
+    loci_plan_destroy(plan);
+    for (int i = 0; i < COUNT(places); i++)
+        if (e->places & places[i].place) json_array_append_new(where, json_string(places[i].name));
+    for (int i = 0; i < e->option_count; i++)
+        json_array_append_new(options, option_json(&e->options[i]));
+    json_object_set_new(j, "name", json_string(e->name));
+    json_object_set_new(j, "brief", json_string(e->brief));
+    json_object_set_new(j, "cite", json_string(e->cite));
+    json_object_set_new(j, "places", where);
+    json_object_set_new(j, "causal_only", json_boolean(e->causal_only));
+    json_object_set_new(j, "tolerance", json_number_or_null(e->tolerance));
+    json_object_set_new(j, "example", json_string(e->example));
+    json_object_set_new(j, "tensors", tensors);
+    json_object_set_new(j, "options", options);
+    json_print(j);
+}
+
+static const char *encoding_name(int i)
+{
+    const loci_encoding_info *list;
+    loci_encodings(&list);
+    return list[i].name;
+}
+
+enum { LIST_JSON };
+static const struct flag list_flags[] = {
+    [LIST_JSON] = { "json", NULL, NULL, "one JSON object per line, tensors and options included" },
+    { NULL, NULL, NULL, NULL }
+};
+
+/* All names are looked at before anything is printed. */
+static int list_run(const struct args *a)
+{
+    const loci_encoding_info *list;
+    int n = loci_encodings(&list);
+    for (int i = 0; i < a->rest_count; i++) {
+        if (find_encoding(a->rest[i], strlen(a->rest[i]))) continue;
+        const char *hint = nearest(a->rest[i], encoding_name, n);
+        return fail("list: unknown encoding '%s'%s%s%s", a->rest[i], hint ? "; did you mean " : "",
+                    hint ? hint : "", hint ? "?" : "");
+    }
+    if (!a->value[LIST_JSON] && a->rest_count == 0)
+        printf("%s%-12s %-12s %s%s\n", PAINT("1"), "encoding", "enters at",
+               "what it does; its paper; its tensors", PAINT("0"));
+    for (int i = 0; i < n; i++) {
+        bool wanted = a->rest_count == 0;
+        for (int k = 0; k < a->rest_count; k++)
+            wanted = wanted || !strcmp(a->rest[k], list[i].name);
+        if (!wanted) continue;
+        if (a->value[LIST_JSON]) print_encoding_json(&list[i]);
+        else if (a->rest_count) print_details(&list[i]);
+        else print_line(&list[i]);
+    }
+    return EXIT_DONE;
+}
+
+const struct command cmd_list = {
+    .name = "list",
+    .brief = "the encodings, and the options of each",
+    .synopsis = "loci list [ENCODING...] [--json]",
+    .about = "    Without names: where each encoding enters, what it does, its paper and its\n"
+             "    tensors.  With names: their tensors' shapes, options, defaults, ranges and\n"
+             "    sources too.  An encoding is written name:option=value,... and several are\n"
+             "    joined by '+'.\n",
+    .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
+    .takes = "@encoding...", .flags = list_flags,
+    .run = list_run,
+};
+
+/* ---- info ------------------------------------------------------------------------------------ */
+
+enum { INFO_JSON };
+static const struct flag info_flags[] = {
+    [INFO_JSON] = { "json", NULL, NULL, "one JSON object" },
+    { NULL, NULL, NULL, NULL }
+};
+
+#if defined __clang__
+#define COMPILER "clang " __clang_version__
+#elif defined __GNUC__
+#define COMPILER "gcc " __VERSION__
+#else
+#define COMPILER "unknown compiler"
+#endif
+
+/* Nothing here is measured: it is what the system and the library say. */
+static int info_run(const struct args *a)
+{
+    if (!args_rest(a, 0)) return EXIT_ERROR;
+    char cpu[128];
+    const char *names[16];
+    struct utsname os;
+    int n = loci_isas(names, COUNT(names));
+    if (n > COUNT(names)) n = COUNT(names);
+    bool known = uname(&os) >= 0;
+    const char *system = known ? os.sysname : "unknown", *machine = known ? os.machine : "unknown";
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    if (a->value[INFO_JSON]) {
+        json_t *j = json_object(), *isas = json_array();
+        for (int i = 0; i < n; i++) json_array_append_new(isas, json_string(names[i]));
+        json_object_set_new(j, "version", json_string(loci_version_text()));
+        json_object_set_new(j, "cpu", json_string(cpu_name(cpu, sizeof cpu)));
+        json_object_set_new(j, "cpus", json_integer(cpus));
+        json_object_set_new(j, "system", json_string(system));
+        json_object_set_new(j, "machine", json_string(machine));
+        json_object_set_new(j, "isas", isas);
+        json_object_set_new(j, "isa", json_string(best_isa()));
+        json_object_set_new(j, "fast", json_boolean(runs_fast(best_isa())));
+        json_object_set_new(j, "compiler", json_string(COMPILER));
+        json_print(j);
+        return EXIT_DONE;
+    }
+    printf("loci      %s\ncpu       %s, %ld online\nsystem    %s %s\nisas      ",
+           loci_version_text(), cpu_name(cpu, sizeof cpu), cpus, system, machine);
+    for (int i = 0; i < n; i++) printf("%s%s", names[i], i + 1 < n ? ", " : "");
+    printf("  (in use: %s)\nfast      %s\ncompiler  %s\n", best_isa(),
+           runs_fast(best_isa()) ? "bf16 dot products, for dtype bf16 with --fast; bits may differ"
+                                 : "nothing: no bf16 dot products here, and --fast changes no bits",
+           COMPILER);
+    return EXIT_DONE;
+}
+
+const struct command cmd_info = {
+    .name = "info",
+    .brief = "version, processor, instruction sets and build", .synopsis = "loci info [--json]",
+    .about =
+        "    What to put into a bug report.  The instruction sets are those that this\n"
+        "    processor and this build have in common, worst first; the last one is used\n"
+        "    unless --isa says otherwise.\n",
+    .examples = "    loci info\n    loci info --json\n",
+    .flags = info_flags, .run = info_run,
+};
+
+/* ---- version --------------------------------------------------------------------------------- */
+
+static int version_run(const struct args *a)
+{
+    if (!args_rest(a, 0)) return EXIT_ERROR;
+    printf("loci %s\n", loci_version_text());
+    return EXIT_DONE;
+}
+
+static const struct flag no_flags[] = { { NULL, NULL, NULL, NULL } };
+const struct command cmd_version = {
+    .name = "version", .brief = "the version", .synopsis = "loci version",
+    .about = "    Prints the version and nothing else.\n",
+    .examples = "    loci version\n", .flags = no_flags, .run = version_run,
+};

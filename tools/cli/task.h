@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/* task.h -- a plan with everything that running it takes: tensors, tables, workspace, a call,
+ * gradients. */
+#ifndef LOCI_CLI_TASK_H
+#define LOCI_CLI_TASK_H
+
+#include "cli/cli.h"
+#include "math/half.h"
+
+struct task {
+    loci_desc desc;
+    loci_plan *plan;
+    loci_dtype reals;                    /* of tensors and rows, F32 or F64; desc.dtype is q's */
+    size_t real;                         /* bytes of one */
+    ptrdiff_t batch, q_len, k_len;
+
+    int tensors;                         /* of the plan, in its order */
+    loci_tensor *tensor;                 /* shapes are those of this call, nothing negative */
+    void **data, **ddata;                /* ddata[i] NULL: fixed, or before task_gradients() */
+
+    loci_call call;
+    loci_grad grad;
+    loci_view x, y, dy, dx;              /* stages ROTATE and EMBED */
+    loci_which which;
+
+    void *tables, *work;
+    size_t table_bytes, work_bytes;
+    loci_error error;
+    int owned, room;                     /* buffers that task_close() frees */
+    void **own;
+};
+
+/* Makes the plan and sizes its tensors.  Prints its error (after `about` and a colon, unless that
+ * is NULL) and returns false.  A task that failed to open, and one that is all zero, may be
+ * closed. */
+bool task_open(struct task *, const loci_desc *, ptrdiff_t batch, ptrdiff_t q_len, ptrdiff_t k_len,
+               const char *about);
+void task_close(struct task *);
+/* Of an encoding that works on embeddings: what is added to them before an attention like this. */
+loci_desc task_embedding(const loci_desc *attention, const char *encoding);
+
+/* Zeroed, freed by task_close(). */
+void *task_take(struct task *, size_t count, size_t each);
+ptrdiff_t shape_count(int rank, const ptrdiff_t *shape);            /* 0 when it does not fit */
+/* ddata, for all tensors that are not fixed. */
+void task_gradients(struct task *);
+void task_random_tensors(struct task *, uint64_t seed);             /* fills data */
+/* q, k, v or x; outputs and cotangents too. */
+void task_random_inputs(struct task *, uint64_t seed);
+/* Then: gates that hardly forget, scores at which a stick lasts; for f32. */
+void task_lasting(struct task *);
+
+/* Tables and workspace, the larger one of both passes if backward; tables are prepared from
+ * data. */
+loci_status task_prepare(struct task *, ptrdiff_t max_distance, bool backward);
+loci_status task_forward(struct task *), task_backward(struct task *);
+/* Forward, and backward where asked, by the float64 reference; the task's dtype is F64. */
+loci_status task_reference(struct task *, bool backward);
+
+/* Numbers that look like N(0, 1), times scale; the same for the same seed. */
+void fill_normal(void *data, loci_dtype, ptrdiff_t count, uint64_t seed, double scale);
+
+#endif
