@@ -453,6 +453,7 @@ const struct term N(term_gate) = {
     .held = held,
     .resume = resume,
     .keyed = keyed,
+    .keyed_alone = true,
     .key_home = key_home,
     .total = total,
     .grad = grad,
