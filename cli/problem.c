@@ -234,7 +234,7 @@ static double time_steps(struct problem *p, struct contender *c, enum pass pass,
                         c->main.error.text[0] ? c->main.error.text : c->embed.error.text),
                    -1;
     }
-    return (now() - start - aside) / steps;
+    return fmax(0, now() - start - aside) / steps;
 }
 
 /* Runs it a few times, and finds how many steps make a call.  A backward pass reads what a forward
