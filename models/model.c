@@ -40,6 +40,16 @@ static loci_status open_source(loci_model **to, const struct source *from, loci_
     return s;
 }
 
+/* Puts the path in front of the sentence: its end alone, where both do not fit. */
+static void name_path(loci_error *e, const char *path)
+{
+    const loci_error told = *e;
+    const size_t used = strlen(told.text) + sizeof "...: ", length = strlen(path);
+    const size_t room = used < sizeof e->text ? sizeof e->text - used : 0;
+    const size_t cut = length > room ? length - room : 0;
+    loci_io_fail(e, told.status, "%s%s: %s", cut ? "..." : "", path + cut, told.text);
+}
+
 /* The file is closed again: a model keeps what it needs of it. */
 loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
 {
@@ -50,9 +60,11 @@ loci_status loci_model_open(loci_model **m, const char *path, loci_error *e)
     *m = NULL;
     IO_CHECK(e, path, "loci_model_open: the path is NULL; a config.json or a GGUF file is wanted");
     loci_status s = loci_io_open(&from, path, e);
-    if (s) return s;
-    s = open_source(m, &from, e);
-    close(from.fd);
+    if (!s) {
+        s = open_source(m, &from, e);
+        close(from.fd);
+    }
+    if (s && e) name_path(e, path);
     return s;
 }
 

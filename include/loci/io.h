@@ -24,8 +24,8 @@ extern "C" {
 
 typedef struct loci_model loci_model;
 
-/* On failure *model is NULL.  A model is constant once open; its bytes may go.  A NULL model has 0
- * layers and the type "". */
+/* On failure *model is NULL, and the error of loci_model_open() begins with the path.  A model is
+ * constant once open; its bytes may go.  A NULL model has 0 layers and the type "". */
 LOCI_API loci_status loci_model_open(loci_model **model, const char *path, loci_error *);
 LOCI_API loci_status loci_model_parse(loci_model **model, const void *bytes, size_t size,
                                       loci_error *);

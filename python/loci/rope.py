@@ -124,9 +124,6 @@ def _open(source: Any) -> Any:
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         status = files.model_open(c.byref(model), os.fsencode(path), thread.error_at)
-        if status:
-            failed = _c.failure(status, thread.error)
-            raise Error(f"{os.fsdecode(path)}: {failed}", failed.status)
     else:
         if hasattr(source, "to_dict"):
             source = source.to_dict()

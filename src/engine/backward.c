@@ -303,7 +303,7 @@ static void backward_tile(const struct call *c, struct tile *t, const struct sum
             t[i].own[x].keys =
                 w->keys[x] && c->g.total[x]
                     ? w->keys[x] + (t[i].h % item_heads(p) * keys + at * KT)
-                                       * key_row(term->keyed(c, x))
+                                       * key_row(term, c, x)
                     : NULL;
         weigh_gradient(&t[i]);
         if (c->g.dmask.data) store_mask_gradient(&t[i]);
@@ -474,7 +474,7 @@ static void zero_sums(const struct call *c, const struct sums *w, struct keyrang
     zero_keys(c, w->dv, item_kv_heads(p), keys, padded(p->value_dim));
     EACH_USE(c, x, term) {
         if (term->part) zero(w->part[x], item_heads(p) * term->part(c, x));
-        if (w->keys[x]) zero_keys(c, w->keys[x], item_heads(p), keys, key_row(term->keyed(c, x)));
+        if (w->keys[x]) zero_keys(c, w->keys[x], item_heads(p), keys, key_row(term, c, x));
     }
 }
 /* Adds the parts of a chunk to those of the item's chunks before it; after the last one they go
@@ -560,7 +560,7 @@ static void add_to_total(const struct share *s, const real *from, int x, int h0,
         double *to = s->c->g.total[x] + term->key_home(s->c, x, s->q->b, h0 + h);
         for (ptrdiff_t j = s->first; j < s->end; j++) {
             double *row = to + (s->q->k0 + j) * width;
-            const real *sums = sums_at(s, from, h, j, key_row(width));
+            const real *sums = sums_at(s, from, h, j, key_row(term, s->c, x));
             for (int n = 0; n < width; n++) row[n] += (double)sums[n];
         }
     }

@@ -55,6 +55,8 @@ struct term {
     /* Numbers per key and head of a gradient that is summed in own.keys, 0 if there is none; and
      * where those of a head's first key go in the total, which has them key by key. */
     int (*keyed)(const struct call *, int x);
+    bool keyed_alone;                    /* keyed() is 1, and the number is summed without padding;
+                                            else the sums are products, whose rows are padded() */
     ptrdiff_t (*key_home)(const struct call *, int x, ptrdiff_t b, int h);
 
     /* Once per query tile, when Q is there, and in _bwd dO, delta and lse. */

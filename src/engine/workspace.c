@@ -103,7 +103,7 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct sums *w)
         if (term->part) w->part[x] = take_reals(a, heads * term->part(c, x));
         if (term->keyed && term->keyed(c, x))
             w->keys[x] = take_bytes(a, (size_t)(heads * keys),
-                                    (size_t)key_row(term->keyed(c, x)) * sizeof(real));
+                                    (size_t)key_row(term, c, x) * sizeof(real));
     }
 }
 static size_t lay_out_block(const struct call *c, char *base, struct sums *w)

@@ -72,8 +72,11 @@ INLINE ptrdiff_t item_tiles(const struct call *c)
 {
     return ((c->Lq < ROW_CHUNK ? c->Lq : ROW_CHUNK) + QT - 1) / QT;
 }
-/* Reals from key to key where a term sums n of them by key; a single one needs no padding. */
-INLINE int key_row(int n) { return n == 1 ? 1 : padded(n); }
+/* Reals from key to key where a term sums by key. */
+INLINE int key_row(const struct term *term, const struct call *c, int x)
+{
+    return term->keyed_alone ? 1 : padded(term->keyed(c, x));
+}
 /* How much of a part is added to the total. */
 INLINE ptrdiff_t added_part(const struct call *c, int x)
 {

@@ -204,7 +204,7 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
 static void bound_rows(struct gate *g, int rows)
 {
     g->most_C = g->C[0], g->first_mark = g->last_mark = g->mark[0];
-    for (int r = 1; r < rows; r++) {
+    for (int r = 1; r < rows && r < QT; r++) {           /* gcc 14 sees no end without QT */
         if (g->C[r] > g->most_C) g->most_C = g->C[r];
         if (g->mark[r] < g->first_mark) g->first_mark = g->mark[r];
         if (g->mark[r] > g->last_mark) g->last_mark = g->mark[r];
@@ -453,6 +453,7 @@ const struct term N(term_gate) = {
     .held = held,
     .resume = resume,
     .keyed = keyed,
+    .keyed_alone = true,
     .key_home = key_home,
     .total = total,
     .grad = grad,

@@ -6,7 +6,7 @@
  * run batches at once, and a job may run a batch of its own without deadlock: a thread waits for
  * a batch only after its own share is done, and only for jobs that are running.  No thread but
  * the workers and the caller takes from a batch, so at most `threads` of its jobs overlap. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE                  /* on macOS POSIX alone hides _SC_NPROCESSORS_ONLN */
 #include "util/error.h"
 #include "util/limits.h"
 

@@ -708,8 +708,16 @@ static void check_callers(void)
     CHECK_THAT(loci_model_parse(&other, NULL, 2, NULL) == LOCI_BAD_ARG
                && loci_model_rope(m, 9, 0, &r, NULL) == LOCI_BAD_ARG, "no place for an error");
     CHECK_SAYS(loci_model_rope(m, 0, 2e18, &r, &e), LOCI_BAD_ARG, &e, "a context of");
-    CHECK_SAYS(loci_model_open(&other, "tests/none", &e), LOCI_BAD_ARG, &e, "cannot open: No");
+    CHECK_SAYS(loci_model_open(&other, "tests/none", &e), LOCI_BAD_ARG, &e,
+               "tests/none: cannot open: No");
     CHECK_SAYS(loci_model_open(&other, "tests/cases", &e), LOCI_BAD_ARG, &e, "this is a folder");
+    CHECK_SAYS(loci_model_open(&other, "README.md", &e), LOCI_BAD_ARG, &e,
+               "README.md: neither GGUF");
+    char path[2000] = "";
+    for (int i = 0; i < 400; i++) strcat(path, "./..");
+    strcat(path, "/none");
+    CHECK_SAYS(loci_model_open(&other, path, &e), LOCI_BAD_ARG, &e, "/none: cannot open: ");
+    CHECK_THAT(!strncmp(e.text, "...", 3) && strlen(e.text) == sizeof e.text - 1, "%s", e.text);
     CHECK_SAYS(loci_model_open(&other, "/dev/null", &e), LOCI_BAD_ARG, &e, "not a regular file");
     CHECK_THAT(!other && loci_model_layers(NULL) == 0 && !strcmp(loci_model_type(NULL), ""),
                "a NULL model");

@@ -185,6 +185,12 @@ check "against one that serves in another way" wrong 'it does not answer' "$work
 check "the fault may be ours" refused bench rotary --against "$LOCI"
 check "and then it is said so" grep -q '^loci: unknown encoding' "$work/err"
 check "race" prints '^nope ' race nope --len 64
+honest() {                                  # what no quiet try stands behind is marked, and said
+    local out
+    out=$("$LOCI" race nope --len 64) || return 1
+    ! grep -Eq '[0-9]\?' <<<"$out" || grep -q '^busy: ' <<<"$out"
+}
+check "race says so where the machine was busy" honest
 check "race fits into 100 columns" narrow race nope --len 64
 drawn() { "$LOCI" race nope t5 --len 64 --svg "$work/race.svg" --html "$work/race.html" >/dev/null && grep -q '</svg>' "$work/race.svg" && grep -q '<table>' "$work/race.html"; }
 check "race draws what it found" drawn

@@ -86,7 +86,7 @@ void print_plain(FILE *, const char *text);
 /* the same for functions that return bool */
 #define refuse(...) (fail(__VA_ARGS__), false)
 void *take(size_t count, size_t each);   /* on 64 bytes, zeroed; without memory the program ends */
-double now(void);                        /* seconds */
+double now(void);                        /* seconds; never falls in a thread */
 double median(double *, int count);      /* sorts */
 /* what lies at this share from the least to the largest; sorts */
 double quantile(double *, int count, double share);

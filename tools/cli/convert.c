@@ -396,7 +396,7 @@ static bool read_wish(struct job *j)
     if (is_gguf(a->rest[1]))
         return refuse("%s: a GGUF file is about its own weights; the model's config.json is wanted",
                       a->rest[1]);
-    if (loci_model_open(&j->model, a->rest[1], &e)) return refuse("%s: %s", a->rest[1], e.text);
+    if (loci_model_open(&j->model, a->rest[1], &e)) return refuse("%s", e.text);
     j->layer = take((size_t)loci_model_layers(j->model), sizeof *j->layer);
     return true;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* lab.c -- `loci lab`: what it has, what would run, and how long that takes. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE                  /* on macOS POSIX alone hides _SC_NPROCESSORS_ONLN */
 
 #include "cli/lab.h"
 

@@ -7,8 +7,11 @@
  * factors; the sum of the results keeps the compiler from dropping any. */
 #define _DEFAULT_SOURCE
 
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -233,6 +236,22 @@ double probe_copy(float *to, const float *from, size_t bytes, const loci_host *h
     int pieces = threads > 1 ? threads * JOBS : 1;
     struct work w = { .to = to, .from = from, .count = bytes / sizeof *from / (size_t)pieces };
     return 2.0 * (double)(w.count * sizeof *from) * pieces / seconds(&w, copy_job, host, pieces);
+}
+
+struct spent spent_now(void)
+{
+    struct timespec t;
+    struct rusage r;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    getrusage(RUSAGE_SELF, &r);
+    return (struct spent){ now(), (double)t.tv_sec + 1e-9 * (double)t.tv_nsec, r.ru_nivcsw };
+}
+
+/* Waiting for threads that work is no such time, so both must have changed. */
+double taken_between(struct spent from, struct spent to)
+{
+    const double wall = to.wall - from.wall, core = to.core - from.core;
+    return to.aside == from.aside ? 0 : fmax(0, (wall - core) / wall);
 }
 
 /* Four times the last cache, so that what is met again has been driven out in between. */

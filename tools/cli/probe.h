@@ -15,6 +15,13 @@ double probe_dots(const loci_host *, int threads);
 double probe_read(const char *isa, const float *, size_t bytes, const loci_host *, int threads);
 double probe_copy(float *to, const float *from, size_t bytes, const loci_host *, int threads);
 
+/* Seconds that this thread has had a core; and how often another process has put one of our
+ * threads aside. */
+struct spent { double wall, core; long aside; };
+struct spent spent_now(void);
+/* The share of the time between the two in which other processes had the core. */
+double taken_between(struct spent from, struct spent to);
+
 /* More than the caches hold, or a guess where the system does not say; at most 1 GiB, and a 16th of
  * this machine's memory. */
 size_t beyond_caches(void);

@@ -5,8 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 
 #include "cli/probe.h"
 #include "cli/problem.h"
@@ -236,7 +234,7 @@ static double time_steps(struct problem *p, struct contender *c, enum pass pass,
                         c->main.error.text[0] ? c->main.error.text : c->embed.error.text),
                    -1;
     }
-    return (now() - start - aside) / steps;
+    return fmax(0, now() - start - aside) / steps;
 }
 
 /* Runs it a few times, and finds how many steps make a call.  A backward pass reads what a forward
@@ -294,31 +292,13 @@ static double limit(struct problem *p, const struct contender *c)
                              : flops_limit(p);
 }
 
-/* Seconds that this thread has had a core; and how often another process has put one of our
- * threads aside.  Waiting for threads that work is no such time, so both must have changed. */
-struct spent { double wall, core; long aside; };
-static struct spent spent(void)
-{
-    struct timespec t;
-    struct rusage r;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    getrusage(RUSAGE_SELF, &r);
-    return (struct spent){ now(), (double)t.tv_sec + 1e-9 * (double)t.tv_nsec, r.ru_nivcsw };
-}
-
-static double taken(struct spent from, struct spent to)
-{
-    const double wall = to.wall - from.wall, core = to.core - from.core;
-    return to.aside == from.aside ? 0 : fmax(0, (wall - core) / wall);
-}
-
 bool contender_call(struct problem *p, struct contender *c, int steps, double *probe,
                     struct call *call)
 {
     call->before = *probe > 0 ? *probe : limit(p, c);
-    const struct spent from = spent();
+    const struct spent from = spent_now();
     call->seconds = time_steps(p, c, p->pass, steps);
-    call->taken = taken(from, spent());
+    call->taken = taken_between(from, spent_now());
     call->after = *probe = limit(p, c);
     call->flops = p->pass == DECODE ? flops_limit(p) : fmax(call->before, call->after);
     return call->seconds >= 0;

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "cli/naive.h"
+#include "cli/probe.h"
+#include "cli/rounds.h"
 #include "cli/terminal.h"
 #include "cli/task.h"
 
@@ -31,13 +33,16 @@ struct race {
     bool fast;
     const char *isa;
     const loci_host *host;
+    struct rounds *rounds;               /* a round is a try, between two probes of this machine */
 };
-/* milliseconds, of the fastest try */
-struct score { double forward, step, megabytes, error; };
+/* Milliseconds, of the fastest try that counts; busy: no try of one of the two did, and it is the
+ * fastest of all.  best: the best probe so far. */
+struct score { double forward, step, megabytes, error, best; bool busy; };
 
-/* Seconds for the tries of one pass; at least two are made. */
-static const double patience = 0.2;
-enum { SEED = 7, MAX_TRIES = 20 };
+/* Seconds for the tries of one pass, and where fewer than WANTED of them count; at least two are
+ * made. */
+static const double patience = 0.2, most_patience = 1;
+enum { SEED = 7, WANTED = 2 };
 enum { JUDGED = 256 };                   /* tokens on which errors are measured, at most */
 
 /* ---- The exact result ------------------------------------------------------------------------ */
@@ -134,16 +139,45 @@ static void naive_pass(void *arg, bool backward)
     if (backward) naive_backward(arg);
 }
 
-/* Milliseconds of the fastest try: what disturbs a try only makes it slower. */
-static double run_fastest(void (*pass)(void *, bool), void *runner, bool backward)
+static double probe(const struct race *r) { return probe_flops(r->isa, r->host, r->threads); }
+
+static struct call run_once(const struct race *r, void (*pass)(void *, bool), void *runner,
+                            bool backward)
 {
-    double best = INFINITY, until = now() + patience;
-    for (int i = 0; i < MAX_TRIES && (i < 2 || now() < until); i++) {
-        double start = now();
-        pass(runner, backward);
-        best = fmin(best, now() - start);
+    struct call c = { .before = probe(r) };
+    const struct spent from = spent_now();
+    const double start = now();
+    pass(runner, backward);
+    c.seconds = now() - start;
+    c.taken = taken_between(from, spent_now());
+    c.after = probe(r);
+    return c;
+}
+
+static double seconds_of(const struct pair *p, const void *user)
+{
+    return (void)user, p->mine.seconds;
+}
+
+/* Milliseconds of the fastest try that counts: what disturbs a try only makes it slower. */
+static double run_fastest(const struct race *r, struct score *s, void (*pass)(void *, bool),
+                          void *runner, bool backward)
+{
+    struct rounds *tries = r->rounds;
+    const double start = now();
+    double fastest = INFINITY, spent = 0;
+    rounds_row(tries);
+    while (tries->made < 2 || (tries->made < PATIENCE * WANTED
+               && spent < (rounds_counted(tries) < WANTED ? most_patience : patience))) {
+        const struct call c = run_once(r, pass, runner, backward);
+        rounds_add(tries, (struct pair){ c, c });
+        fastest = fmin(fastest, c.seconds);
+        spent = now() - start;
     }
-    return 1e3 * best;
+    s->best = tries->best[0];
+    const double quiet = rounds_at(tries, seconds_of, NULL, 0);
+    if (isnan(quiet)) s->busy = true;
+    return 1e3 * (isnan(quiet) ? fastest : quiet);
 }
 
 static bool ready(const struct race *r, struct task *t)
@@ -197,8 +231,8 @@ static bool run_fused(const struct race *r, const char *encoding, struct score *
     bool ok = open_fused(r, &f, encoding);
     *s = (struct score){ 0 };
     if (ok) {
-        s->forward = run_fastest(fused_pass, &f, false);
-        s->step = run_fastest(fused_pass, &f, true);
+        s->forward = run_fastest(r, s, fused_pass, &f, false);
+        s->step = run_fastest(r, s, fused_pass, &f, true);
         s->megabytes = 1e-6 * (double)(f.main.table_bytes + f.main.work_bytes
                                        + f.embed.table_bytes + f.embed.work_bytes);
         ok = fine(&f);
@@ -240,8 +274,8 @@ static bool run_naive(const struct race *r, struct score *s)
     struct naive n;
     *s = (struct score){ 0 };
     if (!open_naive(r, &t, &n)) return false;
-    s->forward = run_fastest(naive_pass, &n, false);
-    s->step = run_fastest(naive_pass, &n, true);
+    s->forward = run_fastest(r, s, naive_pass, &n, false);
+    s->step = run_fastest(r, s, naive_pass, &n, true);
     s->megabytes = 1e-6 * (double)n.bytes;
     naive_close(&n);
     task_close(&t);
@@ -292,16 +326,32 @@ static void print_header(const struct race *r)
 static void print_row(const char *name, const struct score *s, const struct score *naive,
                       const char *paint)
 {
-    printf("%-26.26s  %9.2f %s%7.1fx%s  %11.2f %s%7.1fx%s  %8.2f %s%7.0fx%s  %8.1e\n", name,
-           s->forward, paint, naive->forward / s->forward, *paint ? PAINT("0") : "", s->step, paint,
-           naive->step / s->step, *paint ? PAINT("0") : "", s->megabytes, paint,
+    const char mark = s->busy || naive->busy ? '?' : 'x';
+    printf("%-26.26s  %9.2f %s%7.1f%c%s  %11.2f %s%7.1f%c%s  %8.2f %s%7.0fx%s  %8.1e\n", name,
+           s->forward, paint, naive->forward / s->forward, mark, *paint ? PAINT("0") : "", s->step,
+           paint, naive->step / s->step, mark, *paint ? PAINT("0") : "", s->megabytes, paint,
            naive->megabytes / s->megabytes, *paint ? PAINT("0") : "", s->error);
     fflush(stdout);
 }
 
-static void print_closing(void)
+/* A row is doubtful where its own times or those of the naive row are: no try of them counted, or
+ * the machine turned out to be faster than it was then. */
+static int doubtful_rows(const struct race *r, const struct score *s, int rows)
+{
+    const double near = (1 - r->rounds->tolerance) * r->rounds->best[0];
+    int doubtful = 0;
+    for (int i = 1; i < rows; i++)
+        doubtful += s[i].busy || s[0].busy || s[i].best < near || s[0].best < near;
+    return doubtful;
+}
+
+static void print_closing(int doubtful, int rows)
 {
     print_line();
+    if (doubtful)
+        printf("%sbusy%s: do not rely on the times of %d of %d rows.  The machine did other work "
+               "during them, or\nduring the naive row, which all are compared with (marked ? where "
+               "every try was disturbed).\n", PAINT("1"), PAINT("0"), doubtful, rows);
     printf(
         "How to read it: a row is one encoding, fused; "
         "'faster' and 'less' compare it with the naive row on\n"
@@ -356,6 +406,14 @@ static void put_figures(struct figure *f, int row, const char *name, const struc
     figure_cell(&f[1], row + 1, 5, "%.1e", s->error);
 }
 
+static void say_busy(struct figure *f, int doubtful, int rows)
+{
+    const size_t used = strlen(f->about);
+    snprintf(f->about + used, sizeof f->about - used,
+             "  The machine was busy: do not rely on the times of %d of %d encodings.", doubtful,
+             rows);
+}
+
 static int write_figures(const struct args *a, const struct figure *f)
 {
     struct text t = { 0 };
@@ -373,34 +431,38 @@ static int write_figures(const struct args *a, const struct figure *f)
 static int run_all(const struct race *r, const struct args *a)
 {
     const loci_encoding_info *list;
-    struct score naive, s;
     int known = loci_encodings(&list), count = a->rest_count ? a->rest_count : known;
     struct figure f[2] = { 0 };
+    struct score *s = take((size_t)count + 1, sizeof *s);
     print_header(r);
-    if (!run_naive(r, &naive)) return EXIT_ERROR;
-    print_row("naive, no encoding", &naive, &naive, "");
-    print_line();
+    int code = run_naive(r, &s[0]) ? EXIT_DONE : EXIT_ERROR;
+    if (!code) print_row("naive, no encoding", &s[0], &s[0], "");
+    if (!code) print_line();
     open_figures(r, f, count);
-    put_figures(f, 0, "naive, no encoding", &naive, &naive);
-    int code = EXIT_DONE;
+    put_figures(f, 0, "naive, no encoding", &s[0], &s[0]);
     for (int i = 0; i < count && !code; i++) {
         const char *encoding = a->rest_count ? runnable_text(a->rest[i]) : list[i].example;
-        if (!run_fused(r, encoding, &s)) code = EXIT_ERROR;
-        else print_row(encoding, &s, &naive, PAINT("32"));
-        put_figures(f, i + 1, encoding, &s, &naive);
+        if (!run_fused(r, encoding, &s[i + 1])) code = EXIT_ERROR;
+        else print_row(encoding, &s[i + 1], &s[0], PAINT("32"));
+        put_figures(f, i + 1, encoding, &s[i + 1], &s[0]);
     }
-    if (!code) print_closing();
+    const int doubtful = doubtful_rows(r, s, count + 1);
+    if (!code) print_closing(doubtful, count);
+    if (doubtful) say_busy(&f[0], doubtful, count);
     if (!code) code = write_figures(a, f);
     figure_free(&f[0]);
     figure_free(&f[1]);
+    free(s);
     return code;
 }
 
 static int run(const struct args *a)
 {
     const char *isa = a->value[ISA] ? a->value[ISA] : best_isa();
+    struct rounds rounds = { .wanted = WANTED, .tolerance = 0.04 };
     struct race r = {
-        .len = 2048, .dim = 64, .heads = 2, .threads = 1, .fast = a->value[FAST] != NULL, .isa = isa
+        .len = 2048, .dim = 64, .heads = 2, .threads = 1, .fast = a->value[FAST] != NULL,
+        .isa = isa, .rounds = &rounds
     };
     loci_host pool;
     /* the naive runner keeps [heads][len][len] weights */
@@ -409,7 +471,9 @@ static int run(const struct args *a)
         || !args_output(a, SVG) || !args_output(a, HTML))
         return EXIT_ERROR;
     if (!start_threads(a, r.threads, &pool, &r.host)) return EXIT_ERROR;
+    rounds_open(&rounds);
     int code = run_all(&r, a);
+    rounds_close(&rounds);
     if (r.host) loci_pool_destroy(&pool);
     return code;
 }
@@ -422,7 +486,9 @@ const struct command cmd_race = {
     .about = "    Runs each encoding (without names: all of them) forward, and forward with\n"
              "    backward.  Time and memory are compared with textbook attention that has no\n"
              "    encoding at all, all results and gradients with the float64 reference.  Takes\n"
-             "    well under a minute.  For figures to rely on, use 'loci bench'.\n",
+             "    well under a minute.  A try counts as in 'loci bench': only while nothing else\n"
+             "    disturbs the machine.  Where none does, the row has ? for x, and the last lines\n"
+             "    say busy.  For figures to rely on, use 'loci bench'.\n",
     .examples = "    loci race\n"
                 "    loci race t5 alibi rope:pairing=interleaved+fox --len 4096 --threads 2\n",
     .takes = "@encoding...",

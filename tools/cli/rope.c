@@ -319,7 +319,7 @@ bool read_rope(const char *path, int layer, double length, loci_rope *r)
 {
     loci_error e;
     loci_model *m;
-    if (loci_model_open(&m, path, &e)) return refuse("%s: %s", path, e.text);
+    if (loci_model_open(&m, path, &e)) return refuse("%s", e.text);
     const loci_status s = loci_model_rope(m, layer, length, r, &e);
     loci_model_close(m);
     return !s || refuse("%s: %s", path, e.text);
@@ -341,7 +341,7 @@ static int rope_run(const struct args *a)
         return fail("rope: --length must be a whole number from 1 to 1000000000000, not '%s'",
                     given);
     const char *path = a->rest[0];
-    if (loci_model_open(&m, path, &e)) return fail("%s: %s", path, e.text);
+    if (loci_model_open(&m, path, &e)) return fail("%s", e.text);
     const bool all = !a->value[ROPE_JSON] && !a->value[ROPE_ENCODING];
     int code = EXIT_DONE;
     if (all && !a->value[ROPE_LAYER]) {
