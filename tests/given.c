@@ -501,10 +501,8 @@ static void sizes(void)
         forward_bytes = loci_workspace(p.plan, &p.call, 0);
     p.call.work_bytes = forward_bytes, p.call.tables_bytes = tables;
     CHECK_THAT(!forward(&p), "sizes that fit: %s", p.e.text);
-    CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells",
-               "work for a forward pass");
-    p.call.work_bytes = forward_bytes - 1;
-    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells", "a byte less");
+    p.call.work_bytes = p.bytes - 1;
+    CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells", "a byte less");
     p.call.work_bytes = p.bytes;
     CHECK_THAT(!backward(&p), "sizes that fit: %s", p.e.text);
     p.call.work_bytes = 64;
@@ -584,6 +582,34 @@ static void damaged_caches(void)
             (void)loci_cache_remove(p.plan, p.tables, work, c, 0, 1, 2, &p.call);
         }
     CHECK_THAT(said > 100 && taken > 100, "damaged caches: nothing was tried");
+    drop(&p);
+}
+/* Positions that were counted are the numbers of the keys, or the cache is not opened, and remove
+ * leaves it as it is. */
+static void damaged_counts(void)
+{
+    struct problem p;
+    static const int64_t values[] = { INT64_MIN, INT64_MAX, -1, 2 };
+    make(&p, (loci_desc){ .encoding = "rope:pairing=half", .keys_rotated = 1 });
+    const size_t bytes = loci_cache_size(p.plan, B, 70);
+    char *memory = room_take(&p.room, bytes), *before = room_take(&p.room, bytes);
+    loci_cache *c, *opened;
+    if (loci_cache_create(&c, p.plan, B, 70, 0, memory, &p.e)) exit(2);
+    p.call.cache = c;
+    void *work = room_take(&p.room, loci_workspace(p.plan, &p.call, 0));
+    CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call), "append: %s", p.e.text);
+    int64_t *pos = cache_list(c, c->pos) + cache_capacity(c);        /* of the second entry */
+    for (int i = 0; i < (int)(sizeof values / sizeof *values); i++) {
+        pos[1] = values[i];
+        memcpy(before, memory, bytes);
+        CHECK_SAYS(loci_cache_open(&opened, p.plan, memory, bytes, &p.e), LOCI_BAD_ARG, &p.e,
+                   "key 1 of entry 1 is at position", "counted positions");
+        CHECK_SAYS(loci_cache_remove(p.plan, p.tables, work, c, 1, 0, 1, &p.call), LOCI_BAD_ARG,
+                   &p.e, "key 1 of entry 1 is at position", "counted positions");
+        CHECK_THAT(!opened && !memcmp(before, memory, bytes), "a cache that was damaged changed");
+    }
+    pos[1] = 1;
+    CHECK_THAT(!loci_cache_open(&opened, p.plan, memory, bytes, &p.e), "open: %s", p.e.text);
     drop(&p);
 }
 /* No sequences, no keys: nothing to do. */
@@ -698,6 +724,6 @@ int main(void)
     everywhere(), crooked(), in_place(), packed_gradients();
     broadcast(), windows();
     versions(), sizes();
-    damaged_caches(), empty_cache(), cancelling(), nowhere();
+    damaged_caches(), damaged_counts(), empty_cache(), cancelling(), nowhere();
     return harness_end();
 }
