@@ -41,10 +41,10 @@ static loci_plan *make_plan(const struct walk_text *t, int round, bool rotated, 
     const int kind = round % 5;
     loci_plan *p;
     loci_error e;
-    *d = (loci_desc){ .size = sizeof *d, .encoding = t->text, .heads = kinds[kind].heads,
-                      .kv_heads = kinds[kind].kv_heads, .dtype = kinds[kind].dtype,
-                      .fast = kinds[kind].fast,
-                      .dim = walk_dim(t->text, 16), .keys_rotated = rotated };
+    *d = (loci_desc)LOCI_DESC(.encoding = t->text, .heads = kinds[kind].heads,
+                              .kv_heads = kinds[kind].kv_heads, .dtype = kinds[kind].dtype,
+                              .fast = kinds[kind].fast, .dim = walk_dim(t->text, 16),
+                              .keys_rotated = rotated);
     if (!t->square) d->value_dim = 24;
     const loci_status status = loci_plan_create(&p, d, &e);
     /* not every encoding can keep turned keys, and those that turn none say so */
@@ -67,11 +67,11 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
 {
     static int64_t list[2 * MOST + 2];
     static const double coord[1];
-    static const loci_grad none = { .size = sizeof none };
+    static const loci_grad none = LOCI_GRAD();
     struct room room;
     loci_host host = { .run = run_here, .threads = 1 + (int)draw(8) };
-    loci_call most = { .size = sizeof most, .batch = cache ? 2 : draw(3),
-                       .q_len = few_or_many(MOST), .k_len = few_or_many(MOST), .cache = cache, .host = &host };
+    loci_call most = LOCI_CALL(.batch = cache ? 2 : draw(3), .q_len = few_or_many(MOST),
+                               .k_len = few_or_many(MOST), .cache = cache, .host = &host);
     const ptrdiff_t way = draw(4);
     if (way == 0 && !cache) most.q_seg = most.k_seg = list;
     if (way == 1) most.k_first = most.k_last = list;
@@ -131,10 +131,10 @@ static void check_cache(const loci_plan *p, const loci_desc *d, const char *text
                    e.text)) {
         for (int i = 0; i < NEW; i++) pos[i] = 3 * i;
         loci_host host = { .run = run_here, .threads = 1 + (int)draw(3) };
-        loci_call add = { .size = sizeof add, .batch = 2, .k_len = 1 + draw(NEW - 1),
-                          .cache = cache, .tensors = data, .host = &host, .error = &e,
-                          .k_pos = placed ? pos : NULL, .k = { .data = rows },
-                          .v = { .data = rows } };
+        loci_call add = LOCI_CALL(.batch = 2, .k_len = 1 + draw(NEW - 1), .cache = cache,
+                                  .tensors = data, .host = &host, .error = &e,
+                                  .k_pos = placed ? pos : NULL, .k = { .data = rows },
+                                  .v = { .data = rows });
         if (loci_axes(p) > 1) add.k_coord = rows;
         for (int i = 0; i < 3; i++) {
             /* the second time the cache has positions, or none */
@@ -146,8 +146,7 @@ static void check_cache(const loci_plan *p, const loci_desc *d, const char *text
             if (i < 2) {
                 status = loci_cache_append(p, tables, work, cache, &add);
             } else {
-                loci_call call = { .size = sizeof call, .batch = 2, .cache = cache, .host = &host,
-                                   .error = &e };
+                loci_call call = LOCI_CALL(.batch = 2, .cache = cache, .host = &host, .error = &e);
                 call.work_bytes = loci_workspace(p, &call, 0);
                 free(work);
                 work = allocate(call.work_bytes);

@@ -216,7 +216,8 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
 static loci_status check_positions(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
 {
     const int64_t len = lengths(c)[b];
-    if (c->placed) return loci_check_near(position(c, b, 0), (ptrdiff_t)len, "the cache's k_pos", e);
+    if (c->placed)
+        return loci_check_near(position(c, b, 0), (ptrdiff_t)len, "the cache's k_pos", e);
     for (int64_t j = 0; j < len && !c->form.ring; j++)
         CHECK(e, *position(c, b, j) == j, LOCI_BAD_ARG,
               "the cache is damaged: key %lld of entry %td is at position %lld, but positions were "
@@ -414,7 +415,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
 {
     struct call c;
     loci_call now, *const in = &now;
-    TRY(loci_take_call(in, given));
+    TRY(loci_take_call(in, wants_sizes(p), given));
     TRY(check_plan(p, 0, 1, in->error));
     TRY(loci_cache_check(p, to, in->error));
     TRY(check_append(p, to, in));
@@ -524,7 +525,7 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     struct call call;
     int64_t shift[KT];
     loci_call now, *const in = &now;
-    TRY(loci_take_call(in, given));
+    TRY(loci_take_call(in, wants_sizes(p), given));
     loci_error *e = in->error;
     TRY(check_plan(p, 0, 1, e));
     TRY(loci_cache_check(p, c, e));

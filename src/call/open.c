@@ -329,7 +329,7 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
 {
     loci_call in;
     struct call c;
-    if (!p || p->magic != PLAN_MAGIC || loci_take_call(&in, given)) return 0;
+    if (!p || p->magic != PLAN_MAGIC || loci_take_call(&in, wants_sizes(p), given)) return 0;
     /* rows of an embedding have no keys */
     if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, &in);
     if (loci_open_call(&c, p, &in, false)) return 0;
@@ -439,10 +439,11 @@ void loci_want(struct call *c, void *const *out)
     }
 }
 
-loci_status loci_take_grad(loci_grad *to, const loci_call *in, const loci_grad *from)
+loci_status loci_take_grad(loci_grad *to, const loci_call *in, bool sized,
+                           const loci_grad *from)
 {
     CHECK(in->error, from, LOCI_BAD_ARG, "grad must not be NULL");
-    return TAKE(loci_grad, to, from, dtensors, in->error);
+    return TAKE(loci_grad, to, from, dtensors, sized, in->error);
 }
 /* Gradients have the shapes of what they belong to; dk is by kv head, also where each head turns
  * keys of its own. */

@@ -69,7 +69,7 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
 {
     struct call c;
     loci_call in;
-    TRY(loci_take_call(&in, given));
+    TRY(loci_take_call(&in, wants_sizes(p), given));
     TRY(open_rotation(&c, p, tables, work, &in, which, false));
     TRY(rotation_view(&c, &x, "x", which, false));
     TRY(rotation_view(&c, &y, "y", which, false));
@@ -87,7 +87,7 @@ loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *w
 {
     struct call c;
     loci_call in;
-    TRY(loci_take_call(&in, given));
+    TRY(loci_take_call(&in, wants_sizes(p), given));
     TRY(open_rotation(&c, p, tables, work, &in, which, true));
     TRY(rotation_view(&c, &x, "x", which, false));
     TRY(rotation_view(&c, &dy, "dy", which, false));

@@ -14,7 +14,7 @@ static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % 
 struct loci_cache;
 loci_status loci_cache_check(const loci_plan *, const struct loci_cache *, loci_error *);
 size_t loci_cache_bytes(const loci_plan *, const struct loci_cache *);
-loci_status loci_take_grad(loci_grad *to, const loci_call *, const loci_grad *from);
+loci_status loci_take_grad(loci_grad *to, const loci_call *, bool sized, const loci_grad *from);
 
 /* Takes shapes, positions, cache and host from a call that has been taken; refuses
  * those whose sizes overflow.  wide: all rows go in tiles, however few there are. */

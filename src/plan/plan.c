@@ -458,14 +458,14 @@ static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-loci_status loci_plan_create(loci_plan **plan, const loci_desc *given, loci_error *e)
+loci_status loci_make_plan(loci_plan **plan, const loci_desc *given, bool sized, loci_error *e)
 {
     loci_desc d;
     CHECK(e, plan, LOCI_BAD_ARG,
           "loci_plan_create: there is nowhere to put the plan, plan is NULL");
     *plan = NULL;
     CHECK(e, given, LOCI_BAD_ARG, "loci_plan_create: desc is NULL");
-    TRY(TAKE(loci_desc, &d, given, tensor_count, e));
+    TRY(TAKE(loci_desc, &d, given, tensor_count, sized, e));
 
     /* Numbers in texts have a point, whatever the program's locale says. */
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -473,6 +473,7 @@ loci_status loci_plan_create(loci_plan **plan, const loci_desc *given, loci_erro
     locale_t before = uselocale(c);
     /* Zeroed, so that a plan that is half made can be destroyed. */
     loci_plan *p = calloc(1, sizeof *p);
+    if (p) p->sized = sized;
     loci_status status = p ? make(p, &d, e)
                            : loci_fail(e, LOCI_NO_MEMORY, "no memory for the plan");
     uselocale(before);
