@@ -58,11 +58,11 @@ static void measure(struct small *s)
 static struct small open_small(const char *encoding, ptrdiff_t len, int cached)
 {
     static const void *const tensors[32] = { learned, learned, learned, learned };
-    const loci_desc d = { .size = sizeof d, .encoding = encoding, .heads = HEADS, .dim = DIM,
-                          .keys_rotated = cached };
-    struct small s = { .call = { .size = sizeof s.call, .batch = 1, .q_len = 1, .k_len = len,
-                                 .q.data = q, .k.data = k, .v.data = v, .o.data = o, .lse = lse,
-                                 .tensors = tensors, .error = &error } };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = HEADS, .dim = DIM,
+                                  .keys_rotated = cached);
+    struct small s = { .call = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = len, .q.data = q,
+                                         .k.data = k, .v.data = v, .o.data = o, .lse = lse,
+                                         .tensors = tensors, .error = &error) };
     need(loci_plan_create(&s.plan, &d, &error));
     s.tables = take(loci_tables_size(s.plan, len));
     need(loci_prepare(s.plan, len, tensors, s.tables));

@@ -19,7 +19,8 @@ static void fill(float *x, int count)
 int main(void)
 {
     /* 1. The plan: every error of wish shows here, as a sentence. */
-    loci_desc d = { .encoding = "rope:pairing=half+t5:buckets=16", .heads = HEADS, .dim = DIM };
+    loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half+t5:buckets=16", .heads = HEADS,
+                            .dim = DIM);
     loci_error e;
     loci_plan *plan;
     if (loci_plan_create(&plan, &d, &e)) return fprintf(stderr, "%s\n", e.text), 1;
@@ -41,16 +42,9 @@ int main(void)
     /* 4. The call: shapes, buffers, and a workspace for them. */
     fill(q[0][0], HEADS * LENGTH * DIM), fill(k[0][0], HEADS * LENGTH * DIM),
         fill(v[0][0], HEADS * LENGTH * DIM);
-    loci_call call = { .batch = 1,
-                       .q_len = LENGTH,
-                       .k_len = LENGTH,
-                       .q.data = q,
-                       .k.data = k,
-                       .v.data = v,
-                       .o.data = o,
-                       .lse = lse,
-                       .tensors = tensors,
-                       .error = &e };
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = LENGTH, .k_len = LENGTH, .q.data = q,
+                               .k.data = k, .v.data = v, .o.data = o, .lse = lse,
+                               .tensors = tensors, .error = &e);
     void *work = aligned_alloc(64, loci_workspace(plan, &call, 0));
     if (!work || loci_forward(plan, tables, work, &call)) return fprintf(stderr, "%s\n", e.text), 1;
 

@@ -29,11 +29,8 @@ static void stop(const char *what)
 struct layer { loci_plan *plan; void *tables; };
 static struct layer make(int keys_rotated)
 {
-    loci_desc d = { .encoding = "rope:pairing=half,base=500000+alibi",
-                    .heads = HEADS,
-                    .kv_heads = KV_HEADS,
-                    .dim = DIM,
-                    .keys_rotated = keys_rotated };
+    loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half,base=500000+alibi", .heads = HEADS,
+                            .kv_heads = KV_HEADS, .dim = DIM, .keys_rotated = keys_rotated);
     struct layer l;
     if (loci_plan_create(&l.plan, &d, &e)) stop("plan");
     l.tables = aligned_alloc(64, loci_tables_size(l.plan, ALL));
@@ -56,9 +53,8 @@ static void step(const struct layer *l, int from, int n)
     for (int i = 0; i < n; i++) places[i] = from + i;
     const loci_view keys = { &k[0][from], 0, ALL * DIM, DIM },
                     cached = { &k_cache[0][from], 0, ALL * DIM, DIM };
-    loci_call turn = {
-        .batch = 1, .q_len = n, .k_len = n, .q_pos = places, .k_pos = places, .error = &e
-    };
+    loci_call turn = LOCI_CALL(.batch = 1, .q_len = n, .k_len = n, .q_pos = places, .k_pos = places,
+                               .error = &e);
     void *work = aligned_alloc(64, loci_workspace(l->plan, &turn, 0));
     if (!work || loci_rotate(l->plan, l->tables, work, &turn, LOCI_CACHE, keys, cached))
         stop("rotate");
@@ -66,9 +62,11 @@ static void step(const struct layer *l, int from, int n)
     for (int h = 0; h < KV_HEADS; h++)
         memcpy(v_cache[h][from], v[h][from], (size_t)n * sizeof v[h][from]);
 
-    loci_call call = { .batch = 1, .q_len = n, .k_len = from + n,
-                       .q = { &q[0][from], 0, ALL * DIM, DIM }, .o = { row, 0, PROMPT * DIM, DIM },
-                       .k = { k_cache, 0, ALL * DIM, DIM }, .v = { v_cache, 0, ALL * DIM, DIM } };
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = n, .k_len = from + n,
+                               .q = { &q[0][from], 0, ALL * DIM, DIM },
+                               .o = { row, 0, PROMPT * DIM, DIM },
+                               .k = { k_cache, 0, ALL * DIM, DIM },
+                               .v = { v_cache, 0, ALL * DIM, DIM });
     attend(l, &call);
 }
 
@@ -87,9 +85,8 @@ int main(void)
     fill(q[0][0], HEADS * ALL * DIM), fill(k[0][0], KV_HEADS * ALL * DIM),
         fill(v[0][0], KV_HEADS * ALL * DIM);
     struct layer whole = make(0), cached = make(1);
-    loci_call call = {
-        .batch = 1, .q_len = ALL, .k_len = ALL, .q.data = q, .k.data = k, .v.data = v, .o.data = o
-    };
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = ALL, .k_len = ALL, .q.data = q, .k.data = k,
+                               .v.data = v, .o.data = o);
     attend(&whole, &call);
 
     step(&cached, 0, PROMPT);

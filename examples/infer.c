@@ -144,18 +144,11 @@ static loci_call call_of(const struct layer *l, int from, int rows)
 {
     /* the same on every axis, where there are several */
     for (int i = 0; i < 8 * rows; i++) coord[i] = from + i % rows;
-    return (loci_call){ .batch = 1,
-                        .q_len = rows,
-                        .k_len = rows,
-                        .q = { q, 0, DIM, WIDE },
-                        .k = { k, 0, DIM, NARROW },
-                        .v = { v, 0, DIM, NARROW },
-                        .o = { o, 0, DIM, WIDE },
-                        .cache = l->cache,
-                        .q_coord = coord,
-                        .k_coord = coord,
-                        .tensors = (const void *const *)l->data,
-                        .error = &e };
+    return (loci_call)LOCI_CALL(.batch = 1, .q_len = rows, .k_len = rows, .q = { q, 0, DIM, WIDE },
+                                .k = { k, 0, DIM, NARROW }, .v = { v, 0, DIM, NARROW },
+                                .o = { o, 0, DIM, WIDE }, .cache = l->cache, .q_coord = coord,
+                                .k_coord = coord, .tensors = (const void *const *)l->data,
+                                .error = &e);
 }
 /* Row r of q, k or v. */
 static void project(void *to, int r, const float *w, int count)
@@ -208,13 +201,9 @@ int main(int argc, char **argv)
     if (argc > 2 && strcmp(argv[2], "f32") != 0 && strcmp(argv[2], "bf16") != 0)
         stop("the storage is f32 or bf16");
     if (argc > 2 && !strcmp(argv[2], "bf16")) dtype = LOCI_BF16;
-    const loci_desc d = { .encoding = argc > 1 ? argv[1] : "rope:pairing=half+fox",
-                          .heads = HEADS,
-                          .kv_heads = KV_HEADS,
-                          .dim = DIM,
-                          .dtype = dtype,
-                          .max_len = ALL,
-                          .keys_rotated = 1 };
+    const loci_desc d = LOCI_DESC(.encoding = argc > 1 ? argv[1] : "rope:pairing=half+fox",
+                                  .heads = HEADS, .kv_heads = KV_HEADS, .dim = DIM, .dtype = dtype,
+                                  .max_len = ALL, .keys_rotated = 1);
     if (loci_plan_create(&plan, &d, &e)) stop(e.text);
     tensors = loci_tensors(plan, list, MAX_TENSORS);
     embedding = new_weights(TOKENS * MODEL, 1), unembedding = new_weights(MODEL * TOKENS, 1);

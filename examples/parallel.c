@@ -67,8 +67,8 @@ int main(int argc, char **argv)
     MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &level);
     if (loci_mpi_create(&transport, MPI_COMM_WORLD, 600, &e)) stop(e.text);
 
-    loci_desc desc = { .size = sizeof desc, .encoding = "t5:bidirectional=0+sink", .heads = HEADS,
-                       .kv_heads = KV_HEADS, .dim = DIM };
+    loci_desc desc = LOCI_DESC(.encoding = "t5:bidirectional=0+sink", .heads = HEADS,
+                               .kv_heads = KV_HEADS, .dim = DIM);
     loci_plan *plan;
     if (loci_plan_create(&plan, &desc, &e)) stop(e.text);
     loci_tensor list[8];
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
 
     /* The prompt: each process has two pieces of it. */
     loci_share shares[2 * MOST_RANKS];
-    loci_parallel all = { .size = sizeof all, .transport = &transport, .shares = shares };
+    loci_parallel all = LOCI_PARALLEL(.transport = &transport, .shares = shares);
     all.count = loci_share_out(LOCI_ZIGZAG, ROWS, transport.ranks, shares, 2 * MOST_RANKS);
     if (all.count > 2 * MOST_RANKS) stop("too many processes for this example");
     int64_t mine = 0, at = 0;
@@ -107,15 +107,15 @@ int main(int argc, char **argv)
         fill(dout, 3, HEADS, s->first, s->count, at, mine);
         at += s->count;
     }
-    loci_call call = { .size = sizeof call, .batch = 1, .q_len = (ptrdiff_t)mine,
-                       .k_len = (ptrdiff_t)mine, .error = &e };
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = (ptrdiff_t)mine, .k_len = (ptrdiff_t)mine,
+                               .error = &e);
     call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o, call.lse = lse;
     void *work = aligned_alloc(64, loci_parallel_workspace(plan, &call, &all, 1));
     if (!work || loci_parallel_forward(plan, tables, work, &call, &all)) stop(e.text);
     print_sum("prompt", &transport, hash(o, HEADS * mine));
 
     /* Gradients: those of rows and keys stay with their owners, those of tables all ranks have. */
-    loci_grad grad = { .size = sizeof grad, .dtensors = dtensors };
+    loci_grad grad = LOCI_GRAD(.dtensors = dtensors);
     grad.dout.data = dout, grad.dq.data = dq, grad.dk.data = dk, grad.dv.data = dv;
     if (loci_parallel_backward(plan, tables, work, &call, &grad, &all)) stop(e.text);
     print_sum("dq", &transport, hash(dq, HEADS * mine));

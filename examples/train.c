@@ -147,10 +147,8 @@ static float train(const loci_plan *plan, void *tables, void *work, const loci_c
 int main(int argc, char **argv)
 {
     const int steps = argc > 2 ? atoi(argv[2]) : 200;
-    const loci_desc d = { .encoding = argc > 1 ? argv[1] : "rope:pairing=half",
-                          .heads = HEADS,
-                          .dim = DIM,
-                          .max_len = LENGTH };
+    const loci_desc d = LOCI_DESC(.encoding = argc > 1 ? argv[1] : "rope:pairing=half",
+                                  .heads = HEADS, .dim = DIM, .max_len = LENGTH);
     loci_plan *plan;
     if (loci_plan_create(&plan, &d, &e)) stop(e.text);
     loci_tensor list[MAX_TENSORS];
@@ -175,22 +173,12 @@ int main(int argc, char **argv)
     static double coord[8 * LENGTH];
     for (int i = 0; i < 8 * LENGTH; i++) coord[i] = i % LENGTH;
 #define VIEW(x) { x, LENGTH * WIDE, DIM, WIDE }
-    const loci_call call = { .batch = BATCH,
-                             .q_len = LENGTH,
-                             .k_len = LENGTH,
-                             .q = VIEW(q),
-                             .k = VIEW(k),
-                             .v = VIEW(v),
-                             .o = VIEW(o),
-                             .lse = lse,
-                             .rem = rem,
-                             .q_coord = coord,
-                             .k_coord = coord,
-                             .tensors = tensors,
-                             .error = &e };
-    const loci_grad grad = {
-        .dout = VIEW(dout), .dq = VIEW(dq), .dk = VIEW(dk), .dv = VIEW(dv), .dtensors = dtensors
-    };
+    const loci_call call = LOCI_CALL(.batch = BATCH, .q_len = LENGTH, .k_len = LENGTH, .q = VIEW(q),
+                                     .k = VIEW(k), .v = VIEW(v), .o = VIEW(o), .lse = lse,
+                                     .rem = rem, .q_coord = coord, .k_coord = coord,
+                                     .tensors = tensors, .error = &e);
+    const loci_grad grad = LOCI_GRAD(.dout = VIEW(dout), .dq = VIEW(dq), .dk = VIEW(dk),
+                                     .dv = VIEW(dv), .dtensors = dtensors);
     void *tables = take(loci_tables_size(plan, LENGTH)),
          *work = take(loci_workspace(plan, &call, 1));
 

@@ -13,20 +13,13 @@ static loci_status open_attention(struct lab_model *m, struct lab_encoding *e, s
 {
     char text[LAB_TEXT];
     TRY(lab_change_text(as.change, &m->arm, m->shape.length, as.times, text, error));
-    const loci_desc d = {
-        .size = sizeof d,
-        .encoding = text,
-        .heads = m->shape.heads,
-        .kv_heads = m->shape.kv_heads,
-        .dim = m->head,
-        .model_dim = m->shape.dim,
-        .dtype = m->dtype,
-        .scale = 1 / sqrt((double)m->head), /* also where an encoding has a rule of its own */
-        .max_len = m->shape.longest,
-        .isa = m->shape.isa,
+    /* The scale holds also where an encoding has a rule of its own. */
+    const loci_desc d = LOCI_DESC(
+        .encoding = text, .heads = m->shape.heads, .kv_heads = m->shape.kv_heads, .dim = m->head,
+        .model_dim = m->shape.dim, .dtype = m->dtype, .scale = 1 / sqrt((double)m->head),
+        .max_len = m->shape.longest, .isa = m->shape.isa,
         .keys_rotated = as.cached && (strstr(family, "rotate") || strstr(family, "state")),
-        .window_left = as.change == LAB_WINDOW ? loci_window(m->shape.length) : 0,
-    };
+        .window_left = as.change == LAB_WINDOW ? loci_window(m->shape.length) : 0);
     return loci_plan_create(&e->attention, &d, error);
 }
 
@@ -80,17 +73,12 @@ static loci_status check_inputs(const struct lab_model *m, const struct lab_enco
 static loci_status open_embedding(struct lab_model *m, struct lab_encoding *e, loci_error *error)
 {
     if (!m->arm.embed[0]) return LOCI_OK;
-    const loci_desc d = {
-        .size = sizeof d,
-        .encoding = m->arm.embed,
-        .stage = LOCI_EMBED,
-        .model_dim = m->shape.dim,
-        .dtype = m->dtype,
-        .max_len = m->arm.random                    ? m->arm.range
-                   : m->shape.learned == LAB_RANDOM ? m->shape.longest
-                                                    : m->shape.length,
-        .isa = m->shape.isa,
-    };
+    const loci_desc d = LOCI_DESC(.encoding = m->arm.embed, .stage = LOCI_EMBED,
+                                  .model_dim = m->shape.dim, .dtype = m->dtype,
+                                  .max_len = m->arm.random                     ? m->arm.range
+                                           : m->shape.learned == LAB_RANDOM ? m->shape.longest
+                                                                            : m->shape.length,
+                                  .isa = m->shape.isa);
     TRY(loci_plan_create(&e->embed, &d, error));
     m->added_count = loci_tensors(e->embed, e->added, LAB_PE_TENSORS);
     const size_t bytes = loci_tables_size(e->embed, d.max_len);
@@ -207,12 +195,8 @@ static loci_status embed_rows(struct lab_model *m, const int64_t *pos, ptrdiff_t
     added_tensors(m, LAB_WEIGHTS, list);
     TRY(loci_prepare_on(m->host, m->trained.embed, m->shape.longest, (const void *const *)list,
                         m->trained.embed_tables, error));
-    const loci_call call = { .size = sizeof call,
-                             .batch = 1,
-                             .q_len = rows,
-                             .q_pos = pos,
-                             .host = m->host,
-                             .error = error };
+    const loci_call call = LOCI_CALL(.batch = 1, .q_len = rows, .q_pos = pos, .host = m->host,
+                                     .error = error);
     const loci_view view = { .data = x };
     return loci_embed(m->trained.embed, m->trained.embed_tables, &call, view, view);
 }
@@ -248,12 +232,8 @@ loci_status lab_encoding_embed_backward(struct lab_model *m, const struct lab_ba
     if (!m->added_count) return LOCI_OK;
     void *grads[LAB_PE_TENSORS];
     added_tensors(m, LAB_GRADIENTS, grads);
-    const loci_call call = { .size = sizeof call,
-                             .batch = 1,
-                             .q_len = b->rows,
-                             .q_pos = b->pos,
-                             .host = m->host,
-                             .error = error };
+    const loci_call call = LOCI_CALL(.batch = 1, .q_len = b->rows, .q_pos = b->pos, .host = m->host,
+                                     .error = error);
     const size_t bytes = loci_workspace(m->trained.embed, &call, 1);
     lab_grow(m, &m->work, &m->work_bytes, bytes);
     return loci_embed_backward(m->trained.embed, m->trained.embed_tables, m->work, &call,

@@ -12,14 +12,8 @@
 static loci_layer layer_of(const struct lab_model *m, const struct lab_batch *b, int heads,
                            int width, loci_error *error)
 {
-    return (loci_layer){ .size = sizeof(loci_layer),
-                         .dtype = m->dtype,
-                         .batch = 1,
-                         .rows = b->rows,
-                         .heads = heads,
-                         .width = width,
-                         .host = m->host,
-                         .error = error };
+    return (loci_layer)LOCI_LAYER(.dtype = m->dtype, .batch = 1, .rows = b->rows, .heads = heads,
+                                  .width = width, .host = m->host, .error = error);
 }
 static ptrdiff_t map_stride(const struct lab_model *m, int layer, enum lab_map map)
 {
@@ -107,23 +101,13 @@ static void open_mixing(struct lab_model *m, const struct lab_batch *b, int laye
     x->q = heads_of(m, b, pro ? k->q : k->map[MAP_Q], m->shape.dim);
     x->k = heads_of(m, b, pro ? k->kn : k->map[MAP_K], kv);
     x->v = heads_of(m, b, pro ? k->v : k->map[MAP_V], kv);
-    x->call = (loci_call){
-        .size = sizeof x->call,
-        .batch = 1,
-        .q_len = b->rows,
-        .k_len = b->rows,
-        .q = x->q,
-        .k = x->k,
-        .v = x->v,
-        .o = heads_of(m, b, pro ? k->o1 : k->o, m->shape.dim),
-        .q_starts = b->starts,
-        .k_starts = b->starts,
-        .sequences = b->sequences,
-        .tensors = (const void *const *)x->tensors,
-        .host = m->host,
-        .error = error,
-        .ae = m->arm.layer == LAB_TAPE ? k->ae : NULL,
-    };
+    x->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = b->rows, .k_len = b->rows, .q = x->q,
+                                   .k = x->k, .v = x->v,
+                                   .o = heads_of(m, b, pro ? k->o1 : k->o, m->shape.dim),
+                                   .q_starts = b->starts, .k_starts = b->starts,
+                                   .sequences = b->sequences,
+                                   .tensors = (const void *const *)x->tensors, .host = m->host,
+                                   .error = error, .ae = m->arm.layer == LAB_TAPE ? k->ae : NULL);
     if (e->sticks) x->call.rem = k->lse;
     else x->call.lse = k->lse;
     if (m->arm.random) x->call.q_pos = x->call.k_pos = b->pos;
@@ -267,15 +251,13 @@ loci_status lab_mix_backward(struct lab_model *m, const struct lab_batch *b, int
                           : !strcmp(e->tensor[t].encoding, "cope") ? m->dgates
                           : !strcmp(e->tensor[t].name, "eq")       ? m->de
                                                                    : m->de2;
-    const loci_grad grad = {
-        .size = sizeof grad,
-        .dout = heads_of(m, b, pro ? m->d2 : m->d_o, m->shape.dim),
-        .dae = carries ? m->dae : NULL,
-        .dq = heads_of(m, b, pro ? m->d1 : m->dmap[MAP_Q], m->shape.dim),
-        .dk = heads_of(m, b, pro ? m->d3 : m->dmap[MAP_K], kv),
-        .dv = heads_of(m, b, pro ? m->dv : m->dmap[MAP_V], kv),
-        .dtensors = dtensors,
-    };
+    const loci_grad grad = LOCI_GRAD(.dout = heads_of(m, b, pro ? m->d2 : m->d_o, m->shape.dim),
+                                     .dae = carries ? m->dae : NULL,
+                                     .dq = heads_of(m, b, pro ? m->d1 : m->dmap[MAP_Q],
+                                                    m->shape.dim),
+                                     .dk = heads_of(m, b, pro ? m->d3 : m->dmap[MAP_K], kv),
+                                     .dv = heads_of(m, b, pro ? m->dv : m->dmap[MAP_V], kv),
+                                     .dtensors = dtensors);
     lab_grow(m, &m->work, &m->work_bytes, loci_workspace(e->attention, &x.call, 1));
     TRY(loci_backward(e->attention, e->tables[layer], m->work, &x.call, &grad));
     if (pro) TRY(pro_before_backward(m, b, layer, error));

@@ -159,9 +159,8 @@ static void write_attention(const struct settings *s, const char *encoding, char
 /* A plan checks the text, and its frequencies are those that the library turns by. */
 static loci_status read_plan(const struct settings *s, loci_rope *r, loci_error *e)
 {
-    const loci_desc d = {
-        .encoding = r->encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = s->head_dim
-    };
+    const loci_desc d = LOCI_DESC(.encoding = r->encoding, .stage = LOCI_ROTATE, .heads = 1,
+                                  .dim = s->head_dim);
     loci_plan *plan;
     loci_status status = loci_plan_create(&plan, &d, e);
     if (status) return status;

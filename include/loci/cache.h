@@ -5,11 +5,12 @@
  *     void *memory = aligned_alloc(64, loci_cache_size(plan, batch, capacity));
  *     loci_cache_create(&cache, plan, batch, capacity, 0, memory, &error);
  *
- *     loci_call call = { .batch = batch, .q_len = n, .k_len = n, .cache = cache,
- *                        .q = ..., .k = ..., .v = ..., .o = ... };
- *     work = aligned_alloc(64, loci_workspace(plan, &call, 0));  // for all calls of up to n rows
- *     loci_cache_append(plan, tables, work, cache, &call);       // the new k and v: turned, stored
- *     loci_forward(plan, tables, work, &call);                   // the new q, against all keys
+ *     loci_call call = LOCI_CALL(.batch = batch, .q_len = n, .k_len = n, .cache = cache,
+ *                                .q = ..., .k = ..., .v = ..., .o = ...);
+ *     call.work_bytes = loci_workspace(plan, &call, 0);     // for all calls of up to n rows
+ *     work = aligned_alloc(64, call.work_bytes);
+ *     loci_cache_append(plan, tables, work, cache, &call);  // the new k and v: turned, stored
+ *     loci_forward(plan, tables, work, &call);              // the new q, against all keys
  *
  * Its use is optional: loci_forward() reads keys of any layout in place, in pages too.  With a
  * cache the same call serves both: append reads k, v, k_len, k_lens, k_pos, k_coord and the INPUT
@@ -58,8 +59,8 @@ LOCI_API loci_status loci_cache_truncate(loci_cache *, ptrdiff_t entry, int64_t 
                                          loci_error *);
 
 /* Forgets `count` keys from `first` on; the later ones move up, with their positions: turned keys
- * are turned back by as much, and in 16 bits rounded again.  call: batch, host, error, and
- * cache. */
+ * are turned back by as much, and in 16 bits rounded again.  call: batch, host, error, and cache;
+ * loci_workspace() of that call, or of any other on the cache, is enough. */
 LOCI_API loci_status loci_cache_remove(const loci_plan *, const void *tables, void *work,
                                        loci_cache *, ptrdiff_t entry, int64_t first, int64_t count,
                                        const loci_call *);

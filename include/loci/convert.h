@@ -27,7 +27,7 @@ extern "C" {
  * else: scores stay what they were, because q and k get the same order. */
 typedef enum { LOCI_HALF, LOCI_INTERLEAVED } loci_pairing;
 typedef struct {
-    size_t size;                         /* sizeof(loci_channels), or 0 */
+    size_t size;                         /* sizeof(loci_channels) */
     size_t element;                      /* bytes of a number, 1 to 8; they are moved, never read as
                                             numbers */
     int heads, dim;
@@ -37,6 +37,7 @@ typedef struct {
     ptrdiff_t stride;                    /* numbers from one [heads][dim][inner] to the next; 0 =
                                             dense */
 } loci_channels;
+#define LOCI_CHANNELS(...) { .size = sizeof(loci_channels), __VA_ARGS__ }
 /* y may be x; else they must not overlap.  error may be NULL. */
 LOCI_API loci_status loci_convert_channels(const loci_channels *, loci_pairing from,
                                            loci_pairing to, const void *x, void *y,
@@ -49,7 +50,7 @@ LOCI_API loci_status loci_convert_channels(const loci_channels *, loci_pairing f
  * attention factor, and rounded once. */
 typedef enum { LOCI_TABLE_SPLIT, LOCI_TABLE_HALF, LOCI_TABLE_INTERLEAVED } loci_table_layout;
 typedef struct {
-    size_t size;                         /* sizeof(loci_rope_table), or 0 */
+    size_t size;                         /* sizeof(loci_rope_table) */
     loci_table_layout layout;            /* of its own: the pairing of the plan's text does not
                                             matter here */
     loci_dtype dtype;                    /* of the table, whatever the plan's: F64, F32, BF16 or
@@ -60,6 +61,7 @@ typedef struct {
                                             sin in one buffer: twice that */
     void *cos, *sin;                     /* either may be NULL: not wanted */
 } loci_rope_table;
+#define LOCI_ROPE_TABLE(...) { .size = sizeof(loci_rope_table), __VA_ARGS__ }
 /* Of a plan whose text has one rope; tensors as for loci_prepare (NULL where the plan has none). */
 LOCI_API loci_status loci_export_rope(const loci_plan *, const void *const *tensors,
                                       const loci_rope_table *, loci_error *error);

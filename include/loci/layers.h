@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 typedef struct {
-    size_t size;                         /* sizeof(loci_layer), or 0 */
+    size_t size;                         /* sizeof(loci_layer) */
     loci_dtype dtype;                    /* of all buffers: F32 or F64 */
     ptrdiff_t batch, rows;
     int heads, width;
@@ -38,6 +38,7 @@ typedef struct {
     loci_error *error;                   /* where a failing call puts its sentence; NULL =
                                             nowhere */
 } loci_layer;
+#define LOCI_LAYER(...) { .size = sizeof(loci_layer), __VA_ARGS__ }
 
 /* y = w x / sqrt(mean(x^2) + eps) over the width of each row; weight [heads][width], NULL = ones.
  * FoX (Pro) has eps 1e-5 for q and k, and 1e-6 for its output. */

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /* loci: every positional encoding for Transformers, fused into attention, forward and backward.
  *
- *     loci_desc  d = { .encoding = "rope:pairing=half+fox", .heads = 8, .kv_heads = 2, .dim = 64 };
+ *     loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half+fox", .heads = 8, .kv_heads = 2,
+ *                             .dim = 64);
  *     loci_error e;
  *     loci_plan *plan;
  *     if (loci_plan_create(&plan, &d, &e)) { fprintf(stderr, "%s\n", e.text); return 1; }
  *
- *     void *tables = aligned_alloc(64, loci_tables_size(plan, L));
+ *     loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .tensors = tensors,
+ *                                .q = { q }, .k = { k }, .v = { v }, .o = { o }, .error = &e);
+ *     call.tables_bytes = loci_tables_size(plan, L);
+ *     void *tables = aligned_alloc(64, call.tables_bytes);
  *     loci_prepare(plan, L, tensors, tables);              // again when a learned tensor changes
  *
- *     loci_call call = { .batch = 1, .q_len = L, .k_len = L, .tensors = tensors,
- *                        .q = { q }, .k = { k }, .v = { v }, .o = { o } };
- *     void *work = aligned_alloc(64, loci_workspace(plan, &call, 0));
- *     loci_forward(plan, tables, work, &call);             // training, prefill and decode alike
+ *     call.work_bytes = loci_workspace(plan, &call, 0);    // enough for fewer rows and keys, too
+ *     void *work = aligned_alloc(64, call.work_bytes);
+ *     if (loci_forward(plan, tables, work, &call))         // training, prefill and decode alike
+ *         fprintf(stderr, "%s\n", e.text);
  *
  * Who owns what.  You own every buffer; loci allocates plans and thread pools only, and keeps no
  * pointer of yours.  Plans and prepared tables are read-only afterwards: any number of threads
@@ -43,10 +47,14 @@
  *
  * Positions lie within 2^40 on either side of 0, coordinates too.
  *
- * Zero means "the usual" in every struct, so designated initialisers say only what is special.
- * Structs that may grow begin with their size: sizeof, or 0, which stands for the fields of version
- * 0.1 for good.  Fields that came later say so and are read where the size has them; a size larger
- * than the library's is taken if all that it does not know is zero. */
+ * Sizes.  Structs that may grow begin with their size, which tells the library what fields your
+ * program knows.  Initialise them by their macros, which set it: LOCI_DESC(...), LOCI_CALL(...),
+ * LOCI_GRAD(...) here, and those of the other headers.  Zero means "the usual" in all other fields,
+ * so name only those that are special; in C++ that needs C++20.  A size of 0 is an error, because
+ * fields that came after 0.1 would be ignored.  (loci_layer and loci_channels accept 0: nothing has
+ * come.)  A smaller size lacks fields, and they are zero.  A larger size is accepted if all that
+ * this library does not know is zero.  Programs that were linked with a library before 0.3 still
+ * run: for them 0 means the fields of 0.1, as it did. */
 #ifndef LOCI_LOCI_LOCI_H
 #define LOCI_LOCI_LOCI_H
 
@@ -63,7 +71,7 @@ extern "C" {
 #define LOCI_API __attribute__((visibility("default")))
 #endif
 
-#define LOCI_VERSION 200                 /* 10000 major + 100 minor + patch */
+#define LOCI_VERSION 300                 /* 10000 major + 100 minor + patch */
 #define LOCI_NONE (-1)
 #define LOCI_BROADCAST PTRDIFF_MIN       /* as a stride of an input: the same numbers again and
                                             again */
@@ -98,7 +106,7 @@ typedef struct {
 typedef enum { LOCI_ATTENTION, LOCI_ROTATE, LOCI_EMBED, LOCI_LINEAR_ATTENTION } loci_stage;
 
 typedef struct {
-    size_t size;                         /* sizeof(loci_desc), or 0 */
+    size_t size;                         /* sizeof(loci_desc) */
     const char *encoding;                /* "name:option=value,...+name..."; NULL = "nope" */
     loci_stage stage;
     int heads, kv_heads;                 /* kv_heads 0 = heads; query head h reads kv head h /
@@ -127,6 +135,8 @@ typedef struct {
     int tensor_count;                    /* per head or shared, an optional second one); INPUT ones
                                             may be left out; NULL = the usual form */
 } loci_desc;
+/* loci_desc d = LOCI_DESC(.encoding = "alibi", .heads = 8, .dim = 64); */
+#define LOCI_DESC(...) { .size = sizeof(loci_desc), __VA_ARGS__ }
 
 /* window_left, and where a mask is full window_right, too, for a model whose rows see `keys` keys,
  * their own included (the sliding_window of a config.json): 1 is the row alone, and 0 all keys.
@@ -207,7 +217,7 @@ typedef enum { LOCI_NO_MASK, LOCI_MASK_SEEN, LOCI_MASK_ADDED } loci_mask;
 typedef struct loci_cache loci_cache;    /* see loci/cache.h */
 
 typedef struct {
-    size_t size;                         /* sizeof(loci_call), or 0 */
+    size_t size;                         /* sizeof(loci_call) */
     ptrdiff_t batch, q_len, k_len;
     loci_view q, k, v, o;                /* o is written, and so are lse, rem and ae where given */
     void *lse, *rem;                     /* [batch][heads][q_len]: log of the sum of weights; sba's
@@ -236,9 +246,9 @@ typedef struct {
     const loci_host *host;               /* NULL = the calling thread */
     loci_error *error;                   /* where a failing call puts its sentence; NULL =
                                             nowhere */
-    /* Since 0.2, so only with a size: */
-    size_t work_bytes, tables_bytes;     /* of `work` and `tables`, which are then checked; 0: not
-                                            told */
+    /* Since 0.2: */
+    size_t work_bytes, tables_bytes;     /* of `work` and `tables`, which are then checked, so set
+                                            them; 0: not told */
     /* Who sees whom, beside order, window and segments: a key must be seen by all of them.  Keys
      * and rows are counted in their batch entry, from 0.  Not for linear attention, nor for keys in
      * a ring; rows that mix heads (cape) see the same keys in all of them. */
@@ -248,10 +258,15 @@ typedef struct {
     loci_mask mask_kind;
     loci_view mask;                      /* [batch][heads][q_len][k_len] */
 } loci_call;
+#define LOCI_CALL(...) { .size = sizeof(loci_call), __VA_ARGS__ }
 
 /* Bytes of `work`, with backward 1 for all passes of such a call, else for all but the backward
  * ones.  Shapes, which pointers are NULL, sequences and host->threads matter; contents do not.  0 =
- * impossible. */
+ * impossible.
+ *
+ * What is enough for a call is enough for every call of the plan that has no more entries, rows,
+ * keys, sequences or threads, and the same pointers.  So one workspace serves a whole generation:
+ * ask with its largest q_len and its largest k_len. */
 LOCI_API size_t loci_workspace(const loci_plan *, const loci_call *, int backward);
 
 /* One function for training, prefill and decode.  The bits of a row depend on its query, the keys
@@ -270,7 +285,7 @@ LOCI_API loci_status loci_forward(const loci_plan *, const void *tables, void *w
  * of the forward pass; its o and lse (sba: rem) are read, and with dae its ae.  Outputs are
  * written, never added to; those that are NULL are not wanted. */
 typedef struct {
-    size_t size;                         /* sizeof(loci_grad), or 0 */
+    size_t size;                         /* sizeof(loci_grad) */
     loci_view dout;                      /* data NULL = zero */
     const void *dlse, *drem, *dae;       /* NULL = zero */
     loci_view dq, dk, dv;
@@ -280,6 +295,8 @@ typedef struct {
     loci_view dmask;                     /* of numbers that were added; who gave the same numbers to
                                             several batches, heads or rows adds theirs up */
 } loci_grad;
+#define LOCI_GRAD(...) { .size = sizeof(loci_grad), __VA_ARGS__ }
+
 LOCI_API loci_status loci_backward(const loci_plan *, const void *tables, void *work,
                                    const loci_call *, const loci_grad *);
 

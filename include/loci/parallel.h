@@ -2,11 +2,12 @@
 /* loci/parallel.h: one attention over many processes, each with some of its rows and keys.
  *
  *     loci_share shares[2 * RANKS];
- *     loci_parallel all = { .transport = &transport, .shares = shares };
+ *     loci_parallel all = LOCI_PARALLEL(.transport = &transport, .shares = shares);
  *     all.count = loci_share_out(LOCI_ZIGZAG, rows, ranks, shares, 2 * RANKS);
  *
- *     loci_call call = { .batch = 1, .q_len = mine, .k_len = mine, ...  };   // what this rank owns
- *     void *work = aligned_alloc(64, loci_parallel_workspace(plan, &call, &all, 0));
+ *     loci_call call = LOCI_CALL(.batch = 1, .q_len = mine, .k_len = mine, ...);  // of this rank
+ *     call.work_bytes = loci_parallel_workspace(plan, &call, &all, 0);
+ *     void *work = aligned_alloc(64, call.work_bytes);
  *     loci_parallel_forward(plan, tables, work, &call, &all);
  *
  * loci_parallel_backward() and loci_parallel_decode() go with it.
@@ -49,6 +50,8 @@ typedef struct {
     int (*highest)(void *user, int64_t *list, int n);
     void *user;
 } loci_transport;
+/* LOCI_TRANSPORT is a status. */
+#define LOCI_TRANSPORT_INIT(...) { .size = sizeof(loci_transport), __VA_ARGS__ }
 
 /* Rows, or keys, first .. first + count - 1 are a rank's. */
 typedef struct { int64_t first, count; int rank; } loci_share;
@@ -73,6 +76,7 @@ typedef struct {
     double attention, waited;            /* seconds of work, and of waiting for other ranks */
     uint64_t sent, received;             /* bytes of keys, values, and what belongs to them */
 } loci_parallel_report;
+#define LOCI_PARALLEL_REPORT(...) { .size = sizeof(loci_parallel_report), __VA_ARGS__ }
 
 typedef struct {
     size_t size;                         /* sizeof(loci_parallel) */
@@ -88,6 +92,7 @@ typedef struct {
                                             bytes */
     loci_parallel_report *report;        /* or NULL */
 } loci_parallel;
+#define LOCI_PARALLEL(...) { .size = sizeof(loci_parallel), __VA_ARGS__ }
 
 /* A call describes what this rank owns: q_len rows and k_len keys, those of its shares one after
  * the other, in each batch entry; and o, lse, rem, ae, positions, coordinates and INPUT tensors of

@@ -15,7 +15,7 @@ static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % 
 struct loci_cache;
 loci_status loci_cache_check(const loci_plan *, const struct loci_cache *, loci_error *);
 size_t loci_cache_bytes(const loci_plan *, const struct loci_cache *);
-loci_status loci_take_grad(loci_grad *to, const loci_call *, const loci_grad *from);
+loci_status loci_take_grad(loci_grad *to, const loci_call *, bool sized, const loci_grad *from);
 
 /* Takes shapes, positions, cache and host from a call that has been taken; refuses
  * those whose sizes overflow.  wide: all rows go in tiles, however few there are. */
@@ -45,6 +45,11 @@ loci_status loci_take_room(struct call *, void *work, lay_out_room *, bool backw
 void loci_use_room(struct call *);
 /* All that a pass may need. */
 lay_out_room loci_lay_out;
+/* What turning or storing rows needs: positions, the scratch of the rotation, and the engine's
+ * workspace for each thread. */
+size_t loci_lay_out_turning(struct call *, char *base, size_t workspace(const struct call *));
+/* Bytes of `work` for append and remove of a call with a cache; SIZE_MAX when too many. */
+size_t loci_cache_workspace(const loci_plan *, const loci_call *);
 
 /* What a pass has beside its call. */
 struct opening {

@@ -233,7 +233,7 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
     struct call c;
     loci_call in;
     const struct opening opening = { .stage = LOCI_ATTENTION };
-    TRY(loci_take_call(&in, given));
+    TRY(loci_take_call(&in, wants_sizes(p), given));
     TRY(loci_open_attention(&c, p, tables, work, &in, &opening));
     if (!c.B || !c.Lq) return LOCI_OK;   /* no rows, no outputs */
     loci_begin(&c, true);
@@ -291,8 +291,8 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     struct call c;
     loci_call in;
     loci_grad wanted, *grad = &wanted;
-    TRY(loci_take_call(&in, given));
-    TRY(loci_take_grad(grad, &in, given_grad));
+    TRY(loci_take_call(&in, wants_sizes(p), given));
+    TRY(loci_take_grad(grad, &in, wants_sizes(p), given_grad));
     TRY(loci_open_attention(&c, p, tables, work, &in,
                             &(struct opening){ .stage = LOCI_ATTENTION, .grad = grad }));
     TRY(loci_check_results(&c, grad));
@@ -324,7 +324,7 @@ loci_status loci_weights(const loci_plan *p, const void *tables, void *work, con
     loci_call in;
     const loci_grad none = { .size = sizeof none };
     struct regions more = { .n = 0 };
-    TRY(loci_take_call(&in, given));
+    TRY(loci_take_call(&in, wants_sizes(p), given));
     CHECK(in.error, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
           "the plan must be one for stage ATTENTION");
     TRY(loci_open_call(&c, p, &in, true));

@@ -211,6 +211,20 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
     for (ptrdiff_t b = 0; b < f->batch; b++) TRY(check_entry(c, b, e));
     return LOCI_OK;
 }
+/* Checks the positions of an entry's keys: those that were counted are the keys' numbers.  Forward
+ * passes read given ones only, and look at them themselves. */
+static loci_status check_positions(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
+{
+    const int64_t len = lengths(c)[b];
+    if (c->placed)
+        return loci_check_near(position(c, b, 0), (ptrdiff_t)len, "the cache's k_pos", e);
+    for (int64_t j = 0; j < len && !c->form.ring; j++)
+        CHECK(e, *position(c, b, j) == j, LOCI_BAD_ARG,
+              "the cache is damaged: key %lld of entry %td is at position %lld, but positions were "
+              "counted",
+              (long long)j, b, (long long)*position(c, b, j));
+    return LOCI_OK;
+}
 /* The bytes of a cache that has been checked. */
 size_t loci_cache_bytes(const loci_plan *p, const struct loci_cache *c)
 {
@@ -234,9 +248,7 @@ loci_status loci_cache_open(loci_cache **cache, const loci_plan *p, void *memory
           "sequences of %lld keys needs %zu with this plan",
           bytes, (long long)c->form.batch, (long long)c->form.tiles * KT, loci_cache_bytes(p, c));
     TRY(loci_cache_check(p, c, e));
-    /* Positions count too: only here, as calls look at those that they use. */
-    for (ptrdiff_t b = 0; b < c->form.batch && c->placed; b++)
-        TRY(loci_check_near(position(c, b, 0), (ptrdiff_t)lengths(c)[b], "the cache's k_pos", e));
+    for (ptrdiff_t b = 0; b < c->form.batch; b++) TRY(check_positions(c, b, e));
     *cache = c;
     return LOCI_OK;
 }
@@ -255,6 +267,43 @@ static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
     if (length > *most) *most = length;
     const int64_t base = cache_oldest(c, b) / CHUNK * CHUNK;
     cache_list(c, c->base)[b] = base, cache_list(c, c->kept)[b] = length - base;
+}
+
+/* ---- Workspace ------------------------------------------------------------------------------- */
+
+static size_t lay_out_keeping(struct call *c, char *base, bool backward)
+{
+    (void)backward;
+    return loci_lay_out_turning(c, base, c->plan->engine->keep_workspace);
+}
+/* An append is a call of its keys alone. */
+static loci_call append_call(const loci_call *in)
+{
+    loci_call rows = *in;
+    rows.cache = NULL, rows.k_lens = NULL, rows.q_len = 0, rows.q_pos = rows.k_pos;
+    return rows;
+}
+/* A removal turns a tile of keys at position -count, by the same for every key that moves. */
+static loci_call remove_call(const loci_call *in, const struct loci_cache *c, const int64_t *shift)
+{
+    return (loci_call){
+        .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift,
+        .host = in->host, .error = in->error,
+        .work_bytes = in->work_bytes, .tables_bytes = in->tables_bytes,
+    };
+}
+size_t loci_cache_workspace(const loci_plan *p, const loci_call *in)
+{
+    const int64_t shift[KT] = { 0 };
+    const loci_call calls[] = { append_call(in), remove_call(in, in->cache, shift) };
+    size_t most = 0;
+    for (int i = 0; i < COUNT(calls); i++) {
+        struct call c;
+        if (loci_open_call(&c, p, &calls[i], true)) continue;
+        const size_t n = lay_out_keeping(&c, NULL, false);
+        if (n > most) most = n;
+    }
+    return most;
 }
 
 /* ---- Append ---------------------------------------------------------------------------------- */
@@ -366,12 +415,11 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
 {
     struct call c;
     loci_call now, *const in = &now;
-    TRY(loci_take_call(in, given));
+    TRY(loci_take_call(in, wants_sizes(p), given));
     TRY(check_plan(p, 0, 1, in->error));
     TRY(loci_cache_check(p, to, in->error));
     TRY(check_append(p, to, in));
-    loci_call rows = *in;                /* as if these keys were to be rotated alone */
-    rows.cache = NULL, rows.k_lens = NULL, rows.q_len = 0, rows.q_pos = rows.k_pos;
+    const loci_call rows = append_call(in);
     TRY(loci_open_call(&c, p, &rows, true));
     struct keeping a = { .to = to, .counts = in->k_lens,
                          .turn = p->rotate >= 0 && p->keys_rotated };
@@ -380,7 +428,7 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     CHECK(in->error, !c.B || !c.Lk || (a.k.data && a.v.data), LOCI_BAD_ARG,
           "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
-    TRY(loci_take_room(&c, work, loci_lay_out, false));
+    TRY(loci_take_room(&c, work, lay_out_keeping, false));
     /* The other encodings see these keys when a pass does, and are asked then. */
     if (a.turn) TRY(loci_accept(&c, p->use[p->rotate].enc));
     TRY(check_memory(&c, &a, tables, work));
@@ -477,7 +525,7 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     struct call call;
     int64_t shift[KT];
     loci_call now, *const in = &now;
-    TRY(loci_take_call(in, given));
+    TRY(loci_take_call(in, wants_sizes(p), given));
     loci_error *e = in->error;
     TRY(check_plan(p, 0, 1, e));
     TRY(loci_cache_check(p, c, e));
@@ -494,21 +542,17 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     CHECK(e, first >= 0 && count >= 0 && first <= len && count <= len - first, LOCI_BAD_ARG,
           "%lld keys from %lld on are not all there: entry %td has %lld", (long long)count,
           (long long)first, entry, (long long)len);
+    TRY(check_positions(c, (ptrdiff_t)entry, e));
     /* Moving up makes positions smaller, and all of them must stay within 2^40. */
     for (int64_t j = first + count; j < len; j++)
         CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG,
               "key %lld moves from position %lld to one beyond -2^40", (long long)j,
               (long long)*position(c, entry, j));
-    /* A tile of rows at position -count: the same rotation for every key that moves. */
     for (int i = 0; i < KT; i++) shift[i] = -count;
-    const loci_call rows = {
-        .batch = (ptrdiff_t)c->form.batch, .k_len = KT, .q_pos = shift, .k_pos = shift,
-        .host = in->host, .error = e,
-        .work_bytes = in->work_bytes, .tables_bytes = in->tables_bytes,
-    };
+    const loci_call rows = remove_call(in, c, shift);
     TRY(loci_open_call(&call, p, &rows, true));
     TRY(loci_open_tables(&call, tables));
-    TRY(loci_take_room(&call, work, loci_lay_out, false));
+    TRY(loci_take_room(&call, work, lay_out_keeping, false));
     /* The cache is the only output; there are no tensors, as its inputs by key move with it. */
     struct regions r;
     r.n = 0;

@@ -2,21 +2,11 @@
 /* rotate.c -- the public calls of the rotation alone. */
 #include "api/api.h"
 
-/* Lays out what a forward rotation takes of the workspace: positions,
- * the scratch of its encoding and a workspace per thread.
- * A backward rotation takes all that attention does. */
+/* A backward rotation takes all that attention does. */
 static size_t lay_out(struct call *c, char *base, bool backward)
 {
     (void)backward;
-    const struct loci_plan *p = c->plan;
-    const int e = p->use[p->rotate].enc;
-    struct arena a = { .base = base };
-    loci_take_positions(c, &a);
-    if (p->enc[e].pe->scratch) c->scratch[e] = take_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
-    c->workspace = p->engine->rotate_workspace(c);
-    if (c->workspace == SIZE_MAX) return SIZE_MAX;
-    c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
-    return a.full ? SIZE_MAX : a.used;
+    return loci_lay_out_turning(c, base, c->plan->engine->rotate_workspace);
 }
 /* A plan of stage ATTENTION rotates too, so that callers
  * can fill caches of their own with the same plan. */
@@ -79,7 +69,7 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
 {
     struct call c;
     loci_call in;
-    TRY(loci_take_call(&in, given));
+    TRY(loci_take_call(&in, wants_sizes(p), given));
     TRY(open_rotation(&c, p, tables, work, &in, which, false));
     TRY(rotation_view(&c, &x, "x", which, false));
     TRY(rotation_view(&c, &y, "y", which, false));
@@ -97,7 +87,7 @@ loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *w
 {
     struct call c;
     loci_call in;
-    TRY(loci_take_call(&in, given));
+    TRY(loci_take_call(&in, wants_sizes(p), given));
     TRY(open_rotation(&c, p, tables, work, &in, which, true));
     TRY(rotation_view(&c, &x, "x", which, false));
     TRY(rotation_view(&c, &dy, "dy", which, false));

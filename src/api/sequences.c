@@ -7,6 +7,7 @@
  * that starts at its first key, so a row has the same bits wherever it is packed. */
 #include "util/planted_bug.h"
 #include "api/api.h"
+#include "contract/cache.h"
 
 /* Are n positions from row i, or key j, on consecutive?
  * Unsigned, so that no position can overflow. */
@@ -235,6 +236,9 @@ loci_status loci_check_given(const struct call *c)
     const loci_call *in = c->in;
     loci_error *e = in->error;
     const ptrdiff_t each = in->per_batch ? c->B : 1;
+    /* Where keys have positions of their own, "the last of the keys" is no position. */
+    CHECK(e, !c->cache || !c->cache->placed || in->q_pos, LOCI_BAD_ARG,
+          "q_pos must be given, as the cache's keys have positions of their own");
     TRY(loci_check_near(in->q_pos, each * in->q_len, "q_pos", e));
     TRY(loci_check_near(in->k_pos, each * in->k_len, "k_pos", e));
     for (ptrdiff_t b = 0; b < c->B; b++) {

@@ -142,6 +142,23 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
 }
 
+size_t loci_lay_out_turning(struct call *c, char *base, size_t workspace(const struct call *))
+{
+    const struct loci_plan *p = c->plan;
+    struct arena a = { .base = base };
+    c->seqs.longest = all_keys(c);
+    c->seqs.ktiles = loci_most_ktiles(c);
+    loci_take_positions(c, &a);
+    if (p->rotate >= 0) {
+        const int e = p->use[p->rotate].enc;
+        if (p->enc[e].pe->scratch) c->scratch[e] = take_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
+    }
+    c->workspace = workspace(c);
+    if (c->workspace == SIZE_MAX) return SIZE_MAX;
+    c->workspaces = take_bytes(&a, (size_t)c->threads, c->workspace);
+    return a.full ? SIZE_MAX : a.used;
+}
+
 /* ---- Checks that all calls share ------------------------------------------------------------- */
 
 /* Keys and values in a cache take the place of k, v, k_len and k_lens, which
@@ -156,9 +173,6 @@ static loci_status open_cache(struct call *c)
     CHECK(e, in->batch == cache->form.batch, LOCI_BAD_ARG,
           "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
     CHECK(e, !in->pages, LOCI_BAD_ARG, "pages and a cache exclude each other");
-    /* Where keys have positions of their own, "the last of the keys" is no position. */
-    CHECK(e, !cache->placed || in->q_pos, LOCI_BAD_ARG,
-          "q_pos must be given, as the cache's keys have positions of their own");
     c->cache = cache;
     /* The workspace is laid out for all that the cache can hold, so one
      * of it serves every token. */
@@ -191,13 +205,20 @@ static loci_status check_straight(const loci_call *in)
               sizeof(int64_t));
     return LOCI_OK;
 }
+/* The most rows that a call of so many can have and still goes as decode. */
+static ptrdiff_t few_rows(const struct loci_plan *p, ptrdiff_t rows)
+{
+    const ptrdiff_t sharing = p->mix >= 0 ? p->heads : p->group;
+    ptrdiff_t few = FEW_HEADS / sharing;
+    if (few < 1) few = 1;
+    if (few > FEW_ROWS) few = FEW_ROWS;
+    return rows < few ? rows : few;
+}
 /* wide: all rows go in tiles, however few there are. */
 static void choose_way(struct call *c, bool wide)
 {
     const struct loci_plan *p = c->plan;
-    const ptrdiff_t sharing = p->mix >= 0 ? p->heads : p->group;
-    c->decode = !wide
-             && (c->Lq == 1 || (c->Lq <= FEW_ROWS && c->Lq * sharing <= FEW_HEADS));
+    c->decode = !wide && c->Lq == few_rows(p, c->Lq);
     /* Few rows wait for memory, not for products. */
     c->fast = p->fast && !wide && !c->decode;
 }
@@ -301,43 +322,33 @@ void loci_use_room(struct call *c)
 
 /* ---- How much workspace ---------------------------------------------------------------------- */
 
-static size_t workspace_of(const loci_plan *p, const loci_call *in, int backward)
+/* The largest of what every pass of such a call needs, and of calls of fewer rows and keys.  What a
+ * pass in tiles needs grows with rows and keys, and so does decode; a call that is too long for
+ * decode counts the longest decode, too. */
+size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
 {
+    loci_call in;
     struct call c;
-    size_t most = 0;
+    if (!p || p->magic != PLAN_MAGIC || loci_take_call(&in, wants_sizes(p), given)) return 0;
     /* rows of an embedding have no keys */
-    if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, in);
-    if (loci_open_call(&c, p, in, false)) return 0;
-    /* Every pass that the caller may then make: forward; a rotation, or append(); and backward. */
-    const struct { bool pass, backward, wide; } passes[] = {
-        { true, false, false },
-        { p->rotate >= 0 || in->cache, false, true },
-        { backward, true, true },
+    if (p->stage == LOCI_EMBED) return loci_embed_workspace(p, &in);
+    if (loci_open_call(&c, p, &in, false)) return 0;
+    size_t most = in.cache ? loci_cache_workspace(p, &in) : 0;
+    const ptrdiff_t few = few_rows(p, in.q_len);
+    const struct { ptrdiff_t rows; bool pass, backward, wide; } passes[] = {
+        { in.q_len, true, false, false },
+        { few, few < in.q_len, false, false },
+        { in.q_len, p->rotate >= 0, false, true },
+        { in.q_len, backward, true, true },
     };
     for (int i = 0; i < COUNT(passes); i++) {
         if (!passes[i].pass) continue;
+        c.Lq = passes[i].rows;
         choose_way(&c, passes[i].wide);
         const size_t n = loci_lay_out(&c, NULL, passes[i].backward);
-        if (n == SIZE_MAX || n > PTRDIFF_MAX) return 0;
         if (n > most) most = n;
     }
-    return most;
-}
-
-size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
-{
-    loci_call in, fewer;
-    if (!p || p->magic != PLAN_MAGIC || loci_take_call(&in, given)) return 0;
-    size_t most = workspace_of(p, &in, backward);
-    if (!in.cache || !most) return most;
-    /* With a cache, calls of fewer rows share its workspace, and those that go as in decode may
-     * want more of it than tiles do. */
-    fewer = in;
-    for (fewer.q_len = 1; fewer.q_len < in.q_len && fewer.q_len <= FEW_ROWS; fewer.q_len++) {
-        const size_t n = workspace_of(p, &fewer, backward);
-        if (n > most) most = n;
-    }
-    return most;
+    return most > PTRDIFF_MAX ? 0 : most;
 }
 
 /* ---- Before and after the engine ------------------------------------------------------------- */
@@ -428,10 +439,11 @@ void loci_want(struct call *c, void *const *out)
     }
 }
 
-loci_status loci_take_grad(loci_grad *to, const loci_call *in, const loci_grad *from)
+loci_status loci_take_grad(loci_grad *to, const loci_call *in, bool sized,
+                           const loci_grad *from)
 {
     CHECK(in->error, from, LOCI_BAD_ARG, "grad must not be NULL");
-    return TAKE(loci_grad, to, from, dtensors, in->error);
+    return TAKE(loci_grad, to, from, dtensors, sized, in->error);
 }
 /* Gradients have the shapes of what they belong to; dk is by kv head, also where each head turns
  * keys of its own. */

@@ -70,6 +70,7 @@ struct engine {
      * `first` on, which are the caller's from number `to` on. */
     void      (*store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
     const struct chained *chained;
+    size_t (*keep_workspace)(const struct call *);        /* of one thread in keep() */
     loci_status (*keep)(struct call *, const struct keeping *);
     size_t    (*rotate_workspace)(const struct call *);   /* what rotate() needs of one */
     loci_status (*rotate)(struct call *, loci_which, const loci_view *x, const loci_view *y);

@@ -14,6 +14,7 @@ enum { ROWS = 64, ROW_CHUNK = 1024 };
 struct engine;
 struct loci_plan {
     unsigned magic;
+    bool sized;                          /* structs of its calls must have their size */
     loci_stage stage;
     int heads, kv_heads, group, dim, value_dim, model_dim;
     int key_heads;                       /* of keys as scores read them: heads where each turns them
@@ -50,6 +51,14 @@ static inline int kv_head_of(const struct loci_plan *p, int kh)
 }
 
 static inline const void *shape_of(const struct loci_plan *p, int x) { return p->use[x].shape; }
+
+/* loci_plan_create().  sized: structs that come with the plan must have their size. */
+loci_status loci_make_plan(loci_plan **, const loci_desc *, bool sized, loci_error *);
+/* Must structs that come with this plan have their size? */
+static inline bool wants_sizes(const struct loci_plan *p)
+{
+    return p && p->magic == PLAN_MAGIC && p->sized;
+}
 
 /* of the encoding's first term; NULL: it has none */
 const void *loci_shape_of(const loci_plan *, int enc);

@@ -414,7 +414,7 @@ static loci_status open_wishes(struct party *a, struct backward *w, const loci_g
     const loci_call *in = &a->call;
     const struct loci_plan *p = a->plan;
     loci_error *e = in->error;
-    TRY(loci_take_grad(&w->grad, in, given));
+    TRY(loci_take_grad(&w->grad, in, wants_sizes(a->plan), given));
     /* those of the rows are read before the pass is open */
     TRY(loci_check_near(in->q_pos, (in->per_batch ? in->batch : 1) * in->q_len, "q_pos", e));
     CHECK(e, !w->grad.dmask.data, LOCI_UNSUPPORTED,
@@ -461,7 +461,7 @@ loci_status loci_parallel_backward(const loci_plan *p, const void *tables, void 
 {
     struct party a = { .error = given ? given->error : NULL };
     struct backward w = { .w.party = &a, .w.progress = progress };
-    TRY(loci_open_transport(&a, all));
+    TRY(loci_open_transport(&a, p, all));
     TRY(loci_agree_on_call(&a, open_own(&a, p, tables, work, given, grad, &w), tables));
     const loci_status status = backward(&a, tables, &w);
     end_all(&a, &w);
@@ -476,7 +476,9 @@ size_t loci_backward_over_ranks(const loci_plan *p, const loci_call *given,
     struct party a = { .error = NULL, .sums = true };
     static const loci_grad none;
     struct backward w = { .w.party = &a, .w.grad = &none };
-    if (loci_open_transport(&a, all) || TAKE(loci_call, &a.call, given, error, NULL)) return 0;
+    if (loci_open_transport(&a, p, all)
+        || TAKE(loci_call, &a.call, given, error, wants_sizes(p), NULL))
+        return 0;
     a.call.error = NULL, a.plan = p;
     if (loci_open_whole(&a, &w.w)) return 0;
     const size_t bytes = lay_out(&a, NULL, &w.w);

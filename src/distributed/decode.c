@@ -326,7 +326,7 @@ loci_status loci_parallel_decode(const loci_plan *p, const void *tables, void *w
 {
     struct party a = { .error = given ? given->error : NULL };
     struct decode d = { .attention = 0 };
-    TRY(loci_open_transport(&a, all));
+    TRY(loci_open_transport(&a, p, all));
     TRY(loci_agree_on_call(&a, open_own(&a, p, tables, work, given, &d), tables));
     TRY(agree_on_runs(&a, &d));
     const loci_status status = run(&a, &d);
@@ -344,8 +344,8 @@ size_t loci_parallel_decode_workspace(const loci_plan *p, const loci_call *given
 {
     struct party a = { .error = NULL };
     struct decode d = { .attention = 0 };
-    if (!given || !loci_plan_is(p, LOCI_ATTENTION) || loci_open_transport(&a, all)
-        || TAKE(loci_call, &a.call, given, error, NULL))
+    if (!given || !loci_plan_is(p, LOCI_ATTENTION) || loci_open_transport(&a, p, all)
+        || TAKE(loci_call, &a.call, given, error, wants_sizes(p), NULL))
         return 0;
     a.call.error = NULL, a.plan = p;
     if (open_shapes(&a, &d)) return 0;

@@ -92,7 +92,7 @@ loci_status loci_parallel_forward(const loci_plan *p, const void *tables, void *
 {
     struct party a = { .error = given ? given->error : NULL };
     struct whole w = { .party = &a };
-    TRY(loci_open_transport(&a, all));
+    TRY(loci_open_transport(&a, p, all));
     TRY(loci_agree_on_call(&a, open_own(&a, p, tables, work, given, &w), tables));
     const loci_status status = forward(&a, tables, &w);
     /* Whatever happened, nothing of the caller's is in use any more. */
@@ -107,7 +107,9 @@ size_t loci_forward_over_ranks(const loci_plan *p, const loci_call *given, const
 {
     struct party a = { .error = NULL };
     struct whole w = { .party = &a };
-    if (loci_open_transport(&a, all) || TAKE(loci_call, &a.call, given, error, NULL)) return 0;
+    if (loci_open_transport(&a, p, all)
+        || TAKE(loci_call, &a.call, given, error, wants_sizes(p), NULL))
+        return 0;
     a.call.error = NULL, a.plan = p;
     if (loci_open_whole(&a, &w)) return 0;
     const size_t bytes = lay_out(&a, NULL, &w);

@@ -8,13 +8,14 @@ enum { USUAL_AHEAD = 2, MOST_AHEAD = 1024 };
 /* ---- What is given --------------------------------------------------------------------------- */
 
 /* Without a transport that can be asked, nothing can be agreed on. */
-loci_status loci_open_transport(struct party *a, const loci_parallel *given)
+loci_status loci_open_transport(struct party *a, const loci_plan *p, const loci_parallel *given)
 {
     loci_error *e = a->error;
+    const bool sized = wants_sizes(p);
     CHECK(e, given, LOCI_BAD_ARG, "parallel must not be NULL");
-    TRY(TAKE(loci_parallel, &a->all, given, report, e));
+    TRY(TAKE(loci_parallel, &a->all, given, report, sized, e));
     CHECK(e, a->all.transport, LOCI_BAD_ARG, "parallel: transport must not be NULL");
-    TRY(TAKE(loci_transport, &a->via, a->all.transport, user, e));
+    TRY(TAKE(loci_transport, &a->via, a->all.transport, user, sized, e));
     const loci_transport *t = &a->via;
     CHECK(e, t->ranks >= 1 && t->rank >= 0 && t->rank < t->ranks, LOCI_BAD_ARG,
           "transport: rank %d must be one of 0 .. %d", t->rank, t->ranks - 1);
@@ -27,7 +28,7 @@ loci_status loci_take_own_call(struct party *a, const loci_plan *p, const loci_c
 {
     loci_error *e = &a->said;
     CHECK(e, given, LOCI_BAD_ARG, "call must not be NULL");
-    TRY(TAKE(loci_call, &a->call, given, error, e));
+    TRY(TAKE(loci_call, &a->call, given, error, wants_sizes(p), e));
     a->call.error = e;
     CHECK(e, loci_plan_is(p, LOCI_ATTENTION), LOCI_BAD_ARG,
           "the plan must be one for stage ATTENTION");

@@ -99,7 +99,7 @@ bool loci_from_first(const loci_plan *, int enc);
 
 /* Without a transport that can be asked nothing can be agreed on, so these errors are the rank's
  * own. */
-loci_status loci_open_transport(struct party *, const loci_parallel *);
+loci_status loci_open_transport(struct party *, const loci_plan *, const loci_parallel *);
 /* From the public call; what is wrong from here on goes to party.said, for all to hear. */
 loci_status loci_take_own_call(struct party *, const loci_plan *, const loci_call *);
 loci_status loci_check_fields(const struct party *);         /* what no such call can have */

@@ -15,22 +15,37 @@ struct keep {
     atomic_bool stop;
 };
 
-/* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->q.rows, as far
- * apart as padded rows are, and turn by the positions of the call's keys j .. */
-static void put_keys(const struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b,
+/* What a thread has: keys of a tile, as padded rows and channel by channel. */
+struct staging { struct angles *angles; real *rows, *across; };
+static size_t lay_out(const struct call *c, char *base, struct staging *s)
+{
+    struct arena a = { .base = base, .used = N(angles_bytes)(c) };
+    s->rows = take_reals(&a, (ptrdiff_t)KT * padded(c->plan->dim));
+    s->across = take_reals(&a, (ptrdiff_t)KT * c->plan->dim);
+    return a.full ? SIZE_MAX : a.used;
+}
+size_t N(keep_workspace)(const struct call *c)
+{
+    struct staging s;
+    return lay_out(c, NULL, &s);
+}
+
+/* Stores n keys of one tile, from key `at` of the sequence on.  They come in t->rows, as far apart
+ * as padded rows are, and turn by the positions of the call's keys j .. */
+static void put_keys(const struct call *c, const struct keeping *a, struct staging *t, ptrdiff_t b,
                      int h, ptrdiff_t at, ptrdiff_t j, int n)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
     char *tile = cache_keys(a->to, b, h, at);
     if (a->turn)
-        rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, j, n, t->q.rows, Dp);
+        rotation_of(c)->turn(c, p->rotate, t->angles, b, h, false, j, n, t->rows, Dp);
     /* What turn() stretched a second time (engine.h). */
     for (int i = 0; i < n && a->channels; i++)
         for (int d = a->channel; d < a->channel + a->channels; d++)
-            t->q.rows[i * Dp + d] *= (real)a->undo;
-    real *across = in_place(c) ? (real *)tile + at % KT : t->q.across;
-    transpose(t->q.rows, Dp, n, D, across, KT);
+            t->rows[i * Dp + d] *= (real)a->undo;
+    real *across = in_place(c) ? (real *)tile + at % KT : t->across;
+    transpose(t->rows, Dp, n, D, across, KT);
     for (int d = 0; d < D && !in_place(c); d++)
         from_reals(c, across + d * KT, n, tile + (d * KT + at % KT) * (ptrdiff_t)p->stored);
 }
@@ -43,8 +58,8 @@ static char *value_row(const struct call *c, loci_cache *to, ptrdiff_t b, int h,
 
 /* The new keys of one tile of the cache.  `tile` counts from the tile that holds the end of the old
  * keys; a thread owns whole tiles, so no two write the same line. */
-static void append_item(struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h,
-                        ptrdiff_t tile)
+static void append_item(struct call *c, const struct keeping *a, struct staging *t, ptrdiff_t b,
+                        int h, ptrdiff_t tile)
 {
     const struct loci_plan *p = c->plan;
     const ptrdiff_t old = (ptrdiff_t)cache_list(a->to, a->to->len)[b],
@@ -57,7 +72,7 @@ static void append_item(struct call *c, const struct keeping *a, struct tile *t,
     const ptrdiff_t j = from - old + c->Lk - count;
     const int n = (int)(end - from);
     for (int i = 0; i < n; i++)
-        to_reals(c, stored_row(c, &a->k, b, h, j + i), p->dim, t->q.rows + i * padded(p->dim));
+        to_reals(c, stored_row(c, &a->k, b, h, j + i), p->dim, t->rows + i * padded(p->dim));
     put_keys(c, a, t, b, h, from, j, n);
     for (int i = 0; i < n; i++)
         memcpy(value_row(c, a->to, b, h, from + i), stored_row(c, &a->v, b, h, j + i),
@@ -65,7 +80,8 @@ static void append_item(struct call *c, const struct keeping *a, struct tile *t,
 }
 /* Moves the keys of a head up over those that go.  It starts with the oldest, as each goes
  * to a place before its own, and takes pieces that stay within one tile on both sides. */
-static void remove_item(struct call *c, const struct keeping *a, struct tile *t, ptrdiff_t b, int h)
+static void remove_item(struct call *c, const struct keeping *a, struct staging *t, ptrdiff_t b,
+                        int h)
 {
     const struct loci_plan *p = c->plan;
     const int D = p->dim, Dp = padded(D);
@@ -76,9 +92,9 @@ static void remove_item(struct call *c, const struct keeping *a, struct tile *t,
         if (n > KT - from % KT) n = KT - from % KT;
         if (n > end - at) n = end - at;
         /* Dense rows become padded ones, the last first, so that none is written over. */
-        load_keys(c, KEYS, b, h, from, (int)n, t->q.rows);
+        load_keys(c, KEYS, b, h, from, (int)n, t->rows);
         for (ptrdiff_t i = n - 1; i > 0; i--)
-            memmove(t->q.rows + i * Dp, t->q.rows + i * D, sizeof(real) * (size_t)D);
+            memmove(t->rows + i * Dp, t->rows + i * D, sizeof(real) * (size_t)D);
         put_keys(c, a, t, b, h, at, 0, (int)n);
         for (ptrdiff_t i = 0; i < n; i++)
             memmove(value_row(c, a->to, b, h, at + i), value_row(c, a->to, b, h, from + i),
@@ -91,7 +107,8 @@ static void keep_job(void *arg, int index)
 {
     struct keep *k = arg;
     struct call *c = k->c;
-    struct tile *t = N(workspace_of)(c, index, NULL).tile;
+    struct staging t = { .angles = c->plan->rotate < 0 ? NULL : N(angles_of)(c, index) };
+    lay_out(c, c->workspaces + (size_t)index * c->workspace, &t);
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);
@@ -100,8 +117,8 @@ static void keep_job(void *arg, int index)
             k->stop = true;
             return;
         }
-        if (k->a->remove) remove_item(c, k->a, t, k->a->entry, h);
-        else append_item(c, k->a, t, i / heads / k->tiles, h, i / heads % k->tiles);
+        if (k->a->remove) remove_item(c, k->a, &t, k->a->entry, h);
+        else append_item(c, k->a, &t, i / heads / k->tiles, h, i / heads % k->tiles);
     }
 }
 loci_status N(keep)(struct call *c, const struct keeping *a)

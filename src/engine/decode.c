@@ -28,18 +28,24 @@
 struct rows {
     struct tile *t;
     int n;                               /* of a group's heads, or of all heads, row by row */
-    real *s, *p;                         /* [n][CHUNK] */
-    real *alpha, *sums;                  /* [n][tiles of a chunk], [n][tiles of a chunk][Dv] */
+    ptrdiff_t tiles;                     /* of a chunk: as many as decode_tiles() */
+    real *s, *p;                         /* [n][tiles][KT] */
+    real *alpha, *sums;                  /* [n][tiles], [n][tiles][Dv] */
 };
 enum { TILES = CHUNK / KT };
+/* Row i's numbers of the first tile of a chunk. */
+static real *row_of(const struct rows *w, real *numbers, int i)
+{
+    return numbers + (ptrdiff_t)i * w->tiles * KT;
+}
 
 /* Puts row i on tile j, with its share of scores and weights.  Does it see any key of it?
  * Positions that do not run may leave tiles out. */
 static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
 {
     struct tile *t = &w->t[i];
-    const ptrdiff_t at = (ptrdiff_t)i * CHUNK + j % TILES * KT;
-    t->s = w->s + at, t->p = w->p + at;
+    const ptrdiff_t at = j % TILES * KT;
+    t->s = row_of(w, w->s, i) + at, t->p = row_of(w, w->p, i) + at;
     return set_keys(t, j * KT, last);
 }
 /* Does this row read the same keys and values as the one before? */
@@ -100,7 +106,7 @@ static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last
         struct tile *t = &w->t[i];
         if (i && !t->listed && t->i0 == t[-1].i0) {
             t->j0 = t[-1].j0, t->keys = t[-1].keys, t->d = t[-1].d, t->partial = t[-1].partial;
-            t->s = t[-1].s + CHUNK, t->p = t[-1].p + CHUNK;
+            t->s = t[-1].s + w->tiles * KT, t->p = t[-1].p + w->tiles * KT;
         } else {
             a.some |= place_row(w, i, j, last), a.partial |= t->partial;
         }
@@ -155,7 +161,7 @@ static void add_to_tiles(const struct rows *w, ptrdiff_t j)
     for (int i = 0; i < w->n; i += together) finish_scores(&w->t[i], together);
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        real *s = w->s + (ptrdiff_t)i * CHUNK + j % TILES * KT;
+        real *s = row_of(w, w->s, i) + j % TILES * KT;
         if (p->mix >= 0) {               /* the two changed places */
             memcpy(s, t->s, sizeof(real) * (size_t)t->keys);
             t->a = t->s, t->s = s;
@@ -209,8 +215,7 @@ static void soften(const struct rows *w, int i, int first, int end, ptrdiff_t ke
                    const bool *seen)
 {
     struct tile *t = &w->t[i];
-    real *s = w->s + (ptrdiff_t)i * CHUNK, *p = w->p + (ptrdiff_t)i * CHUNK,
-         *alpha = w->alpha + i * TILES;
+    real *s = row_of(w, w->s, i), *p = row_of(w, w->p, i), *alpha = w->alpha + i * w->tiles;
     real most[TILES], base[TILES], fall[TILES] = { 0 }, sum[TILES];
     real m = *t->chunk.m, l = *t->chunk.l;
     find_most(s, first, end, most);
@@ -244,7 +249,7 @@ static void weigh_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
     const int x = w->t->c->plan->weight;
     for (int i = 0; i < w->n; i++) {
         struct tile *t = &w->t[i];
-        real *alpha = &w->alpha[i * TILES + j % TILES];
+        real *alpha = &w->alpha[i * w->tiles + j % TILES];
         place_row(w, i, j, last);
         if (x >= 0) weights_of(t->c)->weigh(t, x), *alpha = *t->alpha;
         else *t->alpha = *alpha;
@@ -267,7 +272,7 @@ static void sum_visible(const struct tile *t, int D, real *c)
 static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool partial)
 {
     const int Dv = w->t->c->plan->value_dim;
-    const ptrdiff_t apart = (ptrdiff_t)TILES * Dv;
+    const ptrdiff_t apart = w->tiles * Dv;
     for (int i = 0, n; i < w->n; i += n) {
         struct tile *t = &w->t[i];
         real *sums = w->sums + i * apart + j % TILES * Dv;
@@ -282,7 +287,8 @@ static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool pa
             }
         } else {
             const struct source value = source_of(t, VALUES);
-            N(sum_values)(&(struct summing){ &value, Dv, t->keys, t->p, sums, apart }, n);
+            N(sum_values)(&(struct summing){ &value, Dv, t->keys, t->p, sums,
+                                               w->tiles * KT, apart }, n);
         }
     }
 }
@@ -304,7 +310,7 @@ INLINE void join_block(const int n, const real *alpha, const real *sums, int D, 
 static void join_tiles(const struct rows *w, int i, int first, int end, const bool *seen)
 {
     const int D = w->t->c->plan->value_dim;
-    const real *alpha = w->alpha + i * TILES, *sums = w->sums + (ptrdiff_t)i * TILES * D;
+    const real *alpha = w->alpha + i * w->tiles, *sums = w->sums + i * w->tiles * D;
     real *o = w->t[i].chunk.o;
     int d = 0;
     for (; d + 4 * VL <= D; d += 4 * VL) join_block(4, alpha, sums + d, D, first, end, seen, o + d);
@@ -447,8 +453,8 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
     const struct part *part = c->part.state ? &c->part : NULL;
     const ptrdiff_t base = part ? c->first / CHUNK : 0;      /* chunk of the first key */
 
-    const struct rows w = { .t = d->tile, .n = n, .s = d->chunk.s, .p = d->chunk.p,
-                            .alpha = d->chunk.alpha, .sums = d->chunk.sums };
+    const struct rows w = { .t = d->tile, .n = n, .tiles = decode_tiles(c), .s = d->chunk.s,
+                            .p = d->chunk.p, .alpha = d->chunk.alpha, .sums = d->chunk.sums };
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;
     const ptrdiff_t reals = N(chunk_reals)(c);

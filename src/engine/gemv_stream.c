@@ -273,7 +273,7 @@ INLINE void sum_rows(const int n, const enum form form, const struct summing *a,
     const bool last = k + block >= a->keys;
     int d = 0;
     UNROLL for (int s = 0; s < n; s++)
-        p[s] = a->p + (ptrdiff_t)(row + s) * CHUNK + k, c[s] = a->sums + (row + s) * a->apart;
+        p[s] = a->p + (row + s) * a->weights + k, c[s] = a->sums + (row + s) * a->apart;
     for (; d + 4 * VL <= D; d += 4 * VL)
         sum_block(n, 4, form, k == 0, last, keys, v, vs, D, p, c, d, &ahead);
     for (; d + VL <= D; d += VL)

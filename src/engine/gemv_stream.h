@@ -15,13 +15,14 @@ struct dot { const real *with; real *to; };
  * that what comes next is worth asking for. */
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first);
 
-/* Rows that sum the same values of a tile: their weights are CHUNK apart, their sums `apart`. */
+/* Rows that sum the same values of a tile: from row to row it is `weights` numbers of p, and `apart`
+ * of sums. */
 struct summing {
     const struct source *value;
     int D, keys;
     const real *p;
     real *sums;
-    ptrdiff_t apart;
+    ptrdiff_t weights, apart;
 };
 /* The sums of values of n rows that share a kv head. */
 void N(sum_values)(const struct summing *, int n);

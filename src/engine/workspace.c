@@ -160,10 +160,10 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
     *d = (struct workspace){ .tile = t };
     /* Decode streams a chunk as a whole, for all rows that share its keys. */
     if (QT == 1) {
-        d->chunk.s = take_bytes(&a, (size_t)n, CHUNK * sizeof(real)),
-        d->chunk.p = take_bytes(&a, (size_t)n, CHUNK * sizeof(real));
-        d->chunk.alpha = take_bytes(&a, (size_t)n, CHUNK / KT * sizeof(real));
-        d->chunk.sums = take_bytes(&a, (size_t)n, CHUNK / KT * (size_t)p->value_dim * sizeof(real));
+        const ptrdiff_t tiles = n * decode_tiles(c);
+        d->chunk.s = take_reals(&a, tiles * KT), d->chunk.p = take_reals(&a, tiles * KT);
+        d->chunk.alpha = take_reals(&a, tiles);
+        d->chunk.sums = take_reals(&a, tiles * p->value_dim);
     }
     if (sums) lay_out_thread(c, &a, sums);
     return a.full ? SIZE_MAX : a.used;

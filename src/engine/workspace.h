@@ -99,6 +99,8 @@ INLINE bool reuses_scores(const struct call *c)
 
 /* Rows that a thread works on at once in decode. */
 INLINE ptrdiff_t decode_rows(const struct call *c) { return c->Lq * item_heads(c->plan); }
+/* Tiles of a chunk that it has room for there: soften() works on VL of them at once. */
+INLINE ptrdiff_t decode_tiles(const struct call *c) { return (part_tiles(c) + VL - 1) / VL * VL; }
 
 /* Lays out what a thread has at `base`, and returns its bytes; NULL: only measures.  sums: what it
  * has in a backward pass beside its block of sums, or NULL. */

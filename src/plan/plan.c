@@ -372,6 +372,21 @@ static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci
                      t->name, t->encoding);
 }
 
+/* Gradients are summed in double: 8 bytes of each number, rounded up, are still a ptrdiff_t.
+ * Extents that a call decides are negative here, and bounded there. */
+static loci_status check_size(const loci_tensor *t, loci_error *e)
+{
+    char text[96];
+    ptrdiff_t n = 1;
+    bool fits = true;
+    for (int i = 0; i < t->rank; i++)
+        fits = fits && (t->shape[i] < 0 || !__builtin_mul_overflow(n, t->shape[i], &n));
+    CHECK(e, fits && n <= PTRDIFF_MAX / 16, LOCI_BAD_ARG,
+          "%s: tensor '%s' of shape %s has too many numbers", t->encoding, t->name,
+          shape_text(t->rank, t->shape, text, sizeof text));
+    return LOCI_OK;
+}
+
 /* The tensors of all encodings, in their order.  With a list from the caller every tensor must be
  * in it, but for INPUT ones, which come with a call, and nothing else: a name that is misspelt
  * would otherwise leave a tensor as it started. */
@@ -384,6 +399,7 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
         if (p->enc[i].pe->tensors) p->enc[i].pe->tensors(&p->enc[i], t);
     }
     p->first_tensor[p->encs] = t->n;
+    for (int i = 0; i < t->n; i++) TRY(check_size(&t->list[i], e));
     /* Strange ones first: a misspelt name is a better sentence than the one that is missing. */
     for (int i = 0; i < d->tensor_count; i++)
         if (!find_tensor(t->list, t->n, d->tensors[i].encoding, d->tensors[i].name))
@@ -442,14 +458,14 @@ static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-loci_status loci_plan_create(loci_plan **plan, const loci_desc *given, loci_error *e)
+loci_status loci_make_plan(loci_plan **plan, const loci_desc *given, bool sized, loci_error *e)
 {
     loci_desc d;
     CHECK(e, plan, LOCI_BAD_ARG,
           "loci_plan_create: there is nowhere to put the plan, plan is NULL");
     *plan = NULL;
     CHECK(e, given, LOCI_BAD_ARG, "loci_plan_create: desc is NULL");
-    TRY(TAKE(loci_desc, &d, given, tensor_count, e));
+    TRY(TAKE(loci_desc, &d, given, tensor_count, sized, e));
 
     /* Numbers in texts have a point, whatever the program's locale says. */
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -457,6 +473,7 @@ loci_status loci_plan_create(loci_plan **plan, const loci_desc *given, loci_erro
     locale_t before = uselocale(c);
     /* Zeroed, so that a plan that is half made can be destroyed. */
     loci_plan *p = calloc(1, sizeof *p);
+    if (p) p->sized = sized;
     loci_status status = p ? make(p, &d, e)
                            : loci_fail(e, LOCI_NO_MEMORY, "no memory for the plan");
     uselocale(before);

@@ -25,6 +25,7 @@ loci_status NARROW(forward)(struct call *), N(forward)(struct call *), N(backwar
     N(weights)(struct call *), N(fast)(struct call *);
 void N(store_gradients)(struct call *, ptrdiff_t first, ptrdiff_t count, ptrdiff_t to);
 extern const struct chained N(chained);
+size_t N(keep_workspace)(const struct call *);
 loci_status N(keep)(struct call *, const struct keeping *);
 size_t N(rotate_workspace)(const struct call *);
 loci_status N(rotate)(struct call *, loci_which, const loci_view *, const loci_view *);
@@ -84,6 +85,7 @@ const struct engine ENGINE(LOCI_ISA) = {
 #endif
     .store_gradients = N(store_gradients),
     .chained = &N(chained),
+    .keep_workspace = N(keep_workspace),
     .keep = N(keep),
     .rotate_workspace = N(rotate_workspace),
     .rotate = N(rotate),

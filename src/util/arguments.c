@@ -7,7 +7,7 @@
 
 /* ---- Structs that grow ----------------------------------------------------------------------- */
 
-loci_status loci_take_struct(void *to, size_t now, size_t frozen, const void *from,
+loci_status loci_take_struct(void *to, size_t now, size_t frozen, bool sized, const void *from,
                              const char *name, loci_error *e)
 {
     size_t size;
@@ -16,9 +16,13 @@ loci_status loci_take_struct(void *to, size_t now, size_t frozen, const void *fr
     memcpy(&size, from, sizeof size);
     /* No later header will have more; what is larger was never a size but memory not set. */
     const size_t most = now + 4096;
+    CHECK(e, size || !sized, LOCI_BAD_ARG,
+          "%s: size is 0 and must be sizeof(%s); initialise structs by their macros, as in "
+          "loci_call call = LOCI_CALL(.batch = 1)",
+          name, name);
     if (size == 0) size = frozen;
     CHECK(e, size >= frozen && size <= most, LOCI_BAD_ARG,
-          "%s: size %zu must be 0 or sizeof(%s), at least %zu", name, size, name, frozen);
+          "%s: size %zu must be sizeof(%s), at least %zu", name, size, name, frozen);
     /* Fields that a newer header has: as long as they
      * are 0 they ask for nothing this library lacks. */
     for (size_t i = now; i < size; i++)
@@ -30,9 +34,9 @@ loci_status loci_take_struct(void *to, size_t now, size_t frozen, const void *fr
     memset((char *)to + part, 0, now - part);
     return LOCI_OK;
 }
-loci_status loci_take_call(loci_call *to, const loci_call *from)
+loci_status loci_take_call(loci_call *to, bool sized, const loci_call *from)
 {
-    return from ? TAKE(loci_call, to, from, error, from->error) : LOCI_BAD_ARG;
+    return from ? TAKE(loci_call, to, from, error, sized, from->error) : LOCI_BAD_ARG;
 }
 
 /* ---- Positions ------------------------------------------------------------------------------- */

@@ -5,6 +5,6 @@
 int loci_version(void) { return LOCI_VERSION; }
 const char *loci_version_text(void)
 {
-    _Static_assert(LOCI_VERSION == 200, "the text says 0.2.0");
-    return "0.2.0";
+    _Static_assert(LOCI_VERSION == 300, "the text says 0.3.0");
+    return "0.3.0";
 }

@@ -8,17 +8,40 @@ export CC=${CC:-cc}
 
 # ---- Headers, lists and libraries
 declared() { sed -nE 's/^LOCI_API .*[ *](loci_[a-z0-9_]+) ?\(.*/\1/p' "${@/#/include/loci/}" | sort; }
-listed() { awk '/^LOCI_/ { node = $1 } $1 ~ /^loci_/ { sub(";", "", $1); print $1 "@@" node }' "abi/lib$1.map" | sort; }
+# Of a name that is in several nodes the last is the one that programs are linked with.
+listed() {
+    awk '/^LOCI_/ { node = $1 }
+         $1 ~ /^loci_/ { sub(";", "", $1); if ($1 in last) print $1 "@" last[$1]; last[$1] = node }
+         END { for (name in last) print name "@@" last[name] }' "abi/lib$1.map" | sort
+}
 exported() { nm -D --defined-only "$LOCI_BUILD/lib$1.so" | awk '$2 != "A" { print $NF }' | sort; }
 soname() { readelf -d "$LOCI_BUILD/lib$1.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p'; }
 declare -A headers=([loci]="loci.h cache.h convert.h layers.h positions.h parallel.h" [loci-io]=io.h [loci-mpi]=mpi.h)
 for library in loci loci-io loci-mpi; do
-    check "lib$library.map lists what its headers declare" diff <(declared ${headers[$library]}) <(listed $library | sed 's/@@.*//')
+    check "lib$library.map lists what its headers declare" diff <(declared ${headers[$library]}) <(listed $library | sed 's/@.*//' | sort -u)
     if [ -e "$LOCI_BUILD/lib$library.so" ]; then
         check "lib$library.so exports these names, with versions" diff <(listed $library) <(exported $library)
         check "lib$library.so's soname" test "$(soname $library)" = "$(soname loci | sed "s/libloci/lib$library/")"
     fi
 done
+
+# ---- Programs of other versions
+flags=(-std=c17 -Wall -Wextra -Werror -Wno-missing-field-initializers -Iinclude)
+[ -z "${LOCI_SANITIZE:-}" ] || flags+=("-fsanitize=$LOCI_SANITIZE")
+fails() { ! "$@"; }
+run() {                                  # FLAGS...: the program of 0.2, compiled and run
+    $CC "${flags[@]}" "$@" tests/package/old.c "$LOCI_BUILD/libloci.so" -Wl,-rpath,"$LOCI_BUILD" -lm -lpthread -o "$work/old" &&
+        "$work/old" 2>"$work/err"
+}
+if [ -e "$LOCI_BUILD/libloci.so" ]; then
+    check "a program that was linked with 0.2 runs" run
+    check "linked today, it must set sizes" fails run -DLINKED_TODAY
+    check "and is told so" grep -q "loci_desc: size is 0 and must be sizeof(loci_desc)" "$work/err"
+fi
+if command -v c++ >/dev/null; then
+    echo 'loci_grad none = LOCI_GRAD(); loci_call call = LOCI_CALL(.batch = 1, .q_len = 2);' >"$work/macros.cc"
+    check "C++20 takes the macros" c++ -std=c++20 -fsyntax-only -Iinclude -include loci/loci.h "$work/macros.cc"
+fi
 
 if ! python3 -c '' 2>/dev/null; then
     echo "left out: sizes and offsets, which scripts/abi lists by python3"
@@ -72,7 +95,7 @@ check "a struct's size in front" breaks 'struct loci_grad was' $h 's/^    size_t
 check "a field at the end of a struct with a size" still $h 's/^    loci_view dmask; /    loci_view dmask; void *more; /'
 check "an enumerator at the end" still $h 's/^    LOCI_TRANSPORT /    LOCI_TRANSPORT, LOCI_MORE /'
 check "a function, in a node of its own" still $h 's/^(LOCI_API int +)(loci_version)\(void\);/\1\2(void);\n\1loci_more(void);/' \
-    abi/libloci.map '$a LOCI_0.3 {\n    global:\n        loci_more;\n} LOCI_0.2;'
+    abi/libloci.map '$a LOCI_0.4 {\n    global:\n        loci_more;\n} LOCI_0.3;'
 check "another name of an argument" still $h 's/void \*tables, void \*work,/void *tabs, void *work,/'
 check "another soname" still $h 's/char text\[512\]/char text[1024]/' CMakeLists.txt 's/project\(loci VERSION [0-9]+/project(loci VERSION 9/'
 tree && edit $h 's/^(LOCI_API int +)(loci_version)\(void\);/\1\2(void);\n\1loci_more(void);/'

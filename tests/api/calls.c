@@ -39,7 +39,7 @@ static void plan_of(const char *text)
 {
     bool ran_out = true;
     for (int n = 0; ran_out; n++) {
-        const loci_desc d = { .encoding = text, .heads = 4, .dim = walk_dim(text, 12) };
+        const loci_desc d = LOCI_DESC(.encoding = text, .heads = 4, .dim = walk_dim(text, 12));
         loci_error e = { 0 };
         loci_plan *p = (loci_plan *)&e;
         const long live = inject->live;
@@ -64,7 +64,7 @@ static void plans(void)
     for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
         const long live = inject->live;
         loci_plan *p;
-        const loci_desc d = { .encoding = bad[i], .heads = 4, .dim = 8 };
+        const loci_desc d = LOCI_DESC(.encoding = bad[i], .heads = 4, .dim = 8);
         const bool ok = loci_plan_create(&p, &d, NULL) == LOCI_BAD_ARG && !p;
         CHECK_THAT(ok && inject->live == live, "%s, %ld blocks left", bad[i], inject->live - live);
     }
@@ -309,8 +309,8 @@ static void plan_and_pool(void)
     loci_plan *plan;
     loci_host pool;
     look(&before);
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = "rope:pairing=half+t5", .heads = 2,
-                                              .dim = 8 }, NULL)) exit(2);
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = "rope:pairing=half+t5",
+                                                      .heads = 2, .dim = 8), NULL)) exit(2);
     loci_plan_destroy(plan);
 #ifndef LOCI_NO_THREADS
     if (loci_pool_create(&pool, 4)) exit(2);

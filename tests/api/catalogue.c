@@ -50,10 +50,10 @@ static void options(const loci_encoding_info *info)
 
 static void tensors(const char *text, loci_stage stage)
 {
-    const loci_desc d = { .encoding = text, .stage = stage, .heads = 6, .kv_heads = 3,
-                          .dim = stage == LOCI_EMBED ? 0 : walk_dim(text, 16),
-                          .model_dim = stage == LOCI_EMBED ? 96 : 0, .max_len = 50,
-                          .dtype = LOCI_F64 };
+    const loci_desc d = LOCI_DESC(.encoding = text, .stage = stage, .heads = 6, .kv_heads = 3,
+                                  .dim = stage == LOCI_EMBED ? 0 : walk_dim(text, 16),
+                                  .model_dim = stage == LOCI_EMBED ? 96 : 0, .max_len = 50,
+                                  .dtype = LOCI_F64);
     loci_plan *p;
     loci_error e = { 0 };
     loci_tensor list[WALK_TENSORS];
@@ -87,18 +87,18 @@ static void memory(const char *text, bool square)
 {
     enum { KEYS = 1024, MORE = KEYS + 1 };
     static int64_t segments[2 * MORE];
-    loci_desc d = { .encoding = text, .heads = 6, .kv_heads = 3, .dim = walk_dim(text, 16),
-                    .dtype = LOCI_F64 };
+    loci_desc d = LOCI_DESC(.encoding = text, .heads = 6, .kv_heads = 3, .dim = walk_dim(text, 16),
+                            .dtype = LOCI_F64);
     loci_plan *p, *turned;
     loci_error e = { 0 };
     d.value_dim = square ? d.dim : 24;
     if (!CHECK_THAT(!loci_plan_create(&p, &d, &e), "%s: %s", text, e.text)) return;
     d.keys_rotated = 1;
     const loci_plan *caches = loci_plan_create(&turned, &d, NULL) ? p : turned;
-    const loci_call call = { .batch = 2, .q_len = KEYS, .k_len = KEYS },
-                    apart = { .batch = 2, .q_len = MORE, .k_len = MORE, .q_seg = segments,
-                              .k_seg = segments },
-                    decode = { .batch = 2, .q_len = 1, .k_len = KEYS };
+    const loci_call call = LOCI_CALL(.batch = 2, .q_len = KEYS, .k_len = KEYS),
+                    apart = LOCI_CALL(.batch = 2, .q_len = MORE, .k_len = MORE, .q_seg = segments,
+                                      .k_seg = segments),
+                    decode = LOCI_CALL(.batch = 2, .q_len = 1, .k_len = KEYS);
     char said[512];
     snprintf(said, sizeof said, "%s: tables %zu, cache %zu, forward %zu and %zu, backward %zu and "
              "%zu, decode %zu", text, loci_tables_size(p, KEYS), loci_cache_size(caches, 2, KEYS),

@@ -51,13 +51,12 @@ static void make(struct problem *p, loci_desc d)
     for (int i = 0; i < n; i++) p->tensors[i] = numbers(p, 4096);
     p->tables = room_take(&p->room, loci_tables_size(p->plan, 100));
     if (loci_prepare(p->plan, 100, p->tensors, p->tables)) exit(2);
-    p->call = (loci_call){ .size = sizeof p->call, .batch = B, .q_len = L, .k_len = L,
-                           .q = { p->q, 0, 0, 0 }, .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 },
-                           .o = { p->o, 0, 0, 0 }, .lse = p->lse, .tensors = p->tensors,
-                           .error = &p->e };
-    p->grad = (loci_grad){ .size = sizeof p->grad, .dout = { p->dout, 0, 0, 0 },
-                           .dq = { p->dq, 0, 0, 0 }, .dk = { p->dk, 0, 0, 0 },
-                           .dv = { p->dv, 0, 0, 0 } };
+    p->call = (loci_call)LOCI_CALL(.batch = B, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
+                                   .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 },
+                                   .o = { p->o, 0, 0, 0 }, .lse = p->lse, .tensors = p->tensors,
+                                   .error = &p->e);
+    p->grad = (loci_grad)LOCI_GRAD(.dout = { p->dout, 0, 0, 0 }, .dq = { p->dq, 0, 0, 0 },
+                                   .dk = { p->dk, 0, 0, 0 }, .dv = { p->dv, 0, 0, 0 });
     if (d.stage == LOCI_EMBED) p->call.k_len = 0, p->call.batch = 1, p->call.q_len = 4;
     p->bytes = loci_workspace(p->plan, &p->call, 1);
     p->work = room_take(&p->room, p->bytes);
@@ -87,7 +86,7 @@ static void far_positions(const char *text)
 {
     struct problem p;
     int64_t pos[L];
-    make(&p, (loci_desc){ .encoding = text, .keys_rotated = 0 });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = text, .keys_rotated = 0));
     p.call.q_pos = p.call.k_pos = pos;
     for (int n = 0; n < COUNT(beyond); n++)
         for (int at = 0; at < L; at += L - 1) {
@@ -114,9 +113,9 @@ static void far_rows(void)
         struct problem p;
         int64_t pos[4] = { 0, 1, 2, 3 };
         loci_tensor table = { "learned", "table", LOCI_LEARNED, 2, { 100, D } };
-        const loci_desc d = { .encoding = texts[t], .stage = LOCI_EMBED, .model_dim = D,
-                              .tensors = t == 2 ? &table : NULL, .tensor_count = t == 2,
-                              .max_len = 100 };
+        const loci_desc d = LOCI_DESC(.encoding = texts[t], .stage = LOCI_EMBED, .model_dim = D,
+                                      .tensors = t == 2 ? &table : NULL, .tensor_count = t == 2,
+                                      .max_len = 100);
         make(&p, d);
         p.call.q_pos = pos;
         for (int n = 0; n < COUNT(beyond); n++) {
@@ -135,8 +134,8 @@ static void far_elsewhere(void)
     int64_t pos[L] = { 0 };
     double coord[2 * L] = { 0 };
     float out[2 * L * D];
-    make(&p, (loci_desc){ .encoding = "rope:pairing=half" });
-    const loci_layer l = { .batch = 1, .rows = L, .heads = 1, .width = D, .error = &p.e };
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half"));
+    const loci_layer l = LOCI_LAYER(.batch = 1, .rows = L, .heads = 1, .width = D, .error = &p.e);
     for (int n = 0; n < COUNT(beyond); n++) {
         pos[L - 1] = beyond[n];
         CHECK_SAYS(loci_tape_start(&l, 0, 0, pos, 0, dense(out)), LOCI_BAD_ARG, &p.e, within,
@@ -144,11 +143,12 @@ static void far_elsewhere(void)
         CHECK_THAT(loci_temperature(&l, 0.1, 10, 0, pos, 0, dense(p.q), dense(out)) == LOCI_BAD_ARG,
                    "temperature: a position beyond");
         CHECK_SAYS(loci_export_rope(p.plan, NULL,
-                                    &(loci_rope_table){ .count = L, .pos = pos, .cos = out }, &p.e),
+                                    &(loci_rope_table)LOCI_ROPE_TABLE(.count = L, .pos = pos,
+                                                                      .cos = out), &p.e),
                    LOCI_BAD_ARG, &p.e, within, "export_rope");
     }
     drop(&p);
-    make(&p, (loci_desc){ .encoding = "rope2d" });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope2d"));
     p.call.q_coord = p.call.k_coord = coord;
     static const double wild[] = { NAN, INFINITY, -0x1.1p40, 1e300 };
     for (int n = 0; n < COUNT(wild); n++) {
@@ -164,7 +164,7 @@ static void far_keys(void)
 {
     struct problem p;
     int64_t pos[L];
-    make(&p, (loci_desc){ .encoding = "rope:pairing=half", .keys_rotated = 1 });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half", .keys_rotated = 1));
     const size_t bytes = loci_cache_size(p.plan, B, 100);
     loci_cache *c;
     void *memory = room_take(&p.room, bytes);
@@ -194,7 +194,7 @@ static void far_keys(void)
 static void everywhere(void)
 {
     struct problem p;
-    make(&p, (loci_desc){ .encoding = "fox" });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "fox"));
     void *dlse = numbers(&p, B * H * L), *dgate = numbers(&p, B * H * L);
     void *dtensors[] = { dgate };
     p.grad.dlse = dlse, p.grad.dtensors = dtensors;
@@ -247,7 +247,7 @@ static void crooked(void)
 {
     struct problem p;
     static _Alignas(16) char raw[16 * L * B * H];
-    make(&p, (loci_desc){ .encoding = "fox" });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "fox"));
     memset(raw, 0, sizeof raw);
     int64_t *const at = (int64_t *)(raw + 4);
     const void **const tensor = &p.tensors[0];
@@ -274,7 +274,7 @@ static void crooked(void)
 static void in_place(void)
 {
     struct problem p;
-    make(&p, (loci_desc){ .encoding = "rope:pairing=half" });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half"));
     float *apart = numbers(&p, N + D), *both = numbers(&p, N + D);
     memcpy(both, p.q, N * sizeof *both);
     CHECK_THAT(!loci_rotate(p.plan, p.tables, p.work, &p.call, LOCI_QUERY, dense(p.q), dense(apart))
@@ -294,7 +294,7 @@ static void in_place(void)
                                     dense(apart), dense(apart + D), NULL), LOCI_BAD_ARG, &p.e,
                "dx overlaps dy", "a row on");
     drop(&p);
-    make(&p, (loci_desc){ .encoding = "sinusoidal", .stage = LOCI_EMBED, .model_dim = D });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "sinusoidal", .stage = LOCI_EMBED, .model_dim = D));
     CHECK_THAT(!loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o))
                && !loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.q))
                && !memcmp(p.q, p.o, 4 * D * sizeof *p.q),
@@ -309,7 +309,7 @@ static void in_place(void)
 static void packed_gradients(void)
 {
     struct problem p;
-    make(&p, (loci_desc){ .encoding = "alibi" });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "alibi"));
     enum { W = 3 * H * D };
     float *one = numbers(&p, B * L * W), *d = numbers(&p, B * L * W);
     float *const from[] = { p.q, p.k, p.v }, *const to[] = { p.dq, p.dk, p.dv };
@@ -340,7 +340,7 @@ static void packed_gradients(void)
 static void broadcast(void)
 {
     struct problem p;
-    make(&p, (loci_desc){ .encoding = "alibi" });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "alibi"));
     float *o = numbers(&p, N);
     static const struct { const char *name; ptrdiff_t batch, head, row; } ways[] = {
         { "batch", LOCI_BROADCAST, L * D, D }, { "heads", H * L * D, LOCI_BROADCAST, D },
@@ -365,7 +365,7 @@ static void broadcast(void)
     p.call.k = (loci_view){ p.k, LOCI_BROADCAST, -1, D };
     CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "negative or reach too far",
                "a negative stride beside");
-    const loci_layer l = { .batch = 1, .rows = L, .heads = H, .width = D, .error = &p.e };
+    const loci_layer l = LOCI_LAYER(.batch = 1, .rows = L, .heads = H, .width = D, .error = &p.e);
     float twice[H * L * D];
     for (int i = 0; i < H * L * D; i++) twice[i] = p.q[i % (L * D)];
     CHECK_THAT(!loci_gate(&l, LOCI_SILU, dense(p.v), dense(twice), dense(p.o))
@@ -386,7 +386,7 @@ static void windows(void)
     loci_error e;
     static const int keys[] = { 1, 2, 5, 0 };
     for (int n = 0; n < COUNT(keys); n++) {
-        make(&p, (loci_desc){ .encoding = "nope", .window_left = loci_window(keys[n]) });
+        make(&p, (loci_desc)LOCI_DESC(.encoding = "nope", .window_left = loci_window(keys[n])));
         /* each row gives the mean of the rows it sees */
         for (int i = 0; i < N; i++) p.q[i] = 0, p.v[i] = (float)(i / D % L);
         CHECK_THAT(!forward(&p), "a window: %s", p.e.text);
@@ -398,15 +398,14 @@ static void windows(void)
         CHECK_THAT(right, "loci_window: %s", keys[n] == 1 ? "the row alone" : "so many keys");
         drop(&p);
     }
-    make(&q, (loci_desc){ .encoding = "nope", .full = 1, .window_left = loci_window(1),
-                          .window_right = loci_window(1) });
+    make(&q, (loci_desc)LOCI_DESC(.encoding = "nope", .full = 1, .window_left = loci_window(1),
+                                  .window_right = loci_window(1)));
     CHECK_THAT(!forward(&q) && !memcmp(q.o, q.v, N * sizeof *q.o),
                "loci_window: a full mask of one");
     drop(&q);
-    CHECK_SAYS(loci_plan_create(&none,
-                                &(loci_desc){ .heads = 1, .dim = 4,
-                                              .window_left = loci_window(-1) }, &e), LOCI_BAD_ARG,
-               &e, "window_left", "a negative window");
+    const loci_desc negative = LOCI_DESC(.heads = 1, .dim = 4, .window_left = loci_window(-1));
+    CHECK_SAYS(loci_plan_create(&none, &negative, &e), LOCI_BAD_ARG, &e, "window_left",
+               "a negative window");
 }
 
 /* ---- Structs of other versions --------------------------------------------------------------- */
@@ -426,7 +425,7 @@ typedef loci_status try_struct(struct problem *, const void *);
 static loci_status try_desc(struct problem *p, const void *s)
 {
     loci_plan *plan;
-    const loci_status status = loci_plan_create(&plan, s, &p->e);
+    const loci_status status = loci_make_plan(&plan, s, wants_sizes(p->plan), &p->e);
     loci_plan_destroy(plan);
     return status;
 }
@@ -451,31 +450,39 @@ static loci_status try_table(struct problem *p, const void *s)
     return loci_export_rope(p->plan, NULL, s, &p->e);
 }
 
-static void versions(void)
+/* sized: the plan is that of a program of 0.3, which sets sizes; else of an older one. */
+static void versions(bool sized)
 {
     struct problem p;
-    make(&p, (loci_desc){ .encoding = "rope:pairing=half" });
-    const loci_desc desc = { .heads = 2, .dim = 8 };
-    const loci_layer layer = { .batch = 1, .rows = L, .heads = H, .width = D, .error = &p.e };
-    const loci_channels channels = { .element = 4, .heads = H, .dim = D };
-    const loci_rope_table table = { .count = 4, .cos = p.o };
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half"));
+    p.plan->sized = sized;
+    const loci_desc desc = LOCI_DESC(.heads = 2, .dim = 8);
+    const loci_layer layer = LOCI_LAYER(.batch = 1, .rows = L, .heads = H, .width = D,
+                                        .error = &p.e);
+    const loci_channels channels = LOCI_CHANNELS(.element = 4, .heads = H, .dim = D);
+    const loci_rope_table table = LOCI_ROPE_TABLE(.count = 4, .cos = p.o);
     if (forward(&p)) exit(2);
     const struct { const char *name; const void *ours; size_t now, first; try_struct *try;
-                   } structs[] = {
-        { "loci_desc", &desc, sizeof desc, UP_TO(loci_desc, tensor_count), try_desc },
-        { "loci_call", &p.call, sizeof p.call, UP_TO(loci_call, error), try_call },
-        { "loci_grad", &p.grad, sizeof p.grad, UP_TO(loci_grad, dtensors), try_grad },
-        { "loci_layer", &layer, sizeof layer, UP_TO(loci_layer, error), try_layer },
-        { "loci_channels", &channels, sizeof channels, UP_TO(loci_channels, stride), try_channels },
-        { "loci_rope_table", &table, sizeof table, UP_TO(loci_rope_table, sin), try_table },
+                   bool alone; } structs[] = {
+        { "loci_desc", &desc, sizeof desc, UP_TO(loci_desc, tensor_count), try_desc, false },
+        { "loci_call", &p.call, sizeof p.call, UP_TO(loci_call, error), try_call, false },
+        { "loci_grad", &p.grad, sizeof p.grad, UP_TO(loci_grad, dtensors), try_grad, false },
+        { "loci_layer", &layer, sizeof layer, UP_TO(loci_layer, error), try_layer, true },
+        { "loci_channels", &channels, sizeof channels, UP_TO(loci_channels, stride), try_channels,
+          true },
+        { "loci_rope_table", &table, sizeof table, UP_TO(loci_rope_table, sin), try_table, false },
     };
     for (int n = 0; n < COUNT(structs); n++) {
         const size_t now = structs[n].now, first = structs[n].first, zero = 0;
         /* what follows is not its own */
         char *old = other_version(&p.room, structs[n].ours, first, first, 0xff);
         memcpy(old, &zero, sizeof zero);
-        CHECK_THAT(!structs[n].try(&p, old), "%s: size 0 reads more than the struct of 0.1",
-                   structs[n].name);
+        if (sized && !structs[n].alone)
+            CHECK_SAYS(structs[n].try(&p, old), LOCI_BAD_ARG, &p.e, "size is 0 and must be",
+                       structs[n].name);
+        else
+            CHECK_THAT(!structs[n].try(&p, old), "%s: size 0 reads more than the struct of 0.1",
+                       structs[n].name);
         CHECK_THAT(!structs[n].try(&p, other_version(&p.room, structs[n].ours, first, first, 0xff)),
                    "%s: the size of 0.1 reads more than that", structs[n].name);
         CHECK_THAT(!structs[n].try(&p, other_version(&p.room, structs[n].ours, now, now + 48, 0)),
@@ -496,15 +503,13 @@ static void versions(void)
 static void sizes(void)
 {
     struct problem p;
-    make(&p, (loci_desc){ .encoding = "rope:pairing=half+t5" });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half+t5"));
     const size_t tables = loci_tables_size(p.plan, 100),
         forward_bytes = loci_workspace(p.plan, &p.call, 0);
     p.call.work_bytes = forward_bytes, p.call.tables_bytes = tables;
     CHECK_THAT(!forward(&p), "sizes that fit: %s", p.e.text);
-    CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells",
-               "work for a forward pass");
-    p.call.work_bytes = forward_bytes - 1;
-    CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells", "a byte less");
+    p.call.work_bytes = p.bytes - 1;
+    CHECK_SAYS(backward(&p), LOCI_BAD_ARG, &p.e, "loci_workspace() tells", "a byte less");
     p.call.work_bytes = p.bytes;
     CHECK_THAT(!backward(&p), "sizes that fit: %s", p.e.text);
     p.call.work_bytes = 64;
@@ -516,12 +521,12 @@ static void sizes(void)
         p.call.tables_bytes = n ? tables - 1 : 8;
         CHECK_SAYS(forward(&p), LOCI_BAD_ARG, &p.e, "tables have", "tables");
     }
-    p.call.size = 0;                     /* 0.1 had neither */
+    p.call.size = 0, p.plan->sized = false;          /* 0.1 had neither */
     CHECK_THAT(!forward(&p), "sizes that are not read: %s", p.e.text);
     drop(&p);
     const loci_tensor table = { "learned", "table", LOCI_LEARNED, 2, { 9, D } };
-    make(&p, (loci_desc){ .encoding = "learned", .stage = LOCI_EMBED, .model_dim = D,
-                          .tensors = &table, .tensor_count = 1 });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "learned", .stage = LOCI_EMBED, .model_dim = D,
+                                  .tensors = &table, .tensor_count = 1));
     void *dtensors[] = { p.o };
     p.call.work_bytes = 64;
     CHECK_SAYS(loci_embed_backward(p.plan, p.tables, p.work, &p.call, dense(p.q), dtensors),
@@ -540,7 +545,7 @@ static void damaged_caches(void)
 {
     struct problem p;
     int64_t pos[L];
-    make(&p, (loci_desc){ .encoding = "rope:pairing=half+fox", .keys_rotated = 1 });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half+fox", .keys_rotated = 1));
     const size_t bytes = loci_cache_size(p.plan, B, 70), lists = sizeof(struct loci_cache) + 1024;
     char *saved = room_take(&p.room, bytes), *memory = room_take(&p.room, bytes);
     loci_cache *c;
@@ -586,12 +591,40 @@ static void damaged_caches(void)
     CHECK_THAT(said > 100 && taken > 100, "damaged caches: nothing was tried");
     drop(&p);
 }
+/* Positions that were counted are the numbers of the keys, or the cache is not opened, and remove
+ * leaves it as it is. */
+static void damaged_counts(void)
+{
+    struct problem p;
+    static const int64_t values[] = { INT64_MIN, INT64_MAX, -1, 2 };
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half", .keys_rotated = 1));
+    const size_t bytes = loci_cache_size(p.plan, B, 70);
+    char *memory = room_take(&p.room, bytes), *before = room_take(&p.room, bytes);
+    loci_cache *c, *opened;
+    if (loci_cache_create(&c, p.plan, B, 70, 0, memory, &p.e)) exit(2);
+    p.call.cache = c;
+    void *work = room_take(&p.room, loci_workspace(p.plan, &p.call, 0));
+    CHECK_THAT(!loci_cache_append(p.plan, p.tables, work, c, &p.call), "append: %s", p.e.text);
+    int64_t *pos = cache_list(c, c->pos) + cache_capacity(c);        /* of the second entry */
+    for (int i = 0; i < (int)(sizeof values / sizeof *values); i++) {
+        pos[1] = values[i];
+        memcpy(before, memory, bytes);
+        CHECK_SAYS(loci_cache_open(&opened, p.plan, memory, bytes, &p.e), LOCI_BAD_ARG, &p.e,
+                   "key 1 of entry 1 is at position", "counted positions");
+        CHECK_SAYS(loci_cache_remove(p.plan, p.tables, work, c, 1, 0, 1, &p.call), LOCI_BAD_ARG,
+                   &p.e, "key 1 of entry 1 is at position", "counted positions");
+        CHECK_THAT(!opened && !memcmp(before, memory, bytes), "a cache that was damaged changed");
+    }
+    pos[1] = 1;
+    CHECK_THAT(!loci_cache_open(&opened, p.plan, memory, bytes, &p.e), "open: %s", p.e.text);
+    drop(&p);
+}
 /* No sequences, no keys: nothing to do. */
 static void empty_cache(void)
 {
     struct problem p;
     loci_cache *c;
-    make(&p, (loci_desc){ .encoding = "nope" });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "nope"));
     void *memory = room_take(&p.room, loci_cache_size(p.plan, 0, 64));
     CHECK_THAT(!loci_cache_create(&c, p.plan, 0, 64, 0, memory, &p.e) && loci_cache_length(c, 0)
                == LOCI_NONE, "a cache of no sequences: %s", p.e.text);
@@ -610,11 +643,12 @@ static void cancelling(void)
 {
     enum { LONG = 300 };
     struct problem p;
-    make(&p, (loci_desc){ .encoding = "rope:pairing=half", .keys_rotated = 1, .window_left = 20 });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half", .keys_rotated = 1,
+                                  .window_left = 20));
     loci_host host = { .cancelled = out_of_patience };
     float *x = numbers(&p, B * H * LONG * D), *y = numbers(&p, B * H * LONG * D);
-    p.call = (loci_call){ .batch = B, .q_len = LONG, .k_len = LONG, .host = &host, .error = &p.e,
-                          .q = dense(x), .k = dense(x), .v = dense(x) };
+    p.call = (loci_call)LOCI_CALL(.batch = B, .q_len = LONG, .k_len = LONG, .host = &host,
+                                  .error = &p.e, .q = dense(x), .k = dense(x), .v = dense(x));
     void *work = room_take(&p.room, loci_workspace(p.plan, &p.call, 1));
     for (int n = 0; n < 2; n++) {
         patience = n;
@@ -656,10 +690,9 @@ static void cancelling(void)
         }
     }
     drop(&p);
-    make(&p, (loci_desc){ .encoding = "learned", .stage = LOCI_EMBED, .model_dim = D,
-                          .tensor_count = 1,
-                          .tensors = &(loci_tensor){ "learned", "table", LOCI_LEARNED, 2,
-                                                     { 9, D } } });
+    const loci_tensor table = { "learned", "table", LOCI_LEARNED, 2, { 9, D } };
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "learned", .stage = LOCI_EMBED, .model_dim = D,
+                                  .tensors = &table, .tensor_count = 1));
     void *dtensors[] = { p.o };
     p.call.host = &host, patience = 0;
     CHECK_SAYS(loci_embed(p.plan, p.tables, &p.call, dense(p.q), dense(p.o)), LOCI_CANCELLED, &p.e,
@@ -675,7 +708,7 @@ static void nowhere(void)
 {
     struct problem p;
     double factor;
-    make(&p, (loci_desc){ .encoding = "rope:pairing=half" });
+    make(&p, (loci_desc)LOCI_DESC(.encoding = "rope:pairing=half"));
     CHECK_THAT(loci_isas(NULL, 5) > 0, "loci_isas: NULL");
     CHECK_THAT(loci_frequencies(p.plan, NULL, 100, &factor) == D / 2
                && loci_frequencies(p.plan, NULL, 0, NULL) == D / 2
@@ -697,7 +730,7 @@ int main(void)
     far_rows(), far_elsewhere(), far_keys();
     everywhere(), crooked(), in_place(), packed_gradients();
     broadcast(), windows();
-    versions(), sizes();
-    damaged_caches(), empty_cache(), cancelling(), nowhere();
+    versions(false), versions(true), sizes();
+    damaged_caches(), damaged_counts(), empty_cache(), cancelling(), nowhere();
     return harness_end();
 }

@@ -146,11 +146,11 @@ static struct task fresh(void)
     t.work = (void *)(((uintptr_t)raw_work + 63) / 64 * 64),
         t.tables = (void *)(((uintptr_t)raw_tables + 63) / 64 * 64);
     if (loci_prepare(plan, 100, NULL, t.tables)) exit(2);
-    t.call = (loci_call){ .batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 },
-                          .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 },
-                          .lse = lse };
-    t.grad = (loci_grad){ .dout = { dout, 0, 0, 0 }, .dq = { dq, 0, 0, 0 }, .dk = { dk, 0, 0, 0 },
-                          .dv = { dv, 0, 0, 0 } };
+    t.call = (loci_call)LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 },
+                                  .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 },
+                                  .lse = lse);
+    t.grad = (loci_grad)LOCI_GRAD(.dout = { dout, 0, 0, 0 }, .dq = { dq, 0, 0, 0 },
+                                  .dk = { dk, 0, 0, 0 }, .dv = { dv, 0, 0, 0 });
     return t;
 }
 static bool sentence(const loci_error *e)
@@ -212,7 +212,8 @@ static void calls(void)
 static void prepare_on(void *tables)
 {
     loci_plan *learned;
-    if (loci_plan_create(&learned, &(loci_desc){ .encoding = "t5", .heads = H, .dim = D }, NULL))
+    if (loci_plan_create(&learned, &(loci_desc)LOCI_DESC(.encoding = "t5", .heads = H,
+                                                         .dim = D), NULL))
         exit(2);
     host.threads = 0;
     float *const inside = (float *)tables + 32;
@@ -250,11 +251,12 @@ static void others(void)
     const loci_view x = { q, 0, 0, 0 }, y = { o, 0, 0, 0 };
     loci_error e;
     loci_plan *p = (loci_plan *)&e;
-    CHECK_THAT(loci_plan_create(NULL, &(loci_desc){ .heads = 1, .dim = 1 }, &e) == LOCI_BAD_ARG,
+    CHECK_THAT(loci_plan_create(NULL, &(loci_desc)LOCI_DESC(.heads = 1,
+                                                            .dim = 1), &e) == LOCI_BAD_ARG,
                "loci_plan_create: no place for the plan");
     CHECK_THAT(loci_plan_create(&p, NULL, &e) == LOCI_BAD_ARG && !p,
                "loci_plan_create: no description");
-    CHECK_THAT(loci_plan_create(&p, &(loci_desc){ 0 }, NULL) == LOCI_BAD_ARG && !p,
+    CHECK_THAT(loci_plan_create(&p, &(loci_desc)LOCI_DESC(), NULL) == LOCI_BAD_ARG && !p,
                "loci_plan_create: an empty description and no error");
     loci_plan_destroy(NULL);
     CHECK_THAT(!loci_plan_text(NULL) || *loci_plan_text(NULL) == 0, "loci_plan_text: NULL");
@@ -288,7 +290,7 @@ static void others(void)
 
 int main(void)
 {
-    if (loci_plan_create(&plan, &(loci_desc){ .heads = H, .dim = D }, NULL)) return 2;
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.heads = H, .dim = D), NULL)) return 2;
     struct task t = fresh();
     CHECK_THAT(loci_workspace(plan, &t.call, 1) <= sizeof raw_work - 64
                && loci_tables_size(plan, 100) <= sizeof raw_tables - 64,

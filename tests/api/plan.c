@@ -19,7 +19,7 @@ static bool is_sentence(const loci_error *e)
 
 static loci_desc usual(const char *encoding)
 {
-    return (loci_desc){ .encoding = encoding, .heads = 4, .kv_heads = 2, .dim = 8 };
+    return (loci_desc)LOCI_DESC(.encoding = encoding, .heads = 4, .kv_heads = 2, .dim = 8);
 }
 
 /* The plan of a description, or NULL after checking that the failure reads as it must. */
@@ -347,26 +347,28 @@ static void wild_texts(void)
 
 /* ---- Description ----------------------------------------------------------------------------- */
 
-#define GIVEN(h, kv, width, ...) { .d = { .heads = h, .kv_heads = kv, .dim = width, __VA_ARGS__ }
+#define GIVEN(h, kv, width, ...) \
+    { .d = LOCI_DESC(.heads = h, .kv_heads = kv, .dim = width, __VA_ARGS__)
+#define SIZED(n) { .d = { .size = n, .heads = 4, .kv_heads = 2, .dim = 8 }
 static const struct { loci_desc d; loci_status status; const char *says; } wishes[] = {
-    GIVEN(4, 2, 8, .size = 0), LOCI_OK, "" },
-    GIVEN(4, 2, 8, .size = sizeof(loci_desc)), LOCI_OK, "" },
-    GIVEN(4, 2, 8, .size = sizeof(loci_desc) - 8), LOCI_BAD_ARG, "loci_desc: size" },
-    GIVEN(4, 2, 8, .size = 1), LOCI_BAD_ARG, "loci_desc: size" },
-    GIVEN(0, 2, 8, .size = 0), LOCI_BAD_ARG, "heads 0 must be from 1 to 65536" },
-    GIVEN(-4, 2, 8, .size = 0), LOCI_BAD_ARG, "heads -4" },
-    GIVEN(65536, 2, 8, .size = 0), LOCI_OK, "" },
-    GIVEN(65538, 2, 8, .size = 0), LOCI_BAD_ARG, "heads 65538" },
-    GIVEN(4, 3, 8, .size = 0), LOCI_BAD_ARG, "kv_heads 3 must divide heads 4" },
-    GIVEN(4, 8, 8, .size = 0), LOCI_BAD_ARG, "kv_heads 8 must divide heads 4" },
-    GIVEN(4, -1, 8, .size = 0), LOCI_BAD_ARG, "kv_heads -1" },
-    GIVEN(4, 0, 8, .size = 0), LOCI_OK, "" },
-    GIVEN(4, 4, 8, .size = 0), LOCI_OK, "" },
-    GIVEN(4, 2, 0, .size = 0), LOCI_BAD_ARG, "dim 0 must be from 1 to 1024" },
-    GIVEN(4, 2, -8, .size = 0), LOCI_BAD_ARG, "dim -8" },
-    GIVEN(4, 2, 1, .size = 0), LOCI_OK, "" },
-    GIVEN(4, 2, 512, .size = 0), LOCI_OK, "" },
-    GIVEN(4, 2, 1025, .size = 0), LOCI_BAD_ARG, "dim 1025" },
+    SIZED(0), LOCI_BAD_ARG, "loci_desc: size is 0 and must be sizeof(loci_desc)" },
+    SIZED(sizeof(loci_desc)), LOCI_OK, "" },
+    SIZED(sizeof(loci_desc) - 8), LOCI_BAD_ARG, "loci_desc: size" },
+    SIZED(1), LOCI_BAD_ARG, "loci_desc: size" },
+    GIVEN(0, 2, 8, .full = 0), LOCI_BAD_ARG, "heads 0 must be from 1 to 65536" },
+    GIVEN(-4, 2, 8, .full = 0), LOCI_BAD_ARG, "heads -4" },
+    GIVEN(65536, 2, 8, .full = 0), LOCI_OK, "" },
+    GIVEN(65538, 2, 8, .full = 0), LOCI_BAD_ARG, "heads 65538" },
+    GIVEN(4, 3, 8, .full = 0), LOCI_BAD_ARG, "kv_heads 3 must divide heads 4" },
+    GIVEN(4, 8, 8, .full = 0), LOCI_BAD_ARG, "kv_heads 8 must divide heads 4" },
+    GIVEN(4, -1, 8, .full = 0), LOCI_BAD_ARG, "kv_heads -1" },
+    GIVEN(4, 0, 8, .full = 0), LOCI_OK, "" },
+    GIVEN(4, 4, 8, .full = 0), LOCI_OK, "" },
+    GIVEN(4, 2, 0, .full = 0), LOCI_BAD_ARG, "dim 0 must be from 1 to 1024" },
+    GIVEN(4, 2, -8, .full = 0), LOCI_BAD_ARG, "dim -8" },
+    GIVEN(4, 2, 1, .full = 0), LOCI_OK, "" },
+    GIVEN(4, 2, 512, .full = 0), LOCI_OK, "" },
+    GIVEN(4, 2, 1025, .full = 0), LOCI_BAD_ARG, "dim 1025" },
     GIVEN(4, 2, 8, .value_dim = -1), LOCI_BAD_ARG, "value_dim -1" },
     GIVEN(4, 2, 8, .value_dim = 1), LOCI_OK, "" },
     GIVEN(4, 2, 8, .model_dim = -1), LOCI_BAD_ARG, "model_dim -1" },
@@ -380,6 +382,13 @@ static const struct { loci_desc d; loci_status status; const char *says; } wishe
     "the length is unknown" },
     GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4, .max_len = 1),
     LOCI_BAD_ARG, "a length of 1 has no steps" },
+    GIVEN(0, 0, 0, .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 4,
+          .max_len = PTRDIFF_MAX), LOCI_BAD_ARG, "learned: tensor 'table' of shape [" },
+    GIVEN(0, 0, 0, .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 4,
+          .max_len = PTRDIFF_MAX / 32), LOCI_BAD_ARG, "has too many numbers" },
+    GIVEN(0, 0, 0, .encoding = "normalised", .stage = LOCI_EMBED, .model_dim = 4,
+          .max_len = PTRDIFF_MAX),
+    sizeof(void *) == 8 ? LOCI_BAD_ARG : LOCI_OK, sizeof(void *) == 8 ? "must be at most" : "" },
     GIVEN(4, 2, 8, .max_len = -1), LOCI_BAD_ARG, "max_len -1" },
     GIVEN(4, 2, 8, .stage = (loci_stage)4), LOCI_BAD_ARG, "stage 4" },
     GIVEN(4, 2, 8, .dtype = LOCI_F64), LOCI_OK, "" },
@@ -633,7 +642,8 @@ static void starts(void)
     loci_error e;
     enum { N = 64 * 1024 };
     static float a[N], b[N];
-    loci_desc d = { .encoding = "learned", .stage = LOCI_EMBED, .model_dim = 64, .max_len = 1024 };
+    loci_desc d = LOCI_DESC(.encoding = "learned", .stage = LOCI_EMBED, .model_dim = 64,
+                            .max_len = 1024);
     loci_plan *p = plan_of(&d, &e);
     if (!CHECK_THAT(p != NULL, "start: learned")) return;
     loci_tensor_init(p, 0, 1, a);
@@ -725,8 +735,8 @@ static void tables(void)
 
 static loci_desc embedding(const char *text, int width)
 {
-    return (loci_desc){ .encoding = text, .stage = LOCI_EMBED, .model_dim = width, .max_len = 9,
-                        .dtype = LOCI_F64 };
+    return (loci_desc)LOCI_DESC(.encoding = text, .stage = LOCI_EMBED, .model_dim = width,
+                                .max_len = 9, .dtype = LOCI_F64);
 }
 
 static double wave(bool t2t, bool halves, int width, int column, double pos)
@@ -753,7 +763,7 @@ static void sinusoids(void)
             double x[5 * 300];
             loci_prepare(p, 0, NULL, memory);
             for (int i = 0; i < COUNT(x); i++) x[i] = i;
-            loci_call call = { .batch = 1, .q_len = 5, .q_pos = pos, .error = &e };
+            loci_call call = LOCI_CALL(.batch = 1, .q_len = 5, .q_pos = pos, .error = &e);
             bool ok = loci_embed(p, memory, &call, (loci_view){ x, 0, 0, 0 },
                                  (loci_view){ x, 0, 0, 0 }) == LOCI_OK;
             for (int i = 0; i < 5 * widths[w]; i++) {
@@ -789,7 +799,7 @@ static void learned_rows(void)
     void *memory = aligned_alloc(64, loci_tables_size(p, 0));
     loci_prepare(p, 0, tensors, memory);
 
-    loci_call call = { .batch = 2, .q_len = L, .q_pos = pos, .error = &e };
+    loci_call call = LOCI_CALL(.batch = 2, .q_len = L, .q_pos = pos, .error = &e);
     loci_view in = { x, 0, 0, 0 }, out = { y, 0, 0, 0 };
     bool ok = loci_embed(p, memory, &call, in, out) == LOCI_OK;
     for (int i = 0; i < 2 * L * W; i++) ok = ok && y[i] == x[i] + table[pos[i / W % L] * W + i % W];
@@ -828,7 +838,7 @@ static void learned_rows(void)
     CHECK_THAT(loci_embed(p, memory, &call, in, out) == LOCI_BAD_ARG, "learned: position before");
     CHECK_THAT(loci_embed_backward(p, memory, work, &call, in, dtensors) == LOCI_BAD_ARG,
                "learned: position before, backward");
-    call = (loci_call){ .batch = 1, .q_len = 2, .k_len = 9, .error = &e };
+    call = (loci_call)LOCI_CALL(.batch = 1, .q_len = 2, .k_len = 9, .error = &e);
     CHECK_THAT(!loci_embed(p, memory, &call, in, out) && y[0] == x[0] + table[7 * W],
                "learned: the last two of nine");
     call.k_len = 1;
@@ -868,7 +878,7 @@ static void textbook_rows(void)
         double x[3] = { 0.5, 0.5, 0.5 };
         int64_t pos = rows[k].pos;
         loci_prepare(p, 0, NULL, memory);
-        loci_call call = { .batch = 1, .q_len = 1, .q_pos = &pos, .error = &e };
+        loci_call call = LOCI_CALL(.batch = 1, .q_len = 1, .q_pos = &pos, .error = &e);
         const loci_view view = { x, 0, 0, 0 };
         bool ok = loci_embed(p, memory, &call, view, view) == LOCI_OK;
         for (int i = 0; i < rows[k].width; i++) ok = ok && x[i] == 0.5 + rows[k].row[i];
@@ -923,7 +933,7 @@ static void list_of_encodings(void)
             loci_plan_destroy(p);
         }
     }
-    CHECK_THAT(loci_version() == LOCI_VERSION && !strcmp(loci_version_text(), "0.2.0"),
+    CHECK_THAT(loci_version() == LOCI_VERSION && !strcmp(loci_version_text(), "0.3.0"),
                "version: %s", loci_version_text());
 }
 

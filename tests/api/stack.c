@@ -173,13 +173,13 @@ static int alone(void *user, int64_t *list, int n) { return (void)user, (void)li
 static void rank_calls(void *arg)
 {
     struct play *p = arg;
-    const loci_transport t = { .size = sizeof t, .ranks = 1, .send = to_nobody, .receive = nobody,
-                               .wait = ended, .highest = alone };
+    const loci_transport t = LOCI_TRANSPORT_INIT(.ranks = 1, .send = to_nobody, .receive = nobody,
+                                                 .wait = ended, .highest = alone);
     const ptrdiff_t L = p->call.q_len;
     const loci_share share = { 0, L, 0 };
     for (int gather = 0; gather < 2; gather++) {
-        const loci_parallel all = { .size = sizeof all, .transport = &t, .shares = &share,
-                                    .count = 1, .gather = gather };
+        const loci_parallel all = LOCI_PARALLEL(.transport = &t, .shares = &share, .count = 1,
+                                                .gather = gather);
         const size_t bytes = loci_parallel_workspace(p->plan, &p->call, &all, 1),
                      decode = loci_parallel_decode_workspace(p->plan, &p->call, &all);
         void *work = room_take(&p->room, bytes > decode ? bytes : decode);

@@ -80,9 +80,9 @@ static void take_coordinates(struct task *t, const struct task *whole, ptrdiff_t
 /* The plan and random tensors; call and outputs are set up by the functions below. */
 static bool make(struct task *t)
 {
-    loci_desc d = { .encoding = t->encoding, .heads = t->heads, .kv_heads = t->kv_heads,
-                    .dim = t->dim, .value_dim = t->value_dim, .isa = t->isa,
-                    .window_left = t->window };
+    loci_desc d = LOCI_DESC(.encoding = t->encoding, .heads = t->heads, .kv_heads = t->kv_heads,
+                            .dim = t->dim, .value_dim = t->value_dim, .isa = t->isa,
+                            .window_left = t->window);
     loci_error e;
     if (loci_plan_create(&t->plan, &d, &e)) {
         CHECK_FAILED("%s: %s", t->encoding, e.text);
@@ -129,6 +129,7 @@ static void outputs(struct task *t)
     t->ae = t->plan->states ? room_take(&t->room, q_rows * (size_t)t->dim * sizeof(float)) : NULL;
     for (int i = 0; i < t->tensors; i++)
         t->ddata[i] = room_take(&t->room, t->size[i] * sizeof(float));
+    t->call.size = sizeof t->call, t->grad.size = sizeof t->grad;
     t->call.batch = t->batch, t->call.q_len = t->q_len, t->call.k_len = t->k_len;
     t->call.q.data = t->q, t->call.k.data = t->k, t->call.v.data = t->v, t->call.o.data = t->o;
     t->call.lse = t->plan->weight < 0 ? t->rows : NULL, t->call.rem = t->plan->weight < 0 ? NULL
@@ -334,8 +335,8 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
                       .kv_heads = whole->kv_heads,
                       .dim = whole->dim, .value_dim = whole->value_dim, .q_len = n,
                       .k_len = from + n, .threads = 1 };
-    loci_desc d = { .encoding = t.encoding, .heads = t.heads, .kv_heads = t.kv_heads, .dim = t.dim,
-                    .value_dim = t.value_dim };
+    loci_desc d = LOCI_DESC(.encoding = t.encoding, .heads = t.heads, .kv_heads = t.kv_heads,
+                            .dim = t.dim, .value_dim = t.value_dim);
     if (loci_plan_create(&t.plan, &d, NULL)) return false;
     t.tensors = whole->tensors;
     for (int i = 0; i < t.tensors; i++)
@@ -343,12 +344,12 @@ static bool step(const struct task *whole, ptrdiff_t from, ptrdiff_t n, float *o
     const ptrdiff_t D = t.dim, Dv = t.value_dim, Lq = whole->q_len, Lk = whole->k_len, H = t.heads,
         G = t.kv_heads;
     float *some = room_take(&t.room, (size_t)(t.batch * H * n) * sizeof *some);
-    t.call = (loci_call){ .batch = t.batch, .q_len = n, .k_len = from + n,
-                          .tensors = (const void *const *)t.data,
-                          .q = { whole->q + from * D, H * Lq * D, Lq * D, D },
-                          .k = { whole->k, G * Lk * D, Lk * D, D },
-                          .v = { whole->v, G * Lk * Dv, Lk * Dv, Dv },
-                          .o = { o + from * Dv, H * Lq * Dv, Lq * Dv, Dv } };
+    t.call = (loci_call)LOCI_CALL(.batch = t.batch, .q_len = n, .k_len = from + n,
+                                  .tensors = (const void *const *)t.data,
+                                  .q = { whole->q + from * D, H * Lq * D, Lq * D, D },
+                                  .k = { whole->k, G * Lk * D, Lk * D, D },
+                                  .v = { whole->v, G * Lk * Dv, Lk * Dv, Dv },
+                                  .o = { o + from * Dv, H * Lq * Dv, Lq * Dv, Dv });
     if (t.plan->weight < 0) t.call.lse = some;
     else t.call.rem = some;
     float *states = t.call.ae = ae ? room_take(&t.room,

@@ -104,10 +104,10 @@ static bool forward(struct problem *p, loci_call *c)
 static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t window,
                  ptrdiff_t length, int D, int Dv, int heads)
 {
-    *p = (struct problem){ .desc = { .encoding = text, .heads = heads,
-                                     .kv_heads = heads > 8 ? heads / 8 : heads > 1 ? heads / 2 : 1,
-                                     .dim = D, .value_dim = Dv, .dtype = dtype,
-                                     .window_left = window, .fast = fast, .isa = isa },
+    const int kv_heads = heads > 8 ? heads / 8 : heads > 1 ? heads / 2 : 1;
+    *p = (struct problem){ .desc = LOCI_DESC(.encoding = text, .heads = heads, .kv_heads = kv_heads,
+                                             .dim = D, .value_dim = Dv, .dtype = dtype,
+                                             .window_left = window, .fast = fast, .isa = isa),
                            .B = 2, .H = heads, .G = heads > 8 ? heads / 8 : heads > 1 ? heads / 2
                            : 1, .D = D, .Dv = Dv, .L = length, .size = stored_size(dtype) };
     walk_restart(3);
@@ -138,10 +138,10 @@ static bool open(struct problem *p, const char *text, loci_dtype dtype, int64_t 
     }
     const ptrdiff_t range = 2 * length;
     p->tables = room_take(&p->room, loci_tables_size(p->plan, range));
-    loci_call c = { .batch = 2, .q_len = length, .k_len = length,
-                    .q = rows_at(p, p->q, heads, D, 0), .v = rows_at(p, p->v, p->G, Dv, 0),
-                    .o = rows_at(p, p->o, heads, Dv, 0), .tensors = (const void *const *)p->data,
-                    .error = &p->e };
+    loci_call c = LOCI_CALL(.batch = 2, .q_len = length, .k_len = length,
+                            .q = rows_at(p, p->q, heads, D, 0), .v = rows_at(p, p->v, p->G, Dv, 0),
+                            .o = rows_at(p, p->o, heads, Dv, 0),
+                            .tensors = (const void *const *)p->data, .error = &p->e);
     c.q_coord = c.k_coord = coordinates(p, 0, length);
     if (loci_prepare(p->plan, range, c.tensors, p->tables)) return broken(p, "tables");
     if (p->desc.keys_rotated) {
@@ -190,9 +190,8 @@ static loci_call rows_call(struct problem *p, const ptrdiff_t *from, ptrdiff_t n
                 memcpy(q + (i * n + r) * p->D * (ptrdiff_t)p->size,
                        p->q + (i * p->L + from[i / p->H] + r) * p->D * (ptrdiff_t)p->size,
                        (size_t)p->D * p->size);
-    loci_call c = { .batch = p->B, .q_len = n, .q.data = q,
-                    .o.data = room_take(&p->room, (size_t)(p->B * p->H * n * p->Dv) * p->size),
-                    .error = &p->e };
+    void *o = room_take(&p->room, (size_t)(p->B * p->H * n * p->Dv) * p->size);
+    loci_call c = LOCI_CALL(.batch = p->B, .q_len = n, .q.data = q, .o.data = o, .error = &p->e);
     more_outputs(p, &c, n);
     return c;
 }
@@ -451,9 +450,9 @@ static void lengths_back(struct problem *p)
     loci_call c = rows_call(p, from, n);
     c.k_len = p->L, c.k_lens = lens, c.k = rows_at(p, k, p->G, p->D, 0),
         c.v = rows_at(p, v, p->G, p->Dv, 0), c.tensors = (const void *const *)p->data;
-    loci_grad g = { .dout.data = dout, .dq.data = room_take(&p->room, q_bytes),
-                    .dk.data = room_take(&p->room, k_bytes),
-                    .dv.data = room_take(&p->room, v_bytes) };
+    loci_grad g = LOCI_GRAD(.dout.data = dout, .dq.data = room_take(&p->room, q_bytes),
+                            .dk.data = room_take(&p->room, k_bytes),
+                            .dv.data = room_take(&p->room, v_bytes));
     void *work = room_take(&p->room, loci_workspace(p->plan, &c, 1));
     bool ok = forward(p, &c) && !loci_backward(p->plan, p->tables, work, &c, &g);
     for (ptrdiff_t b = 0; b < 2 && ok; b++) {
@@ -478,10 +477,10 @@ static void lengths_back(struct problem *p)
         one.k.data = k + b * k_entry * (ptrdiff_t)size,
             one.v.data = v + b * v_entry * (ptrdiff_t)size;
         *(c.lse ? &one.lse : &one.rem) = (float *)rows + b * qn;
-        loci_grad alone = { .dout.data = dout + b * qn * p->Dv * (ptrdiff_t)size,
-                            .dq.data = room_take(&p->room, q_bytes),
-                            .dk = rows_at(p, room_take(&p->room, k_bytes), p->G, p->D, 0),
-                            .dv = rows_at(p, room_take(&p->room, v_bytes), p->G, p->Dv, 0) };
+        loci_grad alone = LOCI_GRAD(.dout.data = dout + b * qn * p->Dv * (ptrdiff_t)size,
+                                    .dq.data = room_take(&p->room, q_bytes),
+                                    .dk = rows_at(p, room_take(&p->room, k_bytes), p->G, p->D, 0),
+                                    .dv = rows_at(p, room_take(&p->room, v_bytes), p->G, p->Dv, 0));
         ok = !loci_backward(p->plan, p->tables,
                             room_take(&p->room, loci_workspace(p->plan, &one, 1)), &one, &alone);
         bool same = ok && !memcmp(alone.dq.data, (char *)g.dq.data
@@ -612,7 +611,7 @@ static void misuse(void)
     CHECK_SAYS(loci_forward(p.plan, p.tables, work, &c), LOCI_BAD_ARG, &e,
                "entry 9 is less than the 10 pages");
     c.pages = &pages;
-    loci_grad g = { 0 };
+    loci_grad g = LOCI_GRAD();
     CHECK_SAYS(loci_backward(p.plan, p.tables, work, &c, &g), LOCI_BAD_ARG, &e,
                "no pages and no cache");
     c.pages = NULL, c.k_lens = (const int64_t[]){ 3, 101 };

@@ -126,10 +126,10 @@ static void random_numbers(double *x, size_t count, double scale)
 /* The same numbers for the same shape. */
 static struct side open_shape(const struct shape *f, bool fast, const char *isa)
 {
-    struct side s = { .call = { .batch = 1, .q_len = f->len, .k_len = f->len } };
-    const loci_desc d = { .encoding = f->text, .heads = f->heads, .kv_heads = f->kv_heads,
-                          .dim = f->dim, .value_dim = f->value_dim, .full = f->full,
-                          .dtype = LOCI_BF16, .fast = fast, .isa = isa };
+    struct side s = { .call = LOCI_CALL(.batch = 1, .q_len = f->len, .k_len = f->len) };
+    const loci_desc d = LOCI_DESC(.encoding = f->text, .heads = f->heads, .kv_heads = f->kv_heads,
+                                  .dim = f->dim, .value_dim = f->value_dim, .full = f->full,
+                                  .dtype = LOCI_BF16, .fast = fast, .isa = isa);
     if (loci_plan_create(&s.plan, &d, &s.error)) printf("%s: %s\n", f->text, s.error.text), exit(2);
     const size_t q = (size_t)(f->heads * f->len * f->dim),
         k = (size_t)(f->kv_heads * f->len * f->dim),
@@ -357,7 +357,7 @@ static void backward(const struct shape *f)
                               (size_t)(f->kv_heads * f->len * f->value_dim) };
     for (int i = 0; i < 2; i++) {
         run_shape(&s[i]);
-        loci_grad g = { .dout.data = s[0].call.o.data };
+        loci_grad g = LOCI_GRAD(.dout.data = s[0].call.o.data);
         for (int k = 0; k < 3; k++)
             grad[i][k] = room_take(&s[i].room, counts[k] * sizeof(uint16_t));
         g.dq.data = grad[i][0], g.dk.data = grad[i][1], g.dv.data = grad[i][2];
@@ -376,7 +376,7 @@ static void refusals(void)
 {
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_F16 };
     for (int i = 0; i < COUNT(dtypes); i++) {
-        const loci_desc d = { .heads = 1, .dim = 8, .dtype = dtypes[i], .fast = 1 };
+        const loci_desc d = LOCI_DESC(.heads = 1, .dim = 8, .dtype = dtypes[i], .fast = 1);
         loci_error e = { 0 };
         loci_plan *p;
         CHECK_THAT(loci_plan_create(&p, &d, &e) == LOCI_BAD_ARG && !p

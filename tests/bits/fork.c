@@ -29,8 +29,8 @@ static atomic_int stop;
 struct room { float *x, *lse; void *work; };
 static struct room take_room(const loci_host *host, const loci_plan *of)
 {
-    const loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
-                          .v.data = v, .host = host };
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
+                                  .v.data = v, .host = host);
     const struct room r = { malloc(sizeof right), malloc(sizeof(float) * H * L),
                             aligned_alloc(64, loci_workspace(of, &c, 1)) };
     if (!r.x || !r.lse || !r.work) exit(2);
@@ -42,9 +42,9 @@ static void drop_room(const struct room *r) { free(r->x), free(r->lse), free(r->
 static bool compute_in(const struct room *r, const loci_host *host, const loci_plan *of,
                        const void *with)
 {
-    const loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
-                          .v.data = v, .o.data = r->x, .lse = r->lse, .host = host };
-    const loci_grad g = { .dout.data = dout, .dk.data = r->x + N };
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q.data = q, .k.data = k,
+                                  .v.data = v, .o.data = r->x, .lse = r->lse, .host = host);
+    const loci_grad g = LOCI_GRAD(.dout.data = dout, .dk.data = r->x + N);
     const bool done = !loci_forward(of, with, r->work, &c)
                    && !loci_backward(of, with, r->work, &c, &g);
     if (!right[0]) memcpy(right, r->x, sizeof right);
@@ -77,7 +77,7 @@ static void *busy(void *arg)
 static loci_plan *make_plan(void)
 {
     loci_plan *p;
-    const loci_desc d = { .encoding = "rope:pairing=half+alibi", .heads = H, .dim = D };
+    const loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half+alibi", .heads = H, .dim = D);
     return loci_plan_create(&p, &d, NULL) ? NULL : p;
 }
 

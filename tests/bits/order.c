@@ -84,8 +84,8 @@ static void tables(struct problem *p)
 static bool open(struct problem *p, const char *text, ptrdiff_t rows, ptrdiff_t keys)
 {
     *p = (struct problem){ .text = text, .rows = rows, .keys = keys };
-    const loci_desc desc = { .encoding = text, .heads = H, .kv_heads = 1, .dim = D,
-                             .dtype = LOCI_F32, .max_len = keys };
+    const loci_desc desc = LOCI_DESC(.encoding = text, .heads = H, .kv_heads = 1, .dim = D,
+                                     .dtype = LOCI_F32, .max_len = keys);
     if (loci_plan_create(&p->plan, &desc, &p->e)) {
         CHECK_FAILED("%s: %s", text, p->e.text);
         return false;
@@ -101,10 +101,10 @@ static bool open(struct problem *p, const char *text, ptrdiff_t rows, ptrdiff_t 
     p->scale = is(p, "t5") ? 1 : (float)(1 / sqrt(D));
     for (int i = 0; i < H; i++) p->learned[i] = (float)walk_uniform();
     p->data[0] = p->learned, p->ddata[0] = p->dlearned;
-    p->call = (loci_call){ .batch = 1, .q_len = rows, .k_len = keys, .q.data = p->q,
-                           .k.data = p->k, .v.data = p->v, .o.data = p->o, .error = &p->e };
-    p->grad = (loci_grad){ .dout.data = p->dout, .dq.data = p->dq, .dk.data = p->dk,
-                           .dv.data = p->dv };
+    p->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = rows, .k_len = keys, .q.data = p->q,
+                                   .k.data = p->k, .v.data = p->v, .o.data = p->o, .error = &p->e);
+    p->grad = (loci_grad)LOCI_GRAD(.dout.data = p->dout, .dq.data = p->dq, .dk.data = p->dk,
+                                   .dv.data = p->dv);
     if (is(p, "sba")) p->call.rem = p->rem, p->grad.drem = p->drem;
     else p->call.lse = p->lse, p->grad.dlse = p->dlse;
     if (is(p, "sink")) p->grad.dtensors = p->ddata;
@@ -127,8 +127,9 @@ static void turn(struct problem *p)
         const int64_t offset = p->keys - p->rows;
         for (ptrdiff_t i = 0; i < p->keys; i++) {
             for (int d = 0; d < D; d++) ones[d] = d < D / 2;
-            const loci_call c = { .batch = 1, .q_len = 1, .k_len = 1, .q_pos = (int64_t[]){ i },
-                                  .k_pos = (int64_t[]){ i }, .error = &p->e };
+            const loci_call c = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1,
+                                          .q_pos = (int64_t[]){ i }, .k_pos = (int64_t[]){ i },
+                                          .error = &p->e);
             const loci_view from = { ones, 0, D, D }, to = { angles, 0, D, D };
             if (loci_rotate(p->plan, p->tables, p->work, &c, LOCI_KEY, from, to))
                 CHECK_FAILED("%s: %s", p->text, p->e.text);

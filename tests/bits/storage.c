@@ -182,8 +182,8 @@ static void check_best(struct walk *w) { check_from(w, 8); }
 static void ties(const char *isa, loci_dtype half, ptrdiff_t rows)
 {
     enum { WIDTH = 67, ENTRIES = 65536 / WIDTH + 1 };
-    loci_desc d = { .heads = 1, .dim = 2, .value_dim = WIDTH, .full = 1, .dtype = half,
-                    .isa = isa };
+    loci_desc d = LOCI_DESC(.heads = 1, .dim = 2, .value_dim = WIDTH, .full = 1, .dtype = half,
+                            .isa = isa);
     loci_plan *plan;
     loci_error e = { 0 };
     uint16_t *v = calloc(ENTRIES, 2 * WIDTH * sizeof *v),
@@ -195,8 +195,8 @@ static void ties(const char *isa, loci_dtype half, ptrdiff_t rows)
         x[0] = (uint16_t)i, x[WIDTH] = isfinite(load_stored(&next, half, 0))
             && isfinite(load_stored(x, half, 0)) ? next : (uint16_t)i;
     }
-    loci_call c = { .batch = ENTRIES, .q_len = rows, .k_len = 2, .q.data = qk, .k.data = qk,
-                    .v.data = v, .o.data = o, .error = &e };
+    loci_call c = LOCI_CALL(.batch = ENTRIES, .q_len = rows, .k_len = 2, .q.data = qk, .k.data = qk,
+                            .v.data = v, .o.data = o, .error = &e);
     void *tables = aligned_alloc(64, loci_tables_size(plan, 8) + 64),
         *work = aligned_alloc(64, loci_workspace(plan, &c, 0));
     int wrong = 0;

@@ -34,17 +34,17 @@ static void *call(void *arg)
 {
     struct caller *c = arg;
     const struct shared *s = c->s;
-    loci_call a = { .batch = 1, .q_len = L, .k_len = L, .q = { (void *)s->q, 0, 0, 0 },
-                    .k = { (void *)s->k, 0, 0, 0 }, .v = { (void *)s->v, 0, 0, 0 },
-                    .o = { c->o, 0, 0, 0 }, .q_coord = s->coord, .k_coord = s->coord,
-                    .tensors = s->tensors, .host = s->host, .error = &c->error };
+    loci_call a = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { (void *)s->q, 0, 0, 0 },
+                            .k = { (void *)s->k, 0, 0, 0 }, .v = { (void *)s->v, 0, 0, 0 },
+                            .o = { c->o, 0, 0, 0 }, .q_coord = s->coord, .k_coord = s->coord,
+                            .tensors = s->tensors, .host = s->host, .error = &c->error);
     if (s->stick) a.rem = c->rows;
     else a.lse = c->rows;
     if (s->states) a.ae = c->ae;
-    const loci_grad g = { .dout = { (void *)s->dout, 0, 0, 0 }, .dae = s->states ? s->dout : NULL,
-                          .dq = { c->dq, 0, 0, 0 }, .dk = { c->dk, 0, 0, 0 },
-                          .dv = { c->dv, 0, 0, 0 },
-                          .dtensors = (void *const *)c->dtensor };
+    const loci_grad g = LOCI_GRAD(.dout = { (void *)s->dout, 0, 0, 0 },
+                                  .dae = s->states ? s->dout : NULL, .dq = { c->dq, 0, 0, 0 },
+                                  .dk = { c->dk, 0, 0, 0 }, .dv = { c->dv, 0, 0, 0 },
+                                  .dtensors = (void *const *)c->dtensor);
     void *work = aligned_alloc(64, loci_workspace(s->plan, &a, 1));
     if (!work) exit(2);
     c->status = loci_forward(s->plan, s->tables, work, &a);
@@ -77,8 +77,8 @@ static void encoding(const char *text, const loci_host *host)
 {
     loci_error e = { 0 };
     loci_plan *plan;
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = H, .kv_heads = G,
-                                              .dim = D }, &e)) {
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = text, .heads = H, .kv_heads = G,
+                                                      .dim = D), &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
         return;
     }

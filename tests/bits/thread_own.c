@@ -88,8 +88,8 @@ static void attend(struct pass *p, const loci_host *host)
 {
     loci_error e = { 0 };
     loci_plan *plan;
-    const loci_desc d = { .encoding = "t5:bidirectional=0", .heads = 1, .dim = D,
-                          .dtype = LOCI_F64 };
+    const loci_desc d = LOCI_DESC(.encoding = "t5:bidirectional=0", .heads = 1, .dim = D,
+                                  .dtype = LOCI_F64);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("plan: %s", e.text);
         return;
@@ -101,12 +101,13 @@ static void attend(struct pass *p, const loci_host *host)
     void *dtensors[] = { p->dtable }, *tables = take(loci_tables_size(plan, L));
     CHECK_THAT(!loci_prepare(plan, L, tensors, tables), "prepare");
     fill(p->q, 1), fill(p->k, 2), fill(p->v, 3), fill(p->dout, 4);
-    const loci_call call = { .batch = 1, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
-                             .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 },
-                             .o = { p->o, 0, 0, 0 }, .lse = p->lse, .host = host, .error = &e };
-    const loci_grad grad = { .dout = { p->dout, 0, 0, 0 }, .dq = { p->dq, 0, 0, 0 },
-                             .dk = { p->dk, 0, 0, 0 }, .dv = { p->dv, 0, 0, 0 },
-                             .dtensors = dtensors };
+    const loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { p->q, 0, 0, 0 },
+                                     .k = { p->k, 0, 0, 0 }, .v = { p->v, 0, 0, 0 },
+                                     .o = { p->o, 0, 0, 0 }, .lse = p->lse, .host = host,
+                                     .error = &e);
+    const loci_grad grad = LOCI_GRAD(.dout = { p->dout, 0, 0, 0 }, .dq = { p->dq, 0, 0, 0 },
+                                     .dk = { p->dk, 0, 0, 0 }, .dv = { p->dv, 0, 0, 0 },
+                                     .dtensors = dtensors);
     void *work = take(loci_workspace(plan, &call, 1));
     CHECK_THAT(!loci_forward(plan, tables, work, &call)
                && !loci_backward(plan, tables, work, &call, &grad), "%s", e.text);

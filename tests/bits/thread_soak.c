@@ -60,9 +60,10 @@ static void open_results(const struct shared *s, struct results *r)
 
 static loci_call call_of(const struct shared *s, struct results *r, const loci_host *host)
 {
-    loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q = { s->q, 0, 0, 0 },
-                    .k = { s->k, 0, 0, 0 }, .v = { s->v, 0, 0, 0 }, .o = { r->o, 0, 0, 0 },
-                    .q_coord = s->coord, .k_coord = s->coord, .tensors = s->tensor, .host = host };
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { s->q, 0, 0, 0 },
+                            .k = { s->k, 0, 0, 0 }, .v = { s->v, 0, 0, 0 }, .o = { r->o, 0, 0, 0 },
+                            .q_coord = s->coord, .k_coord = s->coord, .tensors = s->tensor,
+                            .host = host);
     if (s->plan->weight >= 0) c.rem = r->rows;
     else c.lse = r->rows;
     if (s->plan->states) c.ae = r->ae;
@@ -90,9 +91,10 @@ static bool decode(const struct shared *s, struct results *r, const loci_host *h
 static bool compute(const struct shared *s, struct results *r, const loci_host *host)
 {
     const loci_call c = call_of(s, r, host);
-    const loci_grad g = { .dout = { s->dout, 0, 0, 0 }, .dae = s->plan->states ? s->dout : NULL,
-                          .dq = { r->dq, 0, 0, 0 }, .dk = { r->dk, 0, 0, 0 },
-                          .dv = { r->dv, 0, 0, 0 }, .dtensors = (void *const *)r->dtensor };
+    const loci_grad g = LOCI_GRAD(.dout = { s->dout, 0, 0, 0 },
+                                  .dae = s->plan->states ? s->dout : NULL, .dq = { r->dq, 0, 0, 0 },
+                                  .dk = { r->dk, 0, 0, 0 }, .dv = { r->dv, 0, 0, 0 },
+                                  .dtensors = (void *const *)r->dtensor);
     void *work = room_block(loci_workspace(s->plan, &c, 1));
     const bool ok = !loci_forward(s->plan, s->tables, work, &c)
         && !loci_backward(s->plan, s->tables, work, &c, &g)
@@ -136,7 +138,7 @@ static void soak(const char *text, const loci_host *host)
     struct shared s = { .text = text, .dim = walk_dim(text, 16), .host = *host };
     struct caller callers[CALLERS];
     struct results right;
-    loci_desc d = { .encoding = text, .heads = H, .dim = s.dim, .max_len = L };
+    loci_desc d = LOCI_DESC(.encoding = text, .heads = H, .dim = s.dim, .max_len = L);
     loci_error e;
     if (loci_plan_create(&s.plan, &d, &e)) {
         CHECK_FAILED("%s: %s", text, e.text);

@@ -243,13 +243,13 @@ static void fill(float *x) { for (int i = 0; i < N; i++) x[i] = (float)walk_unif
 
 static loci_status backward(const struct task *t, const loci_host *host, struct results *r)
 {
-    loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q = { (void *)t->q, 0, 0, 0 },
-                    .k = { (void *)t->k, 0, 0, 0 }, .v = { (void *)t->v, 0, 0, 0 },
-                    .o = { (void *)t->o, 0, 0, 0 }, .lse = (void *)t->rows,
-                    .tensors = (const void *const *)t->tensor, .host = host };
-    const loci_grad g = { .dout = { (void *)t->dout, 0, 0, 0 }, .dq = { r->dq, 0, 0, 0 },
-                          .dk = { r->dk, 0, 0, 0 }, .dv = { r->dv, 0, 0, 0 },
-                          .dtensors = (void *const *)r->dtensor };
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { (void *)t->q, 0, 0, 0 },
+                            .k = { (void *)t->k, 0, 0, 0 }, .v = { (void *)t->v, 0, 0, 0 },
+                            .o = { (void *)t->o, 0, 0, 0 }, .lse = (void *)t->rows,
+                            .tensors = (const void *const *)t->tensor, .host = host);
+    const loci_grad g = LOCI_GRAD(.dout = { (void *)t->dout, 0, 0, 0 }, .dq = { r->dq, 0, 0, 0 },
+                                  .dk = { r->dk, 0, 0, 0 }, .dv = { r->dv, 0, 0, 0 },
+                                  .dtensors = (void *const *)r->dtensor);
     c.work_bytes = loci_workspace(t->plan, &c, 1);
     void *work = aligned_alloc(64, c.work_bytes);
     if (!work) exit(2);
@@ -302,8 +302,8 @@ static void check_hosts(const char *text, int heads, int window)
     memset(&t, 0, sizeof t);
     t.heads = heads;
     loci_error e = { 0 };
-    if (loci_plan_create(&t.plan, &(loci_desc){ .encoding = text, .heads = heads, .dim = D,
-                                                .window_left = window }, &e)) {
+    if (loci_plan_create(&t.plan, &(loci_desc)LOCI_DESC(.encoding = text, .heads = heads, .dim = D,
+                                                        .window_left = window), &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
         return;
     }

@@ -420,11 +420,9 @@ void mailbox_run(int ranks, const struct mailbox_wishes *wishes, mailbox_body *b
     pthread_mutex_lock(&m.lock);
     for (int i = 0; i < ranks; i++) {
         m.rank[i] = (struct rank){ .all = &m };
-        m.rank[i].transport = (loci_transport){
-            .size = sizeof(loci_transport), .rank = i, .ranks = ranks, .send = send,
-            .receive = receive, .wait = finish, .test = wishes->no_test ? NULL : test,
-            .highest = highest, .user = &m.rank[i],
-        };
+        m.rank[i].transport = (loci_transport)LOCI_TRANSPORT_INIT(
+            .rank = i, .ranks = ranks, .send = send, .receive = receive, .wait = finish,
+            .test = wishes->no_test ? NULL : test, .highest = highest, .user = &m.rank[i]);
     }
     for (int i = 0; i < ranks; i++)
         if (pthread_create(&thread[i], NULL, start, &m.rank[i])) exit(2);

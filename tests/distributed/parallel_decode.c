@@ -48,7 +48,7 @@ static float *numbers(struct all *a, size_t n)
 }
 static loci_call call_of(const struct all *a, loci_error *e)
 {
-    return (loci_call){ .size = sizeof(loci_call), .batch = BATCH, .q_len = a->rows, .error = e };
+    return (loci_call)LOCI_CALL(.batch = BATCH, .q_len = a->rows, .error = e);
 }
 static bool make(struct all *a, const char *text, ptrdiff_t rows, ptrdiff_t keys, int rotated,
                  int gap)
@@ -58,9 +58,9 @@ static bool make(struct all *a, const char *text, ptrdiff_t rows, ptrdiff_t keys
     *a = (struct all){ .text = text, .dim = walk_dim(text, 8), .rotated = rotated, .rows = rows,
                        .keys = keys, .isas = loci_isas(isas, 8) };
     for (int i = 0; i < a->isas; i++) {
-        const loci_desc d = { .size = sizeof d, .encoding = text, .heads = HEADS,
-                              .kv_heads = KV_HEADS, .dim = a->dim, .max_len = keys + 64,
-                              .keys_rotated = rotated, .isa = isas[i] };
+        const loci_desc d = LOCI_DESC(.encoding = text, .heads = HEADS, .kv_heads = KV_HEADS,
+                                      .dim = a->dim, .max_len = keys + 64, .keys_rotated = rotated,
+                                      .isa = isas[i]);
         if (!CHECK_THAT(!loci_plan_create(&a->plan[i], &d, &e), "%s: %s", text, e.text))
             return false;
     }
@@ -237,8 +237,8 @@ static void decode(const loci_transport *t, void *arg)
         c.k_len = 0, c.k_pos = NULL, c.k.data = c.v.data = NULL;
         if (!c.cache) exit((fprintf(stderr, "%s: %s\n", a->text, e->text), 3));
     }
-    const loci_parallel all = { .size = sizeof all, .transport = t, .key_shares = run->shares,
-                                .key_count = run->count };
+    const loci_parallel all = LOCI_PARALLEL(.transport = t, .key_shares = run->shares,
+                                            .key_count = run->count);
     const size_t bytes = loci_parallel_decode_workspace(a->plan[isa], &c, &all);
     void *work = blocks_lines(&b, bytes ? bytes : 64);
     c.work_bytes = bytes;

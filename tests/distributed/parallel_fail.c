@@ -279,12 +279,17 @@ static void another_share(struct part *p, int i)
 static void plan_of_its_own(struct part *p, int i)
 {
     static const loci_desc list[] = {
-        { .encoding = "t5:buckets=8,max_distance=21,bidirectional=1+fox" },
-        { .encoding = "t5:buckets=8,max_distance=20,bidirectional=1" },
-        { .dtype = LOCI_BF16 }, { .heads = 2, .kv_heads = 2 }, { .heads = 4, .kv_heads = 1 },
-        { .dim = 4, .value_dim = 8 }, { .dim = 8, .value_dim = 4 }, { .window_left = 9 },
-        { .full = 1, .encoding = "t5:buckets=8,max_distance=20,bidirectional=1" }, { .scale = 0.5 },
-        { .keys_rotated = 1 },
+        LOCI_DESC(.encoding = "t5:buckets=8,max_distance=21,bidirectional=1+fox"),
+        LOCI_DESC(.encoding = "t5:buckets=8,max_distance=20,bidirectional=1"),
+        LOCI_DESC(.dtype = LOCI_BF16),
+        LOCI_DESC(.heads = 2, .kv_heads = 2),
+        LOCI_DESC(.heads = 4, .kv_heads = 1),
+        LOCI_DESC(.dim = 4, .value_dim = 8),
+        LOCI_DESC(.dim = 8, .value_dim = 4),
+        LOCI_DESC(.window_left = 9),
+        LOCI_DESC(.full = 1, .encoding = "t5:buckets=8,max_distance=20,bidirectional=1"),
+        LOCI_DESC(.scale = 0.5),
+        LOCI_DESC(.keys_rotated = 1),
     };
     replan(p, &list[i]);
 }
@@ -466,8 +471,10 @@ static void states(struct part *p, int i)
 static void stage(struct part *p, int i)
 {
     if (i == 0) p->plan = NULL;
-    if (i == 1) replan(p, &(loci_desc){ .encoding = "nope", .stage = LOCI_LINEAR_ATTENTION });
-    if (i == 2) replan(p, &(loci_desc){ .encoding = "rope:pairing=half", .stage = LOCI_ROTATE });
+    if (i == 1) replan(p, &(loci_desc)LOCI_DESC(.encoding = "nope",
+                                                .stage = LOCI_LINEAR_ATTENTION));
+    if (i == 2) replan(p, &(loci_desc)LOCI_DESC(.encoding = "rope:pairing=half",
+                                                .stage = LOCI_ROTATE));
 }
 /* A struct of a later version, with something in it that this one does not know. */
 static void *later(struct part *p, const void *from, size_t bytes)

@@ -140,11 +140,12 @@ static bool plans(struct whole *w)
     w->isas = loci_isas(isas, 8);
     if (!w->isas) isas[0] = NULL, w->isas = 1, w->form.dtype = LOCI_F64;
     for (int i = 0; i < w->isas; i++) {
-        const loci_desc d = { .size = sizeof d, .encoding = f->text, .heads = f->heads,
-                              .kv_heads = f->kv_heads, .dim = f->dim, .value_dim = f->value_dim,
-                              .dtype = w->form.dtype, .full = f->full, .window_left = f->left,
-                              .window_right = f->right, .keys_rotated = f->keys_rotated,
-                              .isa = isas[i] };
+        const loci_desc d = LOCI_DESC(.encoding = f->text, .heads = f->heads,
+                                      .kv_heads = f->kv_heads, .dim = f->dim,
+                                      .value_dim = f->value_dim, .dtype = w->form.dtype,
+                                      .full = f->full, .window_left = f->left,
+                                      .window_right = f->right, .keys_rotated = f->keys_rotated,
+                                      .isa = isas[i]);
         loci_error e;
         if (loci_plan_create(&w->on[i].plan, &d, &e))
             return CHECK_FAILED("%s (%s): %s", f->text, f->name, e.text);
@@ -192,10 +193,10 @@ static void take_grads(struct whole *w, int seed)
         w->dinput[i] = w->input[i];
         w->dinput[i].data = w->dtensor[i];
     }
-    w->grad = (loci_grad){ .size = sizeof w->grad, .dout.data = seed % 7 ? w->dout.data : NULL,
-                           .dlse = w->dlse.data, .drem = w->drem.data, .dae = w->dae.data,
-                           .dq.data = w->dq.data, .dk.data = seed % 5 ? w->dk.data : NULL,
-                           .dv.data = w->dv.data, .dtensors = w->dtensor };
+    w->grad = (loci_grad)LOCI_GRAD(.dout.data = seed % 7 ? w->dout.data : NULL,
+                                   .dlse = w->dlse.data, .drem = w->drem.data, .dae = w->dae.data,
+                                   .dq.data = w->dq.data, .dk.data = seed % 5 ? w->dk.data : NULL,
+                                   .dv.data = w->dv.data, .dtensors = w->dtensor);
     const size_t bytes = loci_workspace(best, &w->call, 1);
     void *work = bytes ? blocks_lines(&w->blocks, bytes) : NULL;
     w->grad_status = loci_backward(best, tables, work, &w->call, &w->grad);
@@ -222,9 +223,9 @@ bool whole_make(struct whole *w, const struct form *f, int seed)
     fill(&w->q, f->q_len, w->stored, last ? 1 : 0, last ? 0.3 : 1.5);
     fill(&w->k, f->k_len, w->stored, last ? -3 : 0, last ? 0.5 : 1.5);
     fill(&w->v, f->k_len, w->stored, 0, 1);
-    w->call = (loci_call){ .size = sizeof w->call, .batch = f->batch, .q_len = f->q_len,
-                           .k_len = f->k_len, .q.data = w->q.data, .k.data = w->k.data,
-                           .v.data = w->v.data, .o.data = w->o.data };
+    w->call = (loci_call)LOCI_CALL(.batch = f->batch, .q_len = f->q_len, .k_len = f->k_len,
+                                   .q.data = w->q.data, .k.data = w->k.data, .v.data = w->v.data,
+                                   .o.data = w->o.data);
     if (!f->no_rows) {
         w->lse = lines(&w->blocks, "lse", false, heads, f->q_len, w->real);
         w->rem = lines(&w->blocks, "rem", false, heads, f->q_len, w->real);
@@ -400,10 +401,10 @@ static void part_take_grads(struct part *p)
             : blocks_take(&p->blocks, w->real * walk_count(&w->tensor[i], f->batch, f->q_len,
                                                            f->k_len));
     }
-    p->grad = (loci_grad){ .size = sizeof p->grad, .dlse = p->dlse.data, .drem = p->drem.data,
-                           .dae = p->dae.data, .dq = view(p, &p->dq, f->heads, f->dim),
-                           .dv = view(p, &p->dv, f->kv_heads, f->value_dim),
-                           .dtensors = p->dtensor };
+    p->grad = (loci_grad)LOCI_GRAD(.dlse = p->dlse.data, .drem = p->drem.data, .dae = p->dae.data,
+                                   .dq = view(p, &p->dq, f->heads, f->dim),
+                                   .dv = view(p, &p->dv, f->kv_heads, f->value_dim),
+                                   .dtensors = p->dtensor);
     if (w->grad.dout.data) p->grad.dout = view(p, &p->dout, f->heads, f->value_dim);
     if (w->grad.dk.data) p->grad.dk = view(p, &p->dk, f->kv_heads, f->dim);
     p->gradp = &p->grad;
@@ -429,15 +430,15 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
     p->o = take(p, &w->o, heads, false);
     p->lse = take(p, &w->lse, 0, false), p->rem = take(p, &w->rem, 0, false);
     p->ae = take(p, &w->ae, 0, false);
-    p->call = (loci_call){
-        .size = sizeof p->call, .batch = f->batch, .q_len = p->nq, .k_len = p->nk,
-        .q = view(p, &p->q, f->heads, f->dim), .k = view(p, &p->k, f->kv_heads, f->dim),
-        .v = view(p, &p->v, f->kv_heads, f->value_dim),
-        .o = view(p, &p->o, f->heads, f->value_dim),
-        .lse = p->lse.data, .rem = p->rem.data, .ae = p->ae.data,
-        .per_batch = w->call.per_batch, .tensors = p->data, .error = &p->error,
-        .tables_bytes = turn % 2 ? p->tables_bytes : 0,
-    };
+    p->call = (loci_call)LOCI_CALL(.batch = f->batch, .q_len = p->nq, .k_len = p->nk,
+                                   .q = view(p, &p->q, f->heads, f->dim),
+                                   .k = view(p, &p->k, f->kv_heads, f->dim),
+                                   .v = view(p, &p->v, f->kv_heads, f->value_dim),
+                                   .o = view(p, &p->o, f->heads, f->value_dim), .lse = p->lse.data,
+                                   .rem = p->rem.data, .ae = p->ae.data,
+                                   .per_batch = w->call.per_batch, .tensors = p->data,
+                                   .error = &p->error,
+                                   .tables_bytes = turn % 2 ? p->tables_bytes : 0);
     if (w->call.q_pos) {
         p->call.q_pos = (int64_t *)take(p, &w->q_pos, 0, true).data;
         p->call.k_pos = (int64_t *)take(p, &w->k_pos, 0, true).data;
@@ -456,8 +457,8 @@ void part_make(struct part *p, const struct whole *w, const struct split *s,
     loci_share *rows = blocks_take(b, (size_t)s->count * each);
     memcpy(rows, s->rows, (size_t)s->count * each);
     p->report.size = sizeof p->report;
-    p->all = (loci_parallel){ .size = sizeof p->all, .transport = &p->transport, .shares = rows,
-                              .count = s->count, .gather = 1, .report = &p->report };
+    p->all = (loci_parallel)LOCI_PARALLEL(.transport = &p->transport, .shares = rows,
+                                          .count = s->count, .gather = 1, .report = &p->report);
     if (apart) {
         loci_share *keys = blocks_take(b, (size_t)s->key_count * each);
         memcpy(keys, s->keys, (size_t)s->key_count * each);

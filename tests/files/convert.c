@@ -12,8 +12,8 @@
 
 static loci_plan *plan_of(const char *encoding, int heads, int kv_heads, int dim, loci_dtype dtype)
 {
-    const loci_desc d = { .encoding = encoding, .heads = heads, .kv_heads = kv_heads, .dim = dim,
-                          .dtype = dtype };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = heads, .kv_heads = kv_heads,
+                                  .dim = dim, .dtype = dtype);
     loci_error e;
     loci_plan *plan;
     if (loci_plan_create(&plan, &d, &e)) {
@@ -78,7 +78,7 @@ static void refusals(void)
 {
     static float x[64], y[64];
     loci_error e;
-    loci_channels c = { .element = 4, .heads = 2, .dim = 8 };
+    loci_channels c = LOCI_CHANNELS(.element = 4, .heads = 2, .dim = 8);
     CHECK_THAT(!loci_convert_channels(&c, LOCI_HALF, LOCI_HALF, x, y, &e),
                "the same pairing is a copy");
     CHECK_SAYS(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, x + 1, &e), LOCI_BAD_ARG,
@@ -92,10 +92,11 @@ static void refusals(void)
     c.turned = 6, c.offset = 4;
     CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG,
                "beyond the head");
-    c = (loci_channels){ .element = 4, .heads = 2, .dim = 8, .stride = 15, .outer = 2 };
+    c = (loci_channels)LOCI_CHANNELS(.element = 4, .heads = 2, .dim = 8, .stride = 15, .outer = 2);
     CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG,
                "blocks that overlap");
-    c = (loci_channels){ .element = 4, .heads = 65536, .dim = 65536, .inner = (ptrdiff_t)1 << 40 };
+    c = (loci_channels)LOCI_CHANNELS(.element = 4, .heads = 65536, .dim = 65536,
+                                     .inner = (ptrdiff_t)1 << 40);
     CHECK_THAT(loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, x, y, &e) == LOCI_BAD_ARG,
                "too large");
     CHECK_THAT(loci_convert_channels(&c, (loci_pairing)2, LOCI_HALF, x, y, &e) == LOCI_BAD_ARG,
@@ -123,8 +124,8 @@ static void attend(const char *encoding, const float *wq, const float *wk, const
     for (int i = 0; i < KV * L * D; i++) v[i] = (float)(i % 17) - 8;
     loci_plan *plan = plan_of(encoding, H, KV, D, LOCI_F32);
     void *tables = tables_of(plan, L);
-    loci_call call = { .batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 }, .k = { k, 0, 0, 0 },
-                       .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 } };
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 },
+                               .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 });
     void *work = room_block(loci_workspace(plan, &call, 0));
     if (loci_forward(plan, tables, work, &call)) exit(1);
     free(work), free(tables), loci_plan_destroy(plan);
@@ -136,8 +137,8 @@ static void attention(void)
     for (int i = 0; i < KV * D * MODEL; i++) wk[i] = (float)walk_uniform();
     for (int i = 0; i < L * MODEL; i++) x[i] = (float)walk_uniform();
     attend("rope:pairing=half,dim=12,offset=2", wq, wk, x, a);
-    loci_channels c = { .element = 4, .heads = H, .dim = D, .turned = 12, .offset = 2,
-                        .inner = MODEL };
+    loci_channels c = LOCI_CHANNELS(.element = 4, .heads = H, .dim = D, .turned = 12, .offset = 2,
+                                    .inner = MODEL);
     bool done = !loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, wq, wq, NULL);
     c.heads = KV;
     done &= !loci_convert_channels(&c, LOCI_HALF, LOCI_INTERLEAVED, wk, wk, NULL);
@@ -182,11 +183,11 @@ static void tables(const char *text, int64_t far)
         const int c = i % D - offset;
         x[i] = c >= 0 && c < dim && (inter ? c % 2 == 0 : c < pairs);
     }
-    loci_rope_table t = { .layout = LOCI_TABLE_SPLIT, .dtype = LOCI_F64, .count = POINTS,
-                          .pos = pos, .cos = cos, .sin = sin };
+    loci_rope_table t = LOCI_ROPE_TABLE(.layout = LOCI_TABLE_SPLIT, .dtype = LOCI_F64,
+                                        .count = POINTS, .pos = pos, .cos = cos, .sin = sin);
     loci_error e;
     bool right = !loci_export_rope(plan, NULL, &t, &e);
-    loci_call call = { .batch = 1, .k_len = POINTS, .k_pos = pos, .q_pos = pos };
+    loci_call call = LOCI_CALL(.batch = 1, .k_len = POINTS, .k_pos = pos, .q_pos = pos);
     void *work = room_block(loci_workspace(plan, &call, 0));
     const loci_view rows = { x, 0, 0, 0 };
     right &= !loci_rotate(plan, prepared, work, &call, LOCI_KEY, rows, rows);
@@ -201,12 +202,13 @@ static void tables(const char *text, int64_t far)
     /* the layouts, and cos beside sin in one buffer */
     for (loci_dtype dtype = LOCI_F32; dtype <= LOCI_F16; dtype++) {
         static double half[POINTS * D * 2], full[POINTS * D], once[1];
-        t = (loci_rope_table){ .layout = LOCI_TABLE_HALF, .dtype = dtype, .count = POINTS,
-                               .pos = pos, .row = 2 * dim, .cos = half };
+        t = (loci_rope_table)LOCI_ROPE_TABLE(.layout = LOCI_TABLE_HALF, .dtype = dtype,
+                                             .count = POINTS, .pos = pos, .row = 2 * dim,
+                                             .cos = half);
         t.sin = (char *)half + (size_t)dim * (dtype == LOCI_F64 ? 8 : dtype == LOCI_F32 ? 4 : 2);
         right = !loci_export_rope(plan, NULL, &t, &e);
-        t = (loci_rope_table){ .layout = LOCI_TABLE_INTERLEAVED, .dtype = dtype, .count = POINTS,
-                               .pos = pos, .sin = full };
+        t = (loci_rope_table)LOCI_ROPE_TABLE(.layout = LOCI_TABLE_INTERLEAVED, .dtype = dtype,
+                                             .count = POINTS, .pos = pos, .sin = full);
         right &= !loci_export_rope(plan, NULL, &t, &e);
         for (int i = 0; i < POINTS; i++)
             for (int c = 0; c < dim; c++) {
@@ -230,7 +232,7 @@ static void other_plans(void)
     static float cos[8];
     loci_error e;
     loci_plan *plan = plan_of("alibi", 1, 1, D, LOCI_F32);
-    const loci_rope_table t = { .dtype = LOCI_F32, .count = 1, .cos = cos };
+    const loci_rope_table t = LOCI_ROPE_TABLE(.dtype = LOCI_F32, .count = 1, .cos = cos);
     CHECK_SAYS(loci_export_rope(plan, NULL, &t, &e), LOCI_BAD_ARG, &e, "no rope",
                "a plan without rope");
     loci_plan_destroy(plan);
@@ -288,7 +290,7 @@ static void cache(const char *text, const char *mover, int64_t by)
     loci_plan *plan = plan_of(text, 1, 1, D, LOCI_F32), *move = plan_of(mover, 1, 1, D, LOCI_F32);
     void *t = tables_of(plan, 1), *u = tables_of(move, 1);
     const loci_view from = { x, 0, 0, 0 }, a = { here, 0, 0, 0 }, b = { there, 0, 0, 0 };
-    loci_call call = { .batch = 1, .k_len = L, .q_pos = pos, .k_pos = pos };
+    loci_call call = LOCI_CALL(.batch = 1, .k_len = L, .q_pos = pos, .k_pos = pos);
     void *work = room_block(loci_workspace(plan, &call, 0));
     bool done = !loci_rotate(plan, t, work, &call, LOCI_CACHE, from, a);
     call.q_pos = call.k_pos = shift;
@@ -308,13 +310,13 @@ static void cache(const char *text, const char *mover, int64_t by)
 int main(void)
 {
     static const loci_channels forms[] = {
-        { .element = 4, .heads = 2, .dim = 8, .inner = 5 },
-        { .element = 2, .heads = 3, .dim = 10, .turned = 6, .offset = 3, .inner = 7 },
-        { .element = 1, .heads = 1, .dim = 2 }, { .element = 8, .heads = 2, .dim = 64, .outer = 3,
-                                                  .inner = 40 },
-        { .element = 3, .heads = 4, .dim = 6, .outer = 5, .stride = 30 },
-        { .element = 4, .heads = 1, .dim = 1000, .inner = 300 },
-        { .element = 2, .heads = 1, .dim = 9, .offset = 1, .inner = 129 },
+        LOCI_CHANNELS(.element = 4, .heads = 2, .dim = 8, .inner = 5),
+        LOCI_CHANNELS(.element = 2, .heads = 3, .dim = 10, .turned = 6, .offset = 3, .inner = 7),
+        LOCI_CHANNELS(.element = 1, .heads = 1, .dim = 2),
+        LOCI_CHANNELS(.element = 8, .heads = 2, .dim = 64, .outer = 3, .inner = 40),
+        LOCI_CHANNELS(.element = 3, .heads = 4, .dim = 6, .outer = 5, .stride = 30),
+        LOCI_CHANNELS(.element = 4, .heads = 1, .dim = 1000, .inner = 300),
+        LOCI_CHANNELS(.element = 2, .heads = 1, .dim = 9, .offset = 1, .inner = 129),
     };
     for (int i = 0; i < COUNT(forms); i++)
         channels(forms[i], LOCI_HALF), channels(forms[i], LOCI_INTERLEAVED);

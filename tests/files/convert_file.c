@@ -432,7 +432,7 @@ static void table(const char *layout, loci_table_layout form, const char *type, 
     snprintf(line, sizeof line, "--table %s -e %s --dim %d --rows %d --dtype %s -o OUT", layout,
              text, dim, ROWS, type);
     if (!CHECK_THAT(!convert(line), "%s (said: %s)", line, said)) return;
-    const loci_desc d = { .encoding = text, .heads = 1, .dim = dim };
+    const loci_desc d = LOCI_DESC(.encoding = text, .heads = 1, .dim = dim);
     struct safetensors f;
     loci_error e;
     loci_plan *plan;
@@ -440,8 +440,8 @@ static void table(const char *layout, loci_table_layout form, const char *type, 
     const size_t bytes = (size_t)ROWS * (size_t)width * (dtype == LOCI_F64 ? 8 : dtype == LOCI_F32
                                                          ? 4 : 2);
     char *want[2] = { malloc(bytes), malloc(bytes) }, *got = malloc(bytes);
-    const loci_rope_table t = { .layout = form, .dtype = dtype, .count = ROWS, .cos = want[0],
-                                .sin = want[1] };
+    const loci_rope_table t = LOCI_ROPE_TABLE(.layout = form, .dtype = dtype, .count = ROWS,
+                                              .cos = want[0], .sin = want[1]);
     if (!want[0] || !want[1] || !got || loci_export_rope(plan, NULL, &t, &e)) exit(2);
     bool good = f.count == 2 && !strcmp(loci_safetensors_meta(&f, "loci.encoding"), text)
         && !strcmp(loci_safetensors_meta(&f, "loci.layout"), layout);

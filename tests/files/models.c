@@ -58,7 +58,8 @@ static bool same_encoding(const char *a, const char *b, int dim, double factor)
     for (int i = 0; i < 2; i++) {
         loci_plan *plan;
         loci_error e;
-        const loci_desc d = { .encoding = text[i], .stage = LOCI_ROTATE, .heads = 1, .dim = dim };
+        const loci_desc d = LOCI_DESC(.encoding = text[i], .stage = LOCI_ROTATE, .heads = 1,
+                                      .dim = dim);
         if (loci_plan_create(&plan, &d, &e)) return printf("models: %s\n", e.text), false;
         n[i] = loci_frequencies(plan, w[i], ROOM, &m[i]);
         loci_plan_destroy(plan);

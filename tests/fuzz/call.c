@@ -140,8 +140,8 @@ static void describe(struct problem *p)
     static const int heads[] = { 1, 2, 4, 3, 6 }, dims[] = { 8, 4, 12, 16, 6, 24, 2, 1, 7 };
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
     loci_desc *d = &p->desc;
-    *d = (loci_desc){ .size = sizeof *d, .encoding = p->text, .heads = ONE_OF(heads),
-                      .dim = ONE_OF(dims), .dtype = ONE_OF(dtypes) };
+    *d = (loci_desc)LOCI_DESC(.encoding = p->text, .heads = ONE_OF(heads), .dim = ONE_OF(dims),
+                              .dtype = ONE_OF(dtypes));
     d->kv_heads = one_in(2) ? d->heads : d->heads % 2 ? 1 : d->heads / 2;
     if (one_in(3)) d->value_dim = ONE_OF(dims);
     d->full = one_in(3);
@@ -452,9 +452,9 @@ static void judge(struct problem *p)
     c->lse = p->call.lse ? lse : NULL, c->rem = p->call.rem ? rem : NULL, c->ae = NULL;
     c->tensors = (const void *const *)p->exact_data;
     loci_grad *g = &p->exact_grad;
-    *g = (loci_grad){ .size = sizeof *g, .dout.data = p->dout.exact, .dq.data = p->dq.exact,
-                      .dk.data = p->dk.exact, .dv.data = p->dv.exact,
-                      .dtensors = (void *const *)p->exact_ddata };
+    *g = (loci_grad)LOCI_GRAD(.dout.data = p->dout.exact, .dq.data = p->dq.exact,
+                              .dk.data = p->dk.exact, .dv.data = p->dv.exact,
+                              .dtensors = (void *const *)p->exact_ddata);
     FUZZ_CHECK(!loci_reference(exact, (const void *const *)p->exact_data, c,
                                p->backward ? g : NULL));
     loci_plan_destroy(exact);
@@ -576,8 +576,8 @@ static void make_call(struct problem *p)
     const loci_desc *d = &p->desc;
     const loci_dtype dtype = d->dtype;
     const ptrdiff_t value = d->value_dim ? d->value_dim : d->dim;
-    *c = (loci_call){ .size = sizeof *c, .batch = 1 + (ptrdiff_t)below(2),
-                      .q_len = (ptrdiff_t)ONE_OF(lens), .per_batch = one_in(4) };
+    *c = (loci_call)LOCI_CALL(.batch = 1 + (ptrdiff_t)below(2), .q_len = (ptrdiff_t)ONE_OF(lens),
+                              .per_batch = one_in(4));
     c->k_len = one_in(2) ? c->q_len : (ptrdiff_t)ONE_OF(lens);
     if (one_in(24)) c->batch = 0;
     p->range = (c->q_len > c->k_len ? c->q_len : c->k_len) + 1;
@@ -603,9 +603,8 @@ static void make_call(struct problem *p)
     p->dq = p->q, p->dk = p->k, p->dv = p->v;
     lay_out(p, &p->dout, dtype, true), lay_out(p, &p->dq, dtype, false);
     lay_out(p, &p->dk, dtype, false), lay_out(p, &p->dv, dtype, false);
-    p->grad = (loci_grad){ .size = sizeof p->grad, .dout = p->dout.view, .dq = p->dq.view,
-                           .dk = p->dk.view, .dv = p->dv.view,
-                           .dtensors = (void *const *)p->ddata };
+    p->grad = (loci_grad)LOCI_GRAD(.dout = p->dout.view, .dq = p->dq.view, .dk = p->dk.view,
+                                   .dv = p->dv.view, .dtensors = (void *const *)p->ddata);
 }
 
 /* Keys in a cache, added in two parts; the call is then that of one on all keys. */

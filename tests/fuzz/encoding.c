@@ -30,7 +30,7 @@ static void check_ranges(const char *text)
 
 static loci_status plan_of(loci_plan **p, const char *text, loci_error *e)
 {
-    const loci_desc d = { .encoding = text, .heads = 2, .dim = 16, .stage = LOCI_ATTENTION };
+    const loci_desc d = LOCI_DESC(.encoding = text, .heads = 2, .dim = 16, .stage = LOCI_ATTENTION);
     return loci_plan_create(p, &d, e);
 }
 

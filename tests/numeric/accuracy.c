@@ -300,7 +300,8 @@ static bool draw(struct problem *p, const char *text, uint64_t seed)
     p->regime = (enum regime)roll(REGIMES), p->dtype = kinds[roll(7)];
     p->isa = isas[roll(loci_isas(isas, 8))];
     draw_shape(p);
-    p->desc.encoding = text, p->desc.dtype = p->dtype, p->desc.max_len = p->Lk;
+    p->desc.size = sizeof p->desc, p->desc.encoding = text;
+    p->desc.dtype = p->dtype, p->desc.max_len = p->Lk;
     p->cache = p->decode && p->dtype <= LOCI_F64 && roll(2);
     p->desc.isa = p->isa;
     loci_desc d = p->desc;
@@ -422,15 +423,15 @@ static loci_status measure(struct problem *p, struct measured *m, loci_error *e)
     m->o = stored(p, NULL, no, p->dtype);
     *(stick ? &m->rem : &m->lse) = stored(p, NULL, rows(p, true), real(p));
     if (p->plan->states) m->ae = stored(p, NULL, nq, real(p));
-    p->call = (loci_call){
-        .batch = p->B, .q_len = p->Lq, .k_len = p->Lk, .q = whole(stored(p, p->q, nq, p->dtype)),
-        .k = whole(stored(p, p->k, nk, p->dtype)), .v = whole(stored(p, p->v, nv, p->dtype)),
-        .o = whole(m->o), .lse = m->lse, .rem = m->rem, .ae = m->ae, .q_pos = p->q_pos,
-        .k_pos = p->k_pos, .q_coord = p->q_coord, .k_coord = p->k_coord,
-        .tensors = (const void *const *)data, .error = e,
-    };
+    p->call = (loci_call)LOCI_CALL(.batch = p->B, .q_len = p->Lq, .k_len = p->Lk,
+                                   .q = whole(stored(p, p->q, nq, p->dtype)),
+                                   .k = whole(stored(p, p->k, nk, p->dtype)),
+                                   .v = whole(stored(p, p->v, nv, p->dtype)), .o = whole(m->o),
+                                   .lse = m->lse, .rem = m->rem, .ae = m->ae, .q_pos = p->q_pos,
+                                   .k_pos = p->k_pos, .q_coord = p->q_coord, .k_coord = p->k_coord,
+                                   .tensors = (const void *const *)data, .error = e);
     if (p->mask_kind) {
-        p->call.size = sizeof p->call, p->call.mask_kind = p->mask_kind;
+        p->call.mask_kind = p->mask_kind;
         p->call.mask = mask_view(p, stored(p, p->mask, (size_t)(p->B * p->Lq * p->Lk), real(p)));
     }
     void *tables = room_take(&p->room, loci_tables_size(p->plan, p->range));
@@ -441,8 +442,8 @@ static loci_status measure(struct problem *p, struct measured *m, loci_error *e)
     if (status || p->decode) return status;
     m->dq = stored(p, NULL, nq, p->dtype), m->dk = stored(p, NULL, nk, p->dtype);
     m->dv = stored(p, NULL, nv, p->dtype);
-    loci_grad g = { .dout = whole(stored(p, p->dout, no, p->dtype)), .dq = whole(m->dq),
-                    .dk = whole(m->dk), .dv = whole(m->dv), .dtensors = m->dtensors };
+    loci_grad g = LOCI_GRAD(.dout = whole(stored(p, p->dout, no, p->dtype)), .dq = whole(m->dq),
+                            .dk = whole(m->dk), .dv = whole(m->dv), .dtensors = m->dtensors);
     if (stick) g.drem = stored(p, p->drem, rows(p, true), real(p));
     else g.dlse = stored(p, p->dlse, rows(p, true), real(p));
     if (p->plan->states) g.dae = stored(p, p->dae, nq, real(p));
@@ -470,15 +471,15 @@ static loci_status know(struct problem *p, struct exact *x, struct exact *b, loc
         for (int t = 0; t < p->tensors; t++)
             if (p->tensor[t].role != LOCI_FIXED) y->dtensors[t] = numbers(p, p->count[t], 0);
     }
-    loci_call c = {
-        .batch = p->B, .q_len = p->Lq, .k_len = p->Lk, .q = whole(p->q), .k = whole(p->k),
-        .v = whole(p->v), .o = whole(x->o), .lse = x->lse, .rem = x->rem, .ae = x->ae,
-        .q_pos = p->q_pos, .k_pos = p->k_pos, .q_coord = p->q_coord, .k_coord = p->k_coord,
-        .tensors = (const void *const *)p->data, .error = e, .mask_kind = p->mask_kind,
-    };
+    loci_call c = LOCI_CALL(.batch = p->B, .q_len = p->Lq, .k_len = p->Lk, .q = whole(p->q),
+                            .k = whole(p->k), .v = whole(p->v), .o = whole(x->o), .lse = x->lse,
+                            .rem = x->rem, .ae = x->ae, .q_pos = p->q_pos, .k_pos = p->k_pos,
+                            .q_coord = p->q_coord, .k_coord = p->k_coord,
+                            .tensors = (const void *const *)p->data, .error = e,
+                            .mask_kind = p->mask_kind);
     if (p->mask_kind) c.size = sizeof c, c.mask = mask_view(p, p->mask);
-    loci_grad g = { .dout = whole(p->dout), .dq = whole(x->dq), .dk = whole(x->dk),
-                    .dv = whole(x->dv), .dtensors = (void *const *)x->dtensors };
+    loci_grad g = LOCI_GRAD(.dout = whole(p->dout), .dq = whole(x->dq), .dk = whole(x->dk),
+                            .dv = whole(x->dv), .dtensors = (void *const *)x->dtensors);
     if (stick) g.drem = p->drem;
     else g.dlse = p->dlse;
     if (p->plan->states) g.dae = p->dae;

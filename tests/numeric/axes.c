@@ -21,12 +21,12 @@ static void turn(const char *encoding, const char *isa, const double *coord, con
     loci_error e;
     loci_plan *plan;
     const void *tensors[] = { freq };
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .stage = LOCI_ROTATE,
-                                              .heads = 1, .dim = D, .isa = isa }, &e)) {
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE,
+                                                      .heads = 1, .dim = D, .isa = isa), &e)) {
         printf("%s: %s\n", encoding, e.text);
         exit(1);
     }
-    const loci_call call = { .batch = 1, .k_len = L, .k_coord = coord, .error = &e };
+    const loci_call call = LOCI_CALL(.batch = 1, .k_len = L, .k_coord = coord, .error = &e);
     void *tables = room_block(loci_tables_size(plan, L)),
         *work = room_block(loci_workspace(plan, &call, 0));
     if (loci_prepare(plan, L, tensors, tables) ||
@@ -109,8 +109,8 @@ static void start(void)
     loci_plan *plan;
     enum { HEADS = 40, P = D / 2 };
     static double f[2][HEADS][P], other[2][HEADS][P];
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = "mixed", .heads = HEADS, .dim = D,
-                                              .dtype = LOCI_F64 }, NULL)) exit(1);
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = "mixed", .heads = HEADS, .dim = D,
+                                                      .dtype = LOCI_F64), NULL)) exit(1);
     loci_tensor_init(plan, 0, 1, f);
     loci_tensor_init(plan, 0, 2, other);
     loci_plan_destroy(plan);

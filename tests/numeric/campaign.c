@@ -21,7 +21,7 @@
 
 #include "math/half.h"
 #include "loci/cache.h"
-#include "plan/plan.h"
+#include "contract/plan.h"
 #include "reference/reference.h"
 #include "harness.h"
 #include "room.h"

@@ -15,12 +15,12 @@ enum { DM = 32, PLACES = 200 };
 static void embed(const char *encoding, double (*pe)[DM])
 {
     static const double zero[PLACES * DM];
-    const loci_desc d = { .encoding = encoding, .stage = LOCI_EMBED, .model_dim = DM,
-                          .dtype = LOCI_F64, .max_len = PLACES };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_EMBED, .model_dim = DM,
+                                  .dtype = LOCI_F64, .max_len = PLACES);
     loci_plan *plan;
     if (loci_plan_create(&plan, &d, NULL)) exit(2);
     void *tables = aligned_alloc(64, loci_tables_size(plan, PLACES));
-    const loci_call c = { .batch = 1, .q_len = PLACES };
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = PLACES);
     if (!tables || loci_prepare(plan, PLACES, NULL, tables)
         || loci_embed(plan, tables, &c, (loci_view){ (void *)zero, 0, 0, 0 },
                       (loci_view){ pe, 0, 0, 0 })) exit(2);
@@ -33,13 +33,13 @@ static void sinusoids(void)
     static double pe[PLACES][DM];
     embed("sinusoidal", pe);
     double worked[4][4] = { { 0, 1, 0, 1 }, { sin(1), cos(1), sin(0.01), cos(0.01) } }, off = 0;
-    const loci_desc d = { .encoding = "sinusoidal", .stage = LOCI_EMBED, .model_dim = 4,
-                          .dtype = LOCI_F64 };
+    const loci_desc d = LOCI_DESC(.encoding = "sinusoidal", .stage = LOCI_EMBED, .model_dim = 4,
+                                  .dtype = LOCI_F64);
     loci_plan *plan;
     if (loci_plan_create(&plan, &d, NULL)) exit(2);
     double tables[4096], got[8];
     void *at = (void *)(((uintptr_t)tables + 63) / 64 * 64);
-    const loci_call c = { .batch = 1, .q_len = 2 };
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = 2);
     static const double zero[8];
     if (loci_tables_size(plan, 4) > sizeof tables - 64 || loci_prepare(plan, 4, NULL, at)
         || loci_embed(plan, at, &c, (loci_view){ (void *)zero, 0, 0, 0 },
@@ -178,8 +178,8 @@ static double small_network(const char *encoding, const loci_tensor *t, ptrdiff_
 }
 static void fire_signs(void)
 {
-    struct attend a = { .desc = { .encoding = "fire:layers=1,hidden=5,threshold=7", .heads = 1,
-                                  .dim = 4, .dtype = LOCI_F64 },
+    struct attend a = { .desc = LOCI_DESC(.encoding = "fire:layers=1,hidden=5,threshold=7",
+                                          .heads = 1, .dim = 4, .dtype = LOCI_F64),
                         .q_len = 20, .k_len = 20, .seed = 5, .fill = small_network }, b = a;
     fire_c = 0.2, fire_l = 1.5;
     attend(&a);
@@ -214,8 +214,9 @@ static void stick(void)
     double q[N * D], k[N * D], v[N * D];
     const double a[D] = { 1 }, b[D] = { -0.7 };
     rows(q, a), rows(k, b);
-    struct attend all = { .desc = { .encoding = "sba", .heads = 1, .dim = D, .dtype = LOCI_F64,
-                                    .scale = 1 }, .q_len = N, .k_len = N, .q = q, .k = k };
+    struct attend all = { .desc = LOCI_DESC(.encoding = "sba", .heads = 1, .dim = D,
+                                            .dtype = LOCI_F64,
+                                            .scale = 1), .q_len = N, .k_len = N, .q = q, .k = k };
     bool geometric = true, whole = true;
     for (int j = 0; j < N; j++) {        /* v picks key j */
         memset(v, 0, sizeof v);
@@ -251,7 +252,8 @@ static void sinks(void)
     for (int i = 0; i < 2 * (N + 1) * D; i++)
         k[i] = i / D % (N + 1) ? walk_uniform() : 0, v[i] = i / D % (N + 1) ? walk_uniform() : 0;
     for (int i = 0; i < 2 * N * D; i++) ones[i] = 1;
-    struct attend more = { .desc = { .encoding = "nope", .heads = 2, .dim = D, .dtype = LOCI_F64 },
+    struct attend more = { .desc = LOCI_DESC(.encoding = "nope", .heads = 2, .dim = D,
+                                             .dtype = LOCI_F64),
                            .q_len = N, .k_len = N + 1, .k = k, .v = v,
                            .q_pos = pos + 1, .k_pos = pos };
     struct attend sink = more, share = more, none = more;
@@ -293,8 +295,8 @@ static void caps(void)
     for (int i = 0; i < ROWS; i++)
         q[i] = (float)(ldexp(1 + walk_uniform(), i % 40 - 30) * (i % 3 ? 1 : -1));
     q[0] = INFINITY, q[1] = -INFINITY, q[2] = NAN, q[3] = 0;
-    struct attend a = { .desc = { .encoding = "softcap:cap=1", .heads = 1, .dim = 1, .scale = 1,
-                                  .full = 1 }, .q_len = ROWS, .k_len = 1,
+    struct attend a = { .desc = LOCI_DESC(.encoding = "softcap:cap=1", .heads = 1, .dim = 1,
+                                          .scale = 1, .full = 1), .q_len = ROWS, .k_len = 1,
                         .q = q, .k = &one, .v = &one };
     attend(&a);                          /* with one key, the lse is its score */
     double off = 0;
@@ -335,8 +337,9 @@ static void counting(void)
     bool counts = true;
     /* next to nothing is left of q.k, so the lse tells the counts */
     for (int from = 0; from < N; from++) {
-        struct attend a = { .desc = { .encoding = "cope:npos=20,gate_scale=1,pos_scale=1",
-                                      .heads = 1, .dim = D, .dtype = LOCI_F64, .scale = 1e-9 },
+        struct attend a = { .desc = LOCI_DESC(.encoding = "cope:npos=20,gate_scale=1,pos_scale=1",
+                                              .heads = 1, .dim = D, .dtype = LOCI_F64,
+                                              .scale = 1e-9),
                             .q_len = 1, .k_len = N - from, .q = q + (ptrdiff_t)(N - 1) * D,
                             .k = k + (ptrdiff_t)from * D, .fill = count_vectors };
         attend(&a);
@@ -367,9 +370,9 @@ static double order(const char *encoding)
         }
     struct attend a[2];
     for (int n = 0; n < 2; n++) {
-        a[n] = (struct attend){ .desc = { .encoding = encoding, .heads = 1, .dim = D,
-                                          .dtype = LOCI_F64 }, .q_len = N, .k_len = N, .seed = 5,
-                                .q = q, .k = k[n], .v = v[n] };
+        a[n] = (struct attend){ .desc = LOCI_DESC(.encoding = encoding, .heads = 1, .dim = D,
+                                                  .dtype = LOCI_F64),
+                                .q_len = N, .k_len = N, .seed = 5, .q = q, .k = k[n], .v = v[n] };
         attend(&a[n]);
     }
     for (int c = 0; c < D; c++)
@@ -407,8 +410,9 @@ static void decay(void)
         const int64_t at = distance[trial % 4] + trial, zero = 0;
         double h[W / 2][2], most = 0, bound = 0, re = 0, im = 0;
         for (int i = 0; i < W; i++) q[i] = walk_uniform(), k[i] = walk_uniform();
-        struct attend a = { .desc = { .encoding = "rope:pairing=interleaved", .heads = 1, .dim = W,
-                                      .dtype = LOCI_F64, .scale = 1 }, .q_len = 1, .k_len = 1,
+        struct attend a = { .desc = LOCI_DESC(.encoding = "rope:pairing=interleaved", .heads = 1,
+                                              .dim = W, .dtype = LOCI_F64,
+                                              .scale = 1), .q_len = 1, .k_len = 1,
                             .q = q, .k = k, .q_pos = &at, .k_pos = &zero };
         attend(&a);
         for (int t = 0; t < W / 2; t++) {          /* q conj(k) as complex numbers */

@@ -29,11 +29,11 @@ static struct task *fresh(void)
         t->q[i] = (float)walk_uniform(), t->k[i] = (float)walk_uniform();
         t->v[i] = (float)walk_uniform(), t->dout[i] = (float)walk_uniform();
     }
-    t->call = (loci_call){ .batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 },
-                           .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
-                           .o = { t->o, 0, 0, 0 }, .lse = t->lse, .error = &t->error };
-    t->grad = (loci_grad){ .dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 },
-                           .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 } };
+    t->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 },
+                                   .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
+                                   .o = { t->o, 0, 0, 0 }, .lse = t->lse, .error = &t->error);
+    t->grad = (loci_grad)LOCI_GRAD(.dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 },
+                                   .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 });
     return t;
 }
 
@@ -85,7 +85,8 @@ static void empty_rows(const char *encoding)
     for (int i = 0; i < L; i++) q_pos[i] = i, k_pos[i] = i + 66;
     t->call.q_pos = q_pos, t->call.k_pos = k_pos;
     memset(t->o, 0xff, sizeof t->o), memset(t->dq, 0xff, sizeof t->dq);
-    CHECK_THAT(!run(t, &(loci_desc){ .encoding = encoding }), "rows that see nothing are no error");
+    CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC(.encoding = encoding)),
+               "rows that see nothing are no error");
     CHECK_THAT(zero(t->o, 66 * D) && zero(t->o + L * D, 66 * D), "rows that see nothing give 0");
     CHECK_THAT(zero(t->dq, 66 * D), "rows that see nothing have no gradient");
     CHECK_THAT(t->lse[0] == -INFINITY && t->lse[65] == -INFINITY && isfinite(t->lse[66]),
@@ -104,15 +105,17 @@ static void no_rows(void)
     t->call.k_len = 0;
     t->call.k.data = t->call.v.data = NULL;
     memset(t->o, 0xff, sizeof t->o);
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && zero(t->o, N) && t->lse[7] == -INFINITY,
+    CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && zero(t->o, N) && t->lse[7] == -INFINITY,
                "no keys: outputs are 0");
     t->call.q_len = 0, t->call.k_len = L, t->call.k.data = t->k, t->call.v.data = t->v;
     memset(t->dk, 0xff, sizeof t->dk);
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && zero(t->dk, N), "no queries: gradients of keys are 0");
+    CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && zero(t->dk, N),
+               "no queries: gradients of keys are 0");
     t->call.batch = 0, t->call.q_len = L;
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }), "an empty batch is no error");
+    CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()), "an empty batch is no error");
     t->call.batch = 1, t->call.q_len = t->call.k_len = 1;
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && same(t->o, t->v, D), "one key gets all the weight");
+    CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && same(t->o, t->v, D),
+               "one key gets all the weight");
     free(t);
 }
 
@@ -123,7 +126,7 @@ static void poison(const char *encoding, float with, const char *what)
 {
     enum { KEY = 75 };
     struct task *clean = fresh(), *t = fresh();
-    loci_desc d = { .encoding = encoding };
+    loci_desc d = LOCI_DESC(.encoding = encoding);
     for (int i = 0; i < D; i++) t->k[KEY * D + i] = t->v[KEY * D + i] = with;
     CHECK_THAT(!run(clean, &d) && !run(t, &d), "%s", what);
     CHECK_THAT(same(t->o, clean->o, KEY * D) && same(t->o + L * D, clean->o + L * D, L * D),
@@ -141,7 +144,7 @@ static void poison_behind(const char *encoding)
     const int seen = 20, first = L - 3 - seen;
     for (int rows = 1; rows <= 3; rows++) {
         struct task *clean = fresh(), *t = fresh();
-        const loci_desc d = { .encoding = encoding, .window_left = seen };
+        const loci_desc d = LOCI_DESC(.encoding = encoding, .window_left = seen);
         for (int i = 0; i < H * first * D; i++) {
             const int at = i / (first * D) * L * D + i % (first * D);
             t->k[at] = i % 2 ? NAN : INFINITY, t->v[at] = i % 2 ? INFINITY : NAN;
@@ -166,7 +169,7 @@ static void bad_query(void)
     enum { ROW = 70 };
     struct task *clean = fresh(), *t = fresh();
     t->q[ROW * D] = NAN, t->dout[(ROW + 1) * D] = INFINITY;
-    CHECK_THAT(!run(clean, &(loci_desc){ 0 }) && !run(t, &(loci_desc){ 0 }),
+    CHECK_THAT(!run(clean, &(loci_desc)LOCI_DESC()) && !run(t, &(loci_desc)LOCI_DESC()),
                "a bad query is no error");
     CHECK_THAT(same(t->o, clean->o, ROW * D) && same(t->o + (ROW + 1) * D, clean->o + (ROW + 1) * D,
                                                      (L - ROW - 1) * D),
@@ -190,7 +193,7 @@ static void every_nan(const char *encoding)
         const int rows = i % 2 ? 1 : L;
         t->call.q_len = rows;
         if (encoding && !strcmp(encoding, "sba")) t->call.lse = NULL, t->call.rem = t->lse;
-        CHECK_THAT(!run(t, &(loci_desc){ .encoding = encoding, .isa = isas[i / 2 / bits] }),
+        CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC(.encoding = encoding, .isa = isas[i / 2 / bits])),
                    "a NaN is no error");
         CHECK_THAT(isnan(t->o[(rows - 1) * D]), "%s on %s, %d rows: NaN %08x became %g",
                    encoding ? encoding : "nope", isas[i / 2 / bits], rows,
@@ -203,12 +206,12 @@ static void huge_logits(void)
 {
     struct task *t = fresh();
     for (int i = 0; i < N; i++) t->q[i] *= 3e4f;
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N) && finite_all(t->lse, H * L),
+    CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && finite_all(t->o, N) && finite_all(t->lse, H * L),
                "logits of 1e5 are fine");
     CHECK_THAT(finite_all(t->dq, N) && finite_all(t->dk, N) && finite_all(t->dv, N),
                "and their gradients");
     for (int i = 0; i < N; i++) t->q[i] = 0;
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && fabsf(t->lse[L - 1] - logf(L)) < 1e-5f,
+    CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && fabsf(t->lse[L - 1] - logf(L)) < 1e-5f,
                "equal logits count the keys");
     free(t);
 }
@@ -218,7 +221,7 @@ static void huge_logits(void)
 static void strides(void)
 {
     struct task *dense = fresh(), *t = fresh();
-    CHECK_THAT(!run(dense, &(loci_desc){ 0 }), "dense runs");
+    CHECK_THAT(!run(dense, &(loci_desc)LOCI_DESC()), "dense runs");
     /* [L][3][H][D]: packed, token-major */
     float *wide = calloc(3 * N + 8, sizeof *wide), *out = calloc(2 * N + 8, sizeof *out);
     if (!wide || !out) exit(2);
@@ -233,7 +236,7 @@ static void strides(void)
         t->call.k = (loci_view){ wide + 1 + H * D, 0, D, 3 * H * D };
     t->call.v = (loci_view){ wide + 1 + 2 * H * D, 0, D, 3 * H * D },
         t->call.o = (loci_view){ out + 3, 0, D, 2 * H * D };
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }), "packed qkv runs");
+    CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()), "packed qkv runs");
     bool equal = true, untouched = true;
     for (int h = 0; h < H; h++)
         for (int i = 0; i < L; i++) {
@@ -247,7 +250,7 @@ static void strides(void)
     t->call = dense->call, t->call.o.data = t->o;
     /* one head's keys broadcast */
     t->call.k = t->call.v = (loci_view){ dense->k, L * D, 0, D };
-    CHECK_THAT(!run(t, &(loci_desc){ 0 }) && finite_all(t->o, N),
+    CHECK_THAT(!run(t, &(loci_desc)LOCI_DESC()) && finite_all(t->o, N),
                "a stride of 0 broadcasts an input");
     free(wide);
     free(out);
@@ -266,7 +269,7 @@ static void cancelling(void)
     t->call.host = &host;
     countdown = 1;
     loci_plan *plan;
-    if (loci_plan_create(&plan, &(loci_desc){ .heads = H, .dim = D }, NULL)) exit(2);
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.heads = H, .dim = D), NULL)) exit(2);
     void *tables = aligned_alloc(64, loci_tables_size(plan, L)),
         *work = aligned_alloc(64, loci_workspace(plan, &t->call, 1));
     if (!tables || !work || loci_prepare(plan, L, NULL, tables)) exit(2);
@@ -301,9 +304,9 @@ static void few_rows(const char *encoding, int64_t first)
     for (int j = 0; j < KEYS; j++) k_pos[j] = j;
     for (int rows = 1; rows <= 3; rows += 2)
         for (int f64 = 0; f64 < 2; f64++) {
-            struct attend got = { .desc = { .encoding = encoding, .heads = 2, .full = 1,
-                                            .dim = walk_dim(encoding, 8),
-                                            .dtype = f64 ? LOCI_F64 : LOCI_F32 },
+            struct attend got = { .desc = LOCI_DESC(.encoding = encoding, .heads = 2, .full = 1,
+                                                    .dim = walk_dim(encoding, 8),
+                                                    .dtype = f64 ? LOCI_F64 : LOCI_F32),
                                   .q_len = rows, .k_len = KEYS, .seed = 3,
                                   .q_pos = q_pos, .k_pos = k_pos }, want = got;
             want.desc.dtype = LOCI_F64, want.reference = true;
@@ -334,14 +337,14 @@ static void small_gradients(void)
             const void *tensors[5];
             void *grads[5];
             for (int i = 0; i < 5; i++) tensors[i] = &learned[i], grads[i] = &dlearned[i];
-            const loci_desc d = { .encoding = "kerple:kernel=power,weight=1", .heads = 1,
-                                  .dim = 4 };
+            const loci_desc d = LOCI_DESC(.encoding = "kerple:kernel=power,weight=1", .heads = 1,
+                                          .dim = 4);
             if (loci_plan_create(&plan, &d, NULL)) exit(2);
-            const loci_call c = { .batch = 1, .q_len = 1, .k_len = keys, .q.data = q, .k.data = k,
-                                  .v.data = v, .o.data = o, .lse = &lse, .tensors = tensors,
-                                  .error = &e };
-            const loci_grad g = { .dout.data = dout, .dlse = &dlse, .dq.data = dq, .dk.data = dk,
-                                  .dv.data = dv, .dtensors = grads };
+            const loci_call c = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = keys, .q.data = q,
+                                          .k.data = k, .v.data = v, .o.data = o, .lse = &lse,
+                                          .tensors = tensors, .error = &e);
+            const loci_grad g = LOCI_GRAD(.dout.data = dout, .dlse = &dlse, .dq.data = dq,
+                                          .dk.data = dk, .dv.data = dv, .dtensors = grads);
             void *tables = aligned_alloc(64, loci_tables_size(plan, L)),
                  *work = aligned_alloc(64, loci_workspace(plan, &c, 1));
             if (!tables || !work || loci_prepare(plan, L, tensors, tables)) exit(2);
@@ -362,8 +365,8 @@ static void growth(const char *encoding)
 {
     loci_plan *plan;
     loci_error e;
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = 4,
-                                              .dim = walk_dim(encoding, 64) }, &e)) {
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = 4,
+                                                      .dim = walk_dim(encoding, 64)), &e)) {
         CHECK_FAILED("%s: %s", encoding, e.text);
         return;
     }
@@ -371,7 +374,7 @@ static void growth(const char *encoding)
         double sx = 0, sy = 0, sxx = 0, sxy = 0;
         int n = 0;
         for (ptrdiff_t length = 1024; length <= 65536; length *= 2, n++) {
-            const loci_call call = { .batch = 1, .q_len = length, .k_len = length };
+            const loci_call call = LOCI_CALL(.batch = 1, .q_len = length, .k_len = length);
             const double bytes = (double)loci_workspace(plan, &call, backward)
                 + (double)loci_tables_size(plan, length);
             const double x = log((double)length), y = log(bytes);

@@ -61,7 +61,8 @@ static double strong(const char *encoding, const loci_tensor *t, ptrdiff_t i)
 
 static void fox_with(const char *encoding, ptrdiff_t rows, const int64_t *k_pos)
 {
-    struct attend call = { .desc = { .encoding = encoding, .heads = H, .dim = D }, .q_len = rows,
+    struct attend call = { .desc = LOCI_DESC(.encoding = encoding, .heads = H,
+                                             .dim = D), .q_len = rows,
                            .k_len = LONG, .seed = 3,
                            .k_pos = k_pos, .q_pos = k_pos ? k_pos + LONG - rows : NULL,
                            .fill = gates };
@@ -102,8 +103,8 @@ static void fox(void)
     fox_with("fox:stop=0.001", 70, NULL);
 
     for (int f64 = 0; f64 < 2; f64++) {
-        struct attend got = { .desc = { .encoding = "fox", .heads = H, .dim = D,
-                                        .dtype = f64 ? LOCI_F64 : LOCI_F32 }, .q_len = 70,
+        struct attend got = { .desc = LOCI_DESC(.encoding = "fox", .heads = H, .dim = D,
+                                                .dtype = f64 ? LOCI_F64 : LOCI_F32), .q_len = 70,
                               .k_len = LONG, .seed = 3, .fill = strong }, says = got;
         says.desc.dtype = LOCI_F64, says.reference = true;
         attend(&got), attend(&says);
@@ -137,7 +138,8 @@ static void overflow(const char *encoding, ptrdiff_t rows, ptrdiff_t keys, ptrdi
     if (!q || !k) exit(2);
     for (ptrdiff_t i = 0; i < H * rows * D; i++) q[i] = (float)(1e-20 * sin((double)i));
     for (ptrdiff_t i = 0; i < H * keys; i++) k[i * D + D - 1] = -1e20;
-    struct attend got = { .desc = { .encoding = encoding, .heads = H, .dim = D }, .q_len = rows,
+    struct attend got = { .desc = LOCI_DESC(.encoding = encoding, .heads = H,
+                                            .dim = D), .q_len = rows,
                           .k_len = keys, .seed = 3, .q = q, .k = k }, calm = got;
     attend(&calm);
     for (int h = 0; h < H; h++) q[(h * rows + row) * D + D - 1] = 1e20;
@@ -171,9 +173,9 @@ static void overflow_in_double(double with)
     enum { ROWS = 5 };
     double q[H * ROWS * D] = { 0 }, k[H * ROWS * D] = { 0 };
     for (int i = 0; i < H * ROWS; i++) q[i * D] = i == 2 ? with : 1e-200, k[i * D] = -1e200;
-    struct attend got = { .desc = { .encoding = "rope:pairing=half", .heads = H, .dim = D,
-                                    .dtype = LOCI_F64 }, .q_len = ROWS, .k_len = ROWS, .q = q,
-                          .k = k },
+    struct attend got = { .desc = LOCI_DESC(.encoding = "rope:pairing=half", .heads = H, .dim = D,
+                                            .dtype = LOCI_F64),
+                          .q_len = ROWS, .k_len = ROWS, .q = q, .k = k },
                   says = got;
     says.reference = true;
     attend(&got), attend(&says);
@@ -197,10 +199,10 @@ static void all_hidden(void)
     for (int i = 0; i < H * 70 * D; i++) q[i] = -1e18, k[i] = 1e18;
     for (ptrdiff_t rows = 1; rows <= 70; rows += 69)
         for (int reference = 0; reference < 2; reference++) {
-            struct attend a = { .desc = { .encoding = "clip", .heads = H, .dim = D,
-                                          .dtype = reference ? LOCI_F64 : LOCI_F32 }, .q_len = rows,
-                                .k_len = 70,
-                                .q = q, .k = k, .fill = hidden, .reference = reference };
+            struct attend a = { .desc = LOCI_DESC(.encoding = "clip", .heads = H, .dim = D,
+                                                  .dtype = reference ? LOCI_F64 : LOCI_F32),
+                                .q_len = rows, .k_len = 70, .q = q, .k = k, .fill = hidden,
+                                .reference = reference };
             attend(&a);
             bool none = true;
             for (int i = 0; i < H * rows * D; i++)
@@ -239,10 +241,9 @@ static void scales(void)
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
         loci_plan *plan;
         loci_error e = { 0 };
-        const loci_status status = loci_plan_create(&plan,
-                                                    &(loci_desc){ .heads = 1, .dim = 8,
-                                                                  .dtype = cases[i].dtype,
-                                                                  .scale = cases[i].scale }, &e);
+        const loci_desc d = LOCI_DESC(.heads = 1, .dim = 8, .dtype = cases[i].dtype,
+                                      .scale = cases[i].scale);
+        const loci_status status = loci_plan_create(&plan, &d, &e);
         CHECK_THAT(status == (cases[i].fits ? LOCI_OK : LOCI_BAD_ARG),
                    "scale %g, dtype %d: status %d", cases[i].scale, (int)cases[i].dtype,
                    (int)status);
@@ -289,9 +290,9 @@ static void hidden_distances(void)
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
         for (int way = 0; way < 8; way++) {
             const ptrdiff_t rows = way & 1 ? 1 : 150;
-            struct attend got = { .desc = { .encoding = cases[i].text, .heads = H, .dim = D,
-                                            .dtype = way & 2 ? LOCI_F64 : LOCI_F32,
-                                            .window_left = cases[i].window }, .q_len = rows,
+            struct attend got = { .desc = LOCI_DESC(.encoding = cases[i].text, .heads = H, .dim = D,
+                                                    .dtype = way & 2 ? LOCI_F64 : LOCI_F32,
+                                                    .window_left = cases[i].window), .q_len = rows,
                                             .k_len = KEYS, .seed = 3, .fill = unseen }, says = got;
             which = cases[i].tensor, value = cases[i].value;
             if (way & 4) got.k_pos = says.k_pos = gaps, got.q_pos = says.q_pos = gaps + KEYS - rows;
@@ -332,11 +333,12 @@ static void biases(void)
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
         for (int way = 0; way < 16; way++)
             for (ptrdiff_t rows = 1; rows <= 70; rows += 69) {
-                struct attend got = { .desc = { .encoding = cases[i].text, .heads = H, .dim = D,
-                                                .dtype = way & 1 ? LOCI_F64 : LOCI_F32,
-                                                .window_left = sticks(cases[i].text) ? 15 : 0 },
-                                      .q_len = rows,
-                                      .k_len = 70, .seed = 2, .fill = learned }, says = got;
+                const loci_desc d = LOCI_DESC(.encoding = cases[i].text, .heads = H, .dim = D,
+                                              .dtype = way & 1 ? LOCI_F64 : LOCI_F32,
+                                              .window_left = sticks(cases[i].text) ? 15 : 0);
+                struct attend got = { .desc = d, .q_len = rows, .k_len = 70, .seed = 2,
+                                      .fill = learned },
+                              says = got;
                 which = cases[i].tensor, all = way & 2, value = values[way / 4];
                 says.desc.dtype = LOCI_F64, says.reference = true;
                 attend(&got), attend(&says);
@@ -366,8 +368,9 @@ static void far_blocks(const char *encoding)
     for (int i = 0; i < (int)(sizeof at / sizeof *at); i++) {
         const int64_t zero = 0;
         const double q[3] = { 0.3, -0.8, 0.5 }, k[3] = { -0.6, 0.1, 0.7 };
-        struct attend a = { .desc = { .encoding = encoding, .heads = 1, .dim = 3, .dtype = LOCI_F64,
-                                      .scale = 1, .full = 1 }, .q_len = 1, .k_len = 1,
+        struct attend a = { .desc = LOCI_DESC(.encoding = encoding, .heads = 1, .dim = 3,
+                                              .dtype = LOCI_F64, .scale = 1,
+                                              .full = 1), .q_len = 1, .k_len = 1,
                             .q = q, .k = k, .q_pos = &at[i], .k_pos = &zero, .fill = spinning };
         attend(&a);
         const long double w = sqrtl(14);
@@ -407,10 +410,11 @@ static void far_matrices(void)
         const void *tensors[] = { raw };
         loci_error e = { 0 };
         loci_plan *plan;
-        if (loci_plan_create(&plan, &(loci_desc){ .encoding = "liere:block=5", .heads = 1, .dim = W,
-                                                  .stage = LOCI_ROTATE }, &e)) exit(2);
-        loci_call c = { .batch = 1, .q_len = 1, .k_len = 1, .q_coord = coord, .k_coord = zero,
-                        .tensors = tensors, .error = &e };
+        if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = "liere:block=5", .heads = 1,
+                                                          .dim = W,
+                                                          .stage = LOCI_ROTATE), &e)) exit(2);
+        loci_call c = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q_coord = coord,
+                                .k_coord = zero, .tensors = tensors, .error = &e);
         struct room room = { .blocks = 0 };
         void *tables = room_take(&room, loci_tables_size(plan, 1)),
             *work = room_take(&room, loci_workspace(plan, &c, 0));
@@ -444,8 +448,8 @@ static void far_references(void)
     for (int i = 0; i < ROWS; i++) pos[i] = 1000000000000 + i, by[i] = 1000 * i;
     for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
         const bool turns = i < 4;        /* others have tables by distance */
-        struct attend got = { .desc = { .encoding = texts[i], .heads = H, .dim = W,
-                                        .dtype = LOCI_F64 }, .q_len = ROWS, .k_len = ROWS,
+        struct attend got = { .desc = LOCI_DESC(.encoding = texts[i], .heads = H, .dim = W,
+                                                .dtype = LOCI_F64), .q_len = ROWS, .k_len = ROWS,
                               .seed = 4,
                               .q_pos = turns ? pos : by, .k_pos = turns ? pos : by }, says = got;
         says.reference = true;
@@ -468,14 +472,14 @@ static void too_far(void)
             double o[4] = { 0 };
             loci_plan *plan;
             loci_error e = { 0 };
-            if (loci_plan_create(&plan, &(loci_desc){ .encoding = i < 4 ? "alibi" : "rope2d",
-                                                      .heads = 1, .dim = 4, .dtype = LOCI_F64,
-                                                      .full = 1 }, &e)) exit(2);
-            loci_call c = { .batch = 1, .q_len = 1, .k_len = 1,
-                            .q = { (double *)(uintptr_t)x, 0, 0, 0 },
-                            .k = { (double *)(uintptr_t)x, 0, 0, 0 },
-                            .v = { (double *)(uintptr_t)x, 0, 0, 0 }, .o = { o, 0, 0, 0 },
-                            .error = &e };
+            const loci_desc d = LOCI_DESC(.encoding = i < 4 ? "alibi" : "rope2d", .heads = 1,
+                                          .dim = 4, .dtype = LOCI_F64, .full = 1);
+            if (loci_plan_create(&plan, &d, &e)) exit(2);
+            loci_call c = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1,
+                                    .q = { (double *)(uintptr_t)x, 0, 0, 0 },
+                                    .k = { (double *)(uintptr_t)x, 0, 0, 0 },
+                                    .v = { (double *)(uintptr_t)x, 0, 0, 0 }, .o = { o, 0, 0, 0 },
+                                    .error = &e);
             if (i < 4) c.q_pos = side ? &zero : &bad[i], c.k_pos = side ? &bad[i] : &zero;
             else c.q_coord = side ? at : coord, c.k_coord = side ? coord : at;
             CHECK_THAT(loci_reference(plan, NULL, &c, NULL) == LOCI_BAD_ARG

@@ -76,8 +76,8 @@ static void run(struct attend *a, const char *encoding, attend_fill *fill, enum 
                 enum places places)
 {
     static double q[H * L * D], coord[3 * L];
-    *a = (struct attend){ .desc = { .encoding = encoding, .heads = H, .dim = D, .scale = 0.25,
-                                    .max_len = L }, .q_len = L, .k_len = L,
+    *a = (struct attend){ .desc = LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
+                                            .scale = 0.25, .max_len = L), .q_len = L, .k_len = L,
                           .seed = 3, .fill = fill };
     walk_restart(4);
     for (int i = 0; i < H * L * D; i++)

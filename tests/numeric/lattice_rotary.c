@@ -65,7 +65,8 @@ static void run(struct attend *a, const char *encoding, attend_fill *fill, bool 
                 bool first)
 {
     static double coord[3 * L];
-    *a = (struct attend){ .desc = { .encoding = encoding, .heads = H, .dim = D, .max_len = L },
+    *a = (struct attend){ .desc = LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
+                                            .max_len = L),
                           .q_len = L, .k_len = L, .seed = 6, .fill = fill };
     for (int i = 0; i < 3 * L; i++) coord[i] = i < L ? i % L : first ? 0 : i % 9;
     if (coordinates) a->q_coord = a->k_coord = coord;

@@ -29,8 +29,9 @@ static struct attend task(const char *text)
     const double *where = strstr(text, "rope2d") || strstr(text, "mixed") || strstr(text, "mrope")
         || strstr(text, "liere") ? coord : NULL;
     return (struct attend){ .q_coord = where, .k_coord = where,
-                            .desc = { .encoding = text, .heads = H, .dim = walk_dim(text, D),
-                                      .max_len = L }, .q_len = L, .k_len = L, .seed = 2 };
+                            .desc = LOCI_DESC(.encoding = text, .heads = H,
+                                              .dim = walk_dim(text, D),
+                                              .max_len = L), .q_len = L, .k_len = L, .seed = 2 };
 }
 static double apart(const double *a, const double *b, double times, ptrdiff_t n)
 {

@@ -154,8 +154,8 @@ static void one(enum op op, const struct shape *s)
 {
     const size_t n = first_count(op, s), m = second_count(op, s);
     loci_error e = { 0 };
-    loci_layer l = { .dtype = LOCI_F64, .batch = s->B, .rows = s->L, .heads = s->H, .width = s->W,
-                     .error = &e };
+    loci_layer l = LOCI_LAYER(.dtype = LOCI_F64, .batch = s->B, .rows = s->L, .heads = s->H,
+                              .width = s->W, .error = &e);
     fill(x, n, 3), fill(z, m, 3), fill(dy, n, 1);
     memset(y, 0xff, sizeof y), memset(dx, 0xff, sizeof dx), memset(dz, 0xff, sizeof dz);
     double *const second = m ? z : NULL;
@@ -206,8 +206,8 @@ static void far_out(void)
 {
     static const double far[] = { -1e300, -1000, -745, -700, -40, -1, -1e-20, 0, 1e-20, 1, 40, 700,
                                   1e300, INFINITY, -INFINITY, NAN };
-    const loci_layer l = { .dtype = LOCI_F64, .batch = 1, .rows = COUNT(far), .heads = 1,
-                           .width = 1 };
+    const loci_layer l = LOCI_LAYER(.dtype = LOCI_F64, .batch = 1, .rows = COUNT(far), .heads = 1,
+                                    .width = 1);
     double ones[COUNT(far)], got[COUNT(far)], s[COUNT(far)];
     for (int i = 0; i < COUNT(far); i++) ones[i] = 1;
     loci_log_gate(&l, at((void *)far), at(got)), loci_gate(&l, LOCI_SIGMOID, at(ones),
@@ -229,7 +229,7 @@ static void chunks(void)
 {
     enum { B = 2, H = 3, L = 9, W = 5, N = B * H * L * W };
     static const int cuts[][4] = { { 1, 1, 1, 1 }, { 4, 0, 2, 3 } };
-    loci_layer l = { .dtype = LOCI_F32, .batch = B, .rows = L, .heads = H, .width = W };
+    loci_layer l = LOCI_LAYER(.dtype = LOCI_F32, .batch = B, .rows = L, .heads = H, .width = W);
     fill(x, N, 3), fill(z, N, 3), to_float(fx, x, N), to_float(fz, z, N);
     loci_shift(&l, at(fx), at(fz), NULL, 0, NULL, NULL, at(fy));
     for (int n = 0; n < COUNT(cuts); n++) {
@@ -265,8 +265,8 @@ static double layer_loss(const loci_plan *p, double *const *in)
     define(NORM, &by_head, in[IN_Q], in[IN_NQ], q), define(NORM, &by_kv_head, ks, in[IN_NK], k);
     define(LOG_GATE, &by_head, in[IN_F], NULL, log_f);
     const void *tensors[] = { log_f };
-    const loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q = at(q), .k = at(k), .v = at(v),
-                          .o = at(o), .tensors = tensors };
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = at(q), .k = at(k),
+                                  .v = at(v), .o = at(o), .tensors = tensors);
     if (loci_reference(p, tensors, &c, NULL)) return NAN;
     define(NORM, &by_head, o, in[IN_NO], on), define(GATE, &by_head, on, in[IN_GATE], out);
     double sum = 0;
@@ -291,8 +291,9 @@ static loci_view part(const struct layer *a, void *data, int width, int from)
 }
 static bool layer_forward(const struct layer *a, int from, int n)
 {
-    const loci_layer heads = { .dtype = a->dtype, .batch = 1, .rows = n, .heads = H, .width = D },
-        kv = { .dtype = a->dtype, .batch = 1, .rows = n, .heads = G, .width = D };
+    const loci_layer heads = LOCI_LAYER(.dtype = a->dtype, .batch = 1, .rows = n, .heads = H,
+                                        .width = D),
+        kv = LOCI_LAYER(.dtype = a->dtype, .batch = 1, .rows = n, .heads = G, .width = D);
     void *const before[] = { from ? a->state[0] : NULL, from ? a->state[1] : NULL };
     /* The gates so far, as the cache of `fox` wants them: dense. */
     static char gates[H * L * sizeof(double)];
@@ -310,9 +311,10 @@ static bool layer_forward(const struct layer *a, int from, int n)
     const void *tensors[] = { gates };
     loci_view k = part(a, a->k, D, 0), v = part(a, a->v, D, 0);
     k.batch = v.batch = 0;
-    const loci_call c = { .batch = 1, .q_len = n, .k_len = from + n, .q = part(a, a->q, D, from),
-                          .k = k, .v = v, .o = part(a, a->o, D, from),
-                          .lse = from || n < L ? NULL : a->lse, .tensors = tensors };
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = from + n,
+                                  .q = part(a, a->q, D, from), .k = k, .v = v,
+                                  .o = part(a, a->o, D, from), .lse = from || n < L ? NULL : a->lse,
+                                  .tensors = tensors);
     return ok && !loci_forward(a->plan, a->tables, a->work, &c)
         && !loci_rmsnorm(&heads, part(a, a->o, D, from), a->in[IN_NO], EPS, part(a, a->on, D, from))
         && !loci_gate(&heads, LOCI_SIGMOID, part(a, a->on, D, from),
@@ -321,14 +323,15 @@ static bool layer_forward(const struct layer *a, int from, int n)
 static bool layer_backward(const struct layer *a, double **d)
 {
     static double don[Q], dout_o[Q], dqn[Q], dkn[K], dks[K], dvs[K], dlog_f[H * L];
-    const loci_layer heads = { .dtype = LOCI_F64, .batch = 1, .rows = L, .heads = H, .width = D },
-        kv = { .dtype = LOCI_F64, .batch = 1, .rows = L, .heads = G, .width = D };
+    const loci_layer heads = LOCI_LAYER(.dtype = LOCI_F64, .batch = 1, .rows = L, .heads = H,
+                                        .width = D),
+        kv = LOCI_LAYER(.dtype = LOCI_F64, .batch = 1, .rows = L, .heads = G, .width = D);
     const void *tensors[] = { a->log_f };
     void *dtensors[] = { dlog_f };
-    const loci_call c = { .batch = 1, .q_len = L, .k_len = L, .q = at(a->q), .k = at(a->k),
-                          .v = at(a->v), .o = at(a->o), .lse = a->lse, .tensors = tensors };
-    const loci_grad g = { .dout = at(dout_o), .dq = at(dqn), .dk = at(dkn), .dv = at(dvs),
-                          .dtensors = dtensors };
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = at(a->q), .k = at(a->k),
+                                  .v = at(a->v), .o = at(a->o), .lse = a->lse, .tensors = tensors);
+    const loci_grad g = LOCI_GRAD(.dout = at(dout_o), .dq = at(dqn), .dk = at(dkn), .dv = at(dvs),
+                                  .dtensors = dtensors);
     return !loci_gate_backward(&heads, LOCI_SIGMOID, at(a->on), at(a->in[IN_GATE]), at(dy), at(don),
                                at(d[IN_GATE]))
         && !loci_rmsnorm_backward(&heads, at(a->o), a->in[IN_NO], EPS, at(don), at(dout_o),
@@ -354,9 +357,9 @@ static struct layer open_layer(loci_dtype dtype, double *const *in)
 {
     struct layer a = { .dtype = dtype, .real = dtype == LOCI_F64 ? sizeof(double) : sizeof(float) };
     loci_plan *p;
-    if (loci_plan_create(&p, &(loci_desc){ .encoding = "fox", .heads = H, .kv_heads = G, .dim = D,
-                                           .dtype = dtype }, NULL)) exit(2);
-    const loci_call c = { .batch = 1, .q_len = L, .k_len = L };
+    if (loci_plan_create(&p, &(loci_desc)LOCI_DESC(.encoding = "fox", .heads = H, .kv_heads = G,
+                                                   .dim = D, .dtype = dtype), NULL)) exit(2);
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L);
     a.plan = p, a.tables = aligned_alloc(64, loci_tables_size(p, L)),
         a.work = aligned_alloc(64, loci_workspace(p, &c, 1));
     if (!a.tables || !a.work || loci_prepare(p, L, NULL, a.tables)) exit(2);
@@ -425,7 +428,8 @@ static void temperature(void)
         { 0.1, 8192, 1 }, { 0.3, 16384, 0 },
     };
     loci_error e = { 0 };
-    loci_layer l = { .batch = BATCH, .rows = LEN, .heads = HEADS, .width = WIDTH, .error = &e };
+    loci_layer l = LOCI_LAYER(.batch = BATCH, .rows = LEN, .heads = HEADS, .width = WIDTH,
+                              .error = &e);
     for (int i = 0; i < COUNT(in); i++) in[i] = (float)(exact[i] = (float)walk_uniform());
     for (int m = 0; m < COUNT(models); m++)
         for (int wide = 0; wide < 2; wide++) {
@@ -483,8 +487,8 @@ static void misuse(void)
         CHECK_SAYS(loci_rmsnorm(&l, at(fx), NULL, 0, at(fy)),
                    l.dtype == LOCI_BF16 ? LOCI_UNSUPPORTED : LOCI_BAD_ARG, &e, bad[i].says);
     }
-    loci_layer l = { .dtype = LOCI_F32, .batch = 2, .rows = 3, .heads = 2, .width = 4,
-                     .error = &e };
+    loci_layer l = LOCI_LAYER(.dtype = LOCI_F32, .batch = 2, .rows = 3, .heads = 2, .width = 4,
+                              .error = &e);
     CHECK_SAYS(loci_rmsnorm(&l, at(NULL), NULL, 0, at(fy)), LOCI_BAD_ARG, &e, "x must not be NULL");
     CHECK_SAYS(loci_rmsnorm(&l, at(fx), NULL, 0, at(NULL)), LOCI_BAD_ARG, &e, "y must not be NULL");
     CHECK_SAYS(loci_rmsnorm(&l, at(fx), NULL, -1, at(fy)), LOCI_BAD_ARG, &e, "eps -1");

@@ -33,7 +33,7 @@ static struct numbers *fresh(void)
 }
 static loci_layer layer(void)
 {
-    return (loci_layer){ .dtype = LOCI_F64, .batch = B, .rows = L, .heads = H, .width = D };
+    return (loci_layer)LOCI_LAYER(.dtype = LOCI_F64, .batch = B, .rows = L, .heads = H, .width = D);
 }
 static loci_view of(const void *x) { return (loci_view){ (void *)x, 0, 0, 0 }; }
 static loci_view gates_of(const void *x) { return (loci_view){ (void *)x, L * P, 0, P }; }
@@ -168,7 +168,7 @@ static void bits(void)
     narrow(down, mlp->down, H * P), narrow(dy, mlp->dy, N);
     CHECK_THAT(!forward(MLP, mlp) && !backward(MLP, mlp) && !forward(FULL, full), "in double");
 
-    const loci_layer l = { .batch = B, .rows = L, .heads = H, .width = D, .host = &host };
+    const loci_layer l = LOCI_LAYER(.batch = B, .rows = L, .heads = H, .width = D, .host = &host);
     CHECK_THAT(!loci_tape_mlp_update(&l, P, of(e), gates_of(gates), up, down, of(y))
                && rounded(y, mlp->y, N), "MLP update in float on threads");
     CHECK_THAT(!loci_tape_mlp_update_backward(&l, P, of(e), gates_of(gates), up, down, of(dy),
@@ -189,7 +189,7 @@ static void bits(void)
     memcpy(y, e, sizeof y);
     CHECK_THAT(!loci_tape_attention_update(&l, LOCI_TAPE_FULL, of(y), of(ae), w, of(y))
                && rounded(y, full->y, N), "attention update in place");
-    const loci_layer one = { .batch = B, .rows = 1, .heads = H, .width = D };
+    const loci_layer one = LOCI_LAYER(.batch = B, .rows = 1, .heads = H, .width = D);
     for (int t = 0; t < L; t++) {
         const loci_view row = { e + t * D, H * L * D, L * D, D },
             to = { de + t * D, H * L * D, L * D, D };
@@ -208,12 +208,13 @@ static void attend(const char *encoding, const float *q, const float *k, const i
                    const float *e, float *o)
 {
     loci_plan *plan;
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = H, .dim = D }, NULL))
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H,
+                                                      .dim = D), NULL))
         exit(2);
     const void *const tensors[] = { e, e };
-    const loci_call call = { .batch = B, .q_len = L, .k_len = L, .q = of(q), .k = of(k), .v = of(k),
-                             .o = of(o), .q_pos = pos, .k_pos = pos,
-                             .tensors = tensors };
+    const loci_call call = LOCI_CALL(.batch = B, .q_len = L, .k_len = L, .q = of(q), .k = of(k),
+                                     .v = of(k), .o = of(o), .q_pos = pos, .k_pos = pos,
+                                     .tensors = tensors);
     void *tables = room_block(loci_tables_size(plan, L)),
         *work = room_block(loci_workspace(plan, &call, 0));
     CHECK_THAT(!loci_prepare(plan, L, NULL, tables) && !loci_forward(plan, tables, work, &call),
@@ -230,7 +231,7 @@ static void starts_as_rope(int64_t from)
     double worst = 0;
     narrow(q, n->e, N), narrow(k, n->ae, N);
     for (int i = 0; i < L; i++) pos[i] = from + i;
-    const loci_layer l = { .batch = B, .rows = L, .heads = H, .width = D };
+    const loci_layer l = LOCI_LAYER(.batch = B, .rows = L, .heads = H, .width = D);
     CHECK_THAT(!loci_tape_start(&l, 0, 0, pos, 0, of(e)), "states start");
     attend("rope:pairing=half", q, k, pos, e, o[0]);
     attend("tape", q, k, pos, e, o[1]);

@@ -54,11 +54,11 @@ static void fill_problem(void)
 static loci_call call_of(const loci_plan *p, struct answer *a, ptrdiff_t q0, ptrdiff_t nq,
                          ptrdiff_t k0, ptrdiff_t nk, double *coord)
 {
-    loci_call c = { .batch = B, .q_len = nq, .k_len = nk, .tensors = tensors,
-                    .q = { in.q + q0 * D, H * L * D, L * D, D },
-                    .k = { in.k + k0 * D, G * L * D, L * D, D },
-                    .v = { in.v + k0 * DV, G * L * DV, L * DV, DV },
-                    .o = { a->o + q0 * DV, H * L * DV, L * DV, DV } };
+    loci_call c = LOCI_CALL(.batch = B, .q_len = nq, .k_len = nk, .tensors = tensors,
+                            .q = { in.q + q0 * D, H * L * D, L * D, D },
+                            .k = { in.k + k0 * D, G * L * D, L * D, D },
+                            .v = { in.v + k0 * DV, G * L * DV, L * DV, DV },
+                            .o = { a->o + q0 * DV, H * L * DV, L * DV, DV });
     for (int axis = 0; axis < 2 && loci_axes(p) > 1; axis++) {
         memcpy(coord + axis * nq, in.coord + axis * L + q0, (size_t)nq * sizeof *coord);
         memcpy(coord + 2 * L + axis * nk, in.coord + axis * L + k0, (size_t)nk * sizeof *coord);
@@ -68,8 +68,8 @@ static loci_call call_of(const loci_plan *p, struct answer *a, ptrdiff_t q0, ptr
 }
 static loci_plan *plan_of(const char *text, const char *isa, bool full)
 {
-    loci_desc d = { .encoding = text, .stage = LOCI_LINEAR_ATTENTION, .heads = H, .kv_heads = G,
-                    .dim = D, .value_dim = DV, .isa = isa, .full = full };
+    loci_desc d = LOCI_DESC(.encoding = text, .stage = LOCI_LINEAR_ATTENTION, .heads = H,
+                            .kv_heads = G, .dim = D, .value_dim = DV, .isa = isa, .full = full);
     loci_plan *p;
     loci_error e;
     if (loci_plan_create(&p, &d, &e)) printf("%s: %s\n", text, e.text), exit(2);
@@ -93,9 +93,9 @@ static bool whole(const char *text, const char *isa, int threads, bool full, str
     loci_call c = call_of(p, a, 0, L, 0, L, coord);
     if (threads > 1 && loci_pool_create(&host, threads)) exit(2);
     c.host = threads > 1 ? &host : NULL, c.error = &e;
-    const loci_grad g = { .dout = { in.dout, 0, 0, 0 }, .dq = { a->dq, 0, 0, 0 },
-                          .dk = { a->dk, 0, 0, 0 }, .dv = { a->dv, 0, 0, 0 },
-                          .dtensors = dtensors };
+    const loci_grad g = LOCI_GRAD(.dout = { in.dout, 0, 0, 0 }, .dq = { a->dq, 0, 0, 0 },
+                                  .dk = { a->dk, 0, 0, 0 }, .dv = { a->dv, 0, 0, 0 },
+                                  .dtensors = dtensors);
     void *work = room_block(loci_workspace(p, &c, 1));
     memset(a, 0xff, sizeof *a), memset(a->dtensor, 0, sizeof a->dtensor);
     const bool ok = !loci_linear_forward(p, tables, work, &c, NULL, NULL)
@@ -234,19 +234,19 @@ static void long_text(bool full)
     for (int i = 0; i < 2 * N; i++) q[i] = walk_uniform(), dout[i] = walk_uniform();
     for (int i = 0; i < N; i++) k[i] = walk_uniform(), v[i] = walk_uniform();
     const char *text = "rope:pairing=half,base=500";
-    const loci_desc d = { .encoding = text, .stage = LOCI_LINEAR_ATTENTION, .heads = 2,
-                          .kv_heads = 1, .dim = W, .dtype = LOCI_F64, .full = full };
+    const loci_desc d = LOCI_DESC(.encoding = text, .stage = LOCI_LINEAR_ATTENTION, .heads = 2,
+                                  .kv_heads = 1, .dim = W, .dtype = LOCI_F64, .full = full);
     loci_plan *p;
     loci_error e = { 0 };
     if (loci_plan_create(&p, &d, &e)) exit(2);
     void *tables = room_block(loci_tables_size(p, LONG));
     loci_prepare(p, LONG, NULL, tables);
     for (int n = 0; n < 2; n++) {
-        const loci_call c = { .batch = 1, .q_len = LONG, .k_len = LONG, .q = { q, 0, 0, 0 },
-                              .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 },
-                              .o = { o[n], 0, 0, 0 }, .error = &e };
-        const loci_grad g = { .dout = { dout, 0, 0, 0 }, .dq = { dq[n], 0, 0, 0 },
-                              .dk = { dk[n], 0, 0, 0 }, .dv = { dv[n], 0, 0, 0 } };
+        const loci_call c = LOCI_CALL(.batch = 1, .q_len = LONG, .k_len = LONG, .q = { q, 0, 0, 0 },
+                                      .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 },
+                                      .o = { o[n], 0, 0, 0 }, .error = &e);
+        const loci_grad g = LOCI_GRAD(.dout = { dout, 0, 0, 0 }, .dq = { dq[n], 0, 0, 0 },
+                                      .dk = { dk[n], 0, 0, 0 }, .dv = { dv[n], 0, 0, 0 });
         void *work = room_block(loci_workspace(p, &c, 1));
         if (n) CHECK_THAT(!loci_reference_linear(p, NULL, &c, &g), "%s: %s", text, e.text);
         else CHECK_THAT(!loci_linear_forward(p, tables, work, &c, NULL, NULL)
@@ -295,17 +295,19 @@ static void not_a_number(void)
 static void plans(void)
 {
     static const struct { loci_desc d; const char *says; } bad[] = {
-        { { .encoding = "alibi" }, "alibi does not work in stage linear_attention, which takes "
+        { LOCI_DESC(.encoding = "alibi"),
+          "alibi does not work in stage linear_attention, which takes "
           "nope "
           "or a rotation" },
-        { { .encoding = "sinusoidal" }, "in stage embed" },
-        { { .encoding = "xpos" }, "a sum over keys cannot fade" },
-        { { .encoding = "nope+rope:pairing=half" },
+        { LOCI_DESC(.encoding = "sinusoidal"), "in stage embed" },
+        { LOCI_DESC(.encoding = "xpos"), "a sum over keys cannot fade" },
+        { LOCI_DESC(.encoding = "nope+rope:pairing=half"),
           "stage linear_attention takes one encoding, not 2" },
-        { { .encoding = "nope", .window_left = 5 }, "it has no windows" },
-        { { .encoding = "nope", .window_right = LOCI_NONE }, "it has no windows" },
-        { { .encoding = "nope", .scale = 0.5 }, "has no scale" },
-        { { .encoding = "rope:pairing=half", .keys_rotated = 1 }, "keys_rotated has no meaning" },
+        { LOCI_DESC(.encoding = "nope", .window_left = 5), "it has no windows" },
+        { LOCI_DESC(.encoding = "nope", .window_right = LOCI_NONE), "it has no windows" },
+        { LOCI_DESC(.encoding = "nope", .scale = 0.5), "has no scale" },
+        { LOCI_DESC(.encoding = "rope:pairing=half", .keys_rotated = 1),
+          "keys_rotated has no meaning" },
     };
     for (int i = 0; i < COUNT(bad); i++) {
         loci_desc d = bad[i].d;
@@ -321,13 +323,13 @@ static void calls(void)
 {
     loci_plan *p = plan_of("nope", NULL, false), *attention;
     loci_error e = { 0 };
-    if (loci_plan_create(&attention, &(loci_desc){ .heads = H, .kv_heads = G, .dim = D,
-                                                   .value_dim = DV }, &e)) exit(2);
+    if (loci_plan_create(&attention, &(loci_desc)LOCI_DESC(.heads = H, .kv_heads = G, .dim = D,
+                                                           .value_dim = DV), &e)) exit(2);
     void *tables = tables_of(p), *of_attention = tables_of(attention);
     loci_call c = call_of(p, &first, 0, 5, 0, 5, NULL);
     const size_t bytes = loci_linear_state(p, B);
     void *work = room_block(loci_workspace(p, &c, 1)), *state = room_block(bytes);
-    loci_grad g = { .dout = { in.dout, 0, 0, 0 } };
+    loci_grad g = LOCI_GRAD(.dout = { in.dout, 0, 0, 0 });
     int64_t pos[] = { 0, 1, 2, 2, 1 }, good[] = { 0, 1, 2, 3, 4 }, seg[] = { 2, 2, 1, 1, 1 };
     float lse[B * H * 5];
     c.error = &e;

@@ -85,9 +85,9 @@ static loci_plan *plan_of(const struct problem *p, loci_dtype dtype, const char 
 {
     loci_error e;
     loci_plan *plan;
-    const loci_desc d = { .encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
-                          .dtype = dtype, .max_len = p->range, .full = full, .isa = isa,
-                          .window_left = window };
+    const loci_desc d = LOCI_DESC(.encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
+                                  .dtype = dtype, .max_len = p->range, .full = full, .isa = isa,
+                                  .window_left = window);
     if (loci_plan_create(&plan, &d, &e)) CHECK_FAILED("%s: %s", p->text, e.text);
     return plan;
 }
@@ -179,19 +179,19 @@ static bool run(struct problem *p, struct way w, struct results *r)
     void *dtensors[WALK_TENSORS] = { NULL };
     for (int i = 0; i < p->tensors; i++) tensors[i] = as(p, p->data[i], p->size[i], w.f64);
     walk_restart(3);
-    loci_call c = { .size = sizeof c, .batch = B, .q_len = p->rows, .k_len = p->keys, .error = &e,
-                    .q = { as(p, p->q, rows * D, w.f64), 0, 0, 0 },
-                    .k = { as(p, p->k, ks, w.f64), 0, 0, 0 },
-                    .v = { as(p, p->v, ks, w.f64), 0, 0, 0 }, .q_coord = p->coord_q,
-                    .k_coord = p->coord_k, .tensors = tensors, .host = w.host };
+    loci_call c = LOCI_CALL(.batch = B, .q_len = p->rows, .k_len = p->keys, .error = &e,
+                            .q = { as(p, p->q, rows * D, w.f64), 0, 0, 0 },
+                            .k = { as(p, p->k, ks, w.f64), 0, 0, 0 },
+                            .v = { as(p, p->v, ks, w.f64), 0, 0, 0 }, .q_coord = p->coord_q,
+                            .k_coord = p->coord_k, .tensors = tensors, .host = w.host);
     c.o.data = result(p, r, "o", rows * D, w.f64);
     const bool stick = strstr(p->text, "sba") != NULL;
     void *row = result(p, r, stick ? "rem" : "lse", rows, w.f64);
     *(stick ? &c.rem : &c.lse) = row;
     if (walk_states(p->text)) c.ae = result(p, r, "ae", rows * D, w.f64);
     say_who(p, &w, &c);
-    loci_grad g = { .size = sizeof g, .dout = { as(p, p->dout, rows * D, w.f64), 0, 0, 0 },
-                    .dtensors = dtensors };
+    loci_grad g = LOCI_GRAD(.dout = { as(p, p->dout, rows * D, w.f64), 0, 0, 0 },
+                            .dtensors = dtensors);
     if (!w.forward) {
         *(stick ? &g.drem : &g.dlse) = as(p, p->drow, rows, w.f64);
         g.dq.data = result(p, r, "dq", rows * D, w.f64);
@@ -436,9 +436,10 @@ static void weights(const char *text)
     double *w = room_take(&p.room, rows * 150 * sizeof *w);
     const void *tensors[WALK_TENSORS];
     for (int i = 0; i < p.tensors; i++) tensors[i] = p.data[i];
-    loci_call c = { .size = sizeof c, .batch = B, .q_len = 70, .k_len = 150, .q = { p.q, 0, 0, 0 },
-                    .k = { p.k, 0, 0, 0 }, .v = { p.v, 0, 0, 0 }, .o = { o, 0, 0, 0 },
-                    .q_coord = p.coord_q, .k_coord = p.coord_k, .tensors = tensors, .error = &e };
+    loci_call c = LOCI_CALL(.batch = B, .q_len = 70, .k_len = 150, .q = { p.q, 0, 0, 0 },
+                            .k = { p.k, 0, 0, 0 }, .v = { p.v, 0, 0, 0 }, .o = { o, 0, 0, 0 },
+                            .q_coord = p.coord_q, .k_coord = p.coord_k, .tensors = tensors,
+                            .error = &e);
     *(strstr(text, "sba") ? &c.rem : &c.lse) = row;
     say_who(&p, &(struct way){ .f64 = true, .kind = SEEN }, &c);
     void *tables = room_take(&p.room, loci_tables_size(plan, p.range)),
@@ -503,14 +504,14 @@ static void cached(void)
     for (ptrdiff_t i = 0, n; i < 100; i += n) {
         n = i ? 1 + i % 30 : 60;
         if (i + n > 100) n = 100 - i;
-        loci_call c = { .size = sizeof c, .batch = B, .q_len = n, .k_len = n, .cache = cache,
-                        .tensors = tensors, .error = &e,
-                        .q = { q + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
-                        .k = { k + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
-                        .v = { v + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
-                        .o = { o + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
-                        .mask_kind = LOCI_MASK_SEEN,
-                        .mask = { p.seen + i * 100, H * 100 * 100, 100 * 100, 100 } };
+        loci_call c = LOCI_CALL(.batch = B, .q_len = n, .k_len = n, .cache = cache,
+                                .tensors = tensors, .error = &e,
+                                .q = { q + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
+                                .k = { k + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
+                                .v = { v + (size_t)i * D, G * 100 * p.D, 100 * p.D, p.D },
+                                .o = { o + (size_t)i * D, H * 100 * p.D, 100 * p.D, p.D },
+                                .mask_kind = LOCI_MASK_SEEN,
+                                .mask = { p.seen + i * 100, H * 100 * 100, 100 * 100, 100 });
         void *work = room_block(loci_workspace(plan, &c, 0));
         CHECK_THAT(!loci_cache_append(plan, tables, work, cache, &c)
                        && !loci_forward(plan, tables, work, &c), "row %td: %s", i, e.text);
@@ -530,15 +531,15 @@ static void refused(void)
     static int64_t first[L], last[L];
     loci_error e;
     loci_plan *plan, *mixed, *linear;
-    loci_desc d = { .heads = H, .dim = D };
+    loci_desc d = LOCI_DESC(.heads = H, .dim = D);
     CHECK_THAT(!loci_plan_create(&plan, &d, &e), "%s", e.text);
     d.encoding = "cape";
     CHECK_THAT(!loci_plan_create(&mixed, &d, &e), "%s", e.text);
     d.encoding = "nope", d.stage = LOCI_LINEAR_ATTENTION;
     CHECK_THAT(!loci_plan_create(&linear, &d, &e), "%s", e.text);
-    const loci_call good = { .size = sizeof good, .batch = 1, .q_len = L, .k_len = L, .lse = lse,
-                             .q = { x, 0, 0, 0 }, .k = { x, 0, 0, 0 }, .v = { x, 0, 0, 0 },
-                             .o = { o, 0, 0, 0 }, .error = &e };
+    const loci_call good = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .lse = lse,
+                                     .q = { x, 0, 0, 0 }, .k = { x, 0, 0, 0 }, .v = { x, 0, 0, 0 },
+                                     .o = { o, 0, 0, 0 }, .error = &e);
     void *work = room_block(1 << 22), *tables = room_block(loci_tables_size(plan, L));
     loci_prepare(plan, L, NULL, tables);
 #define WRONG(plan_, status, words, ...) \
@@ -572,7 +573,7 @@ static void refused(void)
     CHECK_SAYS(loci_linear_forward(linear, tables, work, &c, NULL, NULL), LOCI_UNSUPPORTED, &e,
                "linear attention");
     CHECK_THAT(!loci_forward(plan, tables, work, &c), "%s", e.text);
-    loci_grad g = { .size = sizeof g, .dmask = { dmask, 0, 0, 0 } };
+    loci_grad g = LOCI_GRAD(.dmask = { dmask, 0, 0, 0 });
     CHECK_SAYS(loci_backward(plan, tables, work, &c, &g), LOCI_BAD_ARG, &e, "dmask: there is no");
     free(numbers), free(work), free(tables), free(others);
     loci_plan_destroy(plan), loci_plan_destroy(mixed), loci_plan_destroy(linear);

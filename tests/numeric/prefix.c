@@ -75,8 +75,8 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
     const size_t D = (size_t)p->D;
     loci_error e = { 0 };
     loci_plan *plan;
-    const loci_desc d = { .encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
-                          .dtype = LOCI_F64, .full = full, .max_len = L };
+    const loci_desc d = LOCI_DESC(.encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
+                                  .dtype = LOCI_F64, .full = full, .max_len = L);
     if (loci_plan_create(&plan, &d, &e)) {
         CHECK_FAILED("%s: %s", p->text, e.text);
         return false;
@@ -94,17 +94,16 @@ static bool run(const struct problem *p, bool reference, bool full, ptrdiff_t fr
                                      at.queries ? n : keys)) : p->data[i];
         dtensors[i] = p->tensor[i].role == LOCI_FIXED ? NULL : TAKE(zeros(p->size[i]));
     }
-    loci_call c = { .batch = 1, .q_len = n, .k_len = keys, .lse = lse,
-                    .tensors = (const void *const *)tensors, .error = &e, .q_pos = q_pos,
-                    .k_pos = k_pos };
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = keys, .lse = lse,
+                            .tensors = (const void *const *)tensors, .error = &e, .q_pos = q_pos,
+                            .k_pos = k_pos);
     c.q.data = TAKE(cut(p->q, H, D, from, n)), c.k.data = TAKE(cut(p->k, G, D, 0, keys)),
         c.v.data = TAKE(cut(p->v, G, D, 0, keys)), c.o.data = o;
     if (coord) c.q_coord = TAKE(cut(coord, (size_t)p->axes, 1, from, n)),
             c.k_coord = TAKE(cut(coord, (size_t)p->axes, 1, 0, keys));
     double *dout = TAKE(cut(p->dout, H, D, from, n)), *dlse = TAKE(cut(p->dlse, H, 1, from, n));
-    loci_grad g = { .dout = { dout, 0, 0, 0 }, .dlse = dlse,
-                    .dq = { dq, 0, 0, 0 }, .dk = { dk, 0, 0, 0 }, .dv = { dv, 0, 0, 0 },
-                    .dtensors = dtensors };
+    loci_grad g = LOCI_GRAD(.dout = { dout, 0, 0, 0 }, .dlse = dlse, .dq = { dq, 0, 0, 0 },
+                            .dk = { dk, 0, 0, 0 }, .dv = { dv, 0, 0, 0 }, .dtensors = dtensors);
     bool ok;
     if (reference) {
         ok = !loci_reference(plan, (const void *const *)tensors, &c, &g);
@@ -169,8 +168,8 @@ static void compare_all(const struct problem *p, const char *how, const struct s
 
 static bool make(struct problem *p)
 {
-    const loci_desc d = { .encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
-                          .dtype = LOCI_F64, .full = 1, .max_len = L };
+    const loci_desc d = LOCI_DESC(.encoding = p->text, .heads = H, .kv_heads = G, .dim = p->D,
+                                  .dtype = LOCI_F64, .full = 1, .max_len = L);
     loci_plan *plan;
     loci_error e;
     if (loci_plan_create(&plan, &d, &e)) {

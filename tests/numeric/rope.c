@@ -37,9 +37,9 @@ static void release(struct rotation *r)
 static void turn(const struct rotation *r, loci_which which, ptrdiff_t len, const int64_t *pos,
                  const double *coord, void *x)
 {
-    loci_call call = { .batch = 1, .q_len = which == LOCI_QUERY ? len : 0,
-                       .k_len = which == LOCI_QUERY ? 0 : len,
-                       .q_pos = pos, .k_pos = pos, .q_coord = coord, .k_coord = coord };
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = which == LOCI_QUERY ? len : 0,
+                               .k_len = which == LOCI_QUERY ? 0 : len, .q_pos = pos, .k_pos = pos,
+                               .q_coord = coord, .k_coord = coord);
     void *work = room_block(loci_workspace(r->plan, &call, 0));
     const loci_view rows = { x, 0, 0, 0 };
     if (loci_rotate(r->plan, r->tables, work, &call, which, rows, rows)) exit(1);
@@ -50,8 +50,8 @@ static void turn(const struct rotation *r, loci_which which, ptrdiff_t len, cons
 
 static void worked_example(const char *isa)
 {
-    const loci_desc d = { .encoding = "rope:pairing=interleaved,base=100", .stage = LOCI_ROTATE,
-                          .heads = 1, .dim = 4, .isa = isa };
+    const loci_desc d = LOCI_DESC(.encoding = "rope:pairing=interleaved,base=100",
+                                  .stage = LOCI_ROTATE, .heads = 1, .dim = 4, .isa = isa);
     struct rotation r = prepare(&d);
     float x[4] = { 1, 0, 1, 0 }, first[3][4] = { { 1, 0, 1, 0 }, { 1, 0, 1, 0 }, { 1, 0, 1, 0 } };
     const float want[4] = { -0.416147f, 0.909297f, 0.980067f, 0.198669f };
@@ -82,8 +82,8 @@ static double dot(const float *x, const float *y)
 /* |x| stays; the product of two rows depends on the distance alone; turning again moves a key. */
 static void properties(const char *isa, const char *encoding, int64_t far)
 {
-    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
-                          .isa = isa };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
+                                  .isa = isa);
     struct rotation r = prepare(&d);
     static float x[L * D], here[L * D], there[L * D];
     int64_t pos[L], moved[L], by[L];
@@ -110,10 +110,10 @@ static void properties(const char *isa, const char *encoding, int64_t far)
 /* Half style is interleaved style with its channels in another order. */
 static void pairings(const char *isa)
 {
-    const loci_desc a = { .encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1,
-                          .dim = D, .isa = isa };
-    const loci_desc b = { .encoding = "rope:pairing=interleaved", .stage = LOCI_ROTATE, .heads = 1,
-                          .dim = D, .isa = isa };
+    const loci_desc a = LOCI_DESC(.encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1,
+                                  .dim = D, .isa = isa);
+    const loci_desc b = LOCI_DESC(.encoding = "rope:pairing=interleaved", .stage = LOCI_ROTATE,
+                                  .heads = 1, .dim = D, .isa = isa);
     struct rotation half = prepare(&a), interleaved = prepare(&b);
     static float x[L * D], y[L * D];
     fill(x, L * D);
@@ -133,12 +133,12 @@ static void pairings(const char *isa)
 static void places(const char *isa, const char *encoding)
 {
     enum { APART = D + 3 };
-    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
-                          .isa = isa };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
+                                  .isa = isa);
     struct rotation r = prepare(&d);
     static float x[L * D], here[L * D], there[L * D], apart[L * APART];
     fill(x, L * D);
-    const loci_call call = { .batch = 1, .k_len = L };
+    const loci_call call = LOCI_CALL(.batch = 1, .k_len = L);
     const loci_view from = { x, 0, 0, 0 }, to[] = { { here, 0, 0, 0 }, { there, 0, 0, 0 },
                                                     { apart, L * APART, L * APART, APART } };
     void *work = room_block(loci_workspace(r.plan, &call, 1));
@@ -167,13 +167,13 @@ static void places(const char *isa, const char *encoding)
 static void many(const char *isa, const char *encoding, bool back)
 {
     enum { WIDTH = 64, ROWS_MANY = 1801, HEADS = 10 };
-    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = HEADS, .dim = WIDTH,
-                          .isa = isa };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = HEADS,
+                                  .dim = WIDTH, .isa = isa);
     struct rotation r = prepare(&d);
     const int count = HEADS * ROWS_MANY * WIDTH;
     float *x = room_block(sizeof *x * (size_t)count), *here = room_block(sizeof *x * (size_t)count),
         *there = room_block(sizeof *x * ((size_t)count + 1));
-    const loci_call call = { .batch = 1, .k_len = ROWS_MANY };
+    const loci_call call = LOCI_CALL(.batch = 1, .k_len = ROWS_MANY);
     void *work = room_block(loci_workspace(r.plan, &call, 1));
     const loci_view from = { x, 0, 0, 0 }, to = { here, 0, 0, 0 };
     fill(x, count);
@@ -202,17 +202,17 @@ static void abreast(const char *isa, const char *encoding)
     static const ptrdiff_t rows[] = { 1, 3, 5, ROWS_MOST };
     static float x[HEADS * ROWS_MOST * WIDTH], here[HEADS * ROWS_MOST * WIDTH],
         there[HEADS * ROWS_MOST * WIDTH], one[ROWS_MOST * WIDTH];
-    const loci_desc all = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = HEADS,
-                            .dim = WIDTH, .isa = isa };
-    const loci_desc single = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDTH,
-                               .isa = isa };
+    const loci_desc all = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = HEADS,
+                                    .dim = WIDTH, .isa = isa);
+    const loci_desc single = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1,
+                                       .dim = WIDTH, .isa = isa);
     struct rotation r = prepare(&all), alone = prepare(&single);
     int64_t pos[ROWS_MOST];
     fill(x, HEADS * ROWS_MOST * WIDTH);
     for (int i = 0; i < ROWS_MOST; i++) pos[i] = 1000 + i;
     for (int k = 0; k < 4; k++) {
         const ptrdiff_t n = rows[k], each = n * WIDTH;
-        const loci_call call = { .batch = 1, .q_len = n, .q_pos = pos, .k_pos = pos };
+        const loci_call call = LOCI_CALL(.batch = 1, .q_len = n, .q_pos = pos, .k_pos = pos);
         void *work = room_block(loci_workspace(r.plan, &call, 0));
         memcpy(here, x, sizeof x);
         turn(&r, LOCI_QUERY, n, pos, NULL, here);
@@ -234,12 +234,12 @@ static void abreast(const char *isa, const char *encoding)
 static void from_starts(const char *isa)
 {
     enum { PACKED = 20 };
-    const loci_desc d = { .encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1,
-                          .dim = D, .isa = isa };
+    const loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1,
+                                  .dim = D, .isa = isa);
     struct rotation r = prepare(&d);
     static const int64_t starts[] = { 0, 5, 5, PACKED };
-    const loci_call call = { .batch = 1, .q_len = PACKED, .k_len = PACKED, .q_starts = starts,
-                             .k_starts = starts, .sequences = 3 };
+    const loci_call call = LOCI_CALL(.batch = 1, .q_len = PACKED, .k_len = PACKED,
+                                     .q_starts = starts, .k_starts = starts, .sequences = 3);
     static float x[PACKED * D], want[PACKED * D], got[PACKED * D];
     int64_t pos[PACKED];
     void *work = room_block(loci_workspace(r.plan, &call, 0));
@@ -261,15 +261,15 @@ static void from_starts(const char *isa)
 
 static void cached_keys(const char *isa)
 {
-    loci_desc d = { .encoding = "rope:pairing=half,dim=16,offset=5", .heads = 4, .kv_heads = 2,
-                    .dim = D, .isa = isa };
+    loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half,dim=16,offset=5", .heads = 4,
+                            .kv_heads = 2, .dim = D, .isa = isa);
     struct rotation raw = prepare(&d);
     d.keys_rotated = 1;
     struct rotation turned = prepare(&d);
     static float q[4 * L * D], k[2 * L * D], v[2 * L * D], o[4 * L * D], o2[4 * L * D];
     fill(q, 4 * L * D), fill(k, 2 * L * D), fill(v, 2 * L * D);
-    loci_call call = { .batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 }, .k = { k, 0, 0, 0 },
-                       .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 } };
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { q, 0, 0, 0 },
+                               .k = { k, 0, 0, 0 }, .v = { v, 0, 0, 0 }, .o = { o, 0, 0, 0 });
     /* enough to attend and to turn */
     void *work = room_block(loci_workspace(raw.plan, &call, 0));
     bool done = !loci_forward(raw.plan, raw.tables, work, &call);
@@ -291,8 +291,8 @@ static void angles(const char *isa, double base, double reach, bool whole)
 {
     char encoding[64];
     snprintf(encoding, sizeof encoding, "rope:pairing=interleaved,base=%g", base);
-    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
-                          .isa = isa };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = D,
+                                  .isa = isa);
     struct rotation r = prepare(&d);
     static float x[ROWS_TRIED * D];
     static int64_t pos[ROWS_TRIED];
@@ -349,8 +349,8 @@ static void listed(const char *isa, double base)
 {
     char encoding[64];
     snprintf(encoding, sizeof encoding, "rope:pairing=interleaved,base=%g", base);
-    const loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDE,
-                          .isa = isa };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1,
+                                  .dim = WIDE, .isa = isa);
     static float x[LISTED * WIDE];
     int64_t pos[LISTED];
     double worst = 0;
@@ -379,8 +379,8 @@ static void float_angles(const char *isa, const char *options)
 {
     char encoding[128];
     snprintf(encoding, sizeof encoding, "rope:pairing=interleaved%s", options);
-    loci_desc d = { .encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDE,
-                    .isa = isa };
+    loci_desc d = LOCI_DESC(.encoding = encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = WIDE,
+                            .isa = isa);
     loci_plan *plan;
     static float x[LISTED * WIDE], far[LISTED * WIDE];
     int64_t pos[LISTED];
@@ -410,8 +410,8 @@ static void float_angles(const char *isa, const char *options)
 /* A row's bits do not depend on the rows around it. */
 static void alone(const char *isa)
 {
-    const loci_desc d = { .encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1,
-                          .dim = D, .isa = isa };
+    const loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half", .stage = LOCI_ROTATE, .heads = 1,
+                                  .dim = D, .isa = isa);
     struct rotation r = prepare(&d);
     static float x[L * D], y[L * D];
     int64_t pos[L];

@@ -20,7 +20,8 @@ static struct rule rule_of(const char *options)
     loci_error e;
     loci_plan *plan;
     snprintf(text, sizeof text, "rope:pairing=half%s", options);
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = 1, .dim = DIM }, &e)) {
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = text, .heads = 1,
+                                                      .dim = DIM), &e)) {
         CHECK_FAILED("%s: %s", text, e.text);
         return r;
     }

@@ -68,9 +68,9 @@ static void run(struct trial *t, const char *encoding, double *o, double *rem)
     loci_error e = { 0 };
     const bool stick = strstr(encoding, "sba") != NULL;
     const int blocks = t->room.blocks;
-    const loci_desc d = { .encoding = encoding, .heads = H, .kv_heads = G, .dim = t->dim,
-                          .value_dim = WIDTH, .dtype = t->dtype, .scale = 1,
-                          .keys_rotated = t->cached && strstr(encoding, "rope") };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = H, .kv_heads = G, .dim = t->dim,
+                                  .value_dim = WIDTH, .dtype = t->dtype, .scale = 1,
+                                  .keys_rotated = t->cached && strstr(encoding, "rope"));
     if (!CHECK_THAT(!loci_plan_create(&plan, &d, &e), "%s: %s", encoding, e.text)) exit(1);
     const size_t real = t->dtype == LOCI_F64 ? sizeof(double) : sizeof(float);
     const ptrdiff_t outputs = t->batch * H * t->rows * WIDTH;
@@ -79,11 +79,11 @@ static void run(struct trial *t, const char *encoding, double *o, double *rem)
     for (ptrdiff_t i = 0; i < t->batch * H * t->keys; i++)
         store_stored(gates, t->dtype == LOCI_F64 ? LOCI_F64 : LOCI_F32, i, t->gates[i]);
     const void *const tensors[] = { gates };
-    loci_call c = { .size = sizeof c, .batch = t->batch, .q_len = t->rows, .k_len = t->keys,
-                    .q = { stored(t, t->q, t->batch * H * t->rows * t->dim), 0, 0, 0 },
-                    .k = { stored(t, t->k, t->batch * G * t->keys * t->dim), 0, 0, 0 },
-                    .v = { stored(t, t->v, t->batch * G * t->keys * WIDTH), 0, 0, 0 },
-                    .tensors = tensors, .rem = stick ? left : NULL, .error = &e };
+    loci_call c = LOCI_CALL(.batch = t->batch, .q_len = t->rows, .k_len = t->keys,
+                            .q = { stored(t, t->q, t->batch * H * t->rows * t->dim), 0, 0, 0 },
+                            .k = { stored(t, t->k, t->batch * G * t->keys * t->dim), 0, 0, 0 },
+                            .v = { stored(t, t->v, t->batch * G * t->keys * WIDTH), 0, 0, 0 },
+                            .tensors = tensors, .rem = stick ? left : NULL, .error = &e);
     c.o.data = room_take(&t->room, (size_t)outputs * stored_size(t->dtype));
     if (t->cached) {
         void *memory = room_take(&t->room, loci_cache_size(plan, t->batch, t->keys));
@@ -233,8 +233,8 @@ static void bounds(const char *encoding, attend_fill *fill, bool full, int64_t s
     for (int i = 0; i < ROWS; i++) q_pos[i] = KEYS / (full ? 2 : 1) - ROWS + i;
     for (int j = 0; j < KEYS; j++) k_pos[j] = j + shift;
     for (size = 1; size < 100; size += 59) {
-        struct attend want = { .desc = { .encoding = encoding, .heads = 2, .full = full,
-                                         .dim = walk_dim(encoding, 8), .dtype = LOCI_F64 },
+        struct attend want = { .desc = LOCI_DESC(.encoding = encoding, .heads = 2, .full = full,
+                                                 .dim = walk_dim(encoding, 8), .dtype = LOCI_F64),
                                .q_len = ROWS, .k_len = KEYS, .seed = 9, .fill = fill,
                                .q_pos = q_pos, .k_pos = k_pos, .reference = true };
         attend(&want);

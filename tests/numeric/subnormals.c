@@ -121,24 +121,26 @@ static void *tensor(struct problem *p, int which)
 static bool open(struct problem *p, const struct trial *a)
 {
     const bool attends = a->stage == LOCI_ATTENTION || a->stage == LOCI_LINEAR_ATTENTION;
-    *p = (struct problem){ .a = a, .desc = { .encoding = a->text, .stage = a->stage,
-                                             .heads = a->heads,
-                                             .kv_heads = attends ? a->heads / 2 : 0, .dim = a->dim,
-                                             .model_dim = a->dim, .dtype = a->dtype,
-                                             .fast = a->fast, .full = a->full, .isa = a->isa,
-                                             .max_len = 4 * a->len } };
+    *p = (struct problem){ .a = a, .desc = LOCI_DESC(.encoding = a->text, .stage = a->stage,
+                                                     .heads = a->heads,
+                                                     .kv_heads = attends ? a->heads / 2 : 0,
+                                                     .dim = a->dim, .model_dim = a->dim,
+                                                     .dtype = a->dtype, .fast = a->fast,
+                                                     .full = a->full, .isa = a->isa,
+                                                     .max_len = 4 * a->len) };
     if (loci_plan_create(&p->plan, &p->desc, &p->e)) return false;
     walk_restart(11);
     const size_t len = (size_t)a->len;
     p->rows = (size_t)a->heads * len;
     p->q = p->rows * (size_t)a->dim, p->k = p->q / 2;
-    p->call = (loci_call){ .batch = 1, .q_len = a->len, .k_len = a->len, .error = &p->e,
-                           .q.data = numbers(p, p->q, true), .k.data = numbers(p, p->k, true),
-                           .v.data = numbers(p, p->k, true), .o.data = place(p, p->q, true),
-                           .tensors = (const void *const *)p->data };
-    p->grad = (loci_grad){ .dout.data = numbers(p, p->q, true), .dq.data = place(p, p->q, true),
-                           .dk.data = place(p, p->k, true), .dv.data = place(p, p->k, true),
-                           .dtensors = p->ddata };
+    p->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = a->len, .k_len = a->len, .error = &p->e,
+                                   .q.data = numbers(p, p->q, true),
+                                   .k.data = numbers(p, p->k, true),
+                                   .v.data = numbers(p, p->k, true), .o.data = place(p, p->q, true),
+                                   .tensors = (const void *const *)p->data);
+    p->grad = (loci_grad)LOCI_GRAD(.dout.data = numbers(p, p->q, true),
+                                   .dq.data = place(p, p->q, true), .dk.data = place(p, p->k, true),
+                                   .dv.data = place(p, p->k, true), .dtensors = p->ddata);
     shift(p);
     if (a->stage == LOCI_ATTENTION) {
         void *row = place(p, p->rows, false), *drow = numbers(p, p->rows, false);

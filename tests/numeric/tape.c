@@ -40,13 +40,13 @@ static struct task *fresh(void)
     t->error = (loci_error){ 0 };
     t->tensors[0] = t->eq, t->tensors[1] = t->ek;
     t->dtensors[0] = t->r.deq, t->dtensors[1] = t->r.dek;
-    t->call = (loci_call){ .batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 },
-                           .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
-                           .o = { t->r.o, 0, 0, 0 }, .lse = t->r.lse, .ae = t->r.ae,
-                           .tensors = t->tensors, .error = &t->error };
-    t->grad = (loci_grad){ .dout = { t->dout, 0, 0, 0 }, .dae = t->dae, .dq = { t->r.dq, 0, 0, 0 },
-                           .dk = { t->r.dk, 0, 0, 0 },
-                           .dv = { t->r.dv, 0, 0, 0 }, .dtensors = t->dtensors };
+    t->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .q = { t->q, 0, 0, 0 },
+                                   .k = { t->k, 0, 0, 0 }, .v = { t->v, 0, 0, 0 },
+                                   .o = { t->r.o, 0, 0, 0 }, .lse = t->r.lse, .ae = t->r.ae,
+                                   .tensors = t->tensors, .error = &t->error);
+    t->grad = (loci_grad)LOCI_GRAD(.dout = { t->dout, 0, 0, 0 }, .dae = t->dae,
+                                   .dq = { t->r.dq, 0, 0, 0 }, .dk = { t->r.dk, 0, 0, 0 },
+                                   .dv = { t->r.dv, 0, 0, 0 }, .dtensors = t->dtensors);
     return t;
 }
 
@@ -108,8 +108,8 @@ static void starts_as_rope(const char *isa)
 {
     static float one[N], angles[N];
     struct task *rope = fresh(), *tape = fresh();
-    const loci_desc r = { .encoding = "rope:pairing=half", .isa = isa },
-        d = { .encoding = "tape", .isa = isa };
+    const loci_desc r = LOCI_DESC(.encoding = "rope:pairing=half", .isa = isa),
+        d = LOCI_DESC(.encoding = "tape", .isa = isa);
     for (int i = 0; i < N; i++) one[i] = i % D < D / 2;
     rope->call.ae = NULL, rope->grad.dae = NULL, rope->call.tensors = NULL,
         rope->grad.dtensors = NULL;
@@ -148,8 +148,8 @@ static void turned_together(void)
 {
     struct task *t = fresh(), *u = fresh();
     turn_states(u->eq, 1), turn_states(u->ek, 1);
-    CHECK_THAT(!run(t, (loci_desc){ .encoding = "tape" }, false)
-               && !run(u, (loci_desc){ .encoding = "tape" }, false), "both run");
+    CHECK_THAT(!run(t, (loci_desc)LOCI_DESC(.encoding = "tape"), false)
+               && !run(u, (loci_desc)LOCI_DESC(.encoding = "tape"), false), "both run");
     CHECK_CLOSE(apart(t->r.o, u->r.o), 0, 1e-5, "a common turn of all states leaves o alone");
     CHECK_THAT(apart(t->r.ae, u->r.ae) > 0.1, "and turns ae");
     turn_states(u->r.ae, -1);
@@ -163,8 +163,8 @@ static void turned_together(void)
 static void cache(const char *isa)
 {
     struct task *t = fresh(), *c = fresh();
-    const loci_desc raw = { .encoding = "tape", .isa = isa },
-        turned = { .encoding = "tape", .isa = isa, .keys_rotated = 1 };
+    const loci_desc raw = LOCI_DESC(.encoding = "tape", .isa = isa),
+        turned = LOCI_DESC(.encoding = "tape", .isa = isa, .keys_rotated = 1);
     CHECK_THAT(!run(t, raw, true), "%s: a whole pass", isa);
     CHECK_THAT(!turn(c, raw, LOCI_CACHE, t->k, c->k), "%s: keys can be turned alone", isa);
     CHECK_THAT(!run(c, turned, true) && same(c->r.o, t->r.o, N) && same(c->r.ae, t->r.ae, N)
@@ -197,7 +197,7 @@ static void cache(const char *isa)
 static void wanted(int kv_heads)
 {
     struct task *all = fresh();
-    const loci_desc d = { .encoding = "tape", .kv_heads = kv_heads };
+    const loci_desc d = LOCI_DESC(.encoding = "tape", .kv_heads = kv_heads);
     CHECK_THAT(!run(all, d, true), "all gradients");
     for (int set = 0; set < 16; set++) {
         struct task *t = fresh();
@@ -225,12 +225,12 @@ static void wanted(int kv_heads)
 static void turned_back(loci_which which)
 {
     static double x[N], dy[N], eq[N], ek[N], got[3][N], want[3][N];
-    loci_plan *plan = plan_of((loci_desc){ .encoding = "tape", .dtype = LOCI_F64 });
+    loci_plan *plan = plan_of((loci_desc)LOCI_DESC(.encoding = "tape", .dtype = LOCI_F64));
     for (int i = 0; i < N; i++)
         x[i] = walk_uniform(), dy[i] = walk_uniform(), eq[i] = walk_uniform(),
             ek[i] = walk_uniform();
     const void *const tensors[] = { eq, ek };
-    const loci_call call = { .batch = 1, .q_len = L, .k_len = L, .tensors = tensors };
+    const loci_call call = LOCI_CALL(.batch = 1, .q_len = L, .k_len = L, .tensors = tensors);
     void *tables = room_block(loci_tables_size(plan, L)),
         *work = room_block(loci_workspace(plan, &call, 1));
     const loci_view rows = { x, 0, 0, 0 }, back = { dy, 0, 0, 0 };
@@ -256,7 +256,7 @@ static void turned_back(loci_which which)
 static void padded(const char *isa)
 {
     static int64_t segments[L];
-    const loci_desc d = { .encoding = "tape", .isa = isa };
+    const loci_desc d = LOCI_DESC(.encoding = "tape", .isa = isa);
     struct task *t = fresh(), *u = fresh();
     for (int i = 0; i < L; i++) segments[i] = i % 7 == 3 ? -1 : 0;
     for (int i = 0; i < N; i++)
@@ -276,7 +276,8 @@ static void refused(loci_status status, struct task *t, const char *says)
 }
 static void refusals(void)
 {
-    const loci_desc d = { .encoding = "tape" }, groups = { .encoding = "tape", .kv_heads = 2 };
+    const loci_desc d = LOCI_DESC(.encoding = "tape"), groups = LOCI_DESC(.encoding = "tape",
+                                                                          .kv_heads = 2);
     struct task *t = fresh();
     t->tensors[1] = NULL;
     refused(run(t, d, false), t, "input tensor 'ek' must be given");

@@ -23,19 +23,19 @@ static loci_status run(struct task *t, const char *encoding, const char *isa, bo
 {
     loci_plan *plan;
     loci_error e;
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = H, .dim = D,
-                                              .isa = isa, .keys_rotated = cache }, &e)) {
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
+                                                      .isa = isa, .keys_rotated = cache), &e)) {
         printf("%s: %s\n", encoding, e.text);
         exit(1);
     }
     const ptrdiff_t from = L - rows;
-    const loci_call call = { .batch = 1, .q_len = rows, .k_len = L,
-                             .q = { t->q + from * D, 0, L * D, D }, .k = { t->k, 0, 0, 0 },
-                             .v = { t->v, 0, 0, 0 }, .o = { t->o + from * D, 0, L * D, D },
-                             .lse = t->lse, .q_pos = t->pos + from,
-                             .k_pos = t->pos, .error = &e };
-    const loci_grad grad = { .dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 },
-                             .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 } };
+    const loci_call call = LOCI_CALL(.batch = 1, .q_len = rows, .k_len = L,
+                                     .q = { t->q + from * D, 0, L * D, D }, .k = { t->k, 0, 0, 0 },
+                                     .v = { t->v, 0, 0, 0 }, .o = { t->o + from * D, 0, L * D, D },
+                                     .lse = t->lse, .q_pos = t->pos + from, .k_pos = t->pos,
+                                     .error = &e);
+    const loci_grad grad = LOCI_GRAD(.dout = { t->dout, 0, 0, 0 }, .dq = { t->dq, 0, 0, 0 },
+                                     .dk = { t->dk, 0, 0, 0 }, .dv = { t->dv, 0, 0, 0 });
     void *tables = room_block(loci_tables_size(plan, 1000000)),
         *work = room_block(loci_workspace(plan, &call, 1));
     loci_status status = loci_prepare(plan, 1000000, NULL, tables);
@@ -69,9 +69,9 @@ static bool near(const float *a, const float *b, float within)
 static void turn_keys(struct task *t, const char *encoding, const char *isa)
 {
     loci_plan *plan;
-    if (loci_plan_create(&plan, &(loci_desc){ .encoding = encoding, .heads = H, .dim = D,
-                                              .isa = isa }, NULL)) exit(1);
-    const loci_call call = { .batch = 1, .k_len = L, .q_pos = t->pos, .k_pos = t->pos };
+    if (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = encoding, .heads = H, .dim = D,
+                                                      .isa = isa), NULL)) exit(1);
+    const loci_call call = LOCI_CALL(.batch = 1, .k_len = L, .q_pos = t->pos, .k_pos = t->pos);
     void *tables = room_block(loci_tables_size(plan, L)),
         *work = room_block(loci_workspace(plan, &call, 1));
     const loci_view k = { t->k, 0, 0, 0 };

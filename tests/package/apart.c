@@ -13,19 +13,19 @@ int main(int argc, char **argv)
     loci_transport t;
     loci_error e;
     loci_plan *plan;
-    const loci_desc d = { .heads = 1, .dim = DIM };
+    const loci_desc d = LOCI_DESC(.heads = 1, .dim = DIM);
     if (loci_mpi_create(&t, MPI_COMM_WORLD, 60, &e) || loci_plan_create(&plan, &d, &e))
         return fprintf(stderr, "%s\n", e.text), MPI_Abort(MPI_COMM_WORLD, 1);
 
     loci_share shares[MOST];
     for (int r = 0; r < t.ranks && r < MOST; r++) shares[r] = (loci_share){ r, 1, r };
-    const loci_parallel all = { .size = sizeof all, .transport = &t, .shares = shares,
-                                .count = t.ranks, .gather = 1 };
+    const loci_parallel all = LOCI_PARALLEL(.transport = &t, .shares = shares, .count = t.ranks,
+                                            .gather = 1);
     float q[DIM] = { 0 }, k[DIM] = { 0 }, v[DIM], o[DIM];
     for (int i = 0; i < DIM; i++) v[i] = (float)t.rank;
-    const loci_call call = { .batch = 1, .q_len = 1, .k_len = 1, .q = { .data = q },
-                             .k = { .data = k }, .v = { .data = v }, .o = { .data = o },
-                             .error = &e };
+    const loci_call call = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q = { .data = q },
+                                     .k = { .data = k }, .v = { .data = v }, .o = { .data = o },
+                                     .error = &e);
     void *tables = aligned_alloc(64, loci_tables_size(plan, MOST));
     void *work = aligned_alloc(64, loci_parallel_workspace(plan, &call, &all, 0));
     if (loci_prepare(plan, MOST, NULL, tables)

@@ -8,12 +8,12 @@ int main(void)
 {
     loci_plan *plan;
     loci_error e;
-    loci_desc d = { .encoding = "alibi", .heads = 4, .dim = 16 };
+    loci_desc d = LOCI_DESC(.encoding = "alibi", .heads = 4, .dim = 16);
     if (loci_plan_create(&plan, &d, &e)) return fprintf(stderr, "%s\n", e.text), 1;
     printf("loci %s: %s\n", loci_version_text(), loci_plan_text(plan));
     loci_plan_destroy(plan);
     float x = 3, y;
-    const loci_layer l = { .batch = 1, .rows = 1, .heads = 1, .width = 1 };
+    const loci_layer l = LOCI_LAYER(.batch = 1, .rows = 1, .heads = 1, .width = 1);
     if (loci_rmsnorm(&l, (loci_view){ &x, 0, 0, 0 }, NULL, 0, (loci_view){ &y, 0, 0, 0 }) || y != 1)
         return 1;
     return loci_version() != LOCI_VERSION;

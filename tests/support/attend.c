@@ -68,12 +68,12 @@ void attend(struct attend *a)
         ? d->value_dim : d->dim;
     const ptrdiff_t rows = d->heads * a->q_len, keys = kv_heads * a->k_len;
     walk_restart(a->seed);
-    loci_call c = { .batch = 1, .q_len = a->q_len, .k_len = a->k_len, .q_pos = a->q_pos,
-                    .k_pos = a->k_pos,
-                    .q_coord = a->q_coord, .k_coord = a->k_coord, .error = &e };
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = a->q_len, .k_len = a->k_len, .q_pos = a->q_pos,
+                            .k_pos = a->k_pos, .q_coord = a->q_coord, .k_coord = a->k_coord,
+                            .error = &e);
     c.q.data = given(a, a->q, rows * d->dim), c.k.data = given(a, a->k, keys * d->dim),
         c.v.data = given(a, a->v, keys * value_dim);
-    loci_grad g = { .dout = { given(a, NULL, rows * value_dim), 0, 0, 0 } };
+    loci_grad g = LOCI_GRAD(.dout = { given(a, NULL, rows * value_dim), 0, 0, 0 });
     c.o.data = room_take(&a->room, (size_t)(rows * value_dim) * real(a));
     g.dq.data = room_take(&a->room, (size_t)(rows * d->dim) * real(a));
     g.dk.data = room_take(&a->room, (size_t)(keys * d->dim) * real(a)),
@@ -122,8 +122,8 @@ double attend_bias(const char *encoding, int heads, int head, int64_t q_pos, int
                    attend_fill *fill)
 {
     static const double zero[64];
-    struct attend a = { .desc = { .encoding = encoding, .heads = heads, .dim = 1, .dtype = LOCI_F64,
-                                  .full = k_pos > q_pos },
+    struct attend a = { .desc = LOCI_DESC(.encoding = encoding, .heads = heads, .dim = 1,
+                                          .dtype = LOCI_F64, .full = k_pos > q_pos),
                         .q_len = 1, .k_len = 1, .q = zero, .k = zero, .q_pos = &q_pos,
                         .k_pos = &k_pos, .fill = fill };
     attend(&a);

@@ -86,7 +86,8 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
     r.at = at;
 
     loci_plan *p;
-    const loci_desc d = { .encoding = encoding, .heads = HEADS, .kv_heads = KV_HEADS, .dim = DIM };
+    const loci_desc d = LOCI_DESC(.encoding = encoding, .heads = HEADS, .kv_heads = KV_HEADS,
+                                  .dim = DIM);
     loci_status status = loci_plan_create(&p, &d, e);
     if (status) return room_leave(&r.room, 0), status;
 
@@ -101,18 +102,18 @@ loci_status own_rows(const char *encoding, ptrdiff_t len, loci_layout layout, in
         const size_t bytes = (size_t)(HEADS * r.n * width[i]) * sizeof *out[i];
         out[i] = memset(room_take(&r.room, bytes), 0, bytes);
     }
-    loci_call call = { .batch = 1, .q_len = r.n, .k_len = r.n, .tensors = tensors, .error = e,
-                       .q = { .data = floats(&r, Q, HEADS, DIM, 1.5, 0) },
-                       .k = { .data = floats(&r, K, KV_HEADS, DIM, 1.5, 0) },
-                       .v = { .data = floats(&r, V, KV_HEADS, DIM, 1, 0) },
-                       .o = { .data = out[0] }, .lse = out[1], .rem = out[2],
-                       .ae = width[3] ? out[3] : NULL };
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = r.n, .k_len = r.n, .tensors = tensors,
+                               .error = e, .q = { .data = floats(&r, Q, HEADS, DIM, 1.5, 0) },
+                               .k = { .data = floats(&r, K, KV_HEADS, DIM, 1.5, 0) },
+                               .v = { .data = floats(&r, V, KV_HEADS, DIM, 1, 0) },
+                               .o = { .data = out[0] }, .lse = out[1], .rem = out[2],
+                               .ae = width[3] ? out[3] : NULL);
     if (loci_axes(p) > 1) {
         call.q_coord = coordinates(&r, Q_COORD, loci_axes(p));
         call.k_coord = coordinates(&r, K_COORD, loci_axes(p));
     }
-    const loci_parallel all = { .size = sizeof all, .transport = t, .shares = shares,
-                                .count = count, .gather = gather, .check_tables = 1 };
+    const loci_parallel all = LOCI_PARALLEL(.transport = t, .shares = shares, .count = count,
+                                            .gather = gather, .check_tables = 1);
     status = loci_prepare_on(NULL, p, len, tensors, tables, e);
     if (!status) {
         void *work = room_take(&r.room, t ? loci_parallel_workspace(p, &call, &all, 0)

@@ -195,9 +195,10 @@ static void well(struct numbers *n, loci_status status) { n->refused += status !
 
 static void layers(struct numbers *n, const loci_host *host)
 {
-    const loci_layer layer = { .batch = 1, .rows = LEN, .heads = HEADS, .width = WIDTH,
-                               .host = host }, *l = &layer;
-    const loci_layer gate = { .batch = 1, .rows = LEN, .heads = HEADS, .width = 1, .host = host };
+    const loci_layer layer = LOCI_LAYER(.batch = 1, .rows = LEN, .heads = HEADS, .width = WIDTH,
+                                        .host = host), *l = &layer;
+    const loci_layer gate = LOCI_LAYER(.batch = 1, .rows = LEN, .heads = HEADS, .width = 1,
+                                       .host = host);
     const loci_view x = at(n->x), y = at(n->y), z = at(n->z), dy = at(n->dy), dx = at(n->dx),
                     dz = at(n->dz);
     float *w = n->weight, *dw = n->dweight;
@@ -221,16 +222,19 @@ int play_others(const loci_host *host)
 {
     static struct numbers n;
     static loci_plan *plan;                  /* made once, as plans take memory */
+    const loci_desc d = LOCI_DESC(
+        .encoding = "rope:pairing=half,scaling=yarn,factor=4,original_length=60", .heads = 1,
+        .dim = WIDTH);
     n = (struct numbers){ .refused = 0 };
     if (!plan)
-        well(&n, loci_plan_create(&plan, &(loci_desc){
-            .encoding = "rope:pairing=half,scaling=yarn,factor=4,original_length=60", .heads = 1,
-            .dim = WIDTH }, NULL));
+        well(&n, loci_plan_create(&plan, &d, NULL));
     layers(&n, host);
-    well(&n, loci_export_rope(plan, NULL, &(loci_rope_table){
-        .dtype = LOCI_F32, .count = LEN, .cos = n.y, .sin = n.z }, NULL));
-    well(&n, loci_convert_channels(&(loci_channels){ .element = 4, .heads = HEADS, .dim = WIDTH,
-                                                     .outer = LEN },
+    well(&n, loci_export_rope(plan, NULL, &(loci_rope_table)LOCI_ROPE_TABLE(.dtype = LOCI_F32,
+                                                                            .count = LEN,
+                                                                            .cos = n.y,
+                                                                            .sin = n.z), NULL));
+    well(&n, loci_convert_channels(&(loci_channels)LOCI_CHANNELS(.element = 4, .heads = HEADS,
+                                                                 .dim = WIDTH, .outer = LEN),
                                    LOCI_HALF, LOCI_INTERLEAVED, n.x, n.y, NULL));
     well(&n, loci_round(LOCI_BF16, N, n.of_double, n.y));
     const loci_segment segments[] = { { .tokens = 3 }, { .t = 1, .h = 2, .w = 2 } };

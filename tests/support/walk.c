@@ -335,6 +335,7 @@ static bool attends(loci_stage stage)
 
 static void fill(struct walk *w, const struct shape *s, int value_dim)
 {
+    w->call.size = sizeof w->call, w->grad.size = sizeof w->grad;
     w->call.batch = s->batch;
     w->call.q_len = s->q_len;
     w->call.k_len = s->k_len;
@@ -414,14 +415,11 @@ static void walk_one(void (*check)(struct walk *), const char *encoding, loci_st
 {
     struct walk w = { .encoding = encoding, .shape = s->name, .stage = stage,
                       .range = 2 * (s->k_len > WALK_LENGTH ? s->k_len + 4 : WALK_LENGTH) };
-    loci_desc d = {
-        .encoding = encoding, .stage = stage, .heads = s->heads, .kv_heads = attends(stage)
-        ? s->kv_heads : 0,
-        .dim = s->dim, .value_dim = value_dim, .model_dim = s->dim, .dtype = LOCI_F64,
-        .full = s->full,
-        .window_left = s->left, .window_right = s->right, .keys_rotated = s->keys_rotated,
-        .max_len = w.range,
-    };
+    loci_desc d = LOCI_DESC(.encoding = encoding, .stage = stage, .heads = s->heads,
+                            .kv_heads = attends(stage) ? s->kv_heads : 0, .dim = s->dim,
+                            .value_dim = value_dim, .model_dim = s->dim, .dtype = LOCI_F64,
+                            .full = s->full, .window_left = s->left, .window_right = s->right,
+                            .keys_rotated = s->keys_rotated, .max_len = w.range);
     loci_error error;
     if (loci_plan_create(&w.plan, &d, &error)) {
         CHECK_FAILED("%s (%s): %s", encoding, s->name, error.text);
@@ -457,8 +455,8 @@ static void draw(char *text)
         for (int n = 1 + roll(3); n; n--) add(text, scores[roll(sizeof scores / sizeof *scores)]);
         if (roll(3) == 0) add(text, "cape:hidden=4");
         if (roll(3) == 0) add(text, weights[roll(3)]);
-    } while (loci_plan_create(&plan, &(loci_desc){ .encoding = text, .heads = 4, .kv_heads = 2,
-                                                   .dim = 12 }, NULL));
+    } while (loci_plan_create(&plan, &(loci_desc)LOCI_DESC(.encoding = text, .heads = 4,
+                                                           .kv_heads = 2, .dim = 12), NULL));
     loci_plan_destroy(plan);
 }
 

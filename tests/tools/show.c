@@ -66,9 +66,9 @@ static struct truth attend(struct show *s, const struct side *side, bool zero)
         data[i] = s->data[i] ? s->data[i] : input_of(s, &s->tensor[i]);
     loci_error e = { 0 };
     const bool stick = s->remainder && side != &s->plain;
-    loci_call c = { .size = sizeof c, .batch = 1, .q_len = LEN, .k_len = LEN, .q = { .data = t.q },
-                    .k = { .data = t.k }, .v = { .data = v }, .o = { .data = o }, .error = &e,
-                    .tensors = (const void *const *)data };
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = LEN, .k_len = LEN, .q = { .data = t.q },
+                            .k = { .data = t.k }, .v = { .data = v }, .o = { .data = o },
+                            .error = &e, .tensors = (const void *const *)data);
     if (stick) c.rem = t.rem;
     else c.lse = t.lse;
     if (s->places & LOCI_PLACE_STATE && side != &s->plain) c.ae = ae;
@@ -168,8 +168,8 @@ static void check_angles(struct show *s, int h)
         int64_t pos[LEN];
         for (int i = 0; i < LEN * WIDTH; i++) x[i] = 1;
         for (int i = 0; i < LEN; i++) pos[i] = i;
-        const loci_call c = { .size = sizeof c, .batch = LEN, .q_len = 1, .k_len = 1, .q_pos = pos,
-                              .k_pos = pos, .per_batch = 1 };
+        const loci_call c = LOCI_CALL(.batch = LEN, .q_len = 1, .k_len = 1, .q_pos = pos,
+                                      .k_pos = pos, .per_batch = 1);
         const loci_view none = { 0 };
         const void *const *data = (const void *const *)s->data + s->turn_tensor;
         const loci_view from = { .data = x }, to = { .data = y };
@@ -198,8 +198,8 @@ static void check_embedding(struct show *s)
     for (int i = 0; i < LEN; i++) pos[i] = i;
     CHECK_THAT(!show_figures(s, SHOW_EMBEDDING, f, &count, &e), "%s: %s", s->encoding, e.text);
     CHECK_THAT(!show_figures(s, SHOW_SIMILARITY, like, &more, &e), "%s: %s", s->encoding, e.text);
-    const loci_call c = { .size = sizeof c, .batch = 1, .q_len = LEN, .k_len = LEN, .q_pos = pos,
-                          .k_pos = pos };
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = LEN, .k_len = LEN, .q_pos = pos,
+                                  .k_pos = pos);
     const loci_view both = { .data = rows }, none = { .data = NULL };
     CHECK_THAT(!loci_reference_embed(s->table.plan, (const void *const *)s->data, &c, both, both,
                                      none, NULL), "%s", s->encoding);

@@ -127,9 +127,7 @@ const char *runnable_text(const char *text)
 /* A plan knows best: its text says so where it has chosen them. */
 bool runs_fast(const char *isa)
 {
-    const loci_desc d = {
-        .size = sizeof d, .heads = 1, .dim = 2, .dtype = LOCI_BF16, .fast = 1, .isa = isa
-    };
+    const loci_desc d = LOCI_DESC(.heads = 1, .dim = 2, .dtype = LOCI_BF16, .fast = 1, .isa = isa);
     loci_plan *plan;
     const loci_status status = loci_plan_create(&plan, &d, NULL);
     if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));

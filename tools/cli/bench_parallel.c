@@ -107,7 +107,7 @@ static void cut_gradients(struct cut *c, const struct problem *p, const loci_ten
     c->call.lse = call->lse ? cut_out(c, call->lse, heads, real) : NULL;
     c->call.rem = call->rem ? cut_out(c, call->rem, heads, real) : NULL;
     c->call.ae = call->ae ? cut_out(c, call->ae, heads, (size_t)p->dim * real) : NULL;
-    c->grad = (loci_grad){ .size = sizeof c->grad, .dtensors = c->dtensors };
+    c->grad = (loci_grad)LOCI_GRAD(.dtensors = c->dtensors);
     c->grad.dout.data = cut_out(c, grad->dout.data, heads, row);
     if (grad->dlse) c->grad.dlse = cut_out(c, grad->dlse, heads, real);
     if (grad->drem) c->grad.drem = cut_out(c, grad->drem, heads, real);
@@ -143,8 +143,7 @@ static void cut_open(struct cut *c, const struct problem *p, const struct spread
     c->shares = loci_share_out(s->layout, p->len, t->ranks, c->list, COUNT(c->list));
     for (int i = 0; i < c->shares; i++)
         c->rows += c->list[i].rank == t->rank ? (ptrdiff_t)c->list[i].count : 0;
-    c->call = (loci_call){ .size = sizeof c->call, .batch = B, .q_len = c->rows, .k_len = c->rows,
-                           .host = p->host };
+    c->call = (loci_call)LOCI_CALL(.batch = B, .q_len = c->rows, .k_len = c->rows, .host = p->host);
     c->call.q.data = cut_out(c, whole->call.q.data, B * p->heads, row);
     c->call.k.data = cut_out(c, whole->call.k.data, B * p->kv_heads, row);
     c->call.v.data = cut_out(c, whole->call.v.data, B * p->kv_heads, row);
@@ -168,8 +167,8 @@ static void cut_open(struct cut *c, const struct problem *p, const struct spread
     }
     c->call.tensors = c->tensors;
     c->report.size = sizeof c->report;
-    c->all = (loci_parallel){ .size = sizeof c->all, .transport = t, .shares = c->list,
-                              .count = c->shares, .gather = s->gather, .report = &c->report };
+    c->all = (loci_parallel)LOCI_PARALLEL(.transport = t, .shares = c->list, .count = c->shares,
+                                          .gather = s->gather, .report = &c->report);
     if (p->pass == BACKWARD) cut_gradients(c, p, list, tensors);
     c->work_bytes = loci_parallel_workspace(whole->plan, &c->call, &c->all, p->pass == BACKWARD);
     c->work = take(c->work_bytes + 1, 1);

@@ -536,7 +536,7 @@ static bool open_expectations(struct case_file *c)
 bool case_open(struct case_file *c, const char *path, loci_dtype dtype, bool fast, const char *isa)
 {
     *c = (struct case_file){ .path = path };
-    loci_desc d = { .size = sizeof d, .dtype = dtype, .fast = fast, .isa = isa };
+    loci_desc d = LOCI_DESC(.dtype = dtype, .fast = fast, .isa = isa);
     loci_error e;
     if (loci_safetensors_open(&c->file, path, &e)) return refuse("%s: %s", path, e.text);
     c->used = take((size_t)c->file.count, sizeof *c->used);

@@ -27,16 +27,15 @@ struct biases {
 static bool biases_open(struct biases *b, const char *text, int heads, const double *table,
                         ptrdiff_t reach, loci_error *e)
 {
-    const loci_desc d = {
-        .encoding = text, .heads = heads, .kv_heads = heads, .dim = 2, .dtype = LOCI_F64, .full = 1
-    };
+    const loci_desc d = LOCI_DESC(.encoding = text, .heads = heads, .kv_heads = heads, .dim = 2,
+                                  .dtype = LOCI_F64, .full = 1);
     *b = (struct biases){ .heads = heads, .tensors = { table } };
     if (loci_plan_create(&b->plan, &d, e)) return false;
     b->tables = take(loci_tables_size(b->plan, reach), 1);
     b->zero = take((size_t)heads * 8, sizeof(double)), b->lse = take((size_t)heads, sizeof(double));
     const loci_view zero = { b->zero, 0, 0, 0 }, out = { b->zero + heads * 4, 0, 0, 0 };
-    b->call = (loci_call){ .batch = 1, .q_len = 1, .k_len = 1, .q = zero, .k = zero, .v = zero,
-                           .o = out, .lse = b->lse, .error = e };
+    b->call = (loci_call)LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q = zero, .k = zero,
+                                   .v = zero, .o = out, .lse = b->lse, .error = e);
     b->work = take(loci_workspace(b->plan, &b->call, 0), 1);
     return !loci_prepare(b->plan, reach, table ? b->tensors : NULL, b->tables);
 }

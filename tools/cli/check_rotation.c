@@ -81,9 +81,8 @@ static double option(const char *text, const char *key, double usual)
 
 static loci_plan *plan_of(const struct problem *p, const char *text, loci_error *e)
 {
-    const loci_desc d = {
-        .encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = p->dim, .dtype = LOCI_F64
-    };
+    const loci_desc d = LOCI_DESC(.encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = p->dim,
+                                  .dtype = LOCI_F64);
     loci_plan *plan;
     const loci_status status = loci_plan_create(&plan, &d, e);
     if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));
@@ -107,9 +106,8 @@ static bool turns_of(const struct problem *p, const struct candidate *c, const p
     t->sin = take(size, sizeof(double));
     t->slack = take(size, sizeof(double));
     for (ptrdiff_t r = 0; r < n; r++) pos[r] = (int64_t)moved(p->pos[row ? row[r] : r], c->shift);
-    loci_rope_table table = {
-        .dtype = LOCI_F64, .count = n, .pos = pos, .cos = t->cos, .sin = t->sin
-    };
+    loci_rope_table table = LOCI_ROPE_TABLE(.dtype = LOCI_F64, .count = n, .pos = pos,
+                                            .cos = t->cos, .sin = t->sin);
     bool done = !loci_export_rope(plan, NULL, &table, e);
     table.count = 2, table.pos = ends, table.cos = rates, table.sin = sin;
     done = done && !loci_export_rope(plan, NULL, &table, e);

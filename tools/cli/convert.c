@@ -155,11 +155,10 @@ static bool plan_move(struct job *j, const struct safetensor *t, struct move *m)
                       "[heads * dim][model], a bias [heads * dim] or a norm [dim] was expected",
                       j->path, t->name, t->rank, t->count);
     const ptrdiff_t rows = norm ? t->count : t->shape[0];
-    loci_channels c = { .element = loci_safetensors_type_size(t->type),
-                        .dim = l->dim,
-                        .offset = l->offset,
-                        .turned = l->turned ? l->turned : l->dim - l->offset,
-                        .inner = t->count / rows };
+    loci_channels c = LOCI_CHANNELS(.element = loci_safetensors_type_size(t->type), .dim = l->dim,
+                                    .offset = l->offset,
+                                    .turned = l->turned ? l->turned : l->dim - l->offset,
+                                    .inner = t->count / rows);
     ptrdiff_t heads = rows / c.dim;
     /* [latent | one key for all heads, which turns] */
     if (strstr(t->name, "kv_a_proj_with_mqa")) {

@@ -85,9 +85,8 @@ static int plan_table(const struct args *a, struct table *t)
 {
     loci_error e;
     loci_plan *plan;
-    const loci_desc d = {
-        .encoding = t->encoding, .stage = LOCI_ROTATE, .heads = 1, .dim = t->head_dim
-    };
+    const loci_desc d = LOCI_DESC(.encoding = t->encoding, .stage = LOCI_ROTATE, .heads = 1,
+                                  .dim = t->head_dim);
     if (loci_plan_create(&plan, &d, &e)) return fail("%s", e.text);
     /* A table of no rows: what is wrong with the plan is said before anything is opened. */
     loci_rope_table none = t->form;
@@ -121,9 +120,9 @@ static bool parse_count(const struct args *a, int flag, int64_t *to)
 int convert_table(const struct args *a)
 {
     static const loci_rope_table forms[] = {
-        { .layout = LOCI_TABLE_HALF },
-        { .layout = LOCI_TABLE_INTERLEAVED },
-        { .layout = LOCI_TABLE_SPLIT },
+        LOCI_ROPE_TABLE(.layout = LOCI_TABLE_HALF),
+        LOCI_ROPE_TABLE(.layout = LOCI_TABLE_INTERLEAVED),
+        LOCI_ROPE_TABLE(.layout = LOCI_TABLE_SPLIT),
     };
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F64, LOCI_BF16, LOCI_F16 };
     struct table t = { .path = a->value[CONVERT_OUTPUT], .encoding = a->value[CONVERT_ENCODING] };

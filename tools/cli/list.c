@@ -64,11 +64,10 @@ enum { HEADS = 8, WIDTH = 64, LENGTH = 512, MAX_TENSORS = 32 };
 static int tensors_of(const loci_encoding_info *e, loci_tensor *list, loci_plan **plan)
 {
     const bool embeds = e->places == LOCI_PLACE_EMBED;
-    const loci_desc d = {
-        .encoding = e->example, .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION,
-        .heads = embeds ? 0 : HEADS, .dim = embeds ? 0 : WIDTH, .model_dim = HEADS * WIDTH,
-        .max_len = LENGTH
-    };
+    const loci_desc d = LOCI_DESC(.encoding = e->example,
+                                  .stage = embeds ? LOCI_EMBED : LOCI_ATTENTION,
+                                  .heads = embeds ? 0 : HEADS, .dim = embeds ? 0 : WIDTH,
+                                  .model_dim = HEADS * WIDTH, .max_len = LENGTH);
     const loci_status status = loci_plan_create(plan, &d, NULL);
     if (status == LOCI_NO_MEMORY) exit(fail("out of memory"));
     if (status) return 0;

@@ -144,17 +144,11 @@ static bool open_tasks(struct problem *p, struct contender *c, const char *encod
     const bool backward = p->pass == BACKWARD || p->pass == BOTH;
     const bool embeds = p->pass != ROTATE && text_places(encoding) == LOCI_PLACE_EMBED;
     *c = (struct contender){ .embeds = embeds };
-    loci_desc d = { .size = sizeof d,
-                    .encoding = c->embeds ? "nope" : encoding,
-                    .heads = p->heads,
-                    .dim = p->dim,
-                    .kv_heads = p->kv_heads,
-                    .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
-                    .dtype = dtype_of(p),
-                    .fast = p->fast,
-                    .full = p->full,
-                    .max_len = p->len,
-                    .isa = p->isa };
+    loci_desc d = LOCI_DESC(.encoding = c->embeds ? "nope" : encoding, .heads = p->heads,
+                            .dim = p->dim, .kv_heads = p->kv_heads,
+                            .stage = p->pass == ROTATE ? LOCI_ROTATE : LOCI_ATTENTION,
+                            .dtype = dtype_of(p), .fast = p->fast, .full = p->full,
+                            .max_len = p->len, .isa = p->isa);
     /* Keys that are there were turned when they came; by states only where no heads share them. */
     int turned = LOCI_PLACE_ROTATE;
     if (p->kv_heads == p->heads) turned |= LOCI_PLACE_STATE;

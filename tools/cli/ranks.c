@@ -116,10 +116,10 @@ static int office_highest(void *user, int64_t *list, int n)
 static void *live(void *arg)
 {
     struct member *m = arg;
-    const loci_transport t = { .size = sizeof t, .rank = m->rank, .ranks = m->office->ranks,
-                               .send = office_send, .receive = office_receive,
-                               .wait = office_wait, .test = office_test,
-                               .highest = office_highest, .user = m };
+    const loci_transport t = LOCI_TRANSPORT_INIT(.rank = m->rank, .ranks = m->office->ranks,
+                                                 .send = office_send, .receive = office_receive,
+                                                 .wait = office_wait, .test = office_test,
+                                                 .highest = office_highest, .user = m);
     m->office->body(&t, m->office->arg);
     return NULL;
 }
@@ -156,7 +156,7 @@ bool ranks_in_job(void)
 bool ranks_of_job(void (*body)(const loci_transport *, void *), void *arg)
 {
     static const char *const names[] = { "libloci-mpi.so", "libloci-mpi.so.0" };
-    loci_transport t = { .size = sizeof t };
+    loci_transport t = LOCI_TRANSPORT_INIT();
     loci_error e = { .status = LOCI_OK };
     void *library = NULL;
     for (int i = 0; i < COUNT(names) && !library; i++) library = dlopen(names[i], RTLD_NOW);

@@ -88,7 +88,8 @@ static bool unscaled(const loci_rope *r, double *list)
     const char *base = strstr(r->encoding, "base=");
     snprintf(text, sizeof text, "rope:pairing=half,%.*s,dim=%d", (int)strcspn(base, ","), base,
              r->dim);
-    const loci_desc d = { .encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = r->dim };
+    const loci_desc d = LOCI_DESC(.encoding = text, .stage = LOCI_ROTATE, .heads = 1,
+                                  .dim = r->dim);
     if (loci_plan_create(&plan, &d, &e)) return refuse("%s", e.text);
     loci_frequencies(plan, list, r->dim / 2, NULL);
     loci_plan_destroy(plan);

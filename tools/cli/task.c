@@ -58,21 +58,17 @@ bool task_open(struct task *t, const loci_desc *d, ptrdiff_t batch, ptrdiff_t q_
             else if (*n == LOCI_DIM_QUERIES) *n = q_len;
             else if (*n == LOCI_DIM_KEYS) *n = k_len;
         }
-    t->call = (loci_call){ .size = sizeof t->call, .batch = batch, .q_len = q_len, .k_len = k_len,
-                           .tensors = (const void *const *)t->data, .error = &t->error };
-    t->grad = (loci_grad){ .size = sizeof t->grad, .dtensors = t->ddata };
+    t->call = (loci_call)LOCI_CALL(.batch = batch, .q_len = q_len, .k_len = k_len,
+                                   .tensors = (const void *const *)t->data, .error = &t->error);
+    t->grad = (loci_grad)LOCI_GRAD(.dtensors = t->ddata);
     return true;
 }
 
 loci_desc task_embedding(const loci_desc *d, const char *encoding)
 {
-    return (loci_desc){ .size = sizeof *d,
-                        .encoding = encoding,
-                        .stage = LOCI_EMBED,
-                        .model_dim = d->heads * d->dim,
-                        .dtype = d->dtype,
-                        .max_len = d->max_len,
-                        .isa = d->isa };
+    return (loci_desc)LOCI_DESC(.encoding = encoding, .stage = LOCI_EMBED,
+                                .model_dim = d->heads * d->dim, .dtype = d->dtype,
+                                .max_len = d->max_len, .isa = d->isa);
 }
 
 void task_gradients(struct task *t)

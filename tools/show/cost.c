@@ -29,8 +29,8 @@ static loci_status decode_bytes(const struct show *s, double *bytes, loci_error 
     *bytes = s->embeds ? 8.0 * s->dim : NAN;
     if (s->embeds) return LOCI_OK;
     loci_plan *plan;
-    loci_desc d = { .size = sizeof d, .encoding = s->encoding, .heads = s->heads, .dim = s->dim,
-                    .max_len = s->len, .keys_rotated = 1 };
+    loci_desc d = LOCI_DESC(.encoding = s->encoding, .heads = s->heads, .dim = s->dim,
+                            .max_len = s->len, .keys_rotated = 1);
     loci_status status = loci_plan_create(&plan, &d, e);
     if (status) {
         d.keys_rotated = 0;

@@ -206,10 +206,8 @@ static loci_status plan_of(struct side *side, loci_desc *d, const struct held *h
 static loci_status make(struct side *side, const struct show *s, const struct held *h,
                         const char *encoding, bool full, double scale, loci_error *e)
 {
-    loci_desc d = {
-        .size = sizeof d, .encoding = encoding, .heads = s->heads, .dim = s->dim,
-        .dtype = LOCI_F64, .full = full, .max_len = s->len, .scale = scale
-    };
+    loci_desc d = LOCI_DESC(.encoding = encoding, .heads = s->heads, .dim = s->dim,
+                            .dtype = LOCI_F64, .full = full, .max_len = s->len, .scale = scale);
     return plan_of(side, &d, h, e);
 }
 
@@ -243,8 +241,8 @@ static loci_status make_turn(struct show *s, loci_error *e)
     const size_t n = strcspn(text, "+");
     char *alone = draw_take(n + 1, 1);
     memcpy(alone, text, n);
-    const loci_desc d = { .size = sizeof d, .encoding = alone, .stage = LOCI_ROTATE,
-                          .heads = s->heads, .dim = s->dim, .dtype = LOCI_F64, .max_len = s->len };
+    const loci_desc d = LOCI_DESC(.encoding = alone, .stage = LOCI_ROTATE, .heads = s->heads,
+                                  .dim = s->dim, .dtype = LOCI_F64, .max_len = s->len);
     const loci_status status = loci_plan_create(&s->turn.plan, &d, e);
     free(alone);
     s->turn_tensor = p->first_tensor[enc];
@@ -255,10 +253,9 @@ static loci_status make_plans(struct show *s, const struct held *h, const struct
                               loci_error *e)
 {
     if (s->embeds) {
-        loci_desc d = {
-            .size = sizeof d, .encoding = s->encoding, .stage = LOCI_EMBED,
-            .model_dim = s->heads * s->dim, .dtype = LOCI_F64, .max_len = s->len
-        };
+        loci_desc d = LOCI_DESC(.encoding = s->encoding, .stage = LOCI_EMBED,
+                                .model_dim = s->heads * s->dim, .dtype = LOCI_F64,
+                                .max_len = s->len);
         TRY(plan_of(&s->table, &d, h, e));
         TRY(fill_tensors(s, s->table.plan, w, e));
     } else {

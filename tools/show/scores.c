@@ -66,8 +66,8 @@ static loci_status inputs(struct show *s, struct room *r, ptrdiff_t batch, ptrdi
         const double *at = t->shape[2] == LOCI_DIM_QUERIES ? q_at : k_at;
         int64_t *pos = room_take(r, batch * rows, sizeof *pos);
         for (ptrdiff_t k = 0; k < batch * rows; k++) pos[k] = (int64_t)at[k];
-        const loci_layer layer = { .size = sizeof layer, .dtype = LOCI_F64, .batch = batch,
-                                   .rows = rows, .heads = s->heads, .width = s->dim, .error = e };
+        const loci_layer layer = LOCI_LAYER(.dtype = LOCI_F64, .batch = batch, .rows = rows,
+                                            .heads = s->heads, .width = s->dim, .error = e);
         TRY(loci_tape_start(&layer, 0, 0, pos, 1, (loci_view){ .data = x }));
     }
     return LOCI_OK;
@@ -144,9 +144,11 @@ static loci_status pairs(struct show *s, struct side *side, const struct pairs *
     struct answer a = { 0 };
     const ptrdiff_t width = (ptrdiff_t)s->heads * s->dim;
     const void **list = room_take(&r, s->tensors + 1, sizeof *list);
-    loci_call c = { .size = sizeof c, .batch = p->n, .q_len = 1, .k_len = 1,
-                    .q = numbers_or_zero(&r, p->q, width), .k = numbers_or_zero(&r, p->k, width),
-                    .v = numbers_or_zero(&r, NULL, width), .tensors = (const void *const *)list };
+    loci_call c = LOCI_CALL(.batch = p->n, .q_len = 1, .k_len = 1,
+                            .q = numbers_or_zero(&r, p->q, width),
+                            .k = numbers_or_zero(&r, p->k, width),
+                            .v = numbers_or_zero(&r, NULL, width),
+                            .tensors = (const void *const *)list);
     loci_status status = LOCI_OK;
     const bool plain = side == &s->plain;
     if (!plain) status = inputs(s, &r, p->n, 1, p->q_at, p->k_at, list, e);
@@ -200,9 +202,11 @@ static loci_status sequence(struct show *s, struct side *side, const struct toke
     struct answer a = { .weights = out };
     const ptrdiff_t width = t->n * s->heads * s->dim, q_len = rows_of(t);
     const void **list = room_take(&r, s->tensors + 1, sizeof *list);
-    loci_call c = { .size = sizeof c, .batch = 1, .q_len = q_len, .k_len = t->n,
-                    .q = numbers_or_zero(&r, t->q, width), .k = numbers_or_zero(&r, t->k, width),
-                    .v = numbers_or_zero(&r, t->v, width), .tensors = (const void *const *)list };
+    loci_call c = LOCI_CALL(.batch = 1, .q_len = q_len, .k_len = t->n,
+                            .q = numbers_or_zero(&r, t->q, width),
+                            .k = numbers_or_zero(&r, t->k, width),
+                            .v = numbers_or_zero(&r, t->v, width),
+                            .tensors = (const void *const *)list);
     loci_status status = LOCI_OK;
     const bool plain = side == &s->plain;
     if (!plain && !s->embeds) status = inputs(s, &r, 1, t->n, t->at, t->at, list, e);
@@ -281,8 +285,8 @@ loci_status show_weights(struct show *s, const struct tokens *t, bool plain, dou
     if (plain || s->embeds) {
         /* nope, causal: the encoding's own plan has another text */
         struct side side = { 0 };
-        const loci_desc d = { .size = sizeof d, .encoding = "nope", .heads = s->heads,
-                              .dim = s->dim, .dtype = LOCI_F64, .scale = s->plain.plan->scale };
+        const loci_desc d = LOCI_DESC(.encoding = "nope", .heads = s->heads, .dim = s->dim,
+                                      .dtype = LOCI_F64, .scale = s->plain.plan->scale);
         TRY(loci_plan_create(&side.plan, &d, e));
         struct show alone = { .heads = s->heads, .dim = s->dim, .axes = 1, .plain = side };
         double *q = draw_take((size_t)(t->n * s->heads * s->dim), sizeof *q);
@@ -321,8 +325,8 @@ loci_status show_embed(struct show *s, ptrdiff_t n, const double *x, const int64
     if (x) memcpy(out, x, (size_t)(n * width) * sizeof *out);
     else memset(out, 0, (size_t)(n * width) * sizeof *out);
     TRY(prepare(s, &s->table, s->len, e));
-    const loci_call c = { .size = sizeof c, .batch = 1, .q_len = n, .k_len = n, .q_pos = at,
-                          .k_pos = at, .error = e };
+    const loci_call c = LOCI_CALL(.batch = 1, .q_len = n, .k_len = n, .q_pos = at, .k_pos = at,
+                                  .error = e);
     return loci_embed(s->table.plan, s->table.tables, &c, (loci_view){ .data = out },
                       (loci_view){ .data = out });
 }
@@ -333,8 +337,8 @@ loci_status show_turn(struct show *s, ptrdiff_t n, const double *x, const double
     struct room r = { 0 };
     struct side *side = s->turn.plan ? &s->turn : &s->all;
     const void **list = room_take(&r, s->tensors + 1, sizeof *list);
-    loci_call c = { .size = sizeof c, .batch = n, .q_len = 1, .k_len = 1, .error = e,
-                    .tensors = (const void *const *)list };
+    loci_call c = LOCI_CALL(.batch = n, .q_len = 1, .k_len = 1, .error = e,
+                            .tensors = (const void *const *)list);
     loci_status status = inputs(s, &r, n, 1, at, at, list, e);
     if (side == &s->turn) c.tensors += s->turn_tensor;
     put_places(s, &r, &c, at, at);

@@ -27,7 +27,8 @@ static loci_status unscaled(const struct config *c, double *list, int pairs, loc
     loci_plan *plan;
     snprintf(text, sizeof text, "rope:pairing=half,base=%.17g,dim=%d", show_option(c, "base"),
              2 * pairs);
-    const loci_desc d = { .encoding = text, .stage = LOCI_ROTATE, .heads = 1, .dim = 2 * pairs };
+    const loci_desc d = LOCI_DESC(.encoding = text, .stage = LOCI_ROTATE, .heads = 1,
+                                  .dim = 2 * pairs);
     TRY(loci_plan_create(&plan, &d, e));
     loci_frequencies(plan, list, pairs, NULL);
     loci_plan_destroy(plan);
