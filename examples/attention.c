@@ -35,7 +35,8 @@ int main(void)
     const void *tensors[] = { bias };
 
     /* 3. Tables: made once, and again whenever the bias changes. */
-    void *tables = aligned_alloc(64, loci_tables_size(plan, LENGTH));
+    const size_t tables_bytes = loci_tables_size(plan, LENGTH);
+    void *tables = aligned_alloc(64, tables_bytes);
     if (!tables || loci_prepare(plan, LENGTH, tensors, tables))
         return fprintf(stderr, "no tables\n"), 1;
 
@@ -44,8 +45,10 @@ int main(void)
         fill(v[0][0], HEADS * LENGTH * DIM);
     loci_call call = LOCI_CALL(.batch = 1, .q_len = LENGTH, .k_len = LENGTH, .q.data = q,
                                .k.data = k, .v.data = v, .o.data = o, .lse = lse,
-                               .tensors = tensors, .error = &e);
-    void *work = aligned_alloc(64, loci_workspace(plan, &call, 0));
+                               .tensors = tensors, .error = &e,
+                               .tables_bytes = tables_bytes);
+    call.work_bytes = loci_workspace(plan, &call, 0);
+    void *work = aligned_alloc(64, call.work_bytes);
     if (!work || loci_forward(plan, tables, work, &call)) return fprintf(stderr, "%s\n", e.text), 1;
 
     printf("%s\n", loci_plan_text(plan));

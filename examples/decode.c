@@ -26,24 +26,28 @@ static void stop(const char *what)
     exit(1);
 }
 
-struct layer { loci_plan *plan; void *tables; };
+struct layer { loci_plan *plan; void *tables, *work; size_t tables_bytes, work_bytes; };
 static struct layer make(int keys_rotated)
 {
     loci_desc d = LOCI_DESC(.encoding = "rope:pairing=half,base=500000+alibi", .heads = HEADS,
                             .kv_heads = KV_HEADS, .dim = DIM, .keys_rotated = keys_rotated);
     struct layer l;
     if (loci_plan_create(&l.plan, &d, &e)) stop("plan");
-    l.tables = aligned_alloc(64, loci_tables_size(l.plan, ALL));
+    l.tables_bytes = loci_tables_size(l.plan, ALL);
+    l.tables = aligned_alloc(64, l.tables_bytes);
     if (!l.tables || loci_prepare(l.plan, ALL, NULL, l.tables)) stop("tables");
+    /* The workspace of the most rows and keys serves the whole generation. */
+    const loci_call most = LOCI_CALL(.batch = 1, .q_len = ALL, .k_len = ALL, .error = &e);
+    l.work_bytes = loci_workspace(l.plan, &most, 0);
+    l.work = aligned_alloc(64, l.work_bytes);
+    if (!l.work) stop("workspace");
     return l;
 }
 
 static void attend(const struct layer *l, loci_call *call)
 {
-    call->error = &e;
-    void *work = aligned_alloc(64, loci_workspace(l->plan, call, 0));
-    if (!work || loci_forward(l->plan, l->tables, work, call)) stop("forward");
-    free(work);
+    call->error = &e, call->tables_bytes = l->tables_bytes, call->work_bytes = l->work_bytes;
+    if (loci_forward(l->plan, l->tables, l->work, call)) stop("forward");
 }
 
 /* Tokens from .. from + n - 1 enter the cache, then their queries see all tokens so far. */
@@ -54,11 +58,9 @@ static void step(const struct layer *l, int from, int n)
     const loci_view keys = { &k[0][from], 0, ALL * DIM, DIM },
                     cached = { &k_cache[0][from], 0, ALL * DIM, DIM };
     loci_call turn = LOCI_CALL(.batch = 1, .q_len = n, .k_len = n, .q_pos = places, .k_pos = places,
-                               .error = &e);
-    void *work = aligned_alloc(64, loci_workspace(l->plan, &turn, 0));
-    if (!work || loci_rotate(l->plan, l->tables, work, &turn, LOCI_CACHE, keys, cached))
-        stop("rotate");
-    free(work);
+                               .error = &e, .tables_bytes = l->tables_bytes,
+                               .work_bytes = l->work_bytes);
+    if (loci_rotate(l->plan, l->tables, l->work, &turn, LOCI_CACHE, keys, cached)) stop("rotate");
     for (int h = 0; h < KV_HEADS; h++)
         memcpy(v_cache[h][from], v[h][from], (size_t)n * sizeof v[h][from]);
 
@@ -98,7 +100,7 @@ int main(void)
         printf("token %d: %d rows differ\n", t, w);
         wrong += w;
     }
-    free(whole.tables), free(cached.tables);
+    free(whole.tables), free(cached.tables), free(whole.work), free(cached.work);
     loci_plan_destroy(whole.plan), loci_plan_destroy(cached.plan);
     return wrong != 0;
 }

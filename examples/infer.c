@@ -96,6 +96,7 @@ static int tensors;
 static float *embedding, *unembedding, x[ALL][MODEL], n[ALL][MODEL], logits[ALL][TOKENS];
 static double coord[8 * ALL];
 static void *q, *k, *v, *o, *work;
+static size_t tables_bytes, work_bytes;
 
 /* An INPUT tensor is [batch][heads][tokens], perhaps with more numbers for each. */
 static ptrdiff_t width(const loci_tensor *t)
@@ -133,7 +134,8 @@ static void new_layer(struct layer *l)
         else loci_tensor_init(plan, i, 1, data);
         l->data[i] = data;
     }
-    l->tables = take(loci_tables_size(plan, ALL));
+    tables_bytes = loci_tables_size(plan, ALL);
+    l->tables = take(tables_bytes);
     if (loci_prepare(plan, ALL, (const void *const *)l->data, l->tables))
         stop("the encoding's tables cannot be prepared");
     if (loci_cache_create(&l->cache, plan, 1, ALL, 0, take(loci_cache_size(plan, 1, ALL)), &e))
@@ -148,7 +150,8 @@ static loci_call call_of(const struct layer *l, int from, int rows)
                                 .k = { k, 0, DIM, NARROW }, .v = { v, 0, DIM, NARROW },
                                 .o = { o, 0, DIM, WIDE }, .cache = l->cache, .q_coord = coord,
                                 .k_coord = coord, .tensors = (const void *const *)l->data,
-                                .error = &e);
+                                .error = &e, .tables_bytes = tables_bytes,
+                                .work_bytes = work_bytes);
 }
 /* Row r of q, k or v. */
 static void project(void *to, int r, const float *w, int count)
@@ -212,7 +215,8 @@ int main(int argc, char **argv)
     q = take(ALL * WIDE * sizeof(float)), o = take(ALL * WIDE * sizeof(float));
     k = take(ALL * NARROW * sizeof(float)), v = take(ALL * NARROW * sizeof(float));
     const loci_call most = call_of(&layers[0], 0, ALL);
-    work = take(loci_workspace(plan, &most, 0));
+    work_bytes = loci_workspace(plan, &most, 0);
+    work = take(work_bytes);
 
     for (int i = 0; i < PROMPT; i++) token[i] = rand() % TOKENS;
     for (int i = 0; i < PROMPT; i += CHUNK) run(token, i, PROMPT - i < CHUNK ? PROMPT - i : CHUNK);

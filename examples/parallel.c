@@ -83,7 +83,8 @@ int main(int argc, char **argv)
         loci_tensor_init(plan, i, 1, x);
         tensors[i] = x, dtensors[i] = malloc(numbers * sizeof *x), counts[i] = numbers;
     }
-    void *tables = aligned_alloc(64, loci_tables_size(plan, ROWS));
+    const size_t tables_bytes = loci_tables_size(plan, ROWS);
+    void *tables = aligned_alloc(64, tables_bytes);
     if (loci_prepare(plan, ROWS, tensors, tables)) stop("the tables cannot be prepared");
 
     /* The prompt: each process has two pieces of it. */
@@ -108,9 +109,10 @@ int main(int argc, char **argv)
         at += s->count;
     }
     loci_call call = LOCI_CALL(.batch = 1, .q_len = (ptrdiff_t)mine, .k_len = (ptrdiff_t)mine,
-                               .error = &e);
+                               .error = &e, .tables_bytes = tables_bytes);
     call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o, call.lse = lse;
-    void *work = aligned_alloc(64, loci_parallel_workspace(plan, &call, &all, 1));
+    call.work_bytes = loci_parallel_workspace(plan, &call, &all, 1);
+    void *work = aligned_alloc(64, call.work_bytes);
     if (!work || loci_parallel_forward(plan, tables, work, &call, &all)) stop(e.text);
     print_sum("prompt", &transport, hash(o, HEADS * mine));
 
@@ -144,7 +146,8 @@ int main(int argc, char **argv)
     fill(v, 2, KV_HEADS, own->first, own->count, 0, own->count);
     call.q_len = 1, call.k_len = (ptrdiff_t)own->count;
     call.q.data = q, call.k.data = k, call.v.data = v, call.o.data = o, call.lse = NULL;
-    work = aligned_alloc(64, loci_parallel_decode_workspace(plan, &call, &all));
+    call.work_bytes = loci_parallel_decode_workspace(plan, &call, &all);
+    work = aligned_alloc(64, call.work_bytes);
     if (!work || loci_parallel_decode(plan, tables, work, &call, &all)) stop(e.text);
     if (transport.rank == 0)
         printf("%-10s %016llx\n", "token", (unsigned long long)hash(o, HEADS));

@@ -173,14 +173,15 @@ int main(int argc, char **argv)
     static double coord[8 * LENGTH];
     for (int i = 0; i < 8 * LENGTH; i++) coord[i] = i % LENGTH;
 #define VIEW(x) { x, LENGTH * WIDE, DIM, WIDE }
-    const loci_call call = LOCI_CALL(.batch = BATCH, .q_len = LENGTH, .k_len = LENGTH, .q = VIEW(q),
-                                     .k = VIEW(k), .v = VIEW(v), .o = VIEW(o), .lse = lse,
-                                     .rem = rem, .q_coord = coord, .k_coord = coord,
-                                     .tensors = tensors, .error = &e);
+    loci_call call = LOCI_CALL(.batch = BATCH, .q_len = LENGTH, .k_len = LENGTH, .q = VIEW(q),
+                               .k = VIEW(k), .v = VIEW(v), .o = VIEW(o), .lse = lse, .rem = rem,
+                               .q_coord = coord, .k_coord = coord, .tensors = tensors,
+                               .error = &e);
     const loci_grad grad = LOCI_GRAD(.dout = VIEW(dout), .dq = VIEW(dq), .dk = VIEW(dk),
                                      .dv = VIEW(dv), .dtensors = dtensors);
-    void *tables = take(loci_tables_size(plan, LENGTH)),
-         *work = take(loci_workspace(plan, &call, 1));
+    call.tables_bytes = loci_tables_size(plan, LENGTH);
+    call.work_bytes = loci_workspace(plan, &call, 1);
+    void *tables = take(call.tables_bytes), *work = take(call.work_bytes);
 
     float first = 0, last = 0;
     printf("%s\n", loci_plan_text(plan));

@@ -265,8 +265,9 @@ typedef struct {
  * impossible.
  *
  * What is enough for a call is enough for every call of the plan that has no more entries, rows,
- * keys, sequences or threads, and the same pointers.  So one workspace serves a whole generation:
- * ask with its largest q_len and its largest k_len. */
+ * keys, sequences or threads, and the same pointers; rotations alone may have positions of their
+ * own.  So one workspace serves a whole generation: ask with its largest q_len and its largest
+ * k_len. */
 LOCI_API size_t loci_workspace(const loci_plan *, const loci_call *, int backward);
 
 /* One function for training, prefill and decode.  The bits of a row depend on its query, the keys

@@ -36,7 +36,7 @@ from ._types import ArrayLike, GroupLike, IntArrayLike, RealArrayLike, Tensors
 from ._weights import weights
 from .cache import Cache
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 library_version: str = _lib.version_text().decode()
 
 __all__ = [

@@ -10,7 +10,7 @@ import struct
 import sys
 from typing import Any
 
-VERSION = (0, 2)
+VERSION = (0, 3)
 
 PAGE = 64  # tables, work and caches start on as many bytes
 BROADCAST = -(1 << (8 * c.sizeof(c.c_ssize_t) - 1))  # as a stride: the same numbers again and again

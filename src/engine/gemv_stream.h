@@ -15,8 +15,8 @@ struct dot { const real *with; real *to; };
  * that what comes next is worth asking for. */
 void N(dots)(const struct dot *list, int n, const struct source *key, int D, int keys, bool first);
 
-/* Rows that sum the same values of a tile: from row to row it is `weights` numbers of p, and `apart`
- * of sums. */
+/* Rows that sum the same values of a tile: their weights are `weights` numbers apart, their sums
+ * `apart`. */
 struct summing {
     const struct source *value;
     int D, keys;

@@ -72,10 +72,13 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
     loci_host host = { .run = run_here, .threads = 1 + (int)draw(8) };
     loci_call most = LOCI_CALL(.batch = cache ? 2 : draw(3), .q_len = few_or_many(MOST),
                                .k_len = few_or_many(MOST), .cache = cache, .host = &host);
-    const ptrdiff_t way = draw(4);
+    const ptrdiff_t way = draw(5);
     if (way == 0 && !cache) most.q_seg = most.k_seg = list;
     if (way == 1) most.k_first = most.k_last = list;
-    if (way == 2) most.q_pos = most.k_pos = list;
+    if (way == 2 && !cache)
+        most.batch = 1, most.q_starts = most.k_starts = list, most.sequences = draw(50);
+    if (way > 1 && draw(1)) most.q_pos = most.k_pos = list;
+    if (way == 3) most.mask_kind = LOCI_MASK_ADDED;
     if (loci_axes(p) > 1) most.q_coord = most.k_coord = coord;
     const int backward = !cache && draw(1);
     const size_t enough = loci_workspace(p, &most, backward);
@@ -87,6 +90,7 @@ static void check_fewer(const loci_plan *p, const char *text, const loci_cache *
         fewer.host = &alone;
         fewer.q_len = few_or_many(most.q_len), fewer.k_len = few_or_many(most.k_len);
         if (!cache) fewer.batch = draw(most.batch);
+        if (fewer.q_starts) fewer.batch = 1, fewer.sequences = draw(most.sequences);
         /* what loci_workspace() says, or what the pass itself takes */
         const bool back = backward && draw(1);
         const struct opening pass = { .stage = LOCI_ATTENTION, .grad = back ? &none : NULL,
@@ -177,6 +181,10 @@ int main(int argc, char **argv)
             if (!caches) caches = make_plan(&t, round + kind, false, &d);
             if (caches) check_cache(caches, &d, t.text, kind);
             loci_plan_destroy(caches), loci_plan_destroy(p);
+            d.stage = LOCI_LINEAR_ATTENTION, d.keys_rotated = 0, d.fast = 0;
+            if (loci_plan_create(&p, &d, NULL)) continue;    /* most texts have no such stage */
+            for (int i = 0; i < 12; i++) check_fewer(p, t.text, NULL);
+            loci_plan_destroy(p);
         }
     }
     return harness_end();

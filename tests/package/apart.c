@@ -23,11 +23,13 @@ int main(int argc, char **argv)
                                             .gather = 1);
     float q[DIM] = { 0 }, k[DIM] = { 0 }, v[DIM], o[DIM];
     for (int i = 0; i < DIM; i++) v[i] = (float)t.rank;
-    const loci_call call = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q = { .data = q },
-                                     .k = { .data = k }, .v = { .data = v }, .o = { .data = o },
-                                     .error = &e);
-    void *tables = aligned_alloc(64, loci_tables_size(plan, MOST));
-    void *work = aligned_alloc(64, loci_parallel_workspace(plan, &call, &all, 0));
+    loci_call call = LOCI_CALL(.batch = 1, .q_len = 1, .k_len = 1, .q = { .data = q },
+                               .k = { .data = k }, .v = { .data = v }, .o = { .data = o },
+                               .error = &e);
+    call.tables_bytes = loci_tables_size(plan, MOST);
+    call.work_bytes = loci_parallel_workspace(plan, &call, &all, 0);
+    void *tables = aligned_alloc(64, call.tables_bytes);
+    void *work = aligned_alloc(64, call.work_bytes);
     if (loci_prepare(plan, MOST, NULL, tables)
         || loci_parallel_forward(plan, tables, work, &call, &all))
         return fprintf(stderr, "%s\n", e.text), MPI_Abort(MPI_COMM_WORLD, 1);
