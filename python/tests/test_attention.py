@@ -82,6 +82,23 @@ class Attention(unittest.TestCase):
         cache = loci.Cache("alibi", 2, 8, capacity=8)
         self.same(cache.step(crooked, k, v), loci.attention(q, k, v, "alibi"))
 
+    def test_strides_of_axes_of_size_1_mean_nothing(self) -> None:
+        """numpy calls an array dense whatever they are."""
+        q, k, v = problem(2, 1, 1, 5, 5, 8)
+        want = loci.attention(q, k, v, "rope:pairing=half")
+        for x in ((q[:, ::-1], k, v), (q, k[:, ::-1], v[:, ::-1])):
+            self.same(loci.attention(*x, "rope:pairing=half"), want)
+        out = np.zeros((2, 2, 5, 8), np.float32)[:, 1::-2]
+        self.assertIs(loci.attention(q, k, v, "rope:pairing=half", out=out), out)
+        self.same(out, want)
+        self.same(loci.rotate(q[:, ::-1], "rope:pairing=half"), loci.rotate(q, "rope:pairing=half"))
+        cache = loci.Cache("rope:pairing=half", 1, 8, batch=2, capacity=8)
+        self.same(cache.step(q[:, ::-1], k[:, ::-1], v), want)
+
+    def test_no_rows_have_positions_of_no_type(self) -> None:
+        none = np.zeros((1, 2, 0, 8), np.float32)
+        self.assertEqual(loci.attention(none, none, none, "alibi", pos=[]).shape, none.shape)
+
     def test_broadcast_axes_are_read_in_place(self) -> None:
         q, k, v = problem(3, 4, 4, 8, 8, 16)
         one_k, one_v = k[:1, :1], v[:1, :1]
