@@ -184,7 +184,7 @@ def given_as(d: Draw, x: Any, library: str) -> Any:
         return x.tolist()
     if how in ("int32", "int16") and (x.size == 0 or np.abs(x).max() < 1 << 15):
         return x.astype(how)
-    if how == "reversed":
+    if how == "reversed" and x.ndim:
         return x[..., ::-1].copy()[..., ::-1]
     if how == "wide":
         return np.repeat(x, 2, -1)[..., ::2] if x.ndim else x
