@@ -69,6 +69,7 @@ class Placed:
         assert np.array_equal(self.memory, self.before), f"{name} or the memory around it has changed"
 
     def assert_only_own_changed(self, name: str) -> None:
+        assert of_torch(self.array) or self.array.flags.writeable, f"{name} is read-only and was not refused"
         changed = (self.memory != self.before) & ~self.owned
         assert not changed.any(), f"{changed.sum()} bytes that are not of {name} have changed"
 
