@@ -181,12 +181,14 @@ def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...] | None = None) 
     return made if shapes is None else _shaped(made, name, shapes)
 
 
-def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def reals(
+    x: Any, name: str, shapes: tuple[tuple[int, ...], ...] | None = None
+) -> np.ndarray[Any, np.dtype[np.float64]]:
     got = _as_numpy(x, name)
     if got.dtype.kind not in "iuf":
         raise Error(f"{name} must be numbers, not {got.dtype.name}")
     made: np.ndarray[Any, np.dtype[np.float64]] = np.require(got, np.float64, ("C", "A"))
-    return _shaped(made, name, shapes)
+    return made if shapes is None else _shaped(made, name, shapes)
 
 
 def _as_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:

@@ -379,7 +379,8 @@ def attention(d: Draw) -> None:
         if out is not None:
             out.assert_unchanged("out of a refused call")
         raise
-    assert not wrong, f"{wrong} was not refused"
+    if p.batch and p.rows and p.keys:  # where there is nothing to do, not all is looked at
+        assert not wrong, f"{wrong} was not refused"
     p.assert_inputs_unchanged()
     results = listed(got)
     if out is not None:
@@ -676,7 +677,7 @@ class CacheModel:
         if d.chance(15):
             where["k_lens"] = d.rng.integers(0, rows + 1, self.batch)
         if self.given_positions:
-            where["pos"] = d.int(0, 30) + np.sort(d.rng.integers(0, 90, (self.batch, rows)), -1)
+            where["pos"] = d.pick((0, 20, 30, 300)) + np.sort(d.rng.integers(0, 90, (self.batch, rows)), -1)
         if self.plan.axes > 1:
             where["coords"] = d.rng.integers(0, 9, (self.batch, self.plan.axes, rows))
         return arrays, inputs, where
