@@ -72,7 +72,7 @@ def check_dtype(kind: Any, x: Any, name: str, like: str | None = None) -> str:
 
 def in_place(kind: Any, x: Any) -> Any:
     """The array, or a copy where C could not read it: its last axis must be dense, and no stride negative."""
-    strides = kind.strides(x)
+    strides = [stride for stride, size in zip(kind.strides(x), x.shape, strict=True) if size != 1]
     if (x.shape[-1] > 1 and strides[-1] != 1) or min(strides, default=0) < 0 or not kind.aligned(x):
         return kind.dense(x)
     return x
@@ -137,9 +137,10 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def strides_for(shape: tuple[int, ...], strides: Any, layout: str, written: bool) -> tuple[int, int, int]:
     """Those of batch, head and row as C reads them.  An input's stride of 0 becomes BROADCAST, as three zeros would
-    mean dense.  In an output only an axis of size 1 may have one: see check_out()."""
+    mean dense.  In an output only an axis of size 1 may have one: see check_out().  Strides below 0 are of axes of
+    size 1, where they mean nothing: see in_place()."""
     one = 1 if written else _c.BROADCAST
-    s = [stride or one for stride in strides]
+    s = [stride if stride > 0 else one for stride in strides]
     if layout == "bhld":
         return s[0], s[1], s[2]
     if layout == "blhd":
@@ -172,7 +173,7 @@ def pointers(kind: Any, arrays: Any) -> Any:
 def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...] | None = None) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Whole numbers of any type as int64, of one of these shapes, or of any."""
     got = _as_numpy(x, name)
-    if got.dtype.kind not in "iu":
+    if got.dtype.kind not in "iu" and got.size:  # numpy makes floats of an empty list
         raise Error(f"{name} must be whole numbers, not {got.dtype.name}")
     if got.dtype.kind == "u" and got.size and int(got.max()) > LONG:
         raise Error(f"{name} has {got.max()}, which is beyond int64; positions lie within 2^40")
@@ -180,12 +181,14 @@ def whole(x: Any, name: str, shapes: tuple[tuple[int, ...], ...] | None = None) 
     return made if shapes is None else _shaped(made, name, shapes)
 
 
-def reals(x: Any, name: str, shapes: tuple[tuple[int, ...], ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def reals(
+    x: Any, name: str, shapes: tuple[tuple[int, ...], ...] | None = None
+) -> np.ndarray[Any, np.dtype[np.float64]]:
     got = _as_numpy(x, name)
     if got.dtype.kind not in "iuf":
         raise Error(f"{name} must be numbers, not {got.dtype.name}")
     made: np.ndarray[Any, np.dtype[np.float64]] = np.require(got, np.float64, ("C", "A"))
-    return _shaped(made, name, shapes)
+    return made if shapes is None else _shaped(made, name, shapes)
 
 
 def _as_numpy(x: Any, name: str) -> np.ndarray[Any, Any]:

@@ -127,7 +127,7 @@ class Numpy:
     def gather(x: Any, shape: tuple[int, ...]) -> Any:
         """The adjoint: sums over the axes that were spread."""
         lead = x.ndim - len(shape)
-        axes = tuple(i for i in range(x.ndim) if i < lead or (shape[i - lead] == 1 and x.shape[i] > 1))
+        axes = tuple(i for i in range(x.ndim) if i < lead or (shape[i - lead] == 1 and x.shape[i] != 1))
         return x.sum(axes, keepdims=True, dtype=x.dtype).reshape(shape) if axes else x.reshape(shape)
 
     @staticmethod

@@ -146,7 +146,8 @@ def weights(
     pairs: Any = None
     if mask is not None:
         _, pairs = arrays.read(mask, "mask", kind)
-        if pairs.ndim > 1 and pairs.shape[-2] > 1:
+        if pairs.ndim > 1 and pairs.shape[-2] != 1:
+            _of_rows(pairs, "mask", count, -2)
             pairs = pairs.take(which, -2) if kind.name == "numpy" else pairs.index_select(-2, kind.index(which))
     opened = _attend.open_call(
         kind.detach(x),
@@ -169,18 +170,29 @@ def weights(
     return opened.weights()
 
 
+def _of_rows(x: Any, name: str, rows: int, axis: int = -1) -> Any:
+    """What is given by row.  Rows are chosen from it, so its size is checked before."""
+    if not x.ndim or x.shape[axis] != rows:
+        raise Error(f"{name} has the shape {list(x.shape)}, and q {rows} rows")
+    return x
+
+
 def _positions(given: dict[str, Any], which: Any, rows: int, keys: int, batch: int) -> None:
     """The chosen rows stay where they are: positions, coordinates and segments of q are theirs alone."""
     for one, q, k in (("pos", "q_pos", "k_pos"), ("coords", "q_coords", "k_coords"), ("seg", "q_seg", "k_seg")):
+        name = q
         if given[one] is not None and given[q] is None and given[k] is None:
             given[q] = given[k] = given[one]
-            given[one] = None
+            given[one], name = None, one
         if given[q] is not None:
-            given[q] = np.asarray(given[q])[..., which]
+            read = arrays.reals if one == "coords" else arrays.whole
+            given[q] = _of_rows(read(given[q], name), name, rows)[..., which]
     for name in ("k_first", "k_last"):
         if given[name] is not None:
-            bound = np.asarray(given[name])
-            given[name] = np.broadcast_to(bound, (*bound.shape[:-1], rows))[..., which]
+            bound = arrays.whole(given[name], name)
+            if not bound.ndim or bound.shape[-1] == 1:
+                bound = np.broadcast_to(bound, (*bound.shape[:-1], rows))
+            given[name] = _of_rows(bound, name, rows)[..., which]
     if given["q_pos"] is None:
         ends = np.full(batch, keys) if given["k_lens"] is None else lengths(given["k_lens"], batch)
         given["q_pos"] = ends[:, None] - rows + which

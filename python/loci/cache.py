@@ -481,8 +481,10 @@ class Cache:
         return int(_c.lib.cache_length(self._at, whole(entry, "entry", 0, self.batch - 1)))
 
     def _entries(self, entry: int | None) -> Sequence[int]:
-        """One sequence, or all of them."""
-        return range(self.batch) if entry is None else (whole(entry, "entry", 0, self.batch - 1),)
+        """One sequence, or all of them.  The shortest comes first: if it has too few keys, no other has changed."""
+        if entry is None:
+            return sorted(range(self.batch), key=self.length)
+        return (whole(entry, "entry", 0, self.batch - 1),)
 
     @property
     def lengths(self) -> list[int]:
@@ -518,8 +520,14 @@ class Cache:
             Index of one sequence of the batch. By default all sequences.
         """
         length = whole(length, "length")
-        for one in self._entries(entry):
-            _c.check(_c.lib.cache_truncate(self._at, one, length, thread.error_at), thread.error)
+        entries = self._entries(entry)
+        # A ring refuses lengths whose keys are gone, which may concern any of its sequences.
+        before = self._memory.copy() if self._ring and len(entries) > 1 else None
+        for one in entries:
+            status = _c.lib.cache_truncate(self._at, one, length, thread.error_at)
+            if status and before is not None:
+                self._memory[:] = before
+            _c.check(status, thread.error)
 
     def remove(self, first: int, count: int, entry: int | None = None) -> None:
         """Drop keys in the middle. Later keys move up, and their positions with them.

@@ -35,9 +35,10 @@ def attention(
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
-    s = np.einsum("bhid,bhjd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale) + bias
+    s = np.einsum("bhid,bhjd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if cap:
         s = cap * np.tanh(s / cap)
+    s = s + bias
     s = np.where(seen, s, -np.inf)
     if sinks is not None:
         column = np.broadcast_to(np.asarray(sinks, np.float64)[None, :, None, None], (*s.shape[:3], 1))
@@ -49,3 +50,23 @@ def attention(
         lse = (np.log(total) + top)[..., 0]
     w = np.divide(w, total, out=np.zeros_like(w), where=total > 0)[..., : k.shape[2]]
     return np.einsum("bhij,bhjd->bhid", w, v), np.where(np.isfinite(lse), lse, -np.inf), w
+
+
+def rotated(x: Any, pos: Any, pairing: str, base: float, dim: int) -> Any:
+    """rope of x [batch, heads, rows, width], by positions [batch, rows], in the first `dim` channels."""
+    x, pairs = np.array(x, np.float64), dim // 2
+    angle = np.asarray(pos)[:, None, :, None] * base ** (-np.arange(pairs) / pairs)
+    first = slice(0, pairs) if pairing == "half" else slice(0, dim, 2)
+    second = slice(pairs, dim) if pairing == "half" else slice(1, dim, 2)
+    a, b = x[..., first].copy(), x[..., second].copy()
+    x[..., first] = a * np.cos(angle) - b * np.sin(angle)
+    x[..., second] = b * np.cos(angle) + a * np.sin(angle)
+    return x
+
+
+def slopes(heads: int, geometric: bool = False) -> Any:
+    """Of alibi.  Official ones of other counts than powers of 2 are filled up from those of twice the power below."""
+    power = heads if geometric else 1 << (heads.bit_length() - 1)
+    made = 2.0 ** (-8 * np.arange(1, power + 1) / power)
+    between = 2.0 ** (-4 * np.arange(1, 2 * power, 2) / power)
+    return np.concatenate((made, between[: heads - power]))

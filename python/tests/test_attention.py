@@ -82,6 +82,45 @@ class Attention(unittest.TestCase):
         cache = loci.Cache("alibi", 2, 8, capacity=8)
         self.same(cache.step(crooked, k, v), loci.attention(q, k, v, "alibi"))
 
+    def test_strides_of_axes_of_size_1_mean_nothing(self) -> None:
+        """numpy calls an array dense whatever they are."""
+        q, k, v = problem(2, 1, 1, 5, 5, 8)
+        want = loci.attention(q, k, v, "rope:pairing=half")
+        for x in ((q[:, ::-1], k, v), (q, k[:, ::-1], v[:, ::-1])):
+            self.same(loci.attention(*x, "rope:pairing=half"), want)
+        out = np.zeros((2, 2, 5, 8), np.float32)[:, 1::-2]
+        self.assertIs(loci.attention(q, k, v, "rope:pairing=half", out=out), out)
+        self.same(out, want)
+        self.same(loci.rotate(q[:, ::-1], "rope:pairing=half"), loci.rotate(q, "rope:pairing=half"))
+        cache = loci.Cache("rope:pairing=half", 1, 8, batch=2, capacity=8)
+        self.same(cache.step(q[:, ::-1], k[:, ::-1], v), want)
+
+    def test_weights_check_what_comes_by_row(self) -> None:
+        """Rows are chosen from it, so a size that is wrong would choose others, or fail in numpy."""
+        q, k, _ = problem(1, 2, 2, 5, 7, 8)
+        at = {"k_pos": np.arange(7)}
+        for given, sentence in (
+            ({"q_pos": [1, 2], **at}, r"q_pos has the shape \[2\], and q 5 rows"),
+            ({"q_pos": np.arange(9), **at}, r"q_pos has the shape \[9\], and q 5 rows"),
+            ({"q_pos": "ab", **at}, "q_pos must be whole numbers"),
+            ({"k_first": [1, 2, 3]}, r"k_first has the shape \[3\], and q 5 rows"),
+            ({"mask": np.ones((9, 7), bool)}, r"mask has the shape \[9, 7\], and q 5 rows"),
+        ):
+            with self.subTest(sentence=sentence), self.assertRaisesRegex(loci.Error, sentence):
+                loci.weights(q, k, rows=[1], **given)
+        whole = loci.weights(q, k, k_first=2, k_last=[[4]])
+        self.same(loci.weights(q, k, k_first=2, k_last=[[4]], rows=[3]), whole[:, :, 3:4])
+
+    def test_gradient_of_a_mask_without_rows(self) -> None:
+        for shape in ((0, 2, 5, 8), (1, 2, 0, 8)):
+            none, mask = np.zeros(shape, np.float32), np.zeros((1, 1, 1, 1), np.float32)
+            o, lse = loci.attention(none, none, none, mask=mask, return_lse=True)
+            self.same(loci.attention_backward(o, none, none, none, o, lse, mask=mask)[3]["mask"], mask)
+
+    def test_no_rows_have_positions_of_no_type(self) -> None:
+        none = np.zeros((1, 2, 0, 8), np.float32)
+        self.assertEqual(loci.attention(none, none, none, "alibi", pos=[]).shape, none.shape)
+
     def test_broadcast_axes_are_read_in_place(self) -> None:
         q, k, v = problem(3, 4, 4, 8, 8, 16)
         one_k, one_v = k[:1, :1], v[:1, :1]

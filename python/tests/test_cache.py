@@ -183,6 +183,31 @@ class Caches(unittest.TestCase):
         o = cache.step(*piece(arrays, 10, 11), pos=[10])
         self.same(o, loci.attention(*arrays, "alibi")[:, :, 10:11])
 
+    def test_what_one_sequence_refuses_changes_none(self) -> None:
+        arrays = problem(batch=3)
+        cache = loci.Cache("alibi", HEADS, DIM, batch=3, capacity=LENGTH)
+        cache.append(*arrays[1:], k_lens=[20, 4, 24])
+        before = cache.memory.copy()
+        for call in (lambda: cache.truncate(5), lambda: cache.remove(0, 5)):
+            with self.assertRaisesRegex(loci.Error, "4"):
+                call()
+            self.assertEqual(cache.lengths, [20, 4, 24])
+            self.same(cache.memory, before)
+        cache.truncate(4)
+        self.assertEqual(cache.lengths, [4, 4, 4])
+
+    def test_a_ring_truncates_all_or_none(self) -> None:
+        rng = np.random.default_rng(4)
+        k = rng.standard_normal((2, HEADS, 8, DIM), np.float32)
+        cache = loci.Cache("alibi", HEADS, DIM, batch=2, capacity=128, window_size=(4, 0), ring=True)
+        for _ in range(40):
+            cache.append(k, k, k_lens=[1, 8])
+        before = cache.memory.copy()
+        with self.assertRaisesRegex(loci.Error, "length 20: the ring holds keys from 192 on"):
+            cache.truncate(20)
+        self.assertEqual(cache.lengths, [40, 320])
+        self.same(cache.memory, before)
+
     @unittest.skipIf(torch is None, "there is no torch")
     def test_torch(self) -> None:
         arrays = [torch.from_numpy(x) for x in problem()]
