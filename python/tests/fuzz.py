@@ -470,6 +470,7 @@ def backward(d: Draw, p: Problem, arrays: list[Any], encoding: Any, more: dict[s
     if any(isinstance(x, Foreign) for x in arrays):
         return
     dout = place(d, to_layout((p.batch, p.heads, p.rows, p.value_dim), p.layout), p.dtype, p.library)
+    hypothesis.note(f"dout: {dout}")
     if p.library == "torch":
         leaves = [x.clone().requires_grad_() for x in arrays]
         with refusals():

@@ -58,7 +58,8 @@ class Placed:
 
     def __str__(self) -> str:
         strides = self.array.stride() if of_torch(self.array) else self.array.strides
-        return f"{type(self.array).__name__} {self.array.dtype} {tuple(self.array.shape)} by {tuple(strides)}"
+        neg = " negated" if of_torch(self.array) and self.array.is_neg() else ""
+        return f"{self.array.dtype} {tuple(self.array.shape)} by {tuple(strides)}{neg}"
 
     @property
     def dense(self) -> Any:
