@@ -493,13 +493,11 @@ static bool open_caches(struct caches *c, const char *text)
     status = loci_prepare_on(NULL, c->plan, REACH, (const void *const *)c->data, c->tables, &c->e);
     return !refuses(&c->desc, status, &c->e);
 }
-/* More than is asked for, as remove takes more than that. */
+/* Exactly what loci_workspace() asks for; 64 bytes for a call that it says is impossible. */
 static void *work_for(const struct caches *c, loci_call *call)
 {
-    loci_call asked = *call;
-    if (asked.k_pos) asked.q_pos = asked.k_pos;      /* which append does not read */
-    const size_t bytes = loci_workspace(c->plan, &asked, 0);
-    call->work_bytes = bytes ? bytes + (1 << 20) : 1 << 24;
+    const size_t bytes = loci_workspace(c->plan, call, 0);
+    call->work_bytes = bytes ? bytes : 64;
     return room_take(&room, call->work_bytes);
 }
 
