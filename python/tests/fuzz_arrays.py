@@ -140,7 +140,7 @@ def place(
     strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
     pitch, start = item, 0
     if odd:
-        distinct = out and not d.chance(15)
+        distinct = out and not d.chance(30)
         if of_numpy and d.chance(4):  # fields of packed records
             pitch, distinct = item + d.int(1, item), True
         strides = _strides(d, shape, of_numpy and (not out or d.chance(20)), distinct)
