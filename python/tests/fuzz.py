@@ -11,8 +11,10 @@ import argparse
 import collections
 import contextlib
 import faulthandler
+import pathlib
 import re
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -175,7 +177,7 @@ class Problem:
             self.options["scale"] = d.pick((0.3, 1.0, -0.5, 2))
         if d.chance(10):
             self.options["softcap"] = d.pick((2.0, 30, 0))
-        if d.chance(5):
+        if d.chance(30 if self.dtype == "bfloat16" else 1):
             self.options["fast"] = True
 
     def _place(self, shape: tuple[int, ...]) -> Placed:
@@ -370,7 +372,7 @@ def attention(d: Draw) -> None:
     hypothesis.note(f"{p} wrong: {wrong}")
     encoding: Any = p.plan if not p.tensors and "softcap" not in p.options and d.chance(20) else p.text
     lse = d.chance(40)
-    out = _out(d, p, to_layout((p.batch, p.heads, p.rows, p.value_dim), p.layout)) if d.chance(40) else None
+    out = _out(d, p, to_layout((p.batch, p.heads, p.rows, p.value_dim), p.layout)) if d.chance(60) else None
     try:
         with refusals():
             got = loci.attention(*arrays, encoding, **more, return_lse=lse, out=None if out is None else out.array)
@@ -849,6 +851,9 @@ TARGETS: dict[str, Callable[[Draw], None]] = {
 
 def run(target: str, examples: int, **settings: Any) -> None:
     """A finding is an exception, with the smallest example that hypothesis finds."""
+
+    home = pathlib.Path(tempfile.gettempdir(), "loci-fuzz-hypothesis")
+    hypothesis.configuration.set_hypothesis_home_dir(home)  # by default it would be a folder here
 
     @hypothesis.settings(
         max_examples=examples,

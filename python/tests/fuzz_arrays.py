@@ -107,7 +107,7 @@ def _strides(d: Draw, shape: tuple[int, ...], backwards: bool, distinct: bool) -
     if not distinct and d.chance(10):
         return [d.int(0, 5) for _ in shape]
     axes = d.data.draw(st.permutations(range(len(shape)))) if d.chance(50) else list(range(len(shape)))
-    last_is_dense = d.chance(70)
+    last_is_dense = d.chance(90 if distinct else 70)
     strides, reach = [0] * len(shape), 1
     for axis in reversed(axes):
         gaps = d.chance(20) and not (last_is_dense and axis == len(shape) - 1)
@@ -140,10 +140,10 @@ def place(
     strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
     pitch, start = item, 0
     if odd:
-        distinct = out and not d.chance(15)
+        distinct = out and not d.chance(30)
         if of_numpy and d.chance(4):  # fields of packed records
             pitch, distinct = item + d.int(1, item), True
-        strides = _strides(d, shape, of_numpy, distinct)
+        strides = _strides(d, shape, of_numpy and (not out or d.chance(20)), distinct)
         start = d.int(1, item - 1) if of_numpy and d.chance(5) else 0
     span = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True) if size > 1 and 0 not in shape]
     low, high = sum(min(s, 0) for s in span), sum(max(s, 0) for s in span)
@@ -166,7 +166,7 @@ def place(
         view = (flat.view(torch.bfloat16) if dtype == "bfloat16" else flat).as_strided(shape, strides, GUARD - low)
         if odd and not sign and d.chance(1):
             view = torch._neg_view(view)
-    elif odd and d.chance(6):
+    elif odd and d.chance(12 if out else 5):
         view.flags.writeable = False
     return Placed(view, memory, owned, np_dtype)
 
