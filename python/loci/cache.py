@@ -238,10 +238,12 @@ class Cache:
             laid = self._lay(given, inputs, k_lens, pos, coords)
         elif laid is None or not laid.fits(given, inputs):
             laid = self._calls[len(given)] = self._lay(given, inputs, None, None, None)
-        elif laid.grad:
-            laid.kind.refuse_untracked(*given.values())
-            if laid.kind.grad_enabled():
-                self._refuse_gradient(laid.kind, *given.values())
+        else:
+            laid.first = None  # the inputs of the call that it was laid out for, if that call was refused
+            if laid.grad:
+                laid.kind.refuse_untracked(*given.values())
+                if laid.kind.grad_enabled():
+                    self._refuse_gradient(laid.kind, *given.values())
         return laid
 
     def _lay(self, given: dict[str, Any], inputs: Any, k_lens: Any, pos: Any, coords: Any) -> _Laid:

@@ -183,6 +183,21 @@ class Caches(unittest.TestCase):
         o = cache.step(*piece(arrays, 10, 11), pos=[10])
         self.same(o, loci.attention(*arrays, "alibi")[:, :, 10:11])
 
+    def test_a_refused_step_leaves_no_inputs(self) -> None:
+        """The next step that looks like it has gates of its own."""
+        arrays = problem()
+        gates = -np.random.default_rng(9).random((2, HEADS, LENGTH)).astype(np.float32)
+        want = loci.attention(*arrays, "fox", tensors={"fox.log_f": gates})
+        refused = np.zeros((2, HEADS, 4, DIM), np.float32)
+        refused.flags.writeable = False
+        cache = loci.Cache("fox", HEADS, DIM, batch=2, capacity=LENGTH)
+        for i in range(0, LENGTH, 4):
+            rows, own = piece(arrays, i, i + 4), gates[:, :, i : i + 4].copy()
+            if i == 0:
+                with self.assertRaisesRegex(loci.Error, "read-only"):
+                    cache.step(*rows, inputs={"fox.log_f": own - 30}, out=refused)
+            self.same(cache.step(*rows, inputs={"fox.log_f": own}), want[:, :, i : i + 4])
+
     def test_what_one_sequence_refuses_changes_none(self) -> None:
         arrays = problem(batch=3)
         cache = loci.Cache("alibi", HEADS, DIM, batch=3, capacity=LENGTH)
