@@ -367,7 +367,7 @@ def attention(d: Draw) -> None:
     arrays: list[Any] = [p.q.array, p.k.array, p.v.array]
     more = {**p.masks(), **p.options, "tensors": {name: x.array for name, x in p.tensors.items()}, "layout": p.layout}
     wrong = d.chance(6) and spoil(d, p, arrays, more)
-    if d.chance(3) and p.library == "numpy" and p.dtype != "bfloat16":
+    if not wrong and d.chance(3) and p.library == "numpy" and p.dtype != "bfloat16":
         arrays = [Foreign(x) for x in arrays]
     hypothesis.note(f"{p} wrong: {wrong}")
     encoding: Any = p.plan if not p.tensors and "softcap" not in p.options and d.chance(20) else p.text
