@@ -33,7 +33,7 @@ enum {
 /* Of a log that a checkpoint had, nobody knows how much room there is, so there is none. */
 static void add_log(struct lab_result *r, const struct lab_logged *l)
 {
-    struct lab_logged *more = draw_take((size_t)r->logs + 1, sizeof *more);
+    struct lab_logged *more = draw_alloc((size_t)r->logs + 1, sizeof *more);
     if (r->logs) memcpy(more, r->log, (size_t)r->logs * sizeof *more);
     free(r->log);
     r->log = more;
@@ -166,7 +166,7 @@ static loci_status finish(struct training *t, const char *id, loci_error *e)
 
 static pthread_mutex_t holding = PTHREAD_MUTEX_INITIALIZER;
 
-static void hold(struct training *t)
+static void block_signals(struct training *t)
 {
     pthread_mutex_lock(&holding);
     t->next = t->work->held, t->work->held = t;
@@ -201,13 +201,13 @@ loci_status lab_run_one(struct lab_work *w, int index, const loci_host *host, lo
     enum lab_claimed what;
     char id[33];
     s.isa = w->isa;
-    TRY(lab_claim_take(&t.claim, w->dir, t.config, &what, e));
+    TRY(lab_claim_acquire(&t.claim, w->dir, t.config, &what, e));
     if (what != LAB_MINE) {
         atomic_store(&t.progress->stage, what == LAB_DONE ? LAB_READY : LAB_ELSEWHERE);
         return LOCI_OK;
     }
     atomic_store(&t.progress->stage, LAB_TRAINS);
-    hold(&t);
+    block_signals(&t);
     lab_config_id(t.config, id);
     loci_status status = lab_model_open(&t.model, &s, host, e);
     if (!status) status = train(&t, e);
@@ -260,7 +260,7 @@ loci_status lab_work_begin(struct lab_work *w, loci_error *e)
     }
     const int wanted = left < 1 ? 1 : left < w->threads ? left : w->threads;
     w->each = w->threads / wanted, w->workers = 0;
-    w->worker = draw_take((size_t)wanted, sizeof *w->worker);
+    w->worker = draw_alloc((size_t)wanted, sizeof *w->worker);
     w->error = (loci_error){ .status = LOCI_OK }, w->held = NULL;
     atomic_store(&w->next, 0), atomic_store(&w->failed, 0), atomic_store(&w->active, wanted);
     while (w->workers < wanted && !pthread_create(&w->worker[w->workers], NULL, worker, w))

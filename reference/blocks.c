@@ -69,11 +69,11 @@ static double exponent(const struct problem *p, int e, const struct blocks_by *b
 }
 
 /* Channels after the last block stay as they are. */
-static void turn_blocks(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
+static void rotate_blocks(const struct problem *p, int e, const struct blocks_by *b, loci_which which,
                         int head, ptrdiff_t row, const double *x, double *y)
 {
     int n = b->block, kv = which == LOCI_QUERY ? kv_head(p, head) : head;
-    double *in = p->room, *out = in + n * n, *t = out + n * n;
+    double *in = p->scratch_size, *out = in + n * n, *t = out + n * n;
     memcpy(y, x, (size_t)p->D * sizeof *y);
     for (int j = 0; j < b->count; j++) {
         for (int r = 0; r < n; r++)
@@ -85,12 +85,12 @@ static void turn_blocks(const struct problem *p, int e, const struct blocks_by *
 
 /* y = exp(X) x: dx = exp(X)^T dy, and dL/dexp(X) = dy x^T goes into the upper right
  * of the doubled matrix, whose exponential has exp(X)^T as its first block. */
-static void turn_blocks_backward(const struct problem *p, int e, const struct blocks_by *b,
+static void rotate_blocks_backward(const struct problem *p, int e, const struct blocks_by *b,
                                  loci_which which, int head, ptrdiff_t row, const double *x,
                                  const double *dy, double *dx)
 {
     int n = b->block, m = 2 * n, kv = which == LOCI_QUERY ? kv_head(p, head) : head;
-    double *in = p->room, *out = in + m * m, *t = out + m * m;
+    double *in = p->scratch_size, *out = in + m * m, *t = out + m * m;
     memcpy(dx, dy, (size_t)p->D * sizeof *dx);
     for (int j = 0; j < b->count; j++) {
         const double *g = dy + j * n;
@@ -122,13 +122,13 @@ static void turn_blocks_backward(const struct problem *p, int e, const struct bl
                       const double *x, double *y)                                                  \
     {                                                                                              \
         struct blocks_by b = blocks_of_##name_(p, e);                                              \
-        turn_blocks(p, e, &b, which, head, row, x, y);                                             \
+        rotate_blocks(p, e, &b, which, head, row, x, y);                                             \
     }                                                                                              \
     static void name_##_backward(const struct problem *p, int e, loci_which which, int head,       \
                                  ptrdiff_t row, const double *x, const double *dy, double *dx)     \
     {                                                                                              \
         struct blocks_by b = blocks_of_##name_(p, e);                                              \
-        turn_blocks_backward(p, e, &b, which, head, row, x, dy, dx);                               \
+        rotate_blocks_backward(p, e, &b, which, head, row, x, dy, dx);                               \
     }                                                                                              \
     static ptrdiff_t name_##_room(const struct problem *p, int e)                                  \
     {                                                                                              \
@@ -136,7 +136,7 @@ static void turn_blocks_backward(const struct problem *p, int e, const struct bl
         return room_of(&b);                                                                        \
     }                                                                                              \
     const struct definition loci_define_##name_ = {                                                \
-        .name = #name_, .turn = name_, .turn_backward = name_##_backward, .room = name_##_room,    \
+        .name = #name_, .rotate = name_, .rotate_backward = name_##_backward, .scratch_size = name_##_room,    \
         .matrices = true,                                                                          \
     };
 

@@ -130,7 +130,7 @@ loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *
                        loci_view y)
 {
     loci_call now, *const c = &now;
-    TRY(loci_take_call(c, wants_sizes(p), given));
+    TRY(loci_copy_call(c, wants_sizes(p), given));
     TRY(check_embed_call(p, c));
     TRY(loci_check_tables(p, tables, c->tables_bytes, c->error));
     TRY(embed_view(p, c, &x, "x"));
@@ -152,9 +152,9 @@ size_t loci_embed_workspace(const loci_plan *p, const loci_call *c)
 {
     struct arena a = { 0 };
     (void)c;
-    take_bytes(&a, (size_t)p->model_dim, sizeof(double));
+    carve_bytes(&a, (size_t)p->model_dim, sizeof(double));
     for (int i = 0; i < p->tensors.n; i++)
-        take_bytes(&a, (size_t)tensor_count(&p->tensors.list[i]), sizeof(double));
+        carve_bytes(&a, (size_t)tensor_count(&p->tensors.list[i]), sizeof(double));
     return a.full || a.used > PTRDIFF_MAX ? 0 : a.used;
 }
 
@@ -165,7 +165,7 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     loci_call now, *const c = &now;
     /* rows are added, so their gradient does not depend on them */
     (void)tables;
-    TRY(loci_take_call(c, wants_sizes(p), given));
+    TRY(loci_copy_call(c, wants_sizes(p), given));
     TRY(check_embed_call(p, c));
     TRY(embed_view(p, c, &dy, "dy"));
     const struct config *cfg = &p->enc[0];

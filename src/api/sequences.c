@@ -55,7 +55,7 @@ static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq
     };
     const struct listed keys = listed_keys(c, s);
     s->run = !(c->where.apart && c->where.apart[b]) && consecutive_q(c, b, q0, nq)
-          && SOUND(1, consecutive_k(c, b, keys.first, keys.count));
+          && PLANTED_BUG(1, consecutive_k(c, b, keys.first, keys.count));
     /* Unsigned, as above.  Without rows or keys there is no distance. */
     if (s->run && nq && keys.count)
         s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, keys.first)
@@ -137,7 +137,7 @@ void loci_find_sequences(struct call *c)
      * possible; else one, whose pairs compare ids. */
     for (ptrdiff_t b = 0; b < c->B; b++) {
         if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false, false);
-        else if (SOUND(2, rising(c, b))) add_runs(c, b);
+        else if (PLANTED_BUG(2, rising(c, b))) add_runs(c, b);
         else add_sequence(c, b, 0, c->Lq, 0, c->Lk, true, false);
     }
 }
@@ -171,10 +171,10 @@ static bool counts(const struct call *c)
 {
     return (c->in->q_starts || c->where.runs) && !c->in->q_pos;
 }
-void loci_take_positions(struct call *c, struct arena *a)
+void loci_carve_positions(struct call *c, struct arena *a)
 {
     const ptrdiff_t n = c->where.runs ? c->Lq : c->Lq + c->Lk;
-    if (counts(c)) c->counted = take_bytes(a, (size_t)n, sizeof *c->counted);
+    if (counts(c)) c->counted = carve_bytes(a, (size_t)n, sizeof *c->counted);
 }
 void loci_count_positions(struct call *c)
 {

@@ -48,12 +48,12 @@ const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
 
 /* The size tells most other plans apart, not all: two plans of equal
  * layout could take each other's tables, and only the caller can know. */
-loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t room, loci_error *e)
+loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t capacity, loci_error *e)
 {
     CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes",
           ALIGN);
-    CHECK(e, room == 0 || room >= ALIGN, LOCI_BAD_ARG,
-          "tables have %zu bytes, and even empty ones have %d", room, ALIGN);
+    CHECK(e, capacity == 0 || capacity >= ALIGN, LOCI_BAD_ARG,
+          "tables have %zu bytes, and even empty ones have %d", capacity, ALIGN);
     /* The range is read before the size is checked: it
      * lies in the first 64 bytes, which are there. */
     ptrdiff_t range = loci_table_range(tables);
@@ -61,9 +61,9 @@ loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t roo
     const size_t bytes = ((const struct head *)tables)->bytes;
     CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG,
           "tables were prepared for another plan");
-    CHECK(e, room == 0 || room >= bytes, LOCI_BAD_ARG,
+    CHECK(e, capacity == 0 || capacity >= bytes, LOCI_BAD_ARG,
           "tables have %zu bytes, and those that were prepared for distances up to %td have %zu",
-          room, range, bytes);
+          capacity, range, bytes);
     return LOCI_OK;
 }
 

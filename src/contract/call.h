@@ -120,7 +120,7 @@ struct call {
     int threads;
     bool backward;                       /* there is room for gradients */
     bool decode;                         /* few rows: engine/decode.c walks them one by one */
-    bool fast, packed;                   /* bf16 dot products; turned keys are bf16, each in the
+    bool fast, packed;                   /* bf16 dot products; rotated keys are bf16, each in the
                                             first half of its row */
 
     loci_view q, k, v, o, mask, weights; /* strides resolved */
@@ -142,7 +142,7 @@ struct call {
     /* backward: sums that are added in order (util/ordered_sum.h) */
     char *blocks;
     size_t block;
-    void *turned;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL:
+    void *rotated;                        /* keys after rotation, [B][key_heads][Lk][D] reals; NULL:
                                             k is read in place */
     /* [key_heads][ktiles]: largest |k| of a tile, rounded up, NaN where k or v are not all
      * finite; NULL: nobody asks */

@@ -91,11 +91,11 @@ enum term_id {
 enum trait {
     FADES = 1,                           /* a rotation that makes queries and keys larger or smaller
                                             with their position */
-    NOT_AGAIN = 2,                       /* a rotation whose turned keys cannot be turned on to
+    NOT_AGAIN = 2,                       /* a rotation whose rotated keys cannot be rotated on to
                                             another position */
     READS_ALONE = 4,                     /* reads queries or keys beside their products, which
                                             fading would spoil */
-    READS_STAGED = 8,                    /* its encoding reads turned keys where they are staged */
+    READS_STAGED = 8,                    /* its encoding reads rotated keys where they are staged */
     BENDS = 16,                          /* makes something else of the scores than adding to them
                                             */
     IN_ORDER = 32,                       /* a score hangs on the keys between it and the row, too */
@@ -232,8 +232,8 @@ struct loci_pe {
                              ptrdiff_t first, ptrdiff_t count, char *rows, bool back);
     /* In a cache: bytes of what is made once of inputs by key, and how that goes on, of entry b
      * from key from[b] on. */
-    size_t    (*kept)(const struct call *, int enc);
-    void      (*keep)(const struct call *, int enc, const int64_t *from);
+    size_t    (*cache_size)(const struct call *, int enc);
+    void      (*cache_update)(const struct call *, int enc, const int64_t *from);
 
     /* Stage EMBED */
     /* 0 .. positions - 1 are legal; NULL: any */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* comrope.c -- blocks of channels turned by learned generators that commute.  Yu et al., ComRoPE,
+/* comrope.c -- blocks of channels rotated by learned generators that commute.  Yu et al., ComRoPE,
  * CVPR 2025 (arXiv 2506.03737).
  *
  *     x[block j] <- exp(sum over axes a of coordinate[a] A[a][j]) x[block j],

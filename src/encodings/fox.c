@@ -51,10 +51,10 @@ static void lay_out_sums(const struct call *c, struct arena *a, struct gate_sums
 {
     const struct loci_plan *p = c->plan;
     const size_t tiles = (size_t)p->heads * (size_t)c->seqs.ktiles;
-    to->sum = take_bytes(a, tiles, sizeof *to->sum);
-    to->marks = take_bytes(a, tiles, sizeof *to->marks);
-    to->top = take_bytes(a, tiles, p->real);
-    to->later = take_bytes(a, (size_t)(c->B * p->heads) * (size_t)gate_keys(c), p->real);
+    to->sum = carve_bytes(a, tiles, sizeof *to->sum);
+    to->marks = carve_bytes(a, tiles, sizeof *to->marks);
+    to->top = carve_bytes(a, tiles, p->real);
+    to->later = carve_bytes(a, (size_t)(c->B * p->heads) * (size_t)gate_keys(c), p->real);
 }
 /* The sums that a cache has made as keys were added, or
  * NULL.  They have no bounds for rows that end early. */
@@ -68,13 +68,13 @@ static struct gate_sums *lay_out(const struct call *c, int enc, struct arena *a)
 {
     const struct loci_plan *p = c->plan;
     const size_t tiles = (size_t)p->heads * (size_t)c->seqs.ktiles;
-    struct gate_sums *g = take_bytes(a, 1, sizeof *g), spare, *to = a->base ? g : &spare;
+    struct gate_sums *g = carve_bytes(a, 1, sizeof *g), spare, *to = a->base ? g : &spare;
     *to = (struct gate_sums){ .stops = stops(c, enc) };
     lay_out_sums(c, a, to);
     if (a->base && made(c, enc)) lay_out_sums(c, &(struct arena){ .base = made(c, enc) }, to);
     if (to->stops) {
-        to->rise = take_bytes(a, tiles, sizeof *to->rise);
-        to->knorm = take_bytes(a, (size_t)p->key_heads * (size_t)c->seqs.ktiles, sizeof *to->knorm);
+        to->rise = carve_bytes(a, tiles, sizeof *to->rise);
+        to->knorm = carve_bytes(a, (size_t)p->key_heads * (size_t)c->seqs.ktiles, sizeof *to->knorm);
     }
     return g;
 }
@@ -160,14 +160,14 @@ static double norm_squared(const void *k, loci_dtype dtype, ptrdiff_t step, int 
             all += load_real(k, true, d * step) * load_real(k, true, d * step);
         return all;
     }
-    float room[MAX_DIM];
-    const float *x = dtype == LOCI_F32 && step == 1 ? k : room;
-    for (int d = 0; d < D && x == room && dtype == LOCI_F32; d++)
-        room[d] = ((const float *)k)[d * step];
+    float buffer[MAX_DIM];
+    const float *x = dtype == LOCI_F32 && step == 1 ? k : buffer;
+    for (int d = 0; d < D && x == buffer && dtype == LOCI_F32; d++)
+        buffer[d] = ((const float *)k)[d * step];
     for (int d = 0; d < D && dtype == LOCI_BF16; d++)
-        room[d] = from_bf16(((const uint16_t *)k)[d * step]);
+        buffer[d] = from_bf16(((const uint16_t *)k)[d * step]);
     for (int d = 0; d < D && dtype == LOCI_F16; d++)
-        room[d] = from_f16(((const uint16_t *)k)[d * step]);
+        buffer[d] = from_f16(((const uint16_t *)k)[d * step]);
     float sum[16] = { 0 };
     int d = 0;
     for (; d + 16 <= D; d += 16)
@@ -182,11 +182,11 @@ static void measure_keys(const struct call *c, const struct gate_sums *g,
                          const struct sequence *q, int kh)
 {
     const struct loci_plan *p = c->plan;
-    const loci_dtype dtype = !c->turned ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
+    const loci_dtype dtype = !c->rotated ? p->dtype : p->f64 ? LOCI_F64 : LOCI_F32;
     double most = 0;
     for (ptrdiff_t j = 0; j < q->nk; j++) {
         ptrdiff_t step = 1;
-        const void *k = c->turned ? (const char *)c->turned
+        const void *k = c->rotated ? (const char *)c->rotated
                                         + ((q->b * p->key_heads + kh) * c->Lk + q->k0 + j) * p->dim
                                               * (ptrdiff_t)p->real
                                   : key_at(c, q->b, kv_head_of(p, kh), q->k0 + j, &step);
@@ -282,7 +282,7 @@ static loci_status accept(const struct call *c, int enc)
 
 /* What a cache makes room for.  With `stop` that is
  * nothing, as the bounds are made anew for each call. */
-static size_t kept(const struct call *c, int enc)
+static size_t cache_size(const struct call *c, int enc)
 {
     struct gate_sums g;
     struct arena a = { 0 };
@@ -292,7 +292,7 @@ static size_t kept(const struct call *c, int enc)
 }
 /* Goes on with the sums of every entry, from the tile
  * of key from[b] on, which may not have been full. */
-static void keep(const struct call *c, int enc, const int64_t *from)
+static void cache_update(const struct call *c, int enc, const int64_t *from)
 {
     const struct loci_plan *p = c->plan;
     const struct loci_cache *cache = c->cache;
@@ -373,5 +373,5 @@ const struct loci_pe loci_pe_fox = {
     .places = LOCI_PLACE_SCORE, .causal_only = true, .tol = 5e-6, .opts = opts, .tensors = tensors,
     .terms = terms, .accept = accept, .scratch = scratch, .link = link, .hand_on = hand_on,
     .carried = carried,
-    .begin = begin, .end = end, .kept = kept, .keep = keep,
+    .begin = begin, .end = end, .cache_size = cache_size, .cache_update = cache_update,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* liere.c -- blocks of channels turned by learned generators.
+/* liere.c -- blocks of channels rotated by learned generators.
  * Ostmeier et al., ICML 2025 (arXiv 2406.10322).
  *
  *     x[block j] <- exp(sum over axes a of coordinate[a] A[a][j]) x[block j],
@@ -202,26 +202,26 @@ static struct matrices *lay_out(const struct call *c, int enc, struct arena *a)
     const int64_t rows = rows_of(c, true) + rows_of(c, false);
     const size_t one = (size_t)square(&b), all = (size_t)(b.groups * b.count) * one,
                  real = c->plan->real;
-    struct matrices *w = take_bytes(a, 1, sizeof *w), spare, *to = w ? w : &spare;
+    struct matrices *w = carve_bytes(a, 1, sizeof *w), spare, *to = w ? w : &spare;
     *to = (struct matrices){ .block = b.block, .count = b.count, .groups = b.groups,
                              .hashes = 2 * rows + 1 };
     int64_t **lists[] = { &to->slot[0], &to->slot[1], &to->first, &to->next, &to->hash };
     const int64_t lengths[] = { rows_of(c, true), rows_of(c, false), rows, rows, to->hashes };
     for (int i = 0; i < COUNT(lists); i++)
-        *lists[i] = take_bytes(a, (size_t)lengths[i], sizeof(int64_t));
-    to->into = take_bytes(a, (size_t)rows, all * real);
-    to->each = 3 * one + loci_exponential_room(b.block);
+        *lists[i] = carve_bytes(a, (size_t)lengths[i], sizeof(int64_t));
+    to->into = carve_bytes(a, (size_t)rows, all * real);
+    to->each = 3 * one + loci_exponential_work(b.block);
     if (c->backward) {
-        to->back = take_bytes(a, (size_t)rows, all * real);
+        to->back = carve_bytes(a, (size_t)rows, all * real);
         for (int k = 0; k < 2; k++) {
             const size_t count = (size_t)c->B
                                * (size_t)(k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq);
-            to->x[k] = take_bytes(a, count, (size_t)c->plan->dim * real),
-            to->g[k] = take_bytes(a, count, (size_t)c->plan->dim * real);
+            to->x[k] = carve_bytes(a, count, (size_t)c->plan->dim * real),
+            to->g[k] = carve_bytes(a, count, (size_t)c->plan->dim * real);
         }
         to->each += (size_t)b.axes * all;
     }
-    to->room = take_bytes(a, (size_t)c->threads, to->each * sizeof(double));
+    to->work = carve_bytes(a, (size_t)c->threads, to->each * sizeof(double));
     return w;
 }
 static size_t scratch(const struct call *c, int enc)
@@ -326,12 +326,12 @@ static void exponential_job(void *arg, int index)
     const struct call *c = job->c;
     struct matrices *w = job->w;
     const int n = w->block;
-    double *x = w->room + (size_t)index * w->each, *r = x + n * n, *room = r + 2 * n * n;
+    double *x = w->work + (size_t)index * w->each, *r = x + n * n, *work = r + 2 * n * n;
     for (int64_t i; (i = atomic_fetch_add(&job->next, 1)) < w->slots;)
         for (ptrdiff_t at = 0; at < w->groups * w->count; at++) {
             const ptrdiff_t to = (i * w->groups * w->count + at) * n * n;
             add_generators(c, job->enc, w, i, at, x);
-            loci_exponential(n, x, r, room, c->plan->engine->add_product);
+            loci_exponential(n, x, r, work, c->plan->engine->add_product);
             for (int o = 0; o < n; o++)
                 for (int k = 0; k < n; k++) {
                     store_real(w->into, c->plan->f64, to + k * n + o, r[o * n + k]);
@@ -341,7 +341,7 @@ static void exponential_job(void *arg, int index)
 }
 
 /* Finds the slots and makes their matrices.  Keys from a cache,
- * which are turned already, need none where scores are made. */
+ * which are rotated already, need none where scores are made. */
 static void begin(struct call *c, int enc)
 {
     struct arena a = { .base = c->scratch[enc] };
@@ -405,8 +405,8 @@ static void gradient_job(void *arg, int index)
     const struct matrices *w = job->w;
     const int n = w->block, blocks_of_all = w->groups * w->count;
     const int64_t first = job->from + index * SLOTS_ABREAST;
-    double *x = w->room + (size_t)index * w->each, *g = x + n * n, *d = g + n * n, *sum = d + n * n;
-    double *room = sum + (ptrdiff_t)c->plan->axes * blocks_of_all * n * n;
+    double *x = w->work + (size_t)index * w->each, *g = x + n * n, *d = g + n * n, *sum = d + n * n;
+    double *work = sum + (ptrdiff_t)c->plan->axes * blocks_of_all * n * n;
     memset(sum, 0, sizeof *sum * (size_t)(c->plan->axes * blocks_of_all) * (size_t)(n * n));
     for (int64_t slot = first; slot < first + SLOTS_ABREAST && slot < w->slots; slot++)
         for (int at = 0; at < blocks_of_all; at++) {
@@ -415,7 +415,7 @@ static void gradient_job(void *arg, int index)
             for (int i = 0; i < n * n; i++) any |= g[i] != 0;
             if (!any) continue;
             add_generators(c, job->enc, w, slot, at, x);
-            loci_exponential_adjoint(n, x, g, d, room, c->plan->engine->add_product);
+            loci_exponential_adjoint(n, x, g, d, work, c->plan->engine->add_product);
             for (int a = 0; a < c->plan->axes; a++) {
                 const double along = coordinate(c, w->first[slot], a);
                 double *to = sum + ((ptrdiff_t)a * blocks_of_all + at) * n * n;
@@ -438,7 +438,7 @@ static void end(struct call *c, int enc)
                       jobs = left < c->threads ? left : c->threads;
         run(&job, gradient_job, jobs);
         for (int64_t k = 0; k < jobs; k++) {
-            const double *sum = w->room + (size_t)k * w->each + 3 * (ptrdiff_t)w->block * w->block;
+            const double *sum = w->work + (size_t)k * w->each + 3 * (ptrdiff_t)w->block * w->block;
             for (ptrdiff_t i = 0; i < count; i++) draw[i] += sum[i];
         }
     }

@@ -13,7 +13,7 @@
  * the head, and make o and ae in three passes; the halves stay equal, and one pass with wider
  * values gives the same.
  *
- * States belong to query heads, so the keys of a group are turned for each of its heads. */
+ * States belong to query heads, so the keys of a group are rotated for each of its heads. */
 #include "layout/states.h"
 
 #include "contract/call.h"

@@ -45,7 +45,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
         by->rows(&t[i]);
         if (skip) measure_rows(&t[i]);
         open_total(&t[i]);
-        if (part && !part->opens) N(hold_rows)(&t[i], state + (size_t)i * part->slot, true);
+        if (part && !part->opens) N(save_part)(&t[i], state + (size_t)i * part->slot, true);
     }
     const struct weights *weights = weights_of(c);
     /* Borders of chunks and tiles are multiples of CHUNK and KT whatever the rows see, as the bits
@@ -64,7 +64,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
             /* An older tile than one that is negligible may matter again,
              * but what is spent stays so. */
             if (skip && negligible(t, t->chunk.m)) continue;
-            if (all_spent(t, n)) break;
+            if (all_exhausted(t, n)) break;
             const bool more = j > range.first / KT;
             for (int i = 0; i < n; i++) by->scores(&t[i], more);
             finish_scores(t, n);
@@ -77,7 +77,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
     }
     for (int i = 0; i < n; i++) {
         if (!part || part->closes) by->close(&t[i]);
-        else find_lost(&t[i]), N(hold_rows)(&t[i], state + (size_t)i * part->slot, false);
+        else find_lost(&t[i]), N(save_part)(&t[i], state + (size_t)i * part->slot, false);
     }
 }
 

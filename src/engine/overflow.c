@@ -3,7 +3,7 @@
  * products left the reals? */
 #include "engine/workspace.h"
 
-/* Number d of key k of the tile; fast.c has turned keys as bf16, each in the
+/* Number d of key k of the tile; fast.c has rotated keys as bf16, each in the
  * first half of its row. */
 static double key_number(const struct tile *t, int k, int d)
 {

@@ -271,7 +271,7 @@ static bool plan_all(struct job *j)
         return refuse("%s: no tensor is a weight of queries or keys that turn; "
                       "--q and --k say how they are called",
                       j->path);
-    struct block *blocks = take((size_t)f->count + 1, sizeof *blocks);
+    struct block *blocks = alloc((size_t)f->count + 1, sizeof *blocks);
     const bool whole = check_rest(j, blocks);
     free(blocks);
     return whole;
@@ -281,29 +281,29 @@ static bool plan_all(struct job *j)
 
 /* In pieces: a tensor that only passes through need not fit into memory. */
 static loci_status copy(const struct job *j, const struct safetensor *t,
-                        struct safetensors_writer *w, char *room, size_t size, loci_error *e)
+                        struct safetensors_writer *w, char *buffer, size_t size, loci_error *e)
 {
     loci_status s = LOCI_OK;
     struct safetensor part = *t;
     for (uint64_t left = t->bytes; left && !s; left -= part.bytes, part.offset += part.bytes) {
         part.bytes = left < size ? left : size;
-        if (!(s = loci_safetensors_read(&j->file, &part, room, e)))
-            s = loci_safetensors_put(w, room, part.bytes, e);
+        if (!(s = loci_safetensors_read(&j->file, &part, buffer, e)))
+            s = loci_safetensors_put(w, buffer, part.bytes, e);
     }
     return s;
 }
 
 /* What moves is held whole: its rows change places. */
-static loci_status put_tensor(const struct job *j, int i, struct safetensors_writer *w, char *room,
+static loci_status put_tensor(const struct job *j, int i, struct safetensors_writer *w, char *buffer,
                               size_t size, loci_error *e)
 {
     const struct safetensor *t = &j->file.tensor[i];
     const loci_channels *c = &j->move[i].channels;
-    if (!c->heads) return copy(j, t, w, room, size, e);
+    if (!c->heads) return copy(j, t, w, buffer, size, e);
     char *data = malloc((size_t)t->bytes);
     if (!data) return *e = (loci_error){ LOCI_NO_MEMORY, "out of memory" }, LOCI_NO_MEMORY;
     loci_status s = loci_safetensors_read(&j->file, t, data, e);
-    const loci_pairing from = SOUND(1, j->to == LOCI_HALF) ? LOCI_INTERLEAVED : LOCI_HALF;
+    const loci_pairing from = PLANTED_BUG(1, j->to == LOCI_HALF) ? LOCI_INTERLEAVED : LOCI_HALF;
     if (!s) s = loci_convert_channels(c, from, j->to, data, data, e);
     if (!s) s = loci_safetensors_put(w, data, t->bytes, e);
     free(data);
@@ -315,20 +315,20 @@ static bool write_all(const struct job *j, const char *path)
 {
     enum { PIECE = 1 << 20 };
     const struct safetensors *f = &j->file;
-    struct safetensors_meta *meta = take((size_t)f->meta_count + 1, sizeof *meta);
+    struct safetensors_meta *meta = alloc((size_t)f->meta_count + 1, sizeof *meta);
     int metas = 0;
     for (int i = 0; i < f->meta_count; i++)
-        if (SOUND(2, strcmp(f->meta[i].key, pairing_key) != 0)) meta[metas++] = f->meta[i];
+        if (PLANTED_BUG(2, strcmp(f->meta[i].key, pairing_key) != 0)) meta[metas++] = f->meta[i];
     meta[metas++] = (struct safetensors_meta){ pairing_key, pairings[j->to] };
-    char *room = take(PIECE, 1);
+    char *buffer = alloc(PIECE, 1);
     struct safetensors_writer w;
     loci_error e;
     loci_status s = loci_safetensors_begin(&w, path, f->count, f->tensor, metas, meta, &e);
     if (!s) {
-        for (int i = 0; i < f->count && !s; i++) s = put_tensor(j, i, &w, room, PIECE, &e);
+        for (int i = 0; i < f->count && !s; i++) s = put_tensor(j, i, &w, buffer, PIECE, &e);
         s = loci_safetensors_end(&w, s, &e);
     }
-    free(room);
+    free(buffer);
     free(meta);
     return !s || refuse("%s: %s", path, e.text);
 }
@@ -396,7 +396,7 @@ static bool read_wish(struct job *j)
         return refuse("%s: a GGUF file is about its own weights; the model's config.json is wanted",
                       a->rest[1]);
     if (loci_model_open(&j->model, a->rest[1], &e)) return refuse("%s", e.text);
-    j->layer = take((size_t)loci_model_layers(j->model), sizeof *j->layer);
+    j->layer = alloc((size_t)loci_model_layers(j->model), sizeof *j->layer);
     return true;
 }
 
@@ -406,7 +406,7 @@ static int convert_file(struct job *j)
     const char *output = j->args->value[CONVERT_DRY_RUN] ? NULL : j->args->value[CONVERT_OUTPUT];
     loci_error e;
     if (loci_safetensors_open(&j->file, j->path, &e)) return fail("%s: %s", j->path, e.text);
-    j->move = take((size_t)j->file.count + 1, sizeof *j->move);
+    j->move = alloc((size_t)j->file.count + 1, sizeof *j->move);
     const bool done = plan_all(j) && (!output || write_all(j, output));
     if (done && !output) print_moves(j);
     if (done)
@@ -507,6 +507,6 @@ const struct command cmd_convert = {
         "    loci convert model.safetensors --to half --dim 128 --heads 32 --kv-heads 8 "
         "-o half.safetensors\n"
         "    loci convert --table half config.json --rows 4096 --dtype bf16 -o table.safetensors\n",
-    .takes = "@file @file",
+    .operand_text = "@file @file",
     .flags = flags, .run = run,
 };

@@ -88,7 +88,7 @@ static void fill_rows(const struct lab_runs *runs, const struct lab_progress *p,
 /* In place on a terminal, else a line per minute. */
 static void show_progress(struct lab_work *w, bool quiet)
 {
-    struct row *rows = take((size_t)w->runs->count, sizeof *rows);
+    struct row *rows = alloc((size_t)w->runs->count, sizeof *rows);
     const bool terminal = isatty(STDOUT_FILENO) && !quiet;
     const double began = now();
     double told = began, at_start = 0;
@@ -138,7 +138,7 @@ static bool read_shard(const struct args *a, struct lab_work *w)
 /* Each run has files of its own, so a text that cannot be looked at later would be of no use. */
 static int report_end(const struct lab_runs *runs, const struct lab_work *w, const char *dir)
 {
-    struct row *rows = take((size_t)runs->count, sizeof *rows);
+    struct row *rows = alloc((size_t)runs->count, sizeof *rows);
     int n, ready = 0, others = 0;
     fill_rows(runs, w->progress, w->shard, w->shards, rows, &n);
     for (int i = 0; i < n; i++)
@@ -186,7 +186,7 @@ static int run_run(const struct args *a)
                w.threads < runs.count ? w.threads : runs.count);
         fflush(stdout);
     }
-    w.progress = take((size_t)runs.count, sizeof *w.progress);
+    w.progress = alloc((size_t)runs.count, sizeof *w.progress);
     loci_status status = lab_work_begin(&w, &e);
     if (!status) {
         show_progress(&w, a->value[RUN_QUIET] != NULL);
@@ -212,7 +212,7 @@ const struct command cmd_lab_run = {
         "    loci lab run --preset coffee -o lab-out\n"
         "    loci lab run --preset overnight -o lab-out --shard 3/16\n"
         "    loci lab run --arms 'rope,rope:base=1e6,alibi+cape' --tasks text --seeds 3 --size M\n",
-    .takes = "@file",
+    .operand_text = "@file",
     .flags = run_flags,
     .run = run_run,
 };
@@ -236,7 +236,7 @@ static bool read_rows(const char *dir, struct row **rows, int *n)
     const json_t *list = json_object_get(root, "runs");
     if (!json_is_array(list)) return json_decref(root), refuse("%s: it has no list of runs", path);
     *n = 0;
-    *rows = take(json_array_size(list) + 1, sizeof **rows);
+    *rows = alloc(json_array_size(list) + 1, sizeof **rows);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *one = json_array_get(list, i);
         const char *id = json_string_value(json_object_get(one, "id")),
@@ -294,7 +294,7 @@ const struct command cmd_lab_watch = {
     .synopsis = "loci lab watch [DIR] [--once]",
     .about = "    From the files in DIR, so of all processes and machines that work there.\n",
     .examples = "    loci lab watch lab-out\n",
-    .takes = "@folder",
+    .operand_text = "@folder",
     .flags = watch_flags,
     .run = run_watch,
 };

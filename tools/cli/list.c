@@ -22,39 +22,39 @@ static const struct { int place; const char *name; } places[] = {
 };
 
 /* "rotate,score", or "-": the encoding enters nowhere. */
-static const char *place_names(int set, char *buffer, size_t room)
+static const char *place_names(int set, char *buffer, size_t capacity)
 {
     buffer[0] = 0;
     for (int i = 0; i < COUNT(places); i++)
         if (set & places[i].place)
-            snprintf(buffer + strlen(buffer), room - strlen(buffer), "%s%s", buffer[0] ? "," : "",
+            snprintf(buffer + strlen(buffer), capacity - strlen(buffer), "%s%s", buffer[0] ? "," : "",
                      places[i].name);
-    if (!buffer[0]) snprintf(buffer, room, "-");
+    if (!buffer[0]) snprintf(buffer, capacity, "-");
     return buffer;
 }
 
 /* The usual value of an option, as it would be written. */
-static const char *usual(const loci_option *o, char *buffer, size_t room)
+static const char *usual(const loci_option *o, char *buffer, size_t capacity)
 {
-    if (o->must) snprintf(buffer, room, "must be given");
-    else if (o->kind == LOCI_LIST) snprintf(buffer, room, "none");
-    else if (isnan(o->usual)) snprintf(buffer, room, "by rule");
+    if (o->must) snprintf(buffer, capacity, "must be given");
+    else if (o->kind == LOCI_LIST) snprintf(buffer, capacity, "none");
+    else if (isnan(o->usual)) snprintf(buffer, capacity, "by rule");
     else if (o->kind == LOCI_WORD) {
         const char *p = o->words;
         for (int k = (int)o->usual; k > 0 && *p; k--) p += strcspn(p, "|"), p += *p == '|';
-        snprintf(buffer, room, "%.*s", (int)strcspn(p, "|"), p);
-    } else snprintf(buffer, room, "%.10g", o->usual);
+        snprintf(buffer, capacity, "%.*s", (int)strcspn(p, "|"), p);
+    } else snprintf(buffer, capacity, "%.10g", o->usual);
     return buffer;
 }
 
 /* What an option may be: its words, or its range. */
-static const char *accepted(const loci_option *o, char *buffer, size_t room)
+static const char *accepted(const loci_option *o, char *buffer, size_t capacity)
 {
     const bool whole = o->kind == LOCI_WHOLE, list = o->kind == LOCI_LIST;
     const char *kind = whole ? "whole" : list ? "list of" : "number";
-    if (o->kind == LOCI_WORD) snprintf(buffer, room, "%s", o->words);
+    if (o->kind == LOCI_WORD) snprintf(buffer, capacity, "%s", o->words);
     else
-        snprintf(buffer, room, "%s %.10g .. %.10g", kind, o->low, o->high);
+        snprintf(buffer, capacity, "%s %.10g .. %.10g", kind, o->low, o->high);
     return buffer;
 }
 
@@ -218,7 +218,7 @@ const struct command cmd_list = {
              "    sources too.  An encoding is written name:option=value,... and several are\n"
              "    joined by '+'.\n",
     .examples = "    loci list\n    loci list rope t5\n    loci list --json\n",
-    .takes = "@encoding...", .flags = list_flags,
+    .operand_text = "@encoding...", .flags = list_flags,
     .run = list_run,
 };
 
