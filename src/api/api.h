@@ -82,7 +82,7 @@ loci_status loci_open_attention(struct call *, const loci_plan *, const void *ta
 /* Bytes of `work` for a forward pass of a call that has been taken, 0 where there can be none; and
  * of what goes in parts: a slot of struct part, and what encodings hand on. */
 struct measured {
-    size_t slot, link[MAX_ENCODINGS];
+    size_t slot, state[MAX_ENCODINGS];
     struct chain_sizes chain;
     struct call call;                    /* as it was measured */
 };
@@ -115,10 +115,7 @@ loci_status loci_check_positions(const struct call *);
 /* begin() of the rotation, then, with `keys`, the keys and
  * begin() of the others, which may read rotated keys. */
 void loci_begin(struct call *, bool keys);
-/* The same of a pass in parts: of the others, before the first part; of rotation and keys, before
- * each, which has the keys from number `first` on. */
-void loci_begin_parts(struct call *);
-void loci_begin_part(struct call *, ptrdiff_t first);
+void loci_begin_encoding(struct call *, int e);
 /* Backward: zeroes the totals and gradients that somebody wants and sets the others to NULL. */
 void loci_want(struct call *, void *const *out);
 /* Sums of parts become gradients of tensors, are rounded once and written. */

@@ -146,16 +146,16 @@ static loci_status check_owned(const struct call *c, const void *tables, const s
     struct call own = *c;
     own.in = o->owned->in, own.k = o->owned->k, own.v = o->owned->v;
     own.g.dk = o->owned->dk, own.g.dv = o->owned->dv;
-    own.Lk = own.in->k_len, own.work_bytes = o->owned->work_bytes;
+    own.Lk = own.in->k_len, own.mem.work_bytes = o->owned->work_bytes;
     return check_memory(&own, tables, o->owned->work, o, c->B, own.Lk);
 }
 static void place(struct call *c, const struct opening *o)
 {
-    c->where.from = o->from, c->where.runs = o->runs, c->where.run_count = o->run_count;
-    c->where.apart = o->apart, c->chain = o->chain;
+    c->where.from = o->from, c->stream.runs = o->runs, c->stream.run_count = o->run_count;
+    c->stream.apart = o->apart, c->stream.chain = o->chain;
     if (o->tiles) c->decode = false, c->fast = c->plan->fast && !o->grad;
     if (!o->keys) return;
-    c->keys = o->keys, c->first = o->first, c->part = o->part, c->where.here = o->here;
+    c->stream.keys = o->keys, c->stream.first = o->first, c->stream.part = o->part, c->stream.here = o->here;
     if (c->in->per_batch && !o->here) c->where.k_pos_entry = o->keys;
 }
 size_t loci_measure_attention(const loci_plan *p, const loci_call *in, const struct opening *o,
@@ -165,8 +165,10 @@ size_t loci_measure_attention(const loci_plan *p, const loci_call *in, const str
     if (loci_open_call(&c, p, in, false)) return 0;
     place(&c, o);
     measured->slot = p->engine->part_slot(&c);
-    for (int e = 0; e < p->encs; e++)
-        measured->link[e] = p->enc[e].pe->link ? p->enc[e].pe->link(&c, e) : 0;
+    for (int e = 0; e < p->encs; e++) {
+        const struct encoding_stream *stream = p->enc[e].pe->stream;
+        measured->state[e] = stream && stream->state_size ? stream->state_size(&c, e) : 0;
+    }
     const size_t bytes = loci_lay_out(&c, NULL, o->grad != NULL);
     if (o->chain.on) measured->chain = p->engine->chained->sizes(&c);
     measured->call = c;

@@ -86,7 +86,8 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     const struct call like = { .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity,
                                .seqs.ktiles = (ptrdiff_t)keys / KT };
     for (int e = 0; e < p->encs; e++) {
-        const size_t bytes = p->enc[e].pe->cache_size ? p->enc[e].pe->cache_size(&like, e) : 0;
+        const struct encoding_cache *cache = p->enc[e].pe->cache;
+        const size_t bytes = cache ? cache->size(&like, e) : 0;
         if (bytes) c->made[e] = reserve(&a, bytes, 1);
     }
     return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
@@ -362,7 +363,7 @@ static void save_inputs(const loci_plan *p, const struct loci_cache *c, const in
     const struct call all = { .plan = p, .B = batch, .Lk = cache_capacity(c),
                               .seqs.ktiles = batch * (ptrdiff_t)c->form.tiles, .cache = c };
     for (int e = 0; e < p->encs; e++)
-        if (c->made[e]) p->enc[e].pe->cache_update(&all, e, from);
+        if (c->made[e]) p->enc[e].pe->cache->update(&all, e, from);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
 }
 /* Copies the inputs by key behind those that are there; lengths are still the old ones. */

@@ -59,7 +59,7 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
     const size_t B = (size_t)c->B, each = in->per_batch ? B : 1, axes = (size_t)c->plan->axes,
                  Lq = (size_t)in->q_len, Lk = (size_t)in->k_len;
     loci_add_list(r, "tables", tables, loci_tables_size(c->plan, c->range), 1, READ);
-    loci_add_list(r, "work", work, c->work_bytes, 1, WRITTEN);
+    loci_add_list(r, "work", work, c->mem.work_bytes, 1, WRITTEN);
     loci_add_list(r, "q_pos", in->q_pos, each * Lq, sizeof *in->q_pos, READ);
     loci_add_list(r, "k_pos", in->k_pos, each * Lk, sizeof *in->k_pos, READ);
     loci_add_list(r, "q_coord", in->q_coord, each * axes * Lq, sizeof *in->q_coord, READ);
@@ -93,13 +93,13 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
     const bool linear = p->stage == LOCI_LINEAR_ATTENTION;
     for (int e = 0; e < p->encs; e++) {
         const struct loci_pe *pe = p->enc[e].pe;
-        c->scratch[e] = pe->scratch ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
+        c->mem.scratch[e] = pe->scratch ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
     /* Keys that fade have to be staged even if a cache has them rotated. */
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
-        c->rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
+        c->mem.rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
     if (!linear && engine->skips(c))
-        c->knorm = carve_bytes(&a, (size_t)loci_most_ktiles(c),
+        c->mem.knorm = carve_bytes(&a, (size_t)loci_most_ktiles(c),
                               sizeof(float) * (size_t)p->key_heads);
     if (backward) {
         bool learns = false;
@@ -115,7 +115,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         }
         /* Gradients of 16 bits are summed as reals and rounded once; and a rotation that learns
          * needs dK, whether or not the caller wants it. */
-        const bool apart = p->stored != p->real || c->chain.on;
+        const bool apart = p->stored != p->real || chained(c);
         if ((learns || apart) && !linear)
             c->g.dk_sum = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
         if (apart && !linear)
@@ -126,17 +126,17 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         c->linear.seen = carve_bytes(&a, (size_t)c->B * (size_t)c->Lq, sizeof *c->linear.seen);
         if (backward)
             c->linear.den = carve_bytes(&a, (size_t)(c->B * c->Lq), (size_t)p->heads * p->real);
-        c->workspace = engine->linear_workspace(c, backward);
+        c->mem.workspace = engine->linear_workspace(c, backward);
     } else {
-        c->chunk_sums = carve_bytes(&a, engine->chunk_sums(c), p->real);
-        c->workspace = engine->workspace(c, backward);
+        c->mem.chunk_sums = carve_bytes(&a, engine->chunk_sums(c), p->real);
+        c->mem.workspace = engine->workspace(c, backward);
     }
-    if (c->workspace == SIZE_MAX) return SIZE_MAX;
-    c->workspaces = carve_bytes(&a, (size_t)c->threads, c->workspace);
-    if (backward && !linear && !c->chain.on) {
-        c->block = engine->block(c);
-        if (c->block == SIZE_MAX) return SIZE_MAX;
-        c->blocks = carve_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->block);
+    if (c->mem.workspace == SIZE_MAX) return SIZE_MAX;
+    c->mem.workspaces = carve_bytes(&a, (size_t)c->threads, c->mem.workspace);
+    if (backward && !linear && !chained(c)) {
+        c->mem.block = engine->block(c);
+        if (c->mem.block == SIZE_MAX) return SIZE_MAX;
+        c->mem.blocks = carve_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->mem.block);
     }
     /* never 0, which loci_workspace() returns for calls that are refused */
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
@@ -151,11 +151,11 @@ size_t loci_lay_out_rotate(struct call *c, char *base, size_t workspace(const st
     loci_carve_positions(c, &a);
     if (p->rotate >= 0) {
         const int e = p->use[p->rotate].enc;
-        if (p->enc[e].pe->scratch) c->scratch[e] = carve_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
+        if (p->enc[e].pe->scratch) c->mem.scratch[e] = carve_bytes(&a, p->enc[e].pe->scratch(c, e), 1);
     }
-    c->workspace = workspace(c);
-    if (c->workspace == SIZE_MAX) return SIZE_MAX;
-    c->workspaces = carve_bytes(&a, (size_t)c->threads, c->workspace);
+    c->mem.workspace = workspace(c);
+    if (c->mem.workspace == SIZE_MAX) return SIZE_MAX;
+    c->mem.workspaces = carve_bytes(&a, (size_t)c->threads, c->mem.workspace);
     return a.full ? SIZE_MAX : a.used;
 }
 
@@ -299,18 +299,20 @@ loci_status loci_open_tables(struct call *c, const void *tables)
 loci_status loci_accept(const struct call *c, int e)
 {
     const struct loci_pe *pe = c->plan->enc[e].pe;
-    return pe->accept ? pe->accept(c, e) : LOCI_OK;
+    const bool own = pe->stream && pe->stream->accept;
+    if (own) TRY(pe->stream->accept(c, e));
+    return pe->accept && !(own && streamed(c)) ? pe->accept(c, e) : LOCI_OK;
 }
 loci_status loci_lay_out_workspace(struct call *c, void *work, lay_out_workspace *lay_out, bool backward)
 {
     CHECK(c->in->error, work && (uintptr_t)work % 64 == 0, LOCI_BAD_ARG,
           "work must not be NULL and must start on 64 bytes");
-    c->work_bytes = lay_out(c, work, backward);
-    CHECK(c->in->error, c->work_bytes != SIZE_MAX, LOCI_BAD_ARG,
+    c->mem.work_bytes = lay_out(c, work, backward);
+    CHECK(c->in->error, c->mem.work_bytes != SIZE_MAX, LOCI_BAD_ARG,
           "the shapes need more memory than there can be");
-    CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->work_bytes, LOCI_BAD_ARG,
+    CHECK(c->in->error, !c->in->work_bytes || c->in->work_bytes >= c->mem.work_bytes, LOCI_BAD_ARG,
           "work has %zu bytes, and this call needs %zu; loci_workspace() tells", c->in->work_bytes,
-          c->work_bytes);
+          c->mem.work_bytes);
     TRY(loci_check_starts(c));
     return loci_check_given(c);
 }
@@ -353,37 +355,35 @@ size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
 
 /* ---- Before and after the engine ------------------------------------------------------------- */
 
+void loci_begin_encoding(struct call *c, int e)
+{
+    const struct loci_pe *pe = c->plan->enc[e].pe;
+    const bool own = pe->stream && pe->stream->begin && (streamed(c) || chained(c));
+    if (own) pe->stream->begin(c, e);
+    else if (pe->begin) pe->begin(c, e);
+}
 void loci_begin(struct call *c, bool keys)
 {
     const struct loci_plan *p = c->plan;
     /* Keys turn by what the rotation begins with, and others may read them rotated. */
     const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
-    if (rotation >= 0 && p->enc[rotation].pe->begin) p->enc[rotation].pe->begin(c, rotation);
+    if (rotation >= 0) loci_begin_encoding(c, rotation);
     if (!keys) return;
     p->engine->keys(c);
     for (int e = 0; e < p->encs; e++)
-        if (e != rotation && p->enc[e].pe->begin) p->enc[e].pe->begin(c, e);
+        if (e != rotation) loci_begin_encoding(c, e);
 }
-void loci_begin_parts(struct call *c)
-{
-    const struct loci_plan *p = c->plan;
-    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
-    for (int e = 0; e < p->encs; e++)
-        if (e != rotation && p->enc[e].pe->begin) p->enc[e].pe->begin(c, e);
-}
-void loci_begin_part(struct call *c, ptrdiff_t first)
-{
-    const struct loci_plan *p = c->plan;
-    const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
-    c->first = first;
-    for (ptrdiff_t s = 0; s < c->seqs.n; s++) c->seqs.list[s].k0 = -first;
-    if (rotation >= 0 && p->enc[rotation].pe->begin) p->enc[rotation].pe->begin(c, rotation);
-    p->engine->keys(c);
-}
+/* Gradients by key of a chain are ended chunk by chunk; and an encoding that needs the rows of all
+ * processes ends where those are. */
 static void end(struct call *c)
 {
-    for (int e = 0; e < c->plan->encs; e++)
-        if (c->plan->enc[e].pe->end) c->plan->enc[e].pe->end(c, e);
+    for (int e = 0; e < c->plan->encs; e++) {
+        const struct loci_pe *pe = c->plan->enc[e].pe;
+        if (pe->end_keys && !chained(c)) pe->end_keys(c, e);
+        if (pe->end && !(chained(c) && pe->stream && pe->stream->row_size
+                         && pe->stream->row_size(c, e)))
+            pe->end(c, e);
+    }
 }
 
 void loci_fold(struct call *c, void *const *out)

@@ -31,7 +31,7 @@ static ptrdiff_t engine_chunk(const struct rank_ctx *a, int64_t chunk)
 struct range { int64_t first, last; };
 static struct range chunks_of(const struct rank_ctx *a, const struct backward *w, int share)
 {
-    const struct span s = w->spans[share].gathered;
+    const struct key_span s = w->spans[share].gathered;
     if (!span_length(s)) return (struct range){ a->gathered.first / CHUNK, a->gathered.first / CHUNK };
     return (struct range){ s.first / CHUNK, (s.end - 1) / CHUNK };
 }
@@ -65,7 +65,7 @@ static loci_status run_share(struct rank_ctx *a, struct backward *w, int share, 
     const bool sees = span_length(w->spans[share].gathered);
     loci_status status = LOCI_OK;
     struct recv_queue in = { .more = false };
-    c->chain.oldest = engine_chunk(a, r.first);
+    c->stream.chain.oldest = engine_chunk(a, r.first);
     a->transfer.mine = w->sweep.mine = a->all.gather ? a->transfer.mine : &w->spans[share];
     if (w->scans && sees) {
         if (!a->all.gather) loci_begin_recv(a, &in, &w->sweep, NEWEST_FIRST);
@@ -118,12 +118,12 @@ static void pass_key_state(struct rank_ctx *a, struct backward *w, int share, in
 {
     const int other = neighbour(a, share, step);
     const int rank = other < 0 ? a->via.rank : a->key_shares[other].rank;
-    if (!w->carried_bytes || rank == a->via.rank) return;
+    if (!w->key_state_bytes || rank == a->via.rank) return;
     if (step < 0)
-        loci_receive_from(a, &w->in.requests[w->in.n++], rank, TAG_CARRIED, w->carried,
-                          w->carried_bytes);
+        loci_receive_from(a, &w->in.requests[w->in.n++], rank, TAG_KEY_STATE, w->key_state,
+                          w->key_state_bytes);
     else
-        loci_send_to(a, &w->in, rank, TAG_CARRIED, w->carried, w->carried_bytes);
+        loci_send_to(a, &w->in, rank, TAG_KEY_STATE, w->key_state, w->key_state_bytes);
     loci_end_box(a, &w->in);
 }
 /* Gradients of INPUT tensors by key: from the sums of those that are there to the caller's. */
@@ -161,10 +161,13 @@ static void close_own_chunk(struct rank_ctx *a, struct backward *w, struct own_c
                                              / KT);
     loci_copy_sums(w, UNPACK, at, keys, h->data);
     clear_inputs(a, c);
-    c->chain.own = at, c->chain.count = keys, c->chain.end = END_KEYS;
+    c->stream.chain.own = at, c->stream.chain.count = keys;
     p->engine->chained->rotate_back(c, first_tile, tiles(keys, KT), tile);
-    for (int e = 0; e < p->encs; e++)
-        if (p->enc[e].pe->end) p->enc[e].pe->end(c, e);
+    for (int e = 0; e < p->encs; e++) {
+        const struct loci_pe *pe = p->enc[e].pe;
+        if (pe->stream && pe->stream->end_keys) pe->stream->end_keys(c, e);
+        else if (pe->end_keys) pe->end_keys(c, e);
+    }
     p->engine->store_gradients(c, at, keys, own);
     store_inputs(a, w, at, keys, own);
     loci_collect_keys(a, w, at, keys, own);
@@ -172,7 +175,7 @@ static void close_own_chunk(struct rank_ctx *a, struct backward *w, struct own_c
 static void close_own_chunks(struct rank_ctx *a, struct backward *w, bool works)
 {
     ptrdiff_t tile = 0;
-    memset(w->carried, 0, w->carried_bytes);
+    memset(w->key_state, 0, w->key_state_bytes);
     for (int64_t i = 0; i < w->own_chunk_count && !a->broken; i++) {
         struct own_chunk *h = &w->own_chunks[i];
         const int share = h->p.share;
@@ -195,7 +198,6 @@ static void store_tables(struct rank_ctx *a, struct backward *w)
         if (!loci_by_key(a, &a->plan->tensors.list[i], &outer, &inner))
             out[i] = w->grad.dtensors[i];
     }
-    w->w.open.chain.end = END_REST;
     loci_fold(&w->w.open, out);
 }
 
@@ -268,13 +270,15 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
     for (int i = 0; i < OUTS; i++) carve_box(a, &w->out[i], w->bytes, &m);
     w->totals = carve_bytes(&m, w->total_bytes, 1);
     size_t at[MAX_ENCODINGS];
-    w->carried_bytes = 0;
+    w->key_state_bytes = 0;
     for (int e = 0; e < p->encs; e++) {
-        at[e] = w->carried_bytes;
-        if (p->enc[e].pe->carried) w->carried_bytes += p->enc[e].pe->carried(&measured.call, e);
+        at[e] = w->key_state_bytes;
+        const struct encoding_stream *stream = p->enc[e].pe->stream;
+        if (stream && stream->key_state_size)
+            w->key_state_bytes += stream->key_state_size(&measured.call, e);
     }
-    w->carried = carve_bytes(&m, w->carried_bytes, 1);
-    for (int e = 0; e < p->encs && w->carried; e++) chain->carried[e] = w->carried + at[e];
+    w->key_state = carve_bytes(&m, w->key_state_bytes, 1);
+    for (int e = 0; e < p->encs && w->key_state; e++) chain->key_state[e] = w->key_state + at[e];
     loci_lay_out_collected(a, &measured, &w->collected, &m);
     w->w.opening.chain = *chain;
     /* what says that keys are there chunk by chunk */
@@ -372,7 +376,7 @@ static void begin(struct rank_ctx *a, struct backward *w)
     else loci_open_own_chunks(a, w);
     const double begun = loci_seconds();
     if (a->all.gather) loci_begin(c, true);
-    else loci_begin_parts(c);
+    else loci_begin_others(c);
     w->w.attention += loci_seconds() - begun;
 }
 /* Whatever happened, nothing of the caller's is in use any more. */

@@ -7,17 +7,17 @@
 enum { PIECE = 256 };                    /* rows of a message */
 
 /* Bytes of a row of a head that an encoding wants side by side; 0: none. */
-static size_t left_of(const struct call *c, int enc)
+static size_t row_size(const struct call *c, int enc)
 {
     const struct loci_pe *pe = c->plan->enc[enc].pe;
-    return pe->left ? pe->left(c, enc) : 0;
+    return pe->stream && pe->stream->row_size ? pe->stream->row_size(c, enc) : 0;
 }
 static bool wanted(const struct rank_ctx *a, const struct backward *w, int enc)
 {
     const struct loci_plan *p = a->plan;
     bool any = false;
     for (int i = p->first_tensor[enc]; i < p->first_tensor[enc + 1]; i++) any |= w->want[i] != NULL;
-    return any && left_of(&w->w.open, enc);
+    return any && row_size(&w->w.open, enc);
 }
 
 /* The call over all rows and keys, as far as end() asks for it. */
@@ -37,7 +37,7 @@ void loci_lay_out_collected(const struct rank_ctx *a, const struct measured *mea
     const struct loci_plan *p = a->plan;
     const size_t B = (size_t)a->call.batch, lists = (a->call.per_batch ? B : 1) * (size_t)p->axes;
     for (int e = 0; e < p->encs; e++) {
-        const size_t bytes = left_of(&measured->call, e);
+        const size_t bytes = row_size(&measured->call, e);
         if (!bytes) continue;
         f->keys = carve_bytes(m, B * (size_t)(p->kv_heads * a->call.k_len), bytes);
         f->message = carve_bytes(m, PIECE, bytes > sizeof(double) ? bytes : sizeof(double));
@@ -57,9 +57,9 @@ void loci_collect_keys(const struct rank_ctx *a, const struct backward *w, ptrdi
     const struct call *c = &w->w.open;
     for (int e = 0; e < p->encs; e++) {
         if (!wanted(a, w, e)) continue;
-        const size_t bytes = left_of(c, e);
+        const size_t bytes = row_size(c, e);
         for (ptrdiff_t i = 0; i < c->B * p->kv_heads; i++)
-            p->enc[e].pe->move_left(c, e, false, i, at, keys,
+            p->enc[e].pe->stream->move_rows(c, e, false, i, at, keys,
                                     w->collected.keys
                                         + (size_t)(i * a->call.k_len + own) * bytes,
                                     false);
@@ -121,19 +121,19 @@ static void collect_rows(struct rank_ctx *a, struct backward *w, int enc, bool q
     const loci_share *list = query ? a->all.shares : a->key_shares;
     const int count = query ? a->all.count : a->key_count;
     const ptrdiff_t heads = a->call.batch * (query ? a->plan->heads : a->plan->kv_heads);
-    const size_t each = left_of(&w->w.open, enc);
+    const size_t each = row_size(&w->w.open, enc);
     char *message = w->collected.message;
     ptrdiff_t n;
     for (ptrdiff_t i = 0; i < heads; i++)
         for (struct walk p = { 0 }; walk(list, count, &p, &n);) {
             const int owner = list[p.share].rank;
             if (owner == a->via.rank && query)
-                pe->move_left(&w->w.open, enc, true, i, p.own, n, message, false);
+                pe->stream->move_rows(&w->w.open, enc, true, i, p.own, n, message, false);
             else if (owner == a->via.rank)
                 memcpy(message, w->collected.keys + (size_t)(i * a->call.k_len + p.own) * each,
                        (size_t)n * each);
             if (pass(a, w, owner, (size_t)n * each) && !a->via.rank)
-                pe->move_left(&w->collected.call, enc, query, i,
+                pe->stream->move_rows(&w->collected.call, enc, query, i,
                               (ptrdiff_t)(list[p.share].first + p.at) - n, n, message, true);
         }
 }
@@ -168,7 +168,7 @@ void loci_collect(struct rank_ctx *a, struct backward *w, bool works)
             f->call.k = w->w.open.k;
             memcpy(f->call.table, w->w.open.table, sizeof f->call.table);
             memcpy(f->call.g.dtensor, w->w.open.g.dtensor, sizeof f->call.g.dtensor);
-            f->call.scratch[e] = f->scratch;
+            f->call.mem.scratch[e] = f->scratch;
             p->enc[e].pe->begin(&f->call, e);
         }
         collect_rows(a, w, e, true), collect_rows(a, w, e, false);

@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-enum { TAG_STATE = 1, TAG_LINK, TAG_RESULT };
+enum { TAG_STATE = 1, TAG_SUMS, TAG_RESULT };
 
 /* What goes before the bytes of every message: how the senders before have fared. */
 struct head { int64_t status; char text[512 + 56]; };
@@ -29,8 +29,8 @@ struct decode {
     int newest, oldest;                  /* ranks at the ends of the chain; -1: there are no keys */
 
     /* In the workspace.  What rows have of the keys so far; outputs; and what encodings hand on. */
-    struct block state, result, link;
-    size_t links[MAX_ENCODINGS];         /* where each encoding's begins */
+    struct block state, result, sums;
+    size_t sums_at[MAX_ENCODINGS];         /* where each encoding's begins */
     void *inner;                         /* for the pass itself */
     double attention;                    /* seconds */
 };
@@ -151,7 +151,7 @@ static void make_call(struct rank_ctx *a, struct decode *d)
                                    .keys = (ptrdiff_t)a->keys, .first = (ptrdiff_t)d->own.first,
                                    .here = true, .more = &d->messages };
     d->opening.part = (struct part){ .count = (ptrdiff_t)d->own.count, .opens = d->newer < 0,
-                                     .closes = d->older < 0, .linked = true };
+                                     .closes = d->older < 0, .partial_inputs = true };
 }
 static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
 {
@@ -167,9 +167,9 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
                     * ((size_t)p->value_dim * p->stored
                        + p->real * ((size_t)(a->call.lse != NULL) + (size_t)(a->call.rem != NULL)
                                     + (a->call.ae ? (size_t)p->dim : 0)));
-    d->link.bytes = 0;
-    for (int e = 0; e < p->encs; e++) d->links[e] = d->link.bytes, d->link.bytes += measured.link[e];
-    struct block *blocks[] = { &d->state, &d->result, &d->link };
+    d->sums.bytes = 0;
+    for (int e = 0; e < p->encs; e++) d->sums_at[e] = d->sums.bytes, d->sums.bytes += measured.state[e];
+    struct block *blocks[] = { &d->state, &d->result, &d->sums };
     for (int i = 0; i < COUNT(blocks); i++)
         blocks[i]->head = carve_bytes(&m, 1, sizeof(struct head) + blocks[i]->bytes);
     d->messages.n = 0;
@@ -178,7 +178,7 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
     if (base) d->opening.part.state = data_of(&d->state);
     d->opening.part.slot = measured.slot;
     for (int e = 0; e < p->encs && base; e++)
-        d->opening.part.before[e] = data_of(&d->link) + d->links[e];
+        d->opening.part.restored[e] = data_of(&d->sums) + d->sums_at[e];
     return m.full || !inner ? SIZE_MAX : m.used;
 }
 static loci_status open_own(struct rank_ctx *a, const loci_plan *p, const void *tables, void *work,
@@ -275,7 +275,7 @@ static loci_status pass(struct rank_ctx *a, struct decode *d, int step)
 {
     struct call *c = &d->open;
     const double begun = loci_seconds();
-    c->part.step = step;
+    c->stream.part.step = step;
     const loci_status status = c->fast ? c->plan->engine->fast(c) : c->plan->engine->forward(c);
     d->attention += loci_seconds() - begun;
     return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
@@ -284,17 +284,19 @@ static loci_status pass(struct rank_ctx *a, struct decode *d, int step)
 static void restore_state(struct rank_ctx *a, struct decode *d)
 {
     const struct loci_plan *p = a->plan;
-    if (d->link.bytes) receive_block(a, d->older, TAG_LINK, &d->link);
+    if (d->sums.bytes) receive_block(a, d->older, TAG_SUMS, &d->sums);
     if (a->broken) return;
     loci_begin(&d->open, true);
-    for (int e = 0; e < p->encs; e++)
-        if (p->enc[e].pe->hand_on)
-            p->enc[e].pe->hand_on(&d->open, e, data_of(&d->link) + d->links[e]);
-    if (d->link.bytes) send_block(a, d->newer, TAG_LINK, &d->link);
+    for (int e = 0; e < p->encs; e++) {
+        const struct encoding_stream *stream = p->enc[e].pe->stream;
+        if (stream && stream->save_state)
+            stream->save_state(&d->open, e, data_of(&d->sums) + d->sums_at[e]);
+    }
+    if (d->sums.bytes) send_block(a, d->newer, TAG_SUMS, &d->sums);
 }
 static loci_status run(struct rank_ctx *a, struct decode *d)
 {
-    const struct block *blocks[] = { &d->state, &d->result, &d->link };
+    const struct block *blocks[] = { &d->state, &d->result, &d->sums };
     for (int i = 0; i < COUNT(blocks); i++) memset(blocks[i]->head, 0, sizeof(struct head));
     if (!d->open.B || !d->open.Lq) return LOCI_OK;
     if (d->oldest < 0) {                 /* no keys: each rank finds that by itself */

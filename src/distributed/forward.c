@@ -46,14 +46,14 @@ static loci_status run_streamed(struct rank_ctx *a, struct whole *w)
     const bool rows = c->B && c->Lq;
     const int64_t oldest = a->gathered.first / CHUNK,
                   newest = span_length(a->gathered) ? (a->gathered.end - 1) / CHUNK : oldest;
-    if (rows) loci_begin_parts(c);
+    if (rows) loci_begin_others(c);
     loci_begin_recv(a, &in, &a->transfer, NEWEST_FIRST);
     for (int64_t chunk = newest; chunk >= oldest && !a->broken; chunk--) {
         while (in.more && in.next.chunk == chunk && !a->broken)
             loci_recv_message(a, &in, chunk * CHUNK);
         if (!rows || status || a->broken) continue;
         const double begun = loci_seconds();
-        c->part.opens = chunk == newest, c->part.closes = chunk == oldest;
+        c->stream.part.opens = chunk == newest, c->stream.part.closes = chunk == oldest;
         loci_begin_part(c, (ptrdiff_t)(chunk * CHUNK));
         status = pass(a, c);
         w->attention += loci_seconds() - begun;

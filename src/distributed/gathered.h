@@ -40,6 +40,10 @@ loci_status loci_open_rank(struct rank_ctx *, const void *tables, void *work, st
 loci_status loci_open_pass(struct rank_ctx *, const void *tables, struct whole *);
 /* How an INPUT tensor lies around its keys; false: it has none. */
 bool loci_by_key(const struct rank_ctx *, const loci_tensor *, ptrdiff_t *outer, ptrdiff_t *inner);
+/* parts.c: begin() of all encodings but the rotation, before the first part; of the rotation and the
+ * keys, before each part, which has the keys from number `first` on. */
+void loci_begin_others(struct call *);
+void loci_begin_part(struct call *, ptrdiff_t first);
 void loci_report(const struct rank_ctx *, const struct whole *);
 
 #endif

@@ -7,9 +7,7 @@
 #include "api/api.h"
 #include "loci/parallel.h"
 
-/* Keys first .. end - 1 of all; end <= first: none. */
-struct span { int64_t first, end; };
-static inline int64_t span_length(struct span s) { return s.end > s.first ? s.end - s.first : 0; }
+static inline int64_t span_length(struct key_span s) { return s.end > s.first ? s.end - s.first : 0; }
 
 /* Something by key that travels: [n[0]][n[1]][keys] rows of `bytes`, as the rank owns it, with
  * strides that count bytes; and where it puts those of all ranks, dense, `room` keys. */
@@ -43,7 +41,7 @@ struct transfer {
 };
 
 /* What a rank needs, of all its rows or of those of one share; rows: it has any to compute. */
-struct required_range { int rank; struct span gathered; bool rows; };
+struct required_range { int rank; struct key_span gathered; bool rows; };
 
 struct rank_ctx {
     const loci_plan *plan;
@@ -58,7 +56,7 @@ struct rank_ctx {
     int key_count;
     bool placed;                         /* positions or coordinates are given, so that nobody
                                             knows which keys the rows of others see */
-    struct span gathered;                    /* the keys that this rank holds, sooner or later */
+    struct key_span gathered;                    /* the keys that this rank holds, sooner or later */
     bool sums;                           /* a backward pass: sums of chunks go from rank to rank */
     bool broken;                         /* the transport failed */
     int64_t asked;                       /* which request was tested last */
@@ -179,7 +177,7 @@ double loci_seconds(void);               /* from some moment on */
 enum {
     TAG_BEFORE, TAG_TRANSFER, TAG_SWEEP, TAG_OWN, TAG_BUFFER, TAG_BACK, TAG_OTHERS, TAG_KINDS,
     LOCI_TAGS = 32768 / TAG_KINDS,       /* of each kind; MPI promises no wider ones */
-    TAG_ON = TAG_OTHERS * LOCI_TAGS, TAG_TOTALS, TAG_CARRIED
+    TAG_ON = TAG_OTHERS * LOCI_TAGS, TAG_TOTALS, TAG_KEY_STATE
 };
 
 /* Bytes of the workspace of either pass, 0 where there can be none. */

@@ -7,7 +7,7 @@
 static bool meets(const struct backward *w, int share, int64_t chunk)
 {
     /* where the workspace is only measured there is no list yet */
-    const struct span s = w->spans ? w->spans[share].gathered
+    const struct key_span s = w->spans ? w->spans[share].gathered
                                    : loci_share_required_range(w->w.rank_ctx, share).gathered;
     return s.first < (chunk + 1) * CHUNK && s.end > chunk * CHUNK && span_length(s);
 }
@@ -37,7 +37,7 @@ static bool same_rank(const struct rank_ctx *a, int share, int other)
 
 ptrdiff_t loci_key_number(const struct rank_ctx *a, const struct backward *w, int64_t key)
 {
-    return (ptrdiff_t)(key - (a->all.gather ? a->gathered.first : w->w.open.first));
+    return (ptrdiff_t)(key - (a->all.gather ? a->gathered.first : w->w.open.stream.first));
 }
 
 /* ---- Sums, packed and unpacked --------------------------------------------------------------- */

@@ -43,7 +43,7 @@ struct backward {
     struct sum_list sums[2 + MAX_USES];
     int n;
     size_t bytes;                        /* by key, of all sums */
-    size_t total_bytes, carried_bytes;   /* of messages; carried: of each encoding, one after the
+    size_t total_bytes, key_state_bytes;   /* of messages; key_state: of each encoding, one after the
                                             other */
 
     struct box in, out[OUTS];
@@ -51,7 +51,7 @@ struct backward {
     struct own_chunk *own_chunks;                  /* own packets, oldest first */
     int64_t own_chunk_count;
     int served;                          /* the last share that sums have waited for */
-    char *own_sums, *forwarded, *totals, *carried;
+    char *own_sums, *forwarded, *totals, *key_state;
     struct collected collected;
     int64_t *shifts;                     /* [2 entries]: see agree_on_runs() */
     int64_t *last;

@@ -296,7 +296,7 @@ static size_t scratch(const struct call *c, int enc)
 static void begin(struct call *c, int enc)
 {
     const struct pieces *t = c->table[enc];
-    double *inverse = c->scratch[enc];
+    double *inverse = c->mem.scratch[enc];
     for (ptrdiff_t i = 0; i < c->B * c->Lq; i++)
         inverse[i] =
             1 / (log1p(fabs(t->c) * fmax(fabs(t->far), (double)pos_q(c, i / c->Lq, i % c->Lq)))

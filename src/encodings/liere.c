@@ -16,6 +16,7 @@
 #include "math/expm.h"
 #include "contract/engine.h"
 #include "layout/blocks.h"
+#include "encodings/streams.h"
 #include "layout/matrices.h"
 
 #include <stdatomic.h>
@@ -342,9 +343,9 @@ static void exponential_job(void *arg, int index)
 
 /* Finds the slots and makes their matrices.  Keys from a cache,
  * which are rotated already, need none where scores are made. */
-static void begin(struct call *c, int enc)
+void loci_liere_begin(struct call *c, int enc, bool keep_rows)
 {
-    struct arena a = { .base = c->scratch[enc] };
+    struct arena a = { .base = c->mem.scratch[enc] };
     if (way(&c->plan->enc[enc]) != TERM_matrices) return;
     struct matrices *w = lay_out(c, enc, &a);
     for (int64_t i = 0; i < w->hashes; i++) w->hash[i] = -1;
@@ -356,14 +357,15 @@ static void begin(struct call *c, int enc)
     struct job job = { .c = c, .enc = enc, .w = w };
     atomic_init(&job.next, 0);
     run(&job, exponential_job, w->slots);
-    /* Rows that nobody turns, such as padding, leave their gradient 0.  Rows of many processes all
-     * turn, and theirs is there when the keys of another chunk begin. */
-    for (int k = c->chain.on; k < 2 && c->backward; k++) {
+    /* Rows that do not rotate, such as padding, leave their gradient 0. */
+    for (int k = keep_rows; k < 2 && c->backward; k++) {
         const ptrdiff_t count = c->B * (k ? c->plan->kv_heads * c->Lk : c->plan->heads * c->Lq)
                               * c->plan->dim;
         memset(w->g[k], 0, (size_t)count * c->plan->real);
     }
 }
+
+static void begin(struct call *c, int enc) { loci_liere_begin(c, enc, false); }
 
 /* ---- Matrices: their gradient ---------------------------------------------------------------- */
 
@@ -429,8 +431,8 @@ static void gradient_job(void *arg, int index)
 static void end(struct call *c, int enc)
 {
     double *draw = c->g.dtensor[c->plan->first_tensor[enc]];
-    if (way(&c->plan->enc[enc]) != TERM_matrices || !draw || c->chain.on) return;
-    struct matrices *w = c->scratch[enc];
+    if (way(&c->plan->enc[enc]) != TERM_matrices || !draw) return;
+    struct matrices *w = c->mem.scratch[enc];
     const ptrdiff_t count = (ptrdiff_t)c->plan->axes * w->groups * w->count * w->block * w->block;
     struct job job = { .c = c, .enc = enc, .w = w };
     for (; job.from < w->slots; job.from += (int64_t)c->threads * SLOTS_ABREAST) {
@@ -444,30 +446,11 @@ static void end(struct call *c, int enc)
     }
 }
 
-/* Over many processes rows at one coordinate may be anywhere: each row, and its gradient. */
-static size_t left(const struct call *c, int enc)
-{
-    return way(&c->plan->enc[enc]) == TERM_matrices ? 2 * (size_t)c->plan->dim * c->plan->real : 0;
-}
-static void move_left(const struct call *c, int enc, bool query, ptrdiff_t i, ptrdiff_t first,
-                      ptrdiff_t count, char *rows, bool back)
-{
-    const struct matrices *w = c->scratch[enc];
-    const size_t bytes = (size_t)c->plan->dim * c->plan->real;
-    const ptrdiff_t from = i * (query ? c->Lq : c->Lk) + first;
-    for (ptrdiff_t k = from; k < from + count; k++, rows += 2 * bytes) {
-        char *x = (char *)w->x[!query] + (size_t)k * bytes, *g = (char *)w->g[!query]
-                + (size_t)k * bytes;
-        memcpy(back ? x : rows, back ? rows : x, bytes);
-        memcpy(back ? g : rows + bytes, back ? rows + bytes : g, bytes);
-    }
-}
-
 const struct loci_pe loci_pe_liere = {
     .name = "liere", .cite = "Ostmeier et al., ICML 2025",
     .brief = "blocks turn by the exponential of learned generators", .example = "liere:block=3",
     .places = LOCI_PLACE_ROTATE, .rotates = true, .tol = 4e-6, .opts = opts, .check = check,
     .axes = axes, .tensors = tensors, .terms = terms, .size = size, .prepare = prepare,
     .fold = fold, .accept = accept, .scratch = scratch, .begin = begin, .end = end,
-    .left = left, .move_left = move_left,
+    .stream = &loci_liere_stream,
 };

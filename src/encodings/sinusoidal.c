@@ -124,5 +124,6 @@ const struct loci_pe loci_pe_sinusoidal = {
     .name = "sinusoidal", .cite = "Vaswani et al., NeurIPS 2017",
     .brief = "x += sin, cos of pos base^(-2t/Dm)",
     .example = "sinusoidal", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
-    .size = size, .prepare = prepare, .embed = embed,
+    .size = size, .prepare = prepare,
+    .embed = &(const struct encoding_embed){ .row = embed },
 };

@@ -144,7 +144,7 @@ struct item N(item_at)(const struct call *c, const struct sequence *q, ptrdiff_t
     a.row = (tiles_of_rows(q) - 1 - i / groups) * ROW_CHUNK;
     a.rows = q->nq - a.row < ROW_CHUNK ? q->nq - a.row : ROW_CHUNK;
     a.keys = keys_of(c, q, a.row, (int)a.rows);
-    const ptrdiff_t none = c->chain.oldest;
+    const ptrdiff_t none = oldest_chunk(c);
     a.chunks = a.keys.last < a.keys.first
                  ? (struct chunks){ none, none }
                  : (struct chunks){ a.keys.first / CHUNK, a.keys.last / CHUNK };
@@ -181,7 +181,7 @@ static struct rows rows_at(const struct call *c, const struct item *a, int h, pt
 /* The last key that they may see and that is there. */
 static ptrdiff_t last_here(const struct call *c, const struct rows *r)
 {
-    return keys_here(c, r->keys).last;
+    return present_of(c, r->keys).last;
 }
 /* The slot of their head number i. */
 static ptrdiff_t slot_of(const struct call *c, const struct rows *r, int i)
@@ -497,7 +497,7 @@ bool N(sum_item)(const struct call *c, const struct workspace *d, const struct s
                  const struct item *item, ptrdiff_t chunk)
 {
     const struct loci_plan *p = c->plan;
-    const bool first = chunk == item->chunks.first, sweeps = first && N(scans)(c) && !c->chain.on;
+    const bool first = chunk == item->chunks.first, sweeps = first && N(scans)(c) && !chained(c);
     zero_sums(c, w, keys_in_chunk(item, chunk));
     /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))

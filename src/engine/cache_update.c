@@ -108,7 +108,7 @@ static void update_job(void *arg, int index)
     struct update *k = arg;
     struct call *c = k->c;
     struct staging t = { .angles = c->plan->rotate < 0 ? NULL : N(angles_of)(c, index) };
-    lay_out(c, c->workspaces + (size_t)index * c->workspace, &t);
+    lay_out(c, c->mem.workspaces + (size_t)index * c->mem.workspace, &t);
     const ptrdiff_t heads = c->plan->kv_heads, items = (k->a->remove ? 1 : c->B) * heads * k->tiles;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&k->next, 1)) < items;) {
         const int h = (int)(i % heads);

@@ -13,7 +13,7 @@
 
 static const struct sequence *sequence_of(const struct call *c, ptrdiff_t run, ptrdiff_t b)
 {
-    return &c->seqs.list[b * c->where.run_count + run];
+    return &c->seqs.list[b * c->stream.run_count + run];
 }
 static ptrdiff_t items_each(const struct call *c, ptrdiff_t run)
 {
@@ -118,8 +118,8 @@ struct back { struct call *c; ptrdiff_t tile, tiles, own; atomic_llong next; };
 /* Parts of the rotation lie by entry, own tile and key head. */
 static real *tile_part(const struct call *c, ptrdiff_t b, ptrdiff_t own, int kh)
 {
-    return (real *)c->chain.tiles
-         + ((b * c->chain.own_tiles + own) * c->plan->key_heads + kh) * rotation_part(c);
+    return (real *)c->stream.chain.tiles
+         + ((b * c->stream.chain.own_tiles + own) * c->plan->key_heads + kh) * rotation_part(c);
 }
 static void back_job(void *arg, int index)
 {
@@ -141,13 +141,13 @@ static void rotate_back(struct call *c, ptrdiff_t tile, ptrdiff_t tiles, ptrdiff
     struct back a = { .c = c, .tile = tile, .tiles = tiles, .own = own };
     const ptrdiff_t items = c->B * tiles * c->plan->key_heads;
     const int jobs = items < c->threads ? (int)items : c->threads;
-    if (!c->rotated || !c->g.dk.data || !jobs) return;
+    if (!c->mem.rotated || !c->g.dk.data || !jobs) return;
     atomic_init(&a.next, 0);
     N(run)(c, jobs, back_job, &a);
 }
 static void add_tiles(struct call *c, ptrdiff_t b, ptrdiff_t own, ptrdiff_t tiles)
 {
-    if (!c->rotated || !c->g.dk.data || !rotation_part(c) || !c->g.total[c->plan->rotate]) return;
+    if (!c->mem.rotated || !c->g.dk.data || !rotation_part(c) || !c->g.total[c->plan->rotate]) return;
     for (ptrdiff_t t = own; t < own + tiles; t++)
         for (int kh = 0; kh < c->plan->key_heads; kh++)
             N(add_tile_part)(c, b, kh, tile_part(c, b, t, kh));

@@ -63,8 +63,8 @@ static struct source source_of(const struct tile *t, enum side side)
     const ptrdiff_t b = t->seq->b, width = side_width(c, side);
     const enum form form = in_place(c) ? REALS : p->dtype == LOCI_BF16 ? BITS_BF16 : BITS_F16;
     /* staged keys are reals, whatever the caller's are */
-    if (side == KEYS && c->rotated)
-        return (struct source){ .at = (const real *)c->rotated
+    if (side == KEYS && c->mem.rotated)
+        return (struct source){ .at = (const real *)c->mem.rotated
                                     + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width,
                                 .stride = width };
     if (side == KEYS && c->cache)
@@ -119,7 +119,7 @@ static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last
  * else those of the tile. */
 static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 {
-    return t->c->rotated || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
+    return t->c->mem.rotated || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
 }
 /* The scores before any term, and what terms want multiplied by the keys, or by vectors of their
  * own.  Vectors are collected as long as rows share their keys, MOST at a time. */
@@ -410,7 +410,7 @@ ptrdiff_t N(chunk_reals)(const struct call *c)
  * and packed sequences are items enough. */
 bool N(decode_in_turn)(const struct call *c)
 {
-    if ((c->seqs.longest <= CHUNK && !c->part.state) || packed(c) || c->where.run_count > 1)
+    if ((c->seqs.longest <= CHUNK && !c->stream.part.state) || packed(c) || c->stream.run_count > 1)
         return true;
     EACH_USE(c, x, term) {
         ptrdiff_t first;
@@ -422,7 +422,7 @@ bool N(decode_in_turn)(const struct call *c)
     return false;
 }
 
-/* Copies what a chunk leaves to c->chunk_sums, or back from there. */
+/* Copies what a chunk leaves to c->mem.chunk_sums, or back from there. */
 static void save_chunk(struct tile *t, real *to, bool back)
 {
     real *block[3 + MAX_USES] = { t->chunk.m, t->chunk.l, t->chunk.o };
@@ -449,9 +449,9 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     const int heads = item_heads(p), first = group * heads, n = (int)q->nq * heads;
-    const struct keyrange range = keys_here(c, keys_of(c, q, 0, (int)q->nq));
-    const struct part *part = c->part.state ? &c->part : NULL;
-    const ptrdiff_t base = part ? c->first / CHUNK : 0;      /* chunk of the first key */
+    const struct keyrange range = present_of(c, keys_of(c, q, 0, (int)q->nq));
+    const struct part *part = c->stream.part.state ? &c->stream.part : NULL;
+    const ptrdiff_t base = part ? c->stream.first / CHUNK : 0;      /* chunk of the first key */
 
     const struct rows w = { .t = d->tile, .n = n, .tiles = decode_tiles(c), .s = d->chunk.s,
                             .p = d->chunk.p, .alpha = d->chunk.alpha, .sums = d->chunk.sums };
@@ -472,7 +472,7 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
         if (!a->joining) chunk_rows(&w, range, k);
         for (int i = 0; i < n; i++) {
             real *saved = a->apart
-                            ? (real *)c->chunk_sums
+                            ? (real *)c->mem.chunk_sums
                                   + ((item * a->chunks + k - base) * decode_rows(c) + i) * reals
                             : NULL;
             if (a->apart) save_chunk(&w.t[i], saved, a->joining);
@@ -495,7 +495,7 @@ static void decode_job(void *arg, int index)
     struct call *c = a->c;
     const struct workspace d = N(workspace_of)(c, index, NULL);
     const ptrdiff_t per = a->joining ? 1 : a->chunks,
-                    first = c->part.state ? c->first / CHUNK : 0;
+                    first = c->stream.part.state ? c->stream.first / CHUNK : 0;
     for (ptrdiff_t i; (i = (ptrdiff_t)atomic_fetch_add(&a->next, 1)) < a->items * per
                       && !atomic_load(&a->stop);) {
         if (cancelled(c)) {
@@ -517,9 +517,9 @@ loci_status N(forward)(struct call *c)
     if (a.apart) a.chunks = chunks_there(c);
     atomic_init(&a.next, 0);
     atomic_init(&a.stop, false);
-    if (c->part.step == PART_SUM && !a.apart) return LOCI_OK;
-    if (c->part.step != PART_JOIN || !a.apart) N(run)(c, c->threads, decode_job, &a);
-    if (a.apart && c->part.step != PART_SUM) {
+    if (c->stream.part.step == PART_SUM && !a.apart) return LOCI_OK;
+    if (c->stream.part.step != PART_JOIN || !a.apart) N(run)(c, c->threads, decode_job, &a);
+    if (a.apart && c->stream.part.step != PART_SUM) {
         a.joining = true;
         atomic_store(&a.next, 0);
         N(run)(c, c->threads, decode_job, &a);

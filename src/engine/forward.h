@@ -33,9 +33,9 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
                          ptrdiff_t row, char *state, const struct products *by)
 {
     const struct loci_plan *p = c->plan;
-    const struct part *part = c->part.state ? &c->part : NULL;
+    const struct part *part = c->stream.part.state ? &c->stream.part : NULL;
     const int rows = q->nq - row < QT ? (int)(q->nq - row) : QT;
-    const struct keyrange range = keys_here(c, keys_of(c, q, row, rows));
+    const struct keyrange range = present_of(c, keys_of(c, q, row, rows));
     const bool skip = skips(c);
 
     if (part && range.last < range.first && !part->opens && !part->closes) return;
@@ -110,8 +110,8 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
         const ptrdiff_t tile = a->items / a->groups - 1 - item / a->groups;
         const struct sequence *q = find_sequence(c, BY_TILE, tile);
         const int h = (int)(item % a->groups) * a->locked;
-        char *state = c->part.state
-                        ? c->part.state + (size_t)(tile * c->plan->heads + h) * c->part.slot
+        char *state = c->stream.part.state
+                        ? c->stream.part.state + (size_t)(tile * c->plan->heads + h) * c->stream.part.slot
                         : NULL;
         forward_item(c, t, a->locked, q, h, (tile - q->first_tile) * QT, state, by);
     }

@@ -137,7 +137,7 @@ static bool packs_keys(const struct call *c)
 {
     bool others = reads_rows(c) || c->plan->dim % 2;
     for (int x = 0; x < c->plan->uses; x++) others |= term_is(c->plan->use[x].term, READS_STAGED);
-    return c->rotated && !others;
+    return c->mem.rotated && !others;
 }
 /* Writing follows reading, at half the pace, so `to` may be `from`.  Hence memcpy(): a compiler may
  * assume that numbers of two types are never in one place. */
@@ -157,7 +157,7 @@ static void pack_job(void *arg, int index)
     const struct call *c = arg;
     const ptrdiff_t rows = c->B * c->plan->key_heads * c->Lk, end = rows * (index + 1) / c->threads;
     for (ptrdiff_t i = rows * index / c->threads; i < end; i++) {
-        real *row = (real *)c->rotated + i * c->plan->dim;
+        real *row = (real *)c->mem.rotated + i * c->plan->dim;
         pairs_to_bf16(row, c->plan->dim, (uint16_t *)row);
     }
 }
@@ -194,12 +194,12 @@ static struct key_words find_words(struct tile *t, bool found)
                     word = sizeof(uint32_t), width = D + D % 2;
     /* two bf16 to a word, so a rotated key fills the first half of its row */
     if (c->packed) {
-        const real *first = (const real *)c->rotated
+        const real *first = (const real *)c->mem.rotated
                           + ((b * c->plan->key_heads + t->kh) * c->Lk + t->j0) * D;
         return (struct key_words){ (const char *)first, D * (ptrdiff_t)sizeof(real), word };
     }
     /* channels in lines: two of them give a line of words, one per key */
-    if (!c->rotated && c->cache) {
+    if (!c->mem.rotated && c->cache) {
         ptrdiff_t step;
         const uint16_t *first = key_at(c, b, t->kvh, t->j0, &step);
         for (int d = 0; d < D; d += 2)
@@ -207,7 +207,7 @@ static struct key_words find_words(struct tile *t, bool found)
                      (uint32_t *)t->fast.k + d / 2 * KT);
         return (struct key_words){ (const char *)t->fast.k, word, KT * word };
     }
-    if (!c->rotated && D % 2 == 0 && in_one_piece(c, t->j0, t->keys))
+    if (!c->mem.rotated && D % 2 == 0 && in_one_piece(c, t->j0, t->keys))
         return (struct key_words){ stored_key(c, KEYS, b, t->kvh, t->j0), c->k.row * size, word };
     if (!found) find_keys(t);
     for (int i = 0; i < t->keys; i++) {

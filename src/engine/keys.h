@@ -99,8 +99,8 @@ INLINE void find_keys(struct tile *t)
     const struct loci_plan *p = c->plan;
     const struct sequence *q = t->seq;
     t->k.step = 1;
-    if (c->rotated) {
-        t->k.at = (const real *)c->rotated
+    if (c->mem.rotated) {
+        t->k.at = (const real *)c->mem.rotated
                 + ((q->b * p->key_heads + t->kh) * c->Lk + t->j0) * p->dim;
         t->k.row = p->dim;
     } else if (c->cache) {
@@ -129,8 +129,8 @@ INLINE struct next to_next(const struct tile *t, enum side side, bool more)
     const struct loci_plan *p = c->plan;
     const ptrdiff_t b = t->seq->b, j = t->j0 + next_tile(c), width = side_width(c, side),
                     stored = (ptrdiff_t)p->stored;
-    if (side == KEYS && c->rotated) {
-        const real *first = (const real *)c->rotated
+    if (side == KEYS && c->mem.rotated) {
+        const real *first = (const real *)c->mem.rotated
                           + ((b * p->key_heads + t->kh) * c->Lk + j) * width;
         return (struct next){ (const char *)first, width * (ptrdiff_t)sizeof(real), sizeof(real),
                               sizeof(real) };

@@ -130,7 +130,7 @@ size_t N(linear_workspace)(const struct call *c, bool backward)
 static struct linear open_workspace(const struct call *c, int index)
 {
     struct linear d;
-    lay_out_all(c, c->workspaces + (size_t)index * c->workspace, c->grad != NULL, &d);
+    lay_out_all(c, c->mem.workspaces + (size_t)index * c->mem.workspace, c->grad != NULL, &d);
     return d;
 }
 

@@ -25,7 +25,7 @@ void N(unrotate_tile)(struct call *c, const struct workspace *d, const struct se
                       x + (ptrdiff_t)k * Dp);
         else
             memcpy(x + (ptrdiff_t)k * Dp,
-                   (real *)c->rotated + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
+                   (real *)c->mem.rotated + ((q->b * p->key_heads + kh) * c->Lk + j + k) * p->dim,
                    sizeof(real) * (size_t)p->dim);
     }
     if (rotation->fade)
@@ -64,7 +64,7 @@ static void unrotate_job(void *arg, int index)
 void N(unrotate_keys)(struct call *c)
 {
     const struct loci_plan *p = c->plan;
-    if (!c->rotated || !c->g.dk.data) return;
+    if (!c->mem.rotated || !c->g.dk.data) return;
     const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         const int n = items - first < c->threads ? (int)(items - first) : c->threads;

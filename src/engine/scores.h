@@ -159,7 +159,7 @@ INLINE bool negligible(const struct tile *t, const real *floor)
     const real most = ceilings(t);
     if (!(most < INFINITY)) return false;
     const real knorm =
-        t->c->knorm[t->kh * t->c->seqs.ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
+        t->c->mem.knorm[t->kh * t->c->seqs.ktiles + q->first_ktile + (t->j0 - q->k0) / KT];
     for (int r = 0; r < t->rows; r++) {
         real bound = t->q.norm[r] * knorm + most;
         /* more than scores and terms are rounded by; NaN skips nothing */

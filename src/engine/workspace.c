@@ -57,7 +57,7 @@ static void lay_out_tile(const struct call *c, struct arena *a, bool backward, b
     EACH_USE(c, x, term) {
         struct own *w = &t->own[x];
         *w = (struct own){ .table = c->table[p->use[x].enc],
-                           .scratch = c->scratch[p->use[x].enc] };
+                           .scratch = c->mem.scratch[p->use[x].enc] };
         w->mem = carve_reals(a, x != p->mix || first ? ask(term->mem, c, x) * QT : 0);
         w->outn = (int)ask(term->out, c, x);
         w->out = carve_reals(a, (ptrdiff_t)w->outn * QT),
@@ -139,7 +139,7 @@ static void lay_out_thread(const struct call *c, struct arena *a, struct sums *w
         if (carry) w->carry[x] = carve_bytes(a, (size_t)(locked(p) * tiles), carry);
     }
     if (reuses_scores(c)) w->scores = carve_bytes(a, (size_t)tiles, KT * QT * sizeof(real));
-    if (c->chain.on) return;
+    if (chained(c)) return;
     if (most_chunks(c) > 1) lay_out_all(c, a, w->so_far);
     lay_out_saved(c, a, w);
 }
@@ -172,13 +172,13 @@ size_t N(lay_out)(const struct call *c, char *base, struct workspace *d, struct 
 struct workspace N(workspace_of)(const struct call *c, int index, struct sums *sums)
 {
     struct workspace d;
-    N(lay_out)(c, c->workspaces + (size_t)index * c->workspace, &d, sums);
-    if (sums && !c->chain.on) N(use_block)(c, index, sums);
+    N(lay_out)(c, c->mem.workspaces + (size_t)index * c->mem.workspace, &d, sums);
+    if (sums && !chained(c)) N(use_block)(c, index, sums);
     return d;
 }
 void N(use_block)(const struct call *c, int index, struct sums *w)
 {
-    lay_out_block(c, c->blocks + (size_t)index * c->block, w);
+    lay_out_block(c, c->mem.blocks + (size_t)index * c->mem.block, w);
 }
 struct sums N(sums_of)(const struct call *c, int index)
 {
@@ -202,8 +202,7 @@ static struct item_bytes lay_out_item(const struct call *c, char *item, char *pa
 }
 void N(use_item)(const struct call *c, ptrdiff_t item, ptrdiff_t part, struct sums *w)
 {
-    lay_out_item(c, c->chain.items + (size_t)item * c->chain.item,
-                 c->chain.parts + (size_t)part * c->chain.part, w);
+    lay_out_item(c, chain_item(c, item), chain_part(c, part), w);
 }
 struct item_bytes N(item_bytes)(const struct call *c)
 {
@@ -251,7 +250,7 @@ size_t N(angles_bytes)(const struct call *c)
 }
 struct angles *N(angles_of)(const struct call *c, int index)
 {
-    struct arena a = { .base = c->workspaces + (size_t)index * c->workspace };
+    struct arena a = { .base = c->mem.workspaces + (size_t)index * c->mem.workspace };
     return lay_out_angles(c, &a);
 }
 

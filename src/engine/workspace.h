@@ -64,7 +64,7 @@ INLINE ptrdiff_t most_chunks(const struct call *c) { return (c->seqs.longest + C
 /* Chunks of keys that are there. */
 INLINE ptrdiff_t chunks_there(const struct call *c)
 {
-    const ptrdiff_t keys = c->part.state ? c->Lk : c->seqs.longest;
+    const ptrdiff_t keys = streamed(c) ? c->Lk : c->seqs.longest;
     return (keys + CHUNK - 1) / CHUNK;
 }
 /* Query tiles of a backward item. */

@@ -119,7 +119,7 @@ static double across(int64_t marks) { return marks < NOT_A_GATE ? -INFINITY : NA
 /* Where keys are linked, a row whose newest key is another process's brings its C along. */
 static bool is_here(const struct call *c, ptrdiff_t key)
 {
-    return !c->part.linked || (key >= c->first && key < c->first + c->part.count);
+    return key >= input_keys(c).first && key < input_keys(c).end;
 }
 /* C and mark of every row's newest key.  Neighbouring rows mostly share a tile,
  * which is counted once. */
@@ -179,8 +179,8 @@ static ptrdiff_t end_of_row(const struct tile *t, int x, int r, double log_stop)
     if (g->newest[r] < KT) return 0;
     const ptrdiff_t j = q->k0 + g->newest[r];
     real buffer[MAX_DIM];
-    const real *key = c->rotated
-                        ? (const real *)c->rotated
+    const real *key = c->mem.rotated
+                        ? (const real *)c->mem.rotated
                               + ((q->b * c->plan->key_heads + t->kh) * c->Lk + j) * c->plan->dim
                         : find_row(c, KEYS, q->b, t->kvh, j, buffer);
     /* s_in, as the products of the tile make it */
@@ -215,7 +215,7 @@ static ptrdiff_t part_state(const struct call *c, int x, ptrdiff_t *first)
     const ptrdiff_t row = QT * sizeof(real);
     (void)x;
     *first = 0;
-    return c->part.linked ? ((ptrdiff_t)sizeof(struct gate) + row - 1) / row : 0;
+    return partial_inputs(c) ? ((ptrdiff_t)sizeof(struct gate) + row - 1) / row : 0;
 }
 /* What a row brought along is in mem; its C is made here if its newest key is here. */
 static void resume(struct tile *t, int x)
@@ -248,7 +248,7 @@ static bool exhausted(const struct tile *t, int x) { return tile_number(t) < gat
 
 static bool ends(const struct call *c, int x)
 {
-    return ((const struct gate_sums *)c->scratch[c->plan->use[x].enc])->stops;
+    return ((const struct gate_sums *)c->mem.scratch[c->plan->use[x].enc])->stops;
 }
 
 /* ---- Scores ---------------------------------------------------------------------------------- */

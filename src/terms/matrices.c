@@ -7,7 +7,7 @@
 
 static const struct matrices *matrices_of(const struct call *c, int x)
 {
-    return c->scratch[c->plan->use[x].enc];
+    return c->mem.scratch[c->plan->use[x].enc];
 }
 
 /* to[o] = sum over i of row[i] m[i][o], in place: one chain for each number,

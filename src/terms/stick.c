@@ -199,8 +199,8 @@ static const real *heir(const struct tile *t, int x, int row, real *buffer)
     if (remainder == REMAINDER_VECTOR)
         return (const real *)t->own[x].table + (ptrdiff_t)t->h * c->plan->value_dim;
     if (remainder == REMAINDER_NONE) return NULL;
-    if (c->part.state) {
-        to_reals(c, stored_row(c, &c->part.values, t->seq->b, t->kvh, t->i0 + row),
+    if (row_values(c)) {
+        to_reals(c, stored_row(c, row_values(c), t->seq->b, t->kvh, t->i0 + row),
                  c->plan->value_dim, buffer);
         return buffer;
     }
