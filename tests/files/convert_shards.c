@@ -250,7 +250,8 @@ static void random_shards(int round)
     CHECK_THAT(same_text(in_home("%s", index), in_home("out/model.safetensors.index.json"))
                && files_in(in_home("out")) == m.shards + 1, "round %d: and the index", round);
     CHECK_THAT(!convert(in_home("out"), "half", in_home("back"))
-               && as_whole("back", in_home("whole"), "half"), "round %d: and back: %s", round, said);
+               && as_whole("back", in_home("whole"), "half"), "round %d: and back: %s", round,
+               said);
     empty(in_home("out")), empty(in_home("back"));
 }
 
