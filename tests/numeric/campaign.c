@@ -8,6 +8,7 @@
  *                    plain arrays that hold the same keys
  *     matrices       turning blocks at positions from -2^40 to 2^40, as compositions
  *     linear         states of random chunks, copied and reused, against one call on all keys
+ *     layers         the functions of loci/layers.h, in chunks with states, against definitions
  *     sizes          1000 heads, widths from 1 to 1024, 300000 keys
  *
  *     test_campaign [SECONDS [SEED [KIND]]]
@@ -25,6 +26,7 @@
 #include "contract/plan.h"
 #include "reference/reference.h"
 #include "harness.h"
+#include "layers_round.h"
 #include "room.h"
 #include "walk.h"
 
@@ -781,6 +783,10 @@ static void sizes(void)
     compose(text, s);
 }
 
+/* ---- Layers ---------------------------------------------------------------------------------- */
+
+static void layers(void) { layers_round(seed, one_in(2) ? &pool : NULL, &room); }
+
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
 static const struct kind {
@@ -793,6 +799,7 @@ static const struct kind {
     { "matrices", matrices, 12 },
     { "caches", caches, 60 },
     { "linear", linear, 40 },
+    { "layers", layers, 100 },
     { "sizes", sizes, 5 },
 };
 static void round_of(const struct kind *k, unsigned long number)
