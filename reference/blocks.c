@@ -19,9 +19,9 @@ struct blocks_by {
                  int column, double d);
 };
 
-/* Up to this norm `wide` is enough: its unit round-off times the norm is that of double. */
+/* Up to this norm `wide` is enough: 2^-64 times it is 2^-48. */
 #if LDBL_MANT_DIG == 64
-static const double near = 1024;
+static const double near = 65536;
 #else
 static const double near = 1;
 #endif
