@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "math/random.h"
 #include "common/alloc.h"
+#include "lab/clock.h"
 #include "lab/decode.h"
 
 void *lab_alloc(size_t count, size_t each)
@@ -44,9 +44,7 @@ void lab_share(const struct lab_model *m, int n, void (*job)(void *arg, int inde
 
 void lab_spend(struct lab_model *m, enum lab_part part)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    const double now = lab_seconds();
     if (part < LAB_PARTS) m->part[part] += now - m->since;
     m->since = now;
 }

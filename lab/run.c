@@ -9,18 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "util/error.h"
+#include "lab/clock.h"
 #include "lab/store.h"
 #include "lab/train.h"
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- One run --------------------------------------------------------------------------------- */
 
@@ -87,9 +80,9 @@ static loci_status train(struct training *t, loci_error *e)
         step = 0, t->result.logs = 0;
     }
     if (step == 0) lab_model_init(t->model, (uint64_t)c->seed);
-    double saved = now();
+    double saved = lab_seconds();
     for (; step < c->steps && !status; step++) {
-        const double began = now();
+        const double began = lab_seconds();
         struct lab_logged line = {
             .step = step + 1, .rate = lab_rate(c, step), .trained = NAN, .far = NAN
         };
@@ -101,7 +94,7 @@ static loci_status train(struct training *t, loci_error *e)
             break;
         }
         line.norm = lab_model_step(t->model, step + 1, line.rate);
-        t->seconds += now() - began, t->made++;
+        t->seconds += lab_seconds() - began, t->made++;
         if (due(step + 1, c->steps, CURVE)) {
             line.trained = glance(c, t->model, false, e);
             line.far = glance(c, t->model, true, e);
@@ -111,9 +104,9 @@ static loci_status train(struct training *t, loci_error *e)
         atomic_store(&t->progress->loss, (float)line.loss);
         lab_claim_tell(&t->claim, step + 1, c->steps, line.loss);
         const bool stop = atomic_load(t->work->stop) != 0;
-        if (stop || now() - saved >= t->work->checkpoint) {
+        if (stop || lab_seconds() - saved >= t->work->checkpoint) {
             status = lab_state_write(t->claim.folder, c, t->model, step + 1, &t->result, e);
-            saved = now();
+            saved = lab_seconds();
         }
         if (stop) {
             lab_batch_free(&b);

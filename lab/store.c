@@ -22,6 +22,7 @@
 #include "models/json.h"
 #include "models/output.h"
 #include "models/safetensors.h"
+#include "lab/clock.h"
 #include "lab/sha256.h"
 
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
@@ -312,9 +313,7 @@ loci_status lab_claim_acquire(struct lab_claim *c, const char *dir, const struct
 
 void lab_claim_tell(struct lab_claim *c, int step, int steps, double loss)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    const double now = lab_seconds();
     if (now - c->told < 2) return;
     c->told = now;
     write_claim(c, step, steps, loss);

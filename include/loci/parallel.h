@@ -105,9 +105,11 @@ typedef struct {
  * written.  A rank whose host cancels goes on serving the others, and then all return
  * LOCI_CANCELLED.  LOCI_TRANSPORT is returned by those whose transport fails.
  *
- * loci_parallel_workspace() returns the bytes of `work`, 0 where the call or the shares are such as
- * there cannot be; loci_parallel_forward() says what is wrong with them.  backward: it serves both
- * passes.
+ * loci_parallel_workspace() returns the bytes of `work`, 0 if the call or the shares are invalid;
+ * loci_parallel_forward() says why.  backward: it serves both passes.  With the same shares it
+ * serves calls of fewer entries or threads.  It does not rise with the length of the sequence: the
+ * borders of shares and of chunks move, and a rank can own fewer rows of a longer sequence.  So ask
+ * for every list of shares, and give each rank the largest result.
  *
  * Gradients of rows, keys and INPUT tensors by row or key are the rank's own, too; those of LEARNED
  * and FIXED tensors are whole, and the same on every rank: they are not to be added up.  All ranks
@@ -125,7 +127,11 @@ LOCI_API loci_status loci_parallel_backward(const loci_plan *, const void *table
  * cache of those keys that are the rank's by key_shares (or shares): one piece for each rank that
  * has any, from a multiple of 4096 keys on.  New keys go to the last owner, and to the next one
  * when it is full.  o, lse, rem and ae are written on every rank.  Keys in a cache are appended
- * with the positions that they have among all keys. */
+ * with the positions that they have among all keys.
+ *
+ * What loci_parallel_decode_workspace() returns is enough for calls of fewer entries, rows, keys
+ * (of the rank and of all) or threads.  For a generation, ask with the largest q_len, and with
+ * shares that have the largest number of keys. */
 LOCI_API size_t      loci_parallel_decode_workspace(const loci_plan *, const loci_call *,
                                                     const loci_parallel *);
 LOCI_API loci_status loci_parallel_decode(const loci_plan *, const void *tables, void *work,

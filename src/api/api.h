@@ -8,6 +8,9 @@
 #include "util/overlap.h"
 #include "contract/engine.h"
 
+/* The most rows of a call that goes as decode, where all rows share one pass over the keys. */
+enum { FEW_ROWS = 4 };
+
 static inline ptrdiff_t tiles(ptrdiff_t n, ptrdiff_t of) { return n / of + (n % of > 0); }
 
 /* ---- What is given: open.c, cache.c */

@@ -7,9 +7,9 @@
 #include "api/tables.h"
 #include "contract/cache.h"
 
-/* Up to so many rows, and rows times heads that share keys, a call goes as decode,
- * where all rows share one pass over the keys; one row always does. */
-enum { FEW_ROWS = 4, FEW_HEADS = 64 };
+/* So many rows times heads that share keys, and FEW_ROWS, are the most of a call that goes as
+ * decode; one row always does. */
+enum { FEW_HEADS = 64 };
 
 /* ---- Views ----------------------------------------------------------------------------------- */
 

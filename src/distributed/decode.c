@@ -351,6 +351,13 @@ size_t loci_parallel_decode_workspace(const loci_plan *p, const loci_call *given
         return 0;
     a.call.error = NULL, a.plan = p;
     if (open_shapes(&a, &d)) return 0;
-    const size_t bytes = lay_out(&a, NULL, &d);
-    return bytes == SIZE_MAX ? 0 : bytes;
+    /* Few rows go another way, which may need more. */
+    const ptrdiff_t rows = a.call.q_len;
+    size_t most = lay_out(&a, NULL, &d);
+    for (ptrdiff_t few = 1; few <= FEW_ROWS && few < rows; few++) {
+        a.call.q_len = a.rows = few;
+        const size_t bytes = lay_out(&a, NULL, &d);
+        if (bytes > most) most = bytes;
+    }
+    return most == SIZE_MAX ? 0 : most;
 }

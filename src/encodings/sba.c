@@ -96,10 +96,11 @@ static ptrdiff_t own_key(const struct call *c, const struct sequence *q, bool ri
     return -1;
 }
 
-/* Rows before the first key of an entry are there only because others are longer. */
+/* Rows before the first key of an entry are there only because others are longer.  If k_len is 0,
+ * default positions count from 0, and yet every row is before the first key. */
 static bool before_first(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
-    return c->where.lens && !c->in->q_pos && pos_q(c, b, i) < first_pos(c, b);
+    return c->where.lens && !c->in->q_pos && (!c->Lk || pos_q(c, b, i) < first_pos(c, b));
 }
 /* With remainder=value every row needs a key of its own, or its
  * remainder would go nowhere.  Padding has no output and needs none. */

@@ -6,7 +6,9 @@
  *                    as the float64 reference, and the same bits on each instruction set
  *     caches         random operations (append, truncate, remove, copy, move, decode) against
  *                    plain arrays that hold the same keys
+ *     matrices       turning blocks at positions from -2^40 to 2^40, as compositions
  *     linear         states of random chunks, copied and reused, against one call on all keys
+ *     layers         the functions of loci/layers.h, in chunks with states, against definitions
  *     sizes          1000 heads, widths from 1 to 1024, 300000 keys
  *
  *     test_campaign [SECONDS [SEED [KIND]]]
@@ -24,6 +26,7 @@
 #include "contract/plan.h"
 #include "reference/reference.h"
 #include "harness.h"
+#include "layers_round.h"
 #include "mem.h"
 #include "walk.h"
 
@@ -120,7 +123,7 @@ struct composition {
     loci_call call;
     double *q, *k, *v, *dout, *dlse, *drem, *dae;
     int64_t range;
-    double allowed;                      /* of the engine in double against the reference */
+    double allowed;                      /* of gradients of tensors against the reference */
     int tensors;
     loci_tensor tensor[WALK_TENSORS];
     double *data[WALK_TENSORS];
@@ -141,9 +144,10 @@ static void choose_places(struct composition *c, const loci_plan *plan, const ch
     const ptrdiff_t each = (c->call.per_batch = one_in(3)) ? s->B : 1;
     if (one_in(2)) {
         const int reach = 1 + below(500), q_how = below(4), k_how = one_in(2) ? q_how : below(4);
-        /* angles of matrices have the digits of double, of which far positions leave few */
-        const bool matrices = strstr(text, "liere") || strstr(text, "comrope");
-        const int64_t far = ONE_OF(bases), base = matrices ? far % 1000 : far;
+        /* far from 0 the reference needs milliseconds for every row of blocks */
+        const bool blocks = strstr(text, "liere") || strstr(text, "comrope");
+        const int64_t far = ONE_OF(bases),
+                      base = blocks && s->B * s->H * (s->Lq + s->Lk) > 400 ? far % 1000 : far;
         int64_t *q = mem_alloc(&mem, (size_t)(each * s->Lq) * sizeof *q),
                 *k = mem_alloc(&mem, (size_t)(each * s->Lk) * sizeof *k);
         for (ptrdiff_t b = 0; b < each; b++) {
@@ -151,8 +155,8 @@ static void choose_places(struct composition *c, const loci_plan *plan, const ch
             random_places(k + b * s->Lk, s->Lk, base, k_how, reach);
         }
         c->call.q_pos = q, c->call.k_pos = k, c->range = 700;
-        /* gradients of learned frequencies are sums over positions, which cancel */
-        c->allowed += 0x1p-50 * fabs((double)base);
+        /* gradients of learned rates are sums over positions, which cancel; of matrices many */
+        c->allowed += (blocks ? 0x1p-47 : 0x1p-50) * fabs((double)base);
     }
     if (one_in(4)) {
         int64_t *q = mem_alloc(&mem, (size_t)(each * s->Lq) * sizeof *q),
@@ -196,7 +200,12 @@ static void choose_numbers(struct composition *c, const loci_plan *plan)
 }
 
 /* All that a pass gives, one after the other. */
-struct results { loci_status status; size_t count; double *x; bool states; loci_error e; };
+struct results {
+    loci_status status;
+    size_t count, before;                /* before: numbers in front of the gradients of tensors */
+    double *x;
+    loci_error e;
+};
 struct output { void *at; size_t count; };
 static void *copy_of(const double *x, size_t count, loci_dtype dtype)
 {
@@ -264,6 +273,7 @@ static struct results compute(const struct composition *c, loci_desc d, loci_dty
     }
     loci_plan_destroy(plan);
     for (int i = 0; i < outs; i++) r.count += out[i].count;
+    for (int i = 0; i < 7; i++) r.before += out[i].count;
     r.x = mem_alloc(&mem, r.count * sizeof *r.x);
     for (int i = 0, n = 0; i < outs && !r.status; i++)
         for (size_t k = 0; k < out[i].count; k++)
@@ -281,7 +291,9 @@ static bool same_bits(const struct results *a, const struct results *b)
     return true;
 }
 
-static double farthest(const struct results *a, const struct results *b, size_t *where)
+/* Of numbers from .. to - 1. */
+static double farthest(const struct results *a, const struct results *b, size_t from, size_t to,
+                       size_t *where)
 {
     double most = 0, far = 0;
     /* Powers that ran away, and learned numbers that are none of theirs, are not judged. */
@@ -290,7 +302,7 @@ static double farthest(const struct results *a, const struct results *b, size_t 
         if (isfinite(b->x[i])) most = fmax(most, fabs(b->x[i]));
     }
     if (most > 1e6) return 0;
-    for (size_t i = 0; i < a->count; i++) {
+    for (size_t i = from; i < to; i++) {
         const double x = a->x[i], y = b->x[i];
         const double d = x == y || (isnan(x) && isnan(y)) ? 0 : fabs(x - y) / (1 + most);
         if (!(d <= far)) far = isnan(d) ? INFINITY : d, *where = i;
@@ -330,9 +342,13 @@ static void compose(const char *text, struct shape shape)
         CHECK_FAILED("%s: the reference says %s", about, b.e.text);
         return;
     }
-    const double far = farthest(&a, &b, &at);
-    CHECK_THAT(far < c.allowed, "%s: number %zu is off by %.1e: %g for %g", about, at, far, a.x[at],
-               b.x[at]);
+    for (int tensors = 0; tensors < 2; tensors++) {
+        const double far = farthest(&a, &b, tensors ? a.before : 0, tensors ? a.count : a.before,
+                                    &at),
+                     allowed = tensors ? c.allowed : 1e-7;
+        CHECK_THAT(far < allowed, "%s: number %zu is off by %.1e: %g for %g%s", about, at, far,
+                   a.x[at], b.x[at], tensors ? ", a tensor's gradient" : "");
+    }
     const char *isas[8];
     const int n = loci_isas(isas, 8);
     static const loci_dtype dtypes[] = { LOCI_F32, LOCI_F32, LOCI_BF16, LOCI_F16 };
@@ -354,6 +370,21 @@ static void narrow(void)
 {
     compose("cope:npos=5,gates=given", (struct shape){ 2, 65, 65, 2, 1, 1, 7 });
     compose("cope:npos=5,gates=given+fox", (struct shape){ 1, 9, 130, 4, 2, 1, 1 });
+}
+
+/* Turning blocks on one axis, whose angles are positions times learned rates. */
+static void matrices(void)
+{
+    static const char *const list[] = {
+        "liere:block=2,axes=1", "liere:block=3,axes=1", "liere:block=6,axes=1",
+        "liere:block=4,axes=1+alibi", "comrope:axes=1", "comrope:block=3,axes=1",
+        "comrope:kind=ld,axes=1", "comrope:kind=ld,block=4,axes=1+fox",
+    };
+    struct shape s = random_shape();
+    if (s.Lq > 17) s.Lq = 17;            /* few rows may be far from 0 */
+    if (s.Lk > 17) s.Lk = 17;
+    s.D = 12 * (1 + below(2));
+    compose(ONE_OF(list), s);
 }
 
 /* ---- Caches ---------------------------------------------------------------------------------- */
@@ -752,6 +783,10 @@ static void sizes(void)
     compose(text, s);
 }
 
+/* ---- Layers ---------------------------------------------------------------------------------- */
+
+static void layers(void) { layers_round(seed, one_in(2) ? &pool : NULL, &mem); }
+
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
 static const struct kind {
@@ -761,8 +796,10 @@ static const struct kind {
 } kinds[] = {
     { "compositions", compositions, 60 },
     { "narrow", narrow, 4 },
+    { "matrices", matrices, 12 },
     { "caches", caches, 60 },
     { "linear", linear, 40 },
+    { "layers", layers, 100 },
     { "sizes", sizes, 5 },
 };
 static void round_of(const struct kind *k, unsigned long number)
