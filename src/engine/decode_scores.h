@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT */
+/* decode_scores.h -- decode: the scores of the tiles of a chunk, for all rows of an item.  Keys are
+ * streamed in ascending order and read once for all rows that share them; then terms add. */
+#ifndef LOCI_ENGINE_DECODE_SCORES_H
+#define LOCI_ENGINE_DECODE_SCORES_H
+
+#include "engine/gemv_stream.h"
+#include "engine/workspace.h"
+
+/* The rows of an item, with scores and weights by key and sums of values by tile. */
+struct rows {
+    struct tile *t;
+    int n;                               /* of a group's heads, or of all heads, row by row */
+    ptrdiff_t tiles;                     /* of a chunk: as many as decode_tiles() */
+    real *s, *p;                         /* [n][tiles][KT] */
+    real *alpha, *sums;                  /* [n][tiles], [n][tiles][Dv] */
+};
+enum { TILES = CHUNK / KT };
+/* Row i's numbers of the first tile of a chunk. */
+static real *row_of(const struct rows *w, real *numbers, int i)
+{
+    return numbers + (ptrdiff_t)i * w->tiles * KT;
+}
+
+/* Puts row i on tile j, with its share of scores and weights.  Does it see any key of it?
+ * Positions that do not run may leave tiles out. */
+static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
+{
+    struct tile *t = &w->t[i];
+    const ptrdiff_t at = j % TILES * KT;
+    t->s = row_of(w, w->s, i) + at, t->p = row_of(w, w->p, i) + at;
+    return set_keys(t, j * KT, last);
+}
+/* Does this row read the same keys and values as the one before? */
+static bool shares(const struct rows *w, int i)
+{
+    return i > 0 && w->t[i].kvh == w->t[i - 1].kvh && w->t[i].kh == w->t[i - 1].kh;
+}
+
+/* Keys or values of a tile as they are stored, or rows of reals where they
+ * lie in several pieces. */
+static struct source source_of(const struct tile *t, enum side side)
+{
+    const struct call *c = t->c;
+    const struct loci_plan *p = c->plan;
+    const ptrdiff_t b = t->seq->b, width = side_width(c, side);
+    const enum form form = in_place(c) ? REALS : p->dtype == LOCI_BF16 ? BITS_BF16 : BITS_F16;
+    /* staged keys are reals, whatever the caller's are */
+    if (side == KEYS && c->mem.rotated)
+        return (struct source){ .at = (const real *)c->mem.rotated
+                                    + ((b * p->key_heads + t->kh) * c->Lk + t->j0) * width,
+                                .stride = width };
+    if (side == KEYS && c->cache)
+        return (struct source){ .at = cache_keys(c->cache, b, t->kvh,
+                                                 t->j0 + cache_list(c->cache, c->cache->base)[b]),
+                                .form = form,
+                                .across = true };
+    if (in_one_piece(c, t->j0, t->keys))
+        return (struct source){ .at = stored_key(c, side, b, t->kvh, t->j0),
+                                .stride = c->cache ? width : side_view(c, side)->row,
+                                .form = form };
+    real *buffer = side == KEYS ? t->k.buffer : t->v.buffer;
+    load_keys(c, side, b, t->kvh, t->j0, t->keys, buffer);
+    return (struct source){ .at = buffer, .stride = width };
+}
+/* Finds the keys of a tile as reals, for a term whose hooks read them.  A term that had them
+ * multiplied by a vector of its own has what it wants already. */
+static void find_for_terms(const struct rows *w, int x)
+{
+    const struct term *term = term_of(w->t->c, x);
+    const struct tile *found = NULL;
+    struct source own;
+    real *to;
+    for (int i = 0; i < w->n && term->reads_keys; i++) {
+        struct tile *t = &w->t[i];
+        if (!shares(w, i)) found = NULL;
+        if (term->extra_query && term->extra_query(t, x, &own, &to)) continue;
+        if (found) t->k.at = found->k.at, t->k.row = found->k.row, t->k.step = found->k.step;
+        else find_keys(t), found = t;
+    }
+}
+/* Puts all rows on tile j: does any row see a key of it, and does any not see all?
+ * Heads of a row see the same, so on a run they copy what the first has found. */
+struct sight { bool some, partial; };
+static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+{
+    struct sight a = { false, false };
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        if (i && !t->listed && t->i0 == t[-1].i0) {
+            t->j0 = t[-1].j0, t->keys = t[-1].keys, t->d = t[-1].d, t->partial = t[-1].partial;
+            t->s = t[-1].s + w->tiles * KT, t->p = t[-1].p + w->tiles * KT;
+        } else {
+            a.some |= place_row(w, i, j, last), a.partial |= t->partial;
+        }
+    }
+    for (int i = 0; i < w->n && fading(w->t->c); i++) fade_queries(&w->t[i]);
+    return a;
+}
+
+/* Rows from the tile's first key on that may be read: up to the last key where all lie in line,
+ * else those of the tile. */
+static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
+{
+    return t->c->mem.rotated || (!t->c->cache && !t->c->in->pages) ? last + 1 - j * KT : t->keys;
+}
+/* The scores before any term, and what terms want multiplied by the keys, or by vectors of their
+ * own.  Vectors are collected as long as rows share their keys, MOST at a time. */
+static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+{
+    const struct call *c = w->t->c;
+    const int D = c->plan->dim;
+    struct dot list[MOST];
+    struct source keys = { 0 };
+    int n = 0;
+    bool first = true;
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        if (!shares(w, i))
+            keys = source_of(t, KEYS), keys.rest = rows_from(t, j, last), first = true;
+        list[n++] = (struct dot){ t->q.across, t->s };
+        /* One round more than there are terms: what has been collected goes when the list is full,
+         * and after the last row that shares these keys. */
+        for (int x = 0; x <= c->plan->uses; x++) {
+            const bool end = x == c->plan->uses;
+            if (n == MOST || (end && n && (i + 1 == w->n || !shares(w, i + 1))))
+                N(dots)(list, n, &keys, D, t->keys, first), n = 0, first = false;
+            if (end || !term_of(c, x)->extra_query) continue;
+            struct source own = { 0 };
+            list[n].with = term_of(c, x)->extra_query(t, x, &own, &list[n].to);
+            if (list[n].with && own.at) N(dots)(list + n, 1, &own, D, t->keys, true);
+            else if (list[n].with) n++;
+        }
+    }
+}
+/* Terms add to the scores.  Keys that a tile lacks get -inf, as the
+ * softmax works on whole tiles. */
+static void add_to_tiles(const struct rows *w, ptrdiff_t j)
+{
+    const struct loci_plan *p = w->t->c->plan;
+    for (int x = 0; x < p->uses; x++) find_for_terms(w, x);
+    for (int i = 0; i < w->n; i++) add_terms(&w->t[i]);
+    const int together = locked(p);
+    for (int i = 0; i < w->n; i += together) finish_scores(&w->t[i], together);
+    for (int i = 0; i < w->n; i++) {
+        struct tile *t = &w->t[i];
+        real *s = row_of(w, w->s, i) + j % TILES * KT;
+        if (p->mix >= 0) {               /* the two changed places */
+            memcpy(s, t->s, sizeof(real) * (size_t)t->keys);
+            t->a = t->s, t->s = s;
+        }
+        for (int k = t->keys; k < KT; k++) s[k] = -INFINITY;
+    }
+}
+
+#endif
