@@ -181,7 +181,7 @@ class Form:
         }
         self.template = _c.Call(size=c.sizeof(_c.Call), batch=s.batch, q_len=s.rows, k_len=s.keys)
         self.tables = None if plan.prepares else plan.tables(max(s.rows, s.keys), None)
-        self.rooms: dict[Any, int] = {}
+        self.sizes: dict[Any, int] = {}
 
 
 def form_of(
@@ -366,14 +366,14 @@ class Problem:
         key = None
         if self.masking is None and self.mask is None:
             key = backward, call.host.contents.threads if call.host else 1, call.lse is None, call.rem is None
-            size = self.form.rooms.get(key)
+            size = self.form.sizes.get(key)
             if size is not None:
                 return size
         size = int(_c.lib.workspace(self.plan._handle, call, backward))
         if not size:
             _c.check(thread.error.status or 1, thread.error)
         if key is not None:
-            self.form.rooms[key] = size
+            self.form.sizes[key] = size
         return size
 
     def run(self, name: str, call: Any, *arguments: Any) -> int:

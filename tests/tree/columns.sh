@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Prose in Markdown has at most 100 columns.  Exempt are rows of tables, code, and lines that cannot be broken: a
-# heading, a picture, a link or a word alone.  rooms.sh looks at lines of C.
+# heading, a picture, a link or a word alone.  folders.sh looks at lines of C.
 . tests/support/harness.sh
 
 # FILE: its wide lines, as NUMBER: TEXT.  Bytes that continue a UTF-8 character do not count, in any locale.

@@ -8,13 +8,13 @@ set -euo pipefail
 
 # folder: folders it may see, from | folder | sees | ... | of the table
 declare -A sees
-while IFS='|' read -r _ room list _; do
-    room=$(tr -d ' `' <<<"$room")
-    sees[$room]=" $room $(tr -d '`,' <<<"$list") "
+while IFS='|' read -r _ folder list _; do
+    folder=$(tr -d ' `' <<<"$folder")
+    sees[$folder]=" $folder $(tr -d '`,' <<<"$list") "
 done < <(awk '/^\| folder \| may see \|/ { on = 1; getline; next } on && !/^\|/ { exit } on' docs/design.md)
 [ "${#sees[@]}" -gt 8 ] || fail "docs/design.md has no table of folders"
 
-room_of() {                                 # of a path from src, include or the root
+folder_of() {                                 # of a path from src, include or the root
     case $1 in
         loci/*) echo public ;;
         */list.h) echo list ;;              # lists may be read wherever their names are known
@@ -24,14 +24,14 @@ room_of() {                                 # of a path from src, include or the
 }
 while read -r file; do
     from=${file#src/} && from=${from#tools/}
-    room=${from%%/*}
-    [ -n "${sees[$room]:-}" ] || { fail "$file is in folder $room, which the table does not have"; continue; }
+    folder=${from%%/*}
+    [ -n "${sees[$folder]:-}" ] || { fail "$file is in folder $folder, which the table does not have"; continue; }
     while read -r include; do
-        to=$(room_of "$include")
+        to=$(folder_of "$include")
         if [ -e "src/$include" ] || [ -e "include/$include" ] || [ -e "tools/$include" ] || [ -e "$include" ]; then
-            case " public list ${sees[$room]}" in
+            case " public list ${sees[$folder]}" in
                 *" $to "*) pass ;;
-                *) fail "$file includes $include, but $room may see${sees[$room]% } only" ;;
+                *) fail "$file includes $include, but $folder may see${sees[$folder]% } only" ;;
             esac
         else
             fail "$file includes $include, which is not written from src, include, tools or the root"
@@ -61,27 +61,27 @@ while read -r header; do
     if grep -q "^TERM($term," src/terms/list.h; then pass; else fail "$header is named after no term of src/terms/list.h"; fi
 done < <(find src/layout -name '*.[ch]' | sort)
 
-# ---- Calls: what a room's objects take from another's they may see as well.  The other way three lists lead: plan knows
+# ---- Calls: what a folder's objects take from another's they may see as well.  The other way three lists lead: plan knows
 # encodings and engines by name, and engine the terms; loci.h and what it promises are known to all.
 declare -A home
-objects() {                                 # of a room: those of files that are still there
+objects() {                                 # of a folder: those of files that are still there
     find "$LOCI_BUILD"/CMakeFiles/loci_*.dir/src -name '*.o' -path "*/src/$1/*" | while read -r object; do
         if [ -e "src/$1/$(basename "$object" .o)" ]; then echo "$object"; fi
     done
 }
-for room in util math plan layout encodings engine terms api distributed layers extras; do
-    while read -r symbol; do home[$symbol]=$room; done < <(objects $room | xargs nm -g --defined-only | awk 'NF == 3 { print $3 }')
+for folder in util math plan layout encodings engine terms api distributed layers extras; do
+    while read -r symbol; do home[$symbol]=$folder; done < <(objects $folder | xargs nm -g --defined-only | awk 'NF == 3 { print $3 }')
 done
 [ "${#home[@]}" -gt 100 ] || fail "$LOCI_BUILD has no objects whose symbols could be looked at"
-for room in util math plan layout encodings engine terms api distributed layers extras; do
+for folder in util math plan layout encodings engine terms api distributed layers extras; do
     while read -r symbol; do
         to=${home[$symbol]:-}
         [ -n "$to" ] || continue
-        case "${sees[$room]} $symbol" in
+        case "${sees[$folder]} $symbol" in
             *" $to "* | *" loci_pe_"* | *" loci_engine_"* | *" loci_terms_"*) pass ;;
-            *) fail "$room calls $symbol of $to, and may see${sees[$room]% } only" ;;
+            *) fail "$folder calls $symbol of $to, and may see${sees[$folder]% } only" ;;
         esac
-    done < <(objects $room | xargs nm -g --undefined-only | awk 'NF == 2 { print $2 }' | sort -u)
+    done < <(objects $folder | xargs nm -g --undefined-only | awk 'NF == 2 { print $2 }' | sort -u)
 done
 
 harness_end
