@@ -6,13 +6,13 @@
 #include "api/api.h"
 
 /* The head of a state, on a line of its own; the sums of each batch entry and kv head follow. */
-struct state { uint64_t magic; int64_t keys, batch, kv_heads, dim, value_dim, real; };
+struct linear_state { uint64_t magic; int64_t keys, batch, kv_heads, dim, value_dim, real; };
 enum { STATE_MAGIC = 0x6c6f7369, STATE_HEAD = 64 };
-_Static_assert(sizeof(struct state) <= STATE_HEAD, "the sums start 64 bytes behind");
+_Static_assert(sizeof(struct linear_state) <= STATE_HEAD, "the sums start 64 bytes behind");
 
-static struct state state_of(const loci_plan *p, ptrdiff_t batch, int64_t keys)
+static struct linear_state state_of(const loci_plan *p, ptrdiff_t batch, int64_t keys)
 {
-    return (struct state){ STATE_MAGIC, keys,         batch,           p->kv_heads,
+    return (struct linear_state){ STATE_MAGIC, keys,         batch,           p->kv_heads,
                            p->dim,      p->value_dim, (int64_t)p->real };
 }
 
@@ -27,7 +27,7 @@ size_t loci_linear_state(const loci_plan *p, ptrdiff_t batch)
 }
 /* A state belongs to whole sequences, one per batch entry: it
  * cannot say at which segment of a packed entry it stands. */
-static loci_status check_states(const loci_plan *p, const loci_call *in, const struct state *before,
+static loci_status check_states(const loci_plan *p, const loci_call *in, const struct linear_state *before,
                                 const void *after)
 {
     loci_error *e = in->error;
@@ -39,7 +39,7 @@ static loci_status check_states(const loci_plan *p, const loci_call *in, const s
           "before is no state; loci_linear_forward() fills them");
     if (before) {
         /* All but the number of keys must be as this plan would make it. */
-        const struct state like = state_of(p, in->batch, before->keys);
+        const struct linear_state like = state_of(p, in->batch, before->keys);
         CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG,
               "before is the state of another plan or batch");
     }
@@ -110,7 +110,7 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
                                 const loci_call *given, const void *before, void *after)
 {
     struct call c;
-    const struct state *old = before;
+    const struct linear_state *old = before;
     loci_call now, *const in = &now;
     TRY(loci_copy_call(in, wants_sizes(p), given));
     CHECK(in->error, loci_plan_is(p, LOCI_LINEAR_ATTENTION), LOCI_BAD_ARG,
@@ -124,7 +124,7 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     loci_add_list(&states, "after", after, bytes, 1, WRITTEN);
     TRY(open_linear(&c, p, tables, work, in, NULL, past, &states));
     /* Made before `after` is touched, which may be `before`. */
-    const struct state left = state_of(p, c.B, past + c.Lk);
+    const struct linear_state left = state_of(p, c.B, past + c.Lk);
     c.linear.before = old ? (const char *)before + STATE_HEAD : NULL;
     c.linear.after = after ? (char *)after + STATE_HEAD : NULL;
     find_seen(&c);

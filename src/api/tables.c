@@ -9,7 +9,7 @@
 #include "util/arguments.h"
 #include "util/overlap.h"
 
-struct head { uint64_t magic, bytes; int64_t range; };
+struct tables_header { uint64_t magic, bytes; int64_t range; };
 
 static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
 {
@@ -35,7 +35,7 @@ size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
  * which compares the size it leads to. */
 ptrdiff_t loci_table_range(const void *tables)
 {
-    const struct head *head = tables;
+    const struct tables_header *head = tables;
     return aligned(tables) && head->magic == TABLES_MAGIC ? (ptrdiff_t)head->range : -1;
 }
 
@@ -58,7 +58,7 @@ loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t cap
      * lies in the first 64 bytes, which are there. */
     ptrdiff_t range = loci_table_range(tables);
     CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
-    const size_t bytes = ((const struct head *)tables)->bytes;
+    const size_t bytes = ((const struct tables_header *)tables)->bytes;
     CHECK(e, bytes == loci_tables_size(p, range), LOCI_BAD_ARG,
           "tables were prepared for another plan");
     CHECK(e, capacity == 0 || capacity >= bytes, LOCI_BAD_ARG,
@@ -122,6 +122,6 @@ loci_status loci_prepare_on(const loci_host *host, const loci_plan *p, ptrdiff_t
         if (p->enc[x].pe->prepare) p->enc[x].pe->prepare(&prep);
         at += round_up(n);
     }
-    *(struct head *)tables = (struct head){ TABLES_MAGIC, bytes, max_distance };
+    *(struct tables_header *)tables = (struct tables_header){ TABLES_MAGIC, bytes, max_distance };
     return LOCI_OK;
 }

@@ -13,10 +13,10 @@
 enum { TAG_STATE = 1, TAG_SUMS, TAG_RESULT };
 
 /* What goes before the bytes of every message: how the senders before have fared. */
-struct head { int64_t status; char text[512 + 56]; };
-_Static_assert(sizeof(struct head) % ALIGN == 0, "states start on lines");
+struct message_header { int64_t status; char text[512 + 56]; };
+_Static_assert(sizeof(struct message_header) % ALIGN == 0, "states start on lines");
 /* A message, and how many bytes follow its head. */
-struct block { struct head *head; size_t bytes; };
+struct message_block { struct message_header *head; size_t bytes; };
 
 struct decode {
     loci_call call;                      /* the caller's rows against the keys of this rank */
@@ -29,12 +29,12 @@ struct decode {
     int newest, oldest;                  /* ranks at the ends of the chain; -1: there are no keys */
 
     /* In the workspace.  What rows have of the keys so far; outputs; and what encodings hand on. */
-    struct block state, result, sums;
+    struct message_block state, result, sums;
     size_t sums_at[MAX_ENCODINGS];         /* where each encoding's begins */
     void *inner;                         /* for the pass itself */
     double attention;                    /* seconds */
 };
-static char *data_of(const struct block *b) { return (char *)(b->head + 1); }
+static char *data_of(const struct message_block *b) { return (char *)(b->head + 1); }
 
 /* ---- What is given --------------------------------------------------------------------------- */
 
@@ -169,9 +169,9 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
                                     + (a->call.ae ? (size_t)p->dim : 0)));
     d->sums.bytes = 0;
     for (int e = 0; e < p->encs; e++) d->sums_at[e] = d->sums.bytes, d->sums.bytes += measured.state[e];
-    struct block *blocks[] = { &d->state, &d->result, &d->sums };
+    struct message_block *blocks[] = { &d->state, &d->result, &d->sums };
     for (int i = 0; i < COUNT(blocks); i++)
-        blocks[i]->head = carve_bytes(&m, 1, sizeof(struct head) + blocks[i]->bytes);
+        blocks[i]->head = carve_bytes(&m, 1, sizeof(struct message_header) + blocks[i]->bytes);
     d->messages.n = 0;
     if (base) loci_add_list(&d->messages, "work", base, m.used, 1, WRITTEN);
     d->inner = carve_bytes(&m, inner, 1);
@@ -204,25 +204,25 @@ static bool end(struct rank_ctx *a, void **request, int begun)
     a->waited += loci_seconds() - start;
     return !a->broken;
 }
-static bool send_block(struct rank_ctx *a, int to, int tag, const struct block *b)
+static bool send_block(struct rank_ctx *a, int to, int tag, const struct message_block *b)
 {
     void *request = NULL;
-    const size_t bytes = sizeof(struct head) + b->bytes;
+    const size_t bytes = sizeof(struct message_header) + b->bytes;
     if (to < 0 || a->broken) return !a->broken;
     a->sent += bytes;
     return end(a, &request, a->via.send(a->via.user, to, tag, b->head, bytes, &request));
 }
-static bool receive_block(struct rank_ctx *a, int from, int tag, struct block *b)
+static bool receive_block(struct rank_ctx *a, int from, int tag, struct message_block *b)
 {
     void *request = NULL;
-    const size_t bytes = sizeof(struct head) + b->bytes;
+    const size_t bytes = sizeof(struct message_header) + b->bytes;
     if (from < 0 || a->broken) return !a->broken;
     a->received += bytes;
     return end(a, &request, a->via.receive(a->via.user, from, tag, b->head, bytes, &request));
 }
 /* Down a binomial tree from the rank that has it: number i, counted from there, has it from i less
  * its highest bit, and passes it on to i + 2^k for every 2^k above i. */
-static bool spread(struct rank_ctx *a, int from, int tag, struct block *b)
+static bool spread(struct rank_ctx *a, int from, int tag, struct message_block *b)
 {
     const int n = a->via.ranks, i = (a->via.rank - from + n) % n;
     int high = 1;
@@ -233,7 +233,7 @@ static bool spread(struct rank_ctx *a, int from, int tag, struct block *b)
     return true;
 }
 /* What is wrong here is what all are told, unless something was before. */
-static void tell(struct rank_ctx *a, struct block *b, loci_status own)
+static void tell(struct rank_ctx *a, struct message_block *b, loci_status own)
 {
     if (!own || b->head->status) return;
     b->head->status = own;
@@ -296,8 +296,8 @@ static void restore_state(struct rank_ctx *a, struct decode *d)
 }
 static loci_status run(struct rank_ctx *a, struct decode *d)
 {
-    const struct block *blocks[] = { &d->state, &d->result, &d->sums };
-    for (int i = 0; i < COUNT(blocks); i++) memset(blocks[i]->head, 0, sizeof(struct head));
+    const struct message_block *blocks[] = { &d->state, &d->result, &d->sums };
+    for (int i = 0; i < COUNT(blocks); i++) memset(blocks[i]->head, 0, sizeof(struct message_header));
     if (!d->open.B || !d->open.Lq) return LOCI_OK;
     if (d->oldest < 0) {                 /* no keys: each rank finds that by itself */
         loci_begin(&d->open, true);
@@ -317,7 +317,7 @@ static loci_status run(struct rank_ctx *a, struct decode *d)
         }
     }
     if (!spread(a, d->oldest, TAG_RESULT, &d->result)) return LOCI_TRANSPORT;
-    const struct head *head = d->result.head;
+    const struct message_header *head = d->result.head;
     if (head->status) return loci_fail(a->error, (loci_status)head->status, "%s", head->text);
     if (a->via.rank != d->oldest) copy_results(a, d, true);
     return LOCI_OK;

@@ -40,8 +40,8 @@
 
 enum { GRACE = 1 };
 
-struct piece {
-    struct piece *next;
+struct mpi_piece {
+    struct mpi_piece *next;
     MPI_Request request;
     int bytes, comes;                        /* comes: it is received */
 };
@@ -52,7 +52,7 @@ struct mpi {
     double seconds;
     int broken;
     double grace;                            /* when broken: until then open requests may end */
-    struct piece *idle;
+    struct mpi_piece *idle;
     MPI_Request agreement;
     int64_t *numbers;                        /* of the agreement */
     int measured;
@@ -91,25 +91,25 @@ static int may_wait(const struct mpi *m, double from)
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-static struct piece *next_piece(struct mpi *m)
+static struct mpi_piece *next_piece(struct mpi *m)
 {
-    struct piece *p = m->idle;
+    struct mpi_piece *p = m->idle;
     if (p) m->idle = p->next;
     else p = malloc(sizeof *p);
     return p;
 }
 
 /* Returns the next one. */
-static struct piece *put_back(struct mpi *m, struct piece *p)
+static struct mpi_piece *put_back(struct mpi *m, struct mpi_piece *p)
 {
-    struct piece *next = p->next;
+    struct mpi_piece *next = p->next;
     p->next = m->idle;
     m->idle = p;
     return next;
 }
 
 /* When the transport is broken: ends a piece one way or the other, and returns the next one. */
-static struct piece *end(struct mpi *m, struct piece *p)
+static struct mpi_piece *end(struct mpi *m, struct mpi_piece *p)
 {
     int done = p->request == MPI_REQUEST_NULL;
     if (!done && p->comes) MPI_Cancel(&p->request);
@@ -120,10 +120,10 @@ static struct piece *end(struct mpi *m, struct piece *p)
 }
 
 /* Ends the pieces that are done, from the first one on, until one is not; 1: something failed. */
-static int go_on(struct mpi *m, struct piece **chain)
+static int go_on(struct mpi *m, struct mpi_piece **chain)
 {
     while (*chain) {
-        struct piece *p = *chain;
+        struct mpi_piece *p = *chain;
         MPI_Status status;
         int done = 0, bytes = p->bytes;
         if (MPI_Test(&p->request, &done, &status)) return breaks(m);
@@ -145,10 +145,10 @@ static int begin(struct mpi *m, int rank, int tag, const char *from, char *to, i
         return breaks(m);
 
     /* Memory first: a message that has begun in part could not be taken back. */
-    struct piece *chain = NULL, **last = &chain;
+    struct mpi_piece *chain = NULL, **last = &chain;
     size_t rest = bytes;
     do {                                     /* an empty message is a piece, too */
-        struct piece *p = next_piece(m);
+        struct mpi_piece *p = next_piece(m);
         if (!p) {
             while (chain) chain = put_back(m, chain);
             return breaks(m);
@@ -163,7 +163,7 @@ static int begin(struct mpi *m, int rank, int tag, const char *from, char *to, i
     } while (rest > 0);
 
     size_t at = 0;
-    for (struct piece *p = chain; p && !m->broken; at += (size_t)p->bytes, p = p->next)
+    for (struct mpi_piece *p = chain; p && !m->broken; at += (size_t)p->bytes, p = p->next)
         if (comes ? MPI_Irecv(to ? to + at : NULL, p->bytes, MPI_BYTE, rank, tag, m->comm,
                               &p->request)
                   : MPI_Isend(from ? from + at : NULL, p->bytes, MPI_BYTE, rank, tag, m->comm,
@@ -187,7 +187,7 @@ static int receive_from(void *user, int from, int tag, void *data, size_t bytes,
 static int wait_for(void *user, void **request)
 {
     struct mpi *m = user;
-    struct piece *chain = *request;
+    struct mpi_piece *chain = *request;
     const double from = MPI_Wtime();
     while (!m->broken && !go_on(m, &chain) && chain)
         if (!may_wait(m, from)) breaks(m);
@@ -199,7 +199,7 @@ static int wait_for(void *user, void **request)
 static int test_one(void *user, void **request)
 {
     struct mpi *m = user;
-    struct piece *chain = *request;
+    struct mpi_piece *chain = *request;
     if (!m->broken) go_on(m, &chain);
     *request = chain;
     return m->broken;
@@ -244,7 +244,7 @@ static void drop(struct mpi *m)
         done = 0;
     if (done) free(m->numbers);
     while (m->idle) {
-        struct piece *p = m->idle;
+        struct mpi_piece *p = m->idle;
         m->idle = p->next;
         free(p);
     }

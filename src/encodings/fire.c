@@ -60,14 +60,14 @@ static void terms(const struct config *c, struct termlist *t)
 struct network { int hidden, heads; const double *w1, *b1, *w2, *b2, *w3, *b3; };
 
 /* Units that are open, and the last hidden layer before relu: slope x + offset. */
-struct piece {
+struct line_piece {
     int i;
     double from;
     bool open1[MAX_HIDDEN], open2[MAX_HIDDEN];
     double slope[MAX_HIDDEN], offset[MAX_HIDDEN];
 };
 /* Called for each piece, in ascending order. */
-typedef void visit(void *arg, const struct network *, const struct piece *);
+typedef void visit(void *arg, const struct network *, const struct line_piece *);
 
 /* Less than any x but 0, and still a float: where x = 0
  * is a piece of its own, the next one starts here. */
@@ -99,7 +99,7 @@ static int find_roots(int n, const double *slope, const double *offset, double f
 
 /* Visits the pieces between two neighbouring roots of the first layer.  There its units are open or
  * closed throughout, so the units of the second are linear in x and their roots end the pieces. */
-static void walk_second(const struct network *f, struct piece *p, double from, double to,
+static void walk_second(const struct network *f, struct line_piece *p, double from, double to,
                         visit *seen, void *arg)
 {
     const int n = f->hidden;
@@ -139,7 +139,7 @@ static bool closed_at_0(const struct network *f)
 /* Visits the pieces from x = 0 on, at most pieces_capacity() of them. */
 static void walk(const struct network *f, visit *seen, void *arg)
 {
-    struct piece p = { .i = 0 };
+    struct line_piece p = { .i = 0 };
     double roots[MAX_HIDDEN];
     const int count = find_roots(f->hidden, f->w1, f->b1, 0, INFINITY, roots);
     if (closed_at_0(f)) walk_second(f, &p, 0, 0, seen, arg);
@@ -178,7 +178,7 @@ static struct network network_of(const struct config *c, const struct pieces *t)
 struct writing { const struct prep *p; struct pieces *t; };
 
 /* The output of each head in a piece: the sum over open units of w3 (slope x + offset), plus b3. */
-static void write_piece(void *arg, const struct network *f, const struct piece *x)
+static void write_piece(void *arg, const struct network *f, const struct line_piece *x)
 {
     const struct writing *w = arg;
     const bool f64 = w->p->f64;
@@ -229,7 +229,7 @@ struct folding { const double *sums; int32_t capacity; double *const *to; };
 /* Leads the sums of dS (s0) and of dS x (s1) over a piece back through the
  * network.  In a piece f is linear in x, so a unit with output slope x + offset
  * gets s0 by its offset and s1 by its slope, and each weight the sum of both. */
-static void fold_piece(void *arg, const struct network *f, const struct piece *x)
+static void fold_piece(void *arg, const struct network *f, const struct line_piece *x)
 {
     const struct folding *w = arg;
     const int n = f->hidden;

@@ -201,11 +201,11 @@ static ptrdiff_t restore(const struct call *c, int enc, const struct gate_sums *
 }
 /* Heads are shared out among the host's threads where that
  * is worth it: job i has the heads i, i + jobs, ... */
-struct job { const struct call *c; const struct gate_sums *g; const void *log_f; int enc, jobs; };
+struct gate_job { const struct call *c; const struct gate_sums *g; const void *log_f; int enc, jobs; };
 /* Two calls with a constant, so that each is compiled for its dtype. */
 static void head_job(void *arg, int index)
 {
-    const struct job *a = arg;
+    const struct gate_job *a = arg;
     const struct loci_plan *p = a->c->plan;
     for (ptrdiff_t s = 0; s < a->c->seqs.n; s++) {
         const struct sequence *q = &a->c->seqs.list[s];
@@ -227,7 +227,7 @@ static void begin(struct call *c, int enc)
     struct arena a = { .base = c->mem.scratch[enc] };
     const loci_host *host = c->in->host;
     const ptrdiff_t few = 1 << 15;       /* gates; fewer are summed sooner than threads wake */
-    struct job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, GATE_LOG_F), .enc = enc,
+    struct gate_job job = { .c = c, .g = lay_out(c, enc, &a), .log_f = input(c, enc, GATE_LOG_F), .enc = enc,
                        .jobs = 1 };
     if (made(c, enc)) return;            /* a cache has the sums of these keys */
     if (host && host->run && c->threads > 1 && c->B * gate_keys(c) * c->plan->heads > few) {

@@ -106,10 +106,10 @@ static void put_both(const struct prep *p, const struct distances *t, int h, int
 }
 /* Fills a head of a table, the bias or the weight; both depend on
  * |d| alone, so the side ahead has the same numbers. */
-struct work { const struct prep *p; struct distances *t; bool weights; };
+struct kerple_work { const struct prep *p; struct distances *t; bool weights; };
 static void head_job(void *arg, int h)
 {
-    const struct work *a = arg;
+    const struct kerple_work *a = arg;
     for (int64_t d = 0; d <= a->t->hi; d++) {
         double y[4];
         if (a->weights) weight(a->p, h, (double)d, y);
@@ -122,7 +122,7 @@ static struct distances *fill(const struct prep *p, void *at, bool weights)
 {
     const struct distances form = layout(p->cfg, p->range, weights,
                                          p->f64 ? sizeof(double) : sizeof(float));
-    struct work a = { .p = p, .t = distances_open(p, at, &form), .weights = weights };
+    struct kerple_work a = { .p = p, .t = distances_open(p, at, &form), .weights = weights };
     prepare_each(p, p->cfg->heads, head_job, &a);
     return a.t;
 }

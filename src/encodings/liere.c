@@ -309,9 +309,9 @@ static void add_generators(const struct call *c, int enc, const struct matrices 
 }
 
 /* What the threads share; `next` is the next slot that nobody has taken. */
-struct job { struct call *c; int enc; struct matrices *w; int64_t from; atomic_llong next; };
+struct slot_job { struct call *c; int enc; struct matrices *w; int64_t from; atomic_llong next; };
 
-static void run(struct job *job, void (*work)(void *, int), int64_t jobs)
+static void run(struct slot_job *job, void (*work)(void *, int), int64_t jobs)
 {
     const loci_host *host = job->c->in->host;
     const int n = jobs < job->c->threads ? (int)jobs : job->c->threads;
@@ -323,7 +323,7 @@ static void run(struct job *job, void (*work)(void *, int), int64_t jobs)
  * are multiplied from the left; gradients go back through the matrix as it is. */
 static void exponential_job(void *arg, int index)
 {
-    struct job *job = arg;
+    struct slot_job *job = arg;
     const struct call *c = job->c;
     struct matrices *w = job->w;
     const int n = w->block;
@@ -354,7 +354,7 @@ void loci_liere_begin(struct call *c, int enc, bool keep_rows)
     for (int64_t i = 0;
          c->where.k_coord && (!c->plan->keys_rotated || !c->k.data) && i < rows_of(c, false); i++)
         w->slot[1][i] = find_slot(c, w, rows_of(c, true) + i);
-    struct job job = { .c = c, .enc = enc, .w = w };
+    struct slot_job job = { .c = c, .enc = enc, .w = w };
     atomic_init(&job.next, 0);
     run(&job, exponential_job, w->slots);
     /* Rows that do not rotate, such as padding, leave their gradient 0. */
@@ -402,7 +402,7 @@ static void sum_rows(const struct call *c, const struct matrices *w, int64_t slo
  * each coordinate.  A slot without gradient is skipped, as the adjoint is the costly part. */
 static void gradient_job(void *arg, int index)
 {
-    struct job *job = arg;
+    struct slot_job *job = arg;
     const struct call *c = job->c;
     const struct matrices *w = job->w;
     const int n = w->block, blocks_of_all = w->groups * w->count;
@@ -434,7 +434,7 @@ static void end(struct call *c, int enc)
     if (way(&c->plan->enc[enc]) != TERM_matrices || !draw) return;
     struct matrices *w = c->mem.scratch[enc];
     const ptrdiff_t count = (ptrdiff_t)c->plan->axes * w->groups * w->count * w->block * w->block;
-    struct job job = { .c = c, .enc = enc, .w = w };
+    struct slot_job job = { .c = c, .enc = enc, .w = w };
     for (; job.from < w->slots; job.from += (int64_t)c->threads * SLOTS_ABREAST) {
         const int64_t left = (w->slots - job.from + SLOTS_ABREAST - 1) / SLOTS_ABREAST,
                       jobs = left < c->threads ? left : c->threads;

@@ -79,13 +79,13 @@ static size_t size(const struct config *c, ptrdiff_t range, size_t real)
 
 /* What the threads of prepare() share.  Jobs are by wave, or by head and so many distances. */
 enum { COLUMNS = 32, STEPS = 64 };
-struct work { const struct prep *p; struct roll v; };
+struct xl_work { const struct prep *p; struct roll v; };
 
 /* A wave at all distances.  d = 64 n + m turns by the angle of 64 n and by that of m: few cosines,
  * and two products in double for each distance.  An odd width has one cosine less. */
 static void wave_job(void *arg, int t)
 {
-    const struct work *a = arg;
+    const struct xl_work *a = arg;
     const struct prep *p = a->p;
     const struct roll *v = &a->v;
     const int Dm = waves(p->cfg), half = (Dm + 1) / 2;
@@ -105,7 +105,7 @@ static void wave_job(void *arg, int t)
 
 /* W R_d of a head for some distances: a product in double, by pieces that fit on a stack.
  * Largest distance first, like the oldest keys, as the term reads them. */
-static void project(const struct work *a, int h, ptrdiff_t first, int n)
+static void project(const struct xl_work *a, int h, ptrdiff_t first, int n)
 {
     enum { SLICE = 64, PIECE = 32 };
     const struct prep *p = a->p;
@@ -138,7 +138,7 @@ static void project(const struct work *a, int h, ptrdiff_t first, int n)
 }
 static void vectors_job(void *arg, int index)
 {
-    const struct work *a = arg;
+    const struct xl_work *a = arg;
     const ptrdiff_t count = (ptrdiff_t)(a->v.hi - a->v.lo) + 1;
     const int heads = a->p->cfg->heads;
     const ptrdiff_t first = (ptrdiff_t)(index / heads) * COLUMNS;
@@ -151,7 +151,7 @@ static void prepare(const struct prep *p)
 {
     const struct config *c = p->cfg;
     const size_t real = p->f64 ? sizeof(double) : sizeof(float);
-    struct work a = { .p = p };
+    struct xl_work a = { .p = p };
     struct roll *v = &a.v;
     size_t bytes;
     if (!layout(c, p->range, real, v, &bytes)) return;

@@ -159,7 +159,7 @@ static struct item item_of(const struct call *c, ptrdiff_t i)
 }
 
 /* QT rows of an item, of one head or, with a mix, of all heads from h on. */
-struct rows {
+struct item_rows {
     const struct item *item;
     int h;
     ptrdiff_t row;
@@ -168,9 +168,9 @@ struct rows {
     /* Rows that see no key have gradients all the same: they meet the item's first chunk. */
     struct chunks chunks;
 };
-static struct rows rows_at(const struct call *c, const struct item *a, int h, ptrdiff_t row)
+static struct item_rows rows_at(const struct call *c, const struct item *a, int h, ptrdiff_t row)
 {
-    struct rows r = { .item = a, .h = a->kvh * c->plan->group + h, .row = a->row + row,
+    struct item_rows r = { .item = a, .h = a->kvh * c->plan->group + h, .row = a->row + row,
                       .n = a->rows - row < QT ? (int)(a->rows - row) : QT };
     r.keys = keys_of(c, a->q, r.row, r.n);
     r.chunks = r.keys.last < r.keys.first
@@ -179,12 +179,12 @@ static struct rows rows_at(const struct call *c, const struct item *a, int h, pt
     return r;
 }
 /* The last key that they may see and that is there. */
-static ptrdiff_t last_here(const struct call *c, const struct rows *r)
+static ptrdiff_t last_here(const struct call *c, const struct item_rows *r)
 {
     return present_of(c, r->keys).last;
 }
 /* The slot of their head number i. */
-static ptrdiff_t slot_of(const struct call *c, const struct rows *r, int i)
+static ptrdiff_t slot_of(const struct call *c, const struct item_rows *r, int i)
 {
     return (r->h + i) % item_heads(c->plan) * item_tiles(c) + (r->row - r->item->row) / QT;
 }
@@ -362,7 +362,7 @@ bool N(scans)(const struct call *c)
     EACH_USE(c, x, term) if (term->carry) return true;
     return false;
 }
-static void open_backward(const struct call *c, struct tile *t, const struct rows *r)
+static void open_backward(const struct call *c, struct tile *t, const struct item_rows *r)
 {
     for (int i = 0; i < locked(c->plan); i++) {
         open_rows(&t[i], r->item->q, r->h + i, r->row, r->n);
@@ -375,14 +375,14 @@ static void open_backward(const struct call *c, struct tile *t, const struct row
 /* Before the oldest chunk is walked: the carries that every chunk but the newest one begins with.
  * Keeping those of all tiles would take as much memory as dK. */
 static void sweep_chunk(const struct call *c, struct tile *t, const struct sums *w,
-                        const struct rows *r, ptrdiff_t chunk)
+                        const struct item_rows *r, ptrdiff_t chunk)
 {
     const int n = locked(c->plan);
     sweep_carries(c, t, n, NULL, last_here(c, r), tiles_of(r->keys, chunk));
     for (int i = 0; i < n; i++) save_carries(&t[i], w, slot_of(c, r, i), chunk - 1, false);
 }
 static void sweep_chunks(const struct call *c, struct tile *t, const struct sums *w,
-                         const struct rows *r)
+                         const struct item_rows *r)
 {
     open_backward(c, t, r);
     for (ptrdiff_t chunk = r->chunks.last; chunk > r->chunks.first; chunk--)
@@ -391,7 +391,7 @@ static void sweep_chunks(const struct call *c, struct tile *t, const struct sums
 
 /* Parts of an item lie by head, from its first one on. */
 static void open_parts(const struct call *c, struct tile *t, const struct sums *w,
-                       const struct rows *r)
+                       const struct item_rows *r)
 {
     for (int i = 0; i < locked(c->plan); i++)
         EACH_USE(c, x, term) {
@@ -418,7 +418,7 @@ static void add_fresh(struct tile *t)
  * backwards.  dq is summed in three levels like o, over keys, tiles and chunks, so float loses as
  * little. */
 static void backward_rows(const struct call *c, struct tile *t, const struct sums *w,
-                          const struct rows *r, ptrdiff_t chunk)
+                          const struct item_rows *r, ptrdiff_t chunk)
 {
     const struct loci_plan *p = c->plan;
     const int n = locked(p), span = fading(c) ? fading(c)->span(c, p->rotate) : 0;
@@ -502,7 +502,7 @@ bool N(sum_item)(const struct call *c, const struct workspace *d, const struct s
     /* Head by head, and in each all rows: the order in which dK and dV of a group are summed. */
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item->rows; row += QT) {
-            const struct rows r = rows_at(c, item, h, row);
+            const struct item_rows r = rows_at(c, item, h, row);
             if (cancelled(c)) return false;
             if (sweeps && r.chunks.last > r.chunks.first) sweep_chunks(c, d->tile, w, &r);
             if (chunk >= r.chunks.first && chunk <= r.chunks.last)
@@ -520,7 +520,7 @@ bool N(sweep_item)(const struct call *c, const struct workspace *d, const struct
     const struct loci_plan *p = c->plan;
     for (int h = 0; h < item_heads(p); h += locked(p))
         for (ptrdiff_t row = 0; row < item->rows; row += QT) {
-            const struct rows r = rows_at(c, item, h, row);
+            const struct item_rows r = rows_at(c, item, h, row);
             if (cancelled(c)) return false;
             if (chunk <= r.chunks.first || chunk > r.chunks.last) continue;
             open_backward(c, d->tile, &r);
@@ -596,20 +596,20 @@ void N(add_item_parts)(const struct call *c, const struct sums *sums, const stru
 }
 
 /* What threads share. */
-struct pass { struct call *c; struct ordered_sum ordered_sum; };
+struct backward_pass { struct call *c; struct ordered_sum ordered_sum; };
 
 /* Gradients by key are a kv head's, in all sequences that share their keys; parts of all items may
  * go to the same total. */
 static struct ordered_item find_item_of(void *arg, ptrdiff_t i)
 {
-    const struct call *c = ((const struct pass *)arg)->c;
+    const struct call *c = ((const struct backward_pass *)arg)->c;
     const struct item item = item_of(c, i);
     return (struct ordered_item){ .place = item.q->keys * c->plan->kv_heads + item.kvh,
                                .first = item.chunks.first, .last = item.chunks.last };
 }
 static void add_block(void *arg, int block, ptrdiff_t i, ptrdiff_t chunk, bool shared)
 {
-    const struct call *c = ((const struct pass *)arg)->c;
+    const struct call *c = ((const struct backward_pass *)arg)->c;
     const struct item item = item_of(c, i);
     const struct sums sums = N(sums_of)(c, block);
     if (shared) N(add_item_parts)(c, &sums, &item);
@@ -624,7 +624,7 @@ static bool learns_parts(const struct call *c)
 /* Items one after the other, each through its chunks of keys, oldest first. */
 static void item_job(void *arg, int index)
 {
-    struct pass *a = arg;
+    struct backward_pass *a = arg;
     struct call *c = a->c;
     struct sums sums;
     const struct workspace d = N(workspace_of)(c, index, &sums);
@@ -645,7 +645,7 @@ static loci_status run_items(struct call *c)
 {
     const ptrdiff_t items = c->seqs.chunks * groups_of(c);
     const int jobs = items < c->threads ? (int)items : c->threads;
-    struct pass a = { .c = c, .ordered_sum = { .find = find_item_of, .add = add_block, .items = items,
+    struct backward_pass a = { .c = c, .ordered_sum = { .find = find_item_of, .add = add_block, .items = items,
                                          .blocks = c->threads + spare_blocks(c->threads),
                                          .shares = learns_parts(c) } };
     a.ordered_sum.arg = &a;

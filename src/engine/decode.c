@@ -41,7 +41,7 @@ static struct needs needs_of(const struct call *c)
  * each takes part up to its own last one.  Where rows may end early, tiles are scored in groups,
  * newest first, each as long as all before it, those of newer chunks too: at most twice the work
  * that is needed, and still long streams. */
-static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdiff_t chunk)
+static void chunk_rows(const struct row_set *w, const struct keyrange range, ptrdiff_t chunk)
 {
     const struct needs needs = needs_of(w->t->c);
     const int weight = w->t->c->plan->weight;
@@ -92,7 +92,7 @@ static void chunk_rows(const struct rows *w, const struct keyrange range, ptrdif
 
 /* An item has the rows of one sequence and one kv head (or, with a mix, all heads), and one chunk
  * of keys or all.  What a chunk leaves for the join is m, l, o and the terms' sums. */
-struct pass {
+struct decode_pass {
     struct call *c;
     /* chunks > 1: items are chunks, joined in a second round */
     ptrdiff_t items, chunks;
@@ -146,7 +146,7 @@ static size_t slot_of(const struct call *c, const struct tile *t)
 /* Three ways of one item: all chunks, newest first; one chunk, whose sums are stored; and, when
  * joining, all chunks from what was stored.  A chunk's sums are the same whoever made them, so the
  * three give the same bits. */
-static void decode_item(const struct pass *a, const struct workspace *d, const struct sequence *q,
+static void decode_item(const struct decode_pass *a, const struct workspace *d, const struct sequence *q,
                      int group, ptrdiff_t item, ptrdiff_t chunk)
 {
     struct call *c = a->c;
@@ -156,7 +156,7 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
     const struct part *part = c->stream.part.state ? &c->stream.part : NULL;
     const ptrdiff_t base = part ? c->stream.first / CHUNK : 0;      /* chunk of the first key */
 
-    const struct rows w = { .t = d->tile, .n = n, .tiles = decode_tiles(c), .s = d->chunk.s,
+    const struct row_set w = { .t = d->tile, .n = n, .tiles = decode_tiles(c), .s = d->chunk.s,
                             .p = d->chunk.p, .alpha = d->chunk.alpha, .sums = d->chunk.sums };
     const ptrdiff_t newest = range.last >= range.first ? range.last / CHUNK : -1,
                     oldest = range.first / CHUNK;
@@ -194,7 +194,7 @@ static void decode_item(const struct pass *a, const struct workspace *d, const s
 
 static void decode_job(void *arg, int index)
 {
-    struct pass *a = arg;
+    struct decode_pass *a = arg;
     struct call *c = a->c;
     const struct workspace d = N(workspace_of)(c, index, NULL);
     const ptrdiff_t per = a->joining ? 1 : a->chunks,
@@ -214,7 +214,7 @@ static void decode_job(void *arg, int index)
 /* Few rows make few items, so where chunks may go apart they are items of their own. */
 loci_status N(forward)(struct call *c)
 {
-    struct pass a = { .c = c, .groups = c->plan->heads / item_heads(c->plan), .chunks = 1 };
+    struct decode_pass a = { .c = c, .groups = c->plan->heads / item_heads(c->plan), .chunks = 1 };
     a.items = c->seqs.n * a.groups;
     a.apart = !N(decode_in_turn)(c);
     if (a.apart) a.chunks = chunks_there(c);

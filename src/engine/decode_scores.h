@@ -8,7 +8,7 @@
 #include "engine/workspace.h"
 
 /* The rows of an item, with scores and weights by key and sums of values by tile. */
-struct rows {
+struct row_set {
     struct tile *t;
     int n;                               /* of a group's heads, or of all heads, row by row */
     ptrdiff_t tiles;                     /* of a chunk: as many as decode_tiles() */
@@ -17,14 +17,14 @@ struct rows {
 };
 enum { TILES = CHUNK / KT };
 /* Row i's numbers of the first tile of a chunk. */
-static real *row_of(const struct rows *w, real *numbers, int i)
+static real *row_of(const struct row_set *w, real *numbers, int i)
 {
     return numbers + (ptrdiff_t)i * w->tiles * KT;
 }
 
 /* Puts row i on tile j, with its share of scores and weights.  Does it see any key of it?
  * Positions that do not run may leave tiles out. */
-static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
+static bool place_row(const struct row_set *w, int i, ptrdiff_t j, ptrdiff_t last)
 {
     struct tile *t = &w->t[i];
     const ptrdiff_t at = j % TILES * KT;
@@ -32,7 +32,7 @@ static bool place_row(const struct rows *w, int i, ptrdiff_t j, ptrdiff_t last)
     return set_keys(t, j * KT, last);
 }
 /* Does this row read the same keys and values as the one before? */
-static bool shares(const struct rows *w, int i)
+static bool shares(const struct row_set *w, int i)
 {
     return i > 0 && w->t[i].kvh == w->t[i - 1].kvh && w->t[i].kh == w->t[i - 1].kh;
 }
@@ -65,7 +65,7 @@ static struct source source_of(const struct tile *t, enum side side)
 }
 /* Finds the keys of a tile as reals, for a term whose hooks read them.  A term that had them
  * multiplied by a vector of its own has what it wants already. */
-static void find_for_terms(const struct rows *w, int x)
+static void find_for_terms(const struct row_set *w, int x)
 {
     const struct term *term = term_of(w->t->c, x);
     const struct tile *found = NULL;
@@ -82,7 +82,7 @@ static void find_for_terms(const struct rows *w, int x)
 /* Puts all rows on tile j: does any row see a key of it, and does any not see all?
  * Heads of a row see the same, so on a run they copy what the first has found. */
 struct sight { bool some, partial; };
-static struct sight place_rows(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+static struct sight place_rows(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 {
     struct sight a = { false, false };
     for (int i = 0; i < w->n; i++) {
@@ -106,7 +106,7 @@ static ptrdiff_t rows_from(const struct tile *t, ptrdiff_t j, ptrdiff_t last)
 }
 /* The scores before any term, and what terms want multiplied by the keys, or by vectors of their
  * own.  Vectors are collected as long as rows share their keys, MOST at a time. */
-static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+static void score_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 {
     const struct call *c = w->t->c;
     const int D = c->plan->dim;
@@ -135,7 +135,7 @@ static void score_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
 }
 /* Terms add to the scores.  Keys that a tile lacks get -inf, as the
  * softmax works on whole tiles. */
-static void add_to_tiles(const struct rows *w, ptrdiff_t j)
+static void add_to_tiles(const struct row_set *w, ptrdiff_t j)
 {
     const struct loci_plan *p = w->t->c->plan;
     for (int x = 0; x < p->uses; x++) find_for_terms(w, x);

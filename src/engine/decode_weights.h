@@ -48,7 +48,7 @@ static vf sum_lanes(const real *p)
 }
 /* The softmax of a row: what softmax.h says of every tile, newest first, step by step for all tiles
  * of the chunk, which has so many keys. */
-static void softmax(const struct rows *w, int i, int first, int end, ptrdiff_t keys,
+static void softmax(const struct row_set *w, int i, int first, int end, ptrdiff_t keys,
                    const bool *seen)
 {
     struct tile *t = &w->t[i];
@@ -81,7 +81,7 @@ static void softmax(const struct rows *w, int i, int first, int end, ptrdiff_t k
     *t->chunk.m = m, *t->chunk.l = l;
 }
 /* Weights that a term makes, tile by tile; or, after softmax(), what terms make of weights. */
-static void tiles_weights(const struct rows *w, ptrdiff_t j, ptrdiff_t last)
+static void tiles_weights(const struct row_set *w, ptrdiff_t j, ptrdiff_t last)
 {
     const int x = w->t->c->plan->weight;
     for (int i = 0; i < w->n; i++) {
@@ -106,7 +106,7 @@ static void sum_visible(const struct tile *t, int D, real *c)
 }
 /* The sums of values of tile j, for all rows.  Only where some row does not see all of it does it
  * matter whether the values are finite. */
-static void sum_tiles(const struct rows *w, ptrdiff_t j, ptrdiff_t last, bool partial)
+static void sum_tiles(const struct row_set *w, ptrdiff_t j, ptrdiff_t last, bool partial)
 {
     const int Dv = w->t->c->plan->value_dim;
     const ptrdiff_t apart = w->tiles * Dv;
@@ -144,7 +144,7 @@ INLINE void join_block(const int n, const real *alpha, const real *sums, int D, 
     UNROLL for (int v = 0; v < n; v++) vf_store(o + v * VL, all[v]);
 }
 /* The chunk's o of one row, from the sums of its tiles: the same chain as in forward.h. */
-static void join_tiles(const struct rows *w, int i, int first, int end, const bool *seen)
+static void join_tiles(const struct row_set *w, int i, int first, int end, const bool *seen)
 {
     const int D = w->t->c->plan->value_dim;
     const real *alpha = w->alpha + i * w->tiles, *sums = w->sums + i * w->tiles * D;

@@ -84,7 +84,7 @@ INLINE void forward_item(struct call *c, struct tile *t, int n, const struct seq
 /* ---- All of them ----------------------------------------------------------------------------- */
 
 /* What threads share. */
-struct pass {
+struct forward_pass {
     struct call *c;
     ptrdiff_t items, groups;             /* groups of heads that go together */
     int locked;                          /* heads of one */
@@ -96,7 +96,7 @@ struct pass {
  * the same time.  The heads of a tile follow one another: those of a group read the same keys. */
 INLINE void forward_job(void *arg, int index, const struct products *by)
 {
-    struct pass *a = arg;
+    struct forward_pass *a = arg;
     struct call *c = a->c;
     struct sums sums;                    /* weights.c has the tiles of a backward pass */
     struct tile *t = N(workspace_of)(c, index, c->backward ? &sums : NULL).tile;
@@ -120,7 +120,7 @@ INLINE void forward_job(void *arg, int index, const struct products *by)
 /* job is forward_job() with the products of the file that includes this. */
 INLINE loci_status forward_all(struct call *c, void (*job)(void *, int))
 {
-    struct pass a = { .c = c, .locked = locked(c->plan),
+    struct forward_pass a = { .c = c, .locked = locked(c->plan),
                       .groups = c->plan->heads / locked(c->plan) };
     a.items = c->seqs.tiles * a.groups;
     atomic_init(&a.next, 0);

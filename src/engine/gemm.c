@@ -14,7 +14,7 @@
 #if QT > 1
 
 /* A product, as kernels see it.  stride: between the rows of A, or between its columns. */
-struct job {
+struct gemm_job {
     enum then then;
     int M, K;
     const real *a;
@@ -135,7 +135,7 @@ INLINE void store(const int mb, const int nb, const enum then then, vf (*acc)[NR
 
 /* The block of mb rows from row m on and nb vectors from number v on. */
 INLINE void block(const int mb, const int nb, const bool by_rows, const bool asks,
-                  const struct job *j, int m, int v)
+                  const struct gemm_job *j, int m, int v)
 {
     const real *b = j->b + v * VL;
     real *c = j->c + m * j->cm + v * VL;
@@ -167,9 +167,9 @@ INLINE void block(const int mb, const int nb, const bool by_rows, const bool ask
 
 /* Blocks of one shape, of rows m .. end - 1.  Each kernel is a function of its own and never
  * inlined: several in one share registers badly. */
-typedef void kernel(const struct job *, int m, int end, int v);
+typedef void kernel(const struct gemm_job *, int m, int end, int v);
 #define KERNEL(name, mb, nb, by_rows, asks)                                                        \
-    static __attribute__((noinline)) void name(const struct job *j, int m, int end, int v)         \
+    static __attribute__((noinline)) void name(const struct gemm_job *j, int m, int end, int v)         \
     {                                                                                              \
         for (; m < end; m += mb) block(mb, nb, by_rows, asks, j, m, v);                            \
     }
@@ -206,7 +206,7 @@ static const struct shape shapes[] = { SHAPE(2, MR), SHAPE(1, 8) };
  * by one: a single row has too few sums to be fast, so the last tall block of six makes way where
  * that leaves two blocks of four.  The few rows left over do not ask for the next A, and of several
  * columns of blocks only the first does. */
-static void column(const struct shape *s, bool rows, const struct job *j, int v)
+static void column(const struct shape *s, bool rows, const struct gemm_job *j, int v)
 {
     kernel *const *by = s->by[rows];
     int tall = j->M / s->tall * s->tall;
@@ -222,7 +222,7 @@ void N(product)(enum then then, int M, int n, int K, const real *a, ptrdiff_t am
                 const struct next *next)
 {
     const bool rows = ak == 1 && am != 1;            /* both are 1 where A is one number wide */
-    const struct job j = { then, M, K, a, rows ? am : ak, b, bk, c, cm, factor, next };
+    const struct gemm_job j = { then, M, K, a, rows ? am : ak, b, bk, c, cm, factor, next };
     assert(rows || am == 1 || M == 1);
     int v = 0;
     for (const struct shape *s = shapes; v < n / VL; s++)

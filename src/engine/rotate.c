@@ -4,7 +4,7 @@
 
 #if QT > 1
 /* What threads share: which rows, and the next item. */
-struct rows {
+struct rotated_rows {
     struct call *c;
     /* forward: x to y; back: y is the gradient that becomes dx */
     const loci_view *x, *y, *dx;
@@ -19,29 +19,29 @@ struct rows {
 /* An item is a few heads of a tile of rows, for one thread all of them: they follow each other,
  * so that they share cos and sin. */
 enum { TOGETHER = 8 };
-static int together(const struct rows *a)
+static int together(const struct rotated_rows *a)
 {
     return a->c->threads == 1 || a->heads < TOGETHER ? a->heads : TOGETHER;
 }
 /* The rows i .. i + n - 1 of some heads of a batch entry: those of item number `item`. */
-struct block { ptrdiff_t b, i; int h, heads, n; };
-static struct block block_of(const struct rows *a, ptrdiff_t item, int heads)
+struct row_block { ptrdiff_t b, i; int h, heads, n; };
+static struct row_block block_of(const struct rotated_rows *a, ptrdiff_t item, int heads)
 {
     const ptrdiff_t each = (a->heads + heads - 1) / heads, tile = item / each;
-    struct block at = { .b = tile / a->tiles, .i = tile % a->tiles * QT,
+    struct row_block at = { .b = tile / a->tiles, .i = tile % a->tiles * QT,
                         .h = (int)(item % each) * heads };
     at.heads = a->heads - at.h < heads ? a->heads - at.h : heads;
     at.n = a->len - at.i < QT ? (int)(a->len - at.i) : QT;
     return at;
 }
-static ptrdiff_t items(const struct rows *a, int heads)
+static ptrdiff_t items(const struct rotated_rows *a, int heads)
 {
     return a->c->B * a->tiles * ((a->heads + heads - 1) / heads);
 }
 
 /* One head's rows, where they are.  Fading is diagonal and its own adjoint, so it comes last on the
  * way there and first on the way back. */
-static void rotate_rows(const struct rows *a, const struct block at, int h, struct angles *angles,
+static void rotate_rows(const struct rotated_rows *a, const struct row_block at, int h, struct angles *angles,
                       real *rows, ptrdiff_t stride)
 {
     struct call *c = a->c;
@@ -54,7 +54,7 @@ static void rotate_rows(const struct rows *a, const struct block at, int h, stru
 }
 /* Turns the rows of a block on their way from one view to the other, or where they are.
  * What is stored in 16 bits is rotated in the rows of t. */
-static void rotate_block(const struct rows *a, const struct block at, struct angles *angles,
+static void rotate_block(const struct rotated_rows *a, const struct row_block at, struct angles *angles,
                          struct tile *t)
 {
     struct call *c = a->c;
@@ -86,7 +86,7 @@ static void rotate_block(const struct rows *a, const struct block at, struct ang
 /* The way back of one head where it needs the rows themselves: for its part of the parameters'
  * gradient, or as rotate_bwd() wants to see them.  Where the hook wants what turn()
  * gave, they turn once more. */
-static void unrotate_block(const struct rows *a, const struct block at, struct angles *angles,
+static void unrotate_block(const struct rotated_rows *a, const struct row_block at, struct angles *angles,
                          struct tile *t, real *part)
 {
     struct call *c = a->c;
@@ -103,7 +103,7 @@ static void unrotate_block(const struct rows *a, const struct block at, struct a
 /* Threads take items one after the other; no item writes what another reads or writes. */
 static void rotate_job(void *arg, int index)
 {
-    struct rows *a = arg;
+    struct rotated_rows *a = arg;
     struct call *c = a->c;
     struct angles *angles = N(angles_of)(c, index);
     const bool input = a->back && wants_input(c, NULL);
@@ -124,7 +124,7 @@ static void rotate_job(void *arg, int index)
 /* One item of a wave, with its part of the parameters' gradient. */
 static void wave_job(void *arg, int index)
 {
-    struct rows *a = arg;
+    struct rotated_rows *a = arg;
     struct sums sums;
     const struct workspace d = N(workspace_of)(a->c, index, &sums);
     const int x = a->c->plan->rotate;
@@ -134,10 +134,10 @@ static void wave_job(void *arg, int index)
 }
 
 /* All rows of a call: keys are rotated by kv head, whatever the heads. */
-static struct rows all_rows(struct call *c, loci_which which, const loci_view *x,
+static struct rotated_rows all_rows(struct call *c, loci_which which, const loci_view *x,
                             const loci_view *y, const loci_view *dx)
 {
-    struct rows a = { .c = c, .x = x, .y = y, .dx = dx, .query = which == LOCI_QUERY,
+    struct rotated_rows a = { .c = c, .x = x, .y = y, .dx = dx, .query = which == LOCI_QUERY,
                       .back = dx != NULL, .fades = which != LOCI_CACHE && fading(c) };
     a.heads = a.query ? c->plan->heads : c->plan->kv_heads;
     a.len = a.query ? c->Lq : c->Lk;
@@ -153,14 +153,14 @@ size_t N(rotate_workspace)(const struct call *c)
 }
 loci_status N(rotate)(struct call *c, loci_which which, const loci_view *x, const loci_view *y)
 {
-    struct rows a = all_rows(c, which, x, y, NULL);
+    struct rotated_rows a = all_rows(c, which, x, y, NULL);
     N(run)(c, c->threads, rotate_job, &a);
     return a.stop ? LOCI_CANCELLED : LOCI_OK;
 }
 loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view *x,
                                const loci_view *dy, const loci_view *dx)
 {
-    struct rows a = all_rows(c, which, x, dy, dx);
+    struct rotated_rows a = all_rows(c, which, x, dy, dx);
     const int u = c->plan->rotate;
     const struct term *term = term_of(c, u);
     double *total = c->g.total[u];
@@ -176,7 +176,7 @@ loci_status N(rotate_backward)(struct call *c, loci_which which, const loci_view
         const int n = a.items - a.first < c->threads ? (int)(a.items - a.first) : c->threads;
         N(run)(c, n, wave_job, &a);
         for (int i = 0; i < n; i++) {
-            const struct block at = block_of(&a, a.first + i, 1);
+            const struct row_block at = block_of(&a, a.first + i, 1);
             double *to = total + term->part_at(c, u, at.b, at.h * (a.query ? 1 : c->plan->group));
             const struct sums sums = N(sums_of)(c, i);
             for (ptrdiff_t k = 0; k < term->part(c, u); k++) to[k] += (double)sums.part[u][k];

@@ -46,10 +46,10 @@ void N(add_tile_part)(const struct call *c, ptrdiff_t b, int kh, const real *par
 }
 
 /* Tiles of keys that are rotated back at the same time, one per thread. */
-struct wave { struct call *c; ptrdiff_t first; };
+struct dk_wave { struct call *c; ptrdiff_t first; };
 static void unrotate_job(void *arg, int index)
 {
-    const struct wave *a = arg;
+    const struct dk_wave *a = arg;
     struct call *c = a->c;
     const struct loci_plan *p = c->plan;
     struct sums sums;
@@ -68,7 +68,7 @@ void N(unrotate_keys)(struct call *c)
     const ptrdiff_t items = c->seqs.ktiles * p->key_heads;
     for (ptrdiff_t first = 0; first < items; first += c->threads) {
         const int n = items - first < c->threads ? (int)(items - first) : c->threads;
-        N(run)(c, n, unrotate_job, &(struct wave){ .c = c, .first = first });
+        N(run)(c, n, unrotate_job, &(struct dk_wave){ .c = c, .first = first });
         if (!c->g.total[p->rotate] || !rotation_part(c)) continue;
         for (int i = 0; i < n; i++) {
             const struct sequence *q = find_sequence(c, BY_KTILE, (first + i) / p->key_heads);

@@ -22,7 +22,7 @@ static double log_of(double x)
     return 2 * f + 2 * f * sum + e * 0.69314718055994530942;
 }
 
-struct rows {
+struct scaled_rows {
     const loci_layer *layer;
     double beta, length;
     int from, per_batch;
@@ -31,14 +31,14 @@ struct rows {
 };
 
 /* The factor of a row, the same for all heads. */
-static double factor(const struct rows *a, ptrdiff_t b, ptrdiff_t t)
+static double factor(const struct scaled_rows *a, ptrdiff_t b, ptrdiff_t t)
 {
     const int64_t pos = a->pos ? a->pos[(a->per_batch ? b * a->layer->rows : 0) + t] : t;
     return 1 + a->beta * log_of(1 + floor((double)(pos + a->from) / a->length));
 }
 static void temperature_head(void *arg, int h)
 {
-    const struct rows *a = arg;
+    const struct scaled_rows *a = arg;
     const loci_layer *l = a->layer;
     double x[PIECE];
     for (ptrdiff_t b = 0; b < l->batch; b++)
@@ -73,7 +73,7 @@ loci_status loci_temperature(const loci_layer *given, double beta, double length
     for (ptrdiff_t i = 0; i < count; i++)
         CHECK(l->error, pos[i] >= 0 && pos[i] <= FAR, LOCI_BAD_ARG,
               "temperature: position %lld must be from 0 to 2^40", (long long)pos[i]);
-    struct rows a = { .layer = l, .beta = beta, .length = length, .from = from,
+    struct scaled_rows a = { .layer = l, .beta = beta, .length = length, .from = from,
                       .per_batch = per_batch, .pos = pos, .x = x, .y = y };
     return loci_layer_run(l, temperature_head, &a);
 }

@@ -18,13 +18,13 @@ _Static_assert((int)LINE <= (int)KEY_MARGIN,
                "a product reaches beyond the ends by less than a line");
 
 /* What the hooks of a query tile know: their memory. */
-struct reach {
+struct key_reach {
     struct key_vectors of;
     ptrdiff_t columns, width;
     /* the table of the head: transposed, and as rows; of distance 0 */
     const real *across, *rows;
 };
-enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
+enum { REACH_ROWS = (sizeof(struct key_reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 static struct key_vectors vectors_of(const struct call *c, int x)
 {
     return *(const struct key_vectors *)shape_of(c->plan, x);
@@ -36,7 +36,7 @@ static ptrdiff_t mem(const struct call *c, int x)
     return REACH_ROWS
          + (QT == 1 ? CHUNK : c->backward ? ((ptrdiff_t)key_columns(&v) + QT - 1) / QT : 0);
 }
-static const struct reach *reach_of(const struct tile *t, int x)
+static const struct key_reach *reach_of(const struct tile *t, int x)
 {
     return (const void *)t->own[x].mem;
 }
@@ -45,7 +45,7 @@ static const struct reach *reach_of(const struct tile *t, int x)
 static void open(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
-    struct reach b = { .of = vectors_of(t->c, x) };
+    struct key_reach b = { .of = vectors_of(t->c, x) };
     b.columns = (ptrdiff_t)key_columns(&b.of), b.width = (ptrdiff_t)vectors_width(D);
     const real *table = (const real *)((const char *)t->own[x].table + b.of.at)
                       + (size_t)t->h * key_table(&b.of, D);
@@ -57,7 +57,7 @@ static void open(struct tile *t, int x)
 static int clip(int64_t d, int lo, int hi) { return d < lo ? lo : d > hi ? hi : (int)d; }
 
 /* Do n keys from k on have all their distances at one end?  Returns its vector, or NULL. */
-static const real *end_of(const struct tile *t, const struct reach *b, int k, int n)
+static const real *end_of(const struct tile *t, const struct key_reach *b, int k, int n)
 {
     if (b->of.lo == b->of.hi || t->d - (k + n - 1) >= b->of.hi)
         return b->rows + b->of.hi * b->width;
@@ -79,7 +79,7 @@ INLINE void load_channels(const struct tile *t, int k, int d, vf *y)
 /* Numbers of n keys from k on, each with the vector of its own distance.  Vectors come as rows,
  * which are a stream, and are transposed, so that keys lie in the lanes.  The vectors of the next
  * keys lie before these, and are asked for. */
-static void score_band(const struct tile *t, const struct reach *b, int k, int n, real scale,
+static void score_band(const struct tile *t, const struct key_reach *b, int k, int n, real scale,
                        real *s)
 {
     enum { NEXT = 2 * BAND };
@@ -133,7 +133,7 @@ static const real *extra_query(struct tile *t, int x, struct source *keys, real 
 #else
 /* Line i has the numbers of key k + i by distance, from that of key
  * k + BAND - 1 to the first row on. */
-static void score_band(const struct tile *t, const struct reach *b, int k, int n, real scale,
+static void score_band(const struct tile *t, const struct key_reach *b, int k, int n, real scale,
                        real *restrict s)
 {
     const ptrdiff_t from = (ptrdiff_t)t->d - (k + BAND - 1);
@@ -159,7 +159,7 @@ static void score_end(const struct tile *t, int k, int n, const real *end, real 
 }
 /* Blocks of keys, oldest first, until all that are left lie beyond an end.  Which way a block goes
  * does not show in the bits: a number is one chain over the channels in each. */
-static void score_run(const struct tile *t, const struct reach *b)
+static void score_run(const struct tile *t, const struct key_reach *b)
 {
     const real scale = (real)t->c->plan->scale;
     for (int k = 0, n; k < t->keys; k += n) {
@@ -172,7 +172,7 @@ static void score_run(const struct tile *t, const struct reach *b)
 }
 
 /* Positions that do not run: pair by pair. */
-static void score_pairs(const struct tile *t, const struct reach *b)
+static void score_pairs(const struct tile *t, const struct key_reach *b)
 {
     const real scale = (real)t->c->plan->scale;
     for (int k = 0; k < t->keys; k++)
@@ -188,7 +188,7 @@ static void score_pairs(const struct tile *t, const struct reach *b)
 /* A number that is not finite must not leave a masked pair unmasked. */
 static void score(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct key_reach *b = reach_of(t, x);
     bool done = false;
 #if QT == 1
     /* extra_query() has been answered already */
@@ -274,7 +274,7 @@ INLINE void add_rows(int rows, int n, const real *g, const real *x, ptrdiff_t st
 
 /* Gradients of n keys at an end, and of the end's vector, which has a sum of its own: one number g
  * per key.  Keys that nobody sees may hold inf or NaN; there g is 0, and they are left out. */
-static void give_end(const struct tile *t, const struct reach *b, int k, int n, const real *end,
+static void give_end(const struct tile *t, const struct key_reach *b, int k, int n, const real *end,
                      real *ends)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
@@ -292,7 +292,7 @@ static void give_end(const struct tile *t, const struct reach *b, int k, int n, 
 
 /* Gradients of n keys whose rows have different vectors, from lines as in score_band(); `table` is
  * that of the vectors. */
-static void give_band(const struct tile *t, const struct reach *b, int k, int n, real *table)
+static void give_band(const struct tile *t, const struct key_reach *b, int k, int n, real *table)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
     const real scale = (real)t->c->plan->scale, *keys = t->k.at + k * t->k.row;
@@ -323,7 +323,7 @@ static void give_band(const struct tile *t, const struct reach *b, int k, int n,
 }
 
 /* The same pair by pair: what the tile gives to a channel of the vectors is summed in `line`. */
-static void give_pairs(const struct tile *t, const struct reach *b, real *table, real *line)
+static void give_pairs(const struct tile *t, const struct key_reach *b, real *table, real *line)
 {
     const int D = t->c->plan->dim, Dp = padded(D);
     const real scale = (real)t->c->plan->scale;
@@ -346,7 +346,7 @@ static void give_pairs(const struct tile *t, const struct reach *b, real *table,
 /* Adds to dK of the tile and to the part; blocks of keys as in score_run(). */
 static void score_bwd(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct key_reach *b = reach_of(t, x);
     real *ends = t->own[x].fresh,
          *table = t->own[x].part ? t->own[x].part + key_ends(t->c->plan->dim) : NULL;
     if (!t->dk_part && !table) return;

@@ -19,7 +19,7 @@
 #include "terms/bands.h"
 
 /* What the hooks of a query tile know; it stands at the start of their memory. */
-struct reach {
+struct query_reach {
     struct vectors of;
     int lo, hi;                          /* what distances of visible pairs are clipped to */
     int from, to;                        /* of these, those of this query tile; none: to < from */
@@ -58,7 +58,7 @@ static ptrdiff_t most_lines(const struct call *c, int x)
     if (!c->in->q_pos && keys + QT - 2 < span) span = keys > 0 ? keys + QT - 2 : 0;
     return span + QT;
 }
-enum { REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
+enum { REACH_ROWS = (sizeof(struct query_reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT) };
 /* Rows of `spare` and its like: with QT = 1 a product's last vector reaches further. */
 static ptrdiff_t line_rows(const struct call *c, int x)
 {
@@ -79,18 +79,18 @@ static ptrdiff_t part_state(const struct call *c, int x, ptrdiff_t *first)
     return lines ? line_rows(c, x) : 0;
 }
 
-static const struct reach *reach_of(const struct tile *t, int x)
+static const struct query_reach *reach_of(const struct tile *t, int x)
 {
     return (const void *)t->own[x].mem;
 }
 
 /* What of the table the rows of this query tile can reach, and where their lines are. */
-static struct reach find_reach(const struct tile *t, int x)
+static struct query_reach find_reach(const struct tile *t, int x)
 {
     const struct call *c = t->c;
     const struct loci_plan *p = c->plan;
     const struct sequence *q = t->seq;
-    struct reach b = { .of = vectors_of(c, x) };
+    struct query_reach b = { .of = vectors_of(c, x) };
     const struct ends e = ends_of(c, &b.of);
     const struct band w = band(p);
     /* of the first row and the first key */
@@ -121,7 +121,7 @@ static struct reach find_reach(const struct tile *t, int x)
     b.values = b.spare + line_rows(c, x) * QT;
     return b;
 }
-static struct by_distance by_distance(const struct reach *b, real *rows)
+static struct by_distance by_distance(const struct query_reach *b, real *rows)
 {
     return (struct by_distance){
         .rows = rows, .index = b->index, .from = b->from, .to = b->to, .first = b->first
@@ -133,7 +133,7 @@ static struct by_distance by_distance(const struct reach *b, real *rows)
 /* Every key adds its line to x.  On a run keys before `near` are at least as far away as the last
  * line, those from `far` on no further than the first; between them each key has the line before
  * that of its older neighbour. */
-static void add_lines(const struct tile *t, const struct reach *b, const real *restrict lines,
+static void add_lines(const struct tile *t, const struct query_reach *b, const real *restrict lines,
                       real *restrict x)
 {
     const int keys = t->keys;
@@ -171,7 +171,7 @@ static void dot_rows(int D, ptrdiff_t n, const real *a, ptrdiff_t as, const real
  * key comes by. */
 static void open(struct tile *t, int x)
 {
-    const struct reach b = find_reach(t, x);
+    const struct query_reach b = find_reach(t, x);
     const struct loci_plan *p = t->c->plan;
     const ptrdiff_t columns = (ptrdiff_t)vectors_columns(&b.of);
     memcpy(t->own[x].mem, &b, sizeof b);
@@ -192,7 +192,7 @@ static void open(struct tile *t, int x)
 /* A number that is not finite must not leave a masked pair unmasked. */
 static void score(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct query_reach *b = reach_of(t, x);
     add_lines(t, b, b->scores, t->s);
     mask(t, t->s, -INFINITY);
 }
@@ -201,7 +201,7 @@ static void score(struct tile *t, int x)
  * so that nothing is skipped. */
 static real ceiling(const struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct query_reach *b = reach_of(t, x);
     if (!t->run || b->to < b->from) return INFINITY;
     real most = -INFINITY;
     const real *lines = b->scores;
@@ -231,7 +231,7 @@ static void sum_keys(const real *x, int first, int end, real *sum)
 /* Adds to rows 0 and 1 of `ends` the sums of x over the keys up to lo and from hi on.
  * Keys that all rows have at an end are summed as vectors, the few on the slope row by row;
  * a row's sum starts at 0 and runs over ascending keys either way. */
-static void add_ends(const struct tile *t, const struct reach *b, const real *restrict x,
+static void add_ends(const struct tile *t, const struct query_reach *b, const real *restrict x,
                      real *restrict ends)
 {
     /* where both ends are one, all keys go to hi */
@@ -267,7 +267,7 @@ static real join(real a, real b)
 }
 /* Keys put their rows of x on their lines.  Where positions repeat, two keys of a row share a line:
  * weights are added, scores are joined. */
-static void put_lines(const struct tile *t, const struct reach *b, const bool scores,
+static void put_lines(const struct tile *t, const struct query_reach *b, const bool scores,
                       const real *restrict x, real *restrict lines)
 {
     const int keys = t->keys;
@@ -288,7 +288,7 @@ static void put_lines(const struct tile *t, const struct reach *b, const bool sc
 
 /* Collects sums by row of the table, from ends and lines; with a base, the lines are scores.
  * Distances that share a row are added there. */
-static void gather(const struct reach *b, const real *ends, const real *lines, const real *base,
+static void gather(const struct query_reach *b, const real *ends, const real *lines, const real *base,
                    real *rows)
 {
     const struct by_distance x = by_distance(b, rows);
@@ -317,7 +317,7 @@ static ptrdiff_t out(const struct call *c, int x)
  * of a softmax as scores. */
 static void value(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct query_reach *b = reach_of(t, x);
     real *to = t->own[x].out;
     if (!b->of.values) return;
     add_ends(t, b, t->p, to);
@@ -328,7 +328,7 @@ static void value(struct tile *t, int x)
 /* o += V^T w, w being the weights by row of the table, under the max of all chunks. */
 static void close(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct query_reach *b = reach_of(t, x);
     const int Dv = t->c->plan->value_dim;
     const ptrdiff_t width = (ptrdiff_t)vectors_width(Dv);
     const real *outs = t->own[x].outs;
@@ -369,7 +369,7 @@ static ptrdiff_t grad(const struct call *c, int x)
 }
 
 /* Adds x, dS or weights, to ends and lines. */
-static void collect(const struct tile *t, const struct reach *b, const real *x, real *to)
+static void collect(const struct tile *t, const struct query_reach *b, const real *x, real *to)
 {
     add_ends(t, b, x, to);
     put_lines(t, b, false, x, to + 2 * QT);
@@ -378,7 +378,7 @@ static void collect(const struct tile *t, const struct reach *b, const real *x, 
 /* Lines of dO.V, which dP adds as scores add those of q.K. */
 static void open_bwd(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct query_reach *b = reach_of(t, x);
     const int Dv = t->c->plan->value_dim;
     const ptrdiff_t width = (ptrdiff_t)vectors_width(Dv);
     if (!b->of.values || b->to < b->from) return;
@@ -390,13 +390,13 @@ static void open_bwd(struct tile *t, int x)
 
 static void score_bwd(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct query_reach *b = reach_of(t, x);
     collect(t, b, t->ds, t->own[x].grad);
 }
 
 static void value_bwd(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct query_reach *b = reach_of(t, x);
     if (!b->of.values) return;
     add_lines(t, b, b->values, t->dp);
     if (t->own[x].part) collect(t, b, t->p, t->own[x].grad + kind(t->c, x) * QT);
@@ -406,7 +406,7 @@ static void value_bwd(struct tile *t, int x)
  * dV += w dO^T.  q.rows have the scale in them, dqs gets it later. */
 static void close_bwd(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct query_reach *b = reach_of(t, x);
     const int D = t->c->plan->dim, Dp = padded(D), Dvp = padded(t->c->plan->value_dim);
     const real *sums = t->own[x].grads;
     real *to = t->own[x].part, *w = b->spare;

@@ -68,12 +68,12 @@ static const real *psi_of(const struct tile *t, int x, bool slope)
 }
 
 /* Keys k0 .. k0 + kn - 1 of a run's tile against rows r0 .. r0 + rn - 1. */
-struct block { int k0, kn, r0, rn; };
+struct piece_block { int k0, kn, r0, rn; };
 
 /* Bounds for x of the block's pairs, or of those behind the query if nothing else is visible.
  * False if there is none.  psi falls, then rises with the distance, and 1 / N changes in one
  * direction along the rows, so the corners bound them, and distance 0. */
-static bool x_range(const struct tile *t, int x, struct block b, real *low, real *high)
+static bool x_range(const struct tile *t, int x, struct piece_block b, real *low, real *high)
 {
     const real *psi = psi_of(t, x, false), *inverse = t->own[x].mem + INVERSE * QT;
     int64_t lo = t->d + b.r0 - (b.k0 + b.kn - 1), hi = t->d + b.r0 + b.rn - 1 - b.k0;
@@ -87,7 +87,7 @@ static bool x_range(const struct tile *t, int x, struct block b, real *low, real
 
 /* Cuts the pieces down to those of a block; false if it has no pair that is visible.
  * More pieces than needed would cost time and change no bit. */
-static bool few_pieces(const struct tile *t, int x, struct block b, struct lines *g)
+static bool few_pieces(const struct tile *t, int x, struct piece_block b, struct lines *g)
 {
     real low, high;
     if (!x_range(t, x, b, &low, &high)) return false;
@@ -149,7 +149,7 @@ static void score(struct tile *t, int x)
         score_apart(t, x);
         return;
     }
-    if (!few_pieces(t, x, (struct block){ 0, t->keys, 0, 1 }, &g)) return;
+    if (!few_pieces(t, x, (struct piece_block){ 0, t->keys, 0, 1 }, &g)) return;
     const real *psi = psi_of(t, x, false) + t->d, inverse = t->own[x].mem[INVERSE];
     real y[KT];
     /* psi's margin allows for keys that a tile lacks; nobody looks at their scores */
@@ -163,7 +163,7 @@ static void score(struct tile *t, int x)
 enum { SIDE = 32 };                      /* of a block, where a tile has more than one piece */
 
 /* Rows in the lanes, and one contiguous load of psi per key. */
-static void add_block(struct tile *t, int x, const struct lines *g, struct block b)
+static void add_block(struct tile *t, int x, const struct lines *g, struct piece_block b)
 {
     const real *psi = psi_of(t, x, false) + t->d, *inverse = t->own[x].mem + INVERSE * QT;
     for (int r = b.r0; r < b.r0 + b.rn; r += PAIR * VL) {
@@ -179,9 +179,9 @@ static void add_block(struct tile *t, int x, const struct lines *g, struct block
 /* Hands over the whole of a run's tile if it lies in one piece, else block
  * by block what can be visible. */
 INLINE void each_block(struct tile *t, int x,
-                       void (*work)(struct tile *, int x, const struct lines *, struct block))
+                       void (*work)(struct tile *, int x, const struct lines *, struct piece_block))
 {
-    const struct block whole = { 0, t->keys, 0, QT };
+    const struct piece_block whole = { 0, t->keys, 0, QT };
     struct lines all = lines_of(t, x);
     if (!few_pieces(t, x, whole, &all)) return;
     if (all.first == all.last) {
@@ -190,7 +190,7 @@ INLINE void each_block(struct tile *t, int x,
     }
     for (int k = 0; k < t->keys; k += SIDE)
         for (int r = 0; r < QT; r += SIDE) {
-            const struct block b = { k, t->keys - k < SIDE ? t->keys - k : SIDE, r, SIDE };
+            const struct piece_block b = { k, t->keys - k < SIDE ? t->keys - k : SIDE, r, SIDE };
             struct lines g = all;
             if (few_pieces(t, x, b, &g)) work(t, x, &g, b);
         }
@@ -213,7 +213,7 @@ static real ceiling(const struct tile *t, int x)
     real low = 0, high = 0, most = -INFINITY;
     for (int r = 0; r < t->rows; r++)
         high = max_(high, psi_of(t, x, false)[table->hi] * inverse[r]);
-    if (t->run && !x_range(t, x, (struct block){ 0, t->keys, 0, QT }, &low, &high)) return 0;
+    if (t->run && !x_range(t, x, (struct piece_block){ 0, t->keys, 0, QT }, &low, &high)) return 0;
     const int first = find_piece(&g, low), last = find_piece(&g, high);
     for (int p = first; p <= last; p++) {
         const real from = max_(low, g.ends[p]), to = p < last ? g.ends[p + 1] : high;
@@ -244,12 +244,12 @@ static ptrdiff_t grad(const struct call *c, int x)
 }
 
 /* Sums over the keys of a block, by row: of dS in a piece, and of these times x and times psi'. */
-struct sums { real s[QT], x[QT], slope[QT]; };
+struct piece_sums { real s[QT], x[QT], slope[QT]; };
 
 /* PAIR vectors of rows from r on.  The piece ends within the block's range on the lower side, the
  * upper, both or none. */
-INLINE void sum_keys(const struct tile *t, int x, struct block b, int r, const bool lower,
-                     const bool upper, real from, real to, struct sums *sums)
+INLINE void sum_keys(const struct tile *t, int x, struct piece_block b, int r, const bool lower,
+                     const bool upper, real from, real to, struct piece_sums *sums)
 {
     const real *psi = psi_of(t, x, false) + t->d + r, *slope = psi_of(t, x, true) + t->d + r,
                *ds = t->ds + r;
@@ -279,12 +279,12 @@ INLINE void sum_keys(const struct tile *t, int x, struct block b, int r, const b
 
 /* Each piece is summed on its own, as a pass over a block's keys with one or two selects: sums stay
  * in registers, and there are few pieces per block. */
-static void give_block(struct tile *t, int x, const struct lines *g, struct block b)
+static void give_block(struct tile *t, int x, const struct lines *g, struct piece_block b)
 {
     const struct pieces *table = t->own[x].table;
     real *u = t->own[x].grad + U * QT, *w = t->own[x].grad + W * QT, *part = t->own[x].fresh;
     for (int p = g->first; p <= g->last; p++) {
-        struct sums sums;
+        struct piece_sums sums;
         const real from = g->ends[p], to = p < g->last ? g->ends[p + 1] : from;
         for (int r = b.r0; r < b.r0 + b.rn; r += PAIR * VL) {
             if (p > g->first && p < g->last) sum_keys(t, x, b, r, true, true, from, to, &sums);

@@ -21,7 +21,7 @@ enum { BLOCK = KT };
  * them are there, and their first distances.  Rows keep both from chunk to chunk. */
 struct grads { bool filled[2]; int64_t first[2]; };
 /* What the hooks of a query tile know. */
-struct reach {
+struct roll_reach {
     struct roll of;
     const real *rows, *waves;            /* of distance 0 */
     /* scale (q + v): [D][QT], and its rows [QT][padded D] (backward) */
@@ -31,7 +31,7 @@ struct reach {
     int64_t sum_of[2];                   /* first distances of the blocks */
 };
 enum {
-    REACH_ROWS = (sizeof(struct reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT),
+    REACH_ROWS = (sizeof(struct roll_reach) + sizeof(real) * QT - 1) / (sizeof(real) * QT),
     KEPT = QT > 1 ? 1 + 2 * BLOCK : 0
 };
 
@@ -39,15 +39,15 @@ static const struct roll *table_of(const struct call *c, int x)
 {
     return c->table[c->plan->use[x].enc];
 }
-static struct reach *reach_of(const struct tile *t, int x)
+static struct roll_reach *reach_of(const struct tile *t, int x)
 {
     return (void *)(t->own[x].mem + KEPT * QT);
 }
 static int64_t clip(int64_t d, int64_t lo, int64_t hi) { return d < lo ? lo : d > hi ? hi : d; }
-static int64_t clipped(const struct reach *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
+static int64_t clipped(const struct roll_reach *b, int64_t d) { return clip(d, b->of.lo, b->of.hi); }
 /* The vector of a distance.  That of the next larger one lies before it: distances fall from key
  * to key, so a walk over keys reads forwards. */
-static const real *row_of(const struct reach *b, int64_t d)
+static const real *row_of(const struct roll_reach *b, int64_t d)
 {
     return b->rows - (ptrdiff_t)d * b->of.width;
 }
@@ -63,7 +63,7 @@ static void open(struct tile *t, int x)
 {
     const int D = t->c->plan->dim;
     const real scale = (real)t->c->plan->scale;
-    struct reach b = { .of = *table_of(t->c, x) };
+    struct roll_reach b = { .of = *table_of(t->c, x) };
     const char *table = t->own[x].table;
     const real *v = (const real *)(table + b.of.heads) + t->h * roll_head(&b.of);
     b.rows = v + (ptrdiff_t)(1 + b.of.hi) * b.of.width;
@@ -85,7 +85,7 @@ static void open(struct tile *t, int x)
  * block, the distance of row i; the rows before and after have the same vectors as the first and
  * the last of these. */
 struct own_rows { int i, n; int64_t d; };
-static struct own_rows own_rows(const struct reach *b, int64_t first)
+static struct own_rows own_rows(const struct roll_reach *b, int64_t first)
 {
     const int64_t low = clipped(b, first), high = clipped(b, first + BLOCK - 1);
     return (struct own_rows){ .i = (int)clip(low - first, 0, BLOCK - 1),
@@ -96,7 +96,7 @@ static struct own_rows own_rows(const struct reach *b, int64_t first)
 /* Returns the number of the block from `first` on.  It is made anew unless it is there,
  * in the place of the one that does not begin at `other`.  Distances beyond the table
  * copy the row of its end. */
-static int block_of(const struct tile *t, struct reach *b, int64_t first, int64_t other)
+static int block_of(const struct tile *t, struct roll_reach *b, int64_t first, int64_t other)
 {
     for (int i = 0; i < 2; i++)
         if (b->full[i] && b->sum_of[i] == first) return i;
@@ -114,7 +114,7 @@ static int block_of(const struct tile *t, struct reach *b, int64_t first, int64_
 
 /* The tile's distances are `first` .. first + 2 BLOCK - 2.  The tile before, which is newer,
  * has made the block from `first` on. */
-static void score_run(struct tile *t, struct reach *b)
+static void score_run(struct tile *t, struct roll_reach *b)
 {
     const int64_t first = t->d - (BLOCK - 1);
     const int older = block_of(t, b, first + BLOCK, first);
@@ -124,19 +124,19 @@ static void score_run(struct tile *t, struct reach *b)
 #else
 /* Where every key has a distance of its own, the vectors are rows like keys,
  * one after the other in memory. */
-static bool apart(const struct tile *t, const struct reach *b)
+static bool apart(const struct tile *t, const struct roll_reach *b)
 {
     return t->d - (t->keys - 1) >= b->of.lo && t->d <= b->of.hi;
 }
 /* Numbers of the tile's keys, for all tiles of a chunk. */
-static real *numbers_of(const struct tile *t, const struct reach *b)
+static real *numbers_of(const struct tile *t, const struct roll_reach *b)
 {
     return b->q + t->c->plan->dim + (t->j0 - t->seq->k0) % CHUNK;
 }
 /* Decode multiplies (q + v) by the vectors in the place of keys, as it streams keys. */
 static const real *extra_query(struct tile *t, int x, struct source *keys, real **numbers)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct roll_reach *b = reach_of(t, x);
     if (!t->run || !apart(t, b)) return NULL;
     *keys = (struct source){ .at = row_of(b, t->d),
                              .stride = b->of.width,
@@ -147,7 +147,7 @@ static const real *extra_query(struct tile *t, int x, struct source *keys, real 
 }
 
 /* Near the ends several keys share a vector: each is multiplied once. */
-static void score_run(struct tile *t, struct reach *b)
+static void score_run(struct tile *t, struct roll_reach *b)
 {
     const int64_t low = clipped(b, t->d - (t->keys - 1)), high = clipped(b, t->d);
     real sums[KT];
@@ -162,7 +162,7 @@ static void score_run(struct tile *t, struct reach *b)
 #endif
 
 /* Positions that do not run: pair by pair. */
-static void score_pairs(struct tile *t, const struct reach *b)
+static void score_pairs(struct tile *t, const struct roll_reach *b)
 {
     for (int k = 0; k < t->keys; k++)
         for (int r = 0; r < t->rows; r++) {
@@ -234,7 +234,7 @@ static int64_t first_distance(const struct roll *v, const struct sequence *q, pt
 /* (q + v) in rows, padded with zeros: the gradient of a vector is a sum of them. */
 static void open_bwd(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct roll_reach *b = reach_of(t, x);
     *grads_of(t, x) = (struct grads){ 0 };
     transpose(b->q, QT, t->c->plan->dim, QT, b->qrows, b->of.width);
     for (int r = 0; r < QT; r++)
@@ -244,7 +244,7 @@ static void open_bwd(struct tile *t, int x)
 /* Block i of dS by distance becomes gradients.  Rows beyond the table are first added to that of
  * its end, whose vector they had.  It may have begun in the chunk before, and then reaches further
  * than this one's distances by less than a block. */
-static void give(const struct tile *t, int x, const struct reach *b, int i, real *dq)
+static void give(const struct tile *t, int x, const struct roll_reach *b, int i, real *dq)
 {
     struct grads *all = grads_of(t, x);
     if (!all->filled[i]) return;
@@ -268,7 +268,7 @@ static void give(const struct tile *t, int x, const struct reach *b, int i, real
 
 /* Returns the number of the block of dS from `first` on.  If it is not there, the one that does not
  * begin at `other` is complete: its gradients are given, and it begins anew. */
-static int fold_block(const struct tile *t, int x, const struct reach *b, int64_t first, int64_t other)
+static int fold_block(const struct tile *t, int x, const struct roll_reach *b, int64_t first, int64_t other)
 {
     struct grads *all = grads_of(t, x);
     for (int i = 0; i < 2; i++)
@@ -281,7 +281,7 @@ static int fold_block(const struct tile *t, int x, const struct reach *b, int64_
 }
 
 /* Pair by pair: the vector's gradient goes through its wave at once. */
-static void score_pairs_bwd(const struct tile *t, int x, const struct reach *b)
+static void score_pairs_bwd(const struct tile *t, int x, const struct roll_reach *b)
 {
     const int D = t->c->plan->dim;
     real *dq = t->own[x].grad, *dw = t->own[x].fresh;
@@ -305,7 +305,7 @@ static void score_pairs_bwd(const struct tile *t, int x, const struct reach *b)
  * newer one is taken. */
 static void score_bwd(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct roll_reach *b = reach_of(t, x);
     if (!t->run) {
         score_pairs_bwd(t, x, b);
         return;
@@ -319,7 +319,7 @@ static void score_bwd(struct tile *t, int x)
 
 static void close_bwd(struct tile *t, int x)
 {
-    const struct reach *b = reach_of(t, x);
+    const struct roll_reach *b = reach_of(t, x);
     const int D = t->c->plan->dim;
     const real scale = (real)t->c->plan->scale;
     real *dq = t->own[x].grads;

@@ -65,28 +65,28 @@ void loci_add_view(struct regions *to, const char *name, const loci_view *v, ptr
 }
 
 /* One of the pieces of a region: its first `spans` spans from `at` on. */
-struct piece { const struct region *of; int spans; uintptr_t at; };
-static size_t length(struct piece p) { return p.of->reach[p.spans]; }
-static bool apart(struct piece a, struct piece b)
+struct memory_piece { const struct region *of; int spans; uintptr_t at; };
+static size_t length(struct memory_piece p) { return p.of->reach[p.spans]; }
+static bool apart(struct memory_piece a, struct memory_piece b)
 {
     return a.at + length(a) <= b.at || b.at + length(b) <= a.at;
 }
-static size_t step_of(struct piece p) { return p.spans ? p.of->span[p.spans - 1].step : 0; }
-static size_t count_of(struct piece p) { return p.spans ? p.of->span[p.spans - 1].count : 1; }
-static struct piece part(struct piece p, size_t i)
+static size_t step_of(struct memory_piece p) { return p.spans ? p.of->span[p.spans - 1].step : 0; }
+static size_t count_of(struct memory_piece p) { return p.spans ? p.of->span[p.spans - 1].count : 1; }
+static struct memory_piece part(struct memory_piece p, size_t i)
 {
-    return (struct piece){ p.of, p.spans - 1, p.at + i * step_of(p) };
+    return (struct memory_piece){ p.of, p.spans - 1, p.at + i * step_of(p) };
 }
 
 /* Do two pieces share a byte?  The piece of longer steps is taken apart where it reaches the other;
  * two of the same step are compared at one pair of parts for each distance between parts, as all
  * pairs at one distance lie alike.  Interleaved views can make this take long; when `patience` is
  * spent the answer is yes, which refuses a call but never lets one write over its inputs. */
-static bool overlap(struct piece a, struct piece b, int *patience)
+static bool overlap(struct memory_piece a, struct memory_piece b, int *patience)
 {
     if (apart(a, b)) return false;
     if ((!a.spans && !b.spans) || --*patience < 0) return true;
-    if (step_of(a) < step_of(b)) { const struct piece c = a; a = b; b = c; }
+    if (step_of(a) < step_of(b)) { const struct memory_piece c = a; a = b; b = c; }
     const size_t step = step_of(a);
     const bool alike = step == step_of(b);
     const size_t other = alike ? length(part(b, 0)) : length(b), own = length(part(a, 0));
@@ -103,7 +103,7 @@ static bool overlap(struct piece a, struct piece b, int *patience)
             if (overlap(part(a, i), b, patience)) return true;
         } else {
             const size_t first = i < back ? back - i : 0;
-            struct piece x = part(a, i < back ? 0 : i - back), y = part(b, first);
+            struct memory_piece x = part(a, i < back ? 0 : i - back), y = part(b, first);
             if (overlap(x, y, patience)) return true;
         }
     }
@@ -122,7 +122,7 @@ static bool same(const struct region *a, const struct region *b)
 static loci_status check_pair(const struct region *out, const struct region *in, loci_error *e)
 {
     int patience = 1 << 14;
-    const struct piece a = { out, out->spans, out->at }, b = { in, in->spans, in->at };
+    const struct memory_piece a = { out, out->spans, out->at }, b = { in, in->spans, in->at };
     if (apart(a, b) || (in->use == REPLACED && same(out, in)) || !overlap(a, b, &patience))
         return LOCI_OK;
     CHECK(e, in->use == WRITTEN, LOCI_BAD_ARG,
