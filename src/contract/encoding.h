@@ -207,7 +207,7 @@ struct loci_pe {
     bool beside;                         /* says nothing of positions: next to it another encoding
                                             is still alone */
     double tol;
-    const loci_option *opts;             /* ends with a NULL name; indexed by the file's own enum */
+    const loci_option *opts;             /* NULL: none; ends with a NULL name; indexed by the file's own enum */
 
     /* Plan: NULL where an encoding has nothing to say. */
     /* what ranges cannot say; fills options by rule */
@@ -242,6 +242,13 @@ struct loci_pe {
     const struct encoding_cache *cache;
     const struct encoding_stream *stream;    /* contract/stream.h */
 };
+
+/* The options of an encoding; an empty list where it has none. */
+static inline const loci_option *options_of(const struct loci_pe *pe)
+{
+    static const loci_option none[] = { { 0 } };
+    return pe->opts ? pe->opts : none;
+}
 
 #define PE(name) extern const struct loci_pe loci_pe_##name;
 #include "encodings/list.h"

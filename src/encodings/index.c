@@ -11,8 +11,6 @@
  * learned, so dx is dy. */
 #include "contract/encoding.h"
 
-static const loci_option opts[] = { { 0 } };
-
 static ptrdiff_t positions(const struct config *c)
 {
     (void)c;
@@ -28,6 +26,6 @@ static void embed(const struct config *c, const void *table, bool f64, int64_t p
 
 const struct loci_pe loci_pe_index = {
     .name = "index", .cite = "textbooks", .brief = "x += pos", .example = "index",
-    .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
+    .places = LOCI_PLACE_EMBED, .tol = 2e-7,
     .embed = &(const struct encoding_embed){ .positions = positions, .row = embed },
 };

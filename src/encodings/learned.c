@@ -9,8 +9,6 @@
 #include "contract/encoding.h"
 
 enum { TABLE };
-static const loci_option opts[] = { { 0 } };
-
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, loci_have(c, "table") || c->max_len > 0, LOCI_BAD_ARG,
@@ -62,7 +60,7 @@ static void embed_bwd(const struct config *c, int64_t pos, const double *dy, dou
 
 const struct loci_pe loci_pe_learned = {
     .name = "learned", .cite = "Devlin et al., NAACL 2019", .brief = "x += table[pos]",
-    .example = "learned", .places = LOCI_PLACE_EMBED, .tol = 2e-7, .opts = opts,
+    .example = "learned", .places = LOCI_PLACE_EMBED, .tol = 2e-7,
     .check = check, .tensors = tensors, .size = size, .prepare = prepare,
     .embed = &(const struct encoding_embed){ positions, embed, embed_bwd },
 };

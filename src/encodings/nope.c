@@ -7,9 +7,7 @@
  * without a mask the output permutes with its inputs. */
 #include "contract/encoding.h"
 
-static const loci_option opts[] = { { 0 } };
-
 const struct loci_pe loci_pe_nope = {
     .name = "nope", .cite = "Kazemnejad et al., NeurIPS 2023",
-    .brief = "S = scale q.k, nothing else", .example = "nope", .tol = 2e-6, .opts = opts,
+    .brief = "S = scale q.k, nothing else", .example = "nope", .tol = 2e-6,
 };

@@ -9,8 +9,6 @@
 #include "contract/encoding.h"
 #include "layout/sink.h"
 
-static const loci_option opts[] = { { 0 } };
-
 static void tensors(const struct config *c, struct tensors *t)
 {
     loci_add_tensor(t, c, "logit", LOCI_LEARNED, INIT_ZERO, 0, 0, SHAPE(c->heads));
@@ -41,6 +39,6 @@ static void fold(const struct prep *p)
 const struct loci_pe loci_pe_sink = {
     .name = "sink", .cite = "OpenAI, gpt-oss, 2025",
     .brief = "the sum of the softmax has a learned logit more, which has no value",
-    .example = "sink", .places = LOCI_PLACE_SUM, .beside = true, .tol = 2e-6, .opts = opts,
+    .example = "sink", .places = LOCI_PLACE_SUM, .beside = true, .tol = 2e-6,
     .tensors = tensors, .terms = terms, .size = size, .prepare = prepare, .fold = fold,
 };

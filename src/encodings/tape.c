@@ -18,8 +18,6 @@
 
 #include "contract/call.h"
 
-static const loci_option opts[] = { { 0 } };
-
 static loci_status check(struct config *c, loci_error *e)
 {
     CHECK(e, c->dim % 2 == 0, LOCI_BAD_ARG,
@@ -54,6 +52,6 @@ static void end_keys(struct call *c, int enc)
 const struct loci_pe loci_pe_tape = {
     .name = "tape", .cite = "Zhu et al., ICML 2025",
     .brief = "states turn q and k and are averaged like values",
-    .example = "tape", .places = LOCI_PLACE_STATE, .states = true, .tol = 2e-6, .opts = opts,
+    .example = "tape", .places = LOCI_PLACE_STATE, .states = true, .tol = 2e-6,
     .check = check, .tensors = tensors, .terms = terms, .end_keys = end_keys,
 };

@@ -17,7 +17,7 @@ static void fill_infos(void)
     for (int i = 0; i < COUNT(encodings); i++) {
         const struct loci_pe *pe = encodings[i];
         int options = 0;
-        while (pe->opts[options].name) options++;
+        while (options_of(pe)[options].name) options++;
         infos[i] = (loci_encoding_info){
             .name = pe->name,
             .cite = pe->cite,
@@ -25,7 +25,7 @@ static void fill_infos(void)
             .places = pe->places,
             .causal_only = pe->causal_only,
             .option_count = options,
-            .options = pe->opts,
+            .options = options_of(pe),
             .tolerance = pe->tol,
             .example = pe->example,
         };

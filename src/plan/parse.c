@@ -111,8 +111,8 @@ static void known_encodings(char *text, size_t capacity)
 static void known_options(const struct loci_pe *pe, char *text, size_t capacity)
 {
     size_t n = 0;
-    for (int i = 0; pe->opts[i].name && n < capacity; i++)
-        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", pe->opts[i].name);
+    for (int i = 0; options_of(pe)[i].name && n < capacity; i++)
+        n += (size_t)snprintf(text + n, capacity - n, "%s%s", i ? "|" : "", options_of(pe)[i].name);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -183,7 +183,7 @@ static loci_status read_word(const struct config *c, const loci_option *o, struc
 /* "1/2/3".  The plan owns the list from here on, also when a number in it is refused. */
 static loci_status read_list(struct config *c, int which, struct span v, loci_error *e)
 {
-    const loci_option *o = &c->pe->opts[which];
+    const loci_option *o = &options_of(c->pe)[which];
     int n = 1;
     for (int i = 0; i < v.n; i++) n += v.at[i] == '/';
     CHECK(e, n <= MAX_LIST, LOCI_BAD_ARG, "%s: %s has %d numbers, at most %d can be", c->pe->name,
@@ -208,8 +208,8 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
 static loci_status read_option(struct config *c, struct span name, struct span value, loci_error *e)
 {
     const struct loci_pe *pe = c->pe;
-    for (int i = 0; pe->opts[i].name; i++) {
-        const loci_option *o = &pe->opts[i];
+    for (int i = 0; options_of(pe)[i].name; i++) {
+        const loci_option *o = &options_of(pe)[i];
         if (!same(name, span_of(o->name))) continue;
         CHECK(e, !c->given[i], LOCI_BAD_ARG, "%s: %s is given twice", pe->name, o->name);
         CHECK(e, value.n > 0, LOCI_BAD_ARG, "%s: %s= has no value", pe->name, o->name);
@@ -260,7 +260,7 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
     loci_status status = find_encoding(c, next_span(s, ":+"), e);
     if (status) return status;
     const struct loci_pe *pe = c->pe;
-    for (int i = 0; pe->opts[i].name; i++) c->opt[i] = pe->opts[i].usual;
+    for (int i = 0; options_of(pe)[i].name; i++) c->opt[i] = options_of(pe)[i].usual;
     if (**s == ':') {
         do {
             ++*s;
@@ -275,8 +275,8 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
             if ((status = read_option(c, name, value, e))) return status;
         } while (**s == ',');
     }
-    for (int i = 0; pe->opts[i].name; i++) {
-        const loci_option *o = &pe->opts[i];
+    for (int i = 0; options_of(pe)[i].name; i++) {
+        const loci_option *o = &options_of(pe)[i];
         CHECK(e, !o->must || c->given[i], LOCI_BAD_ARG,
               "%s: %s has no default and must be given%s%s (%s)", pe->name, o->name,
               o->kind == LOCI_WORD ? ": " : "", o->kind == LOCI_WORD ? o->words : "", o->help);
@@ -328,7 +328,7 @@ static void write_word(struct writer *w, const char *s) { write_text(w, s, (int)
 /* A value as read_option() would read it. */
 static void write_value(struct writer *w, const struct config *c, int which)
 {
-    const loci_option *o = &c->pe->opts[which];
+    const loci_option *o = &options_of(c->pe)[which];
     char number[NUMBER_TEXT];
     if (o->kind == LOCI_WORD) {
         const char *rest = o->words;
@@ -353,12 +353,12 @@ size_t loci_print(const struct loci_plan *p, char *text, size_t capacity)
         const char *before = ":";
         if (e) write_word(&w, "+");
         write_word(&w, c->pe->name);
-        for (int i = 0; c->pe->opts[i].name; i++) {
+        for (int i = 0; options_of(c->pe)[i].name; i++) {
             /* NaN, or no list: a rule of the encoding decides, and the same
              * text will ask it again. */
-            if (c->pe->opts[i].kind == LOCI_LIST ? !c->list[i] : isnan(c->opt[i])) continue;
+            if (options_of(c->pe)[i].kind == LOCI_LIST ? !c->list[i] : isnan(c->opt[i])) continue;
             write_word(&w, before);
-            write_word(&w, c->pe->opts[i].name);
+            write_word(&w, options_of(c->pe)[i].name);
             write_word(&w, "=");
             write_value(&w, c, i);
             before = ",";
