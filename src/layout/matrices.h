@@ -16,7 +16,7 @@ struct matrices {
     /* Lists of the rows of a slot: indices into slot[0], then into slot[1].  -1 ends a list. */
     int64_t *first, *next;
     int64_t *hash, hashes;
-    /* Reals [slots][groups][count][block][block]: transposed, and as they are for gradients. */
+    /* Reals [slots][groups][count][block][block]: transposed, and not transposed for gradients. */
     void *into, *back;
     /* The rotated rows and their gradient, reals [B][heads][length][D].  Queries, keys. */
     void *x[2], *g[2];

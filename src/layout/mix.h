@@ -18,7 +18,7 @@ enum { MIX_LINE = 16 };                  /* whole vectors of every instruction s
 static inline int mix_padded(int n) { return (n + MIX_LINE - 1) / MIX_LINE * MIX_LINE; }
 
 struct mix {
-    /* heads; inputs: H, or 2 H if other encodings have ADD terms. */
+    /* Heads; inputs: H, or 2 H if other encodings have ADD terms. */
     int H, in;
     int G, Gp;                           /* units; padded by zeros, for units that stay 0 */
     double leak, add;                    /* slope of units below 0; factor of the ADD terms */
