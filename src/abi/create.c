@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* create.c -- loci_plan_create() under both of its symbol versions.
  *
- * A size of 0 meant the fields of version 0.1, so fields of 0.2 that were set beside it were
- * ignored.  Since LOCI_0.3 a plan refuses such structs, its description and those of its calls.
- * Programs that were linked before are bound to LOCI_0.2, and keep what they had.  Where symbols
- * have no versions there is the new one alone. */
+ * A size of 0 meant the fields of version 0.1, so fields of 0.2 next to it were ignored.  Since
+ * LOCI_0.3 a plan refuses such structs, in its description and in its calls.  Programs that were
+ * linked earlier are bound to LOCI_0.2 and keep the old behaviour.  On systems without symbol
+ * versions only the new one exists. */
 #include "contract/plan.h"
 
 #ifdef LOCI_SYMBOL_VERSIONS

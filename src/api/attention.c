@@ -3,14 +3,14 @@
 #include "api/api.h"
 #include "contract/cache.h"
 
-/* The view of a dense array of reals in the workspace. */
+/* A view of a dense array of reals in the workspace. */
 static loci_view dense(void *data, ptrdiff_t H, ptrdiff_t L, ptrdiff_t width)
 {
     return (loci_view){ .data = data, .batch = H * L * width, .head = L * width, .row = width };
 }
 
-/* Refuses a call whose first row, which reaches furthest
- * back, sees keys that the ring has overwritten. */
+/* Refuses a call whose first row sees keys that the ring has overwritten.  The first row reaches
+ * furthest back. */
 static loci_status check_ring(const struct call *c)
 {
     for (ptrdiff_t b = 0; b < c->B && c->cache && c->cache->form.ring; b++) {
@@ -24,8 +24,8 @@ static loci_status check_ring(const struct call *c)
     return LOCI_OK;
 }
 
-/* Checks the page table and counts from it: there are `entries` pages of `length` keys, up
- * to the largest page number in use.  Numbers of pages that no key needs are never read. */
+/* Checks the page table.  There are `entries` pages of `length` keys, up to the largest page number
+ * in use.  Page numbers that no key needs are never read. */
 static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff_t *length)
 {
     const loci_pages *p = c->in->pages;
@@ -48,7 +48,8 @@ static loci_status check_pages(const struct call *c, ptrdiff_t *entries, ptrdiff
     }
     return LOCI_OK;
 }
-/* Opens a view whose first stride steps from page to page; without pages that is a batch entry. */
+/* Opens a view whose first stride steps from page to page, or from batch entry to batch entry
+ * without pages. */
 static loci_status open_keys(struct call *c, loci_view *to, const loci_view *from, const char *name,
                              ptrdiff_t width, ptrdiff_t entries, ptrdiff_t length)
 {
@@ -56,7 +57,7 @@ static loci_status open_keys(struct call *c, loci_view *to, const loci_view *fro
     return loci_spell_out(to, name, entries, c->plan->kv_heads, length, width, c->in->error);
 }
 
-/* A mask, and keys from first to last: are they such as this plan and these keys can have? */
+/* Checks that this plan and these keys can have a mask, or k_first and k_last. */
 static loci_status open_mask(struct call *c, loci_stage stage)
 {
     const loci_call *in = c->in;
@@ -91,9 +92,9 @@ static loci_status open_mask(struct call *c, loci_stage stage)
     return LOCI_OK;
 }
 
-/* No output may overlap anything else.  A backward pass reads what the forward one
- * wrote, so there o, lse, rem and ae are inputs.  Keys and values lie in `entries` of
- * `length` rows each.  Last come the workspace and the tensors, which every call has. */
+/* No output may overlap anything else.  A backward pass reads what the forward pass wrote, so o,
+ * lse, rem and ae are inputs there.  Keys and values are `entries` entries of `length` rows each.
+ * The workspace and the tensors, which every call has, come last. */
 static loci_status check_memory(const struct call *c, const void *tables, const void *work,
                                 const struct opening *o, ptrdiff_t entries, ptrdiff_t length)
 {
@@ -101,8 +102,8 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     const loci_call *in = c->in;
     const loci_grad *grad = o->grad;
     const enum use_of rows = grad ? READ : WRITTEN;
-    /* Rows in all heads: what lse, rem and ae have a number or a row
-     * for.  open_call() has refused shapes whose products overflow. */
+    /* Rows of all heads: lse, rem and ae have a number or a row for each.  loci_open_call() has
+     * refused shapes whose products overflow. */
     const size_t n = (size_t)(c->B * c->Lq) * (size_t)p->heads, real = p->real, stored = p->stored;
     struct regions r;
     r.n = o->more ? o->more->n : 0;
@@ -139,8 +140,8 @@ static loci_status check_memory(const struct call *c, const void *tables, const 
     return loci_check_regions(&r, in->error);
 }
 
-/* What is checked is what the caller gave, where the pass itself reads copies of it that will be
- * in another part of the same workspace. */
+/* Checks the caller's arrays.  The pass itself reads copies of them, which will be in another part
+ * of the same workspace. */
 static loci_status check_owned(const struct call *c, const void *tables, const struct opening *o)
 {
     struct call own = *c;
@@ -175,10 +176,10 @@ size_t loci_measure_attention(const loci_plan *p, const loci_call *in, const str
     return bytes == SIZE_MAX || bytes > PTRDIFF_MAX ? 0 : bytes;
 }
 
-/* The order matters.  Shapes come first, as all later products rely on them; then views,
- * tensors, the size of the workspace, positions and what overlaps; and only then is anything
- * written, into the workspace.  The rules of encodings come last, as they may need sequences
- * and positions that were made there.  Whatever fails leaves the outputs untouched. */
+/* The order matters.  Shapes come first, because all later products rely on them.  Views, tensors,
+ * the size of the workspace, positions and overlaps follow.  Only then is anything written, and
+ * only to the workspace.  The rules of encodings come last, because they may need sequences and
+ * positions from there.  A failed call does not change the outputs. */
 loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *tables, void *work,
                                 const loci_call *in, const struct opening *o)
 {
@@ -189,9 +190,9 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     TRY(loci_open_call(c, p, in, backward));
     place(c, o);
     TRY(loci_open_view(c, &c->q, &in->q, "q", p->heads, c->Lq, p->dim));
-    /* How k and v lie in memory: by batch entry, or by page. */
+    /* How k and v are laid out: by batch entry, or by page. */
     ptrdiff_t entries = c->B, length = c->Lk;
-    /* A state stands for all keys before this call: there is nothing to look up. */
+    /* A state replaces all keys before this call, so there is nothing to look up. */
     CHECK(in->error, stage == LOCI_ATTENTION || (!in->pages && !in->cache && !in->k_lens),
           LOCI_BAD_ARG,
           "linear attention keeps a state: it takes no pages, no k_lens and no cache");
@@ -209,13 +210,13 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
         c->grad = o->grad;
         TRY(loci_open_grad(c));
     }
-    /* Where there are no rows or keys, pointers may be NULL: nothing is read there. */
+    /* Without rows or keys the pointers may be NULL, because nothing is read. */
     const bool rows = c->B && c->Lq, keys = c->B && c->Lk && !c->cache;
     if (rows) { TRY(loci_require(c, c->q.data, "q")); TRY(loci_require(c, c->o.data, "o")); }
     if (keys) { TRY(loci_require(c, c->k.data, "k")); TRY(loci_require(c, c->v.data, "v")); }
     CHECK(in->error, !in->ae || p->states, LOCI_BAD_ARG,
           "ae: the encoding has no states whose average it could be");
-    /* Positions stand in for coordinates on one axis only. */
+    /* Positions can replace coordinates on one axis only. */
     CHECK(in->error, p->axes == 1 || (in->q_coord && (in->k_coord || c->cache)), LOCI_BAD_ARG,
           "q_coord and k_coord must be given: the encoding has %d axes", p->axes);
     for (int e = 0; e < p->encs; e++) TRY(loci_check_inputs(c, e, 0));
@@ -229,7 +230,7 @@ loci_status loci_open_attention(struct call *c, const loci_plan *p, const void *
     return LOCI_OK;
 }
 
-/* Once a call is open nothing can fail but by the host's wish. */
+/* After a call is opened it can fail only if the host cancels it. */
 loci_status loci_forward(const loci_plan *p, const void *tables, void *work, const loci_call *given)
 {
     struct call c;
@@ -243,14 +244,14 @@ loci_status loci_forward(const loci_plan *p, const void *tables, void *work, con
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
 }
 
-/* What a backward pass needs from the forward one,
- * and gradients of outputs that this plan has not. */
+/* Checks what a backward pass needs from the forward pass.  Refuses gradients of outputs that this
+ * plan does not have. */
 loci_status loci_check_results(const struct call *c, const loci_grad *grad)
 {
     const struct loci_plan *p = c->plan;
     const loci_call *in = c->in;
-    /* The backward pass makes the weights of a softmax
-     * again from lse; that of sba starts at rem drem. */
+    /* The backward pass recomputes the weights of a softmax from lse.  That of sba starts at rem
+     * drem. */
     const bool stick = p->weight >= 0, rows = c->B && c->Lq;
     CHECK(in->error, stick || !rows || in->lse, LOCI_BAD_ARG,
           "lse must be the one that loci_forward wrote");
@@ -276,7 +277,7 @@ void loci_sum_apart(struct call *c, bool dk, bool dv)
     if (dv) c->g.dv = dense(c->g.dv_sum, p->kv_heads, c->Lk, p->value_dim);
 }
 
-/* Numbers by row and key of pairs that nobody sees are 0, and no tile writes them. */
+/* Numbers by row and key are 0 for invisible pairs, and no tile writes these. */
 static void clear_pairs(const struct call *c, const loci_view *v)
 {
     for (ptrdiff_t b = 0; b < c->B && v->data; b++)
@@ -300,9 +301,10 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     TRY(loci_check_results(&c, grad));
     loci_want(&c, grad->dtensors);
     clear_pairs(&c, &c.g.dmask);
-    /* Gradients that are stored in 16 bits, and dk of heads that turn a shared key each their
-     * own way, are summed as reals in the workspace and stored at the end: rounding after each
-     * addition would lose small ones.  dk is summed too if only the rotation learns from it. */
+    /* Two kinds of gradients are summed as reals in the workspace and stored at the end: those
+     * stored in 16 bits, and dk if query heads rotate a shared key in their own way.  Rounding
+     * after each addition would lose small ones.  dk is also summed if only the rotation learns
+     * from it. */
     const bool apart = p->stored != p->real;
     if (apart || p->key_heads != p->kv_heads) c.g.dk_out = c.g.dk, c.g.dk.data = NULL;
     if (!c.g.dk.data && (c.g.dk_out.data || (p->rotate >= 0 && c.g.total[p->rotate])))
@@ -318,7 +320,7 @@ loci_status loci_backward(const loci_plan *p, const void *tables, void *work,
     return LOCI_OK;
 }
 
-/* Opened as a backward pass without gradients: rows are those of tiles, and lse is an input. */
+/* Opened like a backward pass without gradients: rows are in tiles, and lse is an input. */
 loci_status loci_weights(const loci_plan *p, const void *tables, void *work, const loci_call *given,
                          loci_view weights)
 {

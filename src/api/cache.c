@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* cache.c -- see loci/cache.h: lengths, positions and inputs
- * by key of the sequences; the engine moves keys and values.
+/* cache.c -- see loci/cache.h.  Lengths, positions and inputs by key are processed here.  The
+ * engine moves keys and values.
  *
- * A cache is one block of memory that holds offsets instead of pointers, so it can be
- * moved, saved and opened again.  Since anybody may have written to it, every call
- * checks what would lead it outside.  append() changes the lengths last, so a call that
- * fails or is cancelled leaves the keys as they were, but for the oldest of a ring. */
+ * A cache is one block of memory with offsets instead of pointers.  So it can be moved, saved and
+ * opened again.  Anyone may have written to it, so every call checks whatever could lead to an
+ * access outside the block.  append() changes the lengths last.  So a call that fails or is
+ * cancelled leaves the keys unchanged, except for the oldest keys of a ring. */
 #include "api/api.h"
 #include "api/tables.h"
 #include "contract/cache.h"
 
-/* Few enough that products of lists by entry cannot
- * overflow before lay_out() checks larger ones. */
+/* Small enough that products of lists by entry cannot overflow before lay_out() checks larger
+ * ones. */
 enum { MAX_BATCH = 1 << 30 };
 
 static int64_t *lengths(const struct loci_cache *c) { return cache_list(c, c->len); }
@@ -21,8 +21,8 @@ static int64_t *position(const struct loci_cache *c, ptrdiff_t b, int64_t j)
     return &cache_list(c, c->pos)[b * cache_capacity(c) + j];
 }
 
-/* All that two plans must agree on to share a cache, whatever else
- * they do.  Rings are rounded up to whole tiles like all others. */
+/* Everything that two plans must agree on to share a cache.  Rings are rounded up to whole tiles
+ * like other caches. */
 static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity, int ring)
 {
     return (struct cache_form){
@@ -32,15 +32,15 @@ static struct cache_form form_of(const loci_plan *p, ptrdiff_t batch, ptrdiff_t 
     };
 }
 
-/* The offset of a block that a cache keeps. */
+/* The offset of a block of the cache. */
 static ptrdiff_t reserve(struct arena *a, size_t count, size_t each)
 {
     const size_t at = a->used;
     carve_bytes(a, count, each);
     return (ptrdiff_t)at;
 }
-/* Lays out the struct itself and the numbers by entry.  They
- * come first and need no plan, so is_cache() can find them. */
+/* Lays out the struct and the lists by entry.  They come first and do not depend on a plan, so
+ * is_cache() can find them. */
 static void lay_out_lists(struct loci_cache *c, struct arena *a)
 {
     const size_t batch = (size_t)c->form.batch;
@@ -52,9 +52,9 @@ static void lay_out_lists(struct loci_cache *c, struct arena *a)
     c->first = reserve(a, batch, sizeof(int64_t));
     c->done = reserve(a, batch, sizeof(int64_t));
 }
-/* Lays out all of a cache and returns its bytes, SIZE_MAX if that is more than
- * memory can have.  Nothing is written but the offsets in `c`, so the same function
- * checks a cache: laid out anew from its form, it must have the same offsets. */
+/* Lays out a whole cache and returns its bytes, SIZE_MAX if they exceed memory.  It writes only the
+ * offsets in `c`.  So it also checks a cache: laid out again from its form, it must have the same
+ * offsets. */
 static size_t lay_out(const loci_plan *p, struct loci_cache *c)
 {
     struct arena a = { 0 };
@@ -69,8 +69,8 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     c->values = reserve(&a, rows, (size_t)p->value_dim * p->stored);
     for (int i = 0; i < p->tensors.n; i++) {
         const loci_tensor *t = &p->tensors.list[i];
-        /* [B][outer][keys][inner]: extents before the keys and behind them.
-         * Negative ones are names of extents, of which only the keys count here. */
+        /* [B][outer][keys][inner]: extents before the keys and after them.  A negative extent is
+         * symbolic, and only the one for keys matters here. */
         bool by_key = false;
         struct cache_input in = { .outer = 1, .inner = 1 };
         for (int k = 1; k < t->rank; k++) {
@@ -82,7 +82,8 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
         in.at = reserve(&a, keys, (size_t)(in.outer * in.inner) * p->real);
         c->input[i] = in;
     }
-    /* Encodings that keep sums ask a call for its shapes: this one has those of the whole cache. */
+    /* Encodings that store sums ask a call for its shapes.  This one has the shapes of the whole
+     * cache. */
     const struct call like = { .plan = p, .B = (ptrdiff_t)batch, .Lk = (ptrdiff_t)capacity,
                                .seqs.ktiles = (ptrdiff_t)keys / KT };
     for (int e = 0; e < p->encs; e++) {
@@ -93,9 +94,9 @@ static size_t lay_out(const loci_plan *p, struct loci_cache *c)
     return a.full || a.used > PTRDIFF_MAX ? SIZE_MAX : a.used;
 }
 
-/* Can this plan have such a cache?  Keys are stored rotated, so that a decode
- * need not turn them all again for each token; where each query head turns
- * them its own way that is impossible, and they are stored as they come. */
+/* Checks that this plan can have such a cache.  Keys are stored rotated, so that decode need not
+ * rotate them for each token.  That is impossible if each query head rotates keys in its own way.
+ * Then they are stored as given. */
 static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity,
                               loci_error *e)
 {
@@ -111,7 +112,7 @@ static loci_status check_plan(const loci_plan *p, ptrdiff_t batch, ptrdiff_t cap
     return LOCI_OK;
 }
 
-/* A ring takes no more than other caches, so its size needs no flag. */
+/* A ring is no larger than other caches, so its size does not need the flag. */
 size_t loci_cache_size(const loci_plan *p, ptrdiff_t batch, ptrdiff_t capacity)
 {
     if (check_plan(p, batch, capacity, NULL)) return 0;
@@ -133,7 +134,7 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
     CHECK(e, lay_out(p, &c) != SIZE_MAX, LOCI_BAD_ARG,
           "batch %td and capacity %td need more memory than there can be", batch, capacity);
     if (ring) {
-        /* A ring forgets whole tiles, so up to a tile less than its capacity is there. */
+        /* A ring drops whole tiles, so it may have up to a tile less than its capacity. */
         CHECK(e, p->window_left <= FAR, LOCI_BAD_ARG,
               "a ring forgets keys, so the plan must have a window that hides them");
         CHECK(e, p->window_left < capacity - KT, LOCI_BAD_ARG,
@@ -145,18 +146,18 @@ loci_status loci_cache_create(loci_cache **cache, const loci_plan *p, ptrdiff_t 
                   "%s sums up its input '%s' from the first key on, which a ring forgets",
                   p->tensors.list[i].encoding, p->tensors.list[i].name);
     }
-    /* Lengths and all other lists by entry are 0: no keys so far.  The rest is written before it is
-     * read and need not be set. */
+    /* Lengths and all other lists by entry are 0: no keys yet.  The rest is written before it is
+     * read and is not initialised. */
     memset(memory, 0, (size_t)c.pos);
     *cache = memcpy(memory, &c, sizeof c);
     return LOCI_OK;
 }
 
-/* Checks the lengths of an entry and what set_length() has derived from them. */
+/* Checks the lengths of an entry, and the numbers that set_length() derives from them. */
 static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
 {
     const int64_t len = lengths(c)[b], most = cache_list(c, c->most)[b];
-    /* `most` is bounded too, as the oldest key follows from it. */
+    /* `most` is bounded, too, because the oldest key follows from it. */
     bool sound = len >= 0 && len <= (c->form.ring ? FAR : cache_capacity(c)) && most >= len
               && most <= 2 * FAR;
     const int64_t base = sound ? cache_oldest(c, b) / CHUNK * CHUNK : 0;
@@ -167,8 +168,8 @@ static loci_status check_entry(const struct loci_cache *c, ptrdiff_t b, loci_err
           b, (long long)len);
     return LOCI_OK;
 }
-/* Is this a cache whose lists lie where they must?  It
- * needs no plan, and reads no more than the struct. */
+/* Is this a cache whose lists are at the right offsets?  It needs no plan and reads only the
+ * struct. */
 static bool is_cache(const struct loci_cache *c)
 {
     if (!c || (uintptr_t)c % 64 || c->form.magic != CACHE_MAGIC || c->form.batch < 0
@@ -179,8 +180,8 @@ static bool is_cache(const struct loci_cache *c)
     return laid.len == c->len && laid.most == c->most && laid.base == c->base
         && laid.present == c->present && laid.first == c->first && laid.done == c->done;
 }
-/* Checks a whole cache against the plan before a call uses it.  Everything in
- * it that could lead outside of its memory is computed anew and compared. */
+/* Validates a whole cache against the plan before a call uses it.  Every number that could lead to
+ * an access outside the block is recomputed and compared. */
 loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loci_error *e)
 {
     CHECK(e, is_cache(c), LOCI_BAD_ARG,
@@ -199,7 +200,7 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
     for (int i = 0; i < p->encs; i++)
         CHECK(e, laid.made[i] == c->made[i], LOCI_BAD_ARG,
               "the cache is that of another encoding or other options of %s", p->enc[i].pe->name);
-    /* Both structs are without padding between the offsets, as all of them are of one size. */
+    /* Neither struct has padding between the offsets, because all offsets have the same size. */
     const size_t lists = offsetof(struct loci_cache, len);
     CHECK(e,
           bytes != SIZE_MAX
@@ -212,8 +213,8 @@ loci_status loci_cache_check(const loci_plan *p, const struct loci_cache *c, loc
     for (ptrdiff_t b = 0; b < f->batch; b++) TRY(check_entry(c, b, e));
     return LOCI_OK;
 }
-/* Checks the positions of an entry's keys: those that were counted are the keys' numbers.  Forward
- * passes read given ones only, and look at them themselves. */
+/* Checks the positions of an entry's keys.  Counted positions are the numbers of the keys.  Given
+ * positions are read by forward passes only, which check them themselves. */
 static loci_status check_positions(const struct loci_cache *c, ptrdiff_t b, loci_error *e)
 {
     const int64_t len = lengths(c)[b];
@@ -226,7 +227,7 @@ static loci_status check_positions(const struct loci_cache *c, ptrdiff_t b, loci
               (long long)j, b, (long long)*position(c, b, j));
     return LOCI_OK;
 }
-/* The bytes of a cache that has been checked. */
+/* The bytes of a validated cache. */
 size_t loci_cache_bytes(const loci_plan *p, const struct loci_cache *c)
 {
     struct loci_cache laid = { .form = c->form };
@@ -259,8 +260,8 @@ int64_t loci_cache_length(const loci_cache *c, ptrdiff_t entry)
     return is_cache(c) && entry >= 0 && entry < c->form.batch ? lengths(c)[entry] : LOCI_NONE;
 }
 
-/* The only place that changes a length; base and kept follow from it.  A ring counts its keys from
- * a chunk border at or before the oldest key it holds, as chunks are part of the bits of a row. */
+/* The only function that changes a length; base and present follow from it.  A ring counts its keys
+ * from a chunk border at or before its oldest key, because chunks are part of the bits of a row. */
 static void set_length(struct loci_cache *c, ptrdiff_t b, int64_t length)
 {
     int64_t *most = &cache_list(c, c->most)[b];
@@ -277,14 +278,15 @@ static size_t lay_out_update(struct call *c, char *base, bool backward)
     (void)backward;
     return loci_lay_out_rotate(c, base, c->plan->engine->cache_workspace);
 }
-/* An append is a call of its keys alone. */
+/* An append is a call that has only its keys. */
 static loci_call append_call(const loci_call *in)
 {
     loci_call rows = *in;
     rows.cache = NULL, rows.k_lens = NULL, rows.q_len = 0, rows.q_pos = rows.k_pos;
     return rows;
 }
-/* A removal turns a tile of keys at position -count, by the same for every key that moves. */
+/* A removal rotates a tile of keys at position -count, by the same angle for every key that
+ * moves. */
 static loci_call remove_call(const loci_call *in, const struct loci_cache *c, const int64_t *shift)
 {
     return (loci_call){
@@ -309,13 +311,13 @@ size_t loci_cache_workspace(const loci_plan *p, const loci_call *in)
 
 /* ---- Append ---------------------------------------------------------------------------------- */
 
-/* How many keys an append brings to an entry: the last ones of its k_len. */
+/* How many keys an append adds to an entry: the last ones of its k_len. */
 static int64_t count_of(const loci_call *in, ptrdiff_t b)
 {
     return in->k_lens ? in->k_lens[b] : in->k_len;
 }
 
-/* What an append can do wrong beside its memory. */
+/* Validates an append, except for its memory. */
 static loci_status check_append(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
 {
     loci_error *e = in->error;
@@ -334,13 +336,14 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
         const int64_t n = count_of(in, b), len = lengths(c)[b];
         CHECK(e, n >= 0 && n <= in->k_len, LOCI_BAD_ARG,
               "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)n, in->k_len);
-        /* A ring has room for any number of keys in turn, but positions end at 2^40. */
+        /* A ring accepts any number of keys over time, but positions end at 2^40. */
         CHECK(e,
               c->form.ring ? n <= cache_capacity(c) && n <= FAR - len
                            : n <= cache_capacity(c) - len,
               LOCI_BAD_ARG, "entry %td holds %lld of %td keys, and %lld more do not fit", b,
               (long long)len, cache_capacity(c), (long long)n);
-        /* Positions are all given or all counted: a mixture could not be told apart later. */
+        /* Positions are either all given or all counted.  A mixture could not be distinguished
+         * later. */
         CHECK(e, !in->k_pos || c->placed || len == 0, LOCI_BAD_ARG,
               "k_pos must be given from the first key on: entry "
               "%td has %lld keys whose positions were counted",
@@ -355,8 +358,8 @@ static loci_status check_append(const loci_plan *p, const struct loci_cache *c, 
     return LOCI_OK;
 }
 
-/* Lets encodings go on with their sums, from key from[b] of
- * each entry on, and notes for which lengths they are right. */
+/* Lets encodings update their sums from key from[b] of each entry on, and records the lengths that
+ * the sums cover. */
 static void save_inputs(const loci_plan *p, const struct loci_cache *c, const int64_t *from)
 {
     const ptrdiff_t batch = (ptrdiff_t)c->form.batch;
@@ -366,7 +369,7 @@ static void save_inputs(const loci_plan *p, const struct loci_cache *c, const in
         if (c->made[e]) p->enc[e].pe->cache->update(&all, e, from);
     memcpy(cache_list(c, c->done), lengths(c), (size_t)batch * sizeof(int64_t));
 }
-/* Copies the inputs by key behind those that are there; lengths are still the old ones. */
+/* Appends the inputs by key after the present ones.  The lengths are still the old ones. */
 static void append_inputs(const loci_plan *p, const struct loci_cache *c, const loci_call *in)
 {
     for (int i = 0; i < p->tensors.n; i++) {
@@ -384,8 +387,8 @@ static void append_inputs(const loci_plan *p, const struct loci_cache *c, const 
     }
 }
 
-/* After a cancelled append: in a ring new keys may have overwritten old ones.  Setting the longer
- * length and then the old one moves the oldest key on past those, as `most` remembers it. */
+/* After a cancelled append new keys may have overwritten old ones in a ring.  Setting the longer
+ * length and then the old one moves the oldest key past those, because `most` remembers it. */
 static void lose_oldest(struct loci_cache *c, const loci_call *in)
 {
     for (ptrdiff_t b = 0; b < c->form.batch && c->form.ring; b++) {
@@ -395,7 +398,7 @@ static void lose_oldest(struct loci_cache *c, const loci_call *in)
     }
 }
 
-/* The cache is the output; all the rest is read and must not lie in it. */
+/* The cache is the output.  All other arguments are read and must not overlap it. */
 static loci_status check_memory(const struct call *c, const struct cache_update *a, const void *tables,
                                 const void *work)
 {
@@ -430,14 +433,14 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
           "k and v must not be NULL");
     TRY(loci_open_tables(&c, tables));
     TRY(loci_lay_out_workspace(&c, work, lay_out_update, false));
-    /* The other encodings see these keys when a pass does, and are asked then. */
+    /* accept() of the other encodings is called when a pass reads these keys. */
     if (a.rotate) TRY(loci_accept(&c, p->use[p->rotate].enc));
     TRY(check_memory(&c, &a, tables, work));
     loci_fill_workspace(&c);
     if (!c.B || !c.Lk) return LOCI_OK;
 
-    /* The position of row 0 of k.  An entry with fewer keys than k_len has them
-     * at the end, so this may lie before its first new key, even below 0. */
+    /* The position of row 0 of k.  An entry with fewer keys than k_len has them at the end.  So
+     * this may lie before its first new key, and even below 0. */
     int64_t *first = cache_list(to, to->first), *done = cache_list(to, to->done);
     for (ptrdiff_t b = 0; b < c.B; b++) first[b] = lengths(to)[b] + count_of(in, b) - c.Lk;
     c.where.firsts = first;
@@ -450,8 +453,8 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     append_inputs(p, to, in);
     for (ptrdiff_t b = 0; b < c.B; b++) {
         const int64_t count = count_of(in, b), old = lengths(to)[b];
-        /* A ring counts its positions; other caches store
-         * them, given or counted, as remove() moves them. */
+        /* A ring counts its positions.  Other caches store them, given or counted, because remove()
+         * moves them. */
         for (int64_t j = 0; j < count && !to->form.ring; j++)
             *position(to, b, old + j) = pos_k(&c, b, c.Lk - count + j);
         set_length(to, b, old + count);
@@ -462,21 +465,22 @@ loci_status loci_cache_append(const loci_plan *p, const void *tables, void *work
     return LOCI_OK;
 }
 
-/* ---- Forget ---------------------------------------------------------------------------------- */
+/* ---- Truncate and remove --------------------------------------------------------------------- */
 
-/* Forgets the last keys.  Nothing moves; sums of encodings count again once keys are added, as
- * cache_made() compares lengths.  An entry that becomes empty forgets that it was ever longer. */
+/* Drops the last keys.  Nothing moves.  Sums of encodings become valid again after keys are added,
+ * because cache_made() compares lengths.  An entry that becomes empty also forgets its largest
+ * length. */
 loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, loci_error *e)
 {
     CHECK(e, is_cache(c), LOCI_BAD_ARG,
           "cache is none, or damaged; loci_cache_create() makes them");
     CHECK(e, entry >= 0 && entry < c->form.batch, LOCI_BAD_ARG, "entry %td must be from 0 to %lld",
           entry, (long long)c->form.batch - 1);
-    /* There is no plan here to check the whole cache with; the entry is enough. */
+    /* Without a plan the whole cache cannot be validated.  The entry is enough. */
     TRY(check_entry(c, entry, e));
     CHECK(e, length >= 0 && length <= lengths(c)[entry], LOCI_BAD_ARG,
           "length %lld must be from 0 to %lld", (long long)length, (long long)lengths(c)[entry]);
-    /* Of a ring only what it still holds can be the end; or nothing. */
+    /* The new length of a ring must be within the keys that it still has, or 0. */
     CHECK(e, length == 0 || length >= cache_oldest(c, entry), LOCI_BAD_ARG,
           "length %lld: the ring holds keys from %lld on", (long long)length,
           (long long)cache_oldest(c, entry));
@@ -489,7 +493,7 @@ loci_status loci_cache_truncate(loci_cache *c, ptrdiff_t entry, int64_t length, 
     return LOCI_OK;
 }
 
-/* Moves the inputs by key up over those that are removed. */
+/* Moves the inputs by key over the removed ones. */
 static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdiff_t b,
                           ptrdiff_t first, ptrdiff_t count)
 {
@@ -504,9 +508,9 @@ static void remove_inputs(const loci_plan *p, const struct loci_cache *c, ptrdif
     }
 }
 
-/* Keys that move up turn on by the difference of positions.  A rotation that also multiplies
- * has done so when they were appended; turning again would do it twice, so `undo` takes it
- * back.  States belong to their keys and move with them, so those keys do not turn. */
+/* Keys that move are rotated further by the difference of positions.  A rotation that also
+ * multiplies did so on append and would now do it twice, so `undo` reverts that.  States belong to
+ * their keys and move with them, so such keys are not rotated. */
 static void rotate_again(const loci_plan *p, const struct call *c, struct cache_update *a)
 {
     a->rotate = p->rotate >= 0 && p->keys_rotated && !p->states;
@@ -518,8 +522,8 @@ static void rotate_again(const loci_plan *p, const struct call *c, struct cache_
     if (factor != 1) a->undo = 1 / factor, a->channel = channel, a->channels = channels;
 }
 
-/* Removes `count` keys of one entry from `first` on and moves the later
- * ones up, as if they had been appended at positions smaller by `count`. */
+/* Removes `count` keys of one entry from `first` on.  Later keys move up, as if they had been
+ * appended at positions smaller by `count`. */
 loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work, loci_cache *c,
                               ptrdiff_t entry, int64_t first, int64_t count, const loci_call *given)
 {
@@ -544,7 +548,7 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
           "%lld keys from %lld on are not all there: entry %td has %lld", (long long)count,
           (long long)first, entry, (long long)len);
     TRY(check_positions(c, (ptrdiff_t)entry, e));
-    /* Moving up makes positions smaller, and all of them must stay within 2^40. */
+    /* Moving makes positions smaller, and all of them must stay within 2^40. */
     for (int64_t j = first + count; j < len; j++)
         CHECK(e, *position(c, entry, j) - count >= -FAR, LOCI_BAD_ARG,
               "key %lld moves from position %lld to one beyond -2^40", (long long)j,
@@ -554,7 +558,8 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     TRY(loci_open_call(&call, p, &rows, true));
     TRY(loci_open_tables(&call, tables));
     TRY(loci_lay_out_workspace(&call, work, lay_out_update, false));
-    /* The cache is the only output; there are no tensors, as its inputs by key move with it. */
+    /* The cache is the only output.  There are no tensors, because its inputs by key move with
+     * it. */
     struct regions r;
     r.n = 0;
     loci_add_list(&r, "cache", c, loci_cache_bytes(p, c), 1, WRITTEN);
@@ -562,20 +567,21 @@ loci_status loci_cache_remove(const loci_plan *p, const void *tables, void *work
     TRY(loci_check_regions(&r, e));
     loci_fill_workspace(&call);
     if (!count) return LOCI_OK;
-    /* From here on keys move, and a cache half moved would be useless: the last time to ask. */
+    /* From here on keys move, and a half-moved cache would be useless.  So this is the last check
+     * for a cancel. */
     if (in->host && in->host->cancelled && in->host->cancelled(in->host->user))
         return loci_fail(e, LOCI_CANCELLED, "cancelled by the host");
     struct cache_update a = { .to = c, .remove = true, .entry = entry, .first = (ptrdiff_t)first,
                          .count = (ptrdiff_t)count };
     rotate_again(p, &call, &a);
     loci_begin(&call, false);
-    call.cache = c;                      /* only now: before, the call was of shifts alone */
+    call.cache = c; /* set only now, because the call so far was about shifts */
     p->engine->update_cache(&call, &a);
     remove_inputs(p, c, entry, (ptrdiff_t)first, (ptrdiff_t)count);
     for (int64_t j = first; j < len - count; j++)
         *position(c, entry, j) = *position(c, entry, j + count) - count;
     set_length(c, entry, len - count);
-    /* Sums are right up to the first key that moved, and whole in all other entries. */
+    /* Sums are valid up to the first key that moved, and completely in all other entries. */
     memcpy(cache_list(c, c->done), lengths(c), (size_t)c->form.batch * sizeof(int64_t));
     cache_list(c, c->done)[entry] = first;
     save_inputs(p, c, cache_list(c, c->done));

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* embed.c -- the public calls of stage EMBED: rows get what their positions say. */
+/* embed.c -- the public calls of stage EMBED, which add encodings of positions to rows. */
 #include <stdatomic.h>
 
 #include "api/api.h"
 #include "api/tables.h"
 
-/* Rows of a work item, and columns that are made at a time, on the stack. */
+/* Rows of a work item, and columns that are computed at a time on the stack. */
 enum { EMBED_ROWS = 64, EMBED_COLUMNS = 256 };
 
-/* What the work items of one call share. */
+/* What all work items of a call share. */
 struct embedding {
     const loci_plan *plan;
     const void *table;
@@ -17,14 +17,14 @@ struct embedding {
     atomic_bool cancelled;
 };
 
-/* Positions as given, or counted: with k_len, the rows are the last of that many. */
+/* Positions are given or counted.  With k_len, the rows are the last of k_len positions. */
 static int64_t embed_pos(const loci_call *c, ptrdiff_t b, ptrdiff_t i)
 {
     if (c->q_pos) return c->q_pos[(c->per_batch ? b * c->q_len : 0) + i];
     return (c->k_len ? c->k_len - c->q_len : 0) + i;
 }
 
-/* Opens a view of [B][L][Dm]; there are no heads in this stage. */
+/* Opens a view of [B][L][Dm].  This stage has no heads. */
 static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view *v,
                               const char *name)
 {
@@ -32,8 +32,8 @@ static loci_status embed_view(const loci_plan *p, const loci_call *c, loci_view 
     return loci_spell_out(v, name, c->batch, 1, c->q_len, p->model_dim, c->error);
 }
 
-/* y NULL stands for the backward pass: then x is a gradient, and
- * work and dtensors are written.  Forward, y may be x, in place. */
+/* y is NULL in the backward pass.  Then x is a gradient, and work and dtensors are written.  In the
+ * forward pass y may be x, in place. */
 static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, const void *tables,
                                       const void *work, const loci_view *x, const loci_view *y,
                                       void *const *dtensors)
@@ -54,8 +54,8 @@ static loci_status check_embed_memory(const loci_plan *p, const loci_call *c, co
     return loci_check_regions(&r, c->error);
 }
 
-/* Shapes and positions.  16 times the numbers must be a ptrdiff_t,
- * which covers 8 bytes each and the rounding of workspaces. */
+/* Shapes and positions.  16 times the number of elements must fit into a ptrdiff_t.  This covers 8
+ * bytes each and the rounding of workspaces. */
 static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
 {
     CHECK(c->error, p && p->magic == PLAN_MAGIC, LOCI_BAD_ARG,
@@ -78,8 +78,8 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
           LOCI_BAD_ARG,
           "q_len %td and k_len %td: positions must lie within " MOST_DISTANCE_TEXT, c->q_len,
           c->k_len);
-    /* A stage EMBED plan has one encoding.  Where it has a table or
-     * a code of so many positions, others would read beyond it. */
+    /* A plan of stage EMBED has one encoding.  If its table or code has a limited number of
+     * positions, larger ones would read beyond it. */
     const struct loci_pe *pe = p->enc[0].pe;
     const bool ends = pe->embed->positions != NULL;
     const ptrdiff_t positions = ends ? pe->embed->positions(&p->enc[0]) : 0;
@@ -93,8 +93,8 @@ static loci_status check_embed_call(const loci_plan *p, const loci_call *c)
     return LOCI_OK;
 }
 
-/* Adds columns from .. from + n - 1 of row i, in every batch entry: made once when
- * the entries share their positions.  The sum is in double and is rounded once. */
+/* Adds columns from .. from + n - 1 of row i in every batch entry.  They are computed once if the
+ * entries share their positions.  The sum is in double and is rounded once. */
 static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
 {
     const loci_plan *p = e->plan;
@@ -112,8 +112,8 @@ static void embed_row(const struct embedding *e, ptrdiff_t i, int from, int n)
     }
 }
 
-/* Rows are independent, so items need no order.  All items ask
- * whether the host has cancelled; rows that are done stay written. */
+/* Rows are independent, so items need no order.  Every item checks whether the host has cancelled.
+ * Completed rows stay written. */
 static void embed_item(void *arg, int item)
 {
     struct embedding *e = arg;
@@ -140,7 +140,7 @@ loci_status loci_embed(const loci_plan *p, const void *tables, const loci_call *
     struct embedding e = {
         .plan = p, .table = loci_table_of(tables, p, 0), .call = c, .x = x, .y = y,
     };
-    /* check_embed_call() keeps the number of items within an int. */
+    /* check_embed_call() limits the number of items to an int. */
     int items = (int)((c->q_len + EMBED_ROWS - 1) / EMBED_ROWS);
     if (c->host && c->host->run && items > 1) c->host->run(c->host->user, items, embed_item, &e);
     else
@@ -159,12 +159,12 @@ size_t loci_embed_workspace(const loci_plan *p, const loci_call *c)
     return a.full || a.used > PTRDIFF_MAX ? 0 : a.used;
 }
 
-/* One thread, rows in order: positions may repeat, and so sums have one order. */
+/* One thread processes rows in order.  Positions may repeat, so sums need a fixed order. */
 loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *work,
                                 const loci_call *given, loci_view dy, void *const *dtensors)
 {
     loci_call now, *const c = &now;
-    /* rows are added, so their gradient does not depend on them */
+    /* rows are added, so their gradients do not depend on them */
     (void)tables;
     TRY(loci_copy_call(c, wants_sizes(p), given));
     TRY(check_embed_call(p, c));
@@ -179,8 +179,8 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
           need);
     TRY(check_embed_memory(p, c, tables, work, &dy, NULL, dtensors));
 
-    /* Sums in double from 0, written to the caller's tensors
-     * at the end: a cancelled call has written none. */
+    /* Sums are in double and start at 0.  They are written to the caller's tensors at the end, so a
+     * cancelled call writes none. */
     double *row = work, *dtensor[MAX_TENSORS] = { 0 };
     char *at = (char *)work + round_up((size_t)p->model_dim * sizeof(double));
     for (int i = 0; i < p->tensors.n; i++) {
@@ -190,7 +190,7 @@ loci_status loci_embed_backward(const loci_plan *p, const void *tables, void *wo
     }
     for (ptrdiff_t b = 0; b < c->batch; b++)
         for (ptrdiff_t i = 0; i < c->q_len; i++) {
-            /* As often as the forward pass asks. */
+            /* As often as in the forward pass. */
             if (c->host && i % EMBED_ROWS == 0 && c->host->cancelled
                 && c->host->cancelled(c->host->user))
                 return loci_fail(c->error, LOCI_CANCELLED, "cancelled by the host");

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* linear.c -- the public calls of linear attention, and its states.
  *
- * A state holds the sums over the keys of all calls so far.  It says for which plan and batch
- * it was made and how many keys it has, so that positions go on and a wrong one is refused. */
+ * A state has the sums over the keys of all calls so far.  Its head has the plan's shapes, the
+ * batch size and the number of keys.  So positions continue, and a wrong state is refused. */
 #include "api/api.h"
 
-/* The head of a state, on a line of its own; the sums of each batch entry and kv head follow. */
+/* The head of a state, on its own cache line.  The sums of each batch entry and kv head follow. */
 struct linear_state { uint64_t magic; int64_t keys, batch, kv_heads, dim, value_dim, real; };
 enum { STATE_MAGIC = 0x6c6f7369, STATE_HEAD = 64 };
 _Static_assert(sizeof(struct linear_state) <= STATE_HEAD, "the sums start 64 bytes behind");
@@ -25,8 +25,8 @@ size_t loci_linear_state(const loci_plan *p, ptrdiff_t batch)
         return 0;
     return STATE_HEAD + n;
 }
-/* A state belongs to whole sequences, one per batch entry: it
- * cannot say at which segment of a packed entry it stands. */
+/* A state belongs to whole sequences, one per batch entry.  It cannot record at which segment of a
+ * packed entry it stands. */
 static loci_status check_states(const loci_plan *p, const loci_call *in, const struct linear_state *before,
                                 const void *after)
 {
@@ -38,7 +38,7 @@ static loci_status check_states(const loci_plan *p, const loci_call *in, const s
     CHECK(e, !before || before->magic == STATE_MAGIC, LOCI_BAD_ARG,
           "before is no state; loci_linear_forward() fills them");
     if (before) {
-        /* All but the number of keys must be as this plan would make it. */
+        /* All fields but the number of keys must be what this plan would write. */
         const struct linear_state like = state_of(p, in->batch, before->keys);
         CHECK(e, !memcmp(before, &like, sizeof like) && like.keys >= 0, LOCI_BAD_ARG,
               "before is the state of another plan or batch");
@@ -52,8 +52,8 @@ static loci_status check_states(const loci_plan *p, const loci_call *in, const s
     return LOCI_OK;
 }
 
-/* With a causal mask a row must see the first keys of its sequence, and later rows no
- * fewer: only then is what it sees one running sum.  Runs satisfy that by themselves. */
+/* With a causal mask a row must see the first keys of its sequence, and later rows no fewer.  Only
+ * then is one running sum enough.  Runs satisfy this by themselves. */
 static loci_status check_order(const struct call *c)
 {
     loci_error *e = c->in->error;
@@ -77,8 +77,8 @@ static loci_status check_order(const struct call *c)
     }
     return LOCI_OK;
 }
-/* How many keys of its sequence each row sees.  Both sides
- * rise, so one pass over the keys serves all rows. */
+/* How many keys of its sequence each row sees.  Both sides rise, so one pass over the keys is
+ * enough for all rows. */
 static void find_seen(struct call *c)
 {
     for (ptrdiff_t s = 0; s < c->seqs.n; s++) {
@@ -92,7 +92,7 @@ static void find_seen(struct call *c)
         }
     }
 }
-/* What attention checks, and what is different here. */
+/* The checks of attention, and those that differ. */
 static loci_status open_linear(struct call *c, const loci_plan *p, const void *tables, void *work,
                                const loci_call *in, const loci_grad *grad, ptrdiff_t past,
                                const struct regions *states)
@@ -100,7 +100,7 @@ static loci_status open_linear(struct call *c, const loci_plan *p, const void *t
     TRY(loci_open_attention(c, p, tables, work, in,
                             &(struct opening){ .stage = LOCI_LINEAR_ATTENTION, .grad = grad,
                                                .from = past, .more = states }));
-    /* What a softmax or a stick leaves. */
+    /* Results of a softmax or a stick. */
     CHECK(in->error, !in->lse && !in->rem, LOCI_BAD_ARG,
           "lse and rem must be NULL: linear attention has neither");
     return check_order(c);
@@ -123,13 +123,13 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     loci_add_list(&states, "before", before, bytes, 1, REPLACED);    /* `after` may be the same */
     loci_add_list(&states, "after", after, bytes, 1, WRITTEN);
     TRY(open_linear(&c, p, tables, work, in, NULL, past, &states));
-    /* Made before `after` is touched, which may be `before`. */
+    /* Computed before `after` is written, because it may be `before`. */
     const struct linear_state left = state_of(p, c.B, past + c.Lk);
     c.linear.before = old ? (const char *)before + STATE_HEAD : NULL;
     c.linear.after = after ? (char *)after + STATE_HEAD : NULL;
     find_seen(&c);
     loci_begin(&c, false);
-    /* Should the call be cancelled, what is left is no state and says so. */
+    /* If the call is cancelled, `after` is not a valid state and its head is 0. */
     if (after) memset(after, 0, STATE_HEAD);
     const loci_status status = p->engine->linear(&c);
     if (status) return loci_fail(in->error, status, "cancelled by the host");
@@ -137,7 +137,7 @@ loci_status loci_linear_forward(const loci_plan *p, const void *tables, void *wo
     return LOCI_OK;
 }
 
-/* A backward pass has no state: gradients need all keys of a sequence. */
+/* A backward pass has no state, because gradients need all keys of a sequence. */
 loci_status loci_linear_backward(const loci_plan *p, const void *tables, void *work,
                                  const loci_call *given, const loci_grad *given_grad)
 {

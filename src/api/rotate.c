@@ -2,14 +2,14 @@
 /* rotate.c -- the public calls of the rotation alone. */
 #include "api/api.h"
 
-/* A backward rotation takes all that attention does. */
+/* A backward rotation needs the memory of attention. */
 static size_t lay_out(struct call *c, char *base, bool backward)
 {
     (void)backward;
     return loci_lay_out_rotate(c, base, c->plan->engine->rotate_workspace);
 }
-/* A plan of stage ATTENTION rotates too, so that callers
- * can fill caches of their own with the same plan. */
+/* A plan of stage ATTENTION also rotates, so callers can fill caches of their own with the same
+ * plan. */
 static loci_status open_rotation(struct call *c, const loci_plan *p, const void *tables, void *work,
                                  const loci_call *in, loci_which which, bool backward)
 {
@@ -18,8 +18,8 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     CHECK(in->error, p->rotate >= 0, LOCI_BAD_ARG, "the encoding does not rotate");
     CHECK(in->error, which >= LOCI_QUERY && which <= LOCI_CACHE, LOCI_BAD_ARG,
           "which must be LOCI_QUERY, LOCI_KEY or LOCI_CACHE");
-    /* Where each query head turns the keys of its group its own way,
-     * one row of k would become several, for which y has no room. */
+    /* If each query head rotates the keys of its group in its own way, one row of k would become
+     * several, and y has only one. */
     CHECK(in->error, which == LOCI_QUERY || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
           "each of the %d heads turns the keys of its group its own way; only with as many "
           "kv_heads can they turn alone",
@@ -33,7 +33,7 @@ static loci_status open_rotation(struct call *c, const loci_plan *p, const void 
     TRY(loci_lay_out_workspace(c, work, backward ? loci_lay_out : lay_out, backward));
     return loci_accept(c, p->use[p->rotate].enc);
 }
-/* Opens x, y, dy or dx: rows of queries, or of keys. */
+/* Opens x, y, dy or dx: rows of queries or keys. */
 static loci_status rotation_view(struct call *c, loci_view *v, const char *name, loci_which which,
                                  bool optional)
 {
@@ -45,8 +45,8 @@ static loci_status rotation_view(struct call *c, loci_view *v, const char *name,
     return optional || !c->B || !L ? LOCI_OK : loci_require(c, v->data, name);
 }
 
-/* dx NULL: y is x rotated, and may be x, in place.  Else y
- * stands for dy, from which dx is made, which may be dy. */
+/* dx NULL: y is the rotated x, and may be x, in place.  Otherwise y stands for dy, and dx may be
+ * dy. */
 static loci_status check_memory(const struct call *c, loci_which which, const void *tables,
                                 const void *work, const loci_view *x, const loci_view *y,
                                 const loci_view *dx, void *const *dtensors)
@@ -80,7 +80,7 @@ loci_status loci_rotate(const loci_plan *p, const void *tables, void *work, cons
     return status ? loci_fail(in.error, status, "cancelled by the host") : LOCI_OK;
 }
 
-/* dx may be NULL if only the tensors' gradients are wanted; x is needed for those. */
+/* dx may be NULL if only the tensors' gradients are wanted.  These need x. */
 loci_status loci_rotate_backward(const loci_plan *p, const void *tables, void *work,
                                  const loci_call *given, loci_which which, loci_view x,
                                  loci_view dy, loci_view dx, void *const *dtensors)

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* sequences.c -- which rows see which keys: a call's
- * sequences, and what its positions must keep to.
+/* sequences.c -- which rows see which keys: a call's sequences, and checks of its positions.
  *
- * A sequence is a range of rows and a range of keys that attend to each other alone: a batch
- * entry, a stretch between two starts, or a packed segment.  Each has a tile grid of its own
- * that starts at its first key, so a row has the same bits wherever it is packed. */
+ * A sequence is a range of rows and a range of keys that attend to each other only: a batch entry,
+ * a range between two starts, or a packed segment.  Each has its own tile grid, which starts at its
+ * first key.  So a row has the same bits wherever it is packed. */
 #include "util/planted_bug.h"
 #include "api/api.h"
 #include "contract/cache.h"
 
-/* Are n positions from row i, or key j, on consecutive?
- * Unsigned, so that no position can overflow. */
+/* Are n positions consecutive, starting at row i or key j?  Unsigned, so that no position can
+ * overflow. */
 static bool consecutive_q(const struct call *c, ptrdiff_t b, ptrdiff_t i, ptrdiff_t n)
 {
     if (!c->in->q_pos) return true;
@@ -26,15 +25,15 @@ static bool consecutive_k(const struct call *c, ptrdiff_t b, ptrdiff_t j, ptrdif
     return true;
 }
 
-/* The keys of a sequence whose positions are known: all of them, or those that are there. */
+/* The keys of a sequence whose positions are known: all of them, or the present ones. */
 struct listed { ptrdiff_t first, count; };
 static struct listed listed_keys(const struct call *c, const struct sequence *q)
 {
     return c->stream.here ? (struct listed){ 0, c->stream.part.count } : (struct listed){ q->k0, q->nk };
 }
 
-/* Appends a sequence and counts rows, tiles and chunks on; `again`: its keys are those of the one
- * before.  There is room for as many as loci_most_sequences() says. */
+/* Appends a sequence and updates the counts of rows, tiles and chunks.  `again`: it has the same
+ * keys as the previous one.  The list has capacity for loci_most_sequences(). */
 static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq, ptrdiff_t k0,
                          ptrdiff_t nk, bool segments, bool again)
 {
@@ -61,12 +60,12 @@ static void add_sequence(struct call *c, ptrdiff_t b, ptrdiff_t q0, ptrdiff_t nq
         s->d0 = (int64_t)((uint64_t)pos_q(c, b, q0) - (uint64_t)pos_k(c, b, keys.first)
                           + (uint64_t)(keys.first - k0));
     c->seqs.rows += nq, c->seqs.tiles += tiles(nq, ROWS), c->seqs.chunks += tiles(nq, ROW_CHUNK);
-    /* A cache numbers its tiles by capacity, so what is kept by tile stays where it is. */
+    /* A cache numbers its tiles by capacity, so what is stored by tile does not move. */
     if (!again) c->seqs.ktiles += tiles(c->cache ? c->Lk : nk, KT);
     if (nk > c->seqs.longest) c->seqs.longest = nk;
 }
 
-/* How many neighbours from row i, or key j, on share a segment. */
+/* How many consecutive rows, or keys, from i or j on have the same segment. */
 static ptrdiff_t run_q(const struct call *c, ptrdiff_t b, ptrdiff_t i)
 {
     ptrdiff_t n = 1;
@@ -79,8 +78,8 @@ static ptrdiff_t run_k(const struct call *c, ptrdiff_t b, ptrdiff_t j)
     while (j + n < c->Lk && seg_k(c, b, j + n) == seg_k(c, b, j)) n++;
     return n;
 }
-/* Makes each segment a sequence, by merging the runs of rows and
- * keys: ids rise on both sides, so equal ones come by together. */
+/* Makes each segment a sequence, by merging the runs of rows and keys.  Ids rise on both sides, so
+ * equal ones meet. */
 static void add_runs(struct call *c, ptrdiff_t b)
 {
     ptrdiff_t i = 0, j = 0;
@@ -94,14 +93,14 @@ static void add_runs(struct call *c, ptrdiff_t b)
         } else if (q < k) {                                          /* padding, or no keys */
             add_sequence(c, b, i, nq, 0, 0, false, false);
             i += nq;
-        } else {                                                     /* keys that no row asks for */
+        } else {                                                     /* keys that no row sees */
             add_sequence(c, b, c->Lq, 0, j, nk, false, false);
             j += nk;
         }
     }
 }
-/* Do the runs come with rising ids on both sides, padding (below 0) aside?  Only then may segments
- * be merged; otherwise equal ids could stand apart, and each pair has to compare them. */
+/* Do ids of the runs rise on both sides, except for padding (below 0)?  Only then can segments be
+ * merged.  Otherwise equal ids may not be neighbours, and each pair must be compared. */
 static bool rising(const struct call *c, ptrdiff_t b)
 {
     int64_t last = -1;
@@ -118,7 +117,7 @@ static bool rising(const struct call *c, ptrdiff_t b)
         }
     return true;
 }
-/* Fills c->seqs.list, and counts from 0 what all sequences have together. */
+/* Fills c->seqs.list and computes the totals of all sequences. */
 void loci_find_sequences(struct call *c)
 {
     const int64_t *qs = c->in->q_starts, *ks = c->in->k_starts;
@@ -133,8 +132,8 @@ void loci_find_sequences(struct call *c)
             add_sequence(c, b, w->runs[r].first, w->runs[r].count, -c->stream.first, all_keys(c), false,
                          r > 0);
     if (w->runs) return;
-    /* By segments: sequences of their own where that is
-     * possible; else one, whose pairs compare ids. */
+    /* Segments are sequences of their own if that is possible.  Otherwise the entry is one sequence
+     * whose pairs compare ids. */
     for (ptrdiff_t b = 0; b < c->B; b++) {
         if (!c->in->q_seg) add_sequence(c, b, 0, c->Lq, 0, keys_in(c, b), false, false);
         else if (PLANTED_BUG(2, rising(c, b))) add_runs(c, b);
@@ -142,7 +141,8 @@ void loci_find_sequences(struct call *c)
     }
 }
 
-/* Starts must rise from 0 to the number of rows, or offsets made from them would lead outside. */
+/* Starts must rise from 0 to the number of rows.  Otherwise offsets computed from them would be out
+ * of range. */
 static loci_status check_list(const struct call *c, const int64_t *starts, ptrdiff_t len,
                               const char *name)
 {
@@ -165,8 +165,8 @@ loci_status loci_check_starts(const struct call *c)
     const loci_status status = check_list(c, c->in->q_starts, c->Lq, "q_starts");
     return status ? status : check_list(c, c->in->k_starts, c->Lk, "k_starts");
 }
-/* Writes positions where the caller gave starts or runs alone.  Between starts, keys count from 0,
- * queries are the last of the keys, and without keys rows count from 0. */
+/* Writes positions if the caller gave only starts or runs.  Between starts, keys count from 0, and
+ * queries are the last of the keys.  Without keys, rows count from 0. */
 static bool counts(const struct call *c)
 {
     return (c->in->q_starts || c->stream.runs) && !c->in->q_pos;
@@ -195,9 +195,9 @@ void loci_count_positions(struct call *c)
     }
 }
 
-/* Tables by distance end at c->range.  For every sequence the largest distance is
- * bounded by its extreme positions and the window; of a run, the first and the
- * last position are the extremes, so the loops step from one to the other. */
+/* Tables by distance end at c->range.  In every sequence the largest distance is bounded by its
+ * extreme positions and the window.  In a run the first and the last position are the extremes, so
+ * the loops step from one to the other. */
 loci_status loci_check_positions(const struct call *c)
 {
     const struct loci_plan *p = c->plan;
@@ -217,7 +217,8 @@ loci_status loci_check_positions(const struct call *c)
             if (x < klow) klow = x;
             if (x > khigh) khigh = x;
         }
-        /* `most` behind the query, `ahead` of it; window sides that are open are INT64_MAX. */
+        /* most: largest distance before the query.  ahead: after it.  Open sides of the window are
+         * INT64_MAX. */
         int64_t most = qhigh - klow, ahead = p->full ? khigh - qlow : 0;
         if (most > p->window_left) most = p->window_left;
         if (ahead > p->window_right) ahead = p->window_right;
@@ -229,14 +230,14 @@ loci_status loci_check_positions(const struct call *c)
     return LOCI_OK;
 }
 
-/* Positions must lie within 2^40, also those that are counted or come with a
- * cache, before anybody subtracts them.  Coordinates matter to rotations only. */
+/* Positions must lie within 2^40 before they are subtracted.  This includes counted ones and those
+ * of a cache.  Coordinates matter to rotations only. */
 loci_status loci_check_given(const struct call *c)
 {
     const loci_call *in = c->in;
     loci_error *e = in->error;
     const ptrdiff_t each = in->per_batch ? c->B : 1;
-    /* Where keys have positions of their own, "the last of the keys" is no position. */
+    /* If keys have positions of their own, queries cannot be counted as the last keys. */
     CHECK(e, !c->cache || !c->cache->placed || in->q_pos, LOCI_BAD_ARG,
           "q_pos must be given, as the cache's keys have positions of their own");
     TRY(loci_check_near(in->q_pos, each * in->q_len, "q_pos", e));
@@ -259,11 +260,11 @@ size_t loci_most_sequences(const struct call *c)
     if (c->in->q_starts) return (size_t)c->in->sequences;
     if (c->stream.runs) return (size_t)(c->B * c->stream.run_count);
     if (!c->in->q_seg) return (size_t)c->B;
-    return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* every run may be one row or key */
+    return (size_t)c->B * (size_t)(c->Lq + c->Lk + 1);       /* every row or key may be a run */
 }
 ptrdiff_t loci_most_ktiles(const struct call *c)
 {
-    /* Each sequence has at most one tile that is not full, and one without keys has none. */
+    /* Each sequence has at most one partial tile.  A sequence without keys has no tile. */
     if (c->in->q_starts) return c->Lk / KT + (c->in->sequences < c->Lk ? c->in->sequences : c->Lk);
     return c->in->q_seg ? c->B * c->Lk : c->B * tiles(all_keys(c), KT);
 }

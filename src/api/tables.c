@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* tables.c -- what learned and fixed tensors become:
- * prepare() of each encoding, and what a call checks of it.
+/* tables.c -- tables of learned and fixed tensors: prepare() of each encoding, and the checks of a
+ * call.
  *
- * The block says how large it is and for which distances it was made.  Its layout follows
- * from the plan and that range alone, so no offsets are stored that could be wrong. */
+ * The block records its size and the distances that it covers.  Its layout follows from the plan
+ * and that range only, so there are no stored offsets that could be wrong. */
 #include "api/tables.h"
 #include "util/arena.h"
 #include "util/arguments.h"
@@ -17,8 +17,8 @@ static size_t table_size(const loci_plan *p, int enc, ptrdiff_t range)
     return pe->size ? pe->size(&p->enc[enc], range, p->real) : 0;
 }
 
-/* Returns 0 where there are no such tables: they would not
- * fit into memory, or max_distance is out of range. */
+/* Returns 0 if such tables cannot exist: they would exceed memory, or max_distance is out of
+ * range. */
 size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
 {
     if (!p || max_distance < 0 || max_distance > MOST_DISTANCE) return 0;
@@ -31,8 +31,8 @@ size_t loci_tables_size(const loci_plan *p, ptrdiff_t max_distance)
     return bytes;
 }
 
-/* A range that was damaged is caught by loci_check_tables(),
- * which compares the size it leads to. */
+/* loci_check_tables() detects a damaged range, because it compares the size that follows from
+ * it. */
 ptrdiff_t loci_table_range(const void *tables)
 {
     const struct tables_header *head = tables;
@@ -46,16 +46,16 @@ const void *loci_table_of(const void *tables, const loci_plan *p, int enc)
     return at;
 }
 
-/* The size tells most other plans apart, not all: two plans of equal
- * layout could take each other's tables, and only the caller can know. */
+/* The size distinguishes most other plans, but not all.  Two plans of equal layout could use each
+ * other's tables, and only the caller can know. */
 loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t capacity, loci_error *e)
 {
     CHECK(e, aligned(tables), LOCI_BAD_ARG, "tables must not be NULL and must start on %d bytes",
           ALIGN);
     CHECK(e, capacity == 0 || capacity >= ALIGN, LOCI_BAD_ARG,
           "tables have %zu bytes, and even empty ones have %d", capacity, ALIGN);
-    /* The range is read before the size is checked: it
-     * lies in the first 64 bytes, which are there. */
+    /* The range is read before the size is checked.  It is in the first 64 bytes, which are always
+     * present. */
     ptrdiff_t range = loci_table_range(tables);
     CHECK(e, range >= 0, LOCI_BAD_ARG, "tables were never prepared; loci_prepare() fills them");
     const size_t bytes = ((const struct tables_header *)tables)->bytes;
@@ -67,7 +67,7 @@ loci_status loci_check_tables(const loci_plan *p, const void *tables, size_t cap
     return LOCI_OK;
 }
 
-/* Tensors are there, tables can be written, and neither lies in the other. */
+/* Tensors must not be NULL, tables must be writable, and they must not overlap. */
 static loci_status check_prepare(const loci_plan *p, ptrdiff_t max_distance,
                                  const void *const *tensors, void *tables, const loci_host *host,
                                  loci_error *e)
@@ -107,8 +107,8 @@ loci_status loci_prepare_on(const loci_host *host, const loci_plan *p, ptrdiff_t
     if (status) return status;
     const size_t bytes = loci_tables_size(p, max_distance);
 
-    /* No magic until all encodings are done: tables that are read meanwhile, or left
-     * half made, are refused.  What nobody fills is zero. */
+    /* The magic is written last.  So tables that are read meanwhile, or left incomplete, are
+     * refused.  Bytes that no encoding fills are 0. */
     memset(tables, 0, bytes);
     char *at = (char *)tables + ALIGN;
     for (int x = 0; x < p->encs; x++) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* open.c -- from a public call to the engine's: everything is checked,
- * and the workspace is laid out, before anything is written.  Here is what the stages share;
- * they themselves are in attention.c, linear.c and rotate.c. */
+/* validate.c -- from a public call to the engine's.  Everything is checked, and the workspace is
+ * laid out, before any output is written.  The stages share this file; they are in attention.c,
+ * linear.c and rotate.c. */
 #include "util/ordered_sum.h"
 #include "api/api.h"
 #include "api/tables.h"
 #include "contract/cache.h"
 
-/* So many rows times heads that share keys, and FEW_ROWS, are the most of a call that goes as
- * decode; one row always does. */
+/* The limits for decode: the number of rows times heads that share keys, and FEW_ROWS rows.  One
+ * row is always decode. */
 enum { FEW_HEADS = 64 };
 
 /* ---- Views ----------------------------------------------------------------------------------- */
@@ -25,7 +25,7 @@ loci_status loci_require(const struct call *c, const void *p, const char *name)
     return LOCI_OK;
 }
 
-/* ---- What it reads and writes ---------------------------------------------------------------- */
+/* ---- Memory that a call reads and writes ----------------------------------------------------- */
 
 /* How many numbers a tensor has in this call.  Keys are counted as the caller gives them, not as a
  * cache has them. */
@@ -41,7 +41,7 @@ static size_t tensor_numbers(const struct call *c, const loci_tensor *t)
     }
     return n;
 }
-/* Learned tensors are read by prepare() and not by a call; their gradients are written. */
+/* Learned tensors are read by prepare() and not by a call.  Their gradients are written. */
 void loci_add_tensors(const struct call *c, struct regions *r, void *const *out)
 {
     const struct tensors *t = &c->plan->tensors;
@@ -54,7 +54,7 @@ void loci_add_tensors(const struct call *c, struct regions *r, void *const *out)
 }
 void loci_add_call(const struct call *c, struct regions *r, const void *tables, const void *work)
 {
-    /* Lists that are NULL have no region, whatever their size would be. */
+    /* Lists that are NULL add no region. */
     const loci_call *in = c->in;
     const size_t B = (size_t)c->B, each = in->per_batch ? B : 1, axes = (size_t)c->plan->axes,
                  Lq = (size_t)in->q_len, Lk = (size_t)in->k_len;
@@ -77,8 +77,8 @@ void loci_add_call(const struct call *c, struct regions *r, const void *tables, 
 
 /* ---- Workspace ------------------------------------------------------------------------------- */
 
-/* Lays out the workspace for the worst contents that these shapes can have, and writes nothing to
- * it; with base NULL it only measures. */
+/* Lays out the workspace for the largest contents of these shapes, and writes nothing to it.  With
+ * base NULL it only measures. */
 size_t loci_lay_out(struct call *c, char *base, bool backward)
 {
     const struct loci_plan *p = c->plan;
@@ -95,7 +95,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         const struct loci_pe *pe = p->enc[e].pe;
         c->mem.scratch[e] = pe->scratch ? carve_bytes(&a, pe->scratch(c, e), 1) : NULL;
     }
-    /* Keys that fade have to be staged even if a cache has them rotated. */
+    /* Keys that fade must be staged even if a cache has them rotated. */
     if (p->rotate >= 0 && !linear && (!p->keys_rotated || term_is(p->use[p->rotate].term, FADES)))
         c->mem.rotated = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
     if (!linear && engine->skips(c))
@@ -113,8 +113,8 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
             c->g.dtensor_count[i] = (ptrdiff_t)tensor_numbers(c, &p->tensors.list[i]);
             c->g.dtensor[i] = carve_bytes(&a, (size_t)c->g.dtensor_count[i], sizeof(double));
         }
-        /* Gradients of 16 bits are summed as reals and rounded once; and a rotation that learns
-         * needs dK, whether or not the caller wants it. */
+        /* Gradients of 16 bits are summed as reals and rounded once.  A rotation that learns needs
+         * dK even if the caller does not want it. */
         const bool apart = p->stored != p->real || chained(c);
         if ((learns || apart) && !linear)
             c->g.dk_sum = carve_bytes(&a, (size_t)rows, (size_t)(p->key_heads * p->dim) * p->real);
@@ -138,7 +138,7 @@ size_t loci_lay_out(struct call *c, char *base, bool backward)
         if (c->mem.block == SIZE_MAX) return SIZE_MAX;
         c->mem.blocks = carve_bytes(&a, (size_t)(c->threads + spare_blocks(c->threads)), c->mem.block);
     }
-    /* never 0, which loci_workspace() returns for calls that are refused */
+    /* never 0, which loci_workspace() returns for refused calls */
     return a.full ? SIZE_MAX : a.used ? a.used : 64;
 }
 
@@ -161,8 +161,7 @@ size_t loci_lay_out_rotate(struct call *c, char *base, size_t workspace(const st
 
 /* ---- Checks that all calls share ------------------------------------------------------------- */
 
-/* Keys and values in a cache take the place of k, v, k_len and k_lens, which
- * are those of append(). */
+/* Keys and values of a cache replace k, v, k_len and k_lens, which are arguments of append(). */
 static loci_status open_cache(struct call *c)
 {
     const loci_call *in = c->in;
@@ -174,8 +173,7 @@ static loci_status open_cache(struct call *c)
           "batch %td is not that of the cache, %lld", in->batch, (long long)cache->form.batch);
     CHECK(e, !in->pages, LOCI_BAD_ARG, "pages and a cache exclude each other");
     c->cache = cache;
-    /* The workspace is laid out for all that the cache can hold, so one
-     * of it serves every token. */
+    /* The workspace is laid out for the cache's capacity, so the same one serves every token. */
     c->Lk = cache_max_keys(cache);
     c->where.lens = cache_list(cache, cache->present);
     c->where.firsts = cache_list(cache, cache->base);
@@ -187,8 +185,8 @@ static loci_status open_cache(struct call *c)
         if (cache->input[i].at) c->input[i] = (const char *)cache + cache->input[i].at;
     return LOCI_OK;
 }
-/* Lists that are read before it is clear what overlaps must at least be aligned.
- * All their numbers have 64 bits. */
+/* Lists that are read before overlaps are checked must at least be aligned.  All their elements
+ * have 64 bits. */
 static loci_status check_straight(const loci_call *in)
 {
     const struct { const char *name; const void *p; } lists[] = {
@@ -205,7 +203,7 @@ static loci_status check_straight(const loci_call *in)
               sizeof(int64_t));
     return LOCI_OK;
 }
-/* The most rows that a call of so many can have and still goes as decode. */
+/* The most rows, up to `rows`, that a call can have as decode. */
 static ptrdiff_t few_rows(const struct loci_plan *p, ptrdiff_t rows)
 {
     const ptrdiff_t sharing = p->mix >= 0 ? p->heads : p->group;
@@ -214,12 +212,12 @@ static ptrdiff_t few_rows(const struct loci_plan *p, ptrdiff_t rows)
     if (few > FEW_ROWS) few = FEW_ROWS;
     return rows < few ? rows : few;
 }
-/* wide: all rows go in tiles, however few there are. */
+/* wide: all rows are computed in tiles, even few of them. */
 static void choose_way(struct call *c, bool wide)
 {
     const struct loci_plan *p = c->plan;
     c->decode = !wide && c->Lq == few_rows(p, c->Lq);
-    /* Few rows wait for memory, not for products. */
+    /* Few rows are limited by memory, not by products. */
     c->fast = p->fast && !wide && !c->decode;
 }
 loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *in, bool wide)
@@ -253,7 +251,7 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
               "k_lens: entry %td has %lld keys, and k_len is %td", b, (long long)c->where.lens[b],
               in->k_len);
     if (in->cache) TRY(open_cache(c));
-    /* Each way of packing says where sequences end; two of them could disagree. */
+    /* Each way of packing defines where sequences end, so two of them could disagree. */
     CHECK(e, !in->q_seg == !in->k_seg, LOCI_BAD_ARG, "q_seg and k_seg must be given together");
     CHECK(e, !in->q_starts == !in->k_starts, LOCI_BAD_ARG,
           "q_starts and k_starts must be given together");
@@ -274,8 +272,8 @@ loci_status loci_open_call(struct call *c, const loci_plan *p, const loci_call *
     choose_way(c, wide);
     return LOCI_OK;
 }
-/* A rotation alone of queries does not want the inputs that come by key,
- * and the other way round. */
+/* A rotation of queries alone does not need the inputs by key, and a rotation of keys does not need
+ * those by row. */
 loci_status loci_check_inputs(const struct call *c, int e, ptrdiff_t rows)
 {
     const struct loci_plan *p = c->plan;
@@ -324,9 +322,9 @@ void loci_fill_workspace(struct call *c)
 
 /* ---- How much workspace ---------------------------------------------------------------------- */
 
-/* The largest of what every pass of such a call needs, and of calls of fewer rows and keys.  What a
- * pass in tiles needs grows with rows and keys, and so does decode; a call that is too long for
- * decode counts the longest decode, too. */
+/* The maximum over every pass of such a call, and over calls of fewer rows and keys.  Passes in
+ * tiles and decode both need more with more rows and keys.  A call that is too long for decode also
+ * counts the longest decode. */
 size_t loci_workspace(const loci_plan *p, const loci_call *given, int backward)
 {
     loci_call in;
@@ -365,7 +363,7 @@ void loci_begin_encoding(struct call *c, int e)
 void loci_begin(struct call *c, bool keys)
 {
     const struct loci_plan *p = c->plan;
-    /* Keys turn by what the rotation begins with, and others may read them rotated. */
+    /* The rotation's scratch rotates the keys, and other encodings may read rotated keys. */
     const int rotation = p->rotate >= 0 ? p->use[p->rotate].enc : -1;
     if (rotation >= 0) loci_begin_encoding(c, rotation);
     if (!keys) return;
@@ -373,8 +371,8 @@ void loci_begin(struct call *c, bool keys)
     for (int e = 0; e < p->encs; e++)
         if (e != rotation) loci_begin_encoding(c, e);
 }
-/* Gradients by key of a chain are ended chunk by chunk; and an encoding that needs the rows of all
- * processes ends where those are. */
+/* In a chain, gradients by key are ended chunk by chunk.  An encoding that needs the rows of all
+ * processes ends where those are collected. */
 static void end(struct call *c)
 {
     for (int e = 0; e < c->plan->encs; e++) {
@@ -389,8 +387,8 @@ static void end(struct call *c)
 void loci_fold(struct call *c, void *const *out)
 {
     const struct loci_plan *p = c->plan;
-    /* end() turns sums of a call into gradients of its inputs, fold() those of tables into
-     * gradients of learned tensors; both add in double. */
+    /* end() turns sums of a call into gradients of its inputs.  fold() turns those of tables into
+     * gradients of learned tensors.  Both add in double. */
     end(c);
     for (int e = 0; e < p->encs; e++) {
         const int first = p->first_tensor[e], n = p->first_tensor[e + 1] - first;
@@ -400,7 +398,7 @@ void loci_fold(struct call *c, void *const *out)
         for (int x = 0; x < p->uses; x++)
             if (p->use[x].enc == e) totals[uses++] = c->g.total[x];
         for (int i = 0; i < n; i++) data[i] = c->input[first + i];
-        /* what prepare() had, and beside it the totals of the encoding's terms, in their order */
+        /* The arguments of prepare(), and the totals of the encoding's terms in order. */
         const struct prep prep = { .cfg = &p->enc[e],
                                    .tensor = p->tensors.list + first,
                                    .data = data,
@@ -421,7 +419,8 @@ void loci_fold(struct call *c, void *const *out)
 
 void loci_want(struct call *c, void *const *out)
 {
-    /* The terms of an encoding sum parts if any of its tensors is wanted: fold() makes them all. */
+    /* The terms of an encoding sum parts if any of its tensors is wanted, because fold() computes
+     * all gradients. */
     const struct loci_plan *p = c->plan;
     for (int e = 0; e < p->encs; e++) {
         bool any = false;
@@ -445,8 +444,8 @@ loci_status loci_copy_grad(loci_grad *to, const loci_call *in, bool sized,
     CHECK(in->error, from, LOCI_BAD_ARG, "grad must not be NULL");
     return COPY_STRUCT(loci_grad, to, from, dtensors, sized, in->error);
 }
-/* Gradients have the shapes of what they belong to; dk is by kv head, also where each head turns
- * keys of its own. */
+/* Gradients have the shapes of their tensors.  dk is by kv head, even if each head rotates keys in
+ * its own way. */
 loci_status loci_open_grad(struct call *c)
 {
     const struct loci_plan *p = c->plan;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* cache.h -- how a cache lies in its memory, see loci/cache.h.
+/* cache.h -- how a cache is laid out in memory.  See loci/cache.h.
  *
- * Keys of a head in tiles of 64, channel by channel: [tiles][D][KT], as products want them; values
- * as rows, [tiles][KT][Dv].  Tile number t of a sequence is in slot t, or t modulo their number in
- * a ring.  All places are offsets from the start, so a cache can be moved or saved byte by byte. */
+ * Keys of a head are stored in tiles of 64, channel by channel, as products read them:
+ * [tiles][D][KT].  Values are stored as rows: [tiles][KT][Dv].  Tile number t of a sequence is in
+ * slot t; in a ring, in slot t modulo the number of tiles.  All places are offsets from the start,
+ * so a cache can be moved or saved byte by byte. */
 #ifndef LOCI_CONTRACT_CACHE_H
 #define LOCI_CONTRACT_CACHE_H
 
@@ -12,7 +13,7 @@
 
 enum { CACHE_MAGIC = 0x6c6f6361 };
 
-/* What it was made for: plans and calls must agree. */
+/* What the cache was created for.  Plans and calls must agree with it. */
 struct cache_form {
     int64_t magic, batch, tiles, ring, kv_heads, dim, value_dim, dtype, rotated;
 };
@@ -22,21 +23,22 @@ struct cache_input { ptrdiff_t at, outer, inner; };
 struct loci_cache {
     struct cache_form form;
     int placed;                          /* some key's position is not its number */
-    /* [B] numbers each: keys so far; the most there have been; where a call's key 0 is,
-     * a multiple of CHUNK, and how many it has; what append() makes of its positions */
+    /* Lists of [B] numbers.  len: keys so far.  most: the largest len so far.  base: the number of
+     * a call's key 0, a multiple of CHUNK.  present: how many keys a call has.  first: positions
+     * that append() computes. */
     ptrdiff_t len, most, base, present, first;
-    ptrdiff_t pos;                       /* [B][capacity], where placed */
+    ptrdiff_t pos;                       /* [B][capacity] if placed */
     ptrdiff_t keys, values;
     struct cache_input input[MAX_TENSORS];
-    ptrdiff_t made[MAX_ENCODINGS];       /* what encodings make of them; 0: nothing */
-    ptrdiff_t done;                      /* [B]: the length of which that is */
+    ptrdiff_t made[MAX_ENCODINGS];       /* what encodings store for their inputs; 0: nothing */
+    ptrdiff_t done;                      /* [B]: the length that `made` covers */
 };
 
 static inline ptrdiff_t cache_capacity(const struct loci_cache *c)
 {
     return (ptrdiff_t)c->form.tiles * KT;
 }
-/* The most keys a call can meet: those of a ring are counted from the border of a chunk. */
+/* The most keys that a call can have.  A ring counts its keys from the border of a chunk. */
 static inline ptrdiff_t cache_max_keys(const struct loci_cache *c)
 {
     return cache_capacity(c) + (c->form.ring ? CHUNK : 0);
@@ -46,8 +48,8 @@ static inline int64_t *cache_list(const struct loci_cache *c, ptrdiff_t at)
     return (int64_t *)((char *)c + at);
 }
 
-/* What an encoding has made, if it is of all keys and no others: after truncate() it is not, until
- * keys are added. */
+/* What an encoding has stored, or NULL if it does not cover exactly the keys of the cache.  After
+ * truncate() it is stale until keys are appended. */
 static inline void *cache_made(const struct loci_cache *c, int enc)
 {
     bool whole = c->made[enc] != 0;
@@ -56,15 +58,15 @@ static inline void *cache_made(const struct loci_cache *c, int enc)
     return whole ? (char *)c + c->made[enc] : NULL;
 }
 
-/* The first key that a ring still holds.  Keys go by whole tiles: a new tile takes
- * the place of the oldest. */
+/* The oldest key that a ring still has.  Keys are dropped by whole tiles: a new tile overwrites the
+ * oldest one. */
 static inline int64_t cache_oldest(const struct loci_cache *c, ptrdiff_t b)
 {
     const int64_t beyond = cache_list(c, c->most)[b] - cache_capacity(c);
     return beyond > 0 ? (beyond + KT - 1) / KT * KT : 0;
 }
 
-/* The tile that holds key j of entry b, counted from the sequence's first key. */
+/* The tile of key j of entry b.  j counts from the first key of the sequence. */
 static inline void *cache_tile(const struct loci_cache *c, ptrdiff_t at, int64_t width, ptrdiff_t b,
                                int h, ptrdiff_t j)
 {
@@ -82,7 +84,8 @@ static inline void *cache_values(const struct loci_cache *c, ptrdiff_t b, int h,
     return cache_tile(c, c->values, c->form.value_dim, b, h, j);
 }
 
-/* Numbers of key j as the call stores them: the first, and how far apart they are. */
+/* The numbers of key j as the call stores them.  Returns the first one; *step is the distance from
+ * one to the next. */
 static inline const void *key_at(const struct call *c, ptrdiff_t b, int h, ptrdiff_t j,
                                     ptrdiff_t *step)
 {

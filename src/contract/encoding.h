@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* encoding.h -- what an encoding is: its options, tensors and terms, and the hooks that make tables
- * of tensors.
+/* encoding.h -- what an encoding is: its options, tensors and terms, and the hooks that compute
+ * tables from tensors.
  *
- * An encoding's file is plain C in double, compiled once: it turns options and tensors into the
- * data of a few shared terms (prepare, begin), and the terms' gradients into gradients of its
- * tensors (fold, end).  The tile code of the terms is in terms/, compiled per instruction set;
- * engine/term.h is their contract. */
+ * An encoding's file is plain C in double, compiled once.  prepare() and begin() turn options and
+ * tensors into the data of a few shared terms.  fold() and end() turn the terms' gradients into
+ * gradients of the tensors.  The tile code of the terms is in terms/ and is compiled for each
+ * instruction set.  engine/term.h is their contract. */
 #ifndef LOCI_CONTRACT_ENCODING_H
 #define LOCI_CONTRACT_ENCODING_H
 
@@ -23,16 +23,16 @@ enum {
     MAX_DIM = 1024
 };
 
-#define BY_RULE NAN                      /* as an option's usual value: check() or the file's own
-                                            rule decides */
+/* Default value of an option that check() or a rule of the encoding's file sets. */
+#define BY_RULE NAN
 
-/* ---- One encoding of the text, with the problem it meets ------------------------------------- */
+/* ---- One encoding of the text, with its problem ---------------------------------------------- */
 
 struct config {
     const struct loci_pe *pe;
-    double opt[MAX_OPTIONS];             /* NaN: by rule, and nobody filled it in */
+    double opt[MAX_OPTIONS];             /* NaN: left to a rule, not given */
     bool given[MAX_OPTIONS];
-    double *list[MAX_OPTIONS];           /* LIST options: count numbers; owned by the plan */
+    double *list[MAX_OPTIONS];           /* LIST options: `count` numbers; owned by the plan */
     int count[MAX_OPTIONS];
 
     loci_stage stage;
@@ -41,9 +41,9 @@ struct config {
     ptrdiff_t max_len;
     size_t real;                         /* bytes of a number in tables: 4 or 8 */
     bool alone;                          /* the only encoding of the text */
-    int adds;                            /* how many ADD terms the other encodings bring (cape) */
-    const loci_tensor *have;             /* forms of the tensors that the caller holds; see
-                                            have() */
+    int adds;                            /* number of ADD terms of the other encodings (cape) */
+    /* Forms of the tensors that the caller has.  See loci_have(). */
+    const loci_tensor *have;
     int have_count;
 };
 
@@ -52,18 +52,18 @@ const loci_tensor *loci_have(const struct config *, const char *name);
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-/* a; N(0, a); U(-a, a) unless b: U(a, b) */
+/* a; N(0, a); U(-a, a), or U(a, b) if b is not 0 */
 enum init { INIT_ZERO, INIT_CONSTANT, INIT_NORMAL, INIT_UNIFORM };
 struct tensors {
     int n;
     loci_tensor list[MAX_TENSORS];
     struct { enum init kind; double a, b; } init[MAX_TENSORS];
-    /* element i, instead of init */
+    /* Computes element i in place of `init`. */
     double (*fill[MAX_TENSORS])(const struct config *, ptrdiff_t i);
-    /* the same, from random numbers */
+    /* The same, from random numbers. */
     double (*draw[MAX_TENSORS])(const struct config *, uint64_t stream, ptrdiff_t i);
 };
-/* Adds a tensor; its number is the order of adding, counted from 0 in each encoding. */
+/* Adds a tensor.  Tensors of an encoding are numbered from 0 in the order of adding. */
 loci_tensor *loci_add_tensor(struct tensors *, const struct config *, const char *name, loci_role,
                              enum init, double a, double b, int rank, const ptrdiff_t *shape);
 #define SHAPE(...) \
@@ -72,7 +72,7 @@ loci_tensor *loci_add_tensor(struct tensors *, const struct config *, const char
         __VA_ARGS__ \
     }
 
-static inline ptrdiff_t tensor_count(const loci_tensor *t)   /* of LEARNED and FIXED ones */
+static inline ptrdiff_t tensor_count(const loci_tensor *t)   /* of LEARNED and FIXED tensors */
 {
     ptrdiff_t n = 1;
     for (int i = 0; i < t->rank; i++) n *= t->shape[i];
@@ -87,20 +87,20 @@ enum term_id {
 #undef TERM
     TERM_COUNT
 };
-/* What the plan, the calls and the engine must know of a term, without knowing which it is. */
+/* Properties of a term that the plan, the calls and the engine need without knowing the term. */
 enum trait {
-    FADES = 1,                           /* a rotation that makes queries and keys larger or smaller
-                                            with their position */
-    NOT_AGAIN = 2,                       /* a rotation whose rotated keys cannot be rotated on to
-                                            another position */
-    READS_ALONE = 4,                     /* reads queries or keys beside their products, which
-                                            fading would spoil */
+    /* A rotation that scales queries and keys by their position. */
+    FADES = 1,
+    /* A rotation whose rotated keys cannot be rotated further to another position. */
+    NOT_AGAIN = 2,
+    /* Reads queries or keys apart from their products.  Fading would give it wrong numbers. */
+    READS_ALONE = 4,
     READS_STAGED = 8,                    /* its encoding reads rotated keys where they are staged */
-    BENDS = 16,                          /* makes something else of the scores than adding to them
-                                            */
-    IN_ORDER = 32,                       /* a score hangs on the keys between it and the row, too */
-    FROM_FIRST = 64,                     /* sums run over all keys from the first one on, seen or
-                                            not */
+    BENDS = 16,                          /* transforms scores instead of adding to them */
+    /* A score also depends on the keys between its key and the row. */
+    IN_ORDER = 32,
+    /* Sums run over all keys from the first one on, visible or not. */
+    FROM_FIRST = 64,
 };
 static inline bool term_is(enum term_id term, enum trait trait)
 {
@@ -111,16 +111,16 @@ static inline bool term_is(enum term_id term, enum trait trait)
     };
     return traits[term] & trait;
 }
-/* When a term's score() runs.  RAW adds inside the scale, MUL multiplies, CAP bends what is there
- * then, ADD adds last, or bends what the ones before it in the text have added.  A SINK leaves
- * scores alone and joins the sum of the softmax. */
+/* When a term's score() runs.  RAW adds inside the scale.  MUL multiplies.  CAP transforms the
+ * result so far.  ADD runs last: it adds, or transforms what earlier ADD terms in the text have
+ * added.  A SINK does not change scores; it joins the sum of the softmax. */
 enum group {
     GROUP_NONE, GROUP_RAW, GROUP_MUL, GROUP_CAP, GROUP_ADD, GROUP_MIX, GROUP_WEIGHT, GROUP_SINK,
     GROUP_ROTATE
 };
 
-/* One term of a plan, whose it is, and the shape that its encoding gave it: a struct of shape/,
- * which only the two know. */
+/* One term of a plan, its encoding, and the layout that the encoding gave it: a struct of layout/,
+ * which only the encoding and the term know. */
 enum { SHAPE_BYTES = 48 };
 struct use {
     enum term_id term;
@@ -134,23 +134,23 @@ void loci_add_shaped(struct termlist *, enum term_id, enum group, const void *sh
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* What prepare() and fold() see: one encoding's tensors and table.  Tables hold `real`s (float, or
- * double for an f64 plan), so they are written with put().  Gradients are summed in double on both
+/* What prepare() and fold() see: tensors and table of one encoding.  Tables hold `real`s (float, or
+ * double in an f64 plan), so they are written with put().  Gradients are summed in double on both
  * sides. */
 struct prep {
     const struct config *cfg;
-    const loci_tensor *tensor;           /* this encoding's, and their data */
+    const loci_tensor *tensor;           /* tensors of this encoding, and their data */
     const void *const *data;
     bool f64;
-    ptrdiff_t range;                     /* distances -range .. range can occur (0 .. range unless
-                                            cfg->full) */
-    const void *shape;                   /* of its first term */
-    void *table;                         /* starts on 64 bytes */
+    /* Distances from -range to range can occur; from 0 to range unless cfg->full. */
+    ptrdiff_t range;
+    const void *shape;                   /* layout of the first term */
+    void *table;                         /* aligned to 64 bytes */
     const struct engine *engine;         /* prepare */
-    const loci_host *host;               /* prepare; NULL: this thread alone */
-    const double *const *dtable;         /* fold: per term of this encoding, in the order of
-                                            terms(): sums of its parts */
-    double *const *dtensor;              /* fold: per tensor, zeroed; NULL where not wanted */
+    const loci_host *host;               /* prepare; NULL: the calling thread only */
+    /* fold: sums of the parts of each term of this encoding, in the order of terms(). */
+    const double *const *dtable;
+    double *const *dtensor;              /* fold: per tensor, zeroed; NULL if not wanted */
 };
 static inline double load_real(const void *p, bool f64, ptrdiff_t i)
 {
@@ -169,7 +169,7 @@ static inline void put(const struct prep *p, ptrdiff_t i, double x)
 {
     store_real(p->table, p->f64, i, x);
 }
-/* Runs job(arg, 0) .. job(arg, n - 1) on the threads that prepare() has. */
+/* Runs job(arg, 0) .. job(arg, n - 1) on the threads of prepare(). */
 static inline void prepare_each(const struct prep *p, int n, void (*job)(void *, int), void *arg)
 {
     if (p->host && p->host->run && n > 1) {
@@ -185,14 +185,15 @@ struct call;
 
 /* Stage EMBED. */
 struct encoding_embed {
-    /* 0 .. positions - 1 are legal; NULL: any */
+    /* Positions 0 .. positions - 1 are valid.  NULL: any. */
     ptrdiff_t (*positions)(const struct config *);
     /* Columns from .. from + n - 1 of the row of a position, and the gradient of a row. */
     void (*row)(const struct config *, const void *table, bool f64, int64_t pos, int from, int n,
                 double *row);
     void (*row_bwd)(const struct config *, int64_t pos, const double *dy, double *const *dtensor);
 };
-/* What a cache stores of inputs by key: its bytes, and its update for entry b from key from[b] on. */
+/* What a cache stores for inputs by key: its size in bytes, and its update for entry b, starting at
+ * key from[b]. */
 struct encoding_cache {
     size_t (*size)(const struct call *, int enc);
     void   (*update)(const struct call *, int enc, const int64_t *from);
@@ -202,48 +203,50 @@ struct encoding_stream;
 struct loci_pe {
     const char *name, *cite, *brief, *example;
     int places;                          /* LOCI_PLACE_... */
-    bool causal_only, rotates;           /* rotates: works in stage ROTATE too */
-    bool states;                         /* turns by states of each query head, and fills ae */
-    bool beside;                         /* says nothing of positions: next to it another encoding
-                                            is still alone */
+    bool causal_only, rotates;           /* rotates: also works in stage ROTATE */
+    bool states;                         /* rotates by states of each query head, and fills ae */
+    /* Has no effect on positions: an encoding next to it still counts as alone. */
+    bool beside;
     double tol;
-    const loci_option *opts;             /* NULL: none; ends with a NULL name; indexed by the file's own enum */
+    /* Ends with a NULL name; indexed by the file's enum.  NULL: no options. */
+    const loci_option *opts;
 
-    /* Plan: NULL where an encoding has nothing to say. */
-    /* what ranges cannot say; fills options by rule */
+    /* Plan.  A hook is NULL if an encoding does not need it. */
+    /* Checks what ranges cannot express, and fills options by rule. */
     loci_status (*check)(struct config *, loci_error *);
-    /* coordinates per position; NULL: 1, from pos */
+    /* Coordinates per position.  NULL: 1, the position. */
     int       (*axes)(const struct config *);
-    /* default scale when alone; NULL: 1/sqrt(dim) */
+    /* Default scale if alone.  NULL: 1/sqrt(dim). */
     double    (*scale)(const struct config *);
-    /* weights: are rows blind to the key at their own position?  NULL: no */
+    /* Weights: is the key at a row's own position invisible?  NULL: no. */
     bool      (*strict)(const struct config *);
     void      (*tensors)(const struct config *, struct tensors *);
     void      (*terms)(const struct config *, struct termlist *);
 
     /* Tables */
-    /* bytes; real = sizeof of one */
+    /* Bytes; `real` is the size of a number. */
     size_t    (*size)(const struct config *, ptrdiff_t range, size_t real);
     void      (*prepare)(const struct prep *), (*fold)(const struct prep *);
-    /* rotations: what channels, so many of them from one on, are multiplied by as they turn; NULL:
-     * by 1 */
+    /* Rotations: the factor that rotating multiplies channels by.  It applies to *channels channels
+     * from *channel on.  NULL: 1. */
     double    (*multiplies)(const void *table, int *channel, int *channels);
 
-    /* Call: what only a call can do wrong, before anything is written; inputs and positions ->
-     * scratch (bytes), and the adjoint after the backward pass. */
+    /* Call.  accept() checks what only a call can get wrong, before any output is written.  begin()
+     * computes the scratch (in bytes) from inputs and positions.  The hooks below are its
+     * adjoint. */
     loci_status (*accept)(const struct call *, int enc);
     size_t    (*scratch)(const struct call *, int enc);
     void      (*begin)(struct call *, int enc);
-    /* After the backward pass: gradients of what comes by key; then all other gradients. */
+    /* After the backward pass: gradients of inputs by key, then all other gradients. */
     void      (*end_keys)(struct call *, int enc), (*end)(struct call *, int enc);
 
-    /* NULL where an encoding has nothing to add */
+    /* NULL if the encoding has none. */
     const struct encoding_embed *embed;
     const struct encoding_cache *cache;
     const struct encoding_stream *stream;    /* contract/stream.h */
 };
 
-/* The options of an encoding; an empty list where it has none. */
+/* The options of an encoding; an empty list if it has none. */
 static inline const loci_option *options_of(const struct loci_pe *pe)
 {
     static const loci_option none[] = { { 0 } };

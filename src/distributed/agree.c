@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* agree.c -- ranks agree before they send anything, and tell each other how a call has ended: all
- * return the same status with the same sentence. */
+/* agree.c -- ranks agree before they send anything, and share the outcome of a call: all return the
+ * same status and the same error text. */
 #include "distributed/rank_context.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ bool loci_highest(struct rank_ctx *a, int64_t *list, int n)
     return !a->broken;
 }
 
-/* The sentence of the rank that failed goes to all others: they have nothing to set against it. */
+/* The rank that failed sends its error to all others.  These have no error of their own. */
 static loci_status pass_on(struct rank_ctx *a, int failed, loci_status own)
 {
     int64_t list[1 + WORDS];
@@ -45,7 +45,7 @@ loci_status loci_agree(struct rank_ctx *a, loci_status own, struct fact *facts, 
     int64_t list[1 + 2 * MAX_FACTS];
     list[0] = own ? a->via.rank + 1 : 0;
     for (int i = 0; i < n; i++) {
-        /* of a rank that failed nobody cares */
+        /* facts of a failed rank do not matter */
         const int64_t value = own ? 0 : facts[i].value;
         list[1 + 2 * i] = value, list[2 + 2 * i] = value == ANY ? ANY : -value;
     }
@@ -68,7 +68,7 @@ loci_status loci_agree(struct rank_ctx *a, loci_status own, struct fact *facts, 
     return LOCI_OK;
 }
 
-/* FNV-1a, of 62 bits, so that its negative is a number, too. */
+/* FNV-1a in 62 bits, so that its negative value also fits. */
 int64_t loci_hash(int64_t so_far, const void *data, size_t bytes)
 {
     uint64_t h = (uint64_t)so_far ^ UINT64_C(0xcbf29ce484222325);

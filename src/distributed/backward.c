@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* backward.c -- gradients over many processes, with the bits of one.
+/* backward.c -- gradients over many processes, with the bits of one process.
  *
- * One process adds what work items have summed, chunk by chunk of keys, latest rows first.  So here
- * the sums of a chunk go from rank to rank in that order: each adds its items one by one and hands
- * them on, and from the earliest rows that see the chunk they go home, to the owners of its keys.
- * A rank takes its shares of rows in the same order, latest first, and in each the chunks that the
- * rows see, oldest first.  So whatever it waits for comes from a step that is before its own in one
- * order that all ranks share, and nobody waits in a circle.
+ * One process adds the sums of work items chunk by chunk of keys, latest rows first.  So here the
+ * sums of a chunk pass from rank to rank in that order.  Each rank adds its items one by one and
+ * sends the sums on.  From the earliest rows that see the chunk they go to the owners of its keys.
+ * A rank processes its shares of rows in the same order, latest first.  Within a share it processes
+ * the chunks that the rows see, oldest first.  So a rank only waits for steps that precede its own
+ * in an order that all ranks share, and ranks cannot wait in a circle.
  *
- * Where two shares that follow each other are one rank's, the sums wait at home in between: the
- * rank would have to keep those of all chunks.  So who owns keys sends such sums back where they
- * came from, when it is done with rows later than those that they wait for.
+ * If two consecutive shares belong to the same rank, the sums are buffered at the owners in
+ * between.  Otherwise the rank would have to store the sums of all chunks.  The owner sends them
+ * back after it has finished the rows that are later than those that need the sums.
  *
- * Gradients of tables go round once, at the end: batch entry by batch entry, the last one first. */
+ * Gradients of tables pass from rank to rank once, at the end: batch entry by batch entry, the last
+ * one first. */
 #include "distributed/sums.h"
 
 static bool mine(const struct rank_ctx *a, int share)
@@ -27,7 +28,7 @@ static ptrdiff_t engine_chunk(const struct rank_ctx *a, int64_t chunk)
 
 /* ---- The rows of a share --------------------------------------------------------------------- */
 
-/* Chunks that they meet; rows that see no key are done with one all the same. */
+/* Chunks that the rows of a share see.  Rows that see no key still get one chunk. */
 struct range { int64_t first, last; };
 static struct range chunks_of(const struct rank_ctx *a, const struct backward *w, int share)
 {
@@ -35,7 +36,7 @@ static struct range chunks_of(const struct rank_ctx *a, const struct backward *w
     if (!span_length(s)) return (struct range){ a->gathered.first / CHUNK, a->gathered.first / CHUNK };
     return (struct range){ s.first / CHUNK, (s.end - 1) / CHUNK };
 }
-/* Puts the pass on a chunk, whose keys have come. */
+/* Sets the pass to a chunk whose keys have arrived. */
 static void begin_chunk(const struct rank_ctx *a, struct backward *w, int64_t chunk)
 {
     if (!a->all.gather) loci_begin_part(&w->w.open, (ptrdiff_t)(chunk * CHUNK));
@@ -50,13 +51,13 @@ static loci_status run_chunk(struct rank_ctx *a, struct backward *w, pass_chunk 
     w->w.attention += loci_seconds() - begun;
     return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
 }
-/* Packets of a chunk, where keys are streamed. */
+/* Receives the messages of a chunk if keys are streamed. */
 static void recv_keys(struct rank_ctx *a, struct recv_queue *in, int64_t chunk)
 {
     while (in->more && in->next.chunk == chunk && !a->broken)
         loci_recv_message(a, in, chunk * CHUNK);
 }
-/* Who is cancelled goes on taking and handing on, as others may wait for it. */
+/* After a cancel the rank still receives and forwards, because others may wait for it. */
 static loci_status run_share(struct rank_ctx *a, struct backward *w, int share, ptrdiff_t run)
 {
     const struct chained *engine = a->plan->engine->chained;
@@ -105,9 +106,9 @@ static loci_status run_shares(struct rank_ctx *a, struct backward *w)
     return status;
 }
 
-/* ---- Keys that have all their sums ----------------------------------------------------------- */
+/* ---- Keys whose sums are complete ------------------------------------------------------------ */
 
-/* The share of keys before or after one; -1: there is none. */
+/* The share of keys before or after a share.  -1: none. */
 static int neighbour(const struct rank_ctx *a, int share, int step)
 {
     for (int s = share + step; s >= 0 && s < a->key_count; s += step)
@@ -126,7 +127,7 @@ static void pass_key_state(struct rank_ctx *a, struct backward *w, int share, in
         loci_send_to(a, &w->in, rank, TAG_KEY_STATE, w->key_state, w->key_state_bytes);
     loci_end_box(a, &w->in);
 }
-/* Gradients of INPUT tensors by key: from the sums of those that are there to the caller's. */
+/* Gradients of INPUT tensors by key: copies the sums of present keys to the caller's arrays. */
 static void store_inputs(const struct rank_ctx *a, const struct backward *w, ptrdiff_t at,
                          ptrdiff_t keys, ptrdiff_t own)
 {
@@ -201,7 +202,7 @@ static void store_tables(struct rank_ctx *a, struct backward *w)
     loci_fold(&w->w.open, out);
 }
 
-/* ---- All that it wants ----------------------------------------------------------------------- */
+/* ---- Workspace ------------------------------------------------------------------------------- */
 
 static void carve_box(struct rank_ctx *a, struct box *b, size_t bytes, struct arena *m)
 {
@@ -210,7 +211,7 @@ static void carve_box(struct rank_ctx *a, struct box *b, size_t bytes, struct ar
     b->requests = carve_bytes(m, (size_t)a->key_count + 2, sizeof *b->requests);
     b->n = 0;
 }
-/* The most items that a run has, those of all, and own tiles of keys. */
+/* The most items of a run, all items, and the rank's own key tiles and messages. */
 struct counts { size_t items, all; ptrdiff_t tiles, packets; };
 static struct counts count(const struct rank_ctx *a, int groups)
 {
@@ -281,7 +282,7 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *whole)
     for (int e = 0; e < p->encs && w->key_state; e++) chain->key_state[e] = w->key_state + at[e];
     loci_lay_out_collected(a, &measured, &w->collected, &m);
     w->w.opening.chain = *chain;
-    /* what says that keys are there chunk by chunk */
+    /* a non-NULL state means that keys are present chunk by chunk */
     w->w.opening.part.state = a->all.gather ? NULL : chain->items;
     if (a->call.q_pos) w->w.opening.apart = w->apart;
     return m.full ? SIZE_MAX : m.used;
@@ -291,8 +292,8 @@ static int64_t *entry(const struct rank_ctx *a, int64_t *list, ptrdiff_t b)
 {
     return &list[a->call.per_batch ? b : 0];
 }
-/* Where positions are given, no rank knows those of all rows.  They are a run if row number i is at
- * `shift` + i everywhere. */
+/* If positions are given, no rank knows those of all rows.  They are a run if row number i is at
+ * `shift` + i on every rank. */
 static void agree_on_runs(struct rank_ctx *a, struct backward *w)
 {
     const loci_call *in = &a->call;
@@ -317,8 +318,8 @@ static void agree_on_runs(struct rank_ctx *a, struct backward *w)
     }
 }
 
-/* What ranks want must be the same: sums are made for all of them.  Of what it has no rows or keys
- * of a rank has no opinion. */
+/* Ranks must want the same gradients, because sums are made for all of them.  A rank without rows
+ * or keys accepts what the others want. */
 static loci_status agree_on_wishes(struct rank_ctx *a, struct backward *w)
 {
     struct fact facts[2 + MAX_TENSORS];
@@ -340,17 +341,17 @@ static loci_status agree_on_wishes(struct rank_ctx *a, struct backward *w)
     return LOCI_OK;
 }
 
-/* ---- All ranks together ---------------------------------------------------------------------- */
+/* ---- The pass of all ranks ------------------------------------------------------------------- */
 
 static void send_keys(struct rank_ctx *a, struct backward *w)
 {
     if (w->scans && !a->all.gather) {
         loci_send(a, &w->sweep);
-        a->transfer.packed = true;          /* they are the same messages */
+        a->transfer.packed = true;       /* the messages are the same */
     }
     loci_send(a, &a->transfer);
 }
-/* One request that is open is enough for a transport that goes on with all. */
+/* Testing one open request is enough if the transport makes progress on all of them. */
 static bool progress(struct whole *whole)
 {
     struct backward *w = (struct backward *)whole;
@@ -364,7 +365,7 @@ static bool progress(struct whole *whole)
         }
     return false;
 }
-/* The pass is open: what it sums, and where. */
+/* After the pass is opened: finds its sums and their memory. */
 static void begin(struct rank_ctx *a, struct backward *w)
 {
     struct call *c = &w->w.open;
@@ -379,7 +380,8 @@ static void begin(struct rank_ctx *a, struct backward *w)
     else loci_begin_others(c);
     w->w.attention += loci_seconds() - begun;
 }
-/* Whatever happened, nothing of the caller's is in use any more. */
+/* Completes all requests.  After this the caller's memory is not in use any more, even after an
+ * error. */
 static void end_all(struct rank_ctx *a, struct backward *w)
 {
     loci_end_box(a, &w->in);
@@ -412,14 +414,14 @@ static loci_status backward(struct rank_ctx *a, const void *tables, struct backw
     end_all(a, w);
     return a->broken ? LOCI_TRANSPORT : loci_agree(a, status, NULL, 0);
 }
-/* What is given beside the call. */
+/* Checks the gradients that are given in addition to the call. */
 static loci_status open_wishes(struct rank_ctx *a, struct backward *w, const loci_grad *given)
 {
     const loci_call *in = &a->call;
     const struct loci_plan *p = a->plan;
     loci_error *e = in->error;
     TRY(loci_copy_grad(&w->grad, in, wants_sizes(a->plan), given));
-    /* those of the rows are read before the pass is open */
+    /* positions of rows are read before the pass is opened */
     TRY(loci_check_near(in->q_pos, (in->per_batch ? in->batch : 1) * in->q_len, "q_pos", e));
     CHECK(e, !w->grad.dmask.data, LOCI_UNSUPPORTED,
           "dmask: over several processes there is no mask");
@@ -432,7 +434,7 @@ static loci_status open_wishes(struct rank_ctx *a, struct backward *w, const loc
     a->owned.dk = w->dk, a->owned.dv = w->dv;
     return LOCI_OK;
 }
-/* Items and tiles have to be those of one process. */
+/* Items and tiles must be the same as in one process. */
 static loci_status check_borders(const struct rank_ctx *a)
 {
     for (int i = 0; i < a->all.count; i++)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* collect.c -- encodings whose gradients want what all rows and keys left side by side, as rows of
- * different ranks may stand at one place: rank 0 collects them, makes the gradients as one process
- * does, and sends them to the others. */
+/* collect.c -- encodings whose gradients need the results of all rows and keys together, because
+ * rows of different ranks may have the same position.  Rank 0 collects them, computes the gradients
+ * as one process does, and sends them to the other ranks. */
 #include "distributed/sums.h"
 
 enum { PIECE = 256 };                    /* rows of a message */
 
-/* Bytes of a row of a head that an encoding wants side by side; 0: none. */
+/* Bytes of a row of a head that an encoding collects.  0: none. */
 static size_t row_size(const struct call *c, int enc)
 {
     const struct loci_pe *pe = c->plan->enc[enc].pe;
@@ -20,7 +20,7 @@ static bool wanted(const struct rank_ctx *a, const struct backward *w, int enc)
     return any && row_size(&w->w.open, enc);
 }
 
-/* The call over all rows and keys, as far as end() asks for it. */
+/* The call over all rows and keys, with the fields that end() reads. */
 static void make_full(const struct rank_ctx *a, struct collected *f)
 {
     f->in = a->call;
@@ -66,7 +66,7 @@ void loci_collect_keys(const struct rank_ctx *a, const struct backward *w, ptrdi
     }
 }
 
-/* A message from its owner to rank 0; false: nobody does anything here. */
+/* Sends a message from its owner to rank 0.  Returns false on ranks that take no part in it. */
 static bool pass(struct rank_ctx *a, struct backward *w, int owner, size_t bytes)
 {
     char *message = w->collected.message;
@@ -79,7 +79,7 @@ static bool pass(struct rank_ctx *a, struct backward *w, int owner, size_t bytes
     loci_end_box(a, &w->in);
     return !a->broken;
 }
-/* Pieces of all shares, in the order that both sides know; own: the owner's own number of row. */
+/* Pieces of all shares, in an order that both sides know.  own: the owner's own row number. */
 struct walk { int share; int64_t at; ptrdiff_t own; };
 static bool walk(const loci_share *list, int count, struct walk *p, ptrdiff_t *rows)
 {
@@ -137,7 +137,7 @@ static void collect_rows(struct rank_ctx *a, struct backward *w, int enc, bool q
                               (ptrdiff_t)(list[p.share].first + p.at) - n, n, message, true);
         }
 }
-/* Rank 0 has the gradients, and all others get them. */
+/* Rank 0 has the gradients and sends them to all others. */
 static void spread(struct rank_ctx *a, struct backward *w, int enc)
 {
     const struct loci_plan *p = a->plan;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* decode.c -- few rows, the same on every rank, against keys that are spread.  What the rows have
- * of the keys so far goes from the owner of the newest keys to that of the oldest, each of whom
- * joins its own chunks to it: the order in which one process walks over them.  Where no term goes
- * from key to key, chunks are summed up before that arrives, so all ranks work at the same time and
- * a hop costs a message and the joins. */
+/* decode.c -- few rows, the same on every rank, against keys that are distributed over ranks.  The
+ * state of the rows passes from the owner of the newest keys to the owner of the oldest.  Each
+ * joins its own chunks to it, in the order in which one process walks over them.  If no term
+ * carries state from key to key, chunks are summed before the state arrives.  Then all ranks work
+ * at the same time, and a hop costs one message and the joins. */
 #include "api/tables.h"
 #include "distributed/rank_context.h"
 #include "contract/cache.h"
@@ -12,7 +12,7 @@
 
 enum { TAG_STATE = 1, TAG_SUMS, TAG_RESULT };
 
-/* What goes before the bytes of every message: how the senders before have fared. */
+/* The head of every message: the status of the senders so far. */
 struct message_header { int64_t status; char text[512 + 56]; };
 _Static_assert(sizeof(struct message_header) % ALIGN == 0, "states start on lines");
 /* A message, and how many bytes follow its head. */
@@ -24,21 +24,22 @@ struct decode {
     struct regions messages;
     struct run run;
     struct call open;
-    loci_share own;                      /* its keys; count 0: none */
-    int newer, older;                    /* whose keys are next to its own, or -1 */
+    loci_share own;                      /* share of this rank's keys; count 0: none */
+    int newer, older;                    /* ranks that own the adjacent keys, or -1 */
     int newest, oldest;                  /* ranks at the ends of the chain; -1: there are no keys */
 
-    /* In the workspace.  What rows have of the keys so far; outputs; and what encodings hand on. */
+    /* In the workspace: the state of the rows over the keys so far, the outputs, and the states
+     * that encodings pass on. */
     struct message_block state, result, sums;
-    size_t sums_at[MAX_ENCODINGS];         /* where each encoding's begins */
-    void *inner;                         /* for the pass itself */
+    size_t sums_at[MAX_ENCODINGS];       /* where each encoding's state begins */
+    void *inner;                         /* workspace of the pass itself */
     double attention;                    /* seconds */
 };
 static char *data_of(const struct message_block *b) { return (char *)(b->head + 1); }
 
-/* ---- What is given --------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
-/* The chain of owners.  Each has one piece, from a border of chunks on. */
+/* The chain of owners.  Each owns one piece that starts at a chunk border. */
 static loci_status find_chain(struct rank_ctx *a, struct decode *d)
 {
     loci_error *e = a->call.error;
@@ -75,7 +76,7 @@ static loci_status check_cache(const struct rank_ctx *a, const struct decode *d)
         CHECK(e, cache_list(cache, cache->len)[b] == d->own.count, LOCI_BAD_ARG,
               "entry %td of the cache has %lld keys, and its share has %lld", b,
               (long long)cache_list(cache, cache->len)[b], (long long)d->own.count);
-    /* Keys that rotated as they were put into the cache rotated by the positions they had there. */
+    /* Keys that were rotated on append were rotated by the positions that they had in the cache. */
     CHECK(e, cache->placed || a->plan->rotate < 0 || !d->own.first, LOCI_BAD_ARG,
           "the cache counts its keys from 0, and its share begins at %lld; append them with k_pos",
           (long long)d->own.first);
@@ -110,15 +111,15 @@ static loci_status open_shapes(struct rank_ctx *a, struct decode *d)
                                      / (p->dim + p->value_dim + 1),
           LOCI_BAD_ARG, "batch %td or q_len %td is too large or negative", in->batch, in->q_len);
     a->rows = in->q_len;
-    a->all.shares = a->key_shares, a->all.count = a->key_count;      /* for all to agree in */
+    a->all.shares = a->key_shares, a->all.count = a->key_count; /* all ranks must agree on these */
     if (in->cache) return check_cache(a, d);
     CHECK(e, in->k_len == d->own.count, LOCI_BAD_ARG,
           "k_len %td must be %lld, the keys of its share", in->k_len, (long long)d->own.count);
     return LOCI_OK;
 }
 
-/* Positions that were given may follow one another here and not elsewhere.  Only where all ranks
- * count the same distances do they go by these; else every pair is looked at. */
+/* Given positions may be consecutive on this rank and not on others.  They count as runs only if
+ * all ranks find the same distances.  Otherwise every pair is tested. */
 static loci_status agree_on_runs(struct rank_ctx *a, struct decode *d)
 {
     struct call *c = &d->open;
@@ -129,7 +130,8 @@ static loci_status agree_on_runs(struct rank_ctx *a, struct decode *d)
         list[1] = loci_hash(list[1], &c->seqs.list[s].d0, sizeof c->seqs.list[s].d0);
     }
     list[2] = -list[1];
-    if (!d->own.count) list[0] = 0, list[1] = list[2] = INT64_MIN;   /* has nothing to say */
+    /* This rank has no keys and accepts any result. */
+    if (!d->own.count) list[0] = 0, list[1] = list[2] = INT64_MIN;
     if (a->via.highest(a->via.user, list, 3)) return loci_break(a);
     for (ptrdiff_t s = 0; s < c->seqs.n && (list[0] || list[1] != -list[2]); s++)
         c->seqs.list[s].run = false;
@@ -142,7 +144,7 @@ static size_t rows_of(const struct rank_ctx *a)
 {
     return (size_t)(a->call.batch * a->call.q_len) * (size_t)a->plan->heads;
 }
-/* The call of this rank alone. */
+/* The call of this rank on its own keys. */
 static void make_call(struct rank_ctx *a, struct decode *d)
 {
     d->call = a->call, d->call.work_bytes = 0;
@@ -160,7 +162,7 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct decode *d)
     struct arena m = { .base = base };
     struct measured measured;
     make_call(a, d);
-    d->opening.part.state = (char *)d;   /* measured as if it were there */
+    d->opening.part.state = (char *)d;   /* measured as if the state existed */
     const size_t inner = loci_measure_attention(p, &d->call, &d->opening, &measured);
     d->state.bytes = (rows + 1) * measured.slot;
     d->result.bytes = rows
@@ -220,8 +222,8 @@ static bool receive_block(struct rank_ctx *a, int from, int tag, struct message_
     a->received += bytes;
     return end(a, &request, a->via.receive(a->via.user, from, tag, b->head, bytes, &request));
 }
-/* Down a binomial tree from the rank that has it: number i, counted from there, has it from i less
- * its highest bit, and passes it on to i + 2^k for every 2^k above i. */
+/* Sends down a binomial tree from the rank that has the block.  Ranks are numbered from there.
+ * Rank i receives from i less its highest bit, and sends to i + 2^k for every 2^k above i. */
 static bool spread(struct rank_ctx *a, int from, int tag, struct message_block *b)
 {
     const int n = a->via.ranks, i = (a->via.rank - from + n) % n;
@@ -232,7 +234,7 @@ static bool spread(struct rank_ctx *a, int from, int tag, struct message_block *
         if (!send_block(a, (i + step + from) % n, tag, b)) return false;
     return true;
 }
-/* What is wrong here is what all are told, unless something was before. */
+/* Stores this rank's error in the message, unless there is an earlier one. */
 static void tell(struct rank_ctx *a, struct message_block *b, loci_status own)
 {
     if (!own || b->head->status) return;
@@ -241,7 +243,7 @@ static void tell(struct rank_ctx *a, struct message_block *b, loci_status own)
              a->said.text);
 }
 
-/* o, lse, rem and ae, to a message or back. */
+/* Copies o, lse, rem and ae to a message or back. */
 static char *copy(char *at, void *data, size_t bytes, bool back)
 {
     if (!data) return at;
@@ -270,7 +272,7 @@ static void copy_results(const struct rank_ctx *a, const struct decode *d, bool 
 
 /* ---- The chain ------------------------------------------------------------------------------- */
 
-/* The engine, on the keys of this rank. */
+/* Runs the engine on the keys of this rank. */
 static loci_status pass(struct rank_ctx *a, struct decode *d, int step)
 {
     struct call *c = &d->open;
@@ -280,7 +282,7 @@ static loci_status pass(struct rank_ctx *a, struct decode *d, int step)
     d->attention += loci_seconds() - begun;
     return status ? loci_fail(&a->said, status, "cancelled by the host") : LOCI_OK;
 }
-/* Sums that go on from key to key come from the owner of the older keys. */
+/* Receives the sums that continue from the owner of the older keys. */
 static void restore_state(struct rank_ctx *a, struct decode *d)
 {
     const struct loci_plan *p = a->plan;
@@ -299,7 +301,7 @@ static loci_status run(struct rank_ctx *a, struct decode *d)
     const struct message_block *blocks[] = { &d->state, &d->result, &d->sums };
     for (int i = 0; i < COUNT(blocks); i++) memset(blocks[i]->head, 0, sizeof(struct message_header));
     if (!d->open.B || !d->open.Lq) return LOCI_OK;
-    if (d->oldest < 0) {                 /* no keys: each rank finds that by itself */
+    if (d->oldest < 0) {                 /* no keys: each rank computes that by itself */
         loci_begin(&d->open, true);
         return pass(a, d, PART_WHOLE);
     }
@@ -351,7 +353,7 @@ size_t loci_parallel_decode_workspace(const loci_plan *p, const loci_call *given
         return 0;
     a.call.error = NULL, a.plan = p;
     if (open_shapes(&a, &d)) return 0;
-    /* Few rows go another way, which may need more. */
+    /* Fewer rows are processed in another way, which may need more. */
     const ptrdiff_t rows = a.call.q_len;
     size_t most = lay_out(&a, NULL, &d);
     for (ptrdiff_t few = 1; few <= FEW_ROWS && few < rows; few++) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* forward.c -- the forward pass over many processes.  The rows that a rank has are runs of one long
- * sequence, so their bits are those of that sequence.  Gathered, a rank collects the keys that its
- * rows may see, and works as if alone.  Streamed, chunks of keys come by, newest first, as every
- * row walks over them anyway; between chunks the state of rows waits in the workspace. */
+/* forward.c -- the forward pass over many processes.  The rows of a rank are runs of one long
+ * sequence, so their bits are the same as in that sequence.  Gathered: a rank collects the keys
+ * that its rows may see, then works alone.  Streamed: chunks of keys arrive newest first, in the
+ * order in which every row walks over them.  Between chunks the state of rows is saved in the
+ * workspace. */
 #include "distributed/gathered.h"
 
 /* Lays out the workspace, or with base NULL measures it.  Returns its bytes, or SIZE_MAX. */
@@ -20,7 +21,7 @@ static size_t lay_out(struct rank_ctx *a, char *base, struct whole *w)
     return m.full || !inner ? SIZE_MAX : m.used;
 }
 
-/* The engine, on what is there. */
+/* Runs the engine on the present keys. */
 static loci_status pass(struct rank_ctx *a, struct call *c)
 {
     const loci_status status = c->fast ? c->plan->engine->fast(c) : c->plan->engine->forward(c);
@@ -36,8 +37,8 @@ static loci_status run_gathered(struct rank_ctx *a, struct whole *w)
     w->attention += loci_seconds() - begun;
     return status;
 }
-/* Chunk by chunk, newest first.  Who is cancelled goes on taking packets, as others may wait for
- * them to be taken. */
+/* Chunk by chunk, newest first.  After a cancel the rank still receives messages, because others
+ * may wait until they are received. */
 static loci_status run_streamed(struct rank_ctx *a, struct whole *w)
 {
     struct call *c = &w->open;
@@ -61,11 +62,11 @@ static loci_status run_streamed(struct rank_ctx *a, struct whole *w)
     return status;
 }
 
-/* ---- All ranks together ---------------------------------------------------------------------- */
+/* ---- The pass of all ranks ------------------------------------------------------------------- */
 
 static loci_status forward(struct rank_ctx *a, const void *tables, struct whole *w)
 {
-    /* What nobody takes if the pass cannot be opened is sent when it is. */
+    /* If opening the pass can fail, messages that would not be received then are sent after it. */
     const bool late = a->placed && !a->all.gather;
     loci_send(a, &a->before);
     if (!late) loci_send(a, &a->transfer);
@@ -95,7 +96,7 @@ loci_status loci_parallel_forward(const loci_plan *p, const void *tables, void *
     TRY(loci_open_transport(&a, p, all));
     TRY(loci_agree_on_call(&a, open_own(&a, p, tables, work, given, &w), tables));
     const loci_status status = forward(&a, tables, &w);
-    /* Whatever happened, nothing of the caller's is in use any more. */
+    /* After this the caller's memory is not in use any more, even after an error. */
     loci_end_transfer(&a, &a.before);
     loci_end_transfer(&a, &a.transfer);
     if (a.broken) return loci_break(&a);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* whole.c -- see whole.h. */
+/* gathered.c -- see gathered.h. */
 #include "distributed/gathered.h"
 
 #include "api/tables.h"
 
-/* ---- What travels ---------------------------------------------------------------------------- */
+/* ---- Arrays to transfer ---------------------------------------------------------------------- */
 
 static struct keyed *add_keyed(struct transfer *g, struct keyed x)
 {
@@ -28,7 +28,7 @@ static struct keyed *add_list(struct rank_ctx *a, struct transfer *g, const void
                                         .stride = { a->call.k_len * (ptrdiff_t)inner, 0 },
                                         .bytes = inner });
 }
-/* How an INPUT tensor lies around its keys; false: it has none. */
+/* The extents of an INPUT tensor before and after its keys.  Returns false if it has no keys. */
 bool loci_by_key(const struct rank_ctx *a, const loci_tensor *t, ptrdiff_t *outer, ptrdiff_t *inner)
 {
     bool keys = false;
@@ -48,7 +48,8 @@ static loci_status open_cargo(struct rank_ctx *a, struct whole *w)
     loci_error *e = in->error;
     const ptrdiff_t B = in->batch, each = in->per_batch ? B : 1;
     loci_view *k = &a->owned.k, *v = &a->owned.v;
-    /* Positions, and what is summed from the first key on, are there before keys are streamed. */
+    /* Positions, and inputs that are summed from the first key on, arrive before keys are
+     * streamed. */
     struct transfer *early = a->all.gather ? &a->transfer : &a->before;
     a->before.everything = true, a->before.tag = TAG_BEFORE, a->transfer.tag = TAG_TRANSFER;
     *k = in->k, *v = in->v;
@@ -79,7 +80,7 @@ static loci_status open_cargo(struct rank_ctx *a, struct whole *w)
 
 /* ---- The pass of this rank alone ------------------------------------------------------------- */
 
-/* Between work items the transport may go on, but only on the thread that called. */
+/* Between work items the transport may make progress, but only on the thread that called. */
 static _Thread_local char here;
 static int ask_host(void *user)
 {
@@ -102,7 +103,7 @@ static void make_host(struct rank_ctx *a, struct whole *w)
         w->host.run = run_on_host, w->host.threads = a->call.host->threads;
 }
 
-/* The call over all keys that the rank holds, at once or chunk by chunk. */
+/* The call over all keys of the rank, at once or chunk by chunk. */
 static void make_whole(struct rank_ctx *a, struct whole *w)
 {
     const struct loci_plan *p = a->plan;
@@ -130,8 +131,8 @@ static void make_whole(struct rank_ctx *a, struct whole *w)
     w->call.host = &w->host;
 }
 
-/* The rank's rows, run by run.  Returns how many tiles they are.  Without any there is an empty
- * run, since keys turn back in the sequence that they are of. */
+/* The rank's rows, run by run.  Returns the number of row tiles.  A rank without rows has an empty
+ * run, because keys are rotated back within their sequence. */
 static ptrdiff_t find_runs(struct rank_ctx *a)
 {
     ptrdiff_t own = 0, n = 0, all = 0;
@@ -203,7 +204,7 @@ loci_status loci_open_rank(struct rank_ctx *a, const void *tables, void *work, s
     TRY(loci_check_tables(a->plan, tables, a->call.tables_bytes, e));
     a->owned.in = &a->call, a->owned.work = work, a->owned.work_bytes = bytes;
     lay_out(a, work, w);
-    /* Positions and coordinates of keys that do not come are read all the same. */
+    /* Positions and coordinates of keys that do not arrive are still read, so they are set to 0. */
     if (w->k_pos)
         memset(w->k_pos->gathered, 0,
                (size_t)(w->k_pos->n[0] * (a->all.gather ? a->transfer.measured : a->before.measured))
@@ -211,7 +212,7 @@ loci_status loci_open_rank(struct rank_ctx *a, const void *tables, void *work, s
     if (w->k_coord)
         memset(w->k_coord->gathered, 0,
                (size_t)(w->k_coord->n[0] * a->transfer.measured) * sizeof(double));
-    /* Where positions are given, those of the keys have to be there first. */
+    /* If positions are given, those of the keys must arrive first. */
     return a->placed ? LOCI_OK : loci_open_pass(a, tables, w);
 }
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* whole.h -- a rank's pass over the keys of all ranks, forward or backward: its rows are runs of
- * one long sequence, and the keys that they may see are collected, or come by chunk by chunk. */
+/* gathered.h -- a rank's pass over the keys of all ranks, forward or backward.  The rows of the
+ * rank are runs of one long sequence.  The keys that these rows may see are gathered, or arrive
+ * chunk by chunk. */
 #ifndef LOCI_DISTRIBUTED_GATHERED_H
 #define LOCI_DISTRIBUTED_GATHERED_H
 
 #include "distributed/rank_context.h"
 
-/* A call, that call opened, and where in the cargo its keys are. */
+/* A call, the call after opening, and where the transfer puts its keys. */
 struct whole {
     struct rank_ctx *rank_ctx;
     loci_call call;
@@ -16,32 +17,35 @@ struct whole {
     const loci_grad *grad;               /* NULL: a forward pass */
     struct chain chain;
     struct call open;
-    loci_host host;                      /* the caller's, that asks the transport, too */
+    /* The caller's host; its cancel hook also polls the transport. */
+    loci_host host;
     const char *caller;                  /* the thread that called */
     double attention;                    /* seconds */
-    /* Lets the transport go on with what is on its way beside keys; false: nothing is.  NULL: only
-     * keys ever are. */
+    /* Makes progress on messages other than keys.  Returns false if none is open.  NULL: only keys
+     * are transferred. */
     bool (*progress)(struct whole *);
 };
 
-/* All that is said of rows, keys and shares; what travels is found. */
+/* Collects what the call says about rows, keys and shares, and finds the arrays to transfer. */
 loci_status loci_open_whole(struct rank_ctx *, struct whole *);
-/* Lists of who needs what, the rank's runs of rows, and what travels, out of the workspace; then
- * the call over them, all but the pass's own memory.  Returns how many tiles the rows are. */
+/* Carves the required ranges, the rank's runs of rows and the transfer out of the workspace.  Then
+ * fills in the call over them, except for the pass's own memory.  Returns the number of row
+ * tiles. */
 ptrdiff_t loci_lay_out_whole(struct rank_ctx *, struct whole *, struct arena *);
-/* What the pass wants to know to be measured, where nothing is there yet. */
+/* Fills in what a pass needs to be measured while its memory does not exist yet. */
 void loci_measure_whole(struct whole *, bool streamed);
-/* To the call over all keys.  lay_out returns the bytes, SIZE_MAX if there are too many; it
- * measures first, with base NULL. */
+/* Turns the public call into a call over all keys.  lay_out returns the bytes, SIZE_MAX if there
+ * are too many.  It is first called with base NULL, to measure. */
 typedef size_t lay_out_rank(struct rank_ctx *, char *base, struct whole *);
 loci_status loci_open_rank(struct rank_ctx *, const void *tables, void *work, struct whole *,
                             lay_out_rank *);
-/* The pass over all keys: all that can be wrong with it, but nothing of the keys is read. */
+/* Opens the pass over all keys.  All checks are done here, and no key is read. */
 loci_status loci_open_pass(struct rank_ctx *, const void *tables, struct whole *);
-/* How an INPUT tensor lies around its keys; false: it has none. */
+/* The extents of an INPUT tensor before and after its keys.  Returns false if it has no keys. */
 bool loci_by_key(const struct rank_ctx *, const loci_tensor *, ptrdiff_t *outer, ptrdiff_t *inner);
-/* parts.c: begin() of all encodings but the rotation, before the first part; of the rotation and the
- * keys, before each part, which has the keys from number `first` on. */
+/* parts.c.  loci_begin_others() calls begin() of all encodings except the rotation, before the
+ * first part.  loci_begin_part() begins the rotation and the keys before each part; the keys of the
+ * part start at number `first`. */
 void loci_begin_others(struct call *);
 void loci_begin_part(struct call *, ptrdiff_t first);
 void loci_report(const struct rank_ctx *, const struct whole *);

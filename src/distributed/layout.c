@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* share.c -- who owns which rows and keys, and who needs which. */
+/* layout.c -- which rank owns which rows and keys, and which ranges of keys it requires. */
 #include "distributed/rank_context.h"
 
-/* Piece number p of n begins at this row, a multiple of `unit`; the last one has the rest. */
+/* Piece p of n begins at this row, a multiple of `unit`.  The last piece has the remainder. */
 static int64_t border(int64_t rows, int64_t p, int64_t n, int64_t unit)
 {
     if (p == n) return rows;
@@ -63,8 +63,9 @@ static void include(struct key_span *all, int64_t first, int64_t end)
     if (none || first < all->first) all->first = first;
     if (none || end > all->end) all->end = end;
 }
-/* The keys that rows see which stand at positions first .. last, by order and window; and those at
- * these positions themselves, whose values a stick may give its remainder to without being seen. */
+/* The keys that rows at positions first .. last see, by order and window.  Also the keys at these
+ * positions, because a stick may give its remainder to their values even if they are not
+ * visible. */
 static struct key_span seen(const struct rank_ctx *a, int64_t first, int64_t last)
 {
     const struct loci_plan *p = a->plan;
@@ -83,14 +84,14 @@ bool loci_from_first(const loci_plan *p, int enc)
     return false;
 }
 
-/* Do rows of this share, if there are any, see keys at all?  Those. */
+/* The keys that rows of this share see.  Empty if there are no rows. */
 static struct key_span seen_by(const struct rank_ctx *a, const loci_share *s)
 {
     const int64_t first = s->first + a->keys - a->rows;
     if (!s->count) return (struct key_span){ 0, 0 };
     return a->placed ? (struct key_span){ 0, a->keys } : seen(a, first, first + s->count - 1);
 }
-/* Tiles and chunks are counted from the border of a chunk, and sums go on to the next one. */
+/* Tiles and chunks are counted from a chunk border, and sums continue to the next border. */
 static struct key_span whole_chunks(const struct rank_ctx *a, struct key_span s)
 {
     if (!span_length(s)) return (struct key_span){ 0, 0 };
@@ -114,13 +115,13 @@ struct required_range loci_required_range(const struct rank_ctx *a, int rank)
         rows = true;
         include(&all, one.first, one.end);
     }
-    /* Those who collect keys sum from the first one on. */
+    /* Gathering ranks sum from the first key on. */
     for (int e = 0; e < a->plan->encs; e++)
         if (a->all.gather && all.end > all.first && loci_from_first(a->plan, e)) all.first = 0;
     for (int i = 0; i < a->key_count; i++) {
         const loci_share *s = &a->key_shares[i];
         if (s->rank == rank) include(&all, s->first, s->first + s->count);
-        /* keys turn back where they are */
+        /* keys are rotated back by their owner */
         if (s->rank == rank && s->count && a->sums) rows = true;
     }
     if (a->sums) all = whole_chunks(a, all);

@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: MIT */
-/* mpi.c -- the transport of loci/parallel.h over MPI-3: the only source that knows mpi.h.
+/* mpi.c -- the transport of loci/parallel.h over MPI-3.  No other source includes mpi.h.
  *
- * A request is a chain of pieces, as MPI counts bytes in int.  All are begun at once with the tag
- * of the message, and MPI matches messages with the same tag in the order in which they were begun,
- * so both sides cut a message of the same size alike, and need no tags of their own for it.
+ * A request is a chain of pieces, because MPI counts bytes in int.  All pieces are started at once
+ * with the tag of the message.  MPI matches messages with the same tag in the order in which they
+ * were started.  So both sides cut a message of the same size alike, and pieces need no tags of
+ * their own.
  *
- * MPI libraries move large messages only while they are called.  So waiting is testing, again and
- * again, and between two tests the processor goes to whoever else wants it: a rank on the same core
- * would otherwise wait for the end of a time slice.
+ * MPI libraries move large messages only while they are called.  So waiting means testing again and
+ * again.  Between two tests the thread yields the processor.  Otherwise a rank on the same core
+ * would wait for the end of a time slice.
  *
- * Once anything has failed the transport is broken, and nothing new is begun.  Requests that are
- * open then end in wait():
+ * After any failure the transport is broken, and no new request is started.  Requests that are open
+ * then end in wait():
  *
  *     receives   are cancelled, which MPI does without the other side, unless the message has begun
- *                to come
- *     sends      cannot be cancelled in most MPI libraries.  The small ones have gone already, and
- *                the others go when the other side receives or has ended
+ *                to arrive
+ *     sends      cannot be cancelled in most MPI libraries.  Small ones have completed already, and
+ *                the others complete when the other side receives or has ended
  *
- * What has not ended within GRACE seconds after the failure, all requests together, is forgotten.
- * MPI may then still hold the memory of that message, which loci/mpi.h says; the other way would be
- * to wait for a rank that may have stopped for good.  MPI_Request_free() would not let go of the
- * memory either, and MPICH 4.0 gives a request that is freed early, of a message to the rank
- * itself, to the next one who wants a request while it is still in use.  An agreement can
- * neither be cancelled nor freed, so its numbers are the transport's own, and are left to MPI.  So
- * is the communicator of a broken transport: were it freed, another one might get its number, and
- * the messages that nobody took. */
+ * Requests that have not ended within GRACE seconds after the failure, all together, are abandoned.
+ * MPI may then still use the memory of that message, as loci/mpi.h documents.  The alternative
+ * would be to wait for a rank that may have stopped for good.  MPI_Request_free() would not release
+ * the memory either.  MPICH 4.0 reuses a request that is freed early, of a message to the
+ * rank itself, for the next request while it is still in use.  An agreement can neither be
+ * cancelled nor freed.  So its numbers belong to the transport and are left to MPI.  So is the
+ * communicator of a broken transport: if it were freed, another one might get its number, and the
+ * messages that were never received. */
 #define _POSIX_C_SOURCE 200809L
 #include "loci/mpi.h"
 
@@ -43,7 +44,7 @@ enum { GRACE = 1 };
 struct mpi_piece {
     struct mpi_piece *next;
     MPI_Request request;
-    int bytes, comes;                        /* comes: it is received */
+    int bytes, comes;                    /* comes: it is a receive */
 };
 
 struct mpi {
@@ -51,12 +52,12 @@ struct mpi {
     int ranks, highest_tag;
     double seconds;
     int broken;
-    double grace;                            /* when broken: until then open requests may end */
+    double grace;                        /* if broken: open requests may end until this time */
     struct mpi_piece *idle;
     MPI_Request agreement;
-    int64_t *numbers;                        /* of the agreement */
+    int64_t *numbers;                    /* of the agreement */
     int measured;
-    int ends;                                /* MPI has begun for this one, and ends with it */
+    int ends;                            /* loci initialised MPI, and finalises it */
 };
 
 static loci_status fail(loci_error *e, loci_status status, const char *format, ...)
@@ -82,7 +83,7 @@ static int breaks(struct mpi *m)
     return m->broken = 1;
 }
 
-/* For loops that wait: 0 when too much time has passed since `from`. */
+/* For loops that wait: 0 after too much time has passed since `from`. */
 static int may_wait(const struct mpi *m, double from)
 {
     sched_yield();
@@ -99,7 +100,7 @@ static struct mpi_piece *next_piece(struct mpi *m)
     return p;
 }
 
-/* Returns the next one. */
+/* Returns the next piece. */
 static struct mpi_piece *put_back(struct mpi *m, struct mpi_piece *p)
 {
     struct mpi_piece *next = p->next;
@@ -108,7 +109,7 @@ static struct mpi_piece *put_back(struct mpi *m, struct mpi_piece *p)
     return next;
 }
 
-/* When the transport is broken: ends a piece one way or the other, and returns the next one. */
+/* In a broken transport: ends a piece, whatever its state, and returns the next one. */
 static struct mpi_piece *end(struct mpi *m, struct mpi_piece *p)
 {
     int done = p->request == MPI_REQUEST_NULL;
@@ -119,7 +120,7 @@ static struct mpi_piece *end(struct mpi *m, struct mpi_piece *p)
     return put_back(m, p);
 }
 
-/* Ends the pieces that are done, from the first one on, until one is not; 1: something failed. */
+/* Ends the completed pieces, from the first one on, until one is not complete.  1: an error. */
 static int go_on(struct mpi *m, struct mpi_piece **chain)
 {
     while (*chain) {
@@ -128,7 +129,7 @@ static int go_on(struct mpi *m, struct mpi_piece **chain)
         int done = 0, bytes = p->bytes;
         if (MPI_Test(&p->request, &done, &status)) return breaks(m);
         if (!done) break;
-        /* MPI looks for longer messages, but a shorter one is as good to it */
+        /* MPI expects longer messages, but accepts a shorter one */
         if (p->comes && (MPI_Get_count(&status, MPI_BYTE, &bytes) || bytes != p->bytes))
             return breaks(m);
         *chain = put_back(m, p);
@@ -136,7 +137,7 @@ static int go_on(struct mpi *m, struct mpi_piece **chain)
     return 0;
 }
 
-/* Of `from` and `to` the one that is wanted is given. */
+/* Exactly one of `from` and `to` is used. */
 static int begin(struct mpi *m, int rank, int tag, const char *from, char *to, int comes,
                  size_t bytes, void **request)
 {
@@ -144,10 +145,10 @@ static int begin(struct mpi *m, int rank, int tag, const char *from, char *to, i
     if (m->broken || rank < 0 || rank >= m->ranks || tag < 0 || tag > m->highest_tag)
         return breaks(m);
 
-    /* Memory first: a message that has begun in part could not be taken back. */
+    /* Allocates first, because a message that was started in part could not be withdrawn. */
     struct mpi_piece *chain = NULL, **last = &chain;
     size_t rest = bytes;
-    do {                                     /* an empty message is a piece, too */
+    do {                                 /* an empty message is a piece, too */
         struct mpi_piece *p = next_piece(m);
         if (!p) {
             while (chain) chain = put_back(m, chain);
@@ -251,7 +252,7 @@ static void drop(struct mpi *m)
     free(m);
 }
 
-/* What is wrong with what this process brings. */
+/* Checks the arguments of this process. */
 static loci_status look(const struct mpi *m, const loci_transport *t, double seconds,
                         loci_error *e)
 {
@@ -281,7 +282,7 @@ loci_status loci_mpi_create(loci_transport *t, MPI_Comm comm, double seconds, lo
         return fail(e, LOCI_BAD_ARG, "mpi: the communicator is between two groups, and must be of "
                     "one; MPI_Intercomm_merge() makes such");
 
-    /* The other ranks are here, too, or will be.  So whatever is wrong now is told to them. */
+    /* The other ranks call this, too.  So errors from here on are reported to all of them. */
     MPI_Comm own;
     const int code = MPI_Comm_dup(comm, &own);
     if (code) {
@@ -306,7 +307,7 @@ loci_status loci_mpi_create(loci_transport *t, MPI_Comm comm, double seconds, lo
 
     int *tag, found = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag, &found);
-    m->highest_tag = found ? *tag : 32767;       /* which MPI promises */
+    m->highest_tag = found ? *tag : 32767;       /* the value that MPI guarantees */
     m->comm = own;
     m->agreement = MPI_REQUEST_NULL;
     m->seconds = seconds;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* open.c -- what all parallel calls are given, and what their ranks must agree in. */
+/* open.c -- arguments of all parallel calls, and what their ranks must agree on. */
 #include "api/tables.h"
 #include "distributed/rank_context.h"
 
 enum { USUAL_AHEAD = 2, MOST_AHEAD = 1024 };
 
-/* ---- What is given --------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
-/* Without a transport that can be asked, nothing can be agreed on. */
+/* Ranks cannot agree on anything without a usable transport. */
 loci_status loci_open_transport(struct rank_ctx *a, const loci_plan *p, const loci_parallel *given)
 {
     loci_error *e = a->error;
@@ -49,7 +49,7 @@ loci_status loci_check_work(const struct rank_ctx *a, const void *work, size_t b
     return LOCI_OK;
 }
 
-/* What no call over several processes can have. */
+/* What calls over several processes do not support. */
 loci_status loci_check_fields(const struct rank_ctx *a)
 {
     const loci_call *in = &a->call;
@@ -70,7 +70,7 @@ loci_status loci_check_fields(const struct rank_ctx *a)
     return LOCI_OK;
 }
 
-/* Lists, and what they say that this rank has. */
+/* Lists of shares, and what this rank owns by them. */
 loci_status loci_open_shares(struct rank_ctx *a)
 {
     loci_error *e = a->call.error;
@@ -97,9 +97,9 @@ loci_status loci_open_shares(struct rank_ctx *a)
     return LOCI_OK;
 }
 
-/* ---- What all have to agree in --------------------------------------------------------------- */
+/* ---- What all ranks must agree on ------------------------------------------------------------ */
 
-/* What a plan is, but for the instruction set. */
+/* All of a plan except its instruction set. */
 static int64_t hash_plan(const struct loci_plan *p)
 {
     const int64_t numbers[] = { p->heads, p->kv_heads, p->dim, p->value_dim, p->dtype, p->fast,

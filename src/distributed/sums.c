@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* sums.c -- sums by key on their way from rank to rank; see sums.h. */
+/* sums.c -- sums by key that pass from rank to rank.  See sums.h. */
 #include "distributed/sums.h"
 
-/* ---- Which shares meet which chunks ---------------------------------------------------------- */
+/* ---- Which shares see which chunks ----------------------------------------------------------- */
 
 static bool meets(const struct backward *w, int share, int64_t chunk)
 {
-    /* where the workspace is only measured there is no list yet */
+    /* there is no list yet while the workspace is measured */
     const struct key_span s = w->spans ? w->spans[share].gathered
                                    : loci_share_required_range(w->w.rank_ctx, share).gathered;
     return s.first < (chunk + 1) * CHUNK && s.end > chunk * CHUNK && span_length(s);
 }
-/* The share after this one that meets a chunk, and the one before it; -1: there is none. */
+/* The next share and the previous share that see a chunk.  -1: none. */
 static int later(const struct rank_ctx *a, const struct backward *w, int share, int64_t chunk)
 {
     for (int s = share + 1; s < a->all.count; s++)
@@ -40,7 +40,7 @@ ptrdiff_t loci_key_number(const struct rank_ctx *a, const struct backward *w, in
     return (ptrdiff_t)(key - (a->all.gather ? a->gathered.first : w->w.open.stream.first));
 }
 
-/* ---- Sums, packed and unpacked --------------------------------------------------------------- */
+/* ---- Packing and unpacking sums -------------------------------------------------------------- */
 
 void loci_copy_sums(const struct backward *w, enum what what, ptrdiff_t at, ptrdiff_t keys,
                     char *message)
@@ -116,16 +116,16 @@ static struct box *next_out(struct rank_ctx *a, struct backward *w)
     return b;
 }
 
-/* The packets of a chunk, oldest first. */
+/* The messages of a chunk, oldest first. */
 #define EACH_MESSAGE(a, chunk, p) \
     for (int s_ = 0; s_ < (a)->key_count; s_++) \
         for (struct message p = { .share = -1 }; \
              p.share < 0 && loci_message_of(a, s_, chunk, &p); p.share = s_)
 
-/* ---- At home --------------------------------------------------------------------------------- */
+/* ---- Own chunks ------------------------------------------------------------------------------ */
 
-/* The first share, from this one on, that the sums of a chunk wait for at home, as the share after
- * it is of the same rank; -1: none. */
+/* The first share, from this one down, whose sums of a chunk are buffered at the owner because the
+ * next share belongs to the same rank.  -1: none. */
 static int waits_for(const struct rank_ctx *a, const struct backward *w, int share, int64_t chunk)
 {
     int next = earlier(w, share, chunk);
@@ -148,7 +148,7 @@ int64_t loci_buffered_keys(const struct rank_ctx *a, const struct backward *w)
         if (loci_owner(a, &p) == a->via.rank && waits(a, w, p.chunk, &share)) n += p.count;
     return n;
 }
-/* Asks for the sums that will wait here for this share. */
+/* Requests the sums that will be buffered here for this share. */
 static void expect(struct rank_ctx *a, const struct backward *w, struct own_chunk *h, int share)
 {
     loci_end_request(a, &h->back);
@@ -171,13 +171,13 @@ void loci_open_own_chunks(struct rank_ctx *a, struct backward *w)
         int share, last = latest(a, w, p.chunk);
         if (waits(a, w, p.chunk, &share)) forward_buf += bytes, expect(a, w, h, share);
         for (int s = last; s >= 0; s = earlier(w, s, p.chunk)) last = s;
-        if (last < 0) memset(h->data, 0, bytes);         /* keys that no row sees */
+        if (last < 0) memset(h->data, 0, bytes);     /* keys that no row sees */
         else if (!mine(a, last))
             loci_receive_from(a, &h->final, rank_of(a, last), loci_tag_of(a, TAG_OWN, &p),
                               h->data, bytes);
     }
 }
-/* What waits here for rows of this share goes back to their rank. */
+/* Sends the sums that are buffered here for this share back to its rank. */
 static void send_back(struct rank_ctx *a, struct backward *w, struct own_chunk *h, int share)
 {
     if (!meets(w, share, h->p.chunk) || mine(a, share)
@@ -227,7 +227,7 @@ static struct own_chunk *own_chunk_of(struct backward *w, const struct message *
 
 /* ---- From rank to rank ----------------------------------------------------------------------- */
 
-/* Keys of a chunk, and where its messages have those of a packet. */
+/* How many keys a chunk has, and where its messages have those of a piece. */
 static ptrdiff_t chunk_keys(const struct rank_ctx *a, int64_t chunk)
 {
     const int64_t left = a->keys - chunk * CHUNK;

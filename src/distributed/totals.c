@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* totals.c -- gradients of tables, which go round once, when all rows have been summed. */
+/* totals.c -- gradients of tables.  They pass from rank to rank once, after all rows are summed. */
 #include "distributed/sums.h"
 
 static void copy_totals(struct backward *w, bool back)
@@ -16,10 +16,10 @@ static void copy_totals(struct backward *w, bool back)
         at += bytes;
     }
 }
-/* The order in which one process adds: of each entry, the last one first, the items of all rows,
- * latest first; then the tiles of all keys, oldest first. */
+/* The order in which one process adds.  Entries go from the last to the first.  Within an entry
+ * come the items of all rows, latest first, then the tiles of all keys, oldest first. */
 struct visit { int rank, share; ptrdiff_t b; bool tiles; };
-/* Shares that have anything: how many, and the one with this number among them. */
+/* filled() counts the shares that are not empty.  find_filled() returns number `which` of them. */
 static int filled(const loci_share *list, int n)
 {
     int all = 0;
@@ -50,7 +50,7 @@ static ptrdiff_t visits(const struct rank_ctx *a, const struct backward *w)
                     keys = filled(a->key_shares, a->key_count);
     return a->call.batch * (rows + (w->tiles ? keys : 0));
 }
-/* Its own runs, or tiles, before a share's. */
+/* How many of the rank's own runs, or tiles, come before those of a share. */
 static ptrdiff_t before(const loci_share *list, int share, int rank, bool count_tiles)
 {
     ptrdiff_t n = 0;

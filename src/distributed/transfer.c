@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* travel.c -- keys on their way.  Owners pack their keys once, and begin to send them to all who
- * need them before anything else; whoever needs them asks for a few packets ahead of what it works
- * on.  So no rank passes on what is another's, and none waits for what a third one does. */
+/* transfer.c -- transfer of keys.  Owners pack their keys once.  They start to send them to all
+ * ranks that require them before anything else.  A rank requests a few messages ahead of the one
+ * that it works on.  So no rank forwards keys of another rank, and none waits for what a third rank
+ * does. */
 #include "distributed/rank_context.h"
 
 #include <time.h>
@@ -13,7 +14,7 @@ double loci_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- Which packets there are ----------------------------------------------------------------- */
+/* ---- Which messages there are ---------------------------------------------------------------- */
 
 static int64_t first_chunk(const loci_share *s) { return s->first / CHUNK; }
 static int64_t last_chunk(const loci_share *s) { return (s->first + s->count - 1) / CHUNK; }
@@ -35,14 +36,14 @@ static bool required(const struct transfer *g, const struct message *p, const st
     return p->first < n->gathered.end && p->first + p->count > n->gathered.first;
 }
 
-/* The share that a rank begins with. */
+/* The share that a rank starts with. */
 static int start(const struct rank_ctx *a, enum order order)
 {
     for (int s = 0; order == GATHERED && s < a->key_count; s++)
         if (a->key_shares[s].rank == a->via.rank) return s;
     return order == NEWEST_FIRST ? a->key_count - 1 : 0;
 }
-/* The first packet of a share, if it has any. */
+/* The first message of a share.  Returns false if the share is empty. */
 static bool open_share(const struct rank_ctx *a, int share, enum order order, struct message *p)
 {
     const loci_share *s = &a->key_shares[share];
@@ -57,7 +58,7 @@ bool loci_message_of(const struct rank_ctx *a, int share, int64_t chunk, struct 
     *p = message_at(a, share, chunk);
     return true;
 }
-/* The packet after p in this order; false: there is none. */
+/* The message after p in this order.  Returns false if p is the last. */
 static bool step(const struct rank_ctx *a, enum order order, struct message *p)
 {
     const loci_share *s = &a->key_shares[p->share];
@@ -76,7 +77,7 @@ static bool step(const struct rank_ctx *a, enum order order, struct message *p)
         if (open_share(a, share, order, p)) return true;
     }
 }
-/* The first packet in this order that this rank needs, from p on. */
+/* The first message in this order, from p on, that this rank requires. */
 static bool needed(const struct rank_ctx *a, const struct recv_queue *in, struct message *p)
 {
     do {
@@ -136,7 +137,7 @@ static void pack(const struct rank_ctx *a, const struct transfer *g, const struc
             }
     }
 }
-/* A packet may go on behind the last key that there is room for. */
+/* A message may extend beyond the capacity.  The rest is ignored. */
 static void unpack(const struct transfer *g, const struct message *p, const char *from, int64_t first)
 {
     const int64_t left = first + g->measured - p->first, count = p->count < left ? p->count : left;
@@ -149,7 +150,7 @@ static void unpack(const struct transfer *g, const struct message *p, const char
     }
 }
 
-/* ---- On their way ---------------------------------------------------------------------------- */
+/* ---- Requests -------------------------------------------------------------------------------- */
 
 void loci_end_request(struct rank_ctx *a, void **request)
 {
@@ -159,7 +160,7 @@ void loci_end_request(struct rank_ctx *a, void **request)
     a->waited += loci_seconds() - begun;
 }
 
-/* How many messages this rank sends, if all others need all that it has. */
+/* How many messages this rank sends if all others require all its keys. */
 static int64_t most_sends(const struct rank_ctx *a, const struct transfer *g)
 {
     int64_t n = 0;
@@ -208,7 +209,7 @@ void loci_send(struct rank_ctx *a, struct transfer *g)
         for (int64_t c = first_chunk(own); c <= last_chunk(own); c++) {
             const struct message p = message_at(a, s, c);
             if (!g->packed) pack(a, g, &p);
-            /* Those behind this rank's own first, as those before it begin elsewhere. */
+            /* Ranks after this one come first, because ranks before it start elsewhere. */
             const int from = (int)(g->mine - g->required);
             for (int i = 1; i <= g->required_count && !a->broken; i++) {
                 const struct required_range *n = &g->required[(from + i) % g->required_count];
@@ -224,7 +225,7 @@ void loci_send(struct rank_ctx *a, struct transfer *g)
     }
 }
 
-/* Asks for packets as long as there is room for them. */
+/* Requests messages as long as there are free slots. */
 static void ask(struct rank_ctx *a, struct recv_queue *in)
 {
     struct transfer *g = in->transfer;
@@ -246,7 +247,7 @@ void loci_begin_recv(struct rank_ctx *a, struct recv_queue *in, struct transfer 
     *in = (struct recv_queue){ .transfer = g, .order = order };
     for (int i = 0; g->slots && i < a->all.ahead; i++) g->slots[i].request = NULL;
     if (!g->n) return;
-    /* the first share that has any keys */
+    /* the first share that is not empty */
     int share = start(a, order);
     for (int i = 0; i < a->key_count && !in->more; i++) {
         in->more = open_share(a, share, order, &in->next);
@@ -294,7 +295,7 @@ void loci_end_transfer(struct rank_ctx *a, struct transfer *g)
 void loci_progress(struct rank_ctx *a, struct transfer *g)
 {
     if (!a->via.test || a->broken) return;
-    /* One that is open is enough for a transport that goes on with all of them. */
+    /* Testing one open request is enough if the transport makes progress on all of them. */
     for (int64_t i = 0; i < g->sending; i++) {
         void **request = &g->sends[a->asked++ % g->sending];
         if (!*request) continue;

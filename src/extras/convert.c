@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* convert.c -- see loci/convert.h: channels of weights reordered,
- * numbers rounded, and cos and sin as tables. */
+/* convert.c -- see loci/convert.h: reorders channels of weights, rounds numbers, and writes tables
+ * of cos and sin. */
 #include "loci/convert.h"
 #include "contract/plan.h"
 
@@ -11,12 +11,12 @@
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* Heads and widths of any model there is; reorder() keeps a bit per channel on the stack. */
+/* Heads and widths of any existing model.  reorder() has a bit per channel on the stack. */
 enum { MAX_CHANNELS = 65536 };
 
-/* Checks the description and makes what it left 0 explicit: all channels from
- * `offset` on turn, there is one block, and blocks follow each other without
- * gaps.  Products stay below MOST_NUMBERS, so that 8 bytes each never overflow. */
+/* Checks the description and replaces fields that are 0: all channels from `offset` on are rotated,
+ * there is one block, and blocks are contiguous.  Products stay below MOST_NUMBERS, so 8 bytes each
+ * never overflow. */
 static loci_status check_channels(loci_channels *c, const void *x, const void *y, loci_error *e)
 {
     const ptrdiff_t most = MOST_NUMBERS;
@@ -50,7 +50,7 @@ static loci_status check_channels(loci_channels *c, const void *x, const void *y
     CHECK(e, !__builtin_mul_overflow(c->outer - 1, c->stride, &last) && last < most, LOCI_BAD_ARG,
           "outer %td and stride %td are too large together", c->outer, c->stride);
     CHECK(e, x && y, LOCI_BAD_ARG, "x and y must not be NULL");
-    /* Views of bytes, since weights in a file need not start on a multiple of their size. */
+    /* Views of bytes, because weights in a file need not be aligned to their size. */
     const ptrdiff_t each = (ptrdiff_t)c->element;
     const loci_view from = { (void *)x, c->stride * each, 0, 0 },
                     to = { (void *)y, c->stride * each, 0, 0 };
@@ -61,15 +61,15 @@ static loci_status check_channels(loci_channels *c, const void *x, const void *y
     return loci_check_regions(&r, e);
 }
 
-/* Which of the channels that turn comes to place i.  Interleaved
- * pairs are (2t, 2t + 1), those of half style (t, t + pairs). */
+/* Which of the rotated channels moves to place i.  Interleaved pairs are (2t, 2t + 1), those of
+ * half style (t, t + pairs). */
 static int source(int i, int turned, loci_pairing to)
 {
     const int pairs = turned / 2;
     return to == LOCI_INTERLEAVED ? i / 2 + i % 2 * pairs : i < pairs ? 2 * i : 2 * (i - pairs) + 1;
 }
 
-/* Swaps in pieces, as a channel of a weight may be as long as the model is wide. */
+/* Swaps in pieces, because a channel of a weight may be as long as the model is wide. */
 static void swap(char *a, char *b, size_t bytes)
 {
     char piece[256];
@@ -79,9 +79,9 @@ static void swap(char *a, char *b, size_t bytes)
     }
 }
 
-/* Reorders in place, as x may be the only copy of a large weight.
- * The permutation consists of cycles; along each, every swap brings
- * one channel to its place, and the last one is there by itself. */
+/* Reorders in place, because x may be the only copy of a large weight.  The permutation consists of
+ * cycles.  Along each cycle every swap moves one channel to its place, and the last one is then in
+ * place, too. */
 static void reorder(char *x, int turned, loci_pairing to, size_t bytes)
 {
     unsigned char done[MAX_CHANNELS / 8] = { 0 };
@@ -113,8 +113,8 @@ loci_status loci_convert_channels(const loci_channels *given, loci_pairing from,
     for (ptrdiff_t o = 0; o < c.outer; o++) {
         const size_t at = (size_t)o * (size_t)c.stride * c.element;
         if (x != y) memcpy((char *)y + at, (const char *)x + at, block);
-        /* Copied first and reordered in place then, which
-         * serves both cases; equal pairings are a copy. */
+        /* Copied first, then reordered in place.  This serves both cases.  Equal pairings are a
+         * copy. */
         for (int h = 0; h < c.heads && from != to; h++)
             reorder((char *)y + at + (size_t)h * head + (size_t)c.offset * bytes, c.turned,
                     to, bytes);
@@ -124,9 +124,9 @@ loci_status loci_convert_channels(const loci_channels *given, loci_pairing from,
 
 /* ---- Rounding -------------------------------------------------------------------------------- */
 
-/* Rounds a double to 16 bits, to nearest, ties to even: `fraction`
- * bits of fraction, and no number finer than 2^step.  It rounds once,
- * unlike half.h, which rounds a float: weights may come as doubles. */
+/* Rounds a double to 16 bits, to nearest, ties to even, with `fraction` bits of fraction and no
+ * number finer than 2^step.  It rounds once, unlike half.h, which rounds a float, because weights
+ * may be doubles. */
 static uint16_t narrow(double x, int fraction, int step)
 {
     const int infinite = (0x7fff >> fraction) << fraction, sign = signbit(x) ? 0x8000 : 0;
@@ -135,18 +135,18 @@ static uint16_t narrow(double x, int fraction, int step)
     int exponent = 0, bits = infinite;
     if (isfinite(x)) {
         frexp(x, &exponent);
-        /* The last bit that is kept: 2^q.  Below the normal numbers, and for 0, it is 2^step. */
+        /* The last bit is 2^q.  Below the normal numbers, and for 0, it is 2^step. */
         const int q = x == 0 || exponent - 1 - fraction < step ? step : exponent - 1 - fraction;
         const int n = (int)rint(ldexp(fabs(x), -q));    /* at most 2^(fraction + 1) */
-        /* n has the implicit bit of normal numbers, which counts the exponent up by one; a carry
-         * of rint() does so as well.  Exponents beyond the format are left to `infinite`. */
+        /* n includes the implicit bit of normal numbers, which adds one to the exponent.  A carry
+         * of rint() does so as well.  Exponents that are too large become `infinite`. */
         if (q - step < 1 << (15 - fraction)) bits = ((q - step) << fraction) + n;
     }
     return (uint16_t)(sign | (bits < infinite ? bits : infinite));
 }
 
-/* Stores number i of a list.  The finest numbers are 2^-133 for bf16
- * (2^-126 with 7 bits of fraction) and 2^-24 for f16 (2^-14 with 10). */
+/* Stores number i of a list.  The finest numbers are 2^-133 for bf16 (2^-126 with 7 bits of
+ * fraction) and 2^-24 for f16 (2^-14 with 10). */
 static void store(loci_dtype dtype, void *y, ptrdiff_t i, double x)
 {
     if (dtype == LOCI_F64) ((double *)y)[i] = x;
@@ -166,7 +166,8 @@ loci_status loci_round(loci_dtype dtype, ptrdiff_t count, const double *x, void 
         return LOCI_BAD_ARG;
     loci_add_list(&r, "x", x, (size_t)count, sizeof *x, READ);
     loci_add_list(&r, "y", y, (size_t)count, stored_size(dtype), WRITTEN);
-    /* In place each number is read before it is written over: outputs are no larger than inputs. */
+    /* In place each number is read before it is overwritten, because outputs are no larger than
+     * inputs. */
     if ((const void *)x != y) TRY(loci_check_regions(&r, NULL));
     for (ptrdiff_t i = 0; i < count; i++) store(dtype, y, i, x[i]);
     return LOCI_OK;
@@ -187,8 +188,8 @@ static void store_row(const loci_rope_table *t, void *to, ptrdiff_t r, int pairs
     }
 }
 
-/* Checks what is asked for and finds the plan's rope.  Learned
- * frequencies are the caller's tensors, so these must be there. */
+/* Checks the arguments and finds the plan's rope.  Learned frequencies are the caller's tensors, so
+ * they must not be NULL. */
 static loci_status check_table(const loci_plan *p, const void *const *tensors, loci_rope_table *t,
                                int *rope, loci_error *e)
 {
@@ -208,7 +209,7 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
                           / (t->layout == LOCI_TABLE_SPLIT ? 2 : 1),
                     most = MOST_NUMBERS >> 8;
     if (!t->row) t->row = width;
-    /* So many numbers in all that no product below overflows. */
+    /* A limit on the total that prevents overflows of the products below. */
     CHECK(e, t->row >= width && t->row < most, LOCI_BAD_ARG,
           "row %td must be at least the %td numbers of a row", t->row, width);
     CHECK(e, t->count >= 0 && t->count <= most / t->row, LOCI_BAD_ARG,
@@ -229,9 +230,9 @@ static loci_status check_table(const loci_plan *p, const void *const *tensors, l
     return loci_check_regions(&r, e);
 }
 
-/* Tables for other engines, with the very numbers that this one turns by: frequencies to
- * 106 bits, cos and sin within 0.51 ulp of a double, times the attention factor, rounded
- * once to their dtype.  Pairs come first, as their frequency is the costly part. */
+/* Tables for other engines, with the exact numbers that this one rotates by: frequencies to 106
+ * bits, cos and sin within 0.51 ulp of a double, times the attention factor, rounded once to their
+ * dtype.  The outer loop is over pairs, because their frequency is the costly part. */
 loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
                              const loci_rope_table *given, loci_error *e)
 {
@@ -241,7 +242,7 @@ loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
     TRY(COPY_STRUCT(loci_rope_table, &t, given, sin, wants_sizes(p), e));
     TRY(check_table(p, tensors, &t, &rope, e));
     const struct config *c = &p->enc[rope];
-    /* A prep without a table: loci_rope_frequency() reads options and tensors alone. */
+    /* A prep without a table, because loci_rope_frequency() reads only options and tensors. */
     const struct prep prep = { .cfg = c, .data = tensors ? tensors + p->first_tensor[rope] : NULL,
                                .f64 = p->f64 };
     const int pairs = (int)c->opt[ROPE_DIM] / 2;
@@ -250,7 +251,7 @@ loci_status loci_export_rope(const loci_plan *p, const void *const *tensors,
         double hi, lo;
         loci_rope_frequency(&prep, i, &hi, &lo);
         for (ptrdiff_t r = 0; r < t.count; r++) {
-            /* row r is position r where none are given */
+            /* without positions row r is position r */
             double cos, sin;
             loci_sincos(t.pos ? (double)t.pos[r] : (double)r, hi, lo, &cos, &sin);
             store_row(&t, t.cos, r, pairs, i, m * cos);

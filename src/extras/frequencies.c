@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* frequencies.c -- what a plan with rope or mrope turns by, for those who inspect it. */
+/* frequencies.c -- the frequencies of a plan with rope or mrope, for inspection. */
 #include "contract/plan.h"
 #include "encodings/rope_scaling.h"
 
-/* Returns how many pairs turn, and fills in as many frequencies as there is room for; 0 if no
- * encoding has frequencies that follow from its options.  Learned ones are the caller's already. */
+/* Returns how many pairs are rotated, and writes the frequencies up to the capacity.  Returns 0 if
+ * no encoding has frequencies that follow from its options.  Learned ones are the caller's
+ * already. */
 int loci_frequencies(const loci_plan *p, double *list, int capacity, double *factor)
 {
     for (int i = 0; p && i < p->encs; i++) {
@@ -13,7 +14,7 @@ int loci_frequencies(const loci_plan *p, double *list, int capacity, double *fac
             continue;
         const int pairs = (int)c->opt[ROPE_DIM] / 2;
         for (int t = 0; list && t < pairs && t < capacity; t++) {
-            double rest;                 /* a double is enough to look at */
+            double rest;                 /* a double is precise enough for inspection */
             loci_rope_frequency(&(struct prep){ .cfg = c }, t, &list[t], &rest);
         }
         if (factor) *factor = c->opt[ROPE_ATTENTION_FACTOR];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* positions.c -- see loci/positions.h: coordinates of text and grids of pictures or films in a row,
- * as the models of the mrope kind count them.
+/* positions.c -- see loci/positions.h: coordinates of sequences of text and grids of pictures or
+ * films, as models like those with mrope count them.
  *
- * A text token has the same number on all axes.  A grid begins where the text before it ends, and
- * its patches count time, height and width from there; the next segment begins behind its longer
- * side in space, even if time reaches further. */
+ * A text token has the same number on all axes.  A grid begins where the text before it ends.  Its
+ * patches count time, height and width from there.  The next segment begins after the longer
+ * spatial side, even if time extends further. */
 #include "loci/positions.h"
 
 #include <math.h>
@@ -12,15 +12,15 @@
 
 #include "util/error.h"
 
-static const double far = 0x1p40;        /* coordinates beyond are refused by every call */
+static const double far = 0x1p40;        /* calls refuse larger coordinates */
 
-/* A segment of zeros alone is empty text. */
+/* A segment with only zeros is empty text. */
 static bool is_text(const loci_segment *s)
 {
     return s->tokens >= 0 && !s->t && !s->h && !s->w && s->step == 0;
 }
 
-/* Tokens of a segment; -1 where it is neither text nor a grid, or is too large. */
+/* Tokens of a segment.  -1 if it is neither text nor a grid, or is too large. */
 static ptrdiff_t tokens_of(const loci_segment *s)
 {
     ptrdiff_t n;
@@ -39,15 +39,16 @@ ptrdiff_t loci_segments_len(int count, const loci_segment *s)
     return len;
 }
 
-/* The time of frame i.  The models' code multiplies in float and then cuts off: 39 times 2 * 2/1.3
- * is 120 there and a little less in double, so double would give another position than training. */
+/* The time of frame i.  The models' code multiplies in float and truncates: 39 times 2 * 2/1.3 is
+ * 120 there and slightly less in double.  So double would give another position than in
+ * training. */
 static double time_of(const loci_segment *s, ptrdiff_t i)
 {
     return s->step == 0 ? (double)i : floor((double)((float)i * (float)s->step));
 }
 
-/* extent: how far behind this segment the next one begins.  reach: what
- * lies behind all its numbers, which time can push beyond the extent. */
+/* extent: distance to the start of the next segment.  reach: the end of all its numbers.  Time can
+ * extend it beyond the extent. */
 static double extent(const loci_segment *s)
 {
     return (double)(is_text(s) ? s->tokens : s->h > s->w ? s->h : s->w);
@@ -56,8 +57,8 @@ static double reach(const loci_segment *s)
 {
     return is_text(s) ? extent(s) : fmax(1 + time_of(s, s->t - 1), extent(s));
 }
-/* Writes time, height and width of a segment's tokens: three rows of `len`
- * numbers.  Frames follow each other, in each the rows, in each the columns. */
+/* Writes time, height and width of a segment's tokens: three rows of `len` numbers.  The order is
+ * frames, then rows of a frame, then columns of a row. */
 static void write_coordinates(const loci_segment *s, double start, ptrdiff_t len, double *coord)
 {
     const ptrdiff_t n = tokens_of(s);
@@ -69,7 +70,7 @@ static void write_coordinates(const loci_segment *s, double start, ptrdiff_t len
     }
 }
 
-/* Everything is checked before the first number is written. */
+/* Everything is validated before the first number is written. */
 loci_status loci_segments_place(int count, const loci_segment *s, double start, ptrdiff_t len,
                                 double *coord, double *next, loci_error *e)
 {
@@ -91,7 +92,7 @@ loci_status loci_segments_place(int count, const loci_segment *s, double start, 
     }
     CHECK(e, fabs(start) <= far && fabs(end) <= far, LOCI_BAD_ARG,
           "positions: they go from %g to %g, and must lie within 2^40", start, end);
-    at = start;                          /* once more, now writing */
+    at = start;                          /* the second pass writes */
     ptrdiff_t done = 0;
     for (int i = 0; i < count; i++) {
         if (tokens_of(&s[i])) write_coordinates(&s[i], at, len, coord + done);

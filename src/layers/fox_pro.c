@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* fox_pro.c -- what FoX (Pro) has around its attention.
+/* fox_pro.c -- the layers around the attention of FoX (Pro).
  * Lin et al., Forgetting Transformer, ICLR 2025.
  *
  *     shift     y_t = a_t x_(t-1) + (1 - a_t) x_t
@@ -8,11 +8,11 @@
  *     log gate  y = log sigmoid(x)
  *     gate      y = x sigmoid(g), or x g sigmoid(g)
  *
- * Work items are heads, so sums over rows (the gradient of w)
- * have one order whatever the threads. */
+ * Work items are heads.  So sums over rows (the gradient of w) have one order for any number of
+ * threads. */
 #include "layers/layer.h"
 
-/* What the heads of a call share; each function uses what it has. */
+/* What the heads of a call share.  Each function uses the fields that it needs. */
 struct heads {
     const loci_layer *layer;
     loci_view x, y, logits, g, dy, dx, dg;
@@ -25,7 +25,7 @@ struct heads {
 
 /* ---- RMS norm -------------------------------------------------------------------------------- */
 
-/* The weights of some channels of a head; a layer without weights has ones. */
+/* The weights of some channels of a head.  A layer without weights has ones. */
 static void read_weight(const struct heads *a, int h, int from, int n, double *w)
 {
     if (a->weight) layer_read(a->layer, a->weight, (ptrdiff_t)h * a->layer->width + from, n, w);
@@ -63,7 +63,7 @@ static void norm_head(void *arg, int h)
             }
         }
 }
-/* eps 0 is allowed; a row of zeros then becomes NaN, as by the formula. */
+/* eps 0 is valid.  A row of zeros then becomes NaN, as in the formula. */
 static loci_status check_norm(const loci_layer *l, double eps)
 {
     CHECK(l->error, eps >= 0 && isfinite(eps), LOCI_BAD_ARG,
@@ -85,8 +85,8 @@ loci_status loci_rmsnorm(const loci_layer *given, loci_view x, const void *weigh
     return loci_layer_run(l, norm_head, &a);
 }
 
-/* mean(n dn) of a row, with n = x r and dn = w dy.  Then dx = r (dn - n mean(n dn)),
- * the part of dn that lengthens n taken off, and dw = the sum of n dy over all rows. */
+/* mean(n dn) of a row, with n = x r and dn = w dy.  Then dx = r (dn - n mean(n dn)), which removes
+ * the part of dn along n, and dw = the sum of n dy over all rows. */
 static double mean(const struct heads *a, int h, ptrdiff_t at, ptrdiff_t dat, double r)
 {
     const int width = a->layer->width;
@@ -101,8 +101,8 @@ static double mean(const struct heads *a, int h, ptrdiff_t at, ptrdiff_t dat, do
     }
     return sum * r / width;
 }
-/* dx and dw of some channels, over all rows.  Channels are the outer loop, so that dw
- * of a piece stays on the stack; the norm of each row is made anew for each piece. */
+/* dx and dw of some channels, over all rows.  The outer loop is over channels, so dw of a piece
+ * stays on the stack.  The norm of each row is recomputed for each piece. */
 static void norm_piece(const struct heads *a, int h, int from, int n)
 {
     const loci_layer *l = a->layer;
@@ -161,7 +161,7 @@ static double logit(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t)
     layer_read(a->layer, a->logits.data, layer_at(&a->logits, b, h, t), 1, &x);
     return x;
 }
-/* The segment of a row: -1 and less is padding. */
+/* The segment of a row.  Negative: padding. */
 static int64_t segment(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
 {
     return a->seg ? a->seg[(a->per_batch ? b * a->layer->rows : 0) + t] : 0;
@@ -172,8 +172,8 @@ static bool follows(const struct heads *a, ptrdiff_t b, ptrdiff_t t)
     return t > 0 && t < a->layer->rows && segment(a, b, t) >= 0
         && segment(a, b, t) == segment(a, b, t - 1);
 }
-/* The row before row t: of x, of the state for the
- * first row of a call, or 0 where a sequence begins. */
+/* The row before row t: of x; of the state, for the first row of a call; 0 at the start of a
+ * sequence. */
 static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, int from,
                       int n, double *x)
 {
@@ -183,8 +183,8 @@ static void read_last(const struct heads *a, ptrdiff_t b, int h, ptrdiff_t t, in
         layer_read(l, a->before, (b * l->heads + h) * l->width + from, n, x);
     else memset(x, 0, (size_t)n * sizeof *x);
 }
-/* Padding gets 0 and lends nothing: whatever it holds, NaN too, stays out
- * of y.  The state left behind is the last x as it came, not shifted. */
+/* Padding becomes 0 and does not affect other rows.  So whatever it contains, even NaN, does not
+ * reach y.  The new state is the last x as given, not shifted. */
 static void shift_head(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -203,7 +203,7 @@ static void shift_head(void *arg, int h)
                 layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
             }
         }
-        /* The state: the last x of this call; without rows, what came in. */
+        /* The state: the last x of this call.  Without rows, the previous state. */
         for (int from = 0; a->after && from < l->width; from += PIECE) {
             const int n = layer_piece(from, l->width);
             const ptrdiff_t at = (b * l->heads + h) * l->width + from;
@@ -225,7 +225,7 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
         { "y", &y, l->width, LAYER_OUTPUT, 0 },
     };
     const ptrdiff_t state = l->batch * l->heads * l->width;
-    /* x is read again for the row after it, so y is never x; the two states may be one. */
+    /* x is read again for the next row, so y must not be x.  The two states may be the same. */
     const struct layer_list lists[] = {
         { "seg", seg, (per_batch ? l->batch : 1) * l->rows, READ, true },
         { "before", before, state, REPLACED, false },
@@ -239,8 +239,8 @@ loci_status loci_shift(const loci_layer *given, loci_view x, loci_view logits, c
     return loci_layer_run(l, shift_head, &a);
 }
 
-/* dx_t = (1 - a_t) dy_t + a_(t+1) dy_(t+1), dlogit_t = a_t (1 - a_t) dy_t.(x_(t-1) - x_t).  A
- * row gets a gradient from itself and from the row it lends to, if that is of its sequence. */
+/* dx_t = (1 - a_t) dy_t + a_(t+1) dy_(t+1), dlogit_t = a_t (1 - a_t) dy_t.(x_(t-1) - x_t).  A row
+ * gets a gradient from itself and from the next row, if that is in its sequence. */
 static void shift_back(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -251,7 +251,8 @@ static void shift_back(void *arg, int h)
             const bool padding = segment(a, b, t) < 0, more = follows(a, b, t + 1);
             const double share = layer_sigmoid(logit(a, b, h, t)),
                          lent = more ? layer_sigmoid(logit(a, b, h, t + 1)) : 0;
-            /* `share` is a_t, `lent` a_(t+1); x becomes dx, sum the product of the dlogit. */
+            /* `share` is a_t and `lent` is a_(t+1).  x becomes dx; `sum` is the dot product in
+             * dlogit. */
             double sum = 0;
             for (int from = 0; from < l->width; from += PIECE) {
                 const int n = layer_piece(from, l->width);
@@ -314,7 +315,7 @@ loci_status loci_log_gate(const loci_layer *given, loci_view logits, loci_view l
     return loci_layer_run(l, log_gate_head, &a);
 }
 
-/* The derivative of log sigmoid(x) is sigmoid(-x), as 1 - sigmoid(x) would lose its digits. */
+/* The derivative of log sigmoid(x) is sigmoid(-x).  1 - sigmoid(x) would lose its digits. */
 static void log_gate_back(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -343,7 +344,7 @@ loci_status loci_log_gate_backward(const loci_layer *given, loci_view logits, lo
 
 /* ---- Output gate ----------------------------------------------------------------------------- */
 
-/* With silu the gate multiplies by g once more. */
+/* With silu the result is also multiplied by g. */
 static void gate_head(void *arg, int h)
 {
     const struct heads *a = arg;
@@ -359,7 +360,7 @@ static void gate_head(void *arg, int h)
                 layer_write(l, a->y.data, layer_at(&a->y, b, h, t) + from, n, x);
             }
 }
-/* To a caller in another language an enum is any int. */
+/* In another language an enum may have any int value. */
 static loci_status check_activation(const loci_layer *l, loci_activation activation)
 {
     CHECK(l->error, activation == LOCI_SIGMOID || activation == LOCI_SILU, LOCI_BAD_ARG,
@@ -381,9 +382,9 @@ loci_status loci_gate(const loci_layer *given, loci_activation activation, loci_
     return loci_layer_run(l, gate_head, &a);
 }
 
-/* dx = dy s and dg = dy x s' with s = sigmoid(g), s' = s (1 - s); with silu
- * dx = dy g s and dg = dy x s (1 + g (1 - s)).  1 - s is made as sigmoid(-g),
- * which keeps its digits.  x and dy are overwritten by dg and dx. */
+/* dx = dy s and dg = dy x s' with s = sigmoid(g), s' = s (1 - s).  With silu, dx = dy g s and dg =
+ * dy x s (1 + g (1 - s)).  1 - s is computed as sigmoid(-g), which keeps its digits.  x and dy are
+ * overwritten by dg and dx. */
 static void gate_back(void *arg, int h)
 {
     const struct heads *a = arg;

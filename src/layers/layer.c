@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* layer.c -- checks and threads of the functions of loci/layers.h.  They have no plan and no
- * workspace: each takes its shapes with the call and works on pieces of rows on the stack. */
+/* layer.c -- checks and threads of the functions of loci/layers.h.  These have no plan and no
+ * workspace.  Each gets its shapes with the call and processes pieces of rows on the stack. */
 #include "layers/layer.h"
 
 #include <stdatomic.h>
 
-/* More than any model has.  With the bound of 2^48 on all numbers they keep every offset exact. */
+/* More than any model has.  With the limit of 2^48 on the number of elements, these keep every
+ * offset exact. */
 enum { MAX_LAYER_HEADS = 65536, MAX_LAYER_WIDTH = 1 << 20 };
 
 loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
@@ -31,14 +32,14 @@ loci_status loci_layer_open(loci_layer *l, const loci_layer *given)
     return LOCI_OK;
 }
 
-/* How a view may overlap others.  A backward function reads its
- * inputs more than once, so there no output may be one of them. */
+/* How a view may overlap others.  A backward function reads its inputs more than once, so no output
+ * may be an input there. */
 static enum use_of use_of(const struct layer_view *v, bool backward)
 {
     return v->use == LAYER_OUTPUT || v->use == LAYER_GRADIENT ? WRITTEN
          : v->use == LAYER_KEPT || backward ? READ : REPLACED;
 }
-/* Whether this is a backward function follows from its views: it has gradients. */
+/* A function is a backward function if its views include gradients. */
 loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views, int n,
                              const struct layer_list *lists, int m)
 {
@@ -49,7 +50,7 @@ loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views
     for (int i = 0; i < n; i++) backward |= views[i].use == LAYER_GRADIENT;
     for (int i = 0; i < n; i++) {
         const struct layer_view *v = &views[i];
-        /* Gates of tape belong to no head: their view has one. */
+        /* Gates of tape belong to no head, so their view has one head. */
         const int heads = v->heads ? v->heads : l->heads;
         TRY(loci_spell_out(v->view, v->name, l->batch, heads, l->rows, v->width, l->error));
         CHECK(l->error, v->view->data || v->use == LAYER_GRADIENT || !l->batch || !l->rows,
@@ -63,14 +64,14 @@ loci_status loci_layer_check(const loci_layer *l, const struct layer_view *views
     return loci_check_regions(&r, l->error);
 }
 
-/* What the work items share; `stop` is set when the host has cancelled. */
+/* What the work items share.  `stop` is set after the host has cancelled. */
 struct work {
     const loci_layer *layer;
     void (*head)(void *arg, int h);
     void *arg;
     atomic_bool stop;
 };
-/* Asks the host before each item.  Items that are done stay written. */
+/* Asks the host before each item.  Completed items stay written. */
 static void job(void *arg, int h)
 {
     struct work *w = arg;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* layer.h -- what the functions of loci/layers.h share: checks, rows as
- * doubles, work by heads.  All arithmetic is in double and in one order, and
- * nothing calls libm's exp or log, so bits depend on the numbers alone. */
+/* layer.h -- shared by the functions of loci/layers.h: checks, rows as doubles, work by heads.  All
+ * arithmetic is in double and in one order.  No code calls libm's exp or log, so bits depend on the
+ * numbers only. */
 #ifndef LOCI_LAYERS_LAYER_H
 #define LOCI_LAYERS_LAYER_H
 
@@ -10,11 +10,11 @@
 #include <math.h>
 #include "loci/layers.h"
 
-enum { PIECE = 256 };                    /* channels of a row that are worked on at a time */
+enum { PIECE = 256 };                    /* channels of a row that are processed at a time */
 
-/* One view of a call; its strides are explicit once it has been checked.  An
- * OUTPUT may be an INPUT, in place, but not one that is KEPT, which is read again
- * after outputs were written.  A GRADIENT has a buffer of its own, or is NULL. */
+/* One view of a call.  Its strides are explicit after the check.  An OUTPUT may be an INPUT, in
+ * place, but not a KEPT one, which is read again after outputs are written.  A GRADIENT has a
+ * buffer of its own, or is NULL. */
 struct layer_view {
     const char *name;
     loci_view *view;
@@ -22,23 +22,24 @@ struct layer_view {
     enum { LAYER_INPUT, LAYER_KEPT, LAYER_OUTPUT, LAYER_GRADIENT } use;
     int heads;                           /* 0: those of the layer */
 };
-/* What else there is: numbers in a row.  NULL is none. */
+/* Arrays in addition to views: numbers in a row.  NULL: not given. */
 struct layer_list {
     const char *name;
     const void *data;
     ptrdiff_t count;
     enum use_of use;
-    bool positions;                      /* or segments; else numbers of the layer's dtype */
+    /* Positions or segments; else numbers of the layer's dtype. */
+    bool positions;
 };
-/* Copies and checks what a caller gave; BAD_ARG without a sentence, when it is NULL. */
+/* Copies and checks the caller's struct.  Returns BAD_ARG without an error text if it is NULL. */
 loci_status loci_layer_open(loci_layer *, const loci_layer *given);
-/* Checks views and lists before anything is written. */
+/* Validates views and lists before any output is written. */
 loci_status loci_layer_check(const loci_layer *, const struct layer_view *, int views,
                              const struct layer_list *, int lists);
 /* Runs head(arg, h) for each head, on the host's threads if there are any. */
 loci_status loci_layer_run(const loci_layer *, void (*head)(void *arg, int h), void *arg);
 
-/* How many channels there are in the piece from channel `from` on. */
+/* How many channels the piece that starts at channel `from` has. */
 static inline int layer_piece(int from, int width)
 {
     return width - from < PIECE ? width - from : PIECE;
@@ -48,8 +49,8 @@ static inline ptrdiff_t layer_at(const loci_view *v, ptrdiff_t b, int h, ptrdiff
 {
     return b * v->batch + h * v->head + t * v->row;
 }
-/* n numbers of the layer's dtype from number `at`
- * on, as doubles; layer_write() rounds them once. */
+/* Reads n numbers of the layer's dtype as doubles, starting at number `at`.  layer_write() rounds
+ * them once. */
 static inline void layer_read(const loci_layer *l, const void *data, ptrdiff_t at, int n,
                               double *restrict x)
 {
@@ -65,8 +66,8 @@ static inline void layer_write(const loci_layer *l, void *data, ptrdiff_t at, in
         for (int i = 0; i < n; i++) ((float *)data)[at + i] = (float)x[i];
 }
 
-/* Sum of a[i] b[i].  Eight sums side by side vectorise, and their
- * fixed number and order make the same bits on every machine. */
+/* Sum of a[i] b[i].  Eight parallel sums vectorise.  Their fixed number and order give the same
+ * bits on every machine. */
 static inline double layer_dot(const double *a, const double *b, int n)
 {
     double lane[8] = { 0 };
@@ -78,9 +79,9 @@ static inline double layer_dot(const double *a, const double *b, int n)
          + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-/* e^x for x <= 0 in plain operations: x = n ln 2 + r with |r| <= ln 2 / 2, then
- * Taylor's polynomial, within 2 ulp; 0 below -708, where 2^n leaves the normal doubles.
- * ln 2 is taken off in two parts, the first of so few bits that n times it is exact. */
+/* e^x for x <= 0 by plain operations: x = n ln 2 + r with |r| <= ln 2 / 2, then Taylor's
+ * polynomial, within 2 ulp.  It is 0 below -708, where 2^n is no longer a normal double.  ln 2 is
+ * subtracted in two parts.  The first has so few bits that n times it is exact. */
 static inline double layer_exp(double x)
 {
     const double magic = 0x1.8p52;       /* adding it rounds to an integer, in the low bits */
@@ -94,15 +95,15 @@ static inline double layer_exp(double x)
     memcpy(&scale, &bits, sizeof scale);
     return x >= -708 ? y * scale : x < -708 ? 0 : x;    /* NaN stays NaN */
 }
-/* e^-|x| never overflows, whichever sign x has. */
+/* e^-|x| never overflows, whatever the sign of x is. */
 static inline double layer_sigmoid(double x)
 {
     const double e = layer_exp(x < 0 ? x : -x);
     return (x < 0 ? e : 1) / (1 + e);
 }
-/* log sigmoid(x) = min(x, 0) - log(1 + e), e = e^-|x|, which keeps small
- * results exact where log(sigmoid(x)) would be 0.  log(1 + e) = 2 atanh(s) with
- * s = e / (2 + e), at most 1/3: terms up to s^37 leave less than 2^-60. */
+/* log sigmoid(x) = min(x, 0) - log(1 + e), e = e^-|x|.  This keeps small results exact where
+ * log(sigmoid(x)) would be 0.  log(1 + e) = 2 atanh(s) with s = e / (2 + e), at most 1/3.  The
+ * terms after s^37 sum to less than 2^-60. */
 static inline double layer_log_sigmoid(double x)
 {
     const double e = layer_exp(x < 0 ? x : -x), s = e / (2 + e), g = s * s;

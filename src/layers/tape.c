@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tape.c -- how a layer with the encoding `tape` moves
- * the states of its tokens.  Zhu et al., ICML 2025.
+/* tape.c -- how a layer with the encoding `tape` updates the states of its tokens.
+ * Zhu et al., ICML 2025.
  *
  *     start      e = (cos, sin) of pos / factor base^(-2t/D)
  *     attention  y_h = e_h + w_h ae_h, w_h = sum over g of w[h][g];  or
@@ -8,7 +8,7 @@
  *     MLP        y_h = e_h + sum over p of down[h][p] silu(gate_p) sum over g of up[p][g] e_g
  *
  * For each token the last is one small matrix between heads, m[h][g] = sum over p of down[h][p]
- * silu(gate_p) up[p][g]; so is its gradient, n[h][g] = dy_h.e_g, and with it
+ * silu(gate_p) up[p][g].  Its gradient is a matrix, too: n[h][g] = dy_h.e_g.  With it
  *
  *     de_g = dy_g + sum over h of m[h][g] dy_h
  *     dup[p][g] += silu(gate_p) a[p][g],   a[p][g] = sum over h of down[h][p] n[h][g]
@@ -17,12 +17,14 @@
 #include "math/dd.h"
 #include "layers/layer.h"
 
-/* Of a work item: tokens whose states start, tokens whose states move, units whose weights learn.
- * Sums over tokens stay within one item, so their order does not depend on the threads. */
+/* Sizes of work items: tokens whose states start, tokens whose states are updated, units whose
+ * weights learn.  Sums over tokens stay within one item, so their order does not depend on the
+ * threads. */
 enum { STARTS = 64, TOKENS = 16, UNITS = 16 };
-enum { MAX_STATE_HEADS = 256, MAX_UNITS = 4096 };    /* what a job has on its stack */
+/* Limits of the arrays that a job has on its stack. */
+enum { MAX_STATE_HEADS = 256, MAX_UNITS = 4096 };
 
-/* What the work items of a call share; each function uses what it has. */
+/* What the work items of a call share.  Each function uses the fields that it needs. */
 struct states {
     const loci_layer *layer;
     loci_view e, ae, gates, y, dy, de, dae, dgates;
@@ -35,7 +37,7 @@ struct states {
     bool per_batch;
 };
 
-/* The inner product of row t of head g of a and of head h of b. */
+/* The dot product of row t of head g of a with that of head h of b. */
 static double dot_rows(const struct states *s, const loci_view *a, int g, const loci_view *b, int h,
                        ptrdiff_t batch, ptrdiff_t t)
 {
@@ -49,8 +51,8 @@ static double dot_rows(const struct states *s, const loci_view *a, int g, const 
     }
     return sum;
 }
-/* y_h = x_h + sum over g of m[g] z_g for one row; x.data NULL stands for 0.  A
- * weight of 0 is skipped, so states that nobody counts need not hold numbers. */
+/* y_h = x_h + sum over g of m[g] z_g for one row.  x.data NULL stands for 0.  A weight of 0 is
+ * skipped, so states with weight 0 need not be initialised. */
 static void blend(const struct states *s, const loci_view *x, const loci_view *z, const double *m,
                   const loci_view *y, int h, ptrdiff_t b, ptrdiff_t t)
 {
@@ -69,7 +71,7 @@ static void blend(const struct states *s, const loci_view *x, const loci_view *z
     }
 }
 
-/* Pairs of channels, and no more heads than the jobs have room for. */
+/* Checks that channels form pairs, and that the heads fit into the arrays of the jobs. */
 static loci_status check_states(const loci_layer *l)
 {
     CHECK(l->error, l->width % 2 == 0, LOCI_BAD_ARG,
@@ -86,8 +88,8 @@ static loci_status needed(const loci_layer *l, const void *p, const char *name)
 
 /* How many work items of `of` tokens there are. */
 static ptrdiff_t items(const loci_layer *l, int of) { return (l->batch * l->rows + of - 1) / of; }
-/* Runs job(s, i) for i = 0 .. n - 1: the layer's heads,
- * which loci_layer_run() counts, become items. */
+/* Runs job(s, i) for i = 0 .. n - 1.  loci_layer_run() counts heads of a layer, so items are passed
+ * as heads. */
 static loci_status run(const struct states *s, ptrdiff_t n, void (*job)(void *, int))
 {
     loci_layer l = *s->layer;
@@ -99,8 +101,8 @@ static loci_status run(const struct states *s, ptrdiff_t n, void (*job)(void *, 
 
 /* ---- Start ----------------------------------------------------------------------------------- */
 
-/* The states of some tokens: cos and sin of rope's angles, the
- * same for all heads.  Frequencies are made once per item. */
+/* The states of some tokens: cos and sin of rope's angles, the same for all heads.  Frequencies are
+ * computed once per item. */
 static void start_job(void *arg, int index)
 {
     const struct states *s = arg;
@@ -145,18 +147,18 @@ loci_status loci_tape_start(const loci_layer *given, double base, double factor,
     CHECK(l->error, s.factor >= 1e-6 && s.factor <= 1e18, LOCI_BAD_ARG,
           "tape: factor %g must be from 1e-6 to 1e18", s.factor);
     TRY(loci_check_near(pos, count, "pos", l->error));
-    s.e = e;                             /* whose strides are explicit by now */
+    s.e = e;                             /* its strides are explicit now */
     return run(&s, items(l, STARTS), start_job);
 }
 
 /* ---- After attention ------------------------------------------------------------------------- */
 
-/* m[g]: how much head h takes of the average of head g; with `back`, how much head g takes
- * of that of h, which is the adjoint.  Row sums weigh a head's own average alone. */
+/* m[g]: the weight of head g's average in head h.  With `back`, the weight of head h's average in
+ * head g, which is the adjoint.  With row sums a head uses only its own average. */
 static void shares(const struct states *s, int h, bool back, double *m)
 {
     const int H = s->layer->heads;
-    /* One weight, of the dtype of the layer. */
+    /* One weight, in the dtype of the layer. */
     double one;
     memset(m, 0, (size_t)H * sizeof *m);
     for (int g = 0; g < H; g++) {
@@ -173,7 +175,7 @@ static void attention_head(void *arg, int h)
     for (ptrdiff_t b = 0; b < s->layer->batch; b++)
         for (ptrdiff_t t = 0; t < s->layer->rows; t++) blend(s, &s->e, &s->ae, m, &s->y, h, b, t);
 }
-/* What forward and backward of the update refuse alike. */
+/* Checks that the forward and the backward update share. */
 static loci_status check_mix(const loci_layer *l, loci_tape_mix mix, const void *w)
 {
     TRY(check_states(l));
@@ -197,8 +199,8 @@ loci_status loci_tape_attention_update(const loci_layer *given, loci_tape_mix mi
     return loci_layer_run(l, attention_head, &s);
 }
 
-/* dae_g = sum over h of w[h][g] dy_h, dw[h][g] = sum over rows of dy_h.ae_g.
- * With row sums every weight of a row has the gradient of its sum, dy_h.ae_h. */
+/* dae_g = sum over h of w[h][g] dy_h, dw[h][g] = sum over rows of dy_h.ae_g.  With row sums every
+ * weight of a row has the gradient of its sum, dy_h.ae_h. */
 static void attention_back(void *arg, int h)
 {
     const struct states *s = arg;
@@ -208,7 +210,7 @@ static void attention_back(void *arg, int h)
     shares(s, h, true, m);
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) {
-            /* dae of head h is a mixture of the dy of all heads that took its average. */
+            /* dae of head h mixes the dy of all heads that used its average. */
             if (s->dae.data) blend(s, &none, &s->dy, m, &s->dae, h, b, t);
             for (int g = 0; g < l->heads && s->dw; g++)
                 if (s->full || g == h) dw[g] += dot_rows(s, &s->dy, h, &s->ae, g, b, t);
@@ -237,8 +239,8 @@ loci_status loci_tape_attention_update_backward(const loci_layer *given, loci_ta
 
 /* ---- After the MLP --------------------------------------------------------------------------- */
 
-/* silu(x) = x sigmoid(x) of n gates of a token, and where
- * wanted its slope, sigmoid(x) (1 + x sigmoid(-x)). */
+/* silu(x) = x sigmoid(x) of n gates of a token.  If `slope` is given, also the derivative,
+ * sigmoid(x) (1 + x sigmoid(-x)). */
 static void read_gates(const struct states *s, ptrdiff_t b, ptrdiff_t t, int from, int n,
                        double *silu, double *slope)
 {
@@ -254,9 +256,9 @@ static void read_gates(const struct states *s, ptrdiff_t b, ptrdiff_t t, int fro
         }
     }
 }
-/* Row h of a token's matrix, m[h][0 .. H - 1]; with `back` its column h,
- * as the adjoint multiplies by the transpose.  Units are taken a few at
- * a time, so that weights of any dtype become doubles on the stack. */
+/* Row h of a token's matrix, m[h][0 .. H - 1].  With `back` its column h, because the adjoint
+ * multiplies by the transpose.  Units are processed a few at a time, so that weights of any dtype
+ * become doubles on the stack. */
 static void matrix_row(const struct states *s, const double *silu, int h, bool back, double *m)
 {
     const loci_layer *l = s->layer;
@@ -265,7 +267,8 @@ static void matrix_row(const struct states *s, const double *silu, int h, bool b
     memset(m, 0, (size_t)H * sizeof *m);
     for (int from = 0; from < P; from += UNITS) {
         const int n = P - from < UNITS ? P - from : UNITS;
-        /* weight[p] = down[h][p] silu_p, or back up[p][h] silu_p; then times the other matrix. */
+        /* weight[p] = down[h][p] silu_p, or with `back` up[p][h] silu_p.  Then multiplied by the
+         * other matrix. */
         if (!back) layer_read(l, s->down, (ptrdiff_t)h * P + from, n, weight);
         for (int p = 0; p < n; p++) {
             if (back) layer_read(l, s->up, (ptrdiff_t)(from + p) * H + h, 1, &weight[p]);
@@ -281,8 +284,8 @@ static void matrix_row(const struct states *s, const double *silu, int h, bool b
         }
     }
 }
-/* y_h = e_h + sum over g of m[h][g] e_g for some tokens, or its adjoint,
- * which has the same form with dy and the transposed matrix. */
+/* y_h = e_h + sum over g of m[h][g] e_g for some tokens, or its adjoint, which has the same form
+ * with dy and the transposed matrix. */
 static void mlp_tokens(const struct states *s, int index, bool back)
 {
     const loci_layer *l = s->layer;
@@ -301,7 +304,8 @@ static void mlp_tokens(const struct states *s, int index, bool back)
 static void mlp_job(void *arg, int index) { mlp_tokens(arg, index, false); }
 static void mlp_back(void *arg, int index) { mlp_tokens(arg, index, true); }
 
-/* Likewise; sizes before pointers, as they say how much these must hold. */
+/* Checks that forward and backward share.  Sizes come before pointers, because they define how
+ * large the arrays must be. */
 static loci_status check_mlp(const loci_layer *l, int units, const void *up, const void *down)
 {
     TRY(check_states(l));
@@ -330,9 +334,9 @@ loci_status loci_tape_mlp_update(const loci_layer *given, int units, loci_view e
     return run(&s, items(l, TOKENS), mlp_job);
 }
 
-/* Gradients of the weights and gates of some units, summed over all tokens in
- * order: one item owns them, so nobody else adds to them.  `a` is of one token.
- * With many heads an item has fewer units, as all this is on the stack. */
+/* Gradients of the weights and gates of some units, summed over all tokens in order.  One item owns
+ * them, so no other item adds to them.  `a` belongs to one token.  With many heads an item has
+ * fewer units, because all this is on the stack. */
 enum { OWNED = 4 * MAX_STATE_HEADS };    /* weights of an item */
 struct learning {
     int first, count;
@@ -340,7 +344,7 @@ struct learning {
 };
 static int units_of_item(int heads) { return OWNED / heads < UNITS ? OWNED / heads : UNITS; }
 
-/* Adds one token.  Each n[h][g] = dy_h.e_g is made once per item and serves all of its units. */
+/* Adds one token.  Each n[h][g] = dy_h.e_g is computed once per item and used for all its units. */
 static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b, ptrdiff_t t)
 {
     const int H = s->layer->heads, P = s->units;
@@ -353,11 +357,11 @@ static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b,
             layer_read(s->layer, s->down, (ptrdiff_t)h * P + u->first + p, 1, &down);
             layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
             for (int g = 0; g < H; g++) u->a[p * H + g] += down * n[g];
-            /* ddown by n_h.up_p, while n of this head is at hand. */
+            /* ddown by n_h.up_p, while n of this head is available. */
             u->ddown[h * u->count + p] += silu[p] * layer_dot(n, up, H);
         }
     }
-    /* a[p][g] is whole now: the gradients of up and of the gates follow from it. */
+    /* a[p][g] is complete now.  The gradients of up and of the gates follow from it. */
     for (int p = 0; p < u->count; p++) {
         layer_read(s->layer, s->up, (ptrdiff_t)(u->first + p) * H, H, up);
         for (int g = 0; g < H; g++) u->dup[p * H + g] += silu[p] * u->a[p * H + g];
@@ -367,7 +371,7 @@ static void learn_token(const struct states *s, struct learning *u, ptrdiff_t b,
         layer_write(s->layer, s->dgates.data, layer_at(&s->dgates, b, 0, t) + u->first,
                     u->count, dgates);
 }
-/* Sums first, then writes each weight's gradient once. */
+/* Sums first, then writes the gradient of each weight once. */
 static void learn_job(void *arg, int index)
 {
     const struct states *s = arg;
@@ -404,7 +408,8 @@ loci_status loci_tape_mlp_update_backward(const loci_layer *given, int units, lo
     TRY(loci_layer_check(l, views, COUNT(views), lists, COUNT(lists)));
     struct states s = { .layer = l, .e = e, .gates = gates, .dy = dy, .de = de, .dgates = dgates,
                         .up = up, .down = down, .dup = dup, .ddown = ddown, .units = units };
-    /* Two passes, as states are shared out by tokens and weights by units. */
+    /* Two passes: items of the first are tokens with their states, items of the second are units
+     * with their weights. */
     if (de.data) TRY(run(&s, items(l, TOKENS), mlp_back));
     const int most = units_of_item(l->heads);
     return dgates.data || dup || ddown ? run(&s, (units + most - 1) / most, learn_job) : LOCI_OK;

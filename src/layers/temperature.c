@@ -3,13 +3,13 @@
  *
  *     y = x (1 + beta log(1 + floor((pos + from) / length)))
  *
- * The factor stays 1 up to `length` and makes the softmax sharper beyond, where
- * it would flatten over so many keys.  It is that
- * of Llama 4 (from 1), Ministral 3 and Mistral 4 (from 0). */
+ * The factor is 1 up to `length`.  Beyond, it makes the softmax sharper, which would otherwise
+ * flatten over so many keys.  It is the factor of Llama 4 (from 1), Ministral 3 and Mistral 4
+ * (from 0). */
 #include "layers/layer.h"
 
-/* Natural logarithm of a positive number in plain operations, so that its bits depend
- * on no libm: x = m 2^e, log m = 2 atanh((m - 1) / (m + 1)), |m - 1| < 0.42. */
+/* Natural logarithm of a positive number by plain operations, so that its bits do not depend on a
+ * libm: x = m 2^e, log m = 2 atanh((m - 1) / (m + 1)), |m - 1| < 0.42. */
 static double log_of(double x)
 {
     int e;
@@ -44,7 +44,7 @@ static void temperature_head(void *arg, int h)
     for (ptrdiff_t b = 0; b < l->batch; b++)
         for (ptrdiff_t t = 0; t < l->rows; t++) {
             const double f = factor(a, b, t);
-            /* Read, multiplied and written piece by piece, so y may be x. */
+            /* Each piece is read, multiplied and written before the next, so y may be x. */
             for (int from = 0; from < l->width; from += PIECE) {
                 const int n = layer_piece(from, l->width);
                 layer_read(l, a->x.data, layer_at(&a->x, b, h, t) + from, n, x);
@@ -69,7 +69,7 @@ loci_status loci_temperature(const loci_layer *given, double beta, double length
           "temperature: length %g must be a finite number above 0", length);
     CHECK(l->error, from == 0 || from == 1, LOCI_BAD_ARG,
           "temperature: positions count from 0 or 1, not %d", from);
-    /* Negative positions would take the logarithm of 0 or less. */
+    /* Negative positions would lead to the logarithm of 0 or less. */
     for (ptrdiff_t i = 0; i < count; i++)
         CHECK(l->error, pos[i] >= 0 && pos[i] <= FAR, LOCI_BAD_ARG,
               "temperature: position %lld must be from 0 to 2^40", (long long)pos[i]);

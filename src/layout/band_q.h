@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* band_q.h -- the table of the term `band_q`: vectors by distance for queries, and perhaps for
- * values.  There are `rows` of them per table, and one table for all heads or one for each.  The
- * distances lo .. hi choose rows by an index that rises or falls with the distance; distances
- * beyond have the rows of the nearer end.  The prepared table is the index, int32_t [hi - lo + 1],
- * then for each table the query vectors transposed, real [D][columns], and the value vectors, real
- * [rows][width].  A part of the gradients has them as [rows][padded D] and [rows][padded Dv]. */
+/* band_q.h -- the table of the term `band_q`: vectors by distance for queries and, optionally, for
+ * values.  Each table has `rows` vectors.  There is one table for all heads or one for each.  The
+ * distances lo .. hi select rows by an index that rises or falls with the distance.  Distances
+ * beyond have the rows of the nearer end.  The prepared table has the index, int32_t [hi - lo + 1].
+ * For each table it then has the query vectors transposed, real [D][columns], and the value
+ * vectors, real [rows][width].  A part of the gradients has them as [rows][padded D] and
+ * [rows][padded Dv]. */
 #ifndef LOCI_LAYOUT_BAND_Q_H
 #define LOCI_LAYOUT_BAND_Q_H
 
@@ -13,18 +14,18 @@
 struct vectors { int lo, hi, rows, tables; bool values; };
 
 static inline size_t vectors_padded(int n) { return ((size_t)n + 15) / 16 * 16; }
-/* Products read tables down their columns: an odd number of cache lines
- * from row to row spreads a column over all sets of the cache. */
+/* Products read tables along columns.  An odd number of cache lines per row spreads a column over
+ * all sets of the cache. */
 static inline size_t vectors_odd(size_t padded) { return (padded / 16 | 1) * 16; }
-/* 16 columns more, so that whole vectors may be read from any row on. */
+/* 16 additional columns, so that whole vectors can be read from any row on. */
 static inline size_t vectors_columns(const struct vectors *v)
 {
     return vectors_odd(vectors_padded(v->rows) + 16);
 }
 static inline size_t vectors_width(int value_dim) { return vectors_odd(vectors_padded(value_dim)); }
 
-/* Bytes of the index before the first table, in whole lines,
- * and reals of the query vectors before the values. */
+/* vectors_index(): bytes of the index before the first table, in whole lines.  vectors_values():
+ * reals of the query vectors before the values. */
 static inline size_t vectors_index(const struct vectors *v)
 {
     return ((size_t)(v->hi - v->lo + 1) * sizeof(int32_t) + 63) / 64 * 64;
@@ -33,7 +34,7 @@ static inline size_t vectors_values(const struct vectors *v, int dim)
 {
     return (size_t)dim * vectors_columns(v);
 }
-/* Reals of one table; bytes of all. */
+/* Reals of one table, and bytes of all tables. */
 static inline size_t vectors_table(const struct vectors *v, int dim, int value_dim)
 {
     return vectors_values(v, dim) + (v->values ? (size_t)v->rows * vectors_width(value_dim) : 0);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* blocks.c -- fills the table of the term `blocks`, and
- * leads its gradients back to generators and weights. */
+/* blocks.c -- fills the table of the term `blocks`, and transforms its gradients to those of
+ * generators and weights. */
 #include "layout/blocks.h"
 
 #include "math/skew_form.h"
 #include "math/trig.h"
 
-/* The shape that the encoding gave its term. */
+/* The layout that the encoding gave its term. */
 static struct blocks blocks_of(const struct prep *p) { return *(const struct blocks *)p->shape; }
 
 size_t loci_blocks_size(const struct blocks *b, size_t real)
@@ -16,8 +16,8 @@ size_t loci_blocks_size(const struct blocks *b, size_t real)
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
-/* Writes the two matrices of each panel of a head group: U of its blocks along the diagonal,
- * and the transpose.  Lanes beyond the blocks are 0, so products may work on whole panels. */
+/* Writes the two matrices of each panel of a head group: U of its blocks along the diagonal, and
+ * the transpose.  Lanes beyond the blocks are 0, so products can process whole panels. */
 static void fill_panels(const struct prep *p, const struct blocks *b, int g)
 {
     const int per = blocks_per_panel(b), width = blocks_width(b), channels = blocks_channels(b),
@@ -40,8 +40,8 @@ static void fill_panels(const struct prep *p, const struct blocks *b, int g)
     }
 }
 
-/* The frequency of pair t of all panels: weight times lambda, to 100 bits.
- * It stays 0 for channels that stay and for lanes that are left over. */
+/* The frequency of pair t of all panels: weight times lambda, to 100 bits.  It stays 0 for fixed
+ * channels and unused lanes. */
 static void frequency(const struct prep *p, int axis, int group, int t, double *hi, double *lo)
 {
     const struct blocks b = blocks_of(p);
@@ -55,9 +55,9 @@ static void frequency(const struct prep *p, int axis, int group, int t, double *
     *lo = trig_two_sum(product, fma(weight, lambda, -product) + weight * rest, hi);
 }
 
-/* Writes the whole table.  Weights and the form of each block come first,
- * as frequency() and fill_panels() read them from the table; the two
- * matrices behind the bases are room for S and for what becomes of it. */
+/* Writes the whole table.  Weights and the form of each block come first, because frequency() and
+ * fill_panels() read them from the table.  The two matrices after the bases are scratch for S and
+ * its form. */
 void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, blocks_weights *weight)
 {
     const struct blocks b = blocks_of(p);
@@ -76,7 +76,7 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
                 for (int c = r + 1; c < n; c++)
                     s[r * n + c] = generator(p, g, j, r, c), s[c * n + r] = -s[r * n + c];
             }
-            /* An odd block: the pair of its last channel stays. */
+            /* In an odd block the pair of the last channel is fixed. */
             lambda[half - 1] = rest[half - 1] = 0;
             memcpy(form, s, sizeof *s * (size_t)(n * n));
             loci_skew_form(n, form, basis, lambda);
@@ -93,15 +93,15 @@ void loci_blocks_prepare(const struct prep *p, blocks_generator *generator, bloc
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* The sums that the term has made for kv head h, block j; see blocks_part(). */
+/* The sums of the term for kv head h, block j.  See blocks_part(). */
 static const double *part_of(const struct prep *p, const struct blocks *b, int h, int j)
 {
     return p->dtable[0] + (h * b->count + j) * blocks_part(b);
 }
 
-/* Two rows and two columns of the skew gradient in the basis, those of the pairs k and l.
- * On the diagonal it is the turn alone: x enters as weight times lambda.  Off it A and B
- * of y -> A y + B conj(y) give the four entries, and skewness gives those of (l, k). */
+/* Two rows and two columns of the skew gradient in the basis, those of the pairs k and l.  On the
+ * diagonal it is only the rotation: x is multiplied by weight times lambda.  Off the diagonal A and
+ * B of y -> A y + B conj(y) give the four entries, and skewness gives those of (l, k). */
 static void gradient_pair(const struct prep *p, const struct blocks *b, const double *part, int j,
                           int k, int l, double m[2][2])
 {
@@ -118,8 +118,8 @@ static void gradient_pair(const struct prep *p, const struct blocks *b, const do
         for (int c = 0; c < 2; c++) m[r][c] = k < l ? two[r][c] : -two[c][r];
 }
 
-/* A row of U K U^T, K the skew gradient in the basis,
- * summed over the kv heads that share the group. */
+/* A row of U K U^T, K the skew gradient in the basis, summed over the kv heads that share the
+ * group. */
 void loci_blocks_gradient(const struct prep *p, int g, int j, int row, double *to)
 {
     const struct blocks b = blocks_of(p);
@@ -139,7 +139,8 @@ void loci_blocks_gradient(const struct prep *p, int g, int j, int row, double *t
         for (int c = 0; c < n; c++) to[column] += rotated[c] * u[column * n + c];
 }
 
-/* x S has the weight beside lambda: the gradient by the angle of each pair times its lambda. */
+/* x S has the weight as a factor of lambda: the gradient by the angle of each pair times its
+ * lambda. */
 double loci_blocks_weight_gradient(const struct prep *p, int axis, int j)
 {
     const struct blocks b = blocks_of(p);

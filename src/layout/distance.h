@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: MIT */
-/* distance.h -- the table of the term `distance`: a number for every head and
- * distance.  Encodings fill it in prepare(), the term adds it to the scores or
- * multiplies them by it, and fold() finds one sum per learned number of a head.
+/* distance.h -- the table of the term `distance`: a number for every head and distance.  Encodings
+ * fill it in prepare().  The term adds it to the scores or multiplies them by it.  fold() gets one
+ * sum per learned number of a head.
  *
- * A table covers the distances lo .. hi; those beyond have the numbers of the nearer
- * end.  There are two ways to say how the numbers depend on what is learned.  Each
- * distance is of a class, whose number is learned as it is (t5, clip); or there are
- * rows of slopes, the derivatives of the numbers by each learned number (kerple). */
+ * A table covers the distances lo .. hi.  Distances beyond have the numbers of the nearer end.
+ * There are two ways to describe how the numbers depend on what is learned.  Either each distance
+ * belongs to a class, whose number is learned directly (t5, clip).  Or there are rows of slopes,
+ * the derivatives of the numbers by each learned number (kerple). */
 #ifndef LOCI_LAYOUT_DISTANCE_H
 #define LOCI_LAYOUT_DISTANCE_H
 
 #include "contract/encoding.h"
 
-/* The head of a table.  All blocks start on 64 bytes.  largest: [H]; row: [H][count]; classes:
- * int32_t [count]; slope: [slopes][H][count]. */
+/* The head of a table.  All blocks are aligned to 64 bytes.  largest: [H]; row: [H][count];
+ * classes: int32_t [count]; slope: [slopes][H][count]. */
 struct distances {
     int64_t lo, hi;
-    uint64_t largest, row, classes, slope;         /* bytes from here; classes 0: none */
-    /* of all; another table of the same encoding follows */
+    uint64_t largest, row, classes, slope;         /* byte offsets from here; classes 0: none */
+    /* Total. Another table of the same encoding may follow. */
     uint64_t bytes;
-    /* slope i is that by learned number first + i of a head */
+    /* Slope i is the derivative by learned number first + i of a head. */
     int32_t slopes, first;
 };
 _Static_assert(sizeof(struct distances) == 64, "what follows must start on 64 bytes");
 
-/* Sizes have 64 bits on every machine; distances_size() checks what
- * memory can have.  Rows begin on cache lines, so heads share none. */
+/* Sizes have 64 bits on every machine.  distances_size() checks whether they fit into memory.  Rows
+ * begin on cache lines, so heads share no lines. */
 static inline uint64_t distances_line(uint64_t bytes) { return (bytes + 63) & ~(uint64_t)63; }
 static inline uint64_t distances_row(const struct distances *t, size_t each)
 {
@@ -43,7 +43,7 @@ static inline struct distances distances_layout(int heads, int64_t lo, int64_t h
     if (classes) t.classes = t.bytes, t.bytes += distances_row(&t, sizeof(int32_t));
     return t;
 }
-/* What size() returns for that many bytes; SIZE_MAX says that memory cannot have them. */
+/* The return value of size() for that many bytes.  SIZE_MAX: too large for memory. */
 static inline size_t distances_size(uint64_t bytes)
 {
     return bytes > PTRDIFF_MAX ? SIZE_MAX : (size_t)bytes;
@@ -71,9 +71,9 @@ static inline void *distances_slopes(const struct distances *t, int heads, int i
 
 /* ---- For prepare() --------------------------------------------------------------------------- */
 
-/* Starts a table: numbers, classes and slopes are to be filled in, and `largest`
- * follows the numbers from -inf on.  The engine skips tiles that no term can
- * lift to what a row has seen, so `largest` must never be too small. */
+/* Starts a table.  Its numbers, classes and slopes are filled in later.  `largest` starts at -inf
+ * and follows the numbers.  The engine skips tiles that no term can raise to the scores of a row.
+ * So `largest` must never be too small. */
 static inline struct distances *distances_open(const struct prep *p, void *at,
                                                const struct distances *layout)
 {
@@ -83,8 +83,8 @@ static inline struct distances *distances_open(const struct prep *p, void *at,
         store_real(distances_at(t, t->largest), p->f64, h, -INFINITY);
     return t;
 }
-/* Sets the number of a distance.  A NaN makes the largest
- * a NaN, and it stays one: no tile is skipped then. */
+/* Sets the number of a distance.  A NaN makes `largest` NaN for good, and then no tile is
+ * skipped. */
 static inline void distances_put(const struct prep *p, const struct distances *t, int h,
                                  int64_t d, double x)
 {

@@ -6,16 +6,16 @@
  *     t < sums; then 1 and `rest`
  *     (x[t], x[t + D/2]) <- (x[t] c[t] - x[t + D/2] s[t], x[t] s[t] + x[t + D/2] c[t])
  *
- * The table is that of pairs.h for the waves; then doubles,
- * [groups][C, S][sums]: what the coefficients of a column were multiplied
- * by; then reals, [groups][C, S][waves][lanes]: the coefficients. */
+ * The table is that of pairs.h for the waves.  Then come doubles, [groups][C, S][sums]: the factors
+ * that the coefficients of a column were multiplied by.  Then come reals,
+ * [groups][C, S][waves][lanes]: the coefficients. */
 #ifndef LOCI_LAYOUT_FOURIER_H
 #define LOCI_LAYOUT_FOURIER_H
 
 #include "layout/pairs.h"
 
-/* What the encoding says.  waves and sums as above; groups: 1, or the kv heads;
- * learned: a gradient is wanted; rest: the sin of pairs that are no sum. */
+/* Set by the encoding.  waves and sums: as above.  groups: 1, or the kv heads.  learned: a gradient
+ * is wanted.  rest: the sin of pairs that are no sum. */
 struct fourier { int waves, sums, groups; bool learned; double rest; };
 
 static inline int fourier_lanes(int n) { return (n + 15) / 16 * 16; }
@@ -36,8 +36,8 @@ static inline ptrdiff_t fourier_table(const struct fourier *f)
     return (ptrdiff_t)f->waves * fourier_lanes(f->sums);
 }
 
-/* A part of the gradient, for each kv head:
- * [C, S][waves][lanes], by the coefficients in the table. */
+/* A part of the gradient, for each kv head: [C, S][waves][lanes], by the coefficients in the
+ * table. */
 static inline ptrdiff_t fourier_part(const struct fourier *f)
 {
     return f->learned ? 2 * fourier_table(f) : 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* gate.h -- the sums of log_f that fox makes once per call and its term reads.
+/* gate.h -- the sums of log_f that fox computes once per call and its term reads.
  *
- * Two levels of sums make every bias a difference of few rounded numbers.  Per head
- * and key tile of a run: the sum over all keys up to the end of the tile, in
- * double, and how many gates up to there were shut or no numbers.  Those count as 0
- * in the sum, as -inf would never leave it again; so they forget what lies before
- * them and nothing else.  Per key: the sum over the later keys of its tile. */
+ * Two levels of sums make every bias a difference of few rounded numbers.  For each head and key
+ * tile of a run there is the sum over all keys up to the end of the tile, in double.  There is also
+ * the number of gates up to there that are shut or invalid.  Those count as 0 in the sum, because
+ * -inf would never leave it again.  So they cut off the keys before them and nothing else.  For
+ * each key there is the sum over the later keys of its tile. */
 #ifndef LOCI_LAYOUT_GATE_H
 #define LOCI_LAYOUT_GATE_H
 
@@ -14,11 +14,11 @@
 enum { GATE_STOP };                      /* the option */
 enum { GATE_LOG_F };                     /* the tensor */
 
-/* A gate of at most -SHUT is shut, as -inf is: e^-10000 is 0 in any float.  Sums of those
- * between are at most SHUT times the number of keys, so that a double still has the small
- * ones behind them.  From SHUT on upwards, as NaN, it is no gate, and the row becomes NaN. */
+/* A gate of at most -SHUT is shut, like -inf: e^-10000 is 0 in any float.  Sums of the gates in
+ * between are at most SHUT times the number of keys, so a double still resolves small ones.  Values
+ * from SHUT on, and NaN, are invalid, and the row becomes NaN. */
 static const double SHUT = 1e4;
-/* What a gate that is none counts for, more than all shut ones together; a shut one counts 1. */
+/* The mark of an invalid gate, more than all shut ones together.  A shut gate counts 1. */
 static const int64_t NOT_A_GATE = (int64_t)1 << 40;
 static inline int64_t gate_mark(double log_f)
 {
@@ -34,17 +34,18 @@ struct gate_sums {
     int64_t *marks;                      /* [H][ktiles] */
     void *later;                         /* [B][H][Lk] reals */
     void *top;                           /* [H][ktiles] reals: the largest of `later` in the tile */
-    bool stops;                          /* rows may end early; then also: */
-    /* [H][ktiles]: most that D of a key up to this tile's end exceeds D
-     * of the tile's last key, plus the log of how many these keys are */
+    bool stops;                          /* rows may end early; then also the following: */
+    /* [H][ktiles]: the largest excess of D of a key up to this tile's end over D of the tile's last
+     * key, plus the log of the number of these keys. */
     double *rise;
-    double *knorm;                       /* [key_heads][ktiles]: largest |k| up to the tile's end */
+    /* [key_heads][ktiles]: the largest |k| up to the tile's end. */
+    double *knorm;
 };
 
-/* What the sums of a head continue from, if its first keys are not present: [B][H] of them. */
+/* The state that the sums of a head continue from if its first keys are not present: [B][H]. */
 struct gate_state { double sum; int64_t marks; };
-/* Where a head's log_f, and what is made of it by key, have the first key that is present; and the
- * keys of each head that there is memory for. */
+/* gate_keys(): how many keys of each head there is capacity for.  gate_at(): where log_f of a head,
+ * and arrays by key that follow from it, have the first present key. */
 static inline ptrdiff_t gate_keys(const struct call *c) { return input_capacity(c); }
 static inline ptrdiff_t gate_at(const struct call *c, ptrdiff_t b, int h)
 {
@@ -52,8 +53,8 @@ static inline ptrdiff_t gate_at(const struct call *c, ptrdiff_t b, int h)
          + (ptrdiff_t)(present_keys(c).first - input_keys(c).first);
 }
 
-/* May rows end early?  The bound on what they drop counts on softmax weights made
- * of q.k and the gates alone, and on seeing all keys that the sums count. */
+/* May rows end early?  The bound on the dropped weights needs softmax weights from q.k and the
+ * gates only.  It also needs rows that see all keys in the sums. */
 static inline bool gate_stops(const struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
@@ -63,8 +64,8 @@ static inline bool gate_stops(const struct call *c, int enc)
     return alone && p->enc[enc].opt[GATE_STOP] > 0;
 }
 
-/* The newest key that a row of a run sees, counted in the sequence; negative: none.  The row is
- * `distance` behind the sequence's first key; that falls by 1 per key. */
+/* The newest key that a row of a run sees, counted in the sequence.  Negative: none.  The row is at
+ * `distance` from the sequence's first key.  The distance falls by 1 per key. */
 static inline ptrdiff_t gate_newest_at(const struct call *c, const struct sequence *q,
                                        int64_t distance)
 {
@@ -73,13 +74,13 @@ static inline ptrdiff_t gate_newest_at(const struct call *c, const struct sequen
     const int64_t key = distance - nearest;
     return (ptrdiff_t)(key < q->nk ? key : q->nk - 1);
 }
-/* The same of a row that is counted in the sequence, too. */
+/* The same for a row that is counted in the sequence. */
 static inline ptrdiff_t gate_newest(const struct call *c, const struct sequence *q, ptrdiff_t row)
 {
     return gate_newest_at(c, q, q->d0 + row);
 }
 
-/* The total of the term of an encoding; NULL: no gradient needs it. */
+/* The total of the term of an encoding.  NULL: no gradient needs it. */
 static inline const double *gate_total(const struct call *c, int enc)
 {
     const double *total = NULL;
@@ -87,8 +88,8 @@ static inline const double *gate_total(const struct call *c, int enc)
         if (c->plan->use[x].enc == enc) total = c->g.total[x];
     return total;
 }
-/* On a run the totals are dC by key: dlog_f[l] is the sum of dC over the keys from l on, and as all
- * of dC sums to 0, minus the sum over those before l.  Elsewhere they are dlog_f itself. */
+/* In a run the totals are dC by key.  dlog_f[l] is the sum of dC over the keys from l on.  All dC
+ * sum to 0, so this is minus the sum over the keys before l.  Elsewhere the totals are dlog_f. */
 static inline void gate_end_keys(const double *total, double *dlog_f, ptrdiff_t n, bool sums,
                                  double *older)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* mix.h -- what cape and its term `mix` share: options, and how the network and the parts of its
- * gradient lie in memory.
+/* mix.h -- shared by cape and its term `mix`: options, and the layout of the network and of the
+ * parts of its gradient.
  *
  * Table: b1 [Gp], b2 [H] padded, W1 [in][Gp] with the inputs of the ADD terms before those of the
  * scores, W2 [H][Gp].  Weights are transposed, so that the term adds a row of W1 per input with the
@@ -18,8 +18,9 @@ enum { MIX_LINE = 16 };                  /* whole vectors of every instruction s
 static inline int mix_padded(int n) { return (n + MIX_LINE - 1) / MIX_LINE * MIX_LINE; }
 
 struct mix {
-    int H, in;                           /* heads; inputs: H, or 2 H where others have ADD terms */
-    int G, Gp;                           /* units; padded with zeros: units that stay 0 */
+    /* Heads; inputs: H, or 2 H if other encodings have ADD terms. */
+    int H, in;
+    int G, Gp;                           /* units; padded by zeros, for units that stay 0 */
     double leak, add;                    /* slope of units below 0; factor of the ADD terms */
 };
 static inline struct mix mix_of(const struct config *c)
@@ -30,7 +31,7 @@ static inline struct mix mix_of(const struct config *c)
                          .leak = c->opt[MIX_LEAK], .add = c->opt[MIX_ADD_BIAS] };
 }
 
-/* Where they begin in the table: b1 at 0, b2, row x of W1, row h of W2; and all reals. */
+/* Offsets in the table: b1 at 0, b2, row x of W1, row h of W2.  mix_reals() is the total. */
 static inline ptrdiff_t mix_b2(const struct mix *m) { return m->Gp; }
 static inline ptrdiff_t mix_w1(const struct mix *m, int x)
 {
@@ -42,7 +43,7 @@ static inline ptrdiff_t mix_w2(const struct mix *m, int h)
 }
 static inline ptrdiff_t mix_reals(const struct mix *m) { return mix_w2(m, m->H); }
 
-/* Reals of a part, and where one of its rows begins. */
+/* Where a row of a part begins, and reals of a part. */
 static inline ptrdiff_t mix_row(const struct mix *m, int row) { return (ptrdiff_t)row * m->Gp; }
 static inline ptrdiff_t mix_part(const struct mix *m) { return mix_row(m, MIX_DB2) + MIX_LINE; }
 

@@ -5,8 +5,8 @@
 #include "math/dd.h"
 #include "math/trig.h"
 
-/* 64 bytes of head, then rows of doubles: the frequency
- * in two parts, and cos and sin of each step. */
+/* 64 bytes of head, then rows of doubles: the frequency in two parts, and cos and sin of each
+ * step. */
 size_t loci_pairs_size(int count, int axes, int groups)
 {
     return 64
@@ -24,11 +24,11 @@ void loci_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency
     for (int g = 0; g < form.groups; g++)
         for (int axis = 0; axis < form.axes; axis++) {
             double *hi = (double *)pairs_rows(pairs, g, axis), *lo = hi + W, *step = lo + W;
-            /* Turns by several axes are multiplied, so the factor belongs to one of them. */
+            /* Rotations of several axes are multiplied, so the factor belongs to one of them. */
             const double m = axis == 0 ? form.factor : 1;
             for (int t = 0; t < W; t++) {
-                /* A pair that is not there, or that this axis does
-                 * not turn, has frequency 0: cos 1, sin 0. */
+                /* A padding pair, or one that this axis does not rotate, has frequency 0: cos 1,
+                 * sin 0. */
                 hi[t] = lo[t] = 0;
                 if (t < form.count) frequency(p, axis, g, t, &hi[t], &lo[t]);
             }
@@ -41,7 +41,7 @@ void loci_pairs_prepare(const struct prep *p, struct pairs form, pairs_frequency
         }
 }
 
-/* Keys in a cache have been multiplied by this; see loci_cache_remove(). */
+/* The factor that keys of a cache were multiplied by.  See loci_cache_remove(). */
 double loci_pairs_factor(const void *table, int *channel, int *channels)
 {
     const struct pairs *p = table;
@@ -65,8 +65,8 @@ void loci_fading_pairs_prepare(const struct prep *p, struct pairs form, pairs_fr
     for (int t = 0; t < W; t++) {
         struct dd base = { 1, 0 };
         if (t < form.count) z(p, 0, 0, t, &base.hi, &base.lo);
-        /* Powers to 106 bits: 63 products per digit, over 7 digits, still leave a whole double.
-         * Those whose low part would not be a normal double are 0. */
+        /* Powers to 106 bits: 63 products per digit, over 7 digits, still leave a full double.
+         * Powers whose low part would not be a normal double are 0. */
         for (int digit = 0; digit < FADE_DIGITS; digit++) {
             struct dd power = { 1, 0 };
             for (int n = 0; n < PAIR_STEPS; n++) {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* roll.h -- what the term `roll` finds at the start of an encoding's table:
- * a vector for every distance, a product of learned weights and waves.
+/* roll.h -- what the term `roll` reads at the start of an encoding's table: a vector for every
+ * distance, a product of learned weights and waves.
  *
- * For each head, from `heads` on, the table has v, real [width], and then the vectors W R_d of
- * the distances hi .. lo, real [hi - lo + 1][width], the largest distance first like the oldest
- * keys.  For all heads, from `waves` on, it has the R_d, real [hi - lo + 1][waves_width].  The
- * sums of a head are those of dW, [D][waves_width], and of dv, [width]. */
+ * For each head, starting at `heads`, the table has v, real [width].  Then come the vectors W R_d
+ * of the distances hi .. lo, real [hi - lo + 1][width], the largest distance first, in the order of
+ * the keys.  For all heads, starting at `waves`, it has the R_d, real [hi - lo + 1][waves_width].
+ * The sums of a head are those of dW, [D][waves_width], and of dv, [width]. */
 #ifndef LOCI_LAYOUT_ROLL_H
 #define LOCI_LAYOUT_ROLL_H
 
 #include "contract/encoding.h"
 
-struct waves { int numbers; };           /* what the encoding says: numbers of a wave */
+struct waves { int numbers; };           /* set by the encoding: numbers of a wave */
 struct roll {
     int64_t lo, hi;                      /* distances beyond have the vectors of the ends */
     ptrdiff_t width, waves_width;        /* padded D and Dm */
-    size_t heads, waves;                 /* bytes from the start of the table */
+    size_t heads, waves;                 /* byte offsets from the start of the table */
 };
 enum { ROLL_HEADER = 64 };
 _Static_assert(sizeof(struct roll) <= ROLL_HEADER, "what comes next starts on 64 bytes");

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* scan.h -- what cope and its term `scan` share: options, tensors, and how gradients
- * are laid out.
+/* scan.h -- shared by cope and its term `scan`: options, tensors, and the layout of gradients.
  *
- * The table is e as it is, [npos][D] or [H][npos][D].  A part of the gradient is npos rows of de,
- * `width` apart; heads that share e share one place in the total, or one by kv head where the call
- * brings the keys of the gates.  Behind the places is the gradient of these, [B][Hkv][Lk][D]. */
+ * The table is e as it is, [npos][D] or [H][npos][D].  A part of the gradient has npos rows of de,
+ * `width` apart.  Heads that share e share one place in the total, or one per kv head if the call
+ * has the keys of the gates.  The gradient of these keys follows the places, [B][Hkv][Lk][D]. */
 #ifndef LOCI_LAYOUT_SCAN_H
 #define LOCI_LAYOUT_SCAN_H
 
@@ -18,12 +17,12 @@ struct scan {
     int npos, width;
     bool per_head;
     enum gates gates;
-    double gate, pos;                    /* the scales of gates and positions, over that of q.k */
+    double gate, pos;                    /* scales of gates and positions, divided by that of q.k */
     ptrdiff_t part;                      /* numbers in one part */
 };
 
-/* What scan and cope read from a call.  Scores are computed as scale
- * q.k, so scales of gates and positions are taken over that. */
+/* What scan and cope read from a call.  Scores are computed as scale q.k, so the scales of gates
+ * and positions are divided by that scale. */
 static inline struct scan scan_of(const struct call *c, int enc)
 {
     const struct loci_plan *p = c->plan;
@@ -38,8 +37,8 @@ static inline struct scan scan_of(const struct call *c, int enc)
     return a;
 }
 
-/* How many places the total has: one per head if e has heads; else, if the gates have keys of their
- * own, one per batch entry and kv head; else one.  scan_part_at() is where head h adds. */
+/* How many places the total has: one per head if e has heads; else one per batch entry and kv head
+ * if the gates have keys of their own; else one.  scan_part_at() is where head h adds. */
 static inline int scan_abreast(const struct call *c, const struct scan *a)
 {
     return a->per_head ? c->plan->heads : a->gates == GATES_GIVEN ? c->plan->kv_heads : 1;
@@ -53,7 +52,7 @@ static inline ptrdiff_t scan_part_at(const struct call *c, const struct scan *a,
     const int n = scan_abreast(c, a);
     return ((a->gates == GATES_GIVEN ? b * n : 0) + h * n / c->plan->heads) * a->part;
 }
-/* Where the keys of a kv head are in the total, and all numbers of it. */
+/* scan_keys(): where the total has the keys of a kv head.  scan_total(): all its numbers. */
 static inline ptrdiff_t scan_keys(const struct call *c, const struct scan *a, ptrdiff_t b, int kvh)
 {
     return scan_places(c, a) * a->part + (b * c->plan->kv_heads + kvh) * c->Lk * c->plan->dim;

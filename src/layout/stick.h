@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* stick.h -- the options of sba, which its term reads too. */
+/* stick.h -- the options of sba, which its term also reads. */
 #ifndef LOCI_LAYOUT_STICK_H
 #define LOCI_LAYOUT_STICK_H
 
@@ -8,7 +8,7 @@
 enum { STICK_CURRENT, STICK_REMAINDER, STICK_STOP };
 enum { REMAINDER_NONE, REMAINDER_VALUE, REMAINDER_VECTOR };
 
-/* The options of the encoding that use x belongs to. */
+/* The options of the encoding that term x of the plan belongs to. */
 static inline const struct config *stick_config(const struct call *c, int x)
 {
     return &c->plan->enc[c->plan->use[x].enc];

@@ -8,7 +8,7 @@
 
 struct dd { double hi, lo; };
 
-/* Makes the sum of any two doubles such a number, without loss. */
+/* Makes the sum of any two doubles such a number, exactly. */
 static inline struct dd dd_norm(double a, double b)
 {
     struct dd r;
@@ -16,8 +16,8 @@ static inline struct dd dd_norm(double a, double b)
     return r;
 }
 
-/* Adds high and low parts without loss and passes the carries on in
- * two steps: one step would lose bits when the high parts cancel. */
+/* Adds high and low parts exactly and propagates the carries in two steps.  One step would lose
+ * bits if the high parts cancel. */
 static inline struct dd dd_add(struct dd a, struct dd b)
 {
     struct dd s = dd_norm(a.hi, b.hi), t = dd_norm(a.lo, b.lo);
@@ -25,16 +25,16 @@ static inline struct dd dd_add(struct dd a, struct dd b)
     return dd_norm(s.hi, s.lo + t.lo);
 }
 
-/* The fma is the error of the large product, exactly.  a.lo b.lo
- * is left out: it is no larger than the rounding of the result. */
+/* The fma is the exact error of the large product.  a.lo b.lo is left out, because it is no larger
+ * than the rounding of the result. */
 static inline struct dd dd_mul(struct dd a, struct dd b)
 {
     double p = a.hi * b.hi;
     return dd_norm(p, fma(a.hi, b.hi, -p) + (a.hi * b.lo + a.lo * b.hi));
 }
 
-/* One step of long division: the remainder of the first quotient
- * is exact, and the second quotient corrects the first. */
+/* One step of long division: the remainder of the first quotient is exact, and the second quotient
+ * corrects the first. */
 static inline struct dd dd_div(struct dd a, double b)
 {
     double q = a.hi / b;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* exponential.c -- up to 4 channels in closed form,
- * by quaternions; else a Taylor series and squarings.
+/* expm.c -- up to 4 channels in closed form, by quaternions; else a Taylor series and squarings.
  *
- * A skew matrix of four channels is the map of quaternions v -> a v + v b with imaginary a and b,
- * hence its exponential v -> e^a v e^b; three channels are i, j, k alone, where b = -a.  The
+ * A skew matrix of four channels is the map of quaternions v -> a v + v b with imaginary a and b.
+ * So its exponential is v -> e^a v e^b.  Three channels are i, j, k only, where b = -a.  The
  * adjoint at a gradient G is the skew part of the integral over s in 0 .. 1 of e^(-sX) M e^(sX), M
- * = G exp(X)^T: its own a and b turn about those of X by -2s |a|, and their means are in closed
- * form as well.
+ * = G exp(X)^T.  Its own a and b rotate about those of X by -2s |a|, and their means are in closed
+ * form, too.
  *
- * Else the adjoint is the derivative of exp at -X in the
- * direction G: matrices carry it along as dual numbers. */
+ * Otherwise the adjoint is the derivative of exp at -X in the direction G.  Matrices carry it along
+ * as dual numbers. */
 #include "math/expm.h"
 
 #include <math.h>
@@ -18,8 +17,8 @@
 
 /* ---- Quaternions ----------------------------------------------------------------------------- */
 
-/* sin t / t and (1 - cos t) / t.  The second is made of half the
- * angle, as 1 - cos t would lose all its digits for small t. */
+/* sin t / t and (1 - cos t) / t.  The second uses half the angle, because 1 - cos t would lose all
+ * its digits for small t. */
 static void quotients(double t, double *sinc, double *rest)
 {
     const double half = t / 2, s = half == 0 ? 1 : sin(half) / half;
@@ -28,8 +27,8 @@ static void quotients(double t, double *sinc, double *rest)
 }
 
 /* a and b of a skew matrix, and the matrix of a and b.  The first column of the matrix is a + b,
- * its lower right corner a - b; with n = 3 the former is 0.  All is as if a matrix had four
- * channels 1, i, j, k: with n = 3 the channel 1 is not there and its row and column are 0. */
+ * its lower right corner a - b.  With n = 3 the former is 0.  The matrix always has four channels
+ * 1, i, j, k.  With n = 3 channel 1 is absent, and its row and column are 0. */
 static void split(int n, const double *x, double *a, double *b)
 {
     double m[4][4] = { { 0 } };
@@ -58,7 +57,7 @@ static void multiply_by(const double *q, bool left, double m[4][4])
                                 { q[3], -s * q[2], s * q[1], q[0] } };
     memcpy(m, rows, sizeof rows);
 }
-/* e^a of an imaginary a is cos |a| + a sin |a| / |a|: a quaternion of length 1. */
+/* e^a of an imaginary a is cos |a| + a sin |a| / |a|, a quaternion of length 1. */
 static void exp_quaternion(const double *a, double *q)
 {
     const double length = sqrt(a[0] * a[0] + a[1] * a[1] + a[2] * a[2]);
@@ -67,8 +66,8 @@ static void exp_quaternion(const double *a, double *q)
     q[0] = cos(length);
     for (int i = 0; i < 3; i++) q[i + 1] = sinc * a[i];
 }
-/* r = exp(x) by v -> p v q, p = e^a and q = e^b, as
- * the product of two 4 x 4 matrices that commute. */
+/* r = exp(x) by v -> p v q, p = e^a and q = e^b, as the product of two 4 x 4 matrices that
+ * commute. */
 static void closed_form(int n, const double *x, double *r)
 {
     double a[3], b[3], p[4], q[4], left[4][4], right[4][4];
@@ -83,9 +82,9 @@ static void closed_form(int n, const double *x, double *r)
         }
 }
 
-/* v <- the mean over s in 0 .. 1 of v turned about `axis` by the angle 2 s
- * |axis|, against it when `sign` is -1.  The part of v along the axis stays;
- * of the part across, the mean of cos and sin of the angle is left. */
+/* v <- the mean over s in 0 .. 1 of v rotated about `axis` by the angle 2 s |axis|, in the opposite
+ * direction if `sign` is -1.  The part of v along the axis does not change.  The part across it is
+ * multiplied by the means of cos and sin of the angle. */
 static void mean_rotation(const double *axis, double sign, double *v)
 {
     const double length = sqrt(axis[0] * axis[0] + axis[1] * axis[1] + axis[2] * axis[2]);
@@ -99,8 +98,8 @@ static void mean_rotation(const double *axis, double sign, double *v)
     for (int i = 0; i < 3; i++)
         v[i] = sinc * v[i] + (1 - sinc) * along * n[i] + sign * rest * across[i];
 }
-/* The skew part M - M^T of M = G exp(X)^T is split like X itself; then a turns by
- * e^(-sa) . e^(sa) and b by e^(sb) . e^(-sb), so each mean is one mean_rotation(). */
+/* The skew part M - M^T of M = G exp(X)^T is split like X itself.  Then a is rotated by e^(-sa) .
+ * e^(sa) and b by e^(sb) . e^(-sb), so each mean is one mean_rotation(). */
 static void closed_adjoint(int n, const double *x, const double *g, double *d)
 {
     double r[16], skew[16], a[3], b[3], da[3], db[3];
@@ -120,16 +119,16 @@ static void closed_adjoint(int n, const double *x, const double *g, double *d)
 
 /* ---- Any size -------------------------------------------------------------------------------- */
 
-/* The series ends at x^16.  With the norm halved to at most 1/2 the rest is below 2^-64;
- * 16 terms in steps of x^4 take 6 products where one step per term would take 15. */
+/* The series ends at x^16.  With the norm halved to at most 1/2 the rest is below 2^-64.  16 terms
+ * in steps of x^4 need 6 products.  One step per term would need 15. */
 enum { POWERS = 4, DEGREE = POWERS * POWERS };
 size_t loci_exponential_work(int n)
 {
     return n <= 4 ? 0 : (size_t)(POWERS + 2) * 2 * (size_t)n * (size_t)n;
 }
 
-/* to = x y.  Each is a matrix and, if `dual`, its derivative
- * behind it: that of a product is x dy + dx y. */
+/* to = x y.  Each is a matrix and, if `dual`, its derivative after it.  The derivative of a product
+ * is x dy + dx y. */
 static void multiply(int n, bool dual, add_product *add, const double *x,
                      const double *y, double *to)
 {
@@ -139,9 +138,9 @@ static void multiply(int n, bool dual, add_product *add, const double *x,
     if (dual) add(n, n, n, x, y + all, to + all), add(n, n, n, x + all, y, to + all);
 }
 
-/* exp of the first matrix in `room`, which is overwritten, as the sum over k of x^k / k!
- * in steps of x^4.  `room` holds x .. x^4 and two more matrices, y and t, which swap
- * their places after each product; it returns the one that holds the result. */
+/* exp of the first matrix in `work`, which is overwritten, as the sum over k of x^k / k!  in steps
+ * of x^4.  `work` has x .. x^4 and two more matrices, y and t, which are swapped after each
+ * product.  Returns the one with the result. */
 static const double *series(int n, bool dual, add_product *add, double *work)
 {
     const ptrdiff_t all = (ptrdiff_t)n * n, size = 2 * all, count = dual ? size : all;
@@ -151,8 +150,8 @@ static const double *series(int n, bool dual, add_product *add, double *work)
         for (int j = 0; j < n; j++) sum += fabs(work[i * n + j]);
         norm = fmax(norm, sum);
     }
-    /* exp(x) = exp(x / 2^n)^(2^n).  A norm that is not
-     * finite is not halved: the result is NaN by itself. */
+    /* exp(x) = exp(x / 2^n)^(2^n).  A norm that is not finite is not halved, and the result is NaN
+     * anyway. */
     const int halvings = isfinite(norm) && norm > 0.5 ? ilogb(norm) + 2 : 0;
     for (ptrdiff_t i = 0; i < count; i++) work[i] = ldexp(work[i], -halvings);
     for (int k = 1; k <= DEGREE; k++) coefficient[k] = coefficient[k - 1] / k;
@@ -198,8 +197,8 @@ void loci_exponential_adjoint(int n, const double *x, const double *g, double *d
         closed_adjoint(n, x, g, d);
         return;
     }
-    /* The adjoint of exp at X is its derivative at X^T,
-     * and X^T = -X.  Only the skew part is asked for. */
+    /* The adjoint of exp at X is its derivative at X^T, and X^T = -X.  Only the skew part is
+     * needed. */
     for (int i = 0; i < n * n; i++) work[i] = -x[i], work[n * n + i] = g[i];
     const double *dx = series(n, true, add, work) + n * n;
     for (int i = 0; i < n; i++)

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* exponential.h -- exp of skew matrices in double, and its adjoint. */
+/* expm.h -- exp of skew matrices in double, and its adjoint. */
 #ifndef LOCI_MATH_EXPM_H
 #define LOCI_MATH_EXPM_H
 
 #include <stddef.h>
 
-/* to [m][n] += x [m][k] y [k][n].  The caller brings the product,
- * so that it is the one of its instruction set. */
+/* to[m][n] += x[m][k] y[k][n].  The caller supplies the product of its instruction set. */
 typedef void add_product(int m, int k, int n, const double *x, const double *y, double *to);
 
-/* Doubles of scratch that n x n matrices take; the functions below want as many in `room`. */
+/* Doubles of scratch for n x n matrices.  The functions below need this size in `work`. */
 size_t loci_exponential_work(int n);
 /* r = exp(x), x skew. */
 void loci_exponential(int n, const double *x, double *r, double *work, add_product *);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* half.h -- numbers of 16 bits: bf16 (8 bits of exponent, 7 of fraction) and f16 (5 and 10).
- * Widening is exact; narrowing rounds to nearest, ties to even, and NaN stays NaN.  isa/ has the
- * same a vector at a time. */
+ * Widening is exact.  Narrowing rounds to nearest, ties to even, and NaN stays NaN.  simd/ has the
+ * same operations for vectors. */
 #ifndef LOCI_MATH_HALF_H
 #define LOCI_MATH_HALF_H
 
@@ -25,10 +25,10 @@ static inline uint32_t bits_of(float x)
 }
 
 static inline float from_bf16(uint16_t h) { return float_of((uint32_t)h << 16); }
-/* Adding half of the last bit kept, less one if that bit is even, and cutting
- * off rounds to nearest, ties to even; a carry walks into the exponent, where
- * it belongs, and the largest floats become infinite.  A NaN is kept apart,
- * since the same carry could make it infinite; 0x40 makes it quiet. */
+/* Adding half of the last remaining bit, less one if that bit is even, and truncating rounds to
+ * nearest, ties to even.  A carry propagates correctly into the exponent, and the largest floats
+ * become infinite.  A NaN is handled apart, because the same carry could make it infinite; 0x40
+ * makes it quiet. */
 static inline uint16_t to_bf16(float x)
 {
     const uint32_t bits = bits_of(x);
@@ -51,11 +51,11 @@ static inline uint16_t to_f16(float x)
 {
     const uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
     if (size > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (size >> 13 & 0x3ff));
-    /* 2^16 and more is infinite; what is below and still rounds
-     * up to 2^16 carries into the exponent at the end. */
+    /* Numbers from 2^16 on are infinite.  Smaller ones that round up to 2^16 carry into the
+     * exponent at the end. */
     if (size >= 0x47800000) return (uint16_t)(sign | 0x7c00);
-    /* Below 2^-14 there are multiples of 2^-24, the last
-     * bit of 0.5 in float: adding 0.5 rounds to them. */
+    /* Numbers below 2^-14 are multiples of 2^-24, which is the last bit of 0.5 in float.  So adding
+     * 0.5 rounds to them. */
     if (size < 0x38800000) return (uint16_t)(sign | (bits_of(float_of(size) + 0.5f) - 0x3f000000));
     return (uint16_t)(sign | (size + 0xfff + (size >> 13 & 1) - 0x38000000) >> 13);
 }
@@ -74,8 +74,8 @@ static inline double load_stored(const void *p, loci_dtype dtype, ptrdiff_t i)
     default: return (double)from_f16(((const uint16_t *)p)[i]);
     }
 }
-/* Numbers of 16 bits are rounded from x as a float, as in the engine:
- * rounding once from the double would now and then give another bit. */
+/* Numbers of 16 bits are rounded from x as a float, like in the engine.  Rounding once from the
+ * double would occasionally give another bit. */
 static inline void store_stored(void *p, loci_dtype dtype, ptrdiff_t i, double x)
 {
     switch (dtype) {

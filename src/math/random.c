@@ -13,8 +13,8 @@ uint64_t loci_scramble(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* The constant is 2^64 over the golden ratio, the step of splitmix64.  The half keeps the result
- * off 0, whose logarithm loci_normal() would take; the largest of all would be rounded to 1. */
+/* The constant is 2^64 over the golden ratio, the step of splitmix64.  Adding a half avoids 0,
+ * whose logarithm loci_normal() would compute.  The largest value would round to 1. */
 double loci_uniform(uint64_t stream, uint64_t i)
 {
     const uint64_t bits = loci_scramble(stream + (i + 1) * 0x9e3779b97f4a7c15u) >> 11;
@@ -22,7 +22,7 @@ double loci_uniform(uint64_t stream, uint64_t i)
     return u < 1 ? u : 1 - 0x1p-53;
 }
 
-/* Box and Muller, the cosine half alone: number i then depends on no other number. */
+/* Box and Muller, only the cosine.  So number i does not depend on another number. */
 double loci_normal(uint64_t stream, uint64_t i)
 {
     const double two_pi = 6.283185307179586;

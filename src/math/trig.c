@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* trig.c -- frequencies base^(-num/den) as double-doubles, and the called form of sincos.
+/* trig.c -- frequencies base^(-num/den) as double-doubles, and sincos as a function.
  *
- * base = m 2^k with m in [sqrt 1/2, sqrt 2), so base^-e = 2^-q
- * exp(-(f ln 2 + e ln m)) with e k = q + f.  q and f come from an exact
- * division, so nothing large is ever rounded and errors stay near 2^-104. */
+ * base = m 2^k with m in [sqrt 1/2, sqrt 2), so base^-e = 2^-q exp(-(f ln 2 + e ln m)) with e k = q
+ * + f.  q and f come from an exact division, so no large number is ever rounded, and errors stay
+ * near 2^-104. */
 #include "math/trig.h"
 
 #include <float.h>
@@ -19,7 +19,8 @@ static const struct dd ln2 = { 0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56 };
 static struct dd log_near_one(double m)
 {
     struct dd up = dd_norm(m, -1), down = dd_norm(m, 1);
-    /* up / (down.hi + down.lo) = up / down.hi (1 - down.lo / down.hi): m + 1 may need a bit more */
+    /* up / (down.hi + down.lo) = up / down.hi (1 - down.lo / down.hi); m + 1 may need one more
+     * bit */
     struct dd s = dd_div(up, down.hi);
     s = dd_add(s, dd_mul(s, (struct dd){ -down.lo / down.hi, 0 }));
     struct dd z = dd_mul(s, s), sum = { 0, 0 };
@@ -39,7 +40,7 @@ static struct dd exp_near_zero(struct dd x)
 
 void loci_pow_dd(double base, double num, double den, double *hi, double *lo)
 {
-    /* Up to 1000 the powers of two below are an int for every base. */
+    /* With at most 1000 the powers of two below are an int for every base. */
     if (!(base > 0 && base <= DBL_MAX && fabs(num / den) <= 1000)) {
         *hi = *lo = NAN;
         return;
@@ -51,15 +52,15 @@ void loci_pow_dd(double base, double num, double den, double *hi, double *lo)
         k--;
     }
 
-    /* num k = q den + f den: products and differences
-     * are exact, f is rounded as a double-double. */
+    /* num k = q den + f den.  Products and differences are exact; f is rounded as a
+     * double-double. */
     double a = num * k, ae = fma(num, k, -a);
     double q = rint(a / den), b = q * den, be = fma(q, den, -b);
     struct dd f = dd_div(dd_add(dd_norm(a, -b), dd_norm(ae, -be)), den);
     struct dd e = dd_div((struct dd){ num, 0 }, den);
 
     struct dd x = dd_add(dd_mul(f, ln2), dd_mul(e, log_near_one(m)));
-    /* The rest of the exponent: whole powers of two are taken off until |x| <= ln2/2. */
+    /* The rest of the exponent: whole powers of two are removed until |x| <= ln2/2. */
     double j = rint(x.hi / ln2.hi);
     x = dd_add(x, dd_mul((struct dd){ -j, 0 }, ln2));
     struct dd r = exp_near_zero((struct dd){ -x.hi, -x.lo });

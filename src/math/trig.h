@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* trig.h -- cos and sin of position times frequency, and the frequencies, independent of any libm.
  *
- * A frequency is the unevaluated sum w_hi + w_lo of two doubles (106 bits), so
- * that the angle is right to far more than a double even at position 2^40.  Every
- * operation is an IEEE one (+, -, *, fma, bits), so the result has the same bits
- * on every machine, inlined and vectorised or not; rounding must be to nearest. */
+ * A frequency is the unevaluated sum w_hi + w_lo of two doubles (106 bits).  So the angle is
+ * accurate far beyond a double even at position 2^40.  Every operation is an IEEE one (+, -, *,
+ * fma, bits).  So the result has the same bits on every machine, inlined, vectorised or not.
+ * Rounding must be to nearest. */
 #ifndef LOCI_MATH_TRIG_H
 #define LOCI_MATH_TRIG_H
 
@@ -13,14 +13,14 @@
 #include <string.h>
 
 /* cos and sin of x * (w_hi + w_lo), correct to 0.51 ulp for |x| <= 2^40 and angles up to 2^42 (to 1
- * ulp where the value itself is below 2^-50); NaN beyond 2^50, where this reduction ends.  |w_lo|
+ * ulp where the value itself is below 2^-50).  NaN beyond 2^50, where this reduction ends.  |w_lo|
  * is at most half an ulp of w_hi. */
 void loci_sincos(double x, double w_hi, double w_lo, double *c, double *s);
 
 /* hi + lo = base^(-num / den), relative error below 1e-30, for base > 0; NaN for any other base. */
 void loci_pow_dd(double base, double num, double den, double *hi, double *lo);
 
-/* a + b = *sum + the result, exactly, whichever is larger (Knuth). */
+/* a + b = *sum + the result, exactly, in any order of size (Knuth). */
 static inline double trig_two_sum(double a, double b, double *sum)
 {
     double s = a + b, t = s - a;
@@ -36,25 +36,25 @@ static inline double trig_fast_two_sum(double a, double b, double *sum)
     return b - (s - a);
 }
 
-/* loci_sincos in parts without a call or a branch, so that loops over them vectorise.  In a loop of
- * its own each part is short enough for a CPU to work on several vectors at a time. */
+/* loci_sincos in parts without a call or a branch, so that loops over them vectorise.  Each part is
+ * short enough that a CPU, in a loop over one part, works on several vectors at a time. */
 
 /* r + t = x (w_hi + w_lo) - n pi/2, |r| up to pi/4; n is in the last bits of turns. */
 static inline __attribute__((always_inline)) void trig_reduce(double x, double w_hi, double w_lo,
                                                               double *r, double *t, double *turns)
 {
-    /* pi/2 = p1 + p2 + p3 within 2^-163; whole + integer
-     * keeps the integer's low bits at the end of the word. */
+    /* pi/2 = p1 + p2 + p3 within 2^-163.  whole + integer has the integer's low bits at the end of
+     * the word. */
     const double p1 = 0x1.921fb54442d18p+0, p2 = 0x1.1a62633145c07p-54,
                  p3 = -0x1.f1976b7ed8fbcp-110;
-    /* Adding 1.5 2^52 rounds to an integer: doubles of that size have no other bits. */
+    /* Adding 1.5 2^52 rounds to an integer, because doubles of that size have no other bits. */
     const double two_over_pi = 0x1.45f306dc9c883p-1, whole = 0x1.8p52;
 
     /* 1.  The angle, exactly: h + he + l + le. */
     double h = x * w_hi, he = fma(x, w_hi, -h);
     double l = x * w_lo, le = fma(x, w_lo, -l);
 
-    /* 2.  h - n p1 is exact; the parts near ulp(h) are added in pairs with their errors. */
+    /* 2.  h - n p1 is exact.  Parts near ulp(h) are added in pairs with their errors. */
     *turns = fma(h, two_over_pi, whole);
     double n = *turns - whole;
     double n1 = n * p1, n1e = fma(n, p1, -n1);
@@ -73,9 +73,9 @@ static inline __attribute__((always_inline)) double trig_square(double r, double
     *ze = fma(r, r, -z) + 2 * r * t;
     return z;
 }
-/* sin = r + t + r^3 (-1/6 + z q): Taylor's series up to r^17, below 2^-63 at
- * pi/4.  q needs a double only; the cubic factor k and its product v are kept
- * in two parts, or their rounding alone would cost more than 0.01 ulp. */
+/* sin = r + t + r^3 (-1/6 + z q): Taylor's series up to r^17, below 2^-63 at pi/4.  q needs only a
+ * double.  The cubic factor k and its product v are in two parts, because their rounding alone
+ * would cost more than 0.01 ulp. */
 static inline __attribute__((always_inline)) double trig_sin(double r, double t)
 {
     double ze, z = trig_square(r, t, &ze);
@@ -92,7 +92,8 @@ static inline __attribute__((always_inline)) double trig_sin(double r, double t)
     double sin_hi, sin_lo = trig_fast_two_sum(r, v, &sin_hi);
     return sin_hi + (sin_lo + (ve + t));
 }
-/* cos = 1 - z/2 + z^2 (1/24 + z q), likewise; 1 - z/2 is added first, as the largest two. */
+/* cos = 1 - z/2 + z^2 (1/24 + z q), likewise.  1 - z/2 is added first, because these are the
+ * largest. */
 static inline __attribute__((always_inline)) double trig_cos(double r, double t)
 {
     double ze, z = trig_square(r, t, &ze);
@@ -110,9 +111,9 @@ static inline __attribute__((always_inline)) double trig_cos(double r, double t)
     cos_lo += trig_fast_two_sum(cos_hi, v, &cos_hi);
     return cos_hi + (cos_lo + fma(-0.5, ze, ve));
 }
-/* Turns by the quarters that trig_reduce() took off: cos and sin swap in odd quarters,
- * cos < 0 in quarters 1 and 2, sin < 0 in 2 and 3.  It works on bits instead of branching,
- * so that loops vectorise.  NaN for angles beyond 2^50, where the reduction ends. */
+/* Rotates by the quarters that trig_reduce() subtracted: cos and sin swap in odd quarters, cos < 0
+ * in quarters 1 and 2, sin < 0 in 2 and 3.  It works on bits instead of branching, so that loops
+ * vectorise.  NaN for angles beyond 2^50, where the reduction ends. */
 static inline __attribute__((always_inline)) void trig_quarter(double h, double turns,
                                                                double *c, double *s)
 {

@@ -8,10 +8,10 @@ static const struct loci_pe *const encodings[] = {
 #include "encodings/list.h"
 #undef PE
 };
-/* Written once, when somebody asks first, and constant from then on. */
+/* Filled by the first caller, and constant after that. */
 static loci_encoding_info infos[COUNT(encodings)];
 
-/* The list as programs see it, from the encodings' own tables. */
+/* The public list, from the encodings' tables. */
 static void fill_infos(void)
 {
     for (int i = 0; i < COUNT(encodings); i++) {

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* isa.c -- which engines were built, and which of them this processor and operating system run. */
+/* isa.c -- which engines were built, and which of them this processor and operating system can
+ * run. */
 #include "contract/engine.h"
 
 extern const struct engine loci_engine_scalar, loci_engine_f64;
 extern const struct engine loci_engine_avx2, loci_engine_avx512, loci_engine_neon;
 
-enum { MAX_ENGINES = 3 };                /* scalar, and at most two of one kind of processor */
+enum { MAX_ENGINES = 3 };                /* scalar, and at most two for one kind of processor */
 
 #if defined LOCI_HAVE_AVX2 || defined LOCI_HAVE_AVX512
 #include <cpuid.h>
 
 enum { LEVEL_BASE, LEVEL_AVX2, LEVEL_AVX512 };
 
-/* Registers that the operating system saves on a context switch (XCR0); without it,
- * using them destroys state. */
+/* Registers that the operating system saves on a context switch (XCR0).  Using any others destroys
+ * state. */
 static uint32_t saved_registers(void)
 {
     uint32_t low, high;
@@ -23,18 +24,18 @@ static uint32_t saved_registers(void)
 
 static bool has_all(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
-/* The highest level that processor and operating system both have.  The bits are those of CPUID's
- * leaves 1 (ecx) and 7 (ebx). */
+/* The highest level that the processor and the operating system both support.  The bits are those
+ * of CPUID leaves 1 (ecx) and 7 (ebx). */
 static int level(void)
 {
-    /* XCR0: xmm and ymm; and with them k0-k7, upper zmm halves, zmm16-31 */
+    /* XCR0: xmm and ymm; and additionally k0-k7, upper zmm halves, zmm16-31 */
     const uint32_t ymm = 0x6, zmm = 0xe6;
     const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
     const uint32_t avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
     uint32_t a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !has_all(c, fma | osxsave | avx | f16c))
         return LEVEL_BASE;
-    /* only osxsave says that xgetbv is there */
+    /* xgetbv exists only if osxsave is set */
     uint32_t saved = saved_registers();
     if (!has_all(saved, ymm) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has_all(b, avx2))
         return LEVEL_BASE;
@@ -54,7 +55,7 @@ bool loci_dots_bf16(void)
 #endif
 }
 
-/* Engines in float32 that run here, worst first.  There may be none: LOCI_ISAS=none. */
+/* Engines in float32 that can run here, worst first.  There may be none: LOCI_ISAS=none. */
 static int runnable(const struct engine *list[MAX_ENGINES])
 {
     int n = 0;
@@ -74,7 +75,7 @@ static int runnable(const struct engine *list[MAX_ENGINES])
     return n;
 }
 
-/* A name that cannot run here is refused for f64, too, although that engine is portable. */
+/* A name that cannot run here is also refused for f64, although that engine is portable. */
 const struct engine *loci_engine(const char *isa, bool f64)
 {
     const struct engine *list[MAX_ENGINES];

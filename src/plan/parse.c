@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Bytes of a text; letters of a word in a sentence; bytes of a number; numbers of a list. */
+/* Bytes of a text, letters of a word in a sentence, bytes of a number, numbers of a list. */
 enum { MAX_TEXT = 65536, MAX_NAME = 48, MAX_NUMBER = 64, MAX_LIST = 4096 };
 
 static const struct loci_pe *const encodings[] = {
@@ -24,7 +24,7 @@ static const struct loci_pe *const encodings[] = {
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
-/* A piece of the text, which is not copied. */
+/* A piece of the text.  It is not copied. */
 struct span { const char *at; int n; };
 
 #define SHOWN(s) (s).n < MAX_NAME ? (s).n : MAX_NAME, (s).at    /* for %.*s in a sentence */
@@ -44,8 +44,9 @@ static struct span next_word(const char **words)
     return w;
 }
 
-/* Letters to insert, delete or change until a is b.  Only one row of the table is held,
- * and corner is what stood diagonally before.  Words longer than any name are far from all. */
+/* How many letters to insert, delete or change until a equals b.  Only one row of the table is
+ * stored; `corner` is the previous diagonal element.  Words longer than any name are far from all
+ * names. */
 static int edit_distance(struct span a, struct span b)
 {
     int row[MAX_NAME + 1];
@@ -64,7 +65,7 @@ static int edit_distance(struct span a, struct span b)
     return row[b.n];
 }
 
-/* What other libraries call things that loci knows. */
+/* Other libraries' names for things that loci has. */
 static const struct { const char *word, *ours; } elsewhere[] = {
     { "rotary", "rope" }, { "roformer", "rope" }, { "theta", "rope" },
     { "theta", "base" },  { "rope_theta", "base" },
@@ -77,17 +78,17 @@ static bool is_known(const char *known, struct span word)
     return false;
 }
 
-/* Ends a sentence about an unknown word: what other libraries mean by it,
- * the nearest of the "a|b|c" that are known, or all of them. */
+/* Completes a sentence about an unknown word: with its meaning in other libraries, with the nearest
+ * of the known "a|b|c", or with all of these. */
 static void hint(char *text, size_t capacity, struct span word, const char *known)
 {
     struct span best = { "", 0 };
-    /* One letter wrong in a short word, one more for every four. */
+    /* One wrong letter in a short word, and one more for every four letters. */
     int least = 1 + (word.n + 1) / 4;
     const char *rest = known;
     for (struct span w; (w = next_word(&rest)).n >= 0;) {
         int distance = edit_distance(word, w);
-        /* a guess has a letter in common with the word at least */
+        /* a guess shares at least one letter with the word */
         if (distance <= least && distance < w.n
             && (best.n == 0 || distance < edit_distance(word, best)))
             best = w;
@@ -100,7 +101,7 @@ static void hint(char *text, size_t capacity, struct span word, const char *know
     else snprintf(text, capacity, "known: %s", known);
 }
 
-/* The names that hint() chooses from, as "a|b|c".  What does not fit is left out. */
+/* The names that hint() chooses from, as "a|b|c".  Names that do not fit are left out. */
 static void known_encodings(char *text, size_t capacity)
 {
     size_t n = 0;
@@ -117,7 +118,7 @@ static void known_options(const struct loci_pe *pe, char *text, size_t capacity)
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-/* Skips digits and says how many. */
+/* Skips digits and returns how many. */
 static int digits(const char **s, const char *end)
 {
     int n = 0;
@@ -125,8 +126,8 @@ static int digits(const char **s, const char *end)
     return n;
 }
 
-/* [sign] digits [. digits] [e [sign] digits], with a digit on one side of the point at least.
- * strtod() alone would also take hexadecimal, "inf", "nan" and leading blanks. */
+/* [sign] digits [. digits] [e [sign] digits], with at least one digit before or after the point.
+ * strtod() alone would also accept hexadecimal, "inf", "nan" and leading blanks. */
 static bool is_number(struct span v)
 {
     const char *s = v.at, *end = v.at + v.n;
@@ -145,7 +146,8 @@ static bool is_number(struct span v)
     return s == end;
 }
 
-/* One number, within the range of its option.  It is copied, as strtod() needs its end marked. */
+/* One number within the range of its option.  It is copied, because strtod() needs a terminated
+ * string. */
 static loci_status read_number(const struct config *c, const loci_option *o, struct span v,
                                double *x, loci_error *e)
 {
@@ -165,7 +167,7 @@ static loci_status read_number(const struct config *c, const loci_option *o, str
     return LOCI_OK;
 }
 
-/* The value of a word is its number among those that are known. */
+/* The value of a word is its index in the list of known words. */
 static loci_status read_word(const struct config *c, const loci_option *o, struct span v, double *x,
                              loci_error *e)
 {
@@ -180,7 +182,7 @@ static loci_status read_word(const struct config *c, const loci_option *o, struc
                      SHOWN(v), o->words);
 }
 
-/* "1/2/3".  The plan owns the list from here on, also when a number in it is refused. */
+/* "1/2/3".  The plan owns the list from here on, even if a number in it is refused. */
 static loci_status read_list(struct config *c, int which, struct span v, loci_error *e)
 {
     const loci_option *o = &options_of(c->pe)[which];
@@ -191,7 +193,7 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
     c->list[which] = malloc((size_t)n * sizeof(double));
     CHECK(e, c->list[which], LOCI_NO_MEMORY, "no memory for the plan");
     c->count[which] = n;
-    /* After the last number v.n is -1, and nothing looks at it. */
+    /* After the last number v.n is -1, and v is not used any more. */
     for (int i = 0; i < n; i++) {
         const char *slash = memchr(v.at, '/', (size_t)v.n);
         struct span item = { v.at, slash ? (int)(slash - v.at) : v.n };
@@ -204,7 +206,7 @@ static loci_status read_list(struct config *c, int which, struct span v, loci_er
 
 /* ---- Encodings ------------------------------------------------------------------------------- */
 
-/* Finds the option and reads its value, or says which options there are. */
+/* Finds the option and reads its value, or reports which options exist. */
 static loci_status read_option(struct config *c, struct span name, struct span value, loci_error *e)
 {
     const struct loci_pe *pe = c->pe;
@@ -226,7 +228,7 @@ static loci_status read_option(struct config *c, struct span name, struct span v
     return loci_fail(e, LOCI_BAD_ARG, "%s: unknown option '%.*s'; %s", pe->name, SHOWN(name), end);
 }
 
-/* The encoding of a name, or a sentence that knows a better one. */
+/* The encoding of that name, or an error that suggests one. */
 static loci_status find_encoding(struct config *c, struct span name, loci_error *e)
 {
     CHECK(e, name.n > 0, LOCI_BAD_ARG,
@@ -240,7 +242,7 @@ static loci_status find_encoding(struct config *c, struct span name, loci_error 
     return loci_fail(e, LOCI_BAD_ARG, "unknown encoding '%.*s'; %s", SHOWN(name), end);
 }
 
-/* The text up to one of `stops`, where a "+" that belongs to a number does not count. */
+/* The text up to one of `stops`.  A "+" that belongs to a number does not count. */
 static struct span next_span(const char **s, const char *stops)
 {
     struct span word = { *s, 0 };
@@ -254,7 +256,7 @@ static struct span next_span(const char **s, const char *stops)
     return word;
 }
 
-/* One encoding with its options.  Those that are not given have their usual values. */
+/* One encoding with its options.  Options that are not given have their default values. */
 static loci_status read_encoding(struct config *c, const char **s, loci_error *e)
 {
     loci_status status = find_encoding(c, next_span(s, ":+"), e);
@@ -266,7 +268,7 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
             ++*s;
             struct span name = next_span(s, "=,+");
             CHECK(e, name.n > 0, LOCI_BAD_ARG, "%s: an option has no name", pe->name);
-            /* without "=" the value is empty, and read_option() refuses that */
+            /* Without "=" the value is empty, and read_option() refuses it. */
             struct span value = { *s, 0 };
             if (**s == '=') {
                 ++*s;
@@ -286,13 +288,13 @@ static loci_status read_encoding(struct config *c, const char **s, loci_error *e
 
 loci_status loci_parse(struct loci_plan *p, const char *text, loci_error *e)
 {
-    /* No text is read further than MAX_TEXT, so numbers of letters fit into an int. */
+    /* The text is read up to MAX_TEXT bytes, so all lengths fit into an int. */
     CHECK(e, memchr(text, 0, MAX_TEXT), LOCI_BAD_ARG, "the encoding text is longer than %d bytes",
           MAX_TEXT - 1);
     for (const char *s = text;; s++) {
         CHECK(e, p->encs < MAX_ENCODINGS, LOCI_BAD_ARG,
               "the encoding text names more than %d encodings", MAX_ENCODINGS);
-        /* Counted before it is read: the plan frees its lists also if it is refused. */
+        /* Counted before it is read, so the plan frees its lists even if it is refused. */
         struct config *c = &p->enc[p->encs++];
         loci_status status = read_encoding(c, &s, e);
         if (status) return status;
@@ -303,7 +305,7 @@ loci_status loci_parse(struct loci_plan *p, const char *text, loci_error *e)
     }
 }
 
-/* ---- And back -------------------------------------------------------------------------------- */
+/* ---- Writing the text ------------------------------------------------------------------------ */
 
 const char *loci_number_text(double x, char text[NUMBER_TEXT])
 {
@@ -314,7 +316,7 @@ const char *loci_number_text(double x, char text[NUMBER_TEXT])
     return text;
 }
 
-/* Counts what it writes, also what there is no room for: that is how text is measured. */
+/* n also counts bytes beyond the capacity.  This is how a text is measured. */
 struct writer { char *text; size_t n, capacity; };
 
 static void write_text(struct writer *w, const char *s, int n)
@@ -325,7 +327,7 @@ static void write_text(struct writer *w, const char *s, int n)
 
 static void write_word(struct writer *w, const char *s) { write_text(w, s, (int)strlen(s)); }
 
-/* A value as read_option() would read it. */
+/* A value in the form that read_option() reads. */
 static void write_value(struct writer *w, const struct config *c, int which)
 {
     const loci_option *o = &options_of(c->pe)[which];
@@ -354,8 +356,8 @@ size_t loci_print(const struct loci_plan *p, char *text, size_t capacity)
         if (e) write_word(&w, "+");
         write_word(&w, c->pe->name);
         for (int i = 0; options_of(c->pe)[i].name; i++) {
-            /* NaN, or no list: a rule of the encoding decides, and the same
-             * text will ask it again. */
+            /* NaN, or no list: a rule of the encoding decides, and the same text leads to the same
+             * decision. */
             if (options_of(c->pe)[i].kind == LOCI_LIST ? !c->list[i] : isnan(c->opt[i])) continue;
             write_word(&w, before);
             write_word(&w, options_of(c->pe)[i].name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plan.c -- from a description to a plan: every rule that can be broken is checked here, so that a
- * call cannot fail for anything but its own shapes and positions. */
+/* plan.c -- from a description to a plan.  Every rule about the description is checked here.  So a
+ * call can fail only because of its own shapes and positions. */
 #define _POSIX_C_SOURCE 200809L          /* newlocale, uselocale */
 #include <assert.h>
 #include <locale.h>
@@ -14,9 +14,9 @@
 
 enum { MAX_HEADS = 65536, MAX_MODEL_DIM = 1 << 20, MAX_ISAS = 8 };
 
-/* ---- What encodings call --------------------------------------------------------------------- */
+/* ---- Functions that encodings call ----------------------------------------------------------- */
 
-/* A tensor by the names of its encoding and its own; NULL: not among these n. */
+/* A tensor by the name of its encoding and its own name.  NULL: it is not in the list. */
 static const loci_tensor *find_tensor(const loci_tensor *list, int n, const char *encoding,
                                       const char *name)
 {
@@ -25,8 +25,9 @@ static const loci_tensor *find_tensor(const loci_tensor *list, int n, const char
     return NULL;
 }
 
-/* A tensor of the encoding: while a plan is made as the caller lists it, afterwards as the plan has
- * it.  Encodings ask whether an optional one is there, and for shapes that say what it is. */
+/* A tensor of the encoding: while a plan is being created, as the caller lists it; afterwards, as
+ * the plan has it.  Encodings ask whether an optional tensor is present, and for shapes that carry
+ * information. */
 const loci_tensor *loci_have(const struct config *c, const char *name)
 {
     return find_tensor(c->have, c->have_count, c->pe->name, name);
@@ -36,7 +37,7 @@ loci_tensor *loci_add_tensor(struct tensors *t, const struct config *c, const ch
                              loci_role role, enum init kind, double a, double b, int rank,
                              const ptrdiff_t *shape)
 {
-    /* Encodings ask for a fixed number, which MAX_TENSORS covers. */
+    /* The number of tensors of an encoding is fixed, and MAX_TENSORS covers it. */
     assert(t->n < MAX_TENSORS && rank <= COUNT(t->list->shape));
     int i = t->n++;
     t->init[i].kind = kind;
@@ -63,7 +64,7 @@ void loci_add_shaped(struct termlist *t, enum term_id term, enum group group, co
 
 /* ---- The problem ----------------------------------------------------------------------------- */
 
-/* Stage, numbers and scale.  Enums come from callers, so they may hold any int. */
+/* Stage, dtype, numbers and scale.  Enums come from callers and may have any int value. */
 static loci_status check_kind(const loci_desc *d, loci_error *e)
 {
     CHECK(e, (int)d->stage >= LOCI_ATTENTION && d->stage <= LOCI_LINEAR_ATTENTION, LOCI_BAD_ARG,
@@ -74,7 +75,8 @@ static loci_status check_kind(const loci_desc *d, loci_error *e)
     CHECK(e, !d->fast || d->dtype == LOCI_BF16, LOCI_BAD_ARG,
           "fast wants dtype BF16, not %s: it means dot products of bf16 numbers",
           d->dtype == LOCI_F32 ? "F32" : d->dtype == LOCI_F64 ? "F64" : "F16");
-    /* Reals must hold it, and what options up to 10^6 make of it, and the inverse of both. */
+    /* The scale, its products with options up to 10^6, and the inverses of both must be finite
+     * reals. */
     const double most = d->dtype == LOCI_F64 ? 1e300 : 1e30;
     CHECK(e, d->scale == 0 || (fabs(d->scale) >= 1 / most && fabs(d->scale) <= most), LOCI_BAD_ARG,
           "scale %g must be from %g to %g in size in this dtype, or 0 for the encoding's own",
@@ -83,7 +85,7 @@ static loci_status check_kind(const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-/* Heads and widths.  Stage EMBED has rows of model_dim only; there heads and dim may stay 0. */
+/* Heads and widths.  Rows of stage EMBED only have model_dim; heads and dim may be 0 there. */
 static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     bool embed = d->stage == LOCI_EMBED;
@@ -92,7 +94,7 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
     p->dim = d->dim;
     p->value_dim = d->value_dim == 0 ? d->dim : d->value_dim;
     p->model_dim = d->model_dim;
-    /* Heads times a width is an int in many places, and fits. */
+    /* Heads times a width is an int in many places, and this keeps it in range. */
     CHECK(e, p->heads >= 1 && p->heads <= MAX_HEADS, LOCI_BAD_ARG, "heads %d must be from 1 to %d",
           p->heads, MAX_HEADS);
     CHECK(e, p->kv_heads >= 1 && p->heads % p->kv_heads == 0, LOCI_BAD_ARG,
@@ -109,8 +111,8 @@ static loci_status set_shape(loci_plan *p, const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-/* The largest distance that is visible on one side.  0 means no limit, as in all of the struct, so
- * nothing on that side has a name of its own. */
+/* The largest visible distance on one side.  0 means no limit, as in the whole struct, so LOCI_NONE
+ * stands for no keys on that side. */
 static loci_status set_window(int64_t *to, int64_t wish, const char *side, loci_error *e)
 {
     CHECK(e, wish >= LOCI_NONE, LOCI_BAD_ARG,
@@ -121,7 +123,7 @@ static loci_status set_window(int64_t *to, int64_t wish, const char *side, loci_
     return LOCI_OK;
 }
 
-/* What sums over keys cannot do. */
+/* What linear attention does not support. */
 static loci_status check_linear(const loci_desc *d, loci_error *e)
 {
     CHECK(e, d->window_left == 0 && d->window_right == 0, LOCI_BAD_ARG,
@@ -134,7 +136,7 @@ static loci_status check_linear(const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-/* All that does not depend on the encodings. */
+/* Everything that does not depend on the encodings. */
 static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     loci_status status;
@@ -153,15 +155,15 @@ static loci_status set_problem(loci_plan *p, const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-/* The engine by name, or the best.  fast is a wish: without the instructions the plan does without,
- * and its text says which it is. */
+/* The engine of that name, or the best.  `fast` is a wish: if the instructions are missing, the
+ * plan does not use them, and its text says so. */
 static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     p->engine = loci_engine(d->isa, p->f64);
     p->fast = d->fast && p->stage == LOCI_ATTENTION && p->engine && p->engine->fast
            && loci_dots_bf16();
     if (p->engine) return LOCI_OK;
-    /* It failed: the sentence lists what would have been right. */
+    /* No such engine: the error lists the valid names. */
     const char *names[MAX_ISAS];
     char list[128] = "";
     int count = loci_isas(names, MAX_ISAS);
@@ -177,7 +179,7 @@ static loci_status set_engine(loci_plan *p, const loci_desc *d, loci_error *e)
                      d->isa ? d->isa : "(the best)", list);
 }
 
-/* ---- Encodings together ---------------------------------------------------------------------- */
+/* ---- Combinations of encodings --------------------------------------------------------------- */
 
 static const char *stage_name(loci_stage stage)
 {
@@ -187,7 +189,7 @@ static const char *stage_name(loci_stage stage)
     return names[stage];
 }
 
-/* Does every encoding work in this stage, and with this mask? */
+/* Checks that every encoding works in this stage and with this mask. */
 static loci_status check_stage(const loci_plan *p, loci_error *e)
 {
     for (int i = 0; i < p->encs; i++) {
@@ -201,7 +203,7 @@ static loci_status check_stage(const loci_plan *p, loci_error *e)
               pe->places == LOCI_PLACE_EMBED ? "; it is added to the embeddings, in stage embed"
               : p->stage == LOCI_LINEAR_ATTENTION ? ", which takes nope or a rotation"
                                                   : "");
-        /* only attention has places for several */
+        /* only attention has places for several encodings */
         CHECK(e, p->stage == LOCI_ATTENTION || p->encs == 1, LOCI_BAD_ARG,
               "stage %s takes one encoding, not %d", stage_name(p->stage), p->encs);
         CHECK(e, !pe->causal_only || !p->full, LOCI_BAD_ARG,
@@ -210,11 +212,11 @@ static loci_status check_stage(const loci_plan *p, loci_error *e)
     return LOCI_OK;
 }
 
-/* Tells every encoding the problem, and asks each for what its option ranges cannot say.  An
- * encoding that is alone may set the scale. */
+/* Gives every encoding the problem and calls its check().  An encoding that is alone may set the
+ * scale. */
 static loci_status check_encodings(loci_plan *p, const loci_desc *d, loci_error *e)
 {
-    /* nope says nothing, so next to it another is still alone */
+    /* nope has no effect, so an encoding next to it is still alone */
     int speaking = 0;
     for (int i = 0; i < p->encs; i++)
         speaking += p->enc[i].pe->places != 0 && !p->enc[i].pe->beside;
@@ -238,7 +240,7 @@ static loci_status check_encodings(loci_plan *p, const loci_desc *d, loci_error 
     return LOCI_OK;
 }
 
-/* One place that only one encoding can have: `at` becomes the index of its term. */
+/* A place that only one encoding can have.  `at` becomes the index of its term. */
 static loci_status set_single(loci_plan *p, int *at, enum group group, const char *what,
                               loci_error *e)
 {
@@ -252,8 +254,8 @@ static loci_status set_single(loci_plan *p, int *at, enum group group, const cha
     return LOCI_OK;
 }
 
-/* The terms of all encodings in their order, and what only all together can tell: who turns, mixes
- * and weighs, whether they can live together, how many axes there are, and the scale. */
+/* The terms of all encodings in order, and what depends on all of them: the terms that rotate, mix
+ * and weight, whether they can be combined, the number of axes, and the scale. */
 static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     struct termlist list = { 0 };
@@ -264,7 +266,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     }
     p->uses = list.n;
     memcpy(p->use, list.use, sizeof p->use);
-    /* how many terms of others add to the scores: a mix has an input for their sum */
+    /* How many terms of other encodings add to the scores.  A mix has an input for their sum. */
     for (int i = 0; i < p->uses; i++) {
         adds[p->use[i].enc] += p->use[i].group == GROUP_ADD;
         all += p->use[i].group == GROUP_ADD;
@@ -276,8 +278,8 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
         (status = set_single(p, &p->mix, GROUP_MIX, "mix the scores of the heads", e)) ||
         (status = set_single(p, &p->weight, GROUP_WEIGHT, "turn scores into weights", e)))
         return status;
-    /* Fading multiplies queries by what it divides keys by, so q.k is right
-     * and each alone is not. */
+    /* Fading multiplies queries by what it divides keys by.  So q.k is right, but q and k alone are
+     * not. */
     for (int i = 0; i < p->uses && p->rotate >= 0 && term_is(p->use[p->rotate].term, FADES); i++) {
         CHECK(e, !term_is(p->use[i].term, READS_ALONE), LOCI_BAD_ARG,
               "%s reads queries or keys alone, and %s makes them larger or smaller with their "
@@ -297,7 +299,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
           "%s does not work in stage linear_attention: a sum over keys cannot fade from where each "
           "row stands",
           p->enc[0].pe->name);
-    /* Where each query head turns the keys its own way, a group shares keys no longer. */
+    /* If each query head rotates keys in its own way, a group no longer shares keys. */
     p->states = p->rotate >= 0 && p->enc[p->use[p->rotate].enc].pe->states;
     p->key_heads = p->states ? p->heads : p->kv_heads;
     CHECK(e, !p->states || !p->keys_rotated || p->key_heads == p->kv_heads, LOCI_BAD_ARG,
@@ -311,7 +313,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
     const struct config *weight = p->weight >= 0 ? &p->enc[p->use[p->weight].enc] : NULL;
     p->strict = weight && weight->pe->strict && weight->pe->strict(weight);
 
-    /* The encoding's own scale holds only if it is alone; the caller's always. */
+    /* The encoding's own scale applies only if it is alone.  The caller's scale always applies. */
     p->axes = 1;
     p->scale = p->dim > 0 && p->stage != LOCI_LINEAR_ATTENTION ? 1 / sqrt(p->dim) : 1;
     for (int i = 0; i < p->encs; i++) {
@@ -325,7 +327,7 @@ static loci_status set_terms(loci_plan *p, const loci_desc *d, loci_error *e)
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-/* The caller's list of tensors, before anyone looks for something in it. */
+/* The caller's list of tensors, before it is searched. */
 static loci_status check_list(const loci_desc *d, loci_error *e)
 {
     CHECK(e, d->tensor_count >= 0, LOCI_BAD_ARG, "tensor_count %d must not be negative",
@@ -345,7 +347,7 @@ static loci_status check_list(const loci_desc *d, loci_error *e)
     return LOCI_OK;
 }
 
-/* Sizes that only a call knows (negative ones) fit any size that the caller has by now. */
+/* Extents that only a call knows are negative.  They match any extent that the caller has. */
 static bool shape_fits(const loci_tensor *have, const loci_tensor *want)
 {
     if (have->rank != want->rank) return false;
@@ -355,7 +357,7 @@ static bool shape_fits(const loci_tensor *have, const loci_tensor *want)
     return true;
 }
 
-/* Why nobody wants a tensor: its encoding wants others, or is not there. */
+/* Explains an unknown tensor: its encoding expects others, or is not in the text. */
 static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci_error *e)
 {
     char wanted[160] = "none";
@@ -372,8 +374,8 @@ static loci_status unknown_tensor(const loci_plan *p, const loci_tensor *t, loci
                      t->name, t->encoding);
 }
 
-/* Gradients are summed in double: 8 bytes of each number, rounded up, are still a ptrdiff_t.
- * Extents that a call decides are negative here, and bounded there. */
+/* Gradients are summed in double, so 8 bytes per number, rounded up, must fit into a ptrdiff_t.
+ * Extents that a call decides are negative here.  Calls check those. */
 static loci_status check_size(const loci_tensor *t, loci_error *e)
 {
     char text[96];
@@ -387,9 +389,9 @@ static loci_status check_size(const loci_tensor *t, loci_error *e)
     return LOCI_OK;
 }
 
-/* The tensors of all encodings, in their order.  With a list from the caller every tensor must be
- * in it, but for INPUT ones, which come with a call, and nothing else: a name that is misspelt
- * would otherwise leave a tensor as it started. */
+/* The tensors of all encodings in order.  A list from the caller must have every tensor except
+ * INPUT ones, which come with a call, and no others.  Otherwise a tensor with a misspelt name would
+ * silently start at its initial value. */
 static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     char have_text[96], want_text[96];
@@ -400,7 +402,7 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
     }
     p->first_tensor[p->encs] = t->n;
     for (int i = 0; i < t->n; i++) TRY(check_size(&t->list[i], e));
-    /* Strange ones first: a misspelt name is a better sentence than the one that is missing. */
+    /* Unknown names first: a misspelt name makes a better error than the missing one. */
     for (int i = 0; i < d->tensor_count; i++)
         if (!find_tensor(t->list, t->n, d->tensors[i].encoding, d->tensors[i].name))
             return unknown_tensor(p, &d->tensors[i], e);
@@ -416,7 +418,7 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
               want->encoding, want->name,
               shape_text(have->rank, have->shape, have_text, sizeof have_text), want_text);
     }
-    /* From here on the forms are known, and the caller's list may go away. */
+    /* From here on the forms are known, and the caller's list may be freed. */
     for (int i = 0; i < p->encs; i++) {
         p->enc[i].have = t->list;
         p->enc[i].have_count = t->n;
@@ -426,7 +428,7 @@ static loci_status set_tensors(loci_plan *p, const loci_desc *d, loci_error *e)
 
 /* ---- The plan -------------------------------------------------------------------------------- */
 
-/* The canonical text and what was decided beside it.  It is measured first, then written. */
+/* The canonical text, followed by the decisions.  It is measured first, then written. */
 static loci_status set_text(loci_plan *p, loci_error *e)
 {
     char scale[NUMBER_TEXT], tail[128];
@@ -444,7 +446,7 @@ static loci_status set_text(loci_plan *p, loci_error *e)
     return LOCI_OK;
 }
 
-/* In this order each step may rely on what those before it have checked. */
+/* Each step relies on the checks of the previous ones. */
 static loci_status make(loci_plan *p, const loci_desc *d, loci_error *e)
 {
     loci_status status;
@@ -467,11 +469,11 @@ loci_status loci_make_plan(loci_plan **plan, const loci_desc *given, bool sized,
     CHECK(e, given, LOCI_BAD_ARG, "loci_plan_create: desc is NULL");
     TRY(COPY_STRUCT(loci_desc, &d, given, tensor_count, sized, e));
 
-    /* Numbers in texts have a point, whatever the program's locale says. */
+    /* Numbers in texts use a point, whatever the program's locale is. */
     locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     CHECK(e, c != (locale_t)0, LOCI_NO_MEMORY, "no memory for the plan");
     locale_t before = uselocale(c);
-    /* Zeroed, so that a plan that is half made can be destroyed. */
+    /* Zeroed, so that an incomplete plan can be destroyed. */
     loci_plan *p = calloc(1, sizeof *p);
     if (p) p->sized = sized;
     loci_status status = p ? make(p, &d, e)

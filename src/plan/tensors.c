@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensors.c -- the tensors of a plan, and how they start. */
+/* tensors.c -- the tensors of a plan and their initial values. */
 #include "math/random.h"
 #include "contract/plan.h"
 
@@ -10,8 +10,8 @@ int loci_tensors(const loci_plan *p, loci_tensor *list, int capacity)
     return p->tensors.n;
 }
 
-/* Number i of a tensor as it starts: by a function of the encoding, or by one of the usual kinds.
- * A uniform start without b goes from -a to a. */
+/* Initial value i of a tensor: from a function of the encoding, or from one of the common kinds.  A
+ * uniform distribution without b is from -a to a. */
 static double start(const loci_plan *p, int enc, int which, uint64_t stream, ptrdiff_t i)
 {
     const struct tensors *t = &p->tensors;
@@ -33,8 +33,8 @@ void loci_tensor_init(const loci_plan *p, int which, uint64_t seed, void *data)
     if (!p || !data || which < 0 || which >= p->tensors.n
         || p->tensors.list[which].role == LOCI_INPUT)
         return;
-    /* Each tensor has a stream of its own, so its numbers do not depend on the
-     * sizes of those before it. */
+    /* Each tensor has its own stream, so its numbers do not depend on the sizes of earlier
+     * tensors. */
     int enc = 0;
     while (which >= p->first_tensor[enc + 1]) enc++;
     uint64_t stream = loci_scramble(loci_scramble(seed) + (uint64_t)which);

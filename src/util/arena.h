@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* arena.h -- memory laid out in one block that somebody else owns. */
+/* arena.h -- carves blocks from memory that the caller owns. */
 #ifndef LOCI_UTIL_ARENA_H
 #define LOCI_UTIL_ARENA_H
 
@@ -7,19 +7,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ALIGN = 64 };                     /* blocks start on lines */
+enum { ALIGN = 64 };                     /* blocks start on cache lines */
 static inline size_t round_up(size_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 static inline bool aligned(const void *p) { return p && (uintptr_t)p % ALIGN == 0; }
 
-/* Hands out blocks of one piece of memory, each on 64 bytes, and frees none:
- * whoever owns the memory does.  With `base` NULL it only counts, so the same
- * code says how large the memory must be and where each block lies; `used` grows
- * either way.  `full`: sizes overflowed, and the count is worth nothing. */
+/* Carves blocks from one piece of memory, each aligned to 64 bytes.  It frees none; the owner of
+ * the memory does.  With `base` NULL it only counts.  So the same code computes how large the
+ * memory must be, and where each block lies.  `used` grows either way.  `full`: sizes overflowed,
+ * and the count is meaningless. */
 struct arena { char *base; size_t used; bool full; };
 static inline void *carve_bytes(struct arena *a, size_t count, size_t each)
 {
     size_t n;
-    /* Half of SIZE_MAX leaves room to round the sum up, here and where callers add sums. */
+    /* Half of SIZE_MAX leaves a margin for rounding the sum up, here and where callers add sums. */
     if (__builtin_mul_overflow(count, each, &n) || n > SIZE_MAX / 2 - a->used) {
         a->full = true;
         return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* given.c -- see given.h. */
+/* arguments.c -- see arguments.h. */
 #include "util/arguments.h"
 
 #include <math.h>
@@ -11,10 +11,10 @@ loci_status loci_copy_struct(void *to, size_t now, size_t frozen, bool sized, co
                              const char *name, loci_error *e)
 {
     size_t size;
-    /* The size is the first field of every such struct;
-     * only then is it known how much may be read. */
+    /* The size is the first field of every such struct.  How much may be read is known only after
+     * this. */
     memcpy(&size, from, sizeof size);
-    /* No later header will have more; what is larger was never a size but memory not set. */
+    /* No later header will add more.  A larger value is uninitialised memory, not a size. */
     const size_t most = now + 4096;
     CHECK(e, size || !sized, LOCI_BAD_ARG,
           "%s: size is 0 and must be sizeof(%s); initialise structs by their macros, as in "
@@ -23,8 +23,8 @@ loci_status loci_copy_struct(void *to, size_t now, size_t frozen, bool sized, co
     if (size == 0) size = frozen;
     CHECK(e, size >= frozen && size <= most, LOCI_BAD_ARG,
           "%s: size %zu must be sizeof(%s), at least %zu", name, size, name, frozen);
-    /* Fields that a newer header has: as long as they
-     * are 0 they ask for nothing this library lacks. */
+    /* Fields of a newer header.  As long as they are 0 they need nothing that this library
+     * lacks. */
     for (size_t i = now; i < size; i++)
         CHECK(e, !((const unsigned char *)from)[i], LOCI_UNSUPPORTED,
               "%s: size %zu has fields that version %s does not know, and they are not zero",
@@ -48,7 +48,7 @@ loci_status loci_check_near(const int64_t *pos, ptrdiff_t n, const char *name, l
               "%s[%td] is %lld, and positions must lie within 2^40", name, i, (long long)pos[i]);
     return LOCI_OK;
 }
-/* fabs() <= FAR is also false for NaN, so no coordinate is one. */
+/* fabs() <= FAR is also false for NaN, so coordinates are never NaN. */
 loci_status loci_check_near_axes(const double *x, ptrdiff_t n, const char *name, loci_error *e)
 {
     for (ptrdiff_t i = 0; x && i < n; i++)
@@ -62,8 +62,8 @@ loci_status loci_check_near_axes(const double *x, ptrdiff_t n, const char *name,
 loci_status loci_spell_out(loci_view *v, const char *name, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L,
                            ptrdiff_t width, loci_error *e)
 {
-    /* `last` counts the numbers up to the furthest one.  8 bytes each must still be
-     * a ptrdiff_t, so that no later product of indices and strides overflows. */
+    /* `last` counts the elements up to the last one.  8 bytes each must still fit into a ptrdiff_t,
+     * so that no later product of indices and strides overflows. */
     ptrdiff_t *const strides[] = { &v->batch, &v->head, &v->row };
     const ptrdiff_t counts[] = { B, H, L };
     ptrdiff_t last = width, step;

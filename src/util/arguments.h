@@ -13,10 +13,10 @@
 
 /* ---- Structs that grow ----------------------------------------------------------------------- */
 
-/* Every such struct begins with its size as the caller's header has it.  sized: a size of 0 is
- * refused; else it stands for the struct of version 0.1, whose last field UP_TO() names.  Fields
- * that the caller's struct lacks become 0.  Fields that this library does not know must be 0, or
- * the caller asks for something it would silently not get. */
+/* Every such struct begins with its size in the caller's header.  sized: a size of 0 is refused.
+ * Otherwise 0 means the struct of version 0.1, whose last field is the argument of UP_TO().  Fields
+ * that the caller's struct lacks become 0.  Fields that this library does not know must be 0.
+ * Otherwise it would silently ignore a request. */
 loci_status loci_copy_struct(void *to, size_t now, size_t frozen, bool sized, const void *from,
                              const char *name, loci_error *e);
 #define UP_TO(type, last) \
@@ -25,19 +25,19 @@ loci_status loci_copy_struct(void *to, size_t now, size_t frozen, bool sized, co
 #define COPY_STRUCT(type, to, from, last, sized, e) \
     loci_copy_struct(to, sizeof(type), UP_TO(type, last), sized, from, #type, e)
 
-/* BAD_ARG, with no sentence, when there is no call. */
+/* Returns BAD_ARG without an error text if there is no call. */
 loci_status loci_copy_call(loci_call *to, bool sized, const loci_call *from);
 
 /* ---- Positions ------------------------------------------------------------------------------- */
 
-/* Both take NULL for "not given", and name the first value that lies beyond. */
+/* Both accept NULL for "not given", and report the first value that is out of range. */
 loci_status loci_check_near(const int64_t *pos, ptrdiff_t n, const char *name, loci_error *e);
 loci_status loci_check_near_axes(const double *x, ptrdiff_t n, const char *name, loci_error *e);
 
 /* ---- Views ----------------------------------------------------------------------------------- */
 
-/* Makes all strides of a view of [B][H][L][width] explicit: dense ones where all three are 0,
- * and steps of 0 for LOCI_BROADCAST.  Afterwards offset arithmetic on it cannot overflow. */
+/* Makes all strides of a view of [B][H][L][width] explicit.  If all three are 0 they become dense,
+ * and LOCI_BROADCAST becomes 0.  After this, offset arithmetic cannot overflow. */
 loci_status loci_spell_out(loci_view *, const char *name, ptrdiff_t B, ptrdiff_t H, ptrdiff_t L,
                            ptrdiff_t width, loci_error *e);
 

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* error.h -- how every function says what is wrong: a status and one sentence, with the value, the
+/* error.h -- how every function reports an error: a status and one sentence with the value, the
  * rule and a hint. */
 #ifndef LOCI_UTIL_ERROR_H
 #define LOCI_UTIL_ERROR_H
 
 #include "loci/loci.h"
 
-/* Writes the sentence into `e`, unless that is NULL, and returns the status. */
+/* Writes the sentence to `e` unless it is NULL, and returns the status. */
 loci_status loci_fail(loci_error *e, loci_status status, const char *format, ...)
 #if defined __GNUC__
     __attribute__((format(printf, 3, 4)))
 #endif
     ;
-/* `CHECK(e, d > n, LOCI_BAD_ARG, "t5: ...", ...)` returns from the function when the rule
- * does not hold; TRY returns what failed further down, whose sentence is written already. */
+/* `CHECK(e, d > n, LOCI_BAD_ARG, "t5: ...", ...)` returns from the function if the rule does not
+ * hold.  TRY returns the status of a failed callee, which has already written its sentence. */
 #define CHECK(e, rule, status, ...) \
     do { \
         if (!(rule)) \

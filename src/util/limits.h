@@ -6,12 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAR ((int64_t)1 << 40)           /* positions beyond are refused: differences stay exact */
+#define FAR ((int64_t)1 << 40)           /* larger positions are refused: differences stay exact */
 
-enum { MAX_THREADS = 256 };              /* of a host; each has memory of its own in a workspace */
+enum { MAX_THREADS = 256 };              /* of a host; each has its own memory in a workspace */
 
-/* Of a call: with fewer numbers no size or index that is made of them can overflow.  Distances that
- * tables reach.  Both are less where a pointer has 32 bits. */
+/* Limits of a call.  With fewer numbers, sizes and indices computed from them cannot overflow.
+ * Also the distances that tables cover.  Both are smaller if a pointer has 32 bits. */
 #if PTRDIFF_MAX > INT32_MAX
 #define MOST_NUMBERS ((ptrdiff_t)1 << 48)
 #define MOST_DISTANCE FAR

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* lock.h -- a lock whose holder can wait until another one wakes it, and what is done once.
+/* lock.h -- a lock with a condition to wait for, and a job that runs once.
  *
- * They are those of pthreads.  A library that is built without threads (LOCI_NO_THREADS) has words
- * of its own, which look again and again: it starts no thread, so nobody ever waits there, unless
- * its host has threads, and then it is still right. */
+ * They use pthreads.  A library built without threads (LOCI_NO_THREADS) has its own versions, which
+ * spin.  Such a library starts no threads, so they never wait, unless its host has threads.  Even
+ * then they are correct. */
 #ifndef LOCI_UTIL_LOCK_H
 #define LOCI_UTIL_LOCK_H
 
@@ -12,7 +12,7 @@
 
 struct lock { pthread_mutex_t taken; pthread_cond_t woken; };
 
-/* By values, as calls could fail. */
+/* Set by values, because calls could fail. */
 static inline void lock_open(struct lock *l)
 {
     l->taken = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -25,12 +25,13 @@ static inline void lock_close(struct lock *l)
 }
 static inline void lock_acquire(struct lock *l) { pthread_mutex_lock(&l->taken); }
 static inline void lock_release(struct lock *l) { pthread_mutex_unlock(&l->taken); }
-/* With the lock: gives it, waits for a wake, and takes it again.  It may return without one. */
+/* The caller has the lock.  Releases it, waits for a wake-up, and acquires it again.  It may return
+ * without a wake-up. */
 static inline void lock_wait(struct lock *l) { pthread_cond_wait(&l->woken, &l->taken); }
-/* With the lock: whoever waits goes on. */
+/* The caller has the lock.  Wakes all waiting threads. */
 static inline void lock_wake(struct lock *l) { pthread_cond_broadcast(&l->woken); }
 
-/* Starts as ONCE. */
+/* Initialise it with ONCE. */
 struct once { pthread_once_t done; };
 #define ONCE { PTHREAD_ONCE_INIT }
 static inline void once_do(struct once *o, void (*job)(void)) { pthread_once(&o->done, job); }
@@ -57,7 +58,7 @@ static inline void lock_wait(struct lock *l)
 }
 static inline void lock_wake(struct lock *l) { atomic_fetch_add(&l->wakes, 1); }
 
-struct once { atomic_int done; };        /* 1: somebody is at it; 2: it is done */
+struct once { atomic_int done; };        /* 1: in progress; 2: done */
 #define ONCE { 0 }
 static inline void once_do(struct once *o, void (*job)(void))
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* nearest.h -- what somebody may have meant: the nearest of the known names to a wrong one. */
+/* nearest.h -- suggestions for a misspelt name: the nearest of the known names. */
 #ifndef LOCI_UTIL_NEAREST_H
 #define LOCI_UTIL_NEAREST_H
 
@@ -28,7 +28,7 @@ static inline int edits(const char *a, const char *b)
     return row[n];
 }
 
-/* A name to suggest, or NULL: nothing if more than half of the letters would have to change. */
+/* A name to suggest.  NULL if more than half of the letters would have to change. */
 static inline const char *nearest(const char *word, const char *(*name)(int), int count)
 {
     const char *best = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* turns.c -- see turns.h. */
+/* ordered_sum.c -- see ordered_sum.h. */
 #include "util/ordered_sum.h"
 
 void loci_ordered_sum_open(struct ordered_sum *t, int jobs)
@@ -11,8 +11,8 @@ void loci_ordered_sum_open(struct ordered_sum *t, int jobs)
 }
 void loci_ordered_sum_close(struct ordered_sum *t) { lock_close(&t->lock); }
 
-/* Does `before`, or will it yet, add to what a full block adds to?  A block that its job goes on
- * with stands for the chunks to come, too. */
+/* Must `before` add to the same place before a full block does?  A block that its job continues
+ * with also stands for the later chunks. */
 static bool comes_first(const struct ordered_block *before, const struct ordered_block *b)
 {
     if (before->stage < FILLING || before->number >= b->number) return false;
@@ -22,7 +22,7 @@ static bool comes_first(const struct ordered_block *before, const struct ordered
         && b->chunk <= (before->owned ? before->item.last : before->chunk);
 }
 /* A block that the job of block `own` may add now: its own, or one that was left behind.  Blocks of
- * others are theirs to add, or the job of the first item would be kept from its work. */
+ * other jobs are added by those.  Otherwise the job of the first item would be delayed. */
 static struct ordered_block *find_due(struct ordered_sum *t, int own)
 {
     for (int i = 0; i < t->blocks; i++) {
@@ -34,14 +34,14 @@ static struct ordered_block *find_due(struct ordered_sum *t, int own)
     }
     return NULL;
 }
-/* The block in which a job goes on from where `from` was handed in. */
+/* The block that a job continues with after it has submitted `from`. */
 static void go_on(struct ordered_block *to, const struct ordered_block *from)
 {
     const struct ordered_block last = *from;
     *to = (struct ordered_block){ .stage = last.chunk < last.item.last ? FILLING : IDLE, .owned = true,
                                .number = last.number, .chunk = last.chunk + 1, .item = last.item };
 }
-/* Under the lock, which is open while the sums are added. */
+/* Called with the lock, which is released while the sums are added. */
 static void add(struct ordered_sum *t, struct ordered_block *b)
 {
     const bool shared = b->stage == PLACED;
@@ -72,8 +72,8 @@ ptrdiff_t loci_ordered_sum_next(struct ordered_sum *t, int block)
     return number;
 }
 
-/* A full block whose turn has not come is left behind: for a spare one, which is returned, or for
- * nothing (-1), if there is nothing to go on with.  If there is no spare one it stays (its own). */
+/* Leaves behind a full block that cannot be added yet.  Returns a spare block, or -1 if the job has
+ * nothing more to do.  Without a spare block the job stays with its own, which is returned. */
 static int leave(struct ordered_sum *t, int own)
 {
     struct ordered_block *b = &t->block[own];

@@ -8,10 +8,10 @@
 /* Bytes from the first to the last. */
 static size_t reach_of(const struct region *r) { return r->reach[r->spans]; }
 
-/* Repeats what the region holds so far `count` times, `step` bytes apart.  Called for the
- * smallest step first, so a region stays as few runs as it can: neighbours without a gap become
- * one run, and spans that go on evenly become one span.  With a step that is shorter than what
- * it repeats numbers may share bytes; then the region is all bytes in between and no output. */
+/* Repeats the region `count` times, `step` bytes apart.  Called for the smallest step first, so
+ * that a region has as few runs as possible: neighbours without a gap become one run, and spans
+ * that continue evenly become one span.  If a step is shorter than what it repeats, elements may
+ * share bytes.  Then the region is all bytes in between and cannot be an output. */
 static void repeat(struct region *r, size_t step, size_t count)
 {
     const int n = r->spans;
@@ -21,7 +21,7 @@ static void repeat(struct region *r, size_t step, size_t count)
     if (step < inner || (step == inner && n == 0)) {
         r->spans = 0, r->reach[0] = all;
     } else if (n > 0 && step == r->span[n - 1].step * r->span[n - 1].count) {
-        r->span[n - 1].count *= count, r->reach[n] = all;          /* the last span goes on */
+        r->span[n - 1].count *= count, r->reach[n] = all;          /* extends the last span */
     } else {
         r->span[n].step = step, r->span[n].count = count;
         r->reach[++r->spans] = all;
@@ -52,7 +52,7 @@ void loci_add_view(struct regions *to, const char *name, const loci_view *v, ptr
                 { (size_t)v->batch, (size_t)B } };
     if (!v->data || !B || !H || !L || !width) return;
     struct region *r = add(to, name, v->data, (size_t)width * each, each, use);
-    /* A stride that nobody takes must not make two equal views differ. */
+    /* A stride of an extent of 1 must not make two equal views differ. */
     r->view = (loci_view){ v->data, B > 1 ? v->batch : 0, H > 1 ? v->head : 0, L > 1 ? v->row : 0 };
     for (int i = 0; i < COUNT(dim); i++) {                           /* the smallest step first */
         int least = i;
@@ -64,7 +64,7 @@ void loci_add_view(struct regions *to, const char *name, const loci_view *v, ptr
     }
 }
 
-/* One of the pieces of a region: its first `spans` spans from `at` on. */
+/* One of the pieces of a region: its first `spans` spans, starting at `at`. */
 struct memory_piece { const struct region *of; int spans; uintptr_t at; };
 static size_t length(struct memory_piece p) { return p.of->reach[p.spans]; }
 static bool apart(struct memory_piece a, struct memory_piece b)
@@ -78,10 +78,11 @@ static struct memory_piece part(struct memory_piece p, size_t i)
     return (struct memory_piece){ p.of, p.spans - 1, p.at + i * step_of(p) };
 }
 
-/* Do two pieces share a byte?  The piece of longer steps is taken apart where it reaches the other;
- * two of the same step are compared at one pair of parts for each distance between parts, as all
- * pairs at one distance lie alike.  Interleaved views can make this take long; when `patience` is
- * spent the answer is yes, which refuses a call but never lets one write over its inputs. */
+/* Do two pieces share a byte?  The piece with longer steps is split where it reaches the other.
+ * Two pieces with the same step are compared at one pair of parts for each distance between parts,
+ * because all pairs at one distance lie alike.  Interleaved views can make this slow.  After
+ * `patience` comparisons the answer is yes.  This refuses a call, but never lets one write over its
+ * inputs. */
 static bool overlap(struct memory_piece a, struct memory_piece b, int *patience)
 {
     if (apart(a, b)) return false;
@@ -90,11 +91,11 @@ static bool overlap(struct memory_piece a, struct memory_piece b, int *patience)
     const size_t step = step_of(a);
     const bool alike = step == step_of(b);
     const size_t other = alike ? length(part(b, 0)) : length(b), own = length(part(a, 0));
-    /* Only parts i of a with a.at + i step < b.at + other and a.at + i step + own > b.at
-     * can overlap.  If the steps are alike, i counts the distance from part 0 of a to a
-     * part of b, from -(parts of b - 1) on; `back` shifts it so that it starts at 0. */
+    /* Only parts i of a with a.at + i step < b.at + other and a.at + i step + own > b.at can
+     * overlap.  If the steps are alike, i counts the distance from part 0 of a to a part of b,
+     * starting at -(parts of b - 1).  `back` shifts it so that it starts at 0. */
     const size_t back = alike ? count_of(b) - 1 : 0;
-    /* Where b begins, moved by as many steps as i is. */
+    /* The start of b, moved by the same number of steps as i. */
     const uintptr_t start = b.at + back * step;
     size_t i = start >= a.at + own ? (start - a.at - own) / step : 0;
     for (; i < count_of(a) + back && a.at + i * step < start + other; i++) {
@@ -110,15 +111,15 @@ static bool overlap(struct memory_piece a, struct memory_piece b, int *patience)
     return false;
 }
 
-/* Two arguments that are the same array in the same order:
- * then each number is read before it is written. */
+/* Are two arguments the same array in the same order?  Then each element is read before it is
+ * written. */
 static bool same(const struct region *a, const struct region *b)
 {
     return a->at == b->at && a->each == b->each && !memcmp(&a->view, &b->view, sizeof a->view)
         && a->spans == b->spans && reach_of(a) == reach_of(b);
 }
 
-/* One output against one other argument. */
+/* Compares one output with one other argument. */
 static loci_status check_pair(const struct region *out, const struct region *in, loci_error *e)
 {
     int patience = 1 << 14;

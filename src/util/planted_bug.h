@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* mutation.h -- mistakes planted on purpose.  tests/fuzz builds a reader once more for each
- * LOCI_PLANT = 1, 2, ..., in which the rule of that number is forgotten; a fuzzer that does not
- * notice within its time is no test. */
+/* planted_bug.h -- planted bugs.  tests/fuzz builds each reader again with LOCI_PLANT = 1, 2, ...
+ * The rule of that number is then skipped.  A fuzzer that does not notice within its time is not a
+ * test. */
 #ifndef LOCI_UTIL_PLANTED_BUG_H
 #define LOCI_UTIL_PLANTED_BUG_H
 

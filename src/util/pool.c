@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* pool.c -- a host with threads of its own.
  *
- * Each run() is a batch on its caller's stack, linked into the pool while it has work left.
- * Workers and the caller take indices from it by one atomic counter.  So several host threads may
- * run batches at once, and a job may run a batch of its own without deadlock: a thread waits for
- * a batch only after its own share is done, and only for jobs that are running.  No thread but
- * the workers and the caller takes from a batch, so at most `threads` of its jobs overlap. */
-#define _DEFAULT_SOURCE                  /* on macOS POSIX alone hides _SC_NPROCESSORS_ONLN */
+ * Each run() is a batch on its caller's stack.  It is linked into the pool while it has work left.
+ * Workers and the caller draw indices from it by one atomic counter.  So several host threads may
+ * run batches at once, and a job may run a batch of its own without deadlock.  A thread waits for a
+ * batch only after its own share is done, and only for jobs that are running.  Only the workers and
+ * the caller draw from a batch, so at most `threads` of its jobs overlap. */
+#define _DEFAULT_SOURCE                  /* on macOS, POSIX alone hides _SC_NPROCESSORS_ONLN */
 #include "util/error.h"
 #include "util/limits.h"
 
@@ -17,33 +17,34 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* looks before sleeping: some five microseconds, what waking costs */
+/* Polls before sleeping: some five microseconds, the cost of a wake-up. */
 enum { SPINS = 200 };
 
 struct batch {
     void (*job)(void *arg, int index);
     void *arg;
     int n;
-    atomic_int next;                     /* first index that nobody has taken */
-    atomic_int helpers;                  /* workers inside; changed under the lock */
+    atomic_int next;                     /* the first index that is not drawn */
+    atomic_int helpers;                  /* workers in the batch; changed with the lock */
     struct batch *later;
 };
 
 struct pool {
     pthread_mutex_t lock;
-    pthread_cond_t work, left;           /* a batch came; a worker left a batch */
-    struct batch *first;                 /* under the lock: batches that may have indices to give */
-    atomic_uint posted;                  /* batches so far, for those who spin */
+    pthread_cond_t work, left;           /* a batch was added; a worker left a batch */
+    struct batch *first;                 /* with the lock: batches that may have indices left */
+    atomic_uint posted;                  /* batches so far, for spinning workers */
     int sleeping;
     bool stop;
     int spins;
-    /* threads do not survive a fork: the child runs its batches alone */
+    /* Threads do not survive a fork: the child runs its batches alone. */
     pid_t owner;
     int workers;
     pthread_t worker[];
 };
 
-/* Tells the core that it spins, which spares power and the other thread of the core. */
+/* Tells the core that this thread spins.  This saves power and helps the other thread of the
+ * core. */
 static void relax(void)
 {
 #if defined __x86_64__
@@ -53,16 +54,16 @@ static void relax(void)
 #endif
 }
 
-/* Takes indices until none is left.  The counter needs no order of its own: what
- * jobs wrote is published by the lock that every worker takes when it leaves. */
+/* Draws indices until none is left.  The counter needs no memory order of its own.  The results of
+ * jobs are published by the lock that every worker acquires when it leaves. */
 static void work_on(struct batch *b)
 {
     for (int i; (i = atomic_fetch_add_explicit(&b->next, 1, memory_order_relaxed)) < b->n;)
         b->job(b->arg, i);
 }
 
-/* The oldest batch with an index left, or NULL.  The lock must be held:
- * it keeps the list, and with it the batches on other stacks, alive. */
+/* The oldest batch with an index left, or NULL.  The caller must have the lock.  It protects the
+ * list, and with it the batches on other stacks. */
 static struct batch *open_batch(const struct pool *p)
 {
     struct batch *b = p->first;
@@ -70,8 +71,8 @@ static struct batch *open_batch(const struct pool *p)
     return b;
 }
 
-/* Helps batches until the pool stops.  Between two batches it
- * first spins, as calls often come in a row, and then sleeps. */
+/* Works on batches until the pool stops.  Between two batches a worker spins first, because calls
+ * often follow each other, and then sleeps. */
 static void *worker(void *user)
 {
     struct pool *p = user;
@@ -79,8 +80,8 @@ static void *worker(void *user)
     while (!p->stop) {
         struct batch *b = open_batch(p);
         if (b) {
-            /* The count goes up before the lock is released,
-             * so the owner cannot take its stack away. */
+            /* The count is raised before the lock is released.  So the owner cannot release its
+             * stack frame. */
             atomic_fetch_add(&b->helpers, 1);
             pthread_mutex_unlock(&p->lock);
             work_on(b);
@@ -92,8 +93,8 @@ static void *worker(void *user)
         pthread_mutex_unlock(&p->lock);
         for (int i = 0; i < p->spins && atomic_load(&p->posted) == seen; i++) relax();
         pthread_mutex_lock(&p->lock);
-        /* Asked again under the lock: a batch that came meanwhile
-         * signalled nobody, as this thread did not sleep yet. */
+        /* Checked again with the lock.  A batch that was added meanwhile signalled no worker,
+         * because this thread was not asleep yet. */
         if (atomic_load(&p->posted) != seen || p->stop) continue;
         p->sleeping++;
         pthread_cond_wait(&p->work, &p->lock);
@@ -115,7 +116,7 @@ static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
 
     pthread_mutex_lock(&p->lock);
     struct batch **end = &p->first;
-    /* At the end of the list: older batches are finished first. */
+    /* Appended, so that older batches are finished first. */
     while (*end) end = &(*end)->later;
     *end = &b;
     atomic_fetch_add(&p->posted, 1);
@@ -124,11 +125,10 @@ static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
 
     work_on(&b);
 
-    /* What others still run is mostly short, so looking for a while is cheaper than sleeping. */
+    /* The remaining jobs are mostly short, so polling for a while is cheaper than sleeping. */
     for (int i = 0; i < p->spins && atomic_load(&b.helpers) > 0; i++) relax();
     pthread_mutex_lock(&p->lock);
-    /* Out of the list before the wait, so that no worker
-     * enters any more: the batch is on this stack. */
+    /* The batch is unlinked before the wait, so that no more workers enter: it is on this stack. */
     struct batch **at = &p->first;
     while (*at != &b) at = &(*at)->later;
     *at = b.later;
@@ -136,8 +136,8 @@ static void run(void *user, int n, void (*job)(void *arg, int index), void *arg)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Ends and joins the first `workers` threads, then frees the pool: of
- * a pool that could not start all of them, only those that run. */
+/* Stops and joins the first `workers` threads, then frees the pool.  A pool that could not start
+ * all threads has only those. */
 static void end(struct pool *p, int workers)
 {
     pthread_mutex_lock(&p->lock);
@@ -158,15 +158,15 @@ loci_status loci_pool_create(loci_host *host, int threads)
     int workers = threads - 1;
     struct pool *p = calloc(1, sizeof *p + (size_t)workers * sizeof *p->worker);
     if (!p) return LOCI_NO_MEMORY;
-    /* values, not calls, which could fail */
+    /* values instead of calls, which could fail */
     p->lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     p->work = p->left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     p->owner = getpid();
     p->workers = workers;
-    /* With more threads than cores a spinning one takes the time of one that works. */
+    /* If there are more threads than cores, a spinning thread would slow down a working one. */
     if (threads <= sysconf(_SC_NPROCESSORS_ONLN)) p->spins = SPINS;
 
-    /* Workers inherit a mask that leaves every signal to the host's own threads. */
+    /* Workers inherit a signal mask that leaves every signal to the host's own threads. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -187,6 +187,6 @@ void loci_pool_destroy(loci_host *host)
     if (!host || !host->user) return;
     struct pool *p = host->user;
     if (p->owner == getpid()) end(p, p->workers);
-    else free(p);                        /* a forked child: there are no threads to join */
+    else free(p);                        /* a forked child has no threads to join */
     *host = (loci_host){ 0 };
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* pool_of_one.c -- what stands for pool.c in a library without threads (LOCI_THREADS=OFF): a host
- * that runs its jobs one by one. */
+/* pool_single.c -- replaces pool.c in a library without threads (LOCI_THREADS=OFF): a host that
+ * runs its jobs one by one. */
 #include "util/error.h"
 #include "util/limits.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* plain.h -- makes text that comes from outside safe to print: it stays on its line and does not
- * steer a terminal. */
+/* printable.h -- makes text from outside safe to print: it stays on one line and cannot control a
+ * terminal. */
 #ifndef LOCI_UTIL_PRINTABLE_H
 #define LOCI_UTIL_PRINTABLE_H
 
@@ -9,14 +9,14 @@
 #include <stdint.h>
 #include <string.h>
 
-/* How many bytes the character at `text` has, and which it is.  0: this is no UTF-8; -1: none so
- * far, but the text ends. */
+/* Returns how many bytes the character at `text` has, and its code.  0: not UTF-8.  -1: the text
+ * ends within the character. */
 static inline int read_utf8(const char *text, uint32_t *code)
 {
-    /* a character in more bytes than it needs is no UTF-8 */
+    /* a character with more bytes than it needs is not UTF-8 */
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
     const unsigned char *s = (const unsigned char *)text;
-    /* 0x80 .. 0xbf continue a character; 0xc0, 0xc1 and 0xf5 on begin none that is allowed. */
+    /* 0x80 .. 0xbf continue a character.  0xc0, 0xc1 and 0xf5 on begin no valid one. */
     const int n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3
                 : s[0] < 0xf5 ? 4 : 0;
     *code = n > 1 ? s[0] & (0x7fu >> n) : s[0];
@@ -37,17 +37,17 @@ static inline bool is_utf8(const char *text)
     return true;
 }
 
-/* False for controls (C0, DEL, C1), for marks that turn the direction of writing,
- * for ends of lines and paragraphs and for the byte order mark: a name with them
- * could move the cursor, hide what follows or look like another name. */
+/* False for controls (C0, DEL, C1), for marks that change the direction of writing, for ends of
+ * lines and paragraphs, and for the byte order mark.  A name with these could move the cursor, hide
+ * what follows or look like another name. */
 static inline bool is_plain(uint32_t c)
 {
     return c >= 0x20 && !(c >= 0x7f && c < 0xa0) && c != 0x61c && c != 0x200e && c != 0x200f
         && !(c >= 0x2028 && c <= 0x202e) && !(c >= 0x2066 && c <= 0x2069) && c != 0xfeff;
 }
 
-/* Replaces what is not plain, or not UTF-8, by "?" and drops a character that
- * the end cuts off.  The text never becomes longer, so it works in place. */
+/* Replaces bytes that are not plain, or not UTF-8, by "?".  Drops a character that is cut off at
+ * the end.  The text never becomes longer, so it works in place. */
 static inline void make_plain(char *text)
 {
     char *to = text;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* shape.h -- shapes of tensors in words. */
+/* shape_text.h -- shapes of tensors as text. */
 #ifndef LOCI_UTIL_SHAPE_TEXT_H
 #define LOCI_UTIL_SHAPE_TEXT_H
 
@@ -7,7 +7,7 @@
 
 #include "loci/loci.h"
 
-/* "[32,2]"; sizes that only a call knows by their letters, as in "[B,2,Lk]". */
+/* "[32,2]".  Extents that only a call knows are letters, as in "[B,2,Lk]". */
 static inline const char *shape_text(int rank, const ptrdiff_t *shape, char *text, size_t capacity)
 {
     size_t n = (size_t)snprintf(text, capacity, "[");
