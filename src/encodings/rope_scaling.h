@@ -38,8 +38,8 @@ enum { ROPE_HALF, ROPE_INTERLEAVED };    /* words of pairing, and of freq */
 enum { ROPE_FORMULA, ROPE_GIVEN };
 enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
 
-/* All but pairing.  What belongs to a scaling has its usual
- * value by rule, so that texts without it stay short. */
+/* All but pairing.  Options of a scaling have defaults by rule, so that
+ * texts without it stay short. */
 #define ROPE_ROWS                                                                                  \
     [ROPE_BASE]             = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,                      \
                                 "frequencies fall from 1 to about 1/base" },                       \
@@ -91,12 +91,12 @@ enum { ROPE_EXACT, ROPE_F32 };           /* of angles */
     [ROPE_PARTIAL]          = { "partial", LOCI_NUMBER, 0, BY_RULE, 1e-6, 1, NULL,                 \
                                 "proportional: share of the pairs that turn; must be given" }
 
-/* Holds the options to all of these rules, and fills in what they leave out. */
+/* Checks the options against these rules, and fills in missing ones. */
 loci_status loci_rope_check(struct config *, loci_error *);
-/* Adds the tensor `freq` where freq=given. */
+/* Adds the tensor `freq` if freq=given. */
 void loci_rope_tensors(const struct config *, struct tensors *);
-/* Pair t turns by its coordinate times hi + lo, with angles=f32
- * a float; data is that of this encoding's tensors. */
+/* Pair t rotates by its coordinate times hi + lo, with angles=f32 a float; data is that
+ * of this encoding's tensors. */
 void loci_rope_frequency(const struct prep *, int t, double *hi, double *lo);
 /* Writes the table of the term `pairs`, the same for all heads. */
 void loci_rope_prepare(const struct prep *, int axes, pairs_frequency *);
