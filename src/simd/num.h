@@ -12,8 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include LOCI_VEC                        /* isa/NAME/vec.h, the words of the instruction set that
-                                            this is compiled for */
+/* src/simd/NAME/vec.h, the words of the instruction set that this is compiled for */
+#include LOCI_VEC
 
 #define PASTE2(a, b, c) loci_##a##_##b##_##c
 #define PASTE(a, b, c) PASTE2(a, b, c)
