@@ -66,7 +66,7 @@ struct family {
     const char *only_if, *only_word;     /* it rotates only if this key is true, or this word */
     bool interleaved;
     double base;                         /* 0: 10000 */
-    double partial;                      /* share that rotates; 0: all, whatever files say */
+    double partial;                      /* share that rotates, for any file; 0: all */
     int head_dim, full_head_dim;         /* 0: hidden_size / heads; of full layers, if wider */
     const char *rope;                    /* rope_parameters */
     enum pattern pattern;
@@ -77,7 +77,7 @@ struct family {
     bool mla_scale;                      /* mscale_all_dim multiplies the scores' scale, squared */
     bool rotary_dim;                     /* that key applies */
     bool rotary_words;                   /* of words next to the dictionary only rotary_... apply */
-    bool width_rules;                    /* head_dim is hidden_size / heads, whatever files say */
+    bool width_rules;                    /* head_dim is hidden_size / heads, for any file */
     bool head_end;                       /* the last channels of the head rotate */
     int window;                          /* sliding_window */
     enum windowed windowed;
@@ -87,7 +87,7 @@ struct family {
     double cap;                          /* attn_logit_softcapping */
     enum sinks sinks;
     int sections[3];                     /* mrope_section */
-    bool spread;                         /* sections interleaved, whatever files say */
+    bool spread;                         /* sections interleaved, for any file */
     enum own own;                        /* own words, see read_own() in config.c */
     const char *note;                    /* a note on what the encoding cannot express */
 };

@@ -205,7 +205,7 @@ static loci_status read_entry(struct reader *r, struct entry *to)
 
 static loci_status read_entries(struct reader *r, struct gguf *g, uint64_t count)
 {
-    /* A key takes 8 bytes of length, 1 of name, 4 of type and 1 of value. */
+    /* A key has 8 bytes of length, 1 of name, 4 of type and 1 of value, or more. */
     loci_status s = check_count(r, count, 14, "keys");
     if (s) return s;
     g->entry = calloc((size_t)count + 1, sizeof *g->entry);
@@ -261,7 +261,7 @@ static loci_status read_places(struct reader *r, struct gguf *g, uint64_t count)
 {
     uint64_t alignment = 32;             /* of files that do not give it */
     loci_status s = find_alignment(r, g, &alignment);
-    /* A tensor takes 8 bytes of length, 1 of name, 4 of rank, 4 of type and 8 of offset. */
+    /* A tensor has 8 bytes of length, 1 of name, 4 of rank, 4 of type and 8 of offset, or more. */
     if (s || (s = check_count(r, count, 25, "tensors"))) return s;
     g->place = calloc((size_t)count + 1, sizeof *g->place);
     if (!g->place) return loci_io_fail(r->e, LOCI_NO_MEMORY, "out of memory");

@@ -61,7 +61,7 @@ struct arch {
     const char *instead;                 /* no rotation: the encoding */
     bool alibi_key;                      /* attention.max_alibi_bias, or none */
     bool finetuned;                      /* rope.scaling.finetuned says if layers rotate */
-    bool both;                           /* half of the window lies ahead */
+    bool both;                           /* half of the window is ahead */
     int window;                          /* attention.sliding_window of a file without it */
     double scale;                        /* of q.k, if the head does not decide it */
     double cap;                          /* attn_logit_softcapping of a file without it */

@@ -310,7 +310,7 @@ static loci_status parse_header(struct safetensors *f, size_t length, uint64_t c
     IO_CHECK(e, count <= ST_MAX_TENSORS, "the file has more than %d tensors", ST_MAX_TENSORS);
     f->tensor = malloc((count + 1) * sizeof *f->tensor);
     if (!f->tensor) return loci_io_fail(e, LOCI_NO_MEMORY, "out of memory");
-    accept(&p, '{');                       /* it is there */
+    accept(&p, '{');                       /* already tested */
     if (!accept(&p, '}')) {
         do {
             const char *name = read_string(&p);

@@ -63,7 +63,7 @@ static inline precise angle_exp(precise x)
     for (int i = 0; i < 8; i++) y *= y;
     return y * (precise)ldexpl(1, twos);
 }
-/* One step of Newton's from 64 bits gives twice as many. */
+/* One step of Newton's method doubles the 64 correct bits. */
 static inline precise angle_log(precise x)
 {
     const precise y = (precise)logl((long double)x);

@@ -6,7 +6,8 @@
 
 /* ---- fox: add_ij = sum of log_f over the keys after j up to the last ----------------------------
  *
- * From -10^4 on down a gate is shut, as with -inf; from 10^4 on upwards it is no number. */
+ * A log_f at or below -10^4, including -inf, means a shut gate.  One at or above 10^4 counts as
+ * NaN. */
 
 /* Where the gates of a head begin. */
 static ptrdiff_t fox_gates(const struct problem *p, int h) { return (p->b * p->H + h) * p->Lk; }
@@ -216,7 +217,7 @@ const struct definition loci_define_cope = { .name = "cope",
 
 /* ---- sba: w_ij = beta_ij prod of (1 - beta) over the keys after j, beta = sigmoid(s) ------------
  *
- * rem_i, what is left of the stick, is the product over all of them; the option `remainder` adds
+ * rem_i, the rest of the stick, is the product over all of them.  The option `remainder` adds
  * rem_i times the row's own value or a learned vector to o_i, but not in padding. */
 
 enum { REMAINDER_NONE, REMAINDER_VALUE, REMAINDER_VECTOR };

@@ -125,7 +125,7 @@ const struct definition loci_define_xl = { .name = "xl",
                                            .score = xl,
                                            .score_backward = xl_backward };
 
-/* ---- deberta: raw_ij = q_i.K[delta_ij] + k_j.Q[delta_ij]; p2c=ji takes delta_ji in the second  */
+/* ---- deberta: raw_ij = q_i.K[delta_ij] + k_j.Q[delta_ij], or with p2c=ji k_j.Q[delta_ji] ----- */
 
 enum { V1, V2 };
 enum { P2C_IJ, P2C_JI };

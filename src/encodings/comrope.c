@@ -8,8 +8,8 @@
  * kind=ap gives each block one axis: A[a][j] = S[j] where j mod axes = a, else 0.  kind=ld
  * scales one generator for all: A[a][j] = theta[a][j] S[j].  The paper writes one theta per
  * axis; its code has one per axis and block, shared by the heads.  The code's form is the
- * default, and a caller who gives theta as [axes][1] gets the paper's.  P has a head axis, that
- * of the kv heads, as a group of query heads shares its keys.
+ * default; a theta of shape [axes][1] gives the paper's.  P has a head axis, that of the kv
+ * heads, as a group of query heads shares its keys.
  *
  * All generators of a block are multiples of S[j] = U N U^T, so a row needs one basis and plain
  * pairs in it: layout/blocks.h.  For a block of 2, U is the identity. */

@@ -167,7 +167,7 @@ struct rows {
     ptrdiff_t row;
     int n;
     struct keyrange keys;
-    /* Rows that see no key have gradients all the same: they are computed with the first chunk. */
+    /* Rows that see no key also have gradients: they are computed with the first chunk. */
     struct chunks chunks;
 };
 static struct rows rows_at(const struct call *c, const struct item *a, int h, ptrdiff_t row)
@@ -255,7 +255,7 @@ static void sweep_carries(const struct call *c, struct tile *t, int n, const str
                               w->carry[x] + (i * part_tiles(c) + at) * rows * QT, false);
             }
         }
-        /* Tiles that change no carry need no scores, but their carries are stored all the same. */
+        /* Tiles that change no carry need no scores, but their carries are stored too. */
         if (!seen || all_exhausted(t, n) || all_fixed(t, n)) continue;
         if (w && w->scores) t->s = w->scores + at * KT * QT;
         for (int i = 0; i < n; i++) find_keys(&t[i]), score_tile(&t[i]);

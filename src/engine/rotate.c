@@ -133,7 +133,7 @@ static void wave_job(void *arg, int index)
     unrotate_block(a, block_of(a, a->first + index, 1), d.tile->angles, d.tile, part);
 }
 
-/* All rows of a call: keys are rotated by kv head, whatever the heads. */
+/* All rows of a call.  Keys always rotate by kv head. */
 static struct rows all_rows(struct call *c, loci_which which, const loci_view *x,
                             const loci_view *y, const loci_view *dx)
 {

@@ -136,9 +136,9 @@ INLINE real ceilings(const struct tile *t)
     return sum;
 }
 
-/* True if ceilings are worth computing.  Decode does not, as it scores whole chunks.  Neither
- * does a plan in which a bound on |q.k| plus the terms says nothing: heads that mix, weights
- * without a softmax, queries that fade, factors, an additive mask. */
+/* True if ceilings are worth computing.  Decode does not, as it scores whole chunks.  Ceilings
+ * bound nothing for some plans: heads that mix, weights without a softmax, queries that fade,
+ * factors, an additive mask. */
 INLINE bool skips(const struct call *c)
 {
     if (QT == 1 || c->plan->mix >= 0 || c->plan->weight >= 0 || fading(c)

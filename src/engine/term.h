@@ -2,9 +2,10 @@
 /* term.h -- the interface of a term: hooks on the tile (tile.h) at the places where position
  * enters.  A hook that is NULL does nothing.  x is the index of the term's use in the plan.
  *
- * Forward, per query tile: open; per key tile, newest first: read, score, mix, weigh, value;
- * then close.  Backward, per query tile: open, open_bwd; per key tile, oldest first: the hooks
- * above once more, as scores are recomputed, then their _bwd in reverse order; then close_bwd. */
+ * Forward, per query tile: open; per key tile, newest first: read, score, mix,
+ * tile_weights, value; then close.  Backward, per query tile: open, open_bwd; per key tile,
+ * oldest first: the hooks above once more, as scores are recomputed, then their _bwd in
+ * reverse order; then close_bwd. */
 #ifndef LOCI_ENGINE_TERM_H
 #define LOCI_ENGINE_TERM_H
 
@@ -15,7 +16,7 @@ struct weights {
     void (*chunk)(struct tile *, int x);             /* begins a chunk */
     void (*tile_weights)(struct tile *, int x);             /* s -> p, and the sums of the chunk */
     void (*join)(struct tile *, int x);              /* the chunk joins the total */
-    /* backward, after weigh: p becomes the final weights (chunk x total) */
+    /* backward, after tile_weights: p becomes the final weights (chunk x total) */
     void (*whole)(struct tile *, int x);
     void (*tile_weights_bwd)(struct tile *, int x);
 };

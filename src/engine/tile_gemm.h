@@ -204,7 +204,7 @@ INLINE void mix_safe(const struct tile *t, const real *a, ptrdiff_t as, int D, c
 
 #if QT > 1
 /* C[k][n] += sum over r of w[k][r] rows[r][n], as in dV += P^T dO and dK += dS^T Q.  Rows before
- * the first that sees a key of the strip have w = 0 and are left out. */
+ * the first that sees a key of the strip have w = 0 and are skipped. */
 INLINE void outer(const struct tile *t, const real *w, const real *rows, int width, real *c)
 {
     if (!t->partial || t->listed) {

@@ -18,7 +18,7 @@
 #define PASTE2(a, b, c) loci_##a##_##b##_##c
 #define PASTE(a, b, c) PASTE2(a, b, c)
 /* Every global of an engine is named by its instruction set and tile width, as the same sources
- * are linked once for each of them: N(walk) is loci_walk_avx2_64. */
+ * are linked once for each of them: N(forward) is loci_forward_avx2_64. */
 #define N(name) PASTE(name, LOCI_ISA, QT)
 /* the name of the wide tiles, in files of either width */
 #define WIDE(name) PASTE(name, LOCI_ISA, 64)
@@ -75,8 +75,8 @@ INLINE real exp_(real x) { return x < EXP_LOW ? 0 : exp(x); }
 INLINE vf vf_exp_from(real low, vf x) { return x < low ? 0 : exp(x); }
 #else
 #define EXP_LOG2E 1.44269504f
-#define EXP_MAGIC 12582912.0f                      /* 1.5 * 2^23: adding it rounds to an integer in
-                                                      the low bits */
+/* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+#define EXP_MAGIC 12582912.0f
 #define EXP_LN2 0.693147182f
 /* Fitted for the smallest error over |r| <= ln 2 / 2, hence
  * near the inverse factorials but not equal to them. */

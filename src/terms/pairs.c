@@ -108,7 +108,8 @@ INLINE void move_interleaved(const int n, const bool past, const struct alike a,
     }
 }
 #endif
-/* All pairs: as many vectors at once as registers allow, then single ones, then pair by pair. */
+/* All pairs: the number of vectors at once that registers allow, then
+ * single ones, then pair by pair. */
 INLINE void move_pairs(const bool interleaved, const bool past, int count, const struct alike a,
                        const real *cos, const real *sin, const real sign)
 {

@@ -140,7 +140,7 @@ static void break_sticks(struct tile *t, real *f, real *used)
 }
 #endif
 
-/* The weigh hook: rows that have ended have a stick of length 0 and so weights of 0. */
+/* The tile_weights hook: rows that have ended have a stick of length 0 and so weights of 0. */
 static void tile_weights(struct tile *t, int x)
 {
     const double *R = whole_stick(t, x), least = shortest(t, x);
