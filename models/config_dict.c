@@ -87,7 +87,7 @@ static loci_status find_type(struct dict *d, loci_error *e)
     for (int i = 0; i < TYPES; i++)
         if (!strcmp(types[i].name, name)) {
             d->type = types[i].type, d->scaling = types[i].scaling;
-            /* early files of Phi-3 say yarn and mean their lists */
+            /* early files of Phi-3 say yarn for lists of longrope */
             if (d->type == YARN && json_object_get(d->json, "short_factor"))
                 d->type = LONGROPE, d->scaling = "longrope";
             IO_CHECK(e, v || !json_object_get(d->json, "factor"),

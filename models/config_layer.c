@@ -162,7 +162,8 @@ static loci_status listed_rotation(const struct config *c, int layer, bool *rota
     if (s || (s = find_period(c, &period, e))) return s;
     IO_CHECK(e, one == 0 || one == 1,
              "no_rope_layers must be numbers 0 and 1, where 1 means that a layer rotates");
-    *rotates = there ? one == 1 : (layer + 1) % period != 0;       /* the last of a period does not */
+    /* the last layer of a period does not rotate */
+    *rotates = there ? one == 1 : (layer + 1) % period != 0;
     return LOCI_OK;
 }
 

@@ -34,7 +34,8 @@ enum rotates {
     LATE_ZEROS_STILL,
     /* sliding layers, and a dense prefix without a pattern of its own (cohere2_moe) */
     PREFIX_ROTATES,
-    SCALED_ROTATE,                         /* all; rope_scaling_layers lists those that are scaled */
+    /* all; rope_scaling_layers lists those that are scaled */
+    SCALED_ROTATE,
     NULL_STILL,                          /* kinds whose dictionary is null do not */
     NULL_BASE_STILL                      /* none where the base is null */
 };

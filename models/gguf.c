@@ -51,7 +51,7 @@ static loci_status read_bytes(struct reader *r, void *to, uint64_t n)
     loci_status s = check_end(r->from, r->at, n, r->e);
     if (s) return s;
     while (n > 0) {
-        if (r->at >= r->first + r->have) {         /* it only goes forward */
+        if (r->at >= r->first + r->have) {         /* reading only moves forward */
             r->first = r->at;
             r->have = left(r) < sizeof r->ahead ? left(r) : sizeof r->ahead;
             if ((s = loci_io_read(r->from, r->ahead, r->have, r->first, r->e))) return s;
@@ -87,7 +87,7 @@ static loci_status string(struct reader *r, uint64_t most, const char *what, cha
     return s;
 }
 
-/* Whole numbers beyond 2^53 are rounded; none that counts here is that large. */
+/* Whole numbers beyond 2^53 are rounded; no key that is read here has such a number. */
 static double value_of(enum type type, const unsigned char *b)
 {
     union {

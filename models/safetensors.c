@@ -78,7 +78,7 @@ static int read_escape(const char *s, uint32_t *code)
         if (k == 0 && (unit[0] < 0xd800 || unit[0] >= 0xe000))
             return *code = unit[0], *code ? 5 : 0;       /* zero would end the string */
     }
-    /* a pair of surrogates; alone, or in the wrong order, they are no character */
+    /* a pair of surrogates; alone, or in the wrong order, they are invalid */
     *code = 0x10000 + ((unit[0] & 0x3ff) << 10) + (unit[1] & 0x3ff);
     return unit[0] < 0xdc00 && unit[1] >= 0xdc00 && unit[1] < 0xe000 ? 11 : 0;
 }

@@ -48,7 +48,7 @@ struct safetensors {
 loci_status loci_safetensors_open(struct safetensors *, const char *path, loci_error *);
 void        loci_safetensors_close(struct safetensors *);
 
-/* NULL: not there */
+/* NULL: absent */
 const char *loci_safetensors_meta(const struct safetensors *, const char *key);
 const char *loci_safetensors_type_name(enum safetensors_type);
 size_t      loci_safetensors_type_size(enum safetensors_type);

@@ -12,9 +12,9 @@
 
 #include "loci/loci.h"
 
-/* Outputs of the call that are NULL are not written.  grad NULL: forward only; else the gradients
- * of sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae) go to those of dq, dk, dv
- * and dtensors that are not NULL. */
+/* Outputs of the call that are NULL are not written.  grad NULL: forward only.  Else computes
+ * the gradients of sum(dout * o) + sum(dlse * lse) + sum(drem * rem) + sum(dae * ae), and writes
+ * those of dq, dk, dv and dtensors that are not NULL. */
 loci_status loci_reference(const loci_plan *, const void *const *tensors, const loci_call *,
                            const loci_grad *grad);
 

@@ -306,7 +306,8 @@ const struct definition loci_define_xpos = {
 
 /* ---- rope2d ------------------------------------------------------------------------------------
  *
- * Half of the pairs rotate by x, half by y, each with frequencies base^(-4n/D), n = 0 .. D/4 - 1. */
+ * Half of the pairs rotate by x, half by y, each with frequencies base^(-4n/D),
+ * n = 0 .. D/4 - 1. */
 
 static int rope2d_number(const struct problem *p, int e, int kv, int axis, int t)
 {

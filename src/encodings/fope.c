@@ -27,7 +27,7 @@ enum {
 enum { WAVES = OPTIONS };
 _Static_assert((int)WAVES < (int)MAX_OPTIONS, "a config has room for it");
 enum { SIN, COS };                       /* tensors; in tables cos comes first */
-/* gain: the share of random numbers in the authors' start. */
+/* gain: the share of random numbers in the authors' initial values. */
 static const double pi = 3.14159265358979312, gain = 0.3;
 static const loci_option opts[] = {
     [BASE]         = { "base", LOCI_NUMBER, 0, 10000, 1, 1e18, NULL,
@@ -50,7 +50,7 @@ static const loci_option opts[] = {
 
 /* ---- Frequencies ----------------------------------------------------------------------------- */
 
-/* n/2 of the header. */
+/* n/2 of the file comment. */
 static int all_waves(const struct config *c)
 {
     const int dim = (int)c->opt[FOURIER_DIM] > c->dim ? (int)c->opt[FOURIER_DIM] : c->dim;
@@ -74,7 +74,7 @@ static int count_waves(const struct config *c)
     return n;
 }
 static int waves(const struct config *c) { return (int)c->opt[WAVES]; }
-/* Dout of the header. */
+/* Dout of the file comment. */
 static int sums(const struct config *c)
 {
     const int K = waves(c);

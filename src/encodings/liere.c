@@ -28,7 +28,8 @@ static const loci_option opts[] = {
     [BLOCK] = { "block", LOCI_WHOLE, 0, 64, 2, MAX_BLOCK, NULL, "channels that turn together" },
     { 0 }
 };
-static const double turn_around = 6.28318530717958623;     /* raw starts uniform in 0 .. 2 pi */
+/* raw starts uniformly distributed in 0 .. 2 pi */
+static const double turn_around = 6.28318530717958623;
 
 static int axes(const struct config *c) { return (int)c->opt[AXES]; }
 static struct blocks blocks(const struct config *c)
@@ -190,7 +191,7 @@ static void fold(const struct prep *p)
  * fixed, so that the order of additions does not depend on the number of threads. */
 enum { SLOTS_ABREAST = 32 };
 
-/* Rows of coordinates: those of one batch entry serve all, unless each has its own. */
+/* Rows of coordinates: all batch entries share those of one, unless each has its own. */
 static int64_t rows_of(const struct call *c, bool query)
 {
     return (c->in->per_batch ? c->B : 1) * (query ? c->Lq : c->Lk);

@@ -113,7 +113,7 @@ static void score_gradient(struct tile *t)
             const struct term *term = term_of(c, x);
             if (p->use[x].group == g && term->score_bwd) term->score_bwd(t, x);
         }
-        /* mix_bwd() has left the gradient of the ADD terms in ds and that of the scores in da. */
+        /* mix_bwd() has stored the gradient of the ADD terms in ds and that of the scores in da. */
         if (g == GROUP_ADD && p->mix >= 0) {
             real *ds = t->ds;
             t->ds = t->da, t->da = ds;
